@@ -1,0 +1,280 @@
+"""The spool format, version 1: the one definition for the C++ writer and the Python reader.
+
+Stage: between trainer and shipper. Standard library only (the trainer imports it to build the tap);
+:func:`c_header` gives the C++ side its constants and structs, the reader makes its numpy dtypes from
+the same fields, and a test compares the offsets that the compiled library reports with these.
+
+A spool is a folder, one for each rank process, made by the trainer and deleted by the shipper when
+all of it is acknowledged::
+
+    meta.json            facts that never change: who writes here, from when (see rankmem_agent.facts)
+    control              CONTROL_BYTES, mmap'd by both sides: counters, state, what is acknowledged
+    strings              append-only side file: every string, frame and stack, interned once
+    segment-00000000 …   the log: SEGMENT_HEADER_BYTES, then RECORDS_PER_SEGMENT records of RECORD_BYTES
+    checkpoint           the shipper's pairing state (see rankmem_agent.ship.checkpoint)
+
+**Log.** Record number ``seq`` lives in segment ``seq // RECORDS_PER_SEGMENT``. A writer takes a number
+with one atomic add on ``control.next_seq``, fills the record, and stores ``mark`` last (release). The
+reader stops at a record whose mark is not :func:`mark_of` its number. A segment is reserved
+(``posix_fallocate``), mapped and touched by the tap's native thread before any number in it is taken.
+Where that failed (full, over budget), the first writer who needs the segment declares it *lost*: its
+numbers are counted in ``control.dropped`` and the file never appears; the reader turns them into a gap.
+A segment file whose header is not ``ready`` is still being prepared.
+
+**Strings.** Entries of a 16-byte header and a payload padded to 8 bytes, written with one ``pwrite``:
+ids count from 1 for each type. The reader stops at an entry that is cut short or whose CRC is wrong.
+
+All integers are little-endian.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+FORMAT_VERSION: Final = 1
+
+RECORD_BYTES: Final = 64
+"""One cache line: a record is written by one thread and never shares a line."""
+RECORDS_PER_SEGMENT: Final = 65_536
+"""4 MiB a segment: 26 ms of the busiest rank seen (2.5 M events/s), a second of an ordinary one."""
+SEGMENT_HEADER_BYTES: Final = 4096
+SEGMENT_BYTES: Final = SEGMENT_HEADER_BYTES + RECORDS_PER_SEGMENT * RECORD_BYTES
+CONTROL_BYTES: Final = 4096
+
+SEGMENT_MAGIC: Final = b"RKMSEG01"
+CONTROL_MAGIC: Final = b"RKMCTL01"
+STRINGS_MAGIC: Final = b"RKMSTR01"
+STRINGS_HEADER_BYTES: Final = 16
+"""Magic and u32 format version, 4 bytes zero."""
+
+STRING_BYTES_MAX: Final = 1024
+"""Longer names are cut: an operator's name is data from outside."""
+STACK_FRAMES_MAX: Final = 64
+"""Frames kept of a stack, nearest to the operator first."""
+
+
+class Kind(enum.IntEnum):
+    """What a record says. Fields not named are zero. ``device`` is device_type and device_index."""
+
+    EVENT = 1
+    """An allocator event. action, device; a=address, b=size, c=stream, d=pool (first<<32 | second);
+    for oom d=device free bytes; call_id, thread."""
+    CALL_BEGIN = 2
+    """First record of a call. call_id, thread; a=started_ns, b=module string id, c=step, action=Phase,
+    e=operator string id. Written by the call's first event (just before it), or by its end."""
+    CALL_END = 3
+    """Last record of a call. call_id, thread; a=started_ns, b=first and c=last autograd sequence number made in
+    it (both NO_SEQUENCE if none), e=stack id (0: none)."""
+    CALL_FORWARD = 4
+    """Which forward call a backward call belongs to. call_id, thread; a=forward thread, b=sequence number.
+    Between its CALL_BEGIN and CALL_END."""
+    MARKER_BEGIN = 5
+    """A range opens. a=marker id, e=name string id, action=MarkerKind, thread."""
+    MARKER_END = 6
+    """It closes. a=marker id, thread."""
+    STEP = 7
+    """A training step ended. a=its number, e=string id of the optimizer's class (or "user"), thread."""
+    CLOCK = 8
+    """a=CLOCK_REALTIME in ns at time_ns. First record of every spool, then about once a second."""
+    COUNTERS = 9
+    """The allocator's own current figures. device; a=allocated, b=active, c=reserved, d=requested; call_id."""
+    PEAKS = 10
+    """The allocator's own peaks (never reset by us). Fields as COUNTERS."""
+    SAMPLE = 11
+    """Seen from outside. device; a=app reserved (RSS for cpu), b=device used, c=device free, d=device total;
+    UNKNOWN where not known."""
+    TAG = 12
+    """A storage's meaning from here on. device; a=address, action=category, e=name string id."""
+    DEVICE = 13
+    """Recording of a device starts. device; e=string id of JSON {name, uuid, total_bytes, allocator, settings, source}."""
+    PREEXISTING = 14
+    """A block older than the recording. Fields as EVENT; action=alloc for blocks, segment_alloc for segments."""
+    NOTE = 15
+    """A fact learned late. e=string id of a JSON object merged over meta.json's (e.g. parallel dimensions)."""
+    END = 16
+    """Clean end of the process: the interpreter's exit. a=records dropped so far."""
+
+
+class Action(enum.IntEnum):
+    """The allocator's actions, with PyTorch's names (memory_event.action)."""
+
+    ALLOC = 0
+    FREE_REQUESTED = 1
+    FREE_COMPLETED = 2
+    SEGMENT_ALLOC = 3
+    SEGMENT_FREE = 4
+    SNAPSHOT = 5
+    OOM = 6
+    SEGMENT_MAP = 7
+    SEGMENT_UNMAP = 8
+
+
+class DeviceType(enum.IntEnum):
+    """c10::DeviceType's numbers; PINNED is ours."""
+
+    CPU = 0
+    CUDA = 1
+    XPU = 12
+    PRIVATEUSE1 = 20
+    PINNED = 100
+
+
+class Phase(enum.IntEnum):
+    """Phase of the training when a call began."""
+
+    OTHER = 0
+    FORWARD = 1
+    BACKWARD = 2
+    OPTIMIZER = 3
+
+
+class MarkerKind(enum.IntEnum):
+    """Where a range came from."""
+
+    USER_SCOPE = 0
+    ANNOTATE = 1
+    MODULE = 2
+    NVTX = 3
+
+
+class Entry(enum.IntEnum):
+    """Types of entries in the strings file."""
+
+    STRING = 1
+    """Payload: UTF-8 bytes (invalid bytes are the reader's to replace)."""
+    FRAME = 2
+    """Payload: u32 file string id, u32 function string id, u32 line."""
+    STACK = 3
+    """Payload: u32 frame ids, nearest to the operator first."""
+
+
+class State(enum.IntEnum):
+    """control.state."""
+
+    STARTING = 0
+    RUNNING = 1
+    ENDED = 2
+    """The trainer wrote END; nothing follows."""
+
+
+NO_SEQUENCE: Final = 2**64 - 1
+UNKNOWN: Final = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a fixed struct: C type, name and byte offset."""
+
+    ctype: str
+    """u8, i8, u32, u64 or char[8]."""
+    name: str
+    offset: int
+
+
+RECORD_FIELDS: Final = (
+    Field("u64", "time_ns", 0),  # CLOCK_MONOTONIC
+    Field("u64", "a", 8),
+    Field("u64", "b", 16),
+    Field("u64", "c", 24),
+    Field("u64", "d", 32),
+    Field("u64", "call_id", 40),
+    Field("u32", "thread", 48),
+    Field("u32", "e", 52),
+    Field("u8", "kind", 56),
+    Field("u8", "action", 57),
+    Field("u8", "device_type", 58),
+    Field("u8", "device_index", 59),
+    Field("u32", "mark", 60),
+)
+
+SEGMENT_HEADER_FIELDS: Final = (
+    Field("char[8]", "magic", 0),
+    Field("u32", "version", 8),
+    Field("u32", "record_bytes", 12),
+    Field("u64", "segment_number", 16),
+    Field("u64", "sequence_first", 24),
+    Field("u32", "ready", 32),  # 1 once writers may use it; stored last
+)
+
+CONTROL_FIELDS: Final = (
+    Field("char[8]", "magic", 0),
+    Field("u32", "version", 8),
+    Field("u32", "pid", 12),
+    Field("u32", "state", 16),  # State
+    Field("u32", "reserved", 20),
+    Field("u64", "next_seq", 64),  # a cache line of its own: every writer adds here
+    Field("u64", "dropped", 128),  # records whose segment was lost
+    Field("u64", "strings_dropped", 136),  # entries that could not be written
+    Field("u64", "stacks", 144),  # different stacks interned
+    Field("u64", "attach_ns", 152),  # import and start of the agent
+    Field("u64", "heartbeat_ns", 192),  # CLOCK_MONOTONIC of the tap's native thread
+    Field("u64", "acked_seq", 256),  # written by the shipper: records below this are durable
+    Field("u64", "shipper_pid", 264),  # written by the shipper
+    Field("u64", "shipper_heartbeat_ns", 272),  # written by the shipper, CLOCK_MONOTONIC
+)
+
+STRING_ENTRY_FIELDS: Final = (
+    Field("u8", "type", 0),  # Entry
+    Field("u32", "id", 4),
+    Field("u32", "length", 8),  # of the payload, without padding
+    Field("u32", "crc", 12),  # zlib's CRC-32 of the payload
+)
+STRING_ENTRY_HEADER_BYTES: Final = 16
+
+C_TYPES: Final = {"u8": "uint8_t", "u32": "uint32_t", "u64": "uint64_t"}
+TYPE_BYTES: Final = {"u8": 1, "u32": 4, "u64": 8, "char[8]": 8}
+
+
+def mark_of(seq: int) -> int:
+    """The commit mark of record ``seq``: never zero, and another one for each record of a reused page."""
+    return (seq & 0x7FFF_FFFF) | 0x8000_0000
+
+
+def segment_name(segment_number: int) -> str:
+    """File name of a segment within its spool."""
+    return f"segment-{segment_number:08d}"
+
+
+def c_header() -> str:
+    """The text of ``spool_layout.h``: constants, enums and structs of this module, with static asserts."""
+    lines = ["// Made by rankmem_agent.spool.layout; do not edit.", "#pragma once", "#include <cstddef>", "#include <cstdint>"]
+    for name, value in sorted(_constants().items()):
+        lines.append(f"constexpr uint64_t RKM_{name} = {value}ull;")
+    for enum_class in (Kind, Action, DeviceType, Phase, MarkerKind, Entry, State):
+        for member in enum_class:
+            lines.append(f"constexpr uint8_t RKM_{enum_class.__name__.upper()}_{member.name} = {int(member)};")
+    for magic in ("SEGMENT_MAGIC", "CONTROL_MAGIC", "STRINGS_MAGIC"):
+        lines.append(f'#define RKM_{magic} "{globals()[magic].decode()}"')
+    lines += _c_struct("RkmRecord", RECORD_FIELDS, RECORD_BYTES)
+    lines += _c_struct("RkmSegmentHeader", SEGMENT_HEADER_FIELDS, SEGMENT_HEADER_BYTES)
+    lines += _c_struct("RkmControl", CONTROL_FIELDS, CONTROL_BYTES)
+    lines += _c_struct("RkmStringEntry", STRING_ENTRY_FIELDS, STRING_ENTRY_HEADER_BYTES)
+    return "\n".join(lines) + "\n"
+
+
+def _constants() -> dict[str, int]:
+    names = (
+        "FORMAT_VERSION", "RECORD_BYTES", "RECORDS_PER_SEGMENT", "SEGMENT_HEADER_BYTES", "SEGMENT_BYTES",
+        "CONTROL_BYTES", "STRINGS_HEADER_BYTES", "STRING_BYTES_MAX", "STACK_FRAMES_MAX", "NO_SEQUENCE", "UNKNOWN",
+    )  # fmt: skip
+    return {name: globals()[name] for name in names}
+
+
+def _c_struct(name: str, fields: tuple[Field, ...], size: int) -> list[str]:
+    """A packed C struct with explicit padding, and asserts that the compiler agrees on every offset."""
+    body: list[str] = []
+    end = 0
+    for index, field in enumerate(fields):
+        if field.offset > end:
+            body.append(f"  uint8_t pad{index}[{field.offset - end}];")
+        if field.ctype == "char[8]":
+            body.append(f"  char {field.name}[8];")
+        else:
+            body.append(f"  {C_TYPES[field.ctype]} {field.name};")
+        end = field.offset + TYPE_BYTES[field.ctype]
+    if size > end:
+        body.append(f"  uint8_t pad_end[{size - end}];")
+    asserts = [f"static_assert(offsetof({name}, {f.name}) == {f.offset});" for f in fields]
+    return [f"struct {name} {{", *body, "};", f"static_assert(sizeof({name}) == {size});", *asserts]

@@ -1,0 +1,435 @@
+"""Every table of the database, declared once: columns, Arrow types, units, meaning.
+
+Stage: the contract between shipper and aggregator, and the promise to whoever writes SQL.
+DDL, ``COMMENT``s and ``docs/schema.md`` are made from here; the wire carries record batches of
+exactly these schemas. Additive only: a column is never renamed, retyped or removed.
+Runs in shipper and aggregator, never in the trainer (it imports pyarrow).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+SCHEMA_VERSION: Final = 1
+"""Raised when a table or column is added; written to the database's ``rankmem_meta``."""
+
+NAME: Final = pa.dictionary(pa.int32(), pa.string())
+"""A string that repeats (operator, device, action): dictionary-encoded on the wire, VARCHAR in DuckDB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column: its name, Arrow type and one sentence for the ``COMMENT``."""
+
+    name: str
+    type: pa.DataType
+    doc: str
+    unit: str = ""
+    """``bytes``, ``ns``, ... or empty."""
+    nullable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One table: what a row is, its columns, and its key where rows replace one another."""
+
+    name: str
+    doc: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+    """Empty: rows are appended. Otherwise a row replaces the one with the same key (upsert)."""
+
+    def arrow_schema(self) -> pa.Schema:
+        """The schema of this table's record batches on the wire, columns in declared order."""
+        return pa.schema([pa.field(c.name, c.type, nullable=c.nullable) for c in self.columns])
+
+    def column_names(self) -> tuple[str, ...]:
+        """The declared column names, in order."""
+        return tuple(c.name for c in self.columns)
+
+
+def _name(name: str, doc: str, *, nullable: bool = True) -> Column:
+    return Column(name=name, type=NAME, doc=doc, nullable=nullable)
+
+
+def _text(name: str, doc: str, *, nullable: bool = True) -> Column:
+    return Column(name=name, type=pa.string(), doc=doc, nullable=nullable)
+
+
+def _int(name: str, doc: str, unit: str = "", *, nullable: bool = True) -> Column:
+    return Column(name=name, type=pa.int64(), doc=doc, unit=unit, nullable=nullable)
+
+
+def _small(name: str, doc: str, *, nullable: bool = True) -> Column:
+    return Column(name=name, type=pa.int32(), doc=doc, nullable=nullable)
+
+
+def _bytes(name: str, doc: str, *, nullable: bool = True) -> Column:
+    return _int(name, doc, "bytes", nullable=nullable)
+
+
+def _time(name: str, doc: str, *, nullable: bool = True) -> Column:
+    return _int(name, doc, "ns since 1970-01-01 UTC, the host's clock", nullable=nullable)
+
+
+def _flag(name: str, doc: str, *, nullable: bool = True) -> Column:
+    return Column(name=name, type=pa.bool_(), doc=doc, nullable=nullable)
+
+
+_SESSION = _name("session_id", "The job; 12 characters, ordered by start time.", nullable=False)
+_ATTEMPT = _small("attempt", "Which start of the workers: torchrun's restart count, from 0.", nullable=False)
+_RANK = _small("rank", "Global rank of the worker process.", nullable=False)
+_DEVICE = _name("device", "Device type and index, such as cuda:0; cpu has no index.", nullable=False)
+_OF_RANK = (_SESSION, _ATTEMPT, _RANK)
+_OF_DEVICE = (*_OF_RANK, _DEVICE)
+
+SESSION: Final = Table(
+    name="session",
+    doc="A training job, from launch to end, over all its restarts.",
+    key=("session_id",),
+    columns=(
+        _text("session_id", "The job; 12 characters, ordered by start time.", nullable=False),
+        _text("name", "The name the user gave, or the script's."),
+        _text("source", "live, or the kind of recording the session was imported from.", nullable=False),
+        _small("world_size", "Number of ranks the launcher announced."),
+        _text("command", "The script of the job; with its arguments only where the user asked for them."),
+        _time("started_at_ns", "When the first rank attached."),
+        _time("ended_at_ns", "When the last rank ended; NULL while any runs."),
+        _text("rankmem_version", "Version of rankmem in the trainer."),
+        _text("torch_version", "Version of torch in the trainer, with its build."),
+        _text("python_version", "Version of Python in the trainer."),
+    ),
+)
+
+HOST_INFO: Final = Table(
+    name="host_info",
+    doc="A host that ran ranks (names ignore case in DuckDB, so this is HOST_INFO).",
+    key=("host_uid",),
+    columns=(
+        _text("host_uid", "Stable id of the machine (from its machine id and boot).", nullable=False),
+        _text("host_name", "What gethostname() gives.", nullable=False),
+        _text("address", "The host's address as seen by the default route, or its name."),
+        _text("os", "Kernel and release."),
+        _small("cpu_count", "Processors the job may use."),
+        _bytes("memory_bytes", "Physical memory."),
+        _text("gpu_driver", "Version of the GPU driver; NULL without one."),
+    ),
+)
+
+RANK_INFO: Final = Table(
+    name="rank_info",
+    doc="A rank of an attempt: one worker process.",
+    key=("session_id", "attempt", "rank"),
+    columns=(
+        *_OF_RANK,
+        _small("local_rank", "Rank within its host."),
+        _text("host_uid", "The host it ran on; see host_info.", nullable=False),
+        _int("pid", "Process id on that host."),
+        _time("process_started_ns", "Start of the process; with pid it names the process for good."),
+        _text("spool_id", "The spool its events came through.", nullable=False),
+        _small("dp", "Data-parallel coordinate, where known."),
+        _small("tp", "Tensor-parallel coordinate, where known."),
+        _small("pp", "Pipeline-parallel coordinate, where known."),
+        _small("cp", "Context-parallel coordinate, where known."),
+        _small("ep", "Expert-parallel coordinate, where known."),
+        _int("clock_offset_ns", "Add to this host's times to get the aggregator's clock; best estimate.", "ns"),
+        _int("clock_error_ns", "Half the round trip of that estimate: the offset is within this bound.", "ns"),
+        _time("started_at_ns", "When the agent attached."),
+        _time("ended_at_ns", "When the process ended; NULL while it runs."),
+        _text("end_reason", "exit (ran to its end), killed (vanished without a word), or NULL while it runs."),
+        _int("events", "Allocator events stored so far."),
+        _int("events_lost", "Events known to be missing; each hole is a row of gap."),
+        _int("unexplained_bytes", "Replayed requested bytes minus the allocator's own figure, at the end.", "bytes"),
+        _flag("complete", "True if no event is missing and the replay equals the allocator's own counter."),
+    ),
+)
+
+DEVICE_INFO: Final = Table(
+    name="device_info",
+    doc="A device that a rank used.",
+    key=("session_id", "attempt", "rank", "device"),
+    columns=(
+        *_OF_DEVICE,
+        _text("name", "The device's product name."),
+        _text("uuid", "The device's UUID or PCI id: an index means nothing across processes."),
+        _bytes("total_bytes", "Memory of the device."),
+        _text("allocator", "Allocator backend that served it: native, cudaMallocAsync, cpu, ..."),
+        _text("settings", "The allocator's settings as text (PYTORCH_CUDA_ALLOC_CONF)."),
+        _text("source", "Where its events came from: tap, snapshot (the fallback), or a recording's kind."),
+    ),
+)
+
+MEMORY_EVENT: Final = Table(
+    name="memory_event",
+    doc="One action of an allocator. Totals are those after the event.",
+    columns=(
+        *_OF_DEVICE,
+        _int("seq", "Position in the rank's log; orders the events of a rank even where times tie.", nullable=False),
+        _time("time_ns", "When; does not decrease in seq.", nullable=False),
+        _name(
+            "action",
+            "alloc, free_requested, free_completed, segment_alloc, segment_free, segment_map, segment_unmap, "
+            "oom or snapshot.",
+            nullable=False,
+        ),
+        _int("address", "Address of the block or segment on its device."),
+        _bytes("size_bytes", "Requested size of the block, or size of the segment; for oom the (rounded) request."),
+        _int("stream", "The stream the block belongs to; 0 is the default stream, NULL on cpu."),
+        _name("pool", "Private pool as first.second id; NULL for the default pool."),
+        _name("component", "Who allocated: pytorch, cuda_graph, mem_pool, pinned_host or app.", nullable=False),
+        _bytes("requested_bytes", "Requested bytes of all blocks alive on the device after this event."),
+        _bytes("allocated_bytes", "The allocator's own allocated bytes, where known; NULL on cpu (= requested)."),
+        _bytes("active_bytes", "Allocated plus freed but awaiting a stream, where known; NULL on cpu (= requested)."),
+        _bytes("reserved_bytes", "Bytes the allocator holds from the device; NULL on cpu (= requested)."),
+        _int("allocation_id", "The block's life this event belongs to; see allocation."),
+        _int("call_id", "The operator call that caused it; see operator_call. NULL outside of calls."),
+        _small("thread", "Thread number, as torch's profiler numbers them."),
+    ),
+)
+
+ALLOCATION_RECORD: Final = Table(
+    name="allocation_record",
+    doc="A block's life as known when its rows were sent; ask the view allocation, which adds allocation_end.",
+    columns=(
+        *_OF_DEVICE,
+        _int("allocation_id", "seq of the alloc event; negative for blocks older than the recording.", nullable=False),
+        _int("address", "Address on its device."),
+        _bytes("size_bytes", "Requested size."),
+        _bytes("requested_bytes", "Requested size where it differs from size_bytes (imported recordings)."),
+        _int("stream", "Stream it belongs to; NULL on cpu."),
+        _name("pool", "Private pool as first.second id; NULL for the default pool."),
+        _name("component", "Who allocated; see memory_event.", nullable=False),
+        _name("category", "What the bytes mean: parameter, optimizer_state, input, temporary, activation, "
+                          "gradient, autograd_detail or unknown."),
+        _name("operator", "The operator call that allocated it, such as aten::mm; NULL outside of calls."),
+        _name("module", "Path of the innermost module around it."),
+        _name("phase", "forward, backward, optimizer or other."),
+        _int("step", "Training step it was made in, from 0."),
+        _int("call_id", "The operator call that allocated it."),
+        _int("stack_id", "Python stack of that call; see stack_frame."),
+        _time("allocated_ns", "When it was allocated."),
+        _time("free_requested_ns", "When its tensor was freed, where the allocator tells (CUDA)."),
+        _int("free_requested_seq", "seq of that event."),
+        _time("freed_ns", "When the block was given back; NULL if not known to be."),
+        _int("freed_seq", "seq of that event."),
+        _flag("preexisting", "True for a block older than the recording.", nullable=False),
+    ),
+)
+
+ALLOCATION_END: Final = Table(
+    name="allocation_end",
+    doc="What became known of an allocation after its row was sent: its free, in a later batch.",
+    columns=(
+        *_OF_DEVICE,
+        _int("allocation_id", "The block's life.", nullable=False),
+        _time("free_requested_ns", "When its tensor was freed, where the allocator tells (CUDA)."),
+        _int("free_requested_seq", "seq of that event."),
+        _time("freed_ns", "When the block was given back."),
+        _int("freed_seq", "seq of that event."),
+    ),
+)
+
+OPERATOR_CALL: Final = Table(
+    name="operator_call",
+    doc="An outermost operator call that touched memory or moved autograd's sequence number.",
+    columns=(
+        *_OF_RANK,
+        _int("call_id", "Unique in its rank and attempt.", nullable=False),
+        _name("operator", "The dispatcher's operator, such as aten::mm.", nullable=False),
+        _name("module", "Path of the innermost module around it."),
+        _name("phase", "forward, backward, optimizer or other."),
+        _int("step", "Training step, from 0."),
+        _small("thread", "Thread number, as torch's profiler numbers them."),
+        _int("sequence_first", "First autograd sequence number made in the call; NULL if none."),
+        _int("sequence_last", "Last autograd sequence number made in the call; NULL if none."),
+        _small("forward_thread", "Thread of the forward call this backward call belongs to."),
+        _int("forward_sequence", "Autograd sequence number of that forward call."),
+        _int("forward_call_id", "The forward call, found by (forward_thread, forward_sequence)."),
+        _int("stack_id", "Python stack; see stack_frame."),
+        _time("started_ns", "Start of the call."),
+        _time("ended_ns", "End of the call; NULL if it never ended."),
+        _bytes("allocated_bytes", "Requested bytes allocated in the call, all devices."),
+        _bytes("freed_bytes", "Requested bytes freed in the call, all devices."),
+        _int("allocations", "Blocks allocated in the call."),
+    ),
+)
+
+STACK_FRAME: Final = Table(
+    name="stack_frame",
+    doc="A frame of a Python stack; each stack is stored once for the whole cluster.",
+    columns=(
+        _int("stack_id", "The stack.", nullable=False),
+        _small("ordering", "0 is the frame nearest to the operator.", nullable=False),
+        _text("file_path", "Path of the source file, relative to the project's root where inside it.", nullable=False),
+        _small("line_number", "Line, from 1.", nullable=False),
+        _text("function", "Qualified name of the function.", nullable=False),
+    ),
+)
+
+MARKER: Final = Table(
+    name="marker",
+    doc="A user's annotation or a named range of the program.",
+    columns=(
+        *_OF_RANK,
+        _int("marker_id", "Unique in its rank and attempt.", nullable=False),
+        _name("name", "The annotation's text.", nullable=False),
+        _name("kind", "user_scope (record_function), annotate (rankmem's own), module, nvtx.", nullable=False),
+        _small("depth", "0 is the outermost range of its thread."),
+        _small("thread", "Thread number."),
+        _time("started_ns", "Start."),
+        _time("ended_ns", "End; NULL if it never ended."),
+    ),
+)
+
+STEP: Final = Table(
+    name="step",
+    doc="One training step, as seen through the optimizer's hooks or told by the user.",
+    columns=(
+        *_OF_RANK,
+        _int("step", "Number, from 0.", nullable=False),
+        _time("ended_ns", "End of the optimizer's step; it starts where the one before ended."),
+        _int("seq", "Position in the rank's log."),
+        _name("optimizer", "Class of the optimizer, or user where the user told."),
+    ),
+)
+
+PROCESS_SAMPLE: Final = Table(
+    name="process_sample",
+    doc="What the process and its device hold, seen from outside the allocator, about once a second.",
+    columns=(
+        *_OF_DEVICE,
+        _time("time_ns", "When.", nullable=False),
+        _int("seq", "Position in the rank's log.", nullable=False),
+        _bytes("app_reserved_bytes", "Held by the whole process: RSS for cpu, the driver's figure for cuda."),
+        _bytes("device_used_bytes", "Used on the device by all processes."),
+        _bytes("device_free_bytes", "Free on the device."),
+        _bytes("device_total_bytes", "The device's memory."),
+    ),
+)
+
+OOM: Final = Table(
+    name="oom",
+    doc="An allocation that failed.",
+    columns=(
+        *_OF_DEVICE,
+        _int("seq", "Position in the rank's log.", nullable=False),
+        _time("time_ns", "When.", nullable=False),
+        _bytes("size_bytes", "What was asked for; rounded up by the allocator on CUDA."),
+        _bytes("device_free_bytes", "Free on the device then, where known."),
+        _bytes("requested_bytes", "Requested bytes alive then."),
+        _bytes("reserved_bytes", "Bytes the allocator held then."),
+        _int("stream", "Stream of the request."),
+        _int("call_id", "The operator call."),
+        _name("operator", "The operator."),
+    ),
+)
+
+GAP: Final = Table(
+    name="gap",
+    doc="A hole in a rank's log: what is missing and why. A rank without one has every event.",
+    columns=(
+        *_OF_RANK,
+        _int("sequence_first", "First missing position.", nullable=False),
+        _int("sequence_last", "Last missing position.", nullable=False),
+        _int("records", "Records missing, of which most are events.", nullable=False),
+        _text("why", "spool_full, torn, reserve_failed, corrupt, ring_overwritten, other_database.", nullable=False),
+        _time("noticed_ns", "When it was noticed."),
+    ),
+)
+
+SELF_COST: Final = Table(
+    name="self_cost",
+    doc="What rankmem itself cost a rank, written now and then and at its end; figures are totals so far.",
+    columns=(
+        *_OF_RANK,
+        _time("time_ns", "When.", nullable=False),
+        _int("records", "Records written to the spool."),
+        _int("stacks", "Different Python stacks seen."),
+        _int("attach_ns", "Import and start of the agent in the trainer.", "ns"),
+        _bytes("spool_bytes", "Bytes on the spool now."),
+        _int("shipper_cpu_ns", "CPU time of the host's shipper, all its ranks.", "ns"),
+        _bytes("shipper_rss_bytes", "Memory of the host's shipper."),
+        _bytes("sent_bytes", "Bytes sent for this rank."),
+    ),
+)
+
+MEMORY_BUCKET: Final = Table(
+    name="memory_bucket",
+    doc="A device of a rank in (part of) a second: its highest totals and its last; feeds peaks and curves.",
+    columns=(
+        *_OF_DEVICE,
+        _time("bucket_ns", "Start of the second.", nullable=False),
+        _int("seq_first", "First event in it.", nullable=False),
+        _int("seq_last", "Last event in it.", nullable=False),
+        _time("first_ns", "Time of the first event.", nullable=False),
+        _time("last_ns", "Time of the last event.", nullable=False),
+        _int("events", "Events in it.", nullable=False),
+        _bytes("requested_peak_bytes", "Highest requested bytes after an event in it.", nullable=False),
+        _time("requested_peak_ns", "Its first instant.", nullable=False),
+        _int("requested_peak_seq", "Its event.", nullable=False),
+        _bytes("requested_last_bytes", "Requested bytes after the last event.", nullable=False),
+        _bytes("allocated_peak_bytes", "Highest allocated bytes known, the allocator's own figure."),
+        _bytes("allocated_last_bytes", "The last known."),
+        _bytes("active_peak_bytes", "Highest active bytes known."),
+        _bytes("active_last_bytes", "The last known."),
+        _bytes("reserved_peak_bytes", "Highest reserved bytes after an event."),
+        _bytes("reserved_last_bytes", "The last."),
+    ),
+)
+
+CLOCK_OFFSET: Final = Table(
+    name="clock_offset",
+    doc="An estimate of a host's clock against the aggregator's; applied by the views, never to stored rows.",
+    columns=(
+        _text("host_uid", "The host.", nullable=False),
+        _time("time_ns", "When it was measured.", nullable=False),
+        _int("offset_ns", "Add to the host's times to get the aggregator's.", "ns", nullable=False),
+        _int("error_ns", "Half the smallest round trip: the bound of the error.", "ns", nullable=False),
+    ),
+)
+
+CATEGORY_CHANGE: Final = Table(
+    name="category_change",
+    doc="A block's new meaning from an instant on.",
+    columns=(
+        *_OF_DEVICE,
+        _int("allocation_id", "The block's life.", nullable=False),
+        _time("time_ns", "From when.", nullable=False),
+        _int("seq", "Position in the rank's log."),
+        _name("category", "Its category from then on.", nullable=False),
+    ),
+)
+
+WEIGHT: Final = Table(
+    name="weight",
+    doc="A parameter of the model.",
+    key=("session_id", "attempt", "rank", "name"),
+    columns=(
+        *_OF_RANK,
+        _text("name", "Name in the module tree.", nullable=False),
+        _bytes("size_bytes", "Size of the parameter."),
+        _bytes("grad_size_bytes", "Size of its gradient; 0 without one."),
+        _text("dtype", "Element type."),
+        _text("shape", "Shape, such as [768, 3072]."),
+        _int("stack_id", "Where it was made; see stack_frame."),
+    ),
+)
+
+TABLES: Final[dict[str, Table]] = {
+    table.name: table
+    for table in (
+        SESSION, HOST_INFO, RANK_INFO, DEVICE_INFO, MEMORY_EVENT, ALLOCATION_RECORD, ALLOCATION_END,
+        OPERATOR_CALL, STACK_FRAME, MARKER, STEP, PROCESS_SAMPLE, OOM, GAP, SELF_COST, MEMORY_BUCKET,
+        CLOCK_OFFSET, CATEGORY_CHANGE, WEIGHT,
+    )
+}  # fmt: skip
+"""All tables by name."""
+
+
+def tables_with(column: str) -> Iterator[Table]:
+    """The tables that have a column of this name, in declared order."""
+    return (table for table in TABLES.values() if column in table.column_names())
