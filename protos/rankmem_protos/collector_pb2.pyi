@@ -10,370 +10,316 @@ batch's rows and the spool's sequence_last in one transaction and acknowledges
 only after the commit, so a batch received twice is stored once.
 """
 
-from collections import abc as _abc
-from google.protobuf import descriptor as _descriptor
-from google.protobuf import message as _message
-from google.protobuf.internal import containers as _containers
-import builtins as _builtins
-import sys
-import typing as _typing
+import builtins
+import collections.abc
+import google.protobuf.descriptor
+import google.protobuf.internal.containers
+import google.protobuf.message
+import typing
 
-if sys.version_info >= (3, 11):
-    from typing import TypeAlias as _TypeAlias, Never as _Never
-else:
-    from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
+DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
-DESCRIPTOR: _descriptor.FileDescriptor
+@typing.final
+class IngestRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-@_typing.final
-class IngestRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    HELLO_FIELD_NUMBER: _builtins.int
-    OPEN_SPOOL_FIELD_NUMBER: _builtins.int
-    BATCH_FIELD_NUMBER: _builtins.int
-    CLOCK_PROBE_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def hello(self) -> Global___Hello: ...
-    @_builtins.property
-    def open_spool(self) -> Global___OpenSpool: ...
-    @_builtins.property
-    def batch(self) -> Global___Batch: ...
-    @_builtins.property
-    def clock_probe(self) -> Global___ClockProbe: ...
+    HELLO_FIELD_NUMBER: builtins.int
+    OPEN_SPOOL_FIELD_NUMBER: builtins.int
+    BATCH_FIELD_NUMBER: builtins.int
+    CLOCK_PROBE_FIELD_NUMBER: builtins.int
+    @property
+    def hello(self) -> global___Hello: ...
+    @property
+    def open_spool(self) -> global___OpenSpool: ...
+    @property
+    def batch(self) -> global___Batch: ...
+    @property
+    def clock_probe(self) -> global___ClockProbe: ...
     def __init__(
         self,
         *,
-        hello: Global___Hello | None = ...,
-        open_spool: Global___OpenSpool | None = ...,
-        batch: Global___Batch | None = ...,
-        clock_probe: Global___ClockProbe | None = ...,
+        hello: global___Hello | None = ...,
+        open_spool: global___OpenSpool | None = ...,
+        batch: global___Batch | None = ...,
+        clock_probe: global___ClockProbe | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "body", b"body", "clock_probe", b"clock_probe", "hello", b"hello", "open_spool", b"open_spool"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "body", b"body", "clock_probe", b"clock_probe", "hello", b"hello", "open_spool", b"open_spool"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "open_spool", "batch", "clock_probe"]  # noqa: Y015
-    _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
+    def HasField(self, field_name: typing.Literal["batch", b"batch", "body", b"body", "clock_probe", b"clock_probe", "hello", b"hello", "open_spool", b"open_spool"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch", "body", b"body", "clock_probe", b"clock_probe", "hello", b"hello", "open_spool", b"open_spool"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["hello", "open_spool", "batch", "clock_probe"] | None: ...
 
-Global___IngestRequest: _TypeAlias = IngestRequest  # noqa: Y015
+global___IngestRequest = IngestRequest
 
-@_typing.final
-class IngestReply(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
+@typing.final
+class IngestReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    WELCOME_FIELD_NUMBER: _builtins.int
-    SPOOL_STATE_FIELD_NUMBER: _builtins.int
-    ACK_FIELD_NUMBER: _builtins.int
-    CLOCK_REPLY_FIELD_NUMBER: _builtins.int
-    REFUSAL_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def welcome(self) -> Global___Welcome: ...
-    @_builtins.property
-    def spool_state(self) -> Global___SpoolState: ...
-    @_builtins.property
-    def ack(self) -> Global___Ack: ...
-    @_builtins.property
-    def clock_reply(self) -> Global___ClockReply: ...
-    @_builtins.property
-    def refusal(self) -> Global___Refusal: ...
+    WELCOME_FIELD_NUMBER: builtins.int
+    SPOOL_STATE_FIELD_NUMBER: builtins.int
+    ACK_FIELD_NUMBER: builtins.int
+    CLOCK_REPLY_FIELD_NUMBER: builtins.int
+    REFUSAL_FIELD_NUMBER: builtins.int
+    @property
+    def welcome(self) -> global___Welcome: ...
+    @property
+    def spool_state(self) -> global___SpoolState: ...
+    @property
+    def ack(self) -> global___Ack: ...
+    @property
+    def clock_reply(self) -> global___ClockReply: ...
+    @property
+    def refusal(self) -> global___Refusal: ...
     def __init__(
         self,
         *,
-        welcome: Global___Welcome | None = ...,
-        spool_state: Global___SpoolState | None = ...,
-        ack: Global___Ack | None = ...,
-        clock_reply: Global___ClockReply | None = ...,
-        refusal: Global___Refusal | None = ...,
+        welcome: global___Welcome | None = ...,
+        spool_state: global___SpoolState | None = ...,
+        ack: global___Ack | None = ...,
+        clock_reply: global___ClockReply | None = ...,
+        refusal: global___Refusal | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "body", b"body", "clock_reply", b"clock_reply", "refusal", b"refusal", "spool_state", b"spool_state", "welcome", b"welcome"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "body", b"body", "clock_reply", b"clock_reply", "refusal", b"refusal", "spool_state", b"spool_state", "welcome", b"welcome"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "spool_state", "ack", "clock_reply", "refusal"]  # noqa: Y015
-    _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
+    def HasField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "clock_reply", b"clock_reply", "refusal", b"refusal", "spool_state", b"spool_state", "welcome", b"welcome"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "clock_reply", b"clock_reply", "refusal", b"refusal", "spool_state", b"spool_state", "welcome", b"welcome"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["welcome", "spool_state", "ack", "clock_reply", "refusal"] | None: ...
 
-Global___IngestReply: _TypeAlias = IngestReply  # noqa: Y015
+global___IngestReply = IngestReply
 
-@_typing.final
-class Hello(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
+@typing.final
+class Hello(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
-    SHIPPER_ID_FIELD_NUMBER: _builtins.int
-    HOST_UID_FIELD_NUMBER: _builtins.int
-    RANKMEM_VERSION_FIELD_NUMBER: _builtins.int
-    protocol_version: _builtins.int
+    PROTOCOL_VERSION_FIELD_NUMBER: builtins.int
+    SHIPPER_ID_FIELD_NUMBER: builtins.int
+    HOST_UID_FIELD_NUMBER: builtins.int
+    RANKMEM_VERSION_FIELD_NUMBER: builtins.int
+    protocol_version: builtins.int
     """1"""
-    shipper_id: _builtins.str
+    shipper_id: builtins.str
     """unique to the shipper process"""
-    host_uid: _builtins.str
-    rankmem_version: _builtins.str
+    host_uid: builtins.str
+    rankmem_version: builtins.str
     def __init__(
         self,
         *,
-        protocol_version: _builtins.int = ...,
-        shipper_id: _builtins.str = ...,
-        host_uid: _builtins.str = ...,
-        rankmem_version: _builtins.str = ...,
+        protocol_version: builtins.int = ...,
+        shipper_id: builtins.str = ...,
+        host_uid: builtins.str = ...,
+        rankmem_version: builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["host_uid", b"host_uid", "protocol_version", b"protocol_version", "rankmem_version", b"rankmem_version", "shipper_id", b"shipper_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    def ClearField(self, field_name: typing.Literal["host_uid", b"host_uid", "protocol_version", b"protocol_version", "rankmem_version", b"rankmem_version", "shipper_id", b"shipper_id"]) -> None: ...
 
-Global___Hello: _TypeAlias = Hello  # noqa: Y015
+global___Hello = Hello
 
-@_typing.final
-class Welcome(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
+@typing.final
+class Welcome(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
-    DATABASE_ID_FIELD_NUMBER: _builtins.int
-    protocol_version: _builtins.int
-    database_id: _builtins.str
+    PROTOCOL_VERSION_FIELD_NUMBER: builtins.int
+    DATABASE_ID_FIELD_NUMBER: builtins.int
+    protocol_version: builtins.int
+    database_id: builtins.str
     """Names the database, made when the file is made: a shipper that meets another
     one than before sends every stack anew.
     """
     def __init__(
         self,
         *,
-        protocol_version: _builtins.int = ...,
-        database_id: _builtins.str = ...,
+        protocol_version: builtins.int = ...,
+        database_id: builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["database_id", b"database_id", "protocol_version", b"protocol_version"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    def ClearField(self, field_name: typing.Literal["database_id", b"database_id", "protocol_version", b"protocol_version"]) -> None: ...
 
-Global___Welcome: _TypeAlias = Welcome  # noqa: Y015
+global___Welcome = Welcome
 
-@_typing.final
-class OpenSpool(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
+@typing.final
+class OpenSpool(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    SPOOL_ID_FIELD_NUMBER: _builtins.int
-    SESSION_ID_FIELD_NUMBER: _builtins.int
-    ATTEMPT_FIELD_NUMBER: _builtins.int
-    RANK_FIELD_NUMBER: _builtins.int
-    spool_id: _builtins.str
-    session_id: _builtins.str
-    attempt: _builtins.int
-    rank: _builtins.int
+    SPOOL_ID_FIELD_NUMBER: builtins.int
+    SESSION_ID_FIELD_NUMBER: builtins.int
+    ATTEMPT_FIELD_NUMBER: builtins.int
+    RANK_FIELD_NUMBER: builtins.int
+    spool_id: builtins.str
+    session_id: builtins.str
+    attempt: builtins.int
+    rank: builtins.int
     def __init__(
         self,
         *,
-        spool_id: _builtins.str = ...,
-        session_id: _builtins.str = ...,
-        attempt: _builtins.int = ...,
-        rank: _builtins.int = ...,
+        spool_id: builtins.str = ...,
+        session_id: builtins.str = ...,
+        attempt: builtins.int = ...,
+        rank: builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "rank", b"rank", "session_id", b"session_id", "spool_id", b"spool_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "rank", b"rank", "session_id", b"session_id", "spool_id", b"spool_id"]) -> None: ...
 
-Global___OpenSpool: _TypeAlias = OpenSpool  # noqa: Y015
+global___OpenSpool = OpenSpool
 
-@_typing.final
-class SpoolState(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
+@typing.final
+class SpoolState(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    SPOOL_ID_FIELD_NUMBER: _builtins.int
-    LAST_SEQUENCE_FIELD_NUMBER: _builtins.int
-    spool_id: _builtins.str
-    last_sequence: _builtins.int
+    SPOOL_ID_FIELD_NUMBER: builtins.int
+    LAST_SEQUENCE_FIELD_NUMBER: builtins.int
+    spool_id: builtins.str
+    last_sequence: builtins.int
     """last one stored; -1: nothing yet"""
     def __init__(
         self,
         *,
-        spool_id: _builtins.str = ...,
-        last_sequence: _builtins.int = ...,
+        spool_id: builtins.str = ...,
+        last_sequence: builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_sequence", b"last_sequence", "spool_id", b"spool_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    def ClearField(self, field_name: typing.Literal["last_sequence", b"last_sequence", "spool_id", b"spool_id"]) -> None: ...
 
-Global___SpoolState: _TypeAlias = SpoolState  # noqa: Y015
+global___SpoolState = SpoolState
 
-@_typing.final
-class Batch(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
+@typing.final
+class Batch(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    SPOOL_ID_FIELD_NUMBER: _builtins.int
-    BATCH_NUMBER_FIELD_NUMBER: _builtins.int
-    SEQUENCE_FIRST_FIELD_NUMBER: _builtins.int
-    SEQUENCE_LAST_FIELD_NUMBER: _builtins.int
-    TABLES_FIELD_NUMBER: _builtins.int
-    FINAL_FIELD_NUMBER: _builtins.int
-    spool_id: _builtins.str
-    batch_number: _builtins.int
+    SPOOL_ID_FIELD_NUMBER: builtins.int
+    BATCH_NUMBER_FIELD_NUMBER: builtins.int
+    SEQUENCE_FIRST_FIELD_NUMBER: builtins.int
+    SEQUENCE_LAST_FIELD_NUMBER: builtins.int
+    TABLES_FIELD_NUMBER: builtins.int
+    FINAL_FIELD_NUMBER: builtins.int
+    spool_id: builtins.str
+    batch_number: builtins.int
     """counts up on this stream; echoed in the Ack"""
-    sequence_first: _builtins.int
-    sequence_last: _builtins.int
-    final: _builtins.bool
+    sequence_first: builtins.int
+    sequence_last: builtins.int
+    final: builtins.bool
     """the last batch of this spool"""
-    @_builtins.property
-    def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableRows]: ...
+    @property
+    def tables(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TableRows]: ...
     def __init__(
         self,
         *,
-        spool_id: _builtins.str = ...,
-        batch_number: _builtins.int = ...,
-        sequence_first: _builtins.int = ...,
-        sequence_last: _builtins.int = ...,
-        tables: _abc.Iterable[Global___TableRows] | None = ...,
-        final: _builtins.bool = ...,
+        spool_id: builtins.str = ...,
+        batch_number: builtins.int = ...,
+        sequence_first: builtins.int = ...,
+        sequence_last: builtins.int = ...,
+        tables: collections.abc.Iterable[global___TableRows] | None = ...,
+        final: builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_number", b"batch_number", "final", b"final", "sequence_first", b"sequence_first", "sequence_last", b"sequence_last", "spool_id", b"spool_id", "tables", b"tables"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batch_number", b"batch_number", "final", b"final", "sequence_first", b"sequence_first", "sequence_last", b"sequence_last", "spool_id", b"spool_id", "tables", b"tables"]) -> None: ...
 
-Global___Batch: _TypeAlias = Batch  # noqa: Y015
+global___Batch = Batch
 
-@_typing.final
-class TableRows(_message.Message):
+@typing.final
+class TableRows(google.protobuf.message.Message):
     """Rows of one table: an Arrow IPC stream (schema and record batches, buffers
     compressed with zstd or lz4), columns as declared in rankmem_protos.tables.
     In columns named stack_id the wire carries the stack's 64-bit content hash; the
     aggregator puts its own small id in its place.
     """
 
-    DESCRIPTOR: _descriptor.Descriptor
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    TABLE_FIELD_NUMBER: _builtins.int
-    ARROW_IPC_FIELD_NUMBER: _builtins.int
-    table: _builtins.str
-    arrow_ipc: _builtins.bytes
+    TABLE_FIELD_NUMBER: builtins.int
+    ARROW_IPC_FIELD_NUMBER: builtins.int
+    table: builtins.str
+    arrow_ipc: builtins.bytes
     def __init__(
         self,
         *,
-        table: _builtins.str = ...,
-        arrow_ipc: _builtins.bytes = ...,
+        table: builtins.str = ...,
+        arrow_ipc: builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrow_ipc", b"arrow_ipc", "table", b"table"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    def ClearField(self, field_name: typing.Literal["arrow_ipc", b"arrow_ipc", "table", b"table"]) -> None: ...
 
-Global___TableRows: _TypeAlias = TableRows  # noqa: Y015
+global___TableRows = TableRows
 
-@_typing.final
-class Ack(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
+@typing.final
+class Ack(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    SPOOL_ID_FIELD_NUMBER: _builtins.int
-    BATCH_NUMBER_FIELD_NUMBER: _builtins.int
-    LAST_SEQUENCE_FIELD_NUMBER: _builtins.int
-    spool_id: _builtins.str
-    batch_number: _builtins.int
-    last_sequence: _builtins.int
+    SPOOL_ID_FIELD_NUMBER: builtins.int
+    BATCH_NUMBER_FIELD_NUMBER: builtins.int
+    LAST_SEQUENCE_FIELD_NUMBER: builtins.int
+    spool_id: builtins.str
+    batch_number: builtins.int
+    last_sequence: builtins.int
     def __init__(
         self,
         *,
-        spool_id: _builtins.str = ...,
-        batch_number: _builtins.int = ...,
-        last_sequence: _builtins.int = ...,
+        spool_id: builtins.str = ...,
+        batch_number: builtins.int = ...,
+        last_sequence: builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_number", b"batch_number", "last_sequence", b"last_sequence", "spool_id", b"spool_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batch_number", b"batch_number", "last_sequence", b"last_sequence", "spool_id", b"spool_id"]) -> None: ...
 
-Global___Ack: _TypeAlias = Ack  # noqa: Y015
+global___Ack = Ack
 
-@_typing.final
-class ClockProbe(_message.Message):
+@typing.final
+class ClockProbe(google.protobuf.message.Message):
     """Clock offset by four timestamps (as in NTP): sent and received back by the
     shipper, received and replied by the aggregator. Nanoseconds of CLOCK_REALTIME.
     """
 
-    DESCRIPTOR: _descriptor.Descriptor
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    SENT_NS_FIELD_NUMBER: _builtins.int
-    sent_ns: _builtins.int
+    SENT_NS_FIELD_NUMBER: builtins.int
+    sent_ns: builtins.int
     def __init__(
         self,
         *,
-        sent_ns: _builtins.int = ...,
+        sent_ns: builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["sent_ns", b"sent_ns"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    def ClearField(self, field_name: typing.Literal["sent_ns", b"sent_ns"]) -> None: ...
 
-Global___ClockProbe: _TypeAlias = ClockProbe  # noqa: Y015
+global___ClockProbe = ClockProbe
 
-@_typing.final
-class ClockReply(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
+@typing.final
+class ClockReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    SENT_NS_FIELD_NUMBER: _builtins.int
-    RECEIVED_NS_FIELD_NUMBER: _builtins.int
-    REPLIED_NS_FIELD_NUMBER: _builtins.int
-    sent_ns: _builtins.int
-    received_ns: _builtins.int
-    replied_ns: _builtins.int
+    SENT_NS_FIELD_NUMBER: builtins.int
+    RECEIVED_NS_FIELD_NUMBER: builtins.int
+    REPLIED_NS_FIELD_NUMBER: builtins.int
+    sent_ns: builtins.int
+    received_ns: builtins.int
+    replied_ns: builtins.int
     def __init__(
         self,
         *,
-        sent_ns: _builtins.int = ...,
-        received_ns: _builtins.int = ...,
-        replied_ns: _builtins.int = ...,
+        sent_ns: builtins.int = ...,
+        received_ns: builtins.int = ...,
+        replied_ns: builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["received_ns", b"received_ns", "replied_ns", b"replied_ns", "sent_ns", b"sent_ns"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    def ClearField(self, field_name: typing.Literal["received_ns", b"received_ns", "replied_ns", b"replied_ns", "sent_ns", b"sent_ns"]) -> None: ...
 
-Global___ClockReply: _TypeAlias = ClockReply  # noqa: Y015
+global___ClockReply = ClockReply
 
-@_typing.final
-class Refusal(_message.Message):
+@typing.final
+class Refusal(google.protobuf.message.Message):
     """A batch or a spool that was not taken. The stream stays open unless `fatal`."""
 
-    DESCRIPTOR: _descriptor.Descriptor
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    SPOOL_ID_FIELD_NUMBER: _builtins.int
-    BATCH_NUMBER_FIELD_NUMBER: _builtins.int
-    CODE_FIELD_NUMBER: _builtins.int
-    MESSAGE_FIELD_NUMBER: _builtins.int
-    HINT_FIELD_NUMBER: _builtins.int
-    FATAL_FIELD_NUMBER: _builtins.int
-    spool_id: _builtins.str
-    batch_number: _builtins.int
-    code: _builtins.str
+    SPOOL_ID_FIELD_NUMBER: builtins.int
+    BATCH_NUMBER_FIELD_NUMBER: builtins.int
+    CODE_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    HINT_FIELD_NUMBER: builtins.int
+    FATAL_FIELD_NUMBER: builtins.int
+    spool_id: builtins.str
+    batch_number: builtins.int
+    code: builtins.str
     """rankmem_protos.errors.Code"""
-    message: _builtins.str
-    hint: _builtins.str
-    fatal: _builtins.bool
+    message: builtins.str
+    hint: builtins.str
+    fatal: builtins.bool
     def __init__(
         self,
         *,
-        spool_id: _builtins.str = ...,
-        batch_number: _builtins.int = ...,
-        code: _builtins.str = ...,
-        message: _builtins.str = ...,
-        hint: _builtins.str = ...,
-        fatal: _builtins.bool = ...,
+        spool_id: builtins.str = ...,
+        batch_number: builtins.int = ...,
+        code: builtins.str = ...,
+        message: builtins.str = ...,
+        hint: builtins.str = ...,
+        fatal: builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_number", b"batch_number", "code", b"code", "fatal", b"fatal", "hint", b"hint", "message", b"message", "spool_id", b"spool_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batch_number", b"batch_number", "code", b"code", "fatal", b"fatal", "hint", b"hint", "message", b"message", "spool_id", b"spool_id"]) -> None: ...
 
-Global___Refusal: _TypeAlias = Refusal  # noqa: Y015
+global___Refusal = Refusal

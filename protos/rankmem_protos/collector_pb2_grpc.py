@@ -5,7 +5,7 @@ import warnings
 
 from rankmem_protos import collector_pb2 as rankmem__protos_dot_collector__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.74.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in rankmem_protos/collector_pb2_grpc.py depends on'
+        + f' but the generated code in rankmem_protos/collector_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class CollectorStub:
+class CollectorStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -41,7 +41,7 @@ class CollectorStub:
                 _registered_method=True)
 
 
-class CollectorServicer:
+class CollectorServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Ingest(self, request_iterator, context):
@@ -68,7 +68,7 @@ def add_CollectorServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Collector:
+class Collector(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

@@ -10,56 +10,48 @@ batch's rows and the spool's sequence_last in one transaction and acknowledges
 only after the commit, so a batch received twice is stored once.
 """
 
-from collections import abc as _abc
-from grpc import aio as _aio
-from rankmem_protos import collector_pb2 as _collector_pb2
-import abc as _abc_1
-import grpc as _grpc
-import sys
-import typing as _typing
+import abc
+import collections.abc
+import grpc
+import grpc.aio
+import rankmem_protos.collector_pb2
+import typing
 
-if sys.version_info >= (3, 11):
-    from typing import Self as _Self
-else:
-    from typing_extensions import Self as _Self
+_T = typing.TypeVar("_T")
 
-_T = _typing.TypeVar("_T")
+class _MaybeAsyncIterator(collections.abc.AsyncIterator[_T], collections.abc.Iterator[_T], metaclass=abc.ABCMeta): ...
 
-class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_abc_1.ABCMeta): ...
-
-class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
+class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type: ignore[misc, type-arg]
     ...
 
-GRPC_GENERATED_VERSION: str
-GRPC_VERSION: str
-
 class CollectorStub:
-    @_typing.overload
-    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
-    @_typing.overload
-    def __new__(cls, channel: _aio.Channel) -> CollectorAsyncStub: ...
-    Ingest: _grpc.StreamStreamMultiCallable[_collector_pb2.IngestRequest, _collector_pb2.IngestReply]
+    def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
+    Ingest: grpc.StreamStreamMultiCallable[
+        rankmem_protos.collector_pb2.IngestRequest,
+        rankmem_protos.collector_pb2.IngestReply,
+    ]
     """Opens with Hello; answered by Welcome. Then in any order: OpenSpool before a
     spool's first Batch, Batches in sequence order for each spool, ClockProbes.
     """
 
-@_typing.type_check_only
-class CollectorAsyncStub(CollectorStub):
-    def __init__(self, channel: _aio.Channel) -> None: ...
-    Ingest: _aio.StreamStreamMultiCallable[_collector_pb2.IngestRequest, _collector_pb2.IngestReply]  # type: ignore[assignment]
+class CollectorAsyncStub:
+    Ingest: grpc.aio.StreamStreamMultiCallable[
+        rankmem_protos.collector_pb2.IngestRequest,
+        rankmem_protos.collector_pb2.IngestReply,
+    ]
     """Opens with Hello; answered by Welcome. Then in any order: OpenSpool before a
     spool's first Batch, Batches in sequence order for each spool, ClockProbes.
     """
 
-class CollectorServicer(metaclass=_abc_1.ABCMeta):
-    @_abc_1.abstractmethod
+class CollectorServicer(metaclass=abc.ABCMeta):
+    @abc.abstractmethod
     def Ingest(
         self,
-        request_iterator: _MaybeAsyncIterator[_collector_pb2.IngestRequest],
+        request_iterator: _MaybeAsyncIterator[rankmem_protos.collector_pb2.IngestRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_collector_pb2.IngestReply], _abc.AsyncIterator[_collector_pb2.IngestReply]]:
+    ) -> typing.Union[collections.abc.Iterator[rankmem_protos.collector_pb2.IngestReply], collections.abc.AsyncIterator[rankmem_protos.collector_pb2.IngestReply]]:
         """Opens with Hello; answered by Welcome. Then in any order: OpenSpool before a
         spool's first Batch, Batches in sequence order for each spool, ClockProbes.
         """
 
-def add_CollectorServicer_to_server(servicer: CollectorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+def add_CollectorServicer_to_server(servicer: CollectorServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -3,212 +3,173 @@
 isort:skip_file
 The way out: read-only SQL in, Arrow record batches out."""
 
-from collections import abc as _abc
-from google.protobuf import descriptor as _descriptor
-from google.protobuf import message as _message
-from google.protobuf.internal import containers as _containers
-import builtins as _builtins
-import sys
-import typing as _typing
+import builtins
+import collections.abc
+import google.protobuf.descriptor
+import google.protobuf.internal.containers
+import google.protobuf.message
+import typing
 
-if sys.version_info >= (3, 11):
-    from typing import TypeAlias as _TypeAlias, Never as _Never
-else:
-    from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
+DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
-DESCRIPTOR: _descriptor.FileDescriptor
+@typing.final
+class SqlRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-@_typing.final
-class SqlRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
+    @typing.final
+    class ParametersEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    @_typing.final
-    class ParametersEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        @_builtins.property
-        def value(self) -> Global___Value: ...
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        @property
+        def value(self) -> global___Value: ...
         def __init__(
             self,
             *,
-            key: _builtins.str = ...,
-            value: Global___Value | None = ...,
+            key: builtins.str = ...,
+            value: global___Value | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
+        def HasField(self, field_name: typing.Literal["value", b"value"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
-    SQL_FIELD_NUMBER: _builtins.int
-    PARAMETERS_FIELD_NUMBER: _builtins.int
-    TIMEOUT_S_FIELD_NUMBER: _builtins.int
-    ROW_LIMIT_FIELD_NUMBER: _builtins.int
-    sql: _builtins.str
-    timeout_s: _builtins.float
+    SQL_FIELD_NUMBER: builtins.int
+    PARAMETERS_FIELD_NUMBER: builtins.int
+    TIMEOUT_S_FIELD_NUMBER: builtins.int
+    ROW_LIMIT_FIELD_NUMBER: builtins.int
+    sql: builtins.str
+    timeout_s: builtins.float
     """0: the server's default"""
-    row_limit: _builtins.int
+    row_limit: builtins.int
     """0: the server's default"""
-    @_builtins.property
-    def parameters(self) -> _containers.MessageMap[_builtins.str, Global___Value]:
+    @property
+    def parameters(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, global___Value]:
         """Named parameters ($name in the statement)."""
 
     def __init__(
         self,
         *,
-        sql: _builtins.str = ...,
-        parameters: _abc.Mapping[_builtins.str, Global___Value] | None = ...,
-        timeout_s: _builtins.float = ...,
-        row_limit: _builtins.int = ...,
+        sql: builtins.str = ...,
+        parameters: collections.abc.Mapping[builtins.str, global___Value] | None = ...,
+        timeout_s: builtins.float = ...,
+        row_limit: builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters", "row_limit", b"row_limit", "sql", b"sql", "timeout_s", b"timeout_s"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    def ClearField(self, field_name: typing.Literal["parameters", b"parameters", "row_limit", b"row_limit", "sql", b"sql", "timeout_s", b"timeout_s"]) -> None: ...
 
-Global___SqlRequest: _TypeAlias = SqlRequest  # noqa: Y015
+global___SqlRequest = SqlRequest
 
-@_typing.final
-class Value(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
+@typing.final
+class Value(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    INTEGER_FIELD_NUMBER: _builtins.int
-    REAL_FIELD_NUMBER: _builtins.int
-    TEXT_FIELD_NUMBER: _builtins.int
-    BOOLEAN_FIELD_NUMBER: _builtins.int
-    NULL_FIELD_NUMBER: _builtins.int
-    integer: _builtins.int
-    real: _builtins.float
-    text: _builtins.str
-    boolean: _builtins.bool
-    null: _builtins.bool
+    INTEGER_FIELD_NUMBER: builtins.int
+    REAL_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    BOOLEAN_FIELD_NUMBER: builtins.int
+    NULL_FIELD_NUMBER: builtins.int
+    integer: builtins.int
+    real: builtins.float
+    text: builtins.str
+    boolean: builtins.bool
+    null: builtins.bool
     def __init__(
         self,
         *,
-        integer: _builtins.int = ...,
-        real: _builtins.float = ...,
-        text: _builtins.str = ...,
-        boolean: _builtins.bool = ...,
-        null: _builtins.bool = ...,
+        integer: builtins.int = ...,
+        real: builtins.float = ...,
+        text: builtins.str = ...,
+        boolean: builtins.bool = ...,
+        null: builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["boolean", b"boolean", "integer", b"integer", "kind", b"kind", "null", b"null", "real", b"real", "text", b"text"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boolean", b"boolean", "integer", b"integer", "kind", b"kind", "null", b"null", "real", b"real", "text", b"text"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["integer", "real", "text", "boolean", "null"]  # noqa: Y015
-    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+    def HasField(self, field_name: typing.Literal["boolean", b"boolean", "integer", b"integer", "kind", b"kind", "null", b"null", "real", b"real", "text", b"text"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["boolean", b"boolean", "integer", b"integer", "kind", b"kind", "null", b"null", "real", b"real", "text", b"text"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["integer", "real", "text", "boolean", "null"] | None: ...
 
-Global___Value: _TypeAlias = Value  # noqa: Y015
+global___Value = Value
 
-@_typing.final
-class SqlChunk(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
+@typing.final
+class SqlChunk(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    ARROW_IPC_FIELD_NUMBER: _builtins.int
-    arrow_ipc: _builtins.bytes
+    ARROW_IPC_FIELD_NUMBER: builtins.int
+    arrow_ipc: builtins.bytes
     def __init__(
         self,
         *,
-        arrow_ipc: _builtins.bytes = ...,
+        arrow_ipc: builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrow_ipc", b"arrow_ipc"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    def ClearField(self, field_name: typing.Literal["arrow_ipc", b"arrow_ipc"]) -> None: ...
 
-Global___SqlChunk: _TypeAlias = SqlChunk  # noqa: Y015
+global___SqlChunk = SqlChunk
 
-@_typing.final
-class ExportRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
+@typing.final
+class ExportRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     def __init__(
         self,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ExportRequest: _TypeAlias = ExportRequest  # noqa: Y015
+global___ExportRequest = ExportRequest
 
-@_typing.final
-class FileChunk(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
+@typing.final
+class FileChunk(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    DATA_FIELD_NUMBER: _builtins.int
-    data: _builtins.bytes
+    DATA_FIELD_NUMBER: builtins.int
+    data: builtins.bytes
     def __init__(
         self,
         *,
-        data: _builtins.bytes = ...,
+        data: builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    def ClearField(self, field_name: typing.Literal["data", b"data"]) -> None: ...
 
-Global___FileChunk: _TypeAlias = FileChunk  # noqa: Y015
+global___FileChunk = FileChunk
 
-@_typing.final
-class StatusRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
+@typing.final
+class StatusRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     def __init__(
         self,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___StatusRequest: _TypeAlias = StatusRequest  # noqa: Y015
+global___StatusRequest = StatusRequest
 
-@_typing.final
-class StatusReply(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
+@typing.final
+class StatusReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    DATABASE_ID_FIELD_NUMBER: _builtins.int
-    DATABASE_PATH_FIELD_NUMBER: _builtins.int
-    RANKMEM_VERSION_FIELD_NUMBER: _builtins.int
-    SCHEMA_VERSION_FIELD_NUMBER: _builtins.int
-    BATCHES_COMMITTED_FIELD_NUMBER: _builtins.int
-    ROWS_COMMITTED_FIELD_NUMBER: _builtins.int
-    STREAMS_OPEN_FIELD_NUMBER: _builtins.int
-    BATCHES_QUEUED_FIELD_NUMBER: _builtins.int
-    database_id: _builtins.str
-    database_path: _builtins.str
-    rankmem_version: _builtins.str
-    schema_version: _builtins.int
-    batches_committed: _builtins.int
-    rows_committed: _builtins.int
-    streams_open: _builtins.int
-    batches_queued: _builtins.int
+    DATABASE_ID_FIELD_NUMBER: builtins.int
+    DATABASE_PATH_FIELD_NUMBER: builtins.int
+    RANKMEM_VERSION_FIELD_NUMBER: builtins.int
+    SCHEMA_VERSION_FIELD_NUMBER: builtins.int
+    BATCHES_COMMITTED_FIELD_NUMBER: builtins.int
+    ROWS_COMMITTED_FIELD_NUMBER: builtins.int
+    STREAMS_OPEN_FIELD_NUMBER: builtins.int
+    BATCHES_QUEUED_FIELD_NUMBER: builtins.int
+    database_id: builtins.str
+    database_path: builtins.str
+    rankmem_version: builtins.str
+    schema_version: builtins.int
+    batches_committed: builtins.int
+    rows_committed: builtins.int
+    streams_open: builtins.int
+    batches_queued: builtins.int
     def __init__(
         self,
         *,
-        database_id: _builtins.str = ...,
-        database_path: _builtins.str = ...,
-        rankmem_version: _builtins.str = ...,
-        schema_version: _builtins.int = ...,
-        batches_committed: _builtins.int = ...,
-        rows_committed: _builtins.int = ...,
-        streams_open: _builtins.int = ...,
-        batches_queued: _builtins.int = ...,
+        database_id: builtins.str = ...,
+        database_path: builtins.str = ...,
+        rankmem_version: builtins.str = ...,
+        schema_version: builtins.int = ...,
+        batches_committed: builtins.int = ...,
+        rows_committed: builtins.int = ...,
+        streams_open: builtins.int = ...,
+        batches_queued: builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches_committed", b"batches_committed", "batches_queued", b"batches_queued", "database_id", b"database_id", "database_path", b"database_path", "rankmem_version", b"rankmem_version", "rows_committed", b"rows_committed", "schema_version", b"schema_version", "streams_open", b"streams_open"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batches_committed", b"batches_committed", "batches_queued", b"batches_queued", "database_id", b"database_id", "database_path", b"database_path", "rankmem_version", b"rankmem_version", "rows_committed", b"rows_committed", "schema_version", b"schema_version", "streams_open", b"streams_open"]) -> None: ...
 
-Global___StatusReply: _TypeAlias = StatusReply  # noqa: Y015
+global___StatusReply = StatusReply

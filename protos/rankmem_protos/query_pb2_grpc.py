@@ -5,7 +5,7 @@ import warnings
 
 from rankmem_protos import query_pb2 as rankmem__protos_dot_query__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.74.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in rankmem_protos/query_pb2_grpc.py depends on'
+        + f' but the generated code in rankmem_protos/query_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class QueryStub:
+class QueryStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -51,7 +51,7 @@ class QueryStub:
                 _registered_method=True)
 
 
-class QueryServicer:
+class QueryServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Sql(self, request, context):
@@ -102,7 +102,7 @@ def add_QueryServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Query:
+class Query(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

@@ -3,83 +3,91 @@
 isort:skip_file
 The way out: read-only SQL in, Arrow record batches out."""
 
-from collections import abc as _abc
-from grpc import aio as _aio
-from rankmem_protos import query_pb2 as _query_pb2
-import abc as _abc_1
-import grpc as _grpc
-import sys
-import typing as _typing
+import abc
+import collections.abc
+import grpc
+import grpc.aio
+import rankmem_protos.query_pb2
+import typing
 
-if sys.version_info >= (3, 11):
-    from typing import Self as _Self
-else:
-    from typing_extensions import Self as _Self
+_T = typing.TypeVar("_T")
 
-_T = _typing.TypeVar("_T")
+class _MaybeAsyncIterator(collections.abc.AsyncIterator[_T], collections.abc.Iterator[_T], metaclass=abc.ABCMeta): ...
 
-class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_abc_1.ABCMeta): ...
-
-class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
+class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type: ignore[misc, type-arg]
     ...
 
-GRPC_GENERATED_VERSION: str
-GRPC_VERSION: str
-
 class QueryStub:
-    @_typing.overload
-    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
-    @_typing.overload
-    def __new__(cls, channel: _aio.Channel) -> QueryAsyncStub: ...
-    Sql: _grpc.UnaryStreamMultiCallable[_query_pb2.SqlRequest, _query_pb2.SqlChunk]
+    def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
+    Sql: grpc.UnaryStreamMultiCallable[
+        rankmem_protos.query_pb2.SqlRequest,
+        rankmem_protos.query_pb2.SqlChunk,
+    ]
     """Runs one read-only statement. The first chunk carries the schema, every chunk is
     a whole Arrow IPC stream of its own; an empty result is one chunk with no rows.
     """
-    ExportDatabase: _grpc.UnaryStreamMultiCallable[_query_pb2.ExportRequest, _query_pb2.FileChunk]
+
+    ExportDatabase: grpc.UnaryStreamMultiCallable[
+        rankmem_protos.query_pb2.ExportRequest,
+        rankmem_protos.query_pb2.FileChunk,
+    ]
     """Asks the aggregator to write a consistent copy of its database beside its own
     file system path, or to stream it; the chunks are the file's bytes in order.
     """
-    Status: _grpc.UnaryUnaryMultiCallable[_query_pb2.StatusRequest, _query_pb2.StatusReply]
 
-@_typing.type_check_only
-class QueryAsyncStub(QueryStub):
-    def __init__(self, channel: _aio.Channel) -> None: ...
-    Sql: _aio.UnaryStreamMultiCallable[_query_pb2.SqlRequest, _query_pb2.SqlChunk]  # type: ignore[assignment]
+    Status: grpc.UnaryUnaryMultiCallable[
+        rankmem_protos.query_pb2.StatusRequest,
+        rankmem_protos.query_pb2.StatusReply,
+    ]
+
+class QueryAsyncStub:
+    Sql: grpc.aio.UnaryStreamMultiCallable[
+        rankmem_protos.query_pb2.SqlRequest,
+        rankmem_protos.query_pb2.SqlChunk,
+    ]
     """Runs one read-only statement. The first chunk carries the schema, every chunk is
     a whole Arrow IPC stream of its own; an empty result is one chunk with no rows.
     """
-    ExportDatabase: _aio.UnaryStreamMultiCallable[_query_pb2.ExportRequest, _query_pb2.FileChunk]  # type: ignore[assignment]
+
+    ExportDatabase: grpc.aio.UnaryStreamMultiCallable[
+        rankmem_protos.query_pb2.ExportRequest,
+        rankmem_protos.query_pb2.FileChunk,
+    ]
     """Asks the aggregator to write a consistent copy of its database beside its own
     file system path, or to stream it; the chunks are the file's bytes in order.
     """
-    Status: _aio.UnaryUnaryMultiCallable[_query_pb2.StatusRequest, _query_pb2.StatusReply]  # type: ignore[assignment]
 
-class QueryServicer(metaclass=_abc_1.ABCMeta):
-    @_abc_1.abstractmethod
+    Status: grpc.aio.UnaryUnaryMultiCallable[
+        rankmem_protos.query_pb2.StatusRequest,
+        rankmem_protos.query_pb2.StatusReply,
+    ]
+
+class QueryServicer(metaclass=abc.ABCMeta):
+    @abc.abstractmethod
     def Sql(
         self,
-        request: _query_pb2.SqlRequest,
+        request: rankmem_protos.query_pb2.SqlRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_query_pb2.SqlChunk], _abc.AsyncIterator[_query_pb2.SqlChunk]]:
+    ) -> typing.Union[collections.abc.Iterator[rankmem_protos.query_pb2.SqlChunk], collections.abc.AsyncIterator[rankmem_protos.query_pb2.SqlChunk]]:
         """Runs one read-only statement. The first chunk carries the schema, every chunk is
         a whole Arrow IPC stream of its own; an empty result is one chunk with no rows.
         """
 
-    @_abc_1.abstractmethod
+    @abc.abstractmethod
     def ExportDatabase(
         self,
-        request: _query_pb2.ExportRequest,
+        request: rankmem_protos.query_pb2.ExportRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_query_pb2.FileChunk], _abc.AsyncIterator[_query_pb2.FileChunk]]:
+    ) -> typing.Union[collections.abc.Iterator[rankmem_protos.query_pb2.FileChunk], collections.abc.AsyncIterator[rankmem_protos.query_pb2.FileChunk]]:
         """Asks the aggregator to write a consistent copy of its database beside its own
         file system path, or to stream it; the chunks are the file's bytes in order.
         """
 
-    @_abc_1.abstractmethod
+    @abc.abstractmethod
     def Status(
         self,
-        request: _query_pb2.StatusRequest,
+        request: rankmem_protos.query_pb2.StatusRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_query_pb2.StatusReply, _abc.Awaitable[_query_pb2.StatusReply]]: ...
+    ) -> typing.Union[rankmem_protos.query_pb2.StatusReply, collections.abc.Awaitable[rankmem_protos.query_pb2.StatusReply]]: ...
 
-def add_QueryServicer_to_server(servicer: QueryServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+def add_QueryServicer_to_server(servicer: QueryServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -1,0 +1,71 @@
+# What there is to do here; `make` alone lists it. Everything runs in .venv, which `make env` builds once.
+PYTHON ?= python3
+# The CPU build that the tests are pinned to. On a GPU machine: make demo TORCH=torch
+TORCH ?= torch==2.13.0
+BIN := .venv/bin
+PROTOS := protos/rankmem_protos/collector.proto protos/rankmem_protos/query.proto
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test test-unit lint format type stubs docs check bench bench-quick clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+env: .venv/.complete ## the virtual environment with rankmem, torch and the tools
+
+.venv/.complete: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@touch $@
+
+demo: env ## a real training on 2 ranks, recorded, and the answers
+	@d=$$(mktemp -d) && $(BIN)/rankmem demo --ranks 2 --db $$d/demo.duckdb
+
+test: env ## unit, integration and end-to-end tests
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-unit: env ## the quick ones
+	$(BIN)/python -m pytest tests/unit $(PYTEST_ARGS)
+
+lint: env ## ruff, both as linter and as formatter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: env ## let ruff rewrite
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+type: env ## mypy, strict
+	$(BIN)/mypy
+
+stubs: .venv/stubs/.complete ## protobuf and gRPC stubs from the .proto files
+	PATH="$(CURDIR)/.venv/stubs/bin:$$PATH" python -m grpc_tools.protoc -Iprotos --python_out=protos \
+		--grpc_python_out=protos --mypy_out=quiet:protos --mypy_grpc_out=quiet:protos $(PROTOS)
+
+# Generated code runs on the runtime it was made for and on newer ones, so the stubs are made with the
+# oldest tools that pyproject.toml admits, in an environment of their own.
+.venv/stubs/.complete: .venv/.complete Makefile
+	$(PYTHON) -m venv .venv/stubs
+	.venv/stubs/bin/python -m pip install --quiet grpcio-tools==1.74.0 setuptools==80.9.0 mypy-protobuf==3.6.0 \
+		types-protobuf==6.30.2.20250516
+	@touch $@
+
+docs: env ## docs/schema.md from the declared tables and views
+	$(BIN)/python -m rankmem_aggregator.schema_doc
+
+check: stubs ## what is made from something else is current
+	@git diff --exit-code --stat -- protos || { echo "Error: the stubs are not current. Try: make stubs, and commit."; exit 1; }
+	$(BIN)/python -m rankmem_aggregator.schema_doc --check
+
+bench: env ## every benchmark at full size (about an hour on 2 cores)
+	$(BIN)/python -m pip install --quiet --editable ".[bench]"
+	$(BIN)/python tests/bench/run_all.py
+
+bench-quick: env ## every benchmark, small
+	$(BIN)/python -m pip install --quiet --editable ".[bench]"
+	$(BIN)/python tests/bench/run_all.py --quick
+
+clean: ## remove what the above built
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
