@@ -187,7 +187,7 @@ class PythonSpoolWriter:
             self._let_go()
 
     def abandon(self) -> None:
-        """Let go of the files without a word, as a killed process does. Idempotent; runs in forked children."""
+        """Let go of the files without a word, as a killed process does. Forked children do it. Idempotent."""
         if not self._closed:
             self._let_go()
 
