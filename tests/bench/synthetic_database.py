@@ -1,0 +1,129 @@
+"""Fills the real tables with events of 64 ranks that never ran, in SQL, inside DuckDB.
+
+Stage: in the place of ingest. Comes in: an open DuckDB connection with rankmem's tables; goes out: rows
+of memory_event (in the order in which batches of many ranks interleave), memory_bucket, rank_info,
+host_info and session. Each rank's total after event i is a closed formula, so any part can be made
+without the ones before, in a stream, at disk speed; and every step repeats the same curve, as training does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import duckdb
+
+RANKS: Final = 64
+RANKS_PER_HOST: Final = 8
+BATCH_EVENTS: Final = 8192  # of one rank in a row: what a shipper sends at once
+EVENT_NS: Final = 100_000  # 10,000 events a second and rank, 640,000 over all ranks
+SESSION: Final = "01BENCHBENCH"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What the ranks' curves look like."""
+
+    name: str
+    step_events: int = 2048
+    step_skew_ns: int = 2_500_000
+    """Ranks reach the same point of a step this far apart, at most: what collectives leave."""
+    leak_bytes: int = 0
+    """What every fourth rank gains in a step."""
+
+
+STEADY: Final = Shape(name="steady")
+DRIFTING: Final = Shape(name="drifting", leak_bytes=8 * 2**20)
+
+_EVENTS = """
+INSERT INTO memory_event BY NAME
+WITH numbered AS (
+    SELECT CAST((n // $batch) % $ranks AS INTEGER) AS rank,
+           (n // ($batch * $ranks)) * $batch + n % $batch AS seq
+    FROM range(CAST($first AS BIGINT), CAST($last AS BIGINT)) AS r(n)
+), placed AS (
+    SELECT rank, seq, seq // $step_events AS step, seq % $step_events AS position,
+           greatest(seq - 1, 0) // $step_events AS step_before, greatest(seq - 1, 0) % $step_events AS position_before
+    FROM numbered
+), totals AS (
+    SELECT *, $leak * step * CAST(rank % 4 = 0 AS INTEGER) + (1000 + rank % 8 * 50)
+              * (4000000 + 20000 * least(position, $step_events - 1 - position) + CAST(hash(position) % 8000 AS BIGINT)) AS total,
+           $leak * step_before * CAST(rank % 4 = 0 AS INTEGER) + (1000 + rank % 8 * 50)
+              * (4000000 + 20000 * least(position_before, $step_events - 1 - position_before)
+                 + CAST(hash(position_before) % 8000 AS BIGINT)) AS total_before
+    FROM placed
+)
+SELECT $session AS session_id, 0 AS attempt, rank, 'cuda:' || (rank % 8) AS device, seq,
+       CAST(1800000000000000000 + seq * $event_ns + step * (2 * $skew) + hash(rank, step) % $skew
+            + hash(rank, seq) % $event_ns AS BIGINT) AS time_ns,
+       CASE WHEN seq = 0 OR total >= total_before THEN 'alloc' ELSE 'free_completed' END AS action,
+       CAST(140000000000000 + hash(rank, position) % 16777216 * 512 AS BIGINT) AS address,
+       CASE WHEN seq = 0 THEN total ELSE abs(total - total_before) END AS size_bytes,
+       0 AS stream, NULL AS pool, 'pytorch' AS component, total AS requested_bytes,
+       NULL AS allocated_bytes, NULL AS active_bytes, 42949672960 AS reserved_bytes,
+       seq AS allocation_id, seq // 3 AS call_id, 1 AS thread
+FROM totals
+"""
+
+_BUCKETS = """
+INSERT INTO memory_bucket BY NAME
+SELECT session_id, attempt, rank, device, time_ns // 1000000000 * 1000000000 AS bucket_ns,
+       min(seq) AS seq_first, max(seq) AS seq_last, min(time_ns) AS first_ns, max(time_ns) AS last_ns,
+       count(*) AS events, max(requested_bytes) AS requested_peak_bytes,
+       arg_max(time_ns, requested_bytes) AS requested_peak_ns, arg_max(seq, requested_bytes) AS requested_peak_seq,
+       arg_max(requested_bytes, seq) AS requested_last_bytes,
+       max(reserved_bytes) AS reserved_peak_bytes, arg_max(reserved_bytes, seq) AS reserved_last_bytes
+FROM memory_event
+GROUP BY session_id, attempt, rank, device, time_ns // 1000000000, seq // $batch
+ORDER BY seq_first, rank
+"""
+
+_RANKS = """
+INSERT INTO rank_info BY NAME
+SELECT session_id, attempt, rank, rank % $per_host AS local_rank, 'host-' || (rank // $per_host) AS host_uid,
+       1000 + rank AS pid, 'synthetic-' || rank AS spool_id, 0 AS clock_offset_ns, 0 AS clock_error_ns,
+       min(first_ns) AS started_at_ns, max(last_ns) AS ended_at_ns, 'exit' AS end_reason,
+       CAST(sum(events) AS BIGINT) AS events, 0 AS events_lost, 0 AS unexplained_bytes, true AS complete
+FROM memory_bucket GROUP BY session_id, attempt, rank
+"""
+
+_HOSTS = """
+INSERT INTO host_info BY NAME
+SELECT DISTINCT host_uid, host_uid AS host_name, 'Linux' AS os FROM rank_info
+"""
+
+_SESSION = """
+INSERT INTO session BY NAME
+SELECT session_id, 'synthetic' AS name, 'live' AS source, CAST(count(*) AS INTEGER) AS world_size,
+       min(started_at_ns) AS started_at_ns, max(ended_at_ns) AS ended_at_ns
+FROM rank_info GROUP BY session_id
+"""
+
+INSERT_EVENTS: Final = 16 * BATCH_EVENTS * RANKS  # one statement: 8 M rows, some 2 GiB of work memory at most
+
+
+def fill(connection: duckdb.DuckDBPyConnection, shape: Shape, events: int) -> int:
+    """Makes about ``events`` events of :data:`RANKS` ranks and everything beside them; returns how many."""
+    whole = max(1, round(events / (BATCH_EVENTS * RANKS))) * BATCH_EVENTS * RANKS
+    for first in range(0, whole, INSERT_EVENTS):
+        connection.execute(_EVENTS, _parameters(shape, first, min(first + INSERT_EVENTS, whole)))
+    connection.execute(_BUCKETS, {"batch": BATCH_EVENTS})
+    connection.execute(_RANKS, {"per_host": RANKS_PER_HOST})
+    connection.execute(_HOSTS)
+    connection.execute(_SESSION)
+    connection.execute("CHECKPOINT")
+    return whole
+
+
+def _parameters(shape: Shape, first: int, last: int) -> dict[str, int | str]:
+    return {
+        "first": first,
+        "last": last,
+        "batch": BATCH_EVENTS,
+        "ranks": RANKS,
+        "step_events": shape.step_events,
+        "skew": shape.step_skew_ns,
+        "leak": shape.leak_bytes,
+        "event_ns": EVENT_NS,
+        "session": SESSION,
+    }
