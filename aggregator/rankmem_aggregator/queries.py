@@ -1,0 +1,223 @@
+"""What a reader can ask: SQL, and the named questions, of a file or of a running aggregator alike.
+
+Stage: query, in the reader's process (command line, notebook, web page). In: a target, SQL or the arguments
+of a question. Out: Arrow tables with the columns that the head of each ``.sql`` file lists; bytes and
+nanoseconds as integers. The questions live in ``sql/queries``; here is only the choice among them. Never
+writes.
+
+Times given and returned are nanoseconds since 1970-01-01 UTC on the session's common clock, which is the
+aggregator's.
+"""
+
+from __future__ import annotations
+
+import abc
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Literal, Self
+
+import pyarrow as pa
+
+from rankmem_aggregator.sql import query_text
+from rankmem_protos.errors import Code, RankmemError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Value = int | float | str | bool | None
+"""What a named parameter may be."""
+
+Parameters = Mapping[str, Value]
+
+By = Literal["operator", "line", "rank"]
+At = Literal["peak", "total"] | int
+"""The rank's own peak, the whole recording, or an instant (ns, common clock)."""
+
+_ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9._-]+):\d{1,5}")
+"""``host:port``, ``[::1]:port``; anything else is a path."""
+
+
+class Queries(abc.ABC):
+    """The one face for readers. Not safe for use by several threads at once."""
+
+    target: str
+    """What was opened: the path or the address, for messages."""
+
+    @abc.abstractmethod
+    def sql(self, text: str, parameters: Parameters | None = None) -> pa.Table:
+        """The result of one read-only statement.
+
+        Args:
+            text: SQL of DuckDB's dialect.
+            parameters: values of ``$name`` in the statement.
+
+        Raises:
+            RankmemError: INVALID for SQL that does not run, DENIED for a statement that is not a read.
+        """
+
+    @abc.abstractmethod
+    def stream(self, text: str, parameters: Parameters | None = None) -> Iterator[pa.RecordBatch]:
+        """The same, batch by batch; at least one batch, which carries the schema even of an empty result."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Lets go of the file or the connection; may be called twice."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def sessions(self) -> pa.Table:
+        """All sessions, the newest first. Columns: those of the view ``session_overview``."""
+        return self._ask("sessions")
+
+    def session_id(self, session: str | None = None) -> str:
+        """The full id of the session that a user means.
+
+        Args:
+            session: an id, the beginning of one, or a name (the newest of that name); None for the newest.
+
+        Raises:
+            RankmemError: NOT_FOUND where there is none, INVALID where a beginning fits several.
+        """
+        return _the_session(self._ask("session_match", session=session).to_pylist(), session, self.target)
+
+    def ranks(self, session: str | None = None) -> pa.Table:
+        """The ranks of a session. Columns: those of the view ``rank_overview``."""
+        return self._ask("ranks", session=self.session_id(session))
+
+    def hosts(self, session: str | None = None) -> pa.Table:
+        """The hosts of a session. Columns: those of the view ``host_overview``."""
+        return self._ask("hosts", session=self.session_id(session))
+
+    def peak(
+        self, session: str | None = None, *, rank: int | None = None, attempt: int | None = None
+    ) -> pa.Table:
+        """The high-water mark of each rank, attempt and device, the highest first.
+
+        Columns: those of the view ``peak_by_rank``; ``is_rank_peak`` marks each rank's highest attempt.
+        """
+        return self._ask("peak", session=self.session_id(session), rank=rank, attempt=attempt)
+
+    def peak_by_host(self, session: str | None = None) -> pa.Table:
+        """The highest rank of each host. Columns: those of the view ``peak_by_host``."""
+        return self._ask("peak_by_host", session=self.session_id(session))
+
+    def job_peak(self, session: str | None = None) -> pa.Table:
+        """The instant of the highest sum over all ranks, for each device type, with each rank's share; exact.
+
+        Columns: those of the macro ``job_peak``; ``job_peak_bytes`` and ``job_peak_ns`` repeat in every row.
+        """
+        return self._ask("job_peak", session=self.session_id(session))
+
+    def curve(self, rank: int, session: str | None = None, *, attempt: int | None = None) -> pa.Table:
+        """A rank's memory second by second. Columns: those of the macro ``memory_curve``."""
+        return self._ask("curve", session=self.session_id(session), rank=rank, attempt=attempt)
+
+    def ops(
+        self,
+        session: str | None = None,
+        *,
+        by: By = "operator",
+        at: At = "peak",
+        rank: int | None = None,
+        device: str | None = None,
+    ) -> pa.Table:
+        """Which operators, lines, or operators of which rank held the memory, the largest first.
+
+        Args:
+            session: see :meth:`session_id`.
+            by: what a row is.
+            at: ``peak``: alive at the peak, each rank at its own, on its highest attempt; ``total``: the same
+                rows ordered by what was allocated; an instant in ns: alive on all ranks then.
+            rank: of this rank alone.
+            device: of this device alone.
+
+        Returns:
+            device_type, operator | line | rank and operator, live_bytes_at_peak (live_bytes_at_time),
+            live_allocations_at_peak (.._at_time), allocated_bytes, num_allocations, largest_bytes, num_ranks.
+        """
+        full_id = self.session_id(session)
+        if isinstance(at, int):
+            return self._ask(f"ops_by_{by}_at_time", session=full_id, rank=rank, device=device, time_ns=at)
+        return self._ask(f"ops_by_{by}_at_peak", session=full_id, rank=rank, device=device, order=at)
+
+    def live(
+        self,
+        rank: int,
+        session: str | None = None,
+        *,
+        at: Literal["peak"] | int = "peak",
+        attempt: int | None = None,
+        device: str | None = None,
+    ) -> pa.Table:
+        """The blocks of a rank alive at its peak or at an instant, the largest first.
+
+        Args:
+            rank: global rank.
+            session: see :meth:`session_id`.
+            at: the rank's own peak (exact by event), or an instant in ns.
+            attempt: which start of the workers; None: the one with its highest peak, or the last
+                that had started at the instant.
+            device: of this device alone; None: all, each at its own peak.
+
+        Returns:
+            attempt, rank, device, allocation_id, address, size_bytes, operator, line, stack (list of
+            "file:line function"), category, module, phase, step, stream, component, allocated_ns, age_ns,
+            preexisting.
+
+        Raises:
+            RankmemError: NOT_FOUND for a rank that the session does not have.
+        """
+        full_id = self.session_id(session)
+        chosen: dict[str, Value] = {"session": full_id, "rank": rank, "attempt": attempt, "device": device}
+        if isinstance(at, int):
+            rows = self._ask("live_at_time", **chosen, time_ns=at)
+        else:
+            rows = self._ask("live_at_peak", **chosen)
+        if rows.num_rows == 0 and rank not in self.ranks(full_id)["rank"].to_pylist():
+            raise RankmemError(Code.NOT_FOUND, f"no rank {rank} in session {full_id}", "rankmem ranks")
+        return rows
+
+    def stack(self, stack_id: int) -> pa.Table:
+        """The frames of a stack, innermost first: ordering (from 0), file_path, line_number, function."""
+        return self._ask("stack", stack_id=stack_id)
+
+    def _ask(self, name: str, **parameters: Value) -> pa.Table:
+        return self.sql(query_text(name), parameters)
+
+
+def open_queries(target: str | Path) -> Queries:
+    """The implementation of :class:`Queries` that a target needs; see ``rankmem_aggregator.connect``."""
+    if isinstance(target, str) and _ADDRESS.fullmatch(target) and not Path(target).exists():
+        from rankmem_aggregator.remote import RemoteQueries
+
+        return RemoteQueries(target)
+    from rankmem_aggregator.local import open_file
+
+    return open_file(Path(target))
+
+
+def _the_session(matches: Sequence[Mapping[str, Value]], session: str | None, target: str) -> str:
+    if not matches and session is None:
+        raise RankmemError(Code.NOT_FOUND, f"no session in {target}", "record one: rankmem run -- COMMAND")
+    if not matches:
+        raise RankmemError(Code.NOT_FOUND, f"no session {session!r} in {target}", "rankmem sessions")
+    best = [row for row in matches if row["match"] == matches[0]["match"]]
+    is_beginning = best[0]["match"] == 2 and session is not None
+    if is_beginning and len(best) > 1:
+        ids = ", ".join(str(row["session_id"]) for row in best[:SESSIONS_NAMED_MAX])
+        raise RankmemError(
+            Code.INVALID, f"session {session!r} fits {len(best)}: {ids}", "give more of the id"
+        )
+    return str(best[0]["session_id"])
+
+
+SESSIONS_NAMED_MAX: Final = 5
+"""Ids named in a message about an ambiguous beginning: more do not help."""

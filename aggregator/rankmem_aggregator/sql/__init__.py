@@ -1,0 +1,116 @@
+"""The SQL of rankmem: views and macros installed into every database, and the named queries over them.
+
+Stage: query. In: the ``.sql`` files beside this module, one question a file. Out: their text, their heads
+as values (for ``docs/schema.md``), and a database with the views in it. Runs in the aggregator (at open)
+and in any process that reads a database. It never puts a value into SQL: values travel as parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Final
+
+from rankmem_protos.errors import Code, RankmemError
+
+if TYPE_CHECKING:
+    import duckdb
+
+VIEWS: Final = (
+    "utc",
+    "stack",
+    "rank_span",
+    "memory_event_utc",
+    "allocation",
+    "peak_by_rank",
+    "peak_by_host",
+    "rank_overview",
+    "host_overview",
+    "session_overview",
+    "memory_curve",
+    "job_peak",
+    "live_at_seq",
+    "live_at",
+    "allocation_at_peak",
+    "live_at_peak",
+    "allocation_at",
+    "operator_at_peak",
+    "operator_total",
+    "line_at_peak",
+)
+"""Views and macros in the order of their installation: each stands after those it reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The head comment of a ``.sql`` file."""
+
+    question: str
+    parameters: tuple[str, ...]
+    """One line each: ``name (unit): meaning``."""
+    columns: tuple[str, ...]
+    """One line each, in the order of the result."""
+
+
+def install_views(connection: duckdb.DuckDBPyConnection) -> None:
+    """Creates or replaces all views and macros in the connection's database.
+
+    The tables of ``rankmem_protos.tables`` must exist. Call inside of a transaction or before the
+    database is served: each file is one statement and its comment.
+    """
+    for name in VIEWS:
+        connection.execute(view_text(name))
+
+
+@cache
+def view_text(name: str) -> str:
+    """The text of ``views/{name}.sql``."""
+    return _read("views", name)
+
+
+@cache
+def query_text(name: str) -> str:
+    """The text of ``queries/{name}.sql``: one statement with named parameters.
+
+    Raises:
+        RankmemError: NOT_FOUND for a name without a file.
+    """
+    return _read("queries", name)
+
+
+def query_names() -> tuple[str, ...]:
+    """The names of all named queries, sorted."""
+    return tuple(sorted(_names_in("queries")))
+
+
+def head_of(text: str) -> Head:
+    """The head comment of a ``.sql`` file as a value."""
+    sections: dict[str, list[str]] = {"Question": [], "Parameters": [], "Columns": []}
+    section = "Question"
+    for line in text.splitlines():
+        if not line.startswith("--"):
+            break
+        body = line[2:].strip()
+        label, colon, rest = body.partition(":")
+        if colon and label in sections:
+            section, body = label, rest.strip()
+        if body:
+            sections[section].append(body)
+    return Head(
+        question=" ".join(sections["Question"]),
+        parameters=tuple(sections["Parameters"]),
+        columns=tuple(sections["Columns"]),
+    )
+
+
+def _read(folder: str, name: str) -> str:
+    if name not in _names_in(folder):
+        raise RankmemError(Code.NOT_FOUND, f"no {name}.sql among {folder}", "see docs/sql.md for the names")
+    return (resources.files(__package__) / folder / f"{name}.sql").read_text(encoding="utf-8")
+
+
+@cache
+def _names_in(folder: str) -> frozenset[str]:
+    files = (resources.files(__package__) / folder).iterdir()
+    return frozenset(file.name.removesuffix(".sql") for file in files if file.name.endswith(".sql"))

@@ -1,0 +1,26 @@
+-- Question: Which blocks of a rank were alive at an instant?
+-- Parameters:
+--   of_session: session id
+--   of_attempt: which start of the workers
+--   of_rank: global rank
+--   of_device: device type and index
+--   at_ns (ns, common clock): the instant; events at that very nanosecond have happened. After the end of the
+--     process: what it held when it ended
+-- Columns:
+--   all columns of the view allocation
+--   line: the line of the project that made it
+--   frames: its Python stack
+--   age_ns (ns): from its alloc to the instant; NULL for blocks older than the recording
+CREATE OR REPLACE MACRO live_at(of_session, of_attempt, of_rank, of_device, at_ns) AS TABLE
+SELECT a.*, s.line, s.frames, at_ns - a.allocated_ns AS age_ns
+FROM allocation AS a
+LEFT JOIN stack AS s USING (stack_id)
+WHERE a.session_id = of_session
+    AND a.attempt = of_attempt
+    AND a.rank = of_rank
+    AND a.device = of_device
+    AND (a.preexisting OR a.allocated_ns <= at_ns)
+    AND (a.freed_ns IS NULL OR a.freed_ns > at_ns)
+ORDER BY a.size_bytes DESC, a.allocation_id;
+
+COMMENT ON MACRO TABLE live_at IS 'The blocks of a rank alive at an instant of the common clock.';

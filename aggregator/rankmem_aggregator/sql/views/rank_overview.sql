@@ -1,0 +1,55 @@
+-- Question: Which ranks ran, where, from when to when, how did they end, and is what we have complete?
+-- Columns:
+--   session_id, attempt, rank, local_rank: who
+--   host_uid, host_name, pid: where
+--   devices: list of devices with events
+--   started_ns, ended_ns (ns, common clock): its life; ended_ns is NULL while it runs
+--   started_utc, ended_utc: the same, readable
+--   end_reason: exit, killed, or NULL while it runs
+--   peak_requested_bytes (bytes): its highest peak over its devices
+--   events, events_lost: stored, and known to be missing
+--   gaps: holes in its log; each is a row of gap
+--   unexplained_bytes (bytes): replayed requested bytes minus the allocator's own figure, at the end
+--   complete: true if nothing is missing
+--   clock_offset_ns, clock_error_ns (ns): what was added to its times, and within which bound
+CREATE OR REPLACE VIEW rank_overview AS
+WITH device_peak AS (
+    SELECT session_id, attempt, rank, list(device ORDER BY device) AS devices,
+        max(peak_requested_bytes) AS peak_requested_bytes
+    FROM peak_by_rank
+    GROUP BY session_id, attempt, rank
+),
+hole AS (
+    SELECT session_id, attempt, rank, count(*) AS gaps
+    FROM gap
+    GROUP BY session_id, attempt, rank
+)
+SELECT
+    r.session_id,
+    r.attempt,
+    r.rank,
+    r.local_rank,
+    r.host_uid,
+    h.host_name,
+    r.pid,
+    coalesce(p.devices, []) AS devices,
+    s.started_ns,
+    s.ended_ns,
+    s.started_utc,
+    s.ended_utc,
+    r.end_reason,
+    p.peak_requested_bytes,
+    coalesce(r.events, 0) AS events,
+    coalesce(r.events_lost, 0) AS events_lost,
+    coalesce(g.gaps, 0) AS gaps,
+    r.unexplained_bytes,
+    coalesce(r.complete, false) AS complete,
+    s.offset_ns AS clock_offset_ns,
+    s.error_ns AS clock_error_ns
+FROM rank_info AS r
+LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
+LEFT JOIN host_info AS h ON r.host_uid = h.host_uid
+LEFT JOIN device_peak AS p USING (session_id, attempt, rank)
+LEFT JOIN hole AS g USING (session_id, attempt, rank);
+
+COMMENT ON VIEW rank_overview IS 'A rank of an attempt with its host, devices, life, peak and completeness.';

@@ -1,0 +1,81 @@
+-- Question: From when to when did each rank live, on the clock that all ranks of a session share?
+-- Columns:
+--   session_id: the job
+--   attempt: which start of the workers
+--   rank: global rank
+--   host_uid: its host
+--   offset_ns (ns): add to the host's times to get the common clock, which is the aggregator's
+--   error_ns (ns): the offset is within this bound; NULL where it was never measured
+--   started_ns (ns, common clock): when the agent attached
+--   ended_ns (ns, common clock): when its process ended and its memory was gone; NULL while it runs
+--   started_utc: the same, readable
+--   ended_utc: the same, readable
+CREATE OR REPLACE VIEW rank_span AS
+WITH host_span AS (
+    SELECT
+        session_id,
+        attempt,
+        host_uid,
+        min(started_at_ns) AS first_ns,
+        CASE WHEN count(*) = count(ended_at_ns) THEN max(ended_at_ns) END AS last_ns
+    FROM rank_info
+    GROUP BY ALL
+),
+-- One offset for a host and attempt: the estimate with the smallest error, taken while it ran (a minute more
+-- on either side), the earliest among equals.
+estimate AS (
+    SELECT
+        s.session_id,
+        s.attempt,
+        s.host_uid,
+        arg_min(c.offset_ns, (c.error_ns, c.time_ns)) AS offset_ns,
+        min(c.error_ns) AS error_ns
+    FROM host_span AS s
+    INNER JOIN clock_offset AS c
+        ON s.host_uid = c.host_uid
+        AND c.time_ns >= s.first_ns - 60000000000
+        AND (s.last_ns IS NULL OR c.time_ns <= s.last_ns + 60000000000)
+    GROUP BY ALL
+),
+aligned AS (
+    SELECT
+        r.session_id,
+        r.attempt,
+        r.rank,
+        r.host_uid,
+        coalesce(e.offset_ns, r.clock_offset_ns, 0) AS offset_ns,
+        coalesce(e.error_ns, r.clock_error_ns) AS error_ns,
+        r.started_at_ns + coalesce(e.offset_ns, r.clock_offset_ns, 0) AS started_ns,
+        r.ended_at_ns + coalesce(e.offset_ns, r.clock_offset_ns, 0) AS ended_ns
+    FROM rank_info AS r
+    LEFT JOIN estimate AS e USING (session_id, attempt, host_uid)
+),
+attempt_start AS (
+    SELECT session_id, attempt, min(started_ns) AS started_ns
+    FROM aligned
+    GROUP BY ALL
+),
+-- A rank without an end of its own (its host vanished) is over when a later attempt starts: the launcher
+-- stops all workers of an attempt before it starts the next.
+next_attempt AS (
+    SELECT earlier.session_id, earlier.attempt, min(later.started_ns) AS started_ns
+    FROM attempt_start AS earlier
+    INNER JOIN attempt_start AS later
+        ON earlier.session_id = later.session_id AND earlier.attempt < later.attempt
+    GROUP BY ALL
+)
+SELECT
+    a.session_id,
+    a.attempt,
+    a.rank,
+    a.host_uid,
+    a.offset_ns,
+    a.error_ns,
+    a.started_ns,
+    coalesce(a.ended_ns, n.started_ns) AS ended_ns,
+    utc_of(a.started_ns) AS started_utc,
+    utc_of(coalesce(a.ended_ns, n.started_ns)) AS ended_utc
+FROM aligned AS a
+LEFT JOIN next_attempt AS n USING (session_id, attempt);
+
+COMMENT ON VIEW rank_span IS 'A rank''s life on the session''s common clock, and the clock offset that gave it.';

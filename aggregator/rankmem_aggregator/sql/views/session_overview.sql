@@ -1,0 +1,59 @@
+-- Question: Which sessions are stored, how large were they, and are they complete?
+-- Columns:
+--   session_id, name, source: the job
+--   state: running, or ended when every rank of the last attempt has ended
+--   started_ns, ended_ns (ns, common clock): first rank's start, last rank's end; ended_ns NULL while running
+--   started_utc, ended_utc: the same, readable
+--   duration_ns (ns): from start to end; NULL while running
+--   world_size: ranks the launcher announced
+--   num_ranks, num_attempts, num_hosts: that sent something
+--   events, events_lost: stored, and known to be missing
+--   complete: true if every rank is complete
+--   highest_rank: the rank with the highest peak
+--   peak_requested_bytes (bytes): that peak
+--   command: the script
+--   torch_version, python_version, rankmem_version: of the trainer
+CREATE OR REPLACE VIEW session_overview AS
+WITH ranks AS (
+    SELECT
+        session_id,
+        count(DISTINCT rank) AS num_ranks,
+        count(DISTINCT attempt) AS num_attempts,
+        count(DISTINCT host_uid) AS num_hosts,
+        min(started_ns) AS started_ns,
+        CASE WHEN count(*) = count(ended_ns) THEN max(ended_ns) END AS ended_ns,
+        sum(events)::BIGINT AS events,
+        sum(events_lost)::BIGINT AS events_lost,
+        bool_and(complete) AS complete,
+        arg_max(rank, peak_requested_bytes) AS highest_rank,
+        max(peak_requested_bytes) AS peak_requested_bytes
+    FROM rank_overview
+    GROUP BY session_id
+)
+SELECT
+    s.session_id,
+    s.name,
+    s.source,
+    CASE WHEN coalesce(r.ended_ns, s.ended_at_ns) IS NULL THEN 'running' ELSE 'ended' END AS state,
+    coalesce(r.started_ns, s.started_at_ns) AS started_ns,
+    coalesce(r.ended_ns, s.ended_at_ns) AS ended_ns,
+    utc_of(coalesce(r.started_ns, s.started_at_ns)) AS started_utc,
+    utc_of(coalesce(r.ended_ns, s.ended_at_ns)) AS ended_utc,
+    coalesce(r.ended_ns, s.ended_at_ns) - coalesce(r.started_ns, s.started_at_ns) AS duration_ns,
+    s.world_size,
+    coalesce(r.num_ranks, 0) AS num_ranks,
+    coalesce(r.num_attempts, 0) AS num_attempts,
+    coalesce(r.num_hosts, 0) AS num_hosts,
+    coalesce(r.events, 0) AS events,
+    coalesce(r.events_lost, 0) AS events_lost,
+    coalesce(r.complete, false) AS complete,
+    r.highest_rank,
+    r.peak_requested_bytes,
+    s.command,
+    s.torch_version,
+    s.python_version,
+    s.rankmem_version
+FROM session AS s
+LEFT JOIN ranks AS r USING (session_id);
+
+COMMENT ON VIEW session_overview IS 'A session with its size, life, highest rank and completeness.';

@@ -1,0 +1,26 @@
+-- Question: What does a Python stack look like, and which line of the user's project is nearest to the operator?
+-- Columns:
+--   stack_id: the stack
+--   line: file:line of the innermost frame inside the project (a relative path), else of the innermost frame
+--   function: the function of that frame
+--   frames: all frames as "file:line function", the one nearest to the operator first
+CREATE OR REPLACE VIEW stack AS
+WITH frame AS (
+    SELECT
+        stack_id,
+        ordering,
+        file_path || ':' || line_number AS line,
+        function,
+        -- Frames without a file (<string>, <frozen importlib>) are nobody's project.
+        NOT (starts_with(file_path, '/') OR starts_with(file_path, '<') OR file_path[2:2] = ':') AS in_project
+    FROM stack_frame
+)
+SELECT
+    stack_id,
+    arg_min(line, ordering + CASE WHEN in_project THEN 0 ELSE 1000000 END) AS line,
+    arg_min(function, ordering + CASE WHEN in_project THEN 0 ELSE 1000000 END) AS function,
+    list(line || ' ' || function ORDER BY ordering) AS frames
+FROM frame
+GROUP BY stack_id;
+
+COMMENT ON VIEW stack IS 'A Python stack in one row: its frames, and the line of the project nearest to the operator.';
