@@ -1,0 +1,151 @@
+"""The agent's configuration in the trainer, read from the environment once.
+
+Stage: trainer, when the agent attaches. Comes in: ``os.environ`` (names in ``docs/internals.md``).
+Goes out: one frozen :class:`AgentConfig`. A value that cannot be used is said with its name and value;
+it switches the agent off, never the training. Standard library only. The few names that decide whether
+this process attaches at all are read by :mod:`rankmem_agent.preload.claim`, before this module is worth
+its import.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rankmem_protos.errors import Code, RankmemError
+
+AGGREGATOR_DEFAULT: Final = "127.0.0.1:7077"
+SPOOL_BYTES_DEFAULT: Final = 512 * 2**20
+SPOOL_BYTES_MIN: Final = 16 * 2**20  # three segments: one being written, one ready, one being shipped
+DRAIN_S_DEFAULT: Final = 10.0
+DRAIN_S_MAX: Final = 3600.0  # a job that ends later than that was forgotten, not drained
+SESSION_CHARS: Final = 12
+DEVICES: Final = ("cpu", "cuda")
+_SESSION_ALPHABET: Final = frozenset("0123456789abcdefghjkmnpqrstvwxyzABCDEFGHJKMNPQRSTVWXYZ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentConfig:
+    """What the user may set for the agent in a rank's process."""
+
+    session_id: str | None
+    """The job's id, 12 characters; None: derived (see facts). ``RANKMEM_SESSION``."""
+    name: str | None
+    """The job's name; None: the script's. ``RANKMEM_NAME``."""
+    aggregator: str
+    """HOST:PORT that the host's shipper sends to. ``RANKMEM_AGGREGATOR``, default 127.0.0.1:7077."""
+    spool_dir: Path | None
+    """Root of the spools; None: chosen (see spool.folder). ``RANKMEM_SPOOL_DIR``."""
+    spool_bytes: int
+    """Budget of a rank's spool in bytes. ``RANKMEM_SPOOL_BYTES``, default 512 MiB."""
+    temporary_dir: Path
+    """Where spools go when memory has no room for them. ``TMPDIR``, default /tmp."""
+    devices: frozenset[str] | None
+    """Kinds of devices to record; None (auto): cuda once it is used, else cpu. ``RANKMEM_DEVICES``."""
+    stacks: bool
+    """Gather Python stacks of calls that allocate. ``RANKMEM_STACKS`` full (default) or off."""
+    modules: bool
+    """Name the module around each call, through global forward hooks. ``RANKMEM_MODULES`` on or off."""
+    drain_s: float
+    """Longest wait, in seconds, of a host's last rank for the last acknowledgement.
+    ``RANKMEM_DRAIN_S``, default 10."""
+    tap_cache: Path
+    """Folder of built taps. ``RANKMEM_TAP_CACHE``, default ~/.cache/rankmem."""
+    command_arguments: bool
+    """Store the script's arguments too; they may hold secrets, so only on demand. ``RANKMEM_COMMAND`` full."""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> AgentConfig:
+        """The configuration that the environment gives.
+
+        Args:
+            environment: default ``os.environ``.
+
+        Raises:
+            RankmemError: INVALID, with the name and the value.
+        """
+        env = os.environ if environment is None else environment
+        cache = env.get("RANKMEM_TAP_CACHE") or os.path.join(_home(env), ".cache", "rankmem")
+        return cls(
+            session_id=_session(env),
+            name=env.get("RANKMEM_NAME") or None,
+            aggregator=_address(env),
+            spool_dir=Path(env["RANKMEM_SPOOL_DIR"]).absolute() if env.get("RANKMEM_SPOOL_DIR") else None,
+            spool_bytes=_integer(env, "RANKMEM_SPOOL_BYTES", SPOOL_BYTES_DEFAULT, SPOOL_BYTES_MIN),
+            temporary_dir=Path(env.get("TMPDIR") or tempfile.gettempdir()).absolute(),
+            devices=_devices(env),
+            stacks=_choice(env, "RANKMEM_STACKS", ("full", "off")) == "full",
+            modules=_choice(env, "RANKMEM_MODULES", ("on", "off")) == "on",
+            drain_s=_seconds(env, "RANKMEM_DRAIN_S", DRAIN_S_DEFAULT, DRAIN_S_MAX),
+            tap_cache=Path(cache).absolute(),
+            command_arguments=_choice(env, "RANKMEM_COMMAND", ("script", "full")) == "full",
+        )
+
+
+def _home(env: Mapping[str, str]) -> str:
+    return env.get("HOME") or os.path.expanduser("~")
+
+
+def _invalid(name: str, value: str, wanted: str) -> RankmemError:
+    return RankmemError(Code.INVALID, f"{name}={value!r} cannot be used", f"{name}={wanted}")
+
+
+def _session(env: Mapping[str, str]) -> str | None:
+    value = env.get("RANKMEM_SESSION")
+    if not value:
+        return None
+    if len(value) != SESSION_CHARS or not _SESSION_ALPHABET.issuperset(value):
+        raise _invalid("RANKMEM_SESSION", value, "12 characters of Crockford's base32, or unset")
+    return value
+
+
+def _address(env: Mapping[str, str]) -> str:
+    value = env.get("RANKMEM_AGGREGATOR") or AGGREGATOR_DEFAULT
+    host, _, port = value.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise _invalid("RANKMEM_AGGREGATOR", value, "HOST:PORT")
+    return value
+
+
+def _integer(env: Mapping[str, str], name: str, default: int, smallest: int) -> int:
+    value = env.get(name)
+    if not value:
+        return default
+    if not value.isdecimal() or int(value) < smallest:
+        raise _invalid(name, value, f"a whole number of at least {smallest}")
+    return int(value)
+
+
+def _seconds(env: Mapping[str, str], name: str, default: float, largest: float) -> float:
+    value = env.get(name)
+    if not value:
+        return default
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= largest:
+        raise _invalid(name, value, f"seconds from 0 to {largest:.0f}")
+    return seconds
+
+
+def _choice(env: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    """The value, one of ``choices``; the first is the default."""
+    value = env.get(name) or choices[0]
+    if value not in choices:
+        raise _invalid(name, value, " or ".join(choices))
+    return value
+
+
+def _devices(env: Mapping[str, str]) -> frozenset[str] | None:
+    value = env.get("RANKMEM_DEVICES") or "auto"
+    if value == "auto":
+        return None
+    devices = frozenset(part.strip() for part in value.split(","))
+    if not devices <= set(DEVICES):
+        raise _invalid("RANKMEM_DEVICES", value, "auto, or a comma list of cpu, cuda")
+    return devices
