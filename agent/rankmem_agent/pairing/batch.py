@@ -1,0 +1,230 @@
+"""One step of pairing: records and holes in, the next state and the batch's facts out.
+
+Stage: pairing; shipper process. :func:`advance` is a pure function: it changes nothing that it is given,
+and the facts are a function of the records so far and of where the batch before ended. The rows are made
+from the facts by rankmem_agent.pairing.rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rankmem_agent.pairing.calls import Calls, find_forward_calls, follow_calls, with_ranges
+from rankmem_agent.pairing.devices import block_keys, device_codes, with_devices
+from rankmem_agent.pairing.markers import Markers, follow_markers
+from rankmem_agent.pairing.points import Points, Totals, points_of, totals_of
+from rankmem_agent.pairing.state import ABSENT, BLOCK_DTYPE, Array, PairingState
+from rankmem_agent.spool.layout import Action, Kind
+from rankmem_agent.spool.reader import Gap
+
+_OF_DEVICE = (Kind.EVENT, Kind.PREEXISTING, Kind.COUNTERS, Kind.PEAKS, Kind.SAMPLE, Kind.DEVICE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What a batch says, before it becomes rows."""
+
+    records: Array
+    seq: Array
+    time_ns: Array
+    points: Points
+    totals: Totals
+    blocks: Array
+    """BLOCK_DTYPE: alive before the batch, then made in it; Points.block numbers them."""
+    records_due: Array
+    """BLOCK_DTYPE: blocks whose allocation_record goes out."""
+    ends_due: Array
+    """BLOCK_DTYPE: blocks whose allocation_end goes out."""
+    calls: Calls
+    calls_due: Array
+    """Indices of the calls whose operator_call goes out."""
+    forward_call_id: Array
+    """Of each call, 0 for none."""
+    markers: Markers
+    gaps: tuple[Gap, ...]
+    final: bool
+
+
+def advance(
+    state: PairingState,
+    records: Array,
+    seq: Array,
+    gaps: tuple[Gap, ...],
+    *,
+    fallback_base_ns: int,
+    final: bool,
+) -> tuple[PairingState, Batch]:
+    """The state after the records, and what they say.
+
+    Args:
+        records: RECORD_DTYPE, in log order; seq: their positions.
+        gaps: holes in the same stretch of the log.
+        fallback_base_ns: realtime minus monotonic from meta.json, for a log whose first record is lost.
+        final: the log ends here: all that waits goes out.
+    """
+    base_ns = state.clock_base_ns
+    if base_ns is None:
+        base_ns = _clock_base(records, fallback_base_ns)
+    time_ns = np.maximum.accumulate(
+        np.concatenate([[state.last_ns], records["time_ns"].astype(np.int64) + base_ns])
+    )[1:]
+    of_device = records[np.isin(records["kind"], _OF_DEVICE)]
+    devices = with_devices(state.devices, device_codes(of_device))
+    calls = follow_calls(state.calls, records, seq, time_ns, base_ns)
+    points = points_of(state.live, devices, records, seq, time_ns)
+    blocks, num_preexisting = _blocks(state, points)
+    totals, devices = totals_of(points, blocks["size"], devices)
+    _add_call_sums(calls, points, blocks)
+    records_due, ends_due, live, ended = _settle(state, blocks, calls, final)
+    ranges = with_ranges(state.ranges, calls, int(seq[-1]) + 1 if len(seq) else state.next_seq)
+    markers = follow_markers(state.markers, records, time_ns)
+    batch = Batch(
+        records=records,
+        seq=seq,
+        time_ns=time_ns,
+        points=points,
+        totals=totals,
+        blocks=blocks,
+        records_due=records_due,
+        ends_due=ends_due,
+        calls=calls,
+        calls_due=np.arange(len(calls.table)) if final else np.flatnonzero(calls.ended),
+        forward_call_id=find_forward_calls(ranges, calls),
+        markers=markers,
+        gaps=gaps,
+        final=final,
+    )
+    after = dataclasses.replace(
+        state,
+        live=live,
+        ended=ended,
+        calls=calls.table[~calls.ended],
+        ranges=ranges,
+        markers=markers.still_open(),
+        devices=_named(devices, records),
+        clock_base_ns=base_ns if len(records) else state.clock_base_ns,
+        last_ns=int(time_ns[-1]) if len(time_ns) else state.last_ns,
+        num_preexisting=num_preexisting,
+        **_counted(state, batch),
+    )
+    return after, batch
+
+
+def _clock_base(records: Array, fallback_ns: int) -> int:
+    """What makes monotonic times host times: the first record's pair.
+
+    One base for the whole log: a step of the host's clock then moves nothing, and the offset to the
+    aggregator is measured against the same base (see rankmem_agent.ship.clock).
+    """
+    if len(records) and records["kind"][0] == Kind.CLOCK:
+        return int(records["a"][0]) - int(records["time_ns"][0])
+    return fallback_ns
+
+
+def _blocks(state: PairingState, points: Points) -> tuple[Array, int]:
+    """The blocks alive before and those made, with their frees; and the count of older ones."""
+    made = np.flatnonzero(points.makes_block)
+    rows = np.zeros(len(made), BLOCK_DTYPE)
+    older = ~points.is_event[made]
+    rows["key"] = block_keys(points.device[made], points.address[made].astype(np.uint64))
+    rows["allocation_id"] = np.where(
+        older, -1 - (state.num_preexisting + np.cumsum(older) - 1), points.seq[made]
+    )
+    rows["address"] = points.address[made]
+    rows["size"] = points.size[made]
+    rows["stream"] = points.stream[made]
+    rows["pool"] = points.pool[made]
+    rows["call_id"] = np.where(older, 0, points.call_id[made])
+    rows["allocated_ns"] = np.where(older, ABSENT, points.time_ns[made])
+    for column in ("free_requested_ns", "free_requested_seq", "freed_ns", "freed_seq", "step", "phase"):
+        rows[column] = ABSENT
+    rows["device"] = points.device[made]
+    rows["preexisting"] = older
+    blocks = np.concatenate([state.live, rows])
+    _write_frees(blocks, points)
+    return blocks, state.num_preexisting + int(older.sum())
+
+
+def _write_frees(blocks: Array, points: Points) -> None:
+    """Note in the (new) table of blocks when each was freed."""
+    matched = points.block != ABSENT
+    requested = np.flatnonzero(matched & (points.action == Action.FREE_REQUESTED))[::-1]  # the first wins
+    requested = requested[blocks["free_requested_seq"][points.block[requested]] == ABSENT]
+    blocks["free_requested_ns"][points.block[requested]] = points.time_ns[requested]
+    blocks["free_requested_seq"][points.block[requested]] = points.seq[requested]
+    freed = np.flatnonzero(matched & (points.action == Action.FREE_COMPLETED))
+    blocks["freed_ns"][points.block[freed]] = points.time_ns[freed]
+    blocks["freed_seq"][points.block[freed]] = points.seq[freed]
+    implied = np.flatnonzero(points.implied_free != ABSENT)
+    blocks["freed_ns"][points.implied_free[implied]] = points.time_ns[implied]
+    blocks["freed_seq"][points.implied_free[implied]] = points.seq[implied]
+
+
+def _add_call_sums(calls: Calls, points: Points, blocks: Array) -> None:
+    place = calls.place(points.call_id.astype(np.uint64))
+    inside = points.is_event & (place != ABSENT)
+    made = np.flatnonzero(inside & points.makes_block)
+    np.add.at(calls.table["allocated_bytes"], place[made], points.size[made])
+    np.add.at(calls.table["allocations"], place[made], 1)
+    freed = np.flatnonzero(inside & (points.action == Action.FREE_COMPLETED) & (points.block != ABSENT))
+    np.add.at(calls.table["freed_bytes"], place[freed], blocks["size"][points.block[freed]])
+
+
+def _settle(
+    state: PairingState, blocks: Array, calls: Calls, final: bool
+) -> tuple[Array, Array, Array, Array]:
+    """Decide what goes out: (allocation records, allocation ends, blocks alive after, blocks that wait)."""
+    waiting = np.concatenate([blocks, state.ended])
+    place = calls.place(waiting["call_id"])
+    is_open = (place != ABSENT) & ~calls.ended[place]
+    due = ~waiting["sent"] & (~is_open | final)
+    freed = waiting["freed_seq"] != ABSENT
+    told_twice = final & ~freed & (waiting["free_requested_seq"] != ABSENT) & ~waiting["sent_free_requested"]
+    ends_due = waiting[waiting["sent"] & (freed | told_twice)]
+    _describe(waiting, due & (place != ABSENT), place, calls)
+    records_due = waiting[due]
+    waiting["sent_free_requested"] |= due & (waiting["free_requested_seq"] != ABSENT)
+    waiting["sent"] |= due
+    live = waiting[: len(blocks)][~freed[: len(blocks)]]
+    live = live[np.argsort(live["key"], kind="stable")]
+    return records_due, ends_due, live, waiting[freed & ~waiting["sent"]]
+
+
+def _describe(blocks: Array, chosen: Array, place: Array, calls: Calls) -> None:
+    """Copy what the call says to the chosen blocks."""
+    at = np.flatnonzero(chosen)
+    rows = calls.table[place[at]]
+    for column in ("operator", "module", "step", "phase"):
+        blocks[column][at] = rows[column]
+    blocks["stack"][at] = calls.stack[place[at]]
+
+
+def _named(devices: Array, records: Array) -> Array:
+    """The devices with the string ids of their DEVICE records."""
+    told = records[records["kind"] == Kind.DEVICE]
+    for code, string_id in zip(device_codes(told), told["e"], strict=True):
+        devices["name_id"][devices["code"] == code] = string_id
+    return devices
+
+
+def _counted(state: PairingState, batch: Batch) -> dict[str, Any]:
+    points = batch.points
+    frees = points.is_event & (points.action == Action.FREE_COMPLETED) & (points.block == ABSENT)
+    implied = points.implied_free[points.implied_free != ABSENT]
+    lost = sum(gap.sequence_last - gap.sequence_first + 1 for gap in batch.gaps)
+    kind = batch.records["kind"]
+    notes = tuple(int(e) for e in batch.records["e"][kind == Kind.NOTE])
+    ends = [int(batch.seq[-1]) if len(batch.seq) else -1, *(gap.sequence_last for gap in batch.gaps)]
+    return {
+        "next_seq": max(state.next_seq, max(ends) + 1),
+        "num_events": state.num_events + int(points.is_event.sum()),
+        "num_lost": state.num_lost + lost,
+        "num_unknown_frees": state.num_unknown_frees + int(frees.sum()),
+        "implied_free_bytes": state.implied_free_bytes + int(batch.blocks["size"][implied].sum()),
+        "notes": state.notes + notes,
+        "saw_end": state.saw_end or bool((kind == Kind.END).any()),
+    }

@@ -1,0 +1,69 @@
+"""Buckets: a device's highest and last totals in each second, from its points.
+
+Stage: pairing; shipper process, pure functions over arrays. A bucket is cut where its second ends and
+where the batch ends: a second that two batches share has two rows.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from rankmem_agent.pairing.devices import is_host_memory
+from rankmem_agent.pairing.points import Points, Totals
+from rankmem_agent.pairing.state import Array
+
+BUCKET_NS: Final = 1_000_000_000
+"""One second of the host's time."""
+
+
+def buckets_of(points: Points, totals: Totals, devices: Array) -> dict[str, Array]:
+    """The columns of memory_bucket (device as its dense number), ABSENT where not known."""
+    parts = [
+        _device_buckets(points, totals, int(number), is_host_memory(int(devices["code"][number])))
+        for number in np.unique(points.device)
+    ]
+    if not parts:
+        return {}
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _device_buckets(points: Points, totals: Totals, number: int, on_host: bool) -> dict[str, Array]:
+    at = np.flatnonzero(points.device == number)
+    time_ns, seq, requested = points.time_ns[at], points.seq[at], totals.requested[at]
+    second = time_ns // BUCKET_NS
+    begins = np.flatnonzero(np.concatenate([[True], second[1:] != second[:-1]]))  # times do not decrease
+    lengths = np.diff(np.concatenate([begins, [len(at)]]))
+    ends = begins + lengths - 1
+    top = np.maximum.reduceat(requested, begins)
+    hits = np.flatnonzero(requested == np.repeat(top, lengths))
+    first_hit = hits[np.searchsorted(hits, begins)]
+    columns = {
+        "device": np.full(len(begins), number),
+        "bucket_ns": second[begins] * BUCKET_NS,
+        "seq_first": seq[begins],
+        "seq_last": seq[ends],
+        "first_ns": time_ns[begins],
+        "last_ns": time_ns[ends],
+        "events": np.add.reduceat(points.is_event[at].astype(np.int64), begins),
+        "requested_peak_bytes": top,
+        "requested_peak_ns": time_ns[first_hit],
+        "requested_peak_seq": seq[first_hit],
+        "requested_last_bytes": requested[ends],
+    }
+    for name in ("allocated", "active", "reserved"):
+        course, risen = _course(totals, name, at, on_host)
+        columns[f"{name}_peak_bytes"] = np.maximum.reduceat(np.maximum(course, risen), begins)
+        columns[f"{name}_last_bytes"] = course[ends]
+    return columns
+
+
+def _course(totals: Totals, name: str, at: Array, on_host: bool) -> tuple[Array, Array]:
+    """A total over the points, and beside it what the allocator's own peaks add."""
+    if on_host:
+        return totals.requested[at], totals.requested[at]
+    if name == "reserved":
+        return totals.reserved[at], totals.reserved[at]
+    course: Array = getattr(totals, name)[at]
+    return course, getattr(totals, f"{name}_risen")[at]

@@ -1,0 +1,155 @@
+"""Operator calls: opened by CALL_BEGIN, closed by CALL_END, backward ones led to their forward call.
+
+Stage: pairing; shipper process, pure functions over arrays. In: a batch's call records and the calls open
+before. Out: a table of all calls that the batch touches, which of them ended, and the autograd sequence
+ranges by which later backward calls are resolved. Memory is bounded: a range is forgotten
+FORWARD_RECORDS_MAX records after its call ended, counted in the log, so that the answer does not depend
+on where batches were cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rankmem_agent.pairing.state import ABSENT, CALL_DTYPE, RANGE_DTYPE, Array
+from rankmem_agent.spool.layout import NO_SEQUENCE, Kind, Phase
+
+FORWARD_RECORDS_MAX: Final = 1 << 20
+"""How far back a forward call is found: five steps of the largest trainings; 20 MiB a rank at worst."""
+_SEQUENCE_BITS: Final = np.uint64(40)
+"""Autograd sequence numbers of a thread: 10^12 of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """The calls open before a batch and those begun in it, sorted by call_id."""
+
+    table: Array
+    """CALL_DTYPE."""
+    ended: Array
+    """bool, of each call: it ended in this batch."""
+    ended_ns: Array
+    """int64, where ended."""
+    sequence_first: Array
+    """int64, ABSENT if the call made none or has not ended; likewise sequence_last."""
+    sequence_last: Array
+    stack: Array
+    """Stack's string-table id, 0 for none."""
+    end_seq: Array
+    """Position of CALL_END in the log."""
+
+    def place(self, call_ids: Array) -> Array:
+        """Index of each call in the table, ABSENT where it is not there (0, ended before, or lost)."""
+        known = self.table["call_id"]
+        if not len(known):
+            return np.full(len(call_ids), ABSENT)
+        place = np.minimum(np.searchsorted(known, call_ids), len(known) - 1)
+        found: Array = np.where(known[place] == call_ids, place, ABSENT)
+        return found
+
+
+def follow_calls(open_calls: Array, records: Array, seq: Array, time_ns: Array, base_ns: int) -> Calls:
+    """The calls of a batch, with what their begin, forward and end records say.
+
+    Args:
+        open_calls: CALL_DTYPE, sorted by call_id: open before the batch.
+        records: the batch's records, RECORD_DTYPE; seq, time_ns: their positions and host times.
+        base_ns: what makes a record's monotonic time a host time.
+    """
+    kind = records["kind"]
+    table = _with_begun(open_calls, records[kind == Kind.CALL_BEGIN], base_ns)
+    calls = Calls(
+        table=table,
+        ended=np.zeros(len(table), np.bool_),
+        ended_ns=np.zeros(len(table), np.int64),
+        sequence_first=np.full(len(table), ABSENT),
+        sequence_last=np.full(len(table), ABSENT),
+        stack=np.zeros(len(table), np.uint32),
+        end_seq=np.zeros(len(table), np.int64),
+    )
+    _set_forward(calls, records[kind == Kind.CALL_FORWARD])
+    ends = np.flatnonzero(kind == Kind.CALL_END)
+    _set_ends(calls, records[ends], seq[ends], time_ns[ends])
+    return calls
+
+
+def _with_begun(open_calls: Array, begins: Array, base_ns: int) -> Array:
+    rows = np.zeros(len(begins), CALL_DTYPE)
+    rows["call_id"] = begins["call_id"]
+    rows["started"] = begins["a"].astype(np.int64) + base_ns
+    rows["step"] = begins["c"].astype(np.int64)
+    rows["operator"] = begins["e"]
+    rows["module"] = begins["b"]
+    rows["thread"] = begins["thread"]
+    rows["phase"] = begins["action"]
+    rows["forward_thread"] = ABSENT
+    rows["forward_sequence"] = ABSENT
+    table = np.concatenate([open_calls, rows])
+    _, first = np.unique(table["call_id"], return_index=True)  # sorts; the first begin of a call counts
+    taken: Array = table[first]
+    return taken
+
+
+def _set_forward(calls: Calls, forwards: Array) -> None:
+    """Mark backward calls; of several forward links in a call the first counts."""
+    place = calls.place(forwards["call_id"])
+    new = np.flatnonzero(place != ABSENT)
+    new = new[calls.table["forward_thread"][place[new]] == ABSENT]
+    place, first = np.unique(place[new], return_index=True)
+    links = forwards[new[first]]
+    calls.table["forward_thread"][place] = links["a"].astype(np.int32)
+    calls.table["forward_sequence"][place] = links["b"].astype(np.int64)
+    calls.table["phase"][place] = Phase.BACKWARD
+
+
+def _set_ends(calls: Calls, ends: Array, seq: Array, time_ns: Array) -> None:
+    place = calls.place(ends["call_id"])
+    known = place != ABSENT
+    place, ends = place[known], ends[known]
+    calls.ended[place] = True
+    calls.ended_ns[place] = time_ns[known]
+    calls.end_seq[place] = seq[known]
+    calls.stack[place] = ends["e"]
+    made = ends["b"] != NO_SEQUENCE
+    calls.sequence_first[place[made]] = ends["b"][made].astype(np.int64)
+    calls.sequence_last[place[made]] = ends["c"][made].astype(np.int64)
+
+
+def with_ranges(ranges: Array, calls: Calls, next_seq: int) -> Array:
+    """``ranges`` with those of the calls ended in this batch, without those too old to be found."""
+    made = calls.ended & (calls.sequence_first != ABSENT)
+    rows = np.zeros(int(made.sum()), RANGE_DTYPE)
+    rows["key"] = _range_keys(calls.table["thread"][made], calls.sequence_first[made])
+    rows["last"] = calls.sequence_last[made]
+    rows["call_id"] = calls.table["call_id"][made]
+    rows["end_seq"] = calls.end_seq[made]
+    joined = np.concatenate([ranges[ranges["end_seq"] >= next_seq - FORWARD_RECORDS_MAX], rows])
+    ordered: Array = joined[np.argsort(joined["key"], kind="stable")]
+    return ordered
+
+
+def find_forward_calls(ranges: Array, calls: Calls) -> Array:
+    """For each call of the table: the call_id of its forward call, 0 where none is known."""
+    table = calls.table
+    found = np.zeros(len(table), np.int64)
+    asked = np.flatnonzero(calls.ended & (table["forward_thread"] != ABSENT))
+    if not len(asked) or not len(ranges):
+        return found
+    sequence = table["forward_sequence"][asked]
+    key = _range_keys(table["forward_thread"][asked], sequence)
+    place = np.searchsorted(ranges["key"], key, side="right") - 1
+    near = ranges[np.maximum(place, 0)]
+    end_seq = calls.end_seq[asked]
+    right = (
+        (place >= 0) & (near["key"] >> _SEQUENCE_BITS == key >> _SEQUENCE_BITS) & (near["last"] >= sequence)
+    )
+    right &= (near["end_seq"] < end_seq) & (near["end_seq"] >= end_seq - FORWARD_RECORDS_MAX)
+    found[asked[right]] = near["call_id"][right]
+    return found
+
+
+def _range_keys(threads: Array, sequences: Array) -> Array:
+    return (threads.astype(np.uint64) << _SEQUENCE_BITS) | sequences.astype(np.uint64)

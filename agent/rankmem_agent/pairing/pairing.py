@@ -1,0 +1,152 @@
+"""Pairing: the records of one spool in, rows of the database's tables out, batch by batch.
+
+Stage: pairing, between spool reader and wire. In: chunks of committed records and gaps, in log order. Out:
+Arrow record batches. A pure state machine in the shipper process, on its loop's thread; it reads no
+clock, no file and no environment. The rows of a batch are a function of the log up to its last record and
+of where the batch before ended (see docs/internals.md, "Exactly once"). Three things ride along that are
+not, all of them harmless when told twice: the clock's estimate in rank_info, frames of stacks, and the
+time of the process's end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from rankmem_agent.pairing.batch import Batch, advance
+from rankmem_agent.pairing.columns import rows_of
+from rankmem_agent.pairing.rows import RowMaker, Rows
+from rankmem_agent.pairing.stacks import Stacks
+from rankmem_agent.pairing.state import Array, PairingState
+from rankmem_agent.pairing.upserts import (
+    ClockEstimate,
+    device_rows,
+    host_row,
+    merged_notes,
+    rank_row,
+    session_row,
+)
+from rankmem_agent.spool.layout import Kind
+from rankmem_agent.spool.reader import RECORD_DTYPE, Chunk, Gap, SpoolMeta
+from rankmem_agent.spool.string_table import StringTable
+
+RANK_INFO_NS = 2_000_000_000
+"""rank_info's counts are told anew after this much of the log's own time."""
+
+
+class Pairing:
+    """The state machine of one spool.
+
+    Args:
+        meta: the spool's facts.
+        strings: its strings, polled by the reader.
+        state: where to go on from; default: the log's start.
+    """
+
+    def __init__(self, meta: SpoolMeta, strings: StringTable, state: PairingState | None = None) -> None:
+        self.state = state or PairingState()
+        self._parts: list[Chunk | Gap] = []
+        self._meta = meta
+        self._strings = strings
+        self._stacks = Stacks(strings, meta.project_root)
+        self._rows = RowMaker(
+            session_id=meta.session_id,
+            attempt=meta.attempt,
+            rank=meta.rank,
+            strings=strings,
+            stacks=self._stacks,
+        )
+
+    def feed(self, part: Chunk | Gap) -> None:
+        """Take what comes next in the log; its rows come with the next cut."""
+        self._parts.append(part)
+
+    def cut(
+        self,
+        *,
+        final: bool = False,
+        ended_ns: int | None = None,
+        clock: ClockEstimate | None = None,
+    ) -> list[Rows]:
+        """The rows of what was fed since the last cut, as (table, record batch).
+
+        Args:
+            final: the log ends after them: everything that waits goes out, and the rank has ended.
+            ended_ns: host time of the process's end where known better than by its last record.
+            clock: the host's clock against the aggregator's, if it was measured.
+        """
+        before, parts, self._parts = self.state, self._parts, []
+        records, seq = _joined([part for part in parts if isinstance(part, Chunk)])
+        gaps = tuple(part for part in parts if isinstance(part, Gap))
+        base_ns = self._meta.realtime_ns - self._meta.monotonic_ns
+        self.state, batch = advance(before, records, seq, gaps, fallback_base_ns=base_ns, final=final)
+        end = max(self.state.last_ns, ended_ns or 0) if final else None
+        rows = self._rows.rows(batch, self.state.devices)
+        rows += self._new_stacks(batch)
+        rows += self._told(before, batch, clock, end)
+        return rows
+
+    def forget_sent(self) -> None:
+        """Another database listens now: tell every living block, every stack and the rank anew."""
+        live = self.state.live.copy()
+        live["sent"] = False
+        live["sent_free_requested"] = False
+        self.state = dataclasses.replace(
+            self.state, live=live, stacks_sent=np.zeros(0, np.bool_), rank_sent_ns=-1
+        )
+
+    def _new_stacks(self, batch: Batch) -> list[Rows]:
+        """Frames of the stacks that this batch names first."""
+        named = np.concatenate([batch.records_due["stack"], batch.calls.stack[batch.calls_due]])
+        if not len(named):
+            return []
+        sent = np.zeros(max(int(named.max()) + 1, len(self.state.stacks_sent)), np.bool_)
+        sent[: len(self.state.stacks_sent)] = self.state.stacks_sent
+        new = np.unique(named[~sent[named]])
+        new = new[new != 0]
+        if not len(new):
+            return []
+        sent[new] = True
+        self.state = dataclasses.replace(self.state, stacks_sent=sent)
+        return [("stack_frame", self._stacks.rows(new))]
+
+    def _told(
+        self, before: PairingState, batch: Batch, clock: ClockEstimate | None, end_ns: int | None
+    ) -> list[Rows]:
+        """The keyed rows that are due: at first, at the end, when a fact came, and now and then."""
+        state = self.state
+        first = before.rank_sent_ns < 0
+        fact = first or batch.final or state.notes != before.notes
+        rows: list[Rows] = []
+        if fact or clock or batch.gaps or state.last_ns - before.rank_sent_ns >= RANK_INFO_NS:
+            notes = merged_notes(state.notes, self._strings)
+            rows.append(
+                ("rank_info", rows_of("rank_info", [rank_row(self._meta, notes, state, clock, end_ns)]))
+            )
+            self.state = dataclasses.replace(state, rank_sent_ns=max(state.last_ns, 0))
+            if fact:
+                rows.append(("session", rows_of("session", [session_row(self._meta, notes, end_ns)])))
+                rows.append(("host_info", rows_of("host_info", [host_row(self._meta, notes)])))
+        told_device = bool((batch.records["kind"] == Kind.DEVICE).any())
+        if len(state.devices) and (first or told_device or len(state.devices) > len(before.devices)):
+            devices = device_rows(self._meta, state.devices, self._strings)
+            rows.append(("device_info", rows_of("device_info", devices)))
+        return rows
+
+
+def _joined(chunks: Sequence[Chunk]) -> tuple[Array, Array]:
+    if not chunks:
+        return np.zeros(0, RECORD_DTYPE), np.zeros(0, np.int64)
+    seq = [np.arange(c.sequence_first, c.sequence_last + 1, dtype=np.int64) for c in chunks]
+    return np.concatenate([c.records for c in chunks]), np.concatenate(seq)
+
+
+def table_of(rows: Sequence[Rows], table: str) -> pa.Table | None:
+    """The rows of one table among a batch's; None if it has none."""
+    for name, batch in rows:
+        if name == table:
+            return pa.Table.from_batches([batch])
+    return None

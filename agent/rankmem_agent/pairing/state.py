@@ -1,0 +1,145 @@
+"""What pairing remembers between two batches: one frozen value, made of arrays.
+
+Stage: pairing. :class:`PairingState` is a function of the records fed so far and of nothing else, except
+for the fields marked *sent*, which say what earlier batches carried. It is never changed in place: a batch
+makes a new one, so the state before a batch can be kept and gone back to for nothing. The checkpoint
+stores it as it is (plain arrays and numbers). Runs in the shipper process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+ABSENT: Final = -1
+"""Stands for "not known" in the int64 columns of blocks and calls: times, sequence numbers, steps."""
+
+BLOCK_DTYPE: Final = np.dtype(
+    [
+        ("key", "<u8"),  # device and address, see devices.block_keys
+        ("allocation_id", "<i8"),
+        ("address", "<u8"),
+        ("size", "<i8"),
+        ("stream", "<i8"),
+        ("pool", "<u8"),
+        ("call_id", "<u8"),
+        ("allocated_ns", "<i8"),
+        ("free_requested_ns", "<i8"),
+        ("free_requested_seq", "<i8"),
+        ("freed_ns", "<i8"),
+        ("freed_seq", "<i8"),
+        ("step", "<i8"),
+        ("operator", "<u4"),  # string ids of this spool; 0: none
+        ("module", "<u4"),
+        ("stack", "<u4"),
+        ("phase", "<i2"),  # layout.Phase, -1: none
+        ("device", "<i2"),  # dense number, index into PairingState.devices
+        ("preexisting", "?"),
+        ("sent", "?"),  # its allocation_record went out
+        ("sent_free_requested", "?"),  # and it carried free_requested
+    ]
+)
+"""A block: alive, or freed while its call (and so its row) is still open."""
+
+CALL_DTYPE: Final = np.dtype(
+    [
+        ("call_id", "<u8"),
+        ("started", "<i8"),
+        ("step", "<i8"),
+        ("forward_sequence", "<i8"),
+        ("allocated_bytes", "<i8"),
+        ("freed_bytes", "<i8"),
+        ("allocations", "<i8"),
+        ("operator", "<u4"),
+        ("module", "<u4"),
+        ("thread", "<u4"),
+        ("forward_thread", "<i4"),
+        ("phase", "<i2"),
+    ]
+)
+"""A call that began and has not ended."""
+
+RANGE_DTYPE: Final = np.dtype(
+    [
+        ("key", "<u8"),  # thread and first sequence number
+        ("last", "<i8"),
+        ("call_id", "<u8"),
+        ("end_seq", "<i8"),
+    ]
+)
+"""The autograd sequence numbers that an ended call made: how backward finds its forward call."""
+
+MARKER_DTYPE: Final = np.dtype(
+    [
+        ("marker_id", "<u8"),
+        ("started_ns", "<i8"),
+        ("name", "<u4"),
+        ("thread", "<u4"),
+        ("depth", "<i4"),
+        ("kind", "u1"),
+    ]
+)
+"""A marker that is open."""
+
+DEVICE_DTYPE: Final = np.dtype(
+    [
+        ("code", "<u2"),  # device_type << 8 | device_index
+        ("requested", "<i8"),
+        ("reserved", "<i8"),
+        ("allocated", "<i8"),  # the last COUNTERS; ABSENT before the first
+        ("active", "<i8"),
+        ("allocated_top", "<i8"),  # the last PEAKS; ABSENT before the first
+        ("active_top", "<i8"),
+        ("last_call", "<u8"),  # call of its last event
+        ("unexplained", "<i8"),  # replay minus allocator at the last comparable COUNTERS
+        ("name_id", "<u4"),  # string id of its DEVICE record; 0: none came
+    ]
+)
+"""A device's running totals, in order of first appearance."""
+
+
+def _empty(dtype: np.dtype[np.void]) -> Array:
+    return np.zeros(0, dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairingState:
+    """All that pairing knows after a record."""
+
+    next_seq: int = 0
+    """First record not taken in yet."""
+    live: Array = field(default_factory=lambda: _empty(BLOCK_DTYPE))
+    """Blocks alive, sorted by key; a key occurs once."""
+    ended: Array = field(default_factory=lambda: _empty(BLOCK_DTYPE))
+    """Blocks freed already whose row waits for their call's end."""
+    calls: Array = field(default_factory=lambda: _empty(CALL_DTYPE))
+    """Open calls, sorted by call_id."""
+    ranges: Array = field(default_factory=lambda: _empty(RANGE_DTYPE))
+    """Sequence ranges of calls that ended lately, sorted by key."""
+    markers: Array = field(default_factory=lambda: _empty(MARKER_DTYPE))
+    """Open markers."""
+    devices: Array = field(default_factory=lambda: _empty(DEVICE_DTYPE))
+    stacks_sent: Array = field(default_factory=lambda: np.zeros(0, np.bool_))
+    """By stack id, whether its frames went out. Not stored in a checkpoint: sending twice is harmless."""
+    clock_base_ns: int | None = None
+    """Add to a record's time to get the host's time; None before the first record."""
+    last_ns: int = 0
+    """Highest host time so far."""
+    num_preexisting: int = 0
+    num_events: int = 0
+    num_lost: int = 0
+    """Records in gaps."""
+    num_unknown_frees: int = 0
+    """Frees of blocks that we never saw: older than the recording, or allocated in a gap."""
+    implied_free_bytes: int = 0
+    """Bytes of blocks whose free we never saw but whose address was allocated again."""
+    notes: tuple[int, ...] = ()
+    """String ids of the NOTE records so far."""
+    saw_end: bool = False
+    rank_sent_ns: int = -1
+    """Host time up to which rank_info was last told; -1: never."""

@@ -1,0 +1,138 @@
+"""Rows about who and where: session, host_info, rank_info and device_info, replaced as more is known.
+
+Stage: pairing; shipper process. In: meta.json's facts, NOTE and DEVICE records, the pairing state and the
+clock's estimate. Out: rows for the keyed tables; a later row replaces an earlier one whole, so every row
+carries all that is known.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rankmem_agent.pairing.devices import device_name
+from rankmem_agent.pairing.state import Array, PairingState
+from rankmem_agent.spool.reader import SpoolMeta
+from rankmem_agent.spool.string_table import StringTable
+from rankmem_protos.tables import DEVICE_INFO, HOST_INFO, RANK_INFO, SESSION, Table
+
+_DEVICE_FACTS: Final = ("name", "uuid", "total_bytes", "allocator", "settings", "source")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockEstimate:
+    """A host's clock against the aggregator's."""
+
+    offset_ns: int
+    """Add to the host's times to get the aggregator's."""
+    error_ns: int
+    """The offset is right within this."""
+
+
+def session_row(meta: SpoolMeta, notes: dict[str, Any], ended_at_ns: int | None) -> dict[str, Any]:
+    """The session as this rank knows it; ``ended_at_ns`` is the rank's own end."""
+    row: dict[str, Any] = {"source": "live", "started_at_ns": meta.realtime_ns}
+    row |= _columns(SESSION, meta.session) | _columns(SESSION, notes.get("session"))
+    return row | {"session_id": meta.session_id, "ended_at_ns": ended_at_ns}
+
+
+def host_row(meta: SpoolMeta, notes: dict[str, Any]) -> dict[str, Any]:
+    """The host that this rank ran on."""
+    row: dict[str, Any] = {
+        "host_name": "",
+        **_columns(HOST_INFO, meta.host),
+        **_columns(HOST_INFO, notes.get("host")),
+    }
+    return row | {"host_uid": _host_uid(meta)}
+
+
+def rank_row(
+    meta: SpoolMeta,
+    notes: dict[str, Any],
+    state: PairingState,
+    clock: ClockEstimate | None,
+    ended_at_ns: int | None,
+) -> dict[str, Any]:
+    """The rank as it stands in ``state``; ended_at_ns None: it still runs."""
+    row: dict[str, Any] = {"started_at_ns": meta.realtime_ns, "pid": meta.pid}
+    row |= _columns(RANK_INFO, meta.rank_row) | _columns(RANK_INFO, notes.get("rank"))
+    unexplained = unexplained_bytes(state)
+    row |= {
+        "session_id": meta.session_id,
+        "attempt": meta.attempt,
+        "rank": meta.rank,
+        "spool_id": meta.spool_id,
+        "host_uid": _host_uid(meta),
+        "events": state.num_events,
+        "events_lost": state.num_lost,
+        "unexplained_bytes": unexplained,
+        "complete": state.num_lost == 0 and unexplained == 0 and state.implied_free_bytes == 0,
+    }
+    if clock is not None:
+        row |= {"clock_offset_ns": clock.offset_ns, "clock_error_ns": clock.error_ns}
+    if ended_at_ns is not None:
+        row |= {"ended_at_ns": ended_at_ns, "end_reason": "exit" if state.saw_end else "killed"}
+    return row
+
+
+def unexplained_bytes(state: PairingState) -> int:
+    """Replay minus allocator where its counters were seen, plus blocks whose end was only implied."""
+    return int(state.devices["unexplained"].sum()) + state.implied_free_bytes
+
+
+def device_rows(meta: SpoolMeta, devices: Array, strings: StringTable) -> list[dict[str, Any]]:
+    """One row for each device of the rank."""
+    rows = []
+    for device in devices:
+        facts = _json_object(strings.text(int(device["name_id"])))
+        row: dict[str, Any] = {key: facts[key] for key in _DEVICE_FACTS if facts.get(key) is not None}
+        row |= {"session_id": meta.session_id, "attempt": meta.attempt, "rank": meta.rank}
+        rows.append(_typed(DEVICE_INFO, row | {"device": device_name(int(device["code"]))}))
+    return rows
+
+
+def merged_notes(note_ids: tuple[int, ...], strings: StringTable) -> dict[str, Any]:
+    """The NOTE records' objects, later ones over earlier ones, one level deep."""
+    merged: dict[str, Any] = {}
+    for note_id in note_ids:
+        for key, value in _json_object(strings.text(note_id)).items():
+            before = merged.get(key)
+            both = isinstance(before, dict) and isinstance(value, dict)
+            merged[key] = before | value if both else value
+    return merged
+
+
+def _host_uid(meta: SpoolMeta) -> str:
+    return str(
+        meta.host.get("host_uid") or meta.rank_row.get("host_uid") or meta.host.get("host_name") or "unknown"
+    )
+
+
+def _columns(table: Table, facts: object) -> dict[str, Any]:
+    """Those of the facts that are columns of the table and have a value."""
+    if not isinstance(facts, dict):
+        return {}
+    names = set(table.column_names())
+    return _typed(table, {key: value for key, value in facts.items() if key in names and value is not None})
+
+
+def _typed(table: Table, row: dict[str, Any]) -> dict[str, Any]:
+    """The row with whole numbers where the column wants them and text where it wants text; else left out."""
+    wanted = {c.name: c.type for c in table.columns}
+    fixed: dict[str, Any] = {}
+    for key, value in row.items():
+        is_number = str(wanted[key]) in ("int32", "int64")
+        try:
+            fixed[key] = int(value) if is_number else value if str(wanted[key]) == "bool" else str(value)
+        except (TypeError, ValueError):
+            continue  # a fact of foreign origin that does not fit its column is not known
+    return fixed
+
+
+def _json_object(text: str | None) -> dict[str, Any]:
+    try:
+        value = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,366 @@
+"""A spool, read while it is written: committed records in order, and the holes between them.
+
+Stage: spool, reading side. In: the folder of one rank process (see rankmem_agent.spool.layout). Out:
+:class:`Chunk` (contiguous committed records, a read-only view of the mapping) and :class:`Gap` (numbers
+that will never hold a record). Runs in the shipper process, on its loop's thread; never in the trainer.
+It must never hand out a record that is not committed, never touch a page behind a file's end (SIGBUS),
+and call a number lost only when no writer can still fill it.
+
+What makes a hole, and when it is known:
+
+* a *lost* segment: a number in it was taken while its file was not ready. Known once every number of it
+  is taken, or the writer is gone. Reason ``spool_full``.
+* a *torn* record: taken, never committed, and the writer is gone. Reason ``torn``, or ``corrupt`` if its
+  mark is neither zero nor right.
+* a segment file that is cut short or whose header is wrong. Reason ``corrupt``, once the writer is gone.
+* a segment that was acknowledged and deleted, but is asked for again. Reason ``other_database``.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rankmem_agent.spool.layout import (
+    CONTROL_BYTES,
+    CONTROL_FIELDS,
+    CONTROL_MAGIC,
+    FORMAT_VERSION,
+    RECORD_BYTES,
+    RECORD_FIELDS,
+    RECORDS_PER_SEGMENT,
+    SEGMENT_HEADER_BYTES,
+    SEGMENT_HEADER_FIELDS,
+    SEGMENT_MAGIC,
+    Field,
+    State,
+    segment_name,
+)
+from rankmem_agent.spool.string_table import StringTable
+from rankmem_protos.errors import Code, RankmemError
+
+Array = npt.NDArray[Any]
+
+_NUMPY_TYPES: Final = {"u8": "u1", "i8": "i1", "u32": "<u4", "u64": "<u8", "char[8]": "S8"}
+
+
+def struct_dtype(fields: tuple[Field, ...], size_bytes: int) -> np.dtype[np.void]:
+    """The numpy dtype of a fixed struct of the layout."""
+    return np.dtype(
+        {
+            "names": [f.name for f in fields],
+            "formats": [_NUMPY_TYPES[f.ctype] for f in fields],
+            "offsets": [f.offset for f in fields],
+            "itemsize": size_bytes,
+        }
+    )
+
+
+RECORD_DTYPE: Final = struct_dtype(RECORD_FIELDS, RECORD_BYTES)
+SEGMENT_HEADER_DTYPE: Final = struct_dtype(SEGMENT_HEADER_FIELDS, SEGMENT_HEADER_BYTES)
+CONTROL_DTYPE: Final = struct_dtype(CONTROL_FIELDS, CONTROL_BYTES)
+
+ALIVE_CHECK_S: Final = 0.25
+"""A process is looked up in /proc at most this often."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Committed records ``sequence_first`` and on, without a hole."""
+
+    sequence_first: int
+    records: Array
+    """RECORD_DTYPE; a read-only view of the mapped segment."""
+
+    @property
+    def sequence_last(self) -> int:
+        """Number of the last record."""
+        return self.sequence_first + len(self.records) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Numbers that will never hold a record, both ends included."""
+
+    sequence_first: int
+    sequence_last: int
+    why: str
+    """spool_full, torn, corrupt or other_database; see the table gap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolMeta:
+    """What meta.json says: who wrote here. Keys of session, rank and host are columns of their tables."""
+
+    spool_id: str
+    session_id: str
+    attempt: int
+    rank: int
+    pid: int
+    process_start_ticks: int
+    aggregator: str
+    project_root: str
+    monotonic_ns: int
+    realtime_ns: int
+    session: dict[str, Any]
+    rank_row: dict[str, Any]
+    host: dict[str, Any]
+
+
+def read_meta(folder: Path) -> SpoolMeta:
+    """The facts of a spool.
+
+    Raises:
+        RankmemError: NOT_FOUND without a meta.json, INVALID if it cannot be understood, UNSUPPORTED if
+            a newer rankmem wrote it.
+    """
+    path = folder / "meta.json"
+    try:
+        meta = json.loads(path.read_text("utf-8"))
+        if meta["format"] != "rankmem-spool":
+            raise ValueError(f"format is {meta['format']!r}")
+        if meta["version"] > FORMAT_VERSION:
+            raise RankmemError(
+                Code.UNSUPPORTED,
+                f"{path} has format version {meta['version']}; this rankmem reads up to {FORMAT_VERSION}",
+                "deliver it with the version of rankmem that recorded it",
+            )
+        return _spool_meta(meta)
+    except FileNotFoundError as exc:
+        raise RankmemError(Code.NOT_FOUND, f"{path} does not exist", "name the folder of a spool") from exc
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise RankmemError(Code.INVALID, f"{path} is not the description of a spool: {exc}") from exc
+
+
+def _spool_meta(meta: dict[str, Any]) -> SpoolMeta:
+    session_id, attempt, rank, pid, ticks = str(meta["spool_id"]).rsplit("-", 4)
+    return SpoolMeta(
+        spool_id=meta["spool_id"],
+        session_id=session_id,
+        attempt=int(attempt),
+        rank=int(rank),
+        pid=int(pid),
+        process_start_ticks=int(ticks),
+        aggregator=meta.get("aggregator") or "",
+        project_root=meta.get("project_root") or "",
+        monotonic_ns=int(meta["clock"]["monotonic_ns"]),
+        realtime_ns=int(meta["clock"]["realtime_ns"]),
+        session=dict(meta["session"]),
+        rank_row=dict(meta["rank"]),
+        host=dict(meta["host"]),
+    )
+
+
+def process_is_alive(pid: int, start_ticks: int) -> bool:
+    """Whether this very process runs still; a zombie does not: it will never write again."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
+    except OSError:
+        return False
+    fields = stat.rpartition(")")[2].split()  # the name before may hold spaces and parentheses
+    return fields[0] not in "ZXx" and int(fields[19]) == start_ticks
+
+
+class SpoolReader:
+    """The spool in ``path``: :meth:`read` gives what is committed from :attr:`cursor` on.
+
+    Args:
+        path: folder of one spool.
+
+    Raises:
+        RankmemError: see :func:`read_meta`; INVALID also if ``control`` is missing or damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.meta = read_meta(path)
+        self.strings = StringTable(path / "strings")
+        self.cursor = 0
+        self._control_map, self._control = _open_control(path / "control")
+        self._segment_number = -1
+        self._segment: Array | None = None
+        self._alive = True
+        self._alive_checked_s = -1.0
+
+    # -- what the trainer says of itself ---------------------------------------------------------
+
+    def control_value(self, name: str) -> int:
+        """A field of ``control``, as it is now."""
+        return int(self._control[name][0])
+
+    @property
+    def next_seq(self) -> int:
+        """The number that the next writer will take: all below are taken."""
+        return self.control_value("next_seq")
+
+    @property
+    def ended(self) -> bool:
+        """The trainer said that nothing follows."""
+        return self.control_value("state") == State.ENDED
+
+    def writer_is_gone(self) -> bool:
+        """Whether the trainer's process is dead; once true it stays true."""
+        now = time.monotonic()
+        if self._alive and now - self._alive_checked_s >= ALIVE_CHECK_S:
+            self._alive = process_is_alive(self.meta.pid, self.meta.process_start_ticks)
+            self._alive_checked_s = now
+        return not self._alive
+
+    def is_finished(self) -> bool:
+        """Whether nothing more will come: everything is read, and the writer has ended or is gone."""
+        over = self.ended or self.writer_is_gone()
+        return over and self.cursor >= self.next_seq
+
+    def acknowledge(self, sequence_next: int) -> None:
+        """Tell the trainer that records below ``sequence_next`` are durable, and that the shipper lives."""
+        if self._control.flags.writeable:
+            self._control["acked_seq"] = sequence_next
+            self._control["shipper_pid"] = os.getpid()
+            self._control["shipper_heartbeat_ns"] = time.monotonic_ns()
+
+    # -- the log ---------------------------------------------------------------------------------
+
+    def read(self, max_records: int) -> Chunk | Gap | None:
+        """What comes next, at most ``max_records`` (and never past a segment's end); None: nothing yet.
+
+        Moves the cursor past what it returns. The strings of the returned records are readable after it.
+        """
+        # The order matters: "gone" before "taken" before "committed". Seen gone, nothing can be taken
+        # later; a number seen taken was taken from a segment that was ready before or never will be.
+        gone = self.writer_is_gone()
+        taken = self.next_seq
+        if self.cursor >= taken:
+            return None
+        number, index = divmod(self.cursor, RECORDS_PER_SEGMENT)
+        segment = self._map_segment(number)
+        if segment is None:
+            return self._missing_segment(number, taken, gone)
+        stop = min(taken - number * RECORDS_PER_SEGMENT, index + max_records, RECORDS_PER_SEGMENT)
+        committed = _committed(segment, number, index, min(stop, len(segment)))
+        if committed:
+            chunk = Chunk(sequence_first=self.cursor, records=segment[index : index + committed])
+            self.cursor += committed
+            self.strings.poll()
+            return chunk
+        return self._torn(segment, number, index, stop) if gone else None
+
+    def delete_segments_below(self, sequence: int) -> int:
+        """Delete the segments that hold only records below ``sequence``; returns how many."""
+        deleted = 0
+        for path in sorted(self.path.glob("segment-*")):
+            number = int(path.name.removeprefix("segment-"))
+            if (number + 1) * RECORDS_PER_SEGMENT <= min(sequence, self.cursor):
+                if number == self._segment_number:
+                    self._segment, self._segment_number = None, -1
+                path.unlink(missing_ok=True)
+                deleted += 1
+        return deleted
+
+    def size_bytes(self) -> int:
+        """Bytes of the spool on its file system, as far as its files tell."""
+        return sum(entry.stat().st_size for entry in os.scandir(self.path) if entry.is_file())
+
+    def close(self) -> None:
+        """Let go of the files. Chunks handed out keep their mapping alive."""
+        self.strings.close()
+        self._segment = None
+
+    def _map_segment(self, number: int) -> Array | None:
+        """The records of a ready segment as far as its file goes; None if it is not there or not ready."""
+        if number != self._segment_number:
+            self._segment = _open_segment(self.path / segment_name(number), number)
+            self._segment_number = number if self._segment is not None else -1
+        return self._segment
+
+    def _missing_segment(self, number: int, taken: int, gone: bool) -> Gap | None:
+        end = (number + 1) * RECORDS_PER_SEGMENT
+        if taken < end and not gone:
+            return None  # wait till the whole hole is known: its rows must not depend on when we looked
+        if end <= self.control_value("acked_seq"):
+            return self._gap(min(end, taken) - 1, "other_database")
+        # A writer counts what it could not write; without a count the file was taken from us.
+        return self._gap(min(end, taken) - 1, "spool_full" if self.control_value("dropped") else "corrupt")
+
+    def _torn(self, segment: Array, number: int, index: int, stop: int) -> Gap:
+        """The hole at the cursor, up to the next committed record or ``stop``; the writer is gone."""
+        if index >= len(segment):
+            return self._gap(number * RECORDS_PER_SEGMENT + stop - 1, "corrupt")
+        upto = min(stop, len(segment))
+        marks = segment["mark"][index:upto]
+        wrong = marks != _marks(number, index, upto)
+        length = len(marks) if wrong.all() else int(wrong.argmin())
+        why = "corrupt" if marks[:length].any() else "torn"
+        return self._gap(self.cursor + length - 1, why)
+
+    def _gap(self, sequence_last: int, why: str) -> Gap:
+        gap = Gap(sequence_first=self.cursor, sequence_last=sequence_last, why=why)
+        self.cursor = sequence_last + 1
+        return gap
+
+
+def _marks(segment_number: int, begin: int, end: int) -> Array:
+    """What layout.mark_of gives for records ``begin`` to ``end`` of a segment."""
+    first = (segment_number * RECORDS_PER_SEGMENT + begin) & 0x7FFF_FFFF
+    return np.arange(first, first + end - begin, dtype=np.uint32) | np.uint32(0x8000_0000)
+
+
+def _committed(segment: Array, number: int, begin: int, end: int) -> int:
+    """How many records from ``begin`` on carry their mark, without a hole."""
+    if begin >= end:
+        return 0
+    right = segment["mark"][begin:end] == _marks(number, begin, end)
+    return end - begin if right.all() else int(right.argmin())
+
+
+def _open_segment(path: Path, number: int) -> Array | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        size = os.fstat(fd).st_size
+        if size < SEGMENT_HEADER_BYTES:
+            return None
+        mapping = mmap.mmap(fd, size, prot=mmap.PROT_READ)
+    finally:
+        os.close(fd)
+    header = np.frombuffer(mapping, SEGMENT_HEADER_DTYPE, 1)[0]
+    if header["ready"] != 1 or header["magic"] != SEGMENT_MAGIC or header["segment_number"] != number:
+        return None
+    if header["version"] > FORMAT_VERSION or header["record_bytes"] != RECORD_BYTES:
+        raise RankmemError(
+            Code.UNSUPPORTED,
+            f"{path} has format version {header['version']}; this rankmem reads up to {FORMAT_VERSION}",
+            "deliver it with the version of rankmem that recorded it",
+        )
+    count = min((size - SEGMENT_HEADER_BYTES) // RECORD_BYTES, RECORDS_PER_SEGMENT)
+    return np.frombuffer(mapping, RECORD_DTYPE, count, SEGMENT_HEADER_BYTES)
+
+
+def _open_control(path: Path) -> tuple[mmap.mmap, Array]:
+    """``control`` mapped; for writing where we may, so that the trainer hears of acknowledgements."""
+    try:
+        writable = os.access(path, os.W_OK)
+        fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        try:
+            mapping = mmap.mmap(fd, CONTROL_BYTES, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
+        finally:
+            os.close(fd)
+    except (OSError, ValueError) as exc:
+        raise RankmemError(Code.INVALID, f"{path} cannot be read as a spool's control file: {exc}") from exc
+    control = np.frombuffer(mapping, CONTROL_DTYPE, 1)
+    if control["magic"][0] != CONTROL_MAGIC or control["version"][0] > FORMAT_VERSION:
+        raise RankmemError(
+            Code.INVALID,
+            f"{path} has magic {bytes(control['magic'][0])!r}, version {int(control['version'][0])}; "
+            f"this rankmem reads {CONTROL_MAGIC!r} up to {FORMAT_VERSION}",
+        )
+    return mapping, control
