@@ -35,30 +35,33 @@ class Shape:
 STEADY: Final = Shape(name="steady")
 DRIFTING: Final = Shape(name="drifting", leak_bytes=8 * 2**20)
 
+_CURVE = """
+CREATE OR REPLACE TEMP MACRO synthetic_total(rank, seq, step_events, leak) AS
+    (1000 + rank % 8 * 50)
+    * (4000000 + 20000 * least(seq % step_events, step_events - 1 - seq % step_events)
+       + CAST(hash(seq % step_events) % 8000 AS BIGINT))
+    + CASE WHEN rank % 4 = 0 THEN leak * (seq // step_events) ELSE 0 END
+"""
+
 _EVENTS = """
 INSERT INTO memory_event BY NAME
 WITH numbered AS (
     SELECT CAST((n // $batch) % $ranks AS INTEGER) AS rank,
            (n // ($batch * $ranks)) * $batch + n % $batch AS seq
     FROM range(CAST($first AS BIGINT), CAST($last AS BIGINT)) AS r(n)
-), placed AS (
-    SELECT rank, seq, seq // $step_events AS step, seq % $step_events AS position,
-           greatest(seq - 1, 0) // $step_events AS step_before, greatest(seq - 1, 0) % $step_events AS position_before
-    FROM numbered
 ), totals AS (
-    SELECT *, $leak * step * CAST(rank % 4 = 0 AS INTEGER) + (1000 + rank % 8 * 50)
-              * (4000000 + 20000 * least(position, $step_events - 1 - position) + CAST(hash(position) % 8000 AS BIGINT)) AS total,
-           $leak * step_before * CAST(rank % 4 = 0 AS INTEGER) + (1000 + rank % 8 * 50)
-              * (4000000 + 20000 * least(position_before, $step_events - 1 - position_before)
-                 + CAST(hash(position_before) % 8000 AS BIGINT)) AS total_before
-    FROM placed
+    SELECT rank, seq, seq // $step_events AS step,
+           synthetic_total(rank, seq, $step_events, $leak) AS total,
+           CASE WHEN seq = 0 THEN 0
+                ELSE synthetic_total(rank, seq - 1, $step_events, $leak) END AS total_before
+    FROM numbered
 )
 SELECT $session AS session_id, 0 AS attempt, rank, 'cuda:' || (rank % 8) AS device, seq,
        CAST(1800000000000000000 + seq * $event_ns + step * (2 * $skew) + hash(rank, step) % $skew
             + hash(rank, seq) % $event_ns AS BIGINT) AS time_ns,
-       CASE WHEN seq = 0 OR total >= total_before THEN 'alloc' ELSE 'free_completed' END AS action,
-       CAST(140000000000000 + hash(rank, position) % 16777216 * 512 AS BIGINT) AS address,
-       CASE WHEN seq = 0 THEN total ELSE abs(total - total_before) END AS size_bytes,
+       CASE WHEN total >= total_before THEN 'alloc' ELSE 'free_completed' END AS action,
+       CAST(140000000000000 + hash(rank, seq % $step_events) % 16777216 * 512 AS BIGINT) AS address,
+       abs(total - total_before) AS size_bytes,
        0 AS stream, NULL AS pool, 'pytorch' AS component, total AS requested_bytes,
        NULL AS allocated_bytes, NULL AS active_bytes, 42949672960 AS reserved_bytes,
        seq AS allocation_id, seq // 3 AS call_id, 1 AS thread
@@ -70,7 +73,8 @@ INSERT INTO memory_bucket BY NAME
 SELECT session_id, attempt, rank, device, time_ns // 1000000000 * 1000000000 AS bucket_ns,
        min(seq) AS seq_first, max(seq) AS seq_last, min(time_ns) AS first_ns, max(time_ns) AS last_ns,
        count(*) AS events, max(requested_bytes) AS requested_peak_bytes,
-       arg_max(time_ns, requested_bytes) AS requested_peak_ns, arg_max(seq, requested_bytes) AS requested_peak_seq,
+       arg_max(time_ns, requested_bytes) AS requested_peak_ns,
+       arg_max(seq, requested_bytes) AS requested_peak_seq,
        arg_max(requested_bytes, seq) AS requested_last_bytes,
        max(reserved_bytes) AS reserved_peak_bytes, arg_max(reserved_bytes, seq) AS reserved_last_bytes
 FROM memory_event
@@ -105,6 +109,7 @@ INSERT_EVENTS: Final = 16 * BATCH_EVENTS * RANKS  # one statement: 8 M rows, som
 def fill(connection: duckdb.DuckDBPyConnection, shape: Shape, events: int) -> int:
     """Makes about ``events`` events of :data:`RANKS` ranks and everything beside them; returns how many."""
     whole = max(1, round(events / (BATCH_EVENTS * RANKS))) * BATCH_EVENTS * RANKS
+    connection.execute(_CURVE)
     for first in range(0, whole, INSERT_EVENTS):
         connection.execute(_EVENTS, _parameters(shape, first, min(first + INSERT_EVENTS, whole)))
     connection.execute(_BUCKETS, {"batch": BATCH_EVENTS})

@@ -1,4 +1,4 @@
-"""The training that the benchmarks time: a small GPT on CPU, one thread a rank, DistributedDataParallel under torchrun.
+"""The training that the benchmarks time: a small GPT on CPU, one thread a rank, DDP under torchrun.
 
 Stage: the user's script. It knows nothing of rankmem and runs the same with and without it, but for
 ``--switch``: then it takes the tap that the agent has loaded into this process and turns its recording

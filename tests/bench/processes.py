@@ -1,0 +1,116 @@
+"""Starts what the benchmarks measure, as a user would: an aggregator, trainings with and without rankmem.
+
+Stage: outside the way of the data; every process is a child of the benchmark and ended by it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import psutil
+
+TRAINING: Final = Path(__file__).with_name("train_gpt.py")
+START_S: Final = 30.0  # an aggregator opens its file and listens well within it
+STOP_S: Final = 60.0  # it commits what is queued, then leaves
+
+OWN_NAMES: Final = ("RANKMEM_", "TORCHELASTIC_", "OMP_NUM_THREADS")
+"""Left out of a child's environment: a benchmark measures its own settings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregator:
+    """A running aggregator process."""
+
+    process: psutil.Popen
+    address: str
+    database: Path
+
+    def cpu_s(self) -> float:
+        """CPU seconds that it has used."""
+        times = self.process.cpu_times()
+        return float(times.user + times.system)
+
+
+@contextmanager
+def aggregator(database: Path) -> Iterator[Aggregator]:
+    """``rankmem serve`` on a free port of loopback; stopped by its first signal, so that it drains."""
+    address = f"127.0.0.1:{_free_port()}"
+    command = [*rankmem_command(), "serve", "--db", str(database), "--listen", address]
+    with database.with_suffix(".log").open("wb") as log:
+        process = psutil.Popen(command, stdout=log, stderr=log, env=environment())
+    try:
+        with grpc.insecure_channel(address) as channel:
+            grpc.channel_ready_future(channel).result(timeout=START_S)
+        yield Aggregator(process=process, address=address, database=database)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        process.wait(STOP_S)
+
+
+def rankmem_command() -> list[str]:
+    """The command line's start with this very interpreter."""
+    return [sys.executable, "-m", "rankmem_cli.main"]
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This environment without settings of ours and torchrun's, and one thread for torch."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OWN_NAMES)}
+    return {**kept, "OMP_NUM_THREADS": "1", **(extra or {})}
+
+
+def recording_environment(address: str, spool_folder: Path) -> dict[str, str]:
+    """What makes ``-m rankmem_agent`` record everything and ship to ``address``."""
+    return environment(
+        {"RANKMEM_AGGREGATOR": address, "RANKMEM_SPOOL_DIR": str(spool_folder), "RANKMEM_DRAIN_S": "60"}
+    )
+
+
+def train(
+    before: Sequence[str], arguments: Sequence[str], folder: Path, env: Mapping[str, str]
+) -> dict[str, Any]:
+    """Runs the training as ``python BEFORE… train_gpt.py ARGUMENTS…``; what it measured.
+
+    Raises:
+        RuntimeError: it failed; the message holds the end of what it wrote.
+    """
+    out = folder / "steps.json"
+    command = [sys.executable, *before, str(TRAINING), *arguments, "--out", str(out)]
+    done = subprocess.run(command, env=dict(env), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"the training ended with {done.returncode}: {done.stderr[-2000:]}")
+    result: dict[str, Any] = json.loads(out.read_text())
+    out.unlink()
+    return {**result, "stderr": done.stderr}
+
+
+def torchrun(ranks: int) -> list[str]:
+    """Arguments of python that start this many workers on this host; a free port, so that runs can follow."""
+    return ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+
+
+def wait_until_quiet(folder: Path, timeout_s: float = 60.0) -> None:
+    """Waits until no spool is left below ``folder``: everything is acknowledged and the shipper is gone."""
+    until = time.monotonic() + timeout_s
+    while any(folder.rglob("control")):
+        if time.monotonic() > until:
+            raise RuntimeError("the shipper did not deliver everything")
+        time.sleep(0.1)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

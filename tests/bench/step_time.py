@@ -1,0 +1,225 @@
+"""How much longer a training step takes with rankmem, beside torch.profiler and memray.
+
+Everything is on: tap, calls, stacks, hooks, a shipper, a real aggregator that stores into DuckDB. Two ways
+of comparing: recording switched off and on in turn in one process (the same memory, the same minute; what
+the hooks and an idle callback cost stays in both), and processes without and with the agent in turn
+(all of it; noisier). The other tools run in the same rounds, on the same training.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import duckdb
+
+from harness import Figure, Options, alternate, main, of_ratio, of_samples, say
+from processes import (
+    Aggregator,
+    aggregator,
+    environment,
+    recording_environment,
+    torchrun,
+    train,
+    wait_until_quiet,
+)
+
+AGENT: Final = ("-m", "rankmem_agent")
+SWITCH_STEPS: Final = 10  # long enough that the first step after a turn weighs little
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """A model, and how long to train it in one process."""
+
+    name: str
+    model: tuple[str, ...]
+    steps: int
+    quick_steps: int
+    budget: float
+
+
+SMALL: Final = Size(name="small GPT", model=("--batch", "4"), steps=200, quick_steps=60, budget=1.05)
+LARGE: Final = Size(
+    name="larger GPT", model=("--width", "256", "--batch", "16"), steps=40, quick_steps=12, budget=1.01
+)
+
+
+def measure(options: Options) -> list[Figure]:
+    """All figures of this benchmark."""
+    figures: list[Figure] = []
+    with aggregator(options.folder / "bench.duckdb") as server:
+        for size in (SMALL, LARGE):
+            run = Run(options=options, server=server, size=size)
+            figures += switched(run)
+            figures += processes(run)
+            figures += others(run)
+    for size in (SMALL, LARGE):
+        figures += two_ranks(options, size)
+    return figures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A size under these options against this aggregator."""
+
+    options: Options
+    server: Aggregator
+    size: Size
+
+    def arguments(self, times: int = 1) -> list[str]:
+        """The training's arguments for one process."""
+        steps = self.size.quick_steps if self.options.quick else self.size.steps
+        return [*self.size.model, "--steps", str(steps * times)]
+
+    def rounds(self, full: int) -> int:
+        """Rounds of alternation."""
+        return 2 if self.options.quick else full
+
+    def plain(self, before: Sequence[str] = (), extra: Sequence[str] = ()) -> list[float]:
+        """Step times in seconds, without rankmem."""
+        arguments = [*self.arguments(), *extra]
+        result = train(before, arguments, self.options.folder, environment())
+        return list(result["steps_s"])
+
+    def recorded(self, before: Sequence[str] = ()) -> list[float]:
+        """Step times in seconds, recorded; returns when all is stored, so that nothing runs on."""
+        spools = Path(tempfile.mkdtemp(dir=self.options.folder))
+        env = recording_environment(self.server.address, spools)
+        result = train([*before, *AGENT], self.arguments(), self.options.folder, env)
+        wait_until_quiet(spools)
+        return list(result["steps_s"])
+
+
+def switched(run: Run) -> list[Figure]:
+    """On and off in one process, in blocks of some steps; the first step of a block is left out."""
+    spools = Path(tempfile.mkdtemp(dir=run.options.folder))
+    env = recording_environment(run.server.address, spools)
+    arguments = [*run.arguments(times=1 if run.options.quick else 4), "--switch", str(SWITCH_STEPS)]
+    result = train(AGENT, arguments, run.options.folder, env)
+    wait_until_quiet(spools)
+    steps = list(zip(result["steps_s"], result["on"], strict=True))
+    kept = [step for number, step in enumerate(steps) if number % SWITCH_STEPS]
+    on = [seconds for seconds, flag in kept if flag]
+    off = [seconds for seconds, flag in kept if not flag]
+    whole = min(len(on), len(off))
+    return [
+        of_samples(f"{run.size.name}: step, recording off", [1e3 * s for s in off], "ms"),
+        of_ratio(
+            f"{run.size.name}: step, recording on / off, in one process",
+            on[:whole],
+            off[:whole],
+            at_most=run.size.budget,
+        ),
+    ]
+
+
+def processes(run: Run) -> list[Figure]:
+    """Processes without and with the agent in turn; a sample is a process's median step."""
+    samples = alternate(
+        {
+            "without": lambda: statistics.median(run.plain()),
+            "with": lambda: statistics.median(run.recorded()),
+        },
+        run.rounds(8),
+        partial(_say, run.size.name),
+    )
+    return [
+        of_samples(f"{run.size.name}: step without rankmem", _ms(samples["without"]), "ms"),
+        of_ratio(
+            f"{run.size.name}: step with / without rankmem, processes in turn",
+            samples["with"],
+            samples["without"],
+            at_most=run.size.budget,
+        ),
+    ]
+
+
+def others(run: Run) -> list[Figure]:
+    """torch.profiler in exported cycles, and memray, on the same training; means, exports included."""
+    variants: dict[str, Callable[[], float]] = {
+        "plain": lambda: statistics.mean(run.plain()),
+        "torch.profiler(profile_memory, with_stack), exported cycles": lambda: _under_profiler(run),
+    }
+    if importlib.util.find_spec("memray") is not None:
+        variants["memray run --native"] = lambda: _under_memray(run)
+    samples = alternate(variants, run.rounds(3), partial(_say, run.size.name))
+    plain = samples.pop("plain")
+    figures = [of_ratio(f"{run.size.name}: {name} / plain", taken, plain) for name, taken in samples.items()]
+    if "memray run --native" not in samples:
+        say("memray is not installed: not run (pip install memray)")
+    return figures
+
+
+def two_ranks(options: Options, size: Size) -> list[Figure]:
+    """DDP on two ranks: as many as cores here, so that shipper and aggregator compete with them."""
+    name = f"{size.name}, 2 ranks of DDP"
+    database = options.folder / f"two-ranks-{size.steps}.duckdb"
+    with aggregator(database) as server:
+        run = Run(options=options, server=server, size=size)
+        idle_s = server.cpu_s()
+        samples = alternate(
+            {
+                "without": lambda: statistics.median(run.plain(torchrun(2))),
+                "with": lambda: statistics.median(run.recorded(torchrun(2))),
+            },
+            run.rounds(6),
+            partial(_say, name),
+        )
+        aggregator_s = server.cpu_s() - idle_s
+    events, shipper_s = _shipped(database)
+    million = max(1, events) / 1e6
+    return [
+        of_samples(f"{name}: step without rankmem", _ms(samples["without"]), "ms"),
+        of_ratio(
+            f"{name}: step with / without rankmem", samples["with"], samples["without"], at_most=size.budget
+        ),
+        Figure(what=f"{name}: shipper's CPU for a million events", value=shipper_s / million, unit="s"),
+        Figure(what=f"{name}: aggregator's CPU for a million events", value=aggregator_s / million, unit="s"),
+    ]
+
+
+def _shipped(database: Path) -> tuple[int, float]:
+    """Events stored and CPU seconds of all their shippers, as rankmem itself has recorded it."""
+    with duckdb.connect(str(database), read_only=True) as connection:
+        events = connection.sql("SELECT count(*) FROM memory_event").fetchall()[0][0]
+        cost = connection.sql(
+            "SELECT coalesce(sum(cpu_ns), 0) FROM "
+            "(SELECT session_id, max(shipper_cpu_ns) AS cpu_ns FROM self_cost GROUP BY session_id)"
+        ).fetchall()[0][0]
+    return int(events), int(cost) / 1e9
+
+
+def _under_profiler(run: Run) -> float:
+    """Mean seconds a step under torch.profiler, each cycle exported before the next."""
+    folder = Path(tempfile.mkdtemp(dir=run.options.folder))
+    steps = run.plain(extra=["--profile-folder", str(folder)])
+    shutil.rmtree(folder)
+    return statistics.mean(steps)
+
+
+def _under_memray(run: Run) -> float:
+    """Mean seconds a step under memray, which writes its recording as it goes."""
+    recording = run.options.folder / "memray.bin"
+    steps = run.plain(["-m", "memray", "run", "--native", "--quiet", "--output", str(recording)])
+    recording.unlink()
+    return statistics.mean(steps)
+
+
+def _ms(seconds: Sequence[float]) -> list[float]:
+    return [1e3 * value for value in seconds]
+
+
+def _say(name: str, text: str) -> None:
+    say(f"{name}, {text}")
+
+
+if __name__ == "__main__":
+    main("step_time", "step time with and without rankmem", measure)
