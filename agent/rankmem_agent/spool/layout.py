@@ -51,6 +51,8 @@ STRINGS_HEADER_BYTES: Final = 16
 
 STRING_BYTES_MAX: Final = 1024
 """Longer names are cut: an operator's name is data from outside."""
+NOTE_BYTES_MAX: Final = 65_536
+"""The JSON of NOTE and DEVICE records may be longer than a name, up to here."""
 STACK_FRAMES_MAX: Final = 64
 """Frames kept of a stack, nearest to the operator first."""
 
@@ -223,6 +225,14 @@ STRING_ENTRY_FIELDS: Final = (
 )
 STRING_ENTRY_HEADER_BYTES: Final = 16
 
+STRUCTS: Final = (
+    ("RkmRecord", RECORD_FIELDS, RECORD_BYTES),
+    ("RkmSegmentHeader", SEGMENT_HEADER_FIELDS, SEGMENT_HEADER_BYTES),
+    ("RkmControl", CONTROL_FIELDS, CONTROL_BYTES),
+    ("RkmStringEntry", STRING_ENTRY_FIELDS, STRING_ENTRY_HEADER_BYTES),
+)
+"""Name, fields and size in bytes of each struct of the C++ side."""
+
 C_TYPES: Final = {"u8": "uint8_t", "u32": "uint32_t", "u64": "uint64_t"}
 TYPE_BYTES: Final = {"u8": 1, "u32": 4, "u64": 8, "char[8]": 8}
 
@@ -239,25 +249,37 @@ def segment_name(segment_number: int) -> str:
 
 def c_header() -> str:
     """The text of ``spool_layout.h``: constants, enums and structs of this module, with static asserts."""
-    lines = ["// Made by rankmem_agent.spool.layout; do not edit.", "#pragma once", "#include <cstddef>", "#include <cstdint>"]
+    lines = [
+        "// Made by rankmem_agent.spool.layout; do not edit.",
+        "#pragma once",
+        "#include <cstddef>",
+        "#include <cstdint>",
+    ]
     for name, value in sorted(_constants().items()):
         lines.append(f"constexpr uint64_t RKM_{name} = {value}ull;")
     for enum_class in (Kind, Action, DeviceType, Phase, MarkerKind, Entry, State):
         for member in enum_class:
-            lines.append(f"constexpr uint8_t RKM_{enum_class.__name__.upper()}_{member.name} = {int(member)};")
+            lines.append(
+                f"constexpr uint8_t RKM_{enum_class.__name__.upper()}_{member.name} = {int(member)};"
+            )
     for magic in ("SEGMENT_MAGIC", "CONTROL_MAGIC", "STRINGS_MAGIC"):
         lines.append(f'#define RKM_{magic} "{globals()[magic].decode()}"')
-    lines += _c_struct("RkmRecord", RECORD_FIELDS, RECORD_BYTES)
-    lines += _c_struct("RkmSegmentHeader", SEGMENT_HEADER_FIELDS, SEGMENT_HEADER_BYTES)
-    lines += _c_struct("RkmControl", CONTROL_FIELDS, CONTROL_BYTES)
-    lines += _c_struct("RkmStringEntry", STRING_ENTRY_FIELDS, STRING_ENTRY_HEADER_BYTES)
-    return "\n".join(lines) + "\n"
+    for name, fields, size in STRUCTS:
+        lines += _c_struct(name, fields, size)
+    lines += [
+        "struct RkmOffset { const char* name; uint64_t offset; };",
+        "constexpr RkmOffset RKM_OFFSETS[] = {",
+    ]
+    for name, fields, _ in STRUCTS:
+        lines += [f'  {{"{name}.{f.name}", offsetof({name}, {f.name})}},' for f in fields]
+    return "\n".join([*lines, "};"]) + "\n"
 
 
 def _constants() -> dict[str, int]:
     names = (
         "FORMAT_VERSION", "RECORD_BYTES", "RECORDS_PER_SEGMENT", "SEGMENT_HEADER_BYTES", "SEGMENT_BYTES",
-        "CONTROL_BYTES", "STRINGS_HEADER_BYTES", "STRING_BYTES_MAX", "STACK_FRAMES_MAX", "NO_SEQUENCE", "UNKNOWN",
+        "CONTROL_BYTES", "STRINGS_HEADER_BYTES", "STRING_ENTRY_HEADER_BYTES", "STRING_BYTES_MAX", "NOTE_BYTES_MAX",
+        "STACK_FRAMES_MAX", "NO_SEQUENCE", "UNKNOWN",
     )  # fmt: skip
     return {name: globals()[name] for name in names}
 

@@ -64,6 +64,7 @@ struct DeviceState {
 DeviceState devices[kDevicesMax];
 std::atomic<bool> attached{false};
 std::atomic<pthread_t> attaching_thread{};
+std::atomic<unsigned> device_count{0};
 std::atomic<bool> trace_supported{false};
 char device_settings[1024];      // written once, before `described` of any device
 char device_allocator[64];
@@ -106,10 +107,10 @@ struct Event {
   uint64_t address, size_bytes, stream, pool_or_free_bytes;
 };
 
-Event event_of(const TraceEntry& entry, uint8_t action) noexcept {
+Event event_of(const TraceEntry& entry, uint8_t action, unsigned index) noexcept {
   const bool oom = action == RKM_ACTION_OOM;
   return {action,
-          static_cast<uint8_t>(entry.device_),
+          static_cast<uint8_t>(index),
           oom ? 0 : static_cast<uint64_t>(entry.addr_),
           static_cast<uint64_t>(entry.size_),
           reinterpret_cast<uint64_t>(entry.stream_),
@@ -143,17 +144,25 @@ void flush_early(DeviceState& device) noexcept {
   for (size_t at = 0; at < count; ++at) write_record(device.early[at]);
 }
 
+// The device of an entry. SNAPSHOT entries all say device 0 (2.6 to 2.15), but a snapshot lists the devices in
+// turn, on one thread: the n-th entry of a thread is of device n, modulo their number.
+unsigned device_of(const TraceEntry& entry, int action) noexcept {
+  static thread_local unsigned snapshot_turn = 0;
+  if (action != RKM_ACTION_SNAPSHOT) return static_cast<unsigned>(entry.device_);
+  const unsigned count = device_count.load(std::memory_order_relaxed);
+  return snapshot_turn++ % (count == 0 ? 1 : count);
+}
+
 // What to do with an event before the recording of its device runs; true once it does.
-bool begin_recording(DeviceState& device, const TraceEntry& entry, int phase, int action) noexcept {
+bool begin_recording(DeviceState& device, int phase, const Event& event) noexcept {
   if (phase == kUnattached) {
-    if (action == RKM_ACTION_SNAPSHOT && pthread_equal(attaching_thread.load(std::memory_order_relaxed), pthread_self())) {
-      device.phase.store(kListing, std::memory_order_release);
-    }
+    const bool ours = pthread_equal(attaching_thread.load(std::memory_order_relaxed), pthread_self());
+    if (event.action == RKM_ACTION_SNAPSHOT && ours) device.phase.store(kListing, std::memory_order_release);
     return false;
   }
   const size_t early_count = device.early_count.load(std::memory_order_relaxed);
   if (phase == kListing && early_count < kEarlyEventsMax) {
-    keep_early(device, early_count, event_of(entry, static_cast<uint8_t>(action)));
+    keep_early(device, early_count, event);
     return false;
   }
   // Listed; or no room to wait longer: then blocks older than us follow their frees in the log, and the rank's
@@ -165,16 +174,18 @@ bool begin_recording(DeviceState& device, const TraceEntry& entry, int phase, in
 
 // Under the allocator's lock, so never two at a time for a device.
 void on_trace(const TraceEntry& entry) noexcept {
-  const unsigned index = static_cast<unsigned>(entry.device_);
   const int action = action_of(entry.action_);
-  if (action < 0 || index >= kDevicesMax || !enabled(kCudaEvents)) return;
+  if (action < 0) return;
+  const unsigned index = device_of(entry, action);
+  if (index >= kDevicesMax || !enabled(kCudaEvents)) return;
   DeviceState& device = devices[index];
+  const Event event = event_of(entry, static_cast<uint8_t>(action), index);
   const int phase = device.phase.load(std::memory_order_acquire);
-  if (__builtin_expect(phase != kRecording, 0) && !begin_recording(device, entry, phase, action)) return;
+  if (__builtin_expect(phase != kRecording, 0) && !begin_recording(device, phase, event)) return;
   if (action != RKM_ACTION_SNAPSHOT && !device.used.load(std::memory_order_relaxed)) {
     device.used.store(true, std::memory_order_relaxed);
   }
-  write(event_of(entry, static_cast<uint8_t>(action)));
+  write(event);
 }
 
 // ---- facts of a device ----------------------------------------------------------------------------------------
@@ -446,6 +457,7 @@ void keep_settings(const Config& config) {
 
 // Takes the baseline of every device and starts its recording there.
 void record_from_snapshot(unsigned count) {
+  device_count.store(count);
   for (unsigned index = 0; index < count; ++index) devices[index].early = new RkmRecord[kEarlyEventsMax];
   attaching_thread.store(pthread_self());
   caching::get()->attachAllocatorTraceTracker([](const TraceEntry& entry) { on_trace(entry); });

@@ -1,0 +1,304 @@
+// Operator calls: a global at::RecordFunction callback keeps a small stack of frames for each thread.
+//
+// A call is the thread's outermost frame that has an operator_name(); failing that, its innermost FUNCTION or
+// BACKWARD_FUNCTION frame. So frames inside an operator are not even pushed, except BACKWARD_FUNCTION ones
+// (they name the forward call). USER_SCOPE frames are ranges of the user's and become markers only: taken as
+// calls they would swallow a whole forward. A call that neither touches memory nor makes an autograd node
+// writes nothing.
+//
+// Source: ATen/record_function.h and ATen/SequenceNumber.h, torch 2.6 to 2.15. Start and end callbacks run
+// on the thread that runs the operator, without the GIL as a rule, and never under an allocator's lock.
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
+
+#include <pthread.h>
+
+#include <cstring>
+
+#include "calls.h"
+#include "spool.h"
+#include "stacks.h"
+
+namespace rankmem {
+
+constinit thread_local ThreadState thread_state = {};
+std::atomic<uint8_t> phase{0};
+std::atomic<uint64_t> step{0};
+
+namespace {
+
+std::atomic<CallEndHook> call_end_hook{nullptr};
+std::atomic<uint64_t> last_call_id{0};
+std::atomic<uint64_t> last_marker_id{0};
+
+}  // namespace
+
+// A name seen by this thread: by its address (operators' names lie in their schemas), or, for names that are
+// made anew each time ("autograd::engine::evaluate_function: …"), by its text.
+struct NameEntry {
+  const char* address;
+  const char* text;  // interned copy: an address may be reused by another name, so it is compared
+  uint32_t id;
+  bool is_operator;
+};
+constexpr size_t kNamesByAddress = 512;  // 12 KiB a thread; a training uses about 100 operators
+constexpr size_t kNamesByText = 256;
+
+// What a thread learns; on the heap, made at its first frame, freed at its end.
+struct ThreadCaches {
+  NameEntry by_address[kNamesByAddress];
+  NameEntry by_text[kNamesByText];
+  StackCacheEntry stacks[kStacksCached];
+};
+
+namespace {
+
+pthread_key_t caches_key;  // for its destructor: it runs after C++ thread_locals are gone, then late users make new ones
+
+ThreadCaches* caches_of(ThreadState& thread) noexcept {
+  if (thread.caches == nullptr) {
+    thread.caches = static_cast<ThreadCaches*>(std::calloc(1, sizeof(ThreadCaches)));
+    if (thread.caches != nullptr) pthread_setspecific(caches_key, thread.caches);
+  }
+  return thread.caches;
+}
+
+void free_caches(void* caches) noexcept {
+  thread_state.caches = nullptr;
+  std::free(caches);
+}
+
+inline bool same_name(const char* interned, const char* name) noexcept {
+  return interned != nullptr && std::strncmp(interned, name, RKM_STRING_BYTES_MAX) == 0;
+}
+
+// FNV-1a over 8 bytes at a time would need the length first; names are short, and only made-up ones come here.
+inline size_t hash_text(const char* text) noexcept {
+  uint64_t hash = 0xCBF2'9CE4'8422'2325u;
+  for (; *text != '\0'; ++text) hash = (hash ^ static_cast<unsigned char>(*text)) * 0x100'0000'01B3u;
+  return hash ^ hash >> 32;
+}
+
+__attribute__((noinline)) NameEntry learn_name(const at::RecordFunction& function, const char* name,
+                                               ThreadCaches& caches, NameEntry& by_address) {
+  const bool is_operator = function.operator_name().has_value();
+  NameEntry& by_text = caches.by_text[hash_text(name) % kNamesByText];
+  if (!same_name(by_text.text, name) || by_text.is_operator != is_operator) {
+    const Interned interned = intern_entry(name, RKM_STRING_BYTES_MAX);
+    if (interned.id == 0) return {name, nullptr, 0, is_operator};
+    by_text = {nullptr, interned.text, interned.id, is_operator};
+  }
+  if (is_operator) by_address = {name, by_text.text, by_text.id, true};
+  return by_text;
+}
+
+// The name of a frame and whether it is an operator's. operator_name() copies two strings, so it is asked
+// once for each address and text.
+inline NameEntry name_of(const at::RecordFunction& function, ThreadCaches& caches) {
+  const char* name = function.name();
+  NameEntry& entry = caches.by_address[(reinterpret_cast<uintptr_t>(name) >> 4) % kNamesByAddress];
+  if (entry.address == name && same_name(entry.text, name)) return entry;
+  return learn_name(function, name, caches, entry);
+}
+
+inline Frame* current_frame(ThreadState& thread) noexcept {
+  if (thread.operator_at != 0) return &thread.frames[thread.operator_at - 1];
+  return thread.depth != 0 ? &thread.frames[thread.depth - 1] : nullptr;
+}
+
+void write_call_record(uint8_t kind, const Frame& frame, RkmRecord& record) noexcept {
+  record.kind = kind;
+  record.call_id = frame.call_id;
+  record.thread = current_thread_id();
+  write_record(record);
+}
+
+// Gives a frame its call id and writes how it began. Hot path: from a call's first event.
+__attribute__((noinline)) void begin_call(ThreadState& thread, Frame& frame) noexcept {
+  frame.call_id = last_call_id.fetch_add(1, std::memory_order_relaxed) + 1;
+  RkmRecord begin = {};
+  begin.action = phase.load(std::memory_order_relaxed);
+  begin.a = frame.started_ns;
+  begin.b = thread.module;
+  begin.c = step.load(std::memory_order_relaxed);
+  begin.e = frame.name;
+  write_call_record(RKM_KIND_CALL_BEGIN, frame, begin);
+  for (uint32_t index = thread.depth; index-- > 0;) {
+    const Frame& backward = thread.frames[index];
+    if (backward.forward_sequence == RKM_NO_SEQUENCE) continue;
+    RkmRecord forward = {};
+    forward.a = backward.forward_thread;
+    forward.b = backward.forward_sequence;
+    write_call_record(RKM_KIND_CALL_FORWARD, frame, forward);
+    return;
+  }
+}
+
+// Credits autograd nodes made since the last look to `frame`.
+inline void credit_sequence(Frame& frame, uint64_t now) noexcept {
+  if (now == frame.sequence_mark) return;
+  if (frame.sequence_first == RKM_NO_SEQUENCE) frame.sequence_first = frame.sequence_mark;
+  frame.sequence_last = now - 1;
+  frame.sequence_mark = now;
+}
+
+void push_frame(ThreadState& thread, const at::RecordFunction& function, bool is_backward) {
+  ThreadCaches* caches = caches_of(thread);
+  if (caches == nullptr || thread.depth == kFramesMax || function.isAsync()) return;
+  const NameEntry name = name_of(function, *caches);
+  const uint64_t sequence = at::sequence_number::peek();
+  // What moved before an inner call began is the outer one's own.
+  if (thread.depth != 0 && thread.operator_at == 0) credit_sequence(thread.frames[thread.depth - 1], sequence);
+  Frame& frame = thread.frames[thread.depth++];
+  frame.function = &function;
+  frame.call_id = 0;
+  frame.sequence_mark = sequence;
+  frame.sequence_first = frame.sequence_last = RKM_NO_SEQUENCE;
+  frame.forward_sequence = RKM_NO_SEQUENCE;
+  frame.device_mask = 0;
+  frame.name = name.id;
+  frame.is_operator = name.is_operator;
+  frame.wants_stack = false;
+  if (is_backward && function.seqNr() >= 0 && function.forwardThreadId() != 0) {
+    frame.forward_thread = function.forwardThreadId();
+    frame.forward_sequence = static_cast<uint64_t>(function.seqNr());
+  }
+  if (name.is_operator && thread.operator_at == 0) thread.operator_at = thread.depth;
+  frame.started_ns = monotonic_ns();
+}
+
+// Writes what is left to say of a call at its end: off the allocator's lock, so Python may be asked.
+void end_call(ThreadState& thread, Frame& frame) {
+  credit_sequence(frame, at::sequence_number::peek());
+  const bool made_nodes = frame.sequence_first != RKM_NO_SEQUENCE;
+  if (frame.call_id == 0 && !made_nodes) return;
+  if (!enabled(kCalls)) return;
+  if (frame.call_id == 0) begin_call(thread, frame);
+  RkmRecord end = {};
+  end.a = frame.started_ns;
+  end.b = frame.sequence_first;
+  end.c = frame.sequence_last;
+  if (frame.wants_stack && enabled(kStacks)) {
+    ThreadCaches* caches = caches_of(thread);
+    end.e = caches != nullptr ? gather_stack(caches->stacks) : 0;
+  }
+  if (frame.device_mask != 0) {
+    if (CallEndHook hook = call_end_hook.load(std::memory_order_acquire)) hook(frame.call_id, frame.device_mask);
+  }
+  write_call_record(RKM_KIND_CALL_END, frame, end);
+}
+
+// A marker may end on another thread (a Work of torch.distributed), so its id travels in torch's own context.
+struct MarkerContext final : at::ObserverContext {
+  uint64_t marker_id = 0;
+};
+
+std::unique_ptr<at::ObserverContext> begin_marker(const at::RecordFunction& function) {
+  auto context = std::make_unique<MarkerContext>();
+  context->marker_id = last_marker_id.fetch_add(1, std::memory_order_relaxed) + 1;
+  RkmRecord record = {};
+  record.kind = RKM_KIND_MARKER_BEGIN;
+  record.action = RKM_MARKERKIND_USER_SCOPE;
+  record.a = context->marker_id;
+  record.e = intern(function.name());
+  record.thread = current_thread_id();
+  write_record(record);
+  return context;
+}
+
+void end_marker(const at::ObserverContext& context) noexcept {
+  RkmRecord record = {};
+  record.kind = RKM_KIND_MARKER_END;
+  record.a = static_cast<const MarkerContext&>(context).marker_id;
+  record.thread = current_thread_id();
+  write_record(record);
+}
+
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function) {
+  ThreadState& thread = thread_state;
+  const at::RecordScope scope = function.scope();
+  // First the frequent case: an operator within an operator.
+  if (thread.operator_at != 0 && scope == at::RecordScope::FUNCTION) return nullptr;
+  if (!enabled(kCalls) || thread.gathering) return nullptr;
+  if (scope == at::RecordScope::USER_SCOPE) return begin_marker(function);
+  push_frame(thread, function, scope == at::RecordScope::BACKWARD_FUNCTION);
+  return nullptr;
+}
+
+void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
+  ThreadState& thread = thread_state;
+  if (context != nullptr) {
+    if (enabled(kCalls)) end_marker(*context);
+    return;
+  }
+  // Not found: it is inside an operator, or began while recording was off. Frames above the one found never
+  // ended on this thread; they go with it.
+  uint32_t index = thread.depth;
+  while (index != 0 && thread.frames[index - 1].function != &function) --index;
+  if (index == 0) return;
+  Frame& frame = thread.frames[index - 1];
+  end_call(thread, frame);
+  thread.depth = index - 1;
+  if (thread.operator_at > thread.depth) thread.operator_at = 0;
+  // What an inner call made is not the outer one's.
+  if (thread.depth != 0) thread.frames[thread.depth - 1].sequence_mark = at::sequence_number::peek();
+}
+
+}  // namespace
+
+uint32_t current_thread_id() noexcept {
+  uint32_t& id = thread_state.thread_id;
+  if (id == 0) id = static_cast<uint32_t>(at::RecordFunction::currentThreadId());
+  return id;
+}
+
+uint64_t current_call_id() noexcept {
+  const Frame* frame = current_frame(thread_state);
+  return frame == nullptr ? 0 : frame->call_id;
+}
+
+void set_call_end_hook(CallEndHook hook) noexcept { call_end_hook.store(hook, std::memory_order_release); }
+
+void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint64_t address, uint64_t size_bytes,
+                 uint64_t stream, uint64_t pool_or_free_bytes) noexcept {
+  ThreadState& thread = thread_state;
+  RkmRecord event = {};
+  if (Frame* frame = current_frame(thread)) {
+    if (frame->call_id == 0) begin_call(thread, *frame);
+    // An OOM wants its stack more than anything.
+    if (action == RKM_ACTION_ALLOC || action == RKM_ACTION_OOM) frame->wants_stack = true;
+    const bool moves_counters = action != RKM_ACTION_FREE_REQUESTED && action != RKM_ACTION_FREE_COMPLETED;
+    if (device_type == RKM_DEVICETYPE_CUDA && moves_counters) frame->device_mask |= 1ull << (device_index & 63);
+    event.call_id = frame->call_id;
+  }
+  event.kind = RKM_KIND_EVENT;
+  event.action = action;
+  event.device_type = device_type;
+  event.device_index = device_index;
+  event.a = address;
+  event.b = size_bytes;
+  event.c = stream;
+  event.d = pool_or_free_bytes;
+  event.thread = current_thread_id();
+  write_record_at(event, monotonic_ns());
+}
+
+uint64_t calls_begun() noexcept { return last_call_id.load(std::memory_order_relaxed); }
+
+int attach_calls() noexcept try {
+  static bool attached = false;
+  if (attached) return -EALREADY;
+  const int failure = pthread_key_create(&caches_key, free_caches);
+  if (failure != 0) return -failure;
+  find_python();  // without it calls have no stacks, which rkm_stat tells
+  at::addGlobalCallback(at::RecordFunctionCallback(on_start, on_end)
+                            .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
+                                     at::RecordScope::USER_SCOPE}));
+  attached = true;
+  return 0;
+} catch (...) {
+  return -ENOMEM;
+}
+
+}  // namespace rankmem

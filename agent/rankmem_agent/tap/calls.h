@@ -1,0 +1,54 @@
+// Operator calls: which call an event belongs to. See calls.cpp.
+#pragma once
+
+#include "tap.h"
+
+namespace at {
+struct RecordFunction;
+}
+
+namespace rankmem {
+
+// Frames kept of a thread's stack of observed functions. Only what may be a call is kept, so 3 is usual;
+// a deeper nest (recursion of custom autograd functions) is attributed to its 48th frame.
+constexpr uint32_t kFramesMax = 48;
+
+struct Frame {
+  const at::RecordFunction* function;  // identity only
+  uint64_t call_id;                    // 0 until the call's first record
+  uint64_t started_ns;
+  uint64_t sequence_mark;  // autograd's counter as last seen here
+  uint64_t sequence_first, sequence_last;  // numbers made in it and not in calls inside of it
+  uint64_t forward_thread, forward_sequence;  // of a BACKWARD_FUNCTION; sequence RKM_NO_SEQUENCE if unknown
+  uint64_t device_mask;
+  uint32_t name;
+  bool is_operator;
+  bool wants_stack;
+};
+
+struct ThreadCaches;
+
+// One a thread, zero-initialised and trivially destroyed: usable in late thread-local destructors, and its
+// first use in a thread needs no registration.
+struct ThreadState {
+  uint32_t thread_id;
+  uint32_t module;       // string id, rkm_set_module
+  uint32_t depth;        // of frames[]
+  uint32_t operator_at;  // 1 + index of the outermost operator's frame; 0: none
+  bool gathering;        // in gather_stack: what Python does there is not looked at again
+  ThreadCaches* caches;
+  Frame frames[kFramesMax];
+};
+extern constinit thread_local ThreadState thread_state;
+
+// Of the process; they are read when a call begins.
+extern std::atomic<uint8_t> phase;
+extern std::atomic<uint64_t> step;
+
+// Puts the recording allocator in front of the CPU one, once. 0 or -errno.
+int attach_cpu() noexcept;
+// Adds the global RecordFunction callback, once. 0 or -errno.
+int attach_calls() noexcept;
+uint64_t calls_begun() noexcept;
+
+}  // namespace rankmem

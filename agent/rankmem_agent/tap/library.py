@@ -1,0 +1,211 @@
+"""The tap's ctypes face: typed methods over the C interface of the library that ``build`` made.
+
+Stage: tap. In: the path of the library, then calls from hooks and preload. Out: records and strings in the
+spool, written by the C++ side. Runs in the trainer, any thread; ctypes gives the GIL up around each call
+but the few quick ones that hooks make in every module. It must never raise into the user's code: failures to open or attach are
+RankmemErrors for the preload's guard, everything else returns.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import errno
+import os
+from pathlib import Path
+from typing import Final
+
+from rankmem_agent.spool.layout import Kind, Phase
+from rankmem_protos.errors import Code, RankmemError
+
+
+class What(enum.IntFlag):
+    """What :meth:`Tap.enable` switches."""
+
+    CPU_EVENTS = 1
+    CUDA_EVENTS = 2
+    CALLS = 4
+    STACKS = 8
+
+
+class Stat(enum.IntEnum):
+    """Figures that :meth:`Tap.stat` reads; the enum of tap.cpp."""
+
+    NEXT_SEQ = 0
+    """Records numbered so far."""
+    DROPPED = 1
+    """Of those, records whose segment was lost."""
+    STRINGS_DROPPED = 2
+    """Names, frames and stacks that could not be written."""
+    STACKS = 3
+    """Different stacks written."""
+    CALLS = 4
+    """Calls that wrote something."""
+    STACKS_GATHERED = 5
+    """Times that a Python stack was walked."""
+    PYTHON_FOUND = 6
+    """1 if CPython's functions were found, so that stacks can be gathered."""
+    HAS_CUDA = 7
+    """1 if the library was built with CUDA."""
+    SEGMENTS_READY = 8
+    """Segment files made so far."""
+    SPOOL_OPEN = 9
+    """1 between open and close, in the process that opened."""
+
+
+_U8, _U32, _U64, _INT = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int
+_SIGNATURES: Final[dict[str, tuple[type | None, tuple[type, ...]]]] = {
+    "rkm_open": (_INT, (ctypes.c_char_p, _U64, _U32)),
+    "rkm_attach_cpu": (_INT, ()),
+    "rkm_attach_cuda": (_INT, ()),
+    "rkm_attach_calls": (_INT, ()),
+    "rkm_enable": (None, (_U32, _INT)),
+    "rkm_intern": (_U32, (ctypes.c_char_p, _U64)),
+    "rkm_record": (None, (_U8, _U8, _U8, _U8, _U64, _U64, _U64, _U64, _U32)),
+    "rkm_set_module": (None, (_U32,)),
+    "rkm_set_phase": (None, (_U8,)),
+    "rkm_set_step": (None, (_U64,)),
+    "rkm_stop_stacks": (None, ()),
+    "rkm_close": (_INT, ()),
+    "rkm_stat": (_U64, (_U32,)),
+    "rkm_layout": (_INT, (_U32, ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(_U64))),
+}
+# Stores to a thread-local or an atomic: giving the GIL up around them costs ten times the call, and would let
+# another Python thread in at every module's entry.
+_QUICK: Final = ("rkm_set_module", "rkm_set_phase", "rkm_set_step")
+
+
+_ONCE: Final = (Code.CONFLICT, "one spool and one attachment are made in a process's life")
+_NO_ROOM: Final = (Code.EXHAUSTED, "name a folder with room in RANKMEM_SPOOL_DIR")
+_FAILURES: Final[dict[int, tuple[Code, str]]] = {
+    errno.EALREADY: _ONCE,
+    errno.EEXIST: _ONCE,
+    errno.ENOSPC: _NO_ROOM,
+    errno.EDQUOT: _NO_ROOM,
+    errno.ENOMEM: _NO_ROOM,
+    errno.ENOSYS: (Code.UNSUPPORTED, "rankmem doctor says what this machine lacks"),
+}
+
+
+class Tap:
+    """One loaded tap. One spool in a process's life: a second :meth:`open` is refused.
+
+    Args:
+        path: the library, from :func:`rankmem_agent.tap.build.build_tap`.
+
+    Raises:
+        RankmemError: UNSUPPORTED if it does not load.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            slow, quick = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
+        except OSError as exc:
+            hint = "remove it and let rankmem doctor build it again"
+            raise RankmemError(Code.UNSUPPORTED, f"the tap {path} does not load: {exc}", hint) from exc
+        self.path = path
+        self._library = slow
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(quick if name in _QUICK else slow, name)
+            function.restype, function.argtypes = result, arguments
+        # Bound once: hooks call these in every module and step.
+        self._set_module = quick.rkm_set_module
+        self._set_phase = quick.rkm_set_phase
+        self._set_step = quick.rkm_set_step
+        self._record = slow.rkm_record
+        self._intern = slow.rkm_intern
+
+    def open(self, folder: Path, budget_bytes: int) -> None:
+        """Create the spool's files in an existing folder and start the native thread.
+
+        Args:
+            folder: the spool; it must not hold one yet.
+            budget_bytes: segment files at most; above it records are counted and dropped.
+
+        Raises:
+            RankmemError: CONFLICT if a spool was opened before, EXHAUSTED without room, INVALID otherwise.
+        """
+        _check(self._library.rkm_open(os.fsencode(folder), budget_bytes, 0), f"open the spool {folder}")
+
+    def attach_cpu(self) -> None:
+        """Put the recording allocator in front of the CPU one, for good. Nothing is recorded before enable."""
+        _check(self._library.rkm_attach_cpu(), "record the CPU allocator")
+
+    def attach_cuda(self) -> None:
+        """Attach to every CUDA device's allocator, for good; after CUDA's initialisation.
+
+        Raises:
+            RankmemError: UNSUPPORTED if the tap was built without CUDA or the allocator has no trackers.
+        """
+        _check(self._library.rkm_attach_cuda(), "record the CUDA allocator")
+
+    def attach_calls(self) -> None:
+        """Add the global RecordFunction callback, for good."""
+        _check(self._library.rkm_attach_calls(), "observe operators")
+
+    def enable(self, what: What, on: bool = True) -> None:
+        """Switch recording of ``what`` on or off."""
+        self._library.rkm_enable(int(what), int(on))
+
+    def intern(self, text: str) -> int:
+        """The id of a string in this spool; 0 if it could not be written."""
+        data = text.encode("utf-8", "replace")
+        return int(self._intern(data, len(data)))
+
+    def record(
+        self,
+        kind: Kind,
+        *,
+        action: int = 0,
+        device_type: int = 0,
+        device_index: int = 0,
+        a: int = 0,
+        b: int = 0,
+        c: int = 0,
+        d: int = 0,
+        e: int = 0,
+    ) -> None:
+        """Append a record with the fields that its :class:`~rankmem_agent.spool.layout.Kind` names, and the
+        thread; the time is now."""
+        self._record(kind, action, device_type, device_index, a, b, c, d, e)
+
+    def set_module(self, module_string_id: int) -> None:
+        """The module this thread is in, for calls that begin from now on; 0 for none."""
+        self._set_module(module_string_id)
+
+    def set_phase(self, phase: Phase) -> None:
+        """The phase of the training, for calls that begin from now on in any thread."""
+        self._set_phase(phase)
+
+    def set_step(self, step: int) -> None:
+        """The training step, for calls that begin from now on in any thread."""
+        self._set_step(step)
+
+    def stop_stacks(self) -> None:
+        """Gather no Python stacks from now on; returns when no thread is gathering one. For interpreter exit."""
+        self._library.rkm_stop_stacks()
+
+    def close(self) -> None:
+        """Write END and stop the native thread. Idempotent; the library stays, late frees go through it."""
+        self._library.rkm_close()
+
+    def stat(self, which: Stat) -> int:
+        """One of the tap's figures."""
+        return int(self._library.rkm_stat(which))
+
+    def layout(self) -> dict[str, int]:
+        """Byte offset of every field as the compiler laid it out, by ``Struct.field``."""
+        name, offset = ctypes.c_char_p(), _U64()
+        offsets: dict[str, int] = {}
+        while self._library.rkm_layout(len(offsets), ctypes.byref(name), ctypes.byref(offset)) == 0:
+            offsets[(name.value or b"").decode()] = offset.value
+        return offsets
+
+
+def _check(result: int, what: str) -> None:
+    """Turn -errno into the RankmemError that says what could not be done."""
+    if result == 0:
+        return
+    number = -result
+    code, hint = _FAILURES.get(number, (Code.INVALID, ""))
+    raise RankmemError(code, f"cannot {what}: {os.strerror(number)}", hint)

@@ -1,0 +1,340 @@
+// Segments, control and the native thread. See spool.h.
+//
+// Threads: open_spool on the trainer's main thread; everything after it on the native thread "rankmem-tap",
+// which holds no lock that a writer could want, never takes the GIL and has all signals blocked.
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <mutex>
+#include <string>
+
+#include "spool.h"
+
+namespace rankmem {
+
+std::atomic<uint64_t> host_available_bytes{RKM_UNKNOWN};
+
+namespace {
+
+// Segments kept ready beyond the one in use: at 2.5 M events/s one lasts 26 ms, so two outlast any sleep below.
+constexpr uint64_t kSegmentsAhead = 2;
+// How long the native thread sleeps. Writers never wake it (that would be a system call under a lock), so it
+// looks: often while a segment fills within a second, rarely otherwise (100 wake-ups a second cost 0.05% of a core).
+constexpr uint64_t kBusySleepNs = 2'000'000;
+constexpr uint64_t kCalmSleepNs = 10'000'000;
+constexpr uint64_t kBusyRecords = RKM_RECORDS_PER_SEGMENT / 64;  // in one calm sleep
+constexpr uint64_t kSampleIntervalNs = 1'000'000'000;
+
+std::atomic<SampleHook> sample_hook{nullptr};
+std::atomic<bool> is_open{false};
+std::atomic<uint64_t> segments_ready{0};
+
+struct Mapped {
+  uint64_t number;
+  char* base;
+  uint64_t committed;  // records known to carry their marks, from the segment's start
+};
+
+// What the native thread owns (open_spool before it starts, close_spool after it ended).
+struct Keeper {
+  std::string folder;
+  uint64_t segments_max = 0;      // budget in segments
+  std::deque<uint64_t> on_disk;   // numbers whose files the shipper has not deleted, as last looked
+  std::deque<Mapped> mapped;      // in order of their numbers
+  uint64_t next_number = 0;       // no segment below it is still to be prepared
+  pthread_t thread = {};
+  std::mutex mutex;               // for `stop` alone: close_spool wakes the thread with it
+  std::condition_variable wake;
+  bool stop = false;
+};
+Keeper& keeper() {
+  static auto* state = new Keeper;  // leaked on purpose, see strings.cpp
+  return *state;
+}
+
+std::string segment_path(const Keeper& state, uint64_t number) {
+  char name[32];
+  std::snprintf(name, sizeof name, "/segment-%08llu", static_cast<unsigned long long>(number));
+  return state.folder + name;
+}
+
+// Creates a file of `size` bytes whose blocks are reserved, maps it and makes every page present and writable.
+// Reserving first matters: a store into a hole of a full tmpfs is a SIGBUS. Sets errno and returns nullptr.
+char* map_reserved_file(const std::string& path, size_t size) noexcept {
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return nullptr;
+  int failure = posix_fallocate(fd, 0, static_cast<off_t>(size));
+  void* base = MAP_FAILED;
+  if (failure == 0) {
+    base = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (base == MAP_FAILED) failure = errno;
+  }
+  ::close(fd);
+  if (failure != 0) {
+    unlink(path.c_str());
+    errno = failure;
+    return nullptr;
+  }
+  // A core dump of the trainer need not carry a log that is on disk anyway.
+  madvise(base, size, MADV_DONTDUMP);
+  for (size_t offset = 0; offset < size; offset += 4096) static_cast<volatile char*>(base)[offset] = 0;
+  return static_cast<char*>(base);
+}
+
+// Room for one more segment file? The shipper deletes from the oldest on, so only the front is looked at.
+bool within_budget(Keeper& state) {
+  while (state.on_disk.size() >= state.segments_max && !state.on_disk.empty()) {
+    if (access(segment_path(state, state.on_disk.front()).c_str(), F_OK) == 0) return false;
+    state.on_disk.pop_front();
+  }
+  return state.segments_max > 0;
+}
+
+void write_header(char* base, uint64_t number) noexcept {
+  auto* header = reinterpret_cast<RkmSegmentHeader*>(base);
+  __builtin_memcpy(header->magic, RKM_SEGMENT_MAGIC, 8);
+  header->version = RKM_FORMAT_VERSION;
+  header->record_bytes = RKM_RECORD_BYTES;
+  header->segment_number = number;
+  header->sequence_first = number * RKM_RECORDS_PER_SEGMENT;
+}
+
+// Makes segment `number` ready. False if it cannot be reserved now; a segment that a writer declared lost
+// meanwhile is taken back, its file never appears as ready.
+bool prepare_segment(Keeper& state, uint64_t number) {
+  SegmentSlot& slot = spool.slots[number % kSlots];
+  uint64_t word = slot.word.load(std::memory_order_relaxed);
+  if (word == (number << 2 | kLost)) return true;
+  if (!within_budget(state)) return false;
+  const std::string path = segment_path(state, number);
+  char* base = map_reserved_file(path, RKM_SEGMENT_BYTES);
+  if (base == nullptr) return false;
+  write_header(base, number);
+  // The base before the word (release below): who sees READY sees the base. Until then nobody reads it, as the
+  // slot's previous segment is kSlots segments back.
+  slot.base.store(base, std::memory_order_relaxed);
+  while (word != (number << 2 | kLost)) {
+    if (slot.word.compare_exchange_weak(word, number << 2 | kReady, std::memory_order_acq_rel)) {
+      __atomic_store_n(&reinterpret_cast<RkmSegmentHeader*>(base)->ready, 1u, __ATOMIC_RELEASE);
+      state.mapped.push_back({number, base, 0});
+      state.on_disk.push_back(number);
+      segments_ready.fetch_add(1, std::memory_order_relaxed);
+      return true;
+    }
+  }
+  munmap(base, RKM_SEGMENT_BYTES);
+  unlink(path.c_str());
+  return true;
+}
+
+// Prepares what writers will need next: from the segment in use on. After lost ones it goes on with the next
+// whole segment, because a lost one stays lost.
+void prepare_segments(Keeper& state) {
+  const uint64_t in_use = __atomic_load_n(&spool.control->next_seq, __ATOMIC_RELAXED) / RKM_RECORDS_PER_SEGMENT;
+  if (state.next_number < in_use) state.next_number = in_use;
+  while (state.next_number <= in_use + kSegmentsAhead) {
+    if (!prepare_segment(state, state.next_number)) return;
+    ++state.next_number;
+  }
+}
+
+// Unmaps segments whose records all carry their marks: from then on no writer touches them. One read of each
+// record, resumed where it stopped.
+void unmap_committed(Keeper& state) {
+  const uint64_t next_seq = __atomic_load_n(&spool.control->next_seq, __ATOMIC_RELAXED);
+  while (!state.mapped.empty()) {
+    Mapped& oldest = state.mapped.front();
+    if ((oldest.number + 1) * RKM_RECORDS_PER_SEGMENT > next_seq) return;
+    const auto* records = reinterpret_cast<const RkmRecord*>(oldest.base + RKM_SEGMENT_HEADER_BYTES);
+    while (oldest.committed < RKM_RECORDS_PER_SEGMENT) {
+      if (__atomic_load_n(&records[oldest.committed].mark, __ATOMIC_ACQUIRE) == 0) return;
+      ++oldest.committed;
+    }
+    munmap(oldest.base, RKM_SEGMENT_BYTES);
+    state.mapped.pop_front();
+  }
+}
+
+void write_clock() noexcept {
+  timespec real;
+  const uint64_t before = monotonic_ns();
+  clock_gettime(CLOCK_REALTIME, &real);
+  RkmRecord record = {};
+  record.kind = RKM_KIND_CLOCK;
+  record.time_ns = before + (monotonic_ns() - before) / 2;
+  record.a = static_cast<uint64_t>(real.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(real.tv_nsec);
+  write_record(record);
+}
+
+// A "Name:   123 kB" line of /proc/meminfo, in bytes.
+uint64_t meminfo_bytes(const char* text, const char* name) noexcept {
+  const char* line = std::strstr(text, name);
+  return line == nullptr ? RKM_UNKNOWN : std::strtoull(line + std::strlen(name), nullptr, 10) * 1024;
+}
+
+size_t read_small_file(const char* path, char* buffer, size_t size) noexcept {
+  const int fd = ::open(path, O_RDONLY | O_CLOEXEC);
+  const ssize_t got = fd < 0 ? 0 : read(fd, buffer, size - 1);
+  if (fd >= 0) ::close(fd);
+  buffer[got > 0 ? got : 0] = '\0';
+  return got > 0 ? static_cast<size_t>(got) : 0;
+}
+
+// The host as seen from outside the allocator: the process's RSS, the machine's memory.
+void write_host_sample() noexcept {
+  char text[1024];
+  RkmRecord record = {};
+  record.kind = RKM_KIND_SAMPLE;
+  record.device_type = RKM_DEVICETYPE_CPU;
+  record.a = record.b = record.c = record.d = RKM_UNKNOWN;
+  unsigned long long size_pages = 0, resident_pages = 0;
+  if (read_small_file("/proc/self/statm", text, sizeof text) != 0 &&
+      std::sscanf(text, "%llu %llu", &size_pages, &resident_pages) == 2) {
+    record.a = resident_pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  }
+  if (read_small_file("/proc/meminfo", text, sizeof text) != 0) {
+    record.d = meminfo_bytes(text, "MemTotal:");
+    record.c = meminfo_bytes(text, "MemAvailable:");
+    if (record.c != RKM_UNKNOWN && record.d != RKM_UNKNOWN) record.b = record.d - record.c;
+    host_available_bytes.store(record.c, std::memory_order_relaxed);
+  }
+  write_record(record);
+}
+
+void write_samples() noexcept {
+  write_clock();
+  write_host_sample();
+  if (SampleHook hook = sample_hook.load(std::memory_order_acquire)) hook();
+}
+
+void* run_keeper(void*) {
+  Keeper& state = keeper();
+  uint64_t sampled_ns = 0;
+  uint64_t seen_seq = 0;
+  std::unique_lock lock(state.mutex);
+  while (!state.stop) {
+    lock.unlock();
+    prepare_segments(state);
+    unmap_committed(state);
+    const uint64_t now = monotonic_ns();
+    __atomic_store_n(&spool.control->heartbeat_ns, now, __ATOMIC_RELAXED);
+    if (now - sampled_ns >= kSampleIntervalNs) {
+      sampled_ns = now;
+      write_samples();
+    }
+    const uint64_t next_seq = __atomic_load_n(&spool.control->next_seq, __ATOMIC_RELAXED);
+    const bool busy = next_seq - seen_seq > kBusyRecords;
+    seen_seq = next_seq;
+    lock.lock();
+    if (!state.stop) state.wake.wait_for(lock, std::chrono::nanoseconds(busy ? kBusySleepNs : kCalmSleepNs));
+  }
+  return nullptr;
+}
+
+// Signals are the trainer's: a handler of the user's must never run on our thread.
+int start_keeper(Keeper& state) noexcept {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int failure = pthread_create(&state.thread, nullptr, run_keeper, nullptr);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (failure == 0) pthread_setname_np(state.thread, "rankmem-tap");
+  return -failure;
+}
+
+int create_strings(const std::string& path) noexcept {
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return -errno;
+  char header[RKM_STRINGS_HEADER_BYTES] = RKM_STRINGS_MAGIC;
+  const uint32_t version = RKM_FORMAT_VERSION;
+  std::memcpy(header + 8, &version, sizeof version);
+  if (pwrite(fd, header, sizeof header, 0) == static_cast<ssize_t>(sizeof header)) return fd;
+  const int failure = errno != 0 ? errno : ENOSPC;
+  ::close(fd);
+  return -failure;
+}
+
+// A forked child shares the mappings, and none of its threads but one lives: everything is off in it for good.
+// Blocks that the parent allocated are still freed right: the deleter asks enabled() first.
+void silence_forked_child() noexcept {
+  enabled_bits.store(0, std::memory_order_relaxed);
+  is_open.store(false, std::memory_order_relaxed);
+}
+
+RkmControl* create_control(const std::string& path) noexcept {
+  auto* control = reinterpret_cast<RkmControl*>(map_reserved_file(path, RKM_CONTROL_BYTES));
+  if (control == nullptr) return nullptr;
+  control->version = RKM_FORMAT_VERSION;
+  control->pid = static_cast<uint32_t>(getpid());
+  control->state = RKM_STATE_STARTING;
+  std::memcpy(control->magic, RKM_CONTROL_MAGIC, 8);
+  return control;
+}
+
+}  // namespace
+
+bool spool_is_open() noexcept { return is_open.load(std::memory_order_relaxed); }
+
+uint64_t segments_made() noexcept { return segments_ready.load(std::memory_order_relaxed); }
+
+void set_sample_hook(SampleHook hook) noexcept { sample_hook.store(hook, std::memory_order_release); }
+
+int open_spool(const char* folder, uint64_t budget_bytes) noexcept try {
+  Keeper& state = keeper();
+  if (spool.control != nullptr) return -EALREADY;  // one spool in a process's life: writers keep pointers into it
+  state.folder = folder;
+  state.segments_max = std::min(budget_bytes / RKM_SEGMENT_BYTES, kSlots / 2);
+  const int strings_fd = create_strings(state.folder + "/strings");
+  if (strings_fd < 0) return strings_fd;
+  RkmControl* control = create_control(state.folder + "/control");
+  if (control == nullptr) return -errno;
+  spool.control = control;
+  strings_use(strings_fd);
+  // The first segment here, so that nothing is lost before the native thread runs. If there is no room even
+  // for it, recording starts with a gap.
+  prepare_segment(state, 0);
+  is_open.store(true, std::memory_order_release);
+  write_clock();
+  const int failure = start_keeper(state);
+  if (failure != 0) {
+    is_open.store(false);
+    return failure;
+  }
+  pthread_atfork(nullptr, nullptr, silence_forked_child);
+  __atomic_store_n(&control->state, uint32_t{RKM_STATE_RUNNING}, __ATOMIC_RELEASE);
+  return 0;
+} catch (...) {
+  return -ENOMEM;
+}
+
+int close_spool() noexcept {
+  if (!is_open.exchange(false)) return 0;
+  enabled_bits.store(0);
+  Keeper& state = keeper();
+  {
+    std::lock_guard lock(state.mutex);
+    state.stop = true;
+  }
+  state.wake.notify_one();
+  pthread_join(state.thread, nullptr);
+  write_clock();
+  RkmRecord end = {};
+  end.kind = RKM_KIND_END;
+  end.a = __atomic_load_n(&spool.control->dropped, __ATOMIC_RELAXED);
+  write_record(end);
+  // After END. A writer that was past its enabled() check may still commit a record behind it.
+  __atomic_store_n(&spool.control->state, uint32_t{RKM_STATE_ENDED}, __ATOMIC_RELEASE);
+  return 0;
+}
+
+}  // namespace rankmem

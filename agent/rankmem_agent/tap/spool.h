@@ -1,0 +1,58 @@
+// The spool, writing side: segments in mmap'd files, the control page, the strings file, the native thread.
+//
+// Comes in: finished records from any thread. Goes out: the folder that rankmem_agent.spool.layout specifies.
+// It must never block a writer, never fault in one (SIGBUS) and never outgrow its budget: what finds no room
+// is counted and dropped.
+#pragma once
+
+#include "tap.h"
+
+namespace rankmem {
+
+// A segment's life as writers see it: word = (number << 2 | state) in the slot of its number. Slots are
+// reused, so a word that carries another number means: not ready.
+enum SegmentState : uint64_t { kEmpty = 0, kReady = 1, kLost = 2 };
+
+// Slots of the segment table. The budget is held below half of it, so that a slot comes round only when its
+// old segment is long gone: 4096 slots of 4 MiB are 16 GiB of log.
+constexpr uint64_t kSlots = 4096;
+
+struct SegmentSlot {
+  std::atomic<uint64_t> word{~uint64_t{0}};
+  std::atomic<char*> base{nullptr};
+};
+
+// All that writers need, in constant-initialised memory that is never given back: late frees from static
+// destructors must find it whole.
+struct Spool {
+  RkmControl* control = nullptr;
+  SegmentSlot slots[kSlots];
+};
+extern Spool spool;
+
+// Creates control, strings and the first segment in `folder`, writes the first CLOCK, starts the native
+// thread. Once a process. 0 or -errno.
+int open_spool(const char* folder, uint64_t budget_bytes) noexcept;
+// Stops the native thread and writes END; state ENDED. Mappings stay.
+int close_spool() noexcept;
+// Between open_spool and close_spool, and not in a forked child.
+bool spool_is_open() noexcept;
+
+// The interned copy of a text, kept as long as the process lives, and its id; {nullptr, 0, 0} if it could not be.
+struct Interned {
+  const char* text;
+  uint32_t size_bytes;
+  uint32_t id;
+};
+Interned intern_entry(std::string_view text, size_t bytes_max) noexcept;
+
+// Appends entries to the strings file; ids from 1 for each type, 0 if it could not be written.
+uint32_t intern_bounded(std::string_view text, size_t bytes_max) noexcept;
+uint32_t intern_frame(uint32_t file, uint32_t function, uint32_t line) noexcept;
+uint32_t intern_stack(const uint32_t* frames, uint32_t count) noexcept;
+void strings_use(int fd) noexcept;  // once, from open_spool
+
+// Segments made ready so far.
+uint64_t segments_made() noexcept;
+
+}  // namespace rankmem

@@ -1,0 +1,288 @@
+// Python stacks: gathered once at the end of a call that allocated, interned, named by an id.
+//
+// Through CPython's public C API alone (3.11 to 3.14), whose few functions are declared here and found with
+// dlsym: Python.h is absent on many machines. A frame is known by (code object, offset of its instruction);
+// file, function and line are looked up the first time it is seen. We keep a reference on each code object
+// seen, so an address never comes to mean another code.
+//
+// Locks: GIL, then `table().mutex`, then the strings' mutex; nothing of Python is called under the latter two,
+// since a reference count that falls to zero may run anything. No GIL is asked for after stop_stacks(): a thread
+// that asks for it in a finalising interpreter never comes back.
+
+#include <dlfcn.h>
+#include <time.h>
+
+#include <cerrno>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "calls.h"
+#include "spool.h"
+#include "stacks.h"
+
+namespace rankmem {
+
+namespace {
+
+struct PyObject;  // opaque: only pointers pass through here
+
+// Members carry the names of the functions, so that one macro finds them all.
+#define RKM_PYTHON_FUNCTIONS(F)                                           \
+  F(int, PyGILState_Ensure, (void))                                       \
+  F(void, PyGILState_Release, (int))                                      \
+  F(void*, PyGILState_GetThisThreadState, (void))                         \
+  F(PyObject*, PyEval_GetFrame, (void))                                   \
+  F(PyObject*, PyFrame_GetBack, (PyObject*))                              \
+  F(PyObject*, PyFrame_GetCode, (PyObject*))                              \
+  F(int, PyFrame_GetLasti, (PyObject*))                                   \
+  F(int, PyCode_Addr2Line, (PyObject*, int))                              \
+  F(PyObject*, PyObject_GetAttrString, (PyObject*, const char*))          \
+  F(const char*, PyUnicode_AsUTF8AndSize, (PyObject*, ptrdiff_t*))        \
+  F(void, Py_IncRef, (PyObject*))                                         \
+  F(void, Py_DecRef, (PyObject*))                                         \
+  F(PyObject*, PyErr_Occurred, (void))                                    \
+  F(void, PyErr_Clear, (void))                                            \
+  F(void, PyErr_Fetch, (PyObject**, PyObject**, PyObject**))              \
+  F(void, PyErr_Restore, (PyObject*, PyObject*, PyObject*))               \
+  F(int, PyGC_Disable, (void))                                            \
+  F(int, PyGC_Enable, (void))
+
+struct Python {
+#define RKM_MEMBER(result, name, parameters) result(*name) parameters = nullptr;
+  RKM_PYTHON_FUNCTIONS(RKM_MEMBER)
+#undef RKM_MEMBER
+  bool found = false;
+};
+constinit Python python;
+
+// Frames of a training's whole life, at most: a program that makes code without end would fill the memory.
+constexpr size_t kFramesKnownMax = 200'000;
+constexpr uint32_t kOwnFrame = ~0u;  // rankmem's: left out of stacks
+
+struct FrameKey {
+  PyObject* code;
+  int offset;  // of the instruction, in bytes
+  bool operator==(const FrameKey& other) const noexcept { return code == other.code && offset == other.offset; }
+};
+
+struct FrameKeyHash {
+  size_t operator()(const FrameKey& key) const noexcept;
+};
+
+// One multiplication to 128 bits, folded: two different stacks of 100,000 meet with probability 3e-10.
+inline uint64_t mix(uint64_t hash, uint64_t value) noexcept {
+  const unsigned __int128 product = static_cast<unsigned __int128>(hash ^ value) * 0x9E37'79B9'7F4A'7C15u;
+  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+}
+
+inline uint64_t hash_frame(uint64_t hash, const FrameKey& key) noexcept {
+  return mix(hash, reinterpret_cast<uintptr_t>(key.code) * 4 + static_cast<uint64_t>(key.offset));
+}
+
+size_t FrameKeyHash::operator()(const FrameKey& key) const noexcept { return hash_frame(0x51ED, key); }
+
+// What all threads know. Leaked on purpose, as everything that threads may use while the process ends.
+struct Table {
+  std::mutex mutex;
+  std::unordered_map<FrameKey, uint32_t, FrameKeyHash> frames;  // to frame id or kOwnFrame
+  std::unordered_map<uint64_t, uint32_t> frame_ids;             // by hash of (file, function, line)
+  std::unordered_map<uint64_t, uint32_t> stacks;                // by hash of frame keys
+  std::unordered_map<uint64_t, uint32_t> stack_ids;             // by hash of frame ids
+};
+Table& table() {
+  static auto* known = new Table;
+  return *known;
+}
+
+std::atomic<bool> stopped{false};
+std::atomic<int> gatherers{0};
+std::atomic<uint64_t> gathered{0};
+
+struct Walk {
+  FrameKey keys[RKM_STACK_FRAMES_MAX];
+  uint32_t count = 0;
+  uint64_t hash = 0x2545'F491'4F6C'DD1Du;
+};
+
+// Follows this thread's frames, nearest first. The code pointers stay good while we hold the thread: its frames
+// own them.
+void walk_frames(Walk& walk) noexcept {
+  PyObject* frame = python.PyEval_GetFrame();
+  if (frame != nullptr) python.Py_IncRef(frame);
+  while (frame != nullptr && walk.count < RKM_STACK_FRAMES_MAX) {
+    FrameKey& key = walk.keys[walk.count++];
+    key.code = python.PyFrame_GetCode(frame);
+    python.Py_DecRef(key.code);
+    key.offset = python.PyFrame_GetLasti(frame);
+    walk.hash = hash_frame(walk.hash, key);
+    PyObject* caller = python.PyFrame_GetBack(frame);
+    python.Py_DecRef(frame);
+    frame = caller;
+  }
+  if (frame != nullptr) python.Py_DecRef(frame);
+}
+
+// A text attribute of a code object, interned; sets `own` if it lies in rankmem's own package.
+uint32_t intern_attribute(PyObject* code, const char* attribute, bool* own) {
+  PyObject* value = python.PyObject_GetAttrString(code, attribute);
+  if (value == nullptr) {
+    python.PyErr_Clear();
+    return 0;
+  }
+  ptrdiff_t size = 0;
+  const char* text = python.PyUnicode_AsUTF8AndSize(value, &size);
+  uint32_t id = 0;
+  if (text != nullptr) {
+    const std::string_view view(text, static_cast<size_t>(size));
+    if (own != nullptr) *own = view.find("/rankmem_agent/") != std::string_view::npos;
+    id = intern(view);
+  } else {
+    python.PyErr_Clear();  // lone surrogates in a file name
+  }
+  python.Py_DecRef(value);
+  return id;
+}
+
+// The id of a frame seen for the first time; 0 if it could not be written.
+uint32_t learn_frame(const FrameKey& key) {
+  bool own = false;
+  const uint32_t file = intern_attribute(key.code, "co_filename", &own);
+  const uint32_t function = intern_attribute(key.code, "co_qualname", nullptr);
+  const int line = python.PyCode_Addr2Line(key.code, key.offset < 0 ? 0 : key.offset);
+  Table& known = table();
+  uint32_t id = kOwnFrame;
+  if (!own) {
+    const uint64_t hash = mix(mix(mix(1, file), function), static_cast<uint64_t>(line));
+    std::lock_guard lock(known.mutex);
+    uint32_t& frame_id = known.frame_ids[hash];
+    if (frame_id == 0) frame_id = intern_frame(file, function, line < 0 ? 0 : static_cast<uint32_t>(line));
+    id = frame_id;
+  }
+  if (id == 0) return 0;
+  python.Py_IncRef(key.code);  // for good: the key is its address
+  std::lock_guard lock(known.mutex);
+  known.frames.emplace(key, id);
+  return id;
+}
+
+uint32_t frame_id_of(const FrameKey& key) {
+  Table& known = table();
+  {
+    std::lock_guard lock(known.mutex);
+    auto found = known.frames.find(key);
+    if (found != known.frames.end()) return found->second;
+    if (known.frames.size() >= kFramesKnownMax) return 0;
+  }
+  return learn_frame(key);
+}
+
+// A stack seen for the first time by its keys. Two that differ only in instructions of one line are the same.
+uint32_t learn_stack(const Walk& walk) {
+  uint32_t ids[RKM_STACK_FRAMES_MAX];
+  uint32_t count = 0;
+  uint64_t hash = 1;
+  for (uint32_t index = 0; index < walk.count; ++index) {
+    const uint32_t id = frame_id_of(walk.keys[index]);
+    if (id == 0) return 0;
+    if (id == kOwnFrame) continue;
+    ids[count++] = id;
+    hash = mix(hash, id);
+  }
+  if (count == 0) return 0;
+  Table& known = table();
+  std::lock_guard lock(known.mutex);
+  uint32_t& stack_id = known.stack_ids[hash];
+  if (stack_id == 0) stack_id = intern_stack(ids, count);
+  if (stack_id != 0) known.stacks.emplace(walk.hash, stack_id);
+  return stack_id;
+}
+
+uint32_t stack_id_of(const Walk& walk, StackCacheEntry* cache) {
+  StackCacheEntry& entry = cache[walk.hash % kStacksCached];
+  if (entry.stack_id != 0 && entry.hash == walk.hash) return entry.stack_id;
+  uint32_t stack_id = 0;
+  {
+    std::lock_guard lock(table().mutex);
+    auto found = table().stacks.find(walk.hash);
+    if (found != table().stacks.end()) stack_id = found->second;
+  }
+  if (stack_id == 0) stack_id = learn_stack(walk);
+  if (stack_id != 0) entry = {walk.hash, stack_id};
+  return stack_id;
+}
+
+// The GIL and the thread's Python error state, given back as they were. CPython 3.11 may collect garbage when
+// a frame object is made: finalizers of the user's would run inside an operator, so collection waits.
+class PythonHeld {
+ public:
+  PythonHeld() noexcept : gil_(python.PyGILState_Ensure()), collecting_(python.PyGC_Disable()) {
+    if (python.PyErr_Occurred() != nullptr) {
+      raised_ = true;
+      python.PyErr_Fetch(&type_, &value_, &traceback_);
+    }
+  }
+  ~PythonHeld() {
+    if (raised_) python.PyErr_Restore(type_, value_, traceback_);
+    if (collecting_ != 0) python.PyGC_Enable();
+    python.PyGILState_Release(gil_);
+  }
+  PythonHeld(const PythonHeld&) = delete;
+  PythonHeld& operator=(const PythonHeld&) = delete;
+
+ private:
+  int gil_, collecting_;
+  bool raised_ = false;
+  PyObject *type_ = nullptr, *value_ = nullptr, *traceback_ = nullptr;
+};
+
+// Counts who is in Python on our behalf, so that stop_stacks() can wait for them.
+class Gathering {
+ public:
+  Gathering() noexcept {
+    gatherers.fetch_add(1);  // sequentially consistent with `stopped`: one of the two sides sees the other
+    thread_state.gathering = true;
+  }
+  ~Gathering() {
+    thread_state.gathering = false;
+    gatherers.fetch_sub(1);
+  }
+  Gathering(const Gathering&) = delete;
+  Gathering& operator=(const Gathering&) = delete;
+};
+
+}  // namespace
+
+int find_python() noexcept {
+#define RKM_FIND(result, name, parameters) \
+  python.name = reinterpret_cast<result(*) parameters>(dlsym(RTLD_DEFAULT, #name)); \
+  if (python.name == nullptr) return -ENOSYS;
+  RKM_PYTHON_FUNCTIONS(RKM_FIND)
+#undef RKM_FIND
+  python.found = true;
+  return 0;
+}
+
+bool python_found() noexcept { return python.found; }
+
+uint32_t gather_stack(StackCacheEntry* cache) {
+  if (!python.found || python.PyGILState_GetThisThreadState() == nullptr) return 0;
+  Gathering counted;
+  if (stopped.load()) return 0;
+  gathered.fetch_add(1, std::memory_order_relaxed);
+  PythonHeld held;
+  Walk walk;
+  walk_frames(walk);
+  return walk.count == 0 ? 0 : stack_id_of(walk, cache);
+}
+
+void stop_stacks() noexcept {
+  stopped.store(true);
+  // Called without the GIL (ctypes gives it up), so those who wait for it come through.
+  const timespec pause = {0, 100'000};
+  for (int tries = 0; tries < 10'000 && gatherers.load() != 0; ++tries) nanosleep(&pause, nullptr);
+}
+
+uint64_t stacks_gathered() noexcept { return gathered.load(std::memory_order_relaxed); }
+
+}  // namespace rankmem

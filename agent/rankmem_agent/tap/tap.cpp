@@ -1,0 +1,111 @@
+// The tap's C interface, as docs/internals.md lists it; loaded through ctypes by tap/library.py.
+//
+// All return 0 or -errno unless said, none raises. In a forked child, before rkm_open and after rkm_close they
+// do nothing.
+
+#include <cerrno>
+#include <iterator>
+
+#include "calls.h"
+#include "spool.h"
+#include "stacks.h"
+
+using namespace rankmem;
+
+#define RKM_EXPORT extern "C" __attribute__((visibility("default")))
+
+// rkm_stat's figures; tap/library.py names them.
+enum Stat : uint32_t {
+  kNextSeq = 0,
+  kDropped = 1,
+  kStringsDropped = 2,
+  kStacksKnown = 3,
+  kCallsBegun = 4,
+  kStacksGathered = 5,
+  kPythonFound = 6,
+  kHasCuda = 7,
+  kSegmentsReady = 8,
+  kSpoolOpen = 9,
+};
+
+RKM_EXPORT int rkm_open(const char* folder, uint64_t budget_bytes, uint32_t flags) {
+  (void)flags;  // none yet
+  return folder == nullptr ? -EINVAL : open_spool(folder, budget_bytes);
+}
+
+RKM_EXPORT int rkm_attach_cpu() { return attach_cpu(); }
+
+RKM_EXPORT int rkm_attach_calls() { return attach_calls(); }
+
+#ifndef RKM_WITH_CUDA
+RKM_EXPORT int rkm_attach_cuda() { return -ENOSYS; }
+#endif
+
+RKM_EXPORT void rkm_enable(uint32_t what, int on) {
+  if (!spool_is_open()) return;
+  if (on != 0) {
+    enabled_bits.fetch_or(what);
+  } else {
+    enabled_bits.fetch_and(~what);
+  }
+}
+
+RKM_EXPORT uint32_t rkm_intern(const char* utf8, uint64_t length) {
+  // JSON of NOTE and DEVICE records comes this way too, so the bound is theirs.
+  return utf8 == nullptr ? 0 : intern_bounded({utf8, length}, RKM_NOTE_BYTES_MAX);
+}
+
+RKM_EXPORT void rkm_record(uint8_t kind, uint8_t action, uint8_t device_type, uint8_t device_index, uint64_t a,
+                           uint64_t b, uint64_t c, uint64_t d, uint32_t e) {
+  if (!spool_is_open()) return;
+  RkmRecord record = {};
+  record.kind = kind;
+  record.action = action;
+  record.device_type = device_type;
+  record.device_index = device_index;
+  record.a = a;
+  record.b = b;
+  record.c = c;
+  record.d = d;
+  record.e = e;
+  record.thread = current_thread_id();
+  write_record(record);
+}
+
+RKM_EXPORT void rkm_set_module(uint32_t module_string_id) { thread_state.module = module_string_id; }
+
+RKM_EXPORT void rkm_set_phase(uint8_t now) { phase.store(now, std::memory_order_relaxed); }
+
+RKM_EXPORT void rkm_set_step(uint64_t now) { step.store(now, std::memory_order_relaxed); }
+
+RKM_EXPORT void rkm_stop_stacks() { stop_stacks(); }
+
+RKM_EXPORT int rkm_close() { return close_spool(); }
+
+RKM_EXPORT uint64_t rkm_stat(uint32_t which) {
+  const RkmControl* control = spool.control;
+  switch (which) {
+    case kNextSeq: return control == nullptr ? 0 : __atomic_load_n(&control->next_seq, __ATOMIC_RELAXED);
+    case kDropped: return control == nullptr ? 0 : __atomic_load_n(&control->dropped, __ATOMIC_RELAXED);
+    case kStringsDropped: return control == nullptr ? 0 : __atomic_load_n(&control->strings_dropped, __ATOMIC_RELAXED);
+    case kStacksKnown: return control == nullptr ? 0 : __atomic_load_n(&control->stacks, __ATOMIC_RELAXED);
+    case kCallsBegun: return calls_begun();
+    case kStacksGathered: return stacks_gathered();
+    case kPythonFound: return python_found() ? 1 : 0;
+#ifdef RKM_WITH_CUDA
+    case kHasCuda: return 1;
+#endif
+    case kSegmentsReady: return segments_made();
+    case kSpoolOpen: return spool_is_open() ? 1 : 0;
+    default: return 0;
+  }
+}
+
+// The index-th field of the layout as this compiler laid it out, for the test that holds both sides together;
+// -ENOENT past the last.
+RKM_EXPORT int rkm_layout(uint32_t index, const char** name, uint64_t* offset) {
+  if (index >= std::size(RKM_OFFSETS)) return -ENOENT;
+  *name = RKM_OFFSETS[index].name;
+  *offset = RKM_OFFSETS[index].offset;
+  return 0;
+}

@@ -1,0 +1,18 @@
+// The tap as one translation unit: see tap.h for why. The order is that of use.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "records.cpp"
+#include "strings.cpp"
+#include "spool.cpp"
+#include "stacks.cpp"
+#include "calls.cpp"
+#include "tap_cpu.cpp"
+#ifdef RKM_WITH_CUDA
+#include "tap_cuda.cpp"
+#endif
+#include "tap.cpp"
