@@ -31,7 +31,7 @@ _CUDA_VERSION: Final = re.compile(r"^cuda\b[^=]*=\s*'(\d+)\.", re.MULTILINE)
 
 
 def find(torch_dir: Path | None = None, environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
-    """Include folders for compiling against ``c10/cuda``, first searched first; torch's own is not among them.
+    """Include folders for compiling against ``c10/cuda``, in order of search; torch's own is not among them.
 
     Args:
         torch_dir: folder of the package torch; default: the one that Python would import.

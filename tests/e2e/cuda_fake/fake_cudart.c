@@ -1,0 +1,122 @@
+/* A CUDA runtime without a GPU, enough for PyTorch's real caching allocator (libc10_cuda.so) to run on it.
+ *
+ * Two devices of FAKE_DEVICE_BYTES; addresses are handed out and never touched. Events are "not ready" until
+ * fake_set_ready(1), so that blocks used on another stream stay awaiting their free. Everything else succeeds.
+ * Built as libcudart.so.12 or .13 with a version script of that name (the wheels ask for versioned symbols).
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define FAKE_DEVICE_BYTES (2ull << 30)
+#define GRANULARITY (2ull << 20)
+#define ALLOCATIONS_MAX 65536
+enum { SUCCESS = 0, MEMORY_ALLOCATION = 2, NOT_SUPPORTED = 801, NOT_READY = 600 };
+
+static _Thread_local int current_device;
+static atomic_int ready;
+static atomic_ullong next_handle = 0x1000;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t next_address = 0x7f0000000000ull;
+static uint64_t used_bytes[2];
+static struct { uint64_t address, bytes; int device; } held[ALLOCATIONS_MAX];
+static int held_count;
+
+EXPORT void fake_set_ready(int value) { atomic_store(&ready, value); }
+
+EXPORT int cudaGetDeviceCount(int* count) { *count = 2; return SUCCESS; }
+EXPORT int cudaGetDevice(int* device) { *device = current_device; return SUCCESS; }
+EXPORT int cudaSetDevice(int device) { current_device = device; return SUCCESS; }
+
+EXPORT int cudaMalloc(void** out, size_t bytes) {
+  int result = MEMORY_ALLOCATION;
+  pthread_mutex_lock(&lock);
+  if (held_count < ALLOCATIONS_MAX && used_bytes[current_device] + bytes <= FAKE_DEVICE_BYTES) {
+    held[held_count].address = next_address;
+    held[held_count].bytes = bytes;
+    held[held_count++].device = current_device;
+    used_bytes[current_device] += bytes;
+    *out = (void*)next_address;
+    next_address += (bytes + GRANULARITY) / GRANULARITY * GRANULARITY;
+    result = SUCCESS;
+  }
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+
+EXPORT int cudaFree(void* pointer) {
+  pthread_mutex_lock(&lock);
+  for (int at = 0; at < held_count; ++at) {
+    if (held[at].address == (uint64_t)pointer) {
+      used_bytes[held[at].device] -= held[at].bytes;
+      held[at] = held[--held_count];
+      break;
+    }
+  }
+  pthread_mutex_unlock(&lock);
+  return SUCCESS;
+}
+
+EXPORT int cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+  *free_bytes = FAKE_DEVICE_BYTES - used_bytes[current_device];
+  *total_bytes = FAKE_DEVICE_BYTES;
+  return SUCCESS;
+}
+
+static int make_handle(void** out) {
+  *out = (void*)(uintptr_t)atomic_fetch_add(&next_handle, 0x10);
+  return SUCCESS;
+}
+EXPORT int cudaEventCreateWithFlags(void** event, unsigned flags) { (void)flags; return make_handle(event); }
+EXPORT int cudaStreamCreateWithPriority(void** stream, unsigned flags, int priority) {
+  (void)flags; (void)priority; return make_handle(stream);
+}
+EXPORT int cudaEventQuery(void* event) { (void)event; return atomic_load(&ready) ? SUCCESS : NOT_READY; }
+EXPORT int cudaDeviceGetStreamPriorityRange(int* least, int* greatest) { *least = 0; *greatest = -1; return SUCCESS; }
+EXPORT int cudaStreamIsCapturing(void* stream, int* status) { (void)stream; *status = 0; return SUCCESS; }
+EXPORT int cudaStreamGetCaptureInfo(void* stream, int* status) { (void)stream; *status = 0; return SUCCESS; }
+EXPORT int cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
+                                            unsigned long long flags, int* status) {
+  (void)name; (void)version; (void)flags;
+  *function = NULL;
+  if (status != NULL) *status = 1;
+  return NOT_SUPPORTED;
+}
+EXPORT int cudaDriverGetVersion(int* version) { *version = 13000; return SUCCESS; }
+EXPORT const char* cudaGetErrorString(int error) { return error == SUCCESS ? "no error" : "fake error"; }
+EXPORT const char* cudaGetErrorName(int error) { return error == SUCCESS ? "cudaSuccess" : "cudaFake"; }
+
+#define SUCCEEDS(name) EXPORT int name(void) { return SUCCESS; }
+SUCCEEDS(cudaGetLastError)
+SUCCEEDS(cudaDeviceCanAccessPeer)
+SUCCEEDS(cudaDeviceEnablePeerAccess)
+SUCCEEDS(cudaDeviceGetDefaultMemPool)
+SUCCEEDS(cudaDeviceGetGraphMemAttribute)
+SUCCEEDS(cudaDeviceSetGraphMemAttribute)
+SUCCEEDS(cudaDeviceSynchronize)
+SUCCEEDS(cudaEventDestroy)
+SUCCEEDS(cudaEventElapsedTime)
+SUCCEEDS(cudaEventRecord)
+SUCCEEDS(cudaEventSynchronize)
+SUCCEEDS(cudaFreeAsync)
+SUCCEEDS(cudaGetDeviceProperties)
+SUCCEEDS(cudaGetDeviceProperties_v2)
+SUCCEEDS(cudaGraphNodeGetDependencies)
+SUCCEEDS(cudaIpcCloseMemHandle)
+SUCCEEDS(cudaIpcGetMemHandle)
+SUCCEEDS(cudaIpcOpenMemHandle)
+SUCCEEDS(cudaMallocAsync)
+SUCCEEDS(cudaMemPoolGetAttribute)
+SUCCEEDS(cudaMemPoolSetAccess)
+SUCCEEDS(cudaMemPoolSetAttribute)
+SUCCEEDS(cudaMemPoolTrimTo)
+SUCCEEDS(cudaMemcpy)
+SUCCEEDS(cudaMemcpyAsync)
+SUCCEEDS(cudaMemcpyPeerAsync)
+SUCCEEDS(cudaStreamQuery)
+SUCCEEDS(cudaStreamSynchronize)
+SUCCEEDS(cudaStreamWaitEvent)
+SUCCEEDS(cudaThreadExchangeStreamCaptureMode)

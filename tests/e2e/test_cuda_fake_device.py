@@ -1,0 +1,240 @@
+"""The CUDA side of the tap against PyTorch's real caching allocator, on a fake CUDA runtime: no GPU needed.
+
+Needs the libraries and headers of a CUDA build of torch: the installed one, or the folders of unpacked wheels
+(``.../torch``) in RANKMEM_TEST_CUDA_TORCH, separated by ``:``. The oracle is the allocator's own history,
+snapshot and statistics, taken in the same process while two threads allocate, free and run out of memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections import defaultdict
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankmem_agent.spool import layout
+from rankmem_agent.spool.layout import Action, Kind
+from rankmem_agent.tap import cuda_headers
+from rankmem_protos.errors import RankmemError
+
+FAKE = Path(__file__).parent / "cuda_fake"
+TAP = Path(cuda_headers.__file__).parent
+
+
+def torch_dirs() -> list[Path]:
+    """The folders of CUDA builds of torch at hand."""
+    named = [Path(entry) for entry in os.environ.get("RANKMEM_TEST_CUDA_TORCH", "").split(":") if entry]
+    spec = find_spec("torch")
+    installed = [Path(entry) for entry in (spec.submodule_search_locations or ())] if spec else []
+    return [folder for folder in (*named, *installed) if (folder / "lib" / "libc10_cuda.so").exists()]
+
+
+TORCH_ACTIONS = (
+    Action.ALLOC,
+    Action.FREE_REQUESTED,
+    Action.FREE_COMPLETED,
+    Action.SEGMENT_ALLOC,
+    Action.SEGMENT_FREE,
+    Action.SEGMENT_MAP,
+    Action.SEGMENT_UNMAP,
+    Action.SNAPSHOT,
+    Action.OOM,
+)
+"""TraceEntry::Action by number, as its header has them: another order than ours."""
+
+DIRS = torch_dirs()
+WHY = "needs a CUDA build of torch (installed, or unpacked and named in RANKMEM_TEST_CUDA_TORCH) and g++"
+pytestmark = pytest.mark.skipif(not DIRS or shutil.which("g++") is None, reason=WHY)
+
+
+def version_of(folder: Path) -> str:
+    match = re.search(r"__version__ = '([^']*)'", (folder / "version.py").read_text())
+    return match.group(1) if match else folder.parent.name
+
+
+def run(command: Sequence[str | Path]) -> None:
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.fixture(scope="module", params=DIRS, ids=version_of)
+def harness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The harness, built against one torch; the fake runtime beside it."""
+    torch_dir: Path = request.param
+    out = tmp_path_factory.mktemp("cuda_fake")
+    soname = re.search(rb"libcudart\.so\.\d+", (torch_dir / "lib" / "libc10_cuda.so").read_bytes())
+    assert soname is not None
+    runtime = out / soname.group().decode()
+    (out / "map").write_text(f"{runtime.name} {{ global: *; }};\n")
+    (out / "spool_layout.h").write_text(layout.c_header())
+    # Wheels of torch 2.6 are built with the old ABI of std::string.
+    script = f"-Wl,-soname,{runtime.name},--version-script={out / 'map'}"
+    quiet = "-Wno-builtin-declaration-mismatch"
+    run(["gcc", "-O1", "-shared", "-fPIC", quiet, "-o", runtime, FAKE / "fake_cudart.c", script, "-lpthread"])
+    try:
+        includes = cuda_headers.find(torch_dir)
+    except RankmemError as error:
+        pytest.skip(str(error))
+    old_abi = b"_ZN3c105ErrorC1ENS_14SourceLocationESs" in (torch_dir / "lib" / "libc10.so").read_bytes()
+    run(
+        ["g++", "-std=c++20", "-O2", f"-D_GLIBCXX_USE_CXX11_ABI={int(not old_abi)}", "-o", out / "harness"]
+        + [
+            FAKE / "harness.cpp",
+            TAP / "tap_cuda.cpp",
+            f"-I{out}",
+            f"-I{TAP}",
+            f"-isystem{torch_dir / 'include'}",
+        ]
+        + [f"-isystem{folder}" for folder in includes]
+        + [
+            f"-L{torch_dir / 'lib'}",
+            f"-L{out}",
+            "-lc10_cuda",
+            "-lc10",
+            f"-l:{runtime.name}",
+            "-ldl",
+            "-lpthread",
+        ]
+        + [f"-Wl,-rpath,{torch_dir / 'lib'}:{out}", "-Wl,--allow-shlib-undefined"]
+    )
+    return out / "harness"
+
+
+class Seen:
+    """What a run of the harness printed, by device."""
+
+    def __init__(self, harness: Path, *arguments: str, **environ: str) -> None:
+        command = [str(harness), *arguments]
+        done = subprocess.run(
+            command, env={**os.environ, **environ}, capture_output=True, text=True, timeout=100, check=False
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        self.records: list[list[int]] = [line["r"] for line in lines if "r" in line]
+        self.texts: list[dict[str, Any]] = [line["text"] for line in lines if "text" in line]
+        self.traces: dict[int, list[tuple[int, ...]]] = defaultdict(list)
+        self.blocks: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
+        self.segments: dict[int, int] = defaultdict(int)
+        for line in lines:
+            if "t" in line:
+                self.traces[line["t"][0]].append((TORCH_ACTIONS[line["t"][1]], *line["t"][2:]))
+            if "s" in line and line["s"][4] > 0:
+                self.blocks[line["s"][0]][line["s"][1]] = (line["s"][3], line["s"][4])
+            if "g" in line:
+                self.segments[line["g"][0]] += line["g"][2]
+        self.stats = {line["f"][0]: line["f"][1:] for line in lines if "f" in line}
+        self.end = next((line for line in lines if "attached" in line), {})
+
+    def of(self, kind: Kind, device: int) -> list[list[int]]:
+        return [record for record in self.records if record[1] == kind and record[3] == device]
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3])
+def seen(request: pytest.FixtureRequest, harness: Path) -> Seen:
+    return Seen(harness, "check", str(request.param))
+
+
+def split_trace(trace: list[tuple[int, ...]]) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """The allocator's own history before and after the snapshot that the tap took at attaching."""
+    at = next(number for number, entry in enumerate(trace) if entry[0] == Action.SNAPSHOT)
+    after = trace[at + 1 :]
+    while after and after[-1][0] == Action.SNAPSHOT:  # the harness' own last snapshot
+        after.pop()
+    return trace[:at], after
+
+
+def replay(entries: list[tuple[int, ...]], live: dict[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
+    """Blocks alive after the entries: address to (requested bytes, 2 allocated or 1 awaiting its free)."""
+    live = dict(live)
+    for action, address, size, *_ in entries:
+        if action == Action.ALLOC:
+            live[address] = (size, 2)
+        elif action == Action.FREE_REQUESTED:
+            live[address] = (live[address][0], 1)
+        elif action == Action.FREE_COMPLETED:
+            del live[address]
+    return live
+
+
+def baseline(seen: Seen, device: int) -> dict[int, tuple[int, int]]:
+    return replay([(r[2], r[4], r[5]) for r in seen.of(Kind.PREEXISTING, device)], {})
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_the_tap_sees_each_event_of_the_allocators_own_history_in_order(seen: Seen, device: int) -> None:
+    _, expected = split_trace(seen.traces[device])
+    with_pool = any(entry[4] for entry in seen.traces[0])  # torch 2.6 knows no pool
+    events = []
+    for _, _, action, _, address, size, stream, pool, _ in seen.of(Kind.EVENT, device):
+        oom = action == Action.OOM  # there the allocator has the free bytes in the place of the address
+        events.append((action, pool if oom else address, size, stream, 0 if oom or not with_pool else pool))
+    while events and events[-1][0] == Action.SNAPSHOT:
+        events.pop()
+    assert len(expected) > 1000
+    assert events == [(*entry[:4], 0 if entry[0] == Action.OOM else entry[4]) for entry in expected]
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_blocks_older_than_the_recording_are_those_of_the_instant_it_starts(seen: Seen, device: int) -> None:
+    before, _ = split_trace(seen.traces[device])
+    assert baseline(seen, device) == replay(before, {})
+    records = [r for r in seen.records if r[1] in (Kind.EVENT, Kind.PREEXISTING) and r[3] == device]
+    kinds = [record[1] for record in records]
+    assert kinds == sorted(kinds, reverse=True), "PREEXISTING records come before the first event"
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_replaying_the_log_gives_the_blocks_segments_and_counters_of_the_allocator(
+    seen: Seen, device: int
+) -> None:
+    log = [(r[2], r[4], r[5]) for k in (Kind.PREEXISTING, Kind.EVENT) for r in seen.of(k, device)]
+    live = replay(log, {})
+    assert live == seen.blocks[device]
+    sign = {Action.SEGMENT_ALLOC: 1, Action.SEGMENT_MAP: 1, Action.SEGMENT_FREE: -1, Action.SEGMENT_UNMAP: -1}
+    reserved = sum(sign.get(Action(action), 0) * size for action, _, size in log)
+    allocated, active, held, requested, peak_allocated, peak_reserved = seen.stats[device]
+    assert (sum(size for size, _ in live.values()), reserved, reserved) == (
+        requested,
+        held,
+        seen.segments[device],
+    )
+    assert seen.of(Kind.COUNTERS, device)[-1][4:8] == [allocated, active, held, requested]
+    peaks = seen.of(Kind.PEAKS, device)[-1]
+    assert (peaks[4], peaks[6]) == (peak_allocated, peak_reserved)
+
+
+def test_ooms_pools_and_facts_are_there(seen: Seen) -> None:
+    assert seen.end["attached"] == [0, -errno.EALREADY]
+    ooms = [record for record in seen.records if record[1] == Kind.EVENT and record[2] == Action.OOM]
+    assert ooms
+    assert all(record[4] == 0 and 0 <= record[7] <= 2 << 30 and record[5] >= 3 << 30 for record in ooms)
+    if any(entry[4] for entry in seen.traces[0]):
+        assert sum(r[7] == 7 and r[2] == Action.ALLOC for r in seen.of(Kind.EVENT, 0)) >= 50
+    assert len(seen.texts) == 2
+    facts = {"name", "uuid", "total_bytes", "allocator", "settings", "source"}
+    assert all(facts == set(text) and text["source"] == "tap" for text in seen.texts)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "allocator"),
+    [
+        ("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync", "cudaMallocAsync"),
+        ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", "native"),
+    ],
+)
+def test_an_allocator_without_events_gives_samples_only_and_says_so(
+    harness: Path, variable: str, value: str, allocator: str
+) -> None:
+    seen = Seen(harness, "backend", **{variable: value})
+    assert seen.end["attached"] == [-errno.EINVAL, -errno.EOPNOTSUPP]
+    assert [(t["source"], t["allocator"]) for t in seen.texts] == [("samples", allocator)]
+    assert "samples only" in seen.texts[0]["settings"]
