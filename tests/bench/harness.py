@@ -27,6 +27,9 @@ from typing import Final
 PACKAGES: Final = ("torch", "duckdb", "grpcio", "pyarrow", "numpy")
 """Whose versions change the numbers."""
 
+SHARED_BYTES_MIN: Final = 4 * 2**30
+"""What the largest benchmark puts into spools at once."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -36,6 +39,8 @@ class Options:
     """Small sizes: minutes become seconds, and the figures rougher."""
     folder: Path
     """An empty folder on disk, deleted afterwards."""
+    memory_folder: Path
+    """The same in shared memory where it has room: there spools lie by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,8 +156,8 @@ def main(name: str, title: str, measure: Measure) -> None:
         "versions": versions(),
         "command": command,
     }
-    with scratch_folder() as folder:
-        figures = measure(Options(quick=arguments.quick, folder=folder))
+    with scratch_folder() as folder, scratch_folder(_memory()) as memory_folder:
+        figures = measure(Options(quick=arguments.quick, folder=folder, memory_folder=memory_folder))
     print(render(head, figures), flush=True)
     if arguments.json is not None:
         rows = [{**asdict(figure), "verdict": figure.verdict()} for figure in figures]
@@ -160,9 +165,9 @@ def main(name: str, title: str, measure: Measure) -> None:
 
 
 @contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """A folder on disk (``$TMPDIR``), gone afterwards whatever happens."""
-    folder = Path(tempfile.mkdtemp(prefix="rankmem-bench-"))
+def scratch_folder(parent: Path | None = None) -> Iterator[Path]:
+    """A new folder there (default ``$TMPDIR``), gone afterwards whatever happens."""
+    folder = Path(tempfile.mkdtemp(prefix="rankmem-bench-", dir=parent))
     try:
         yield folder
     finally:
@@ -181,6 +186,12 @@ def render(head: Mapping[str, str], figures: Sequence[Figure]) -> str:
     ]
     lines += [_row(figure) for figure in figures]
     return "\n".join([*lines, ""])
+
+
+def _memory() -> Path | None:
+    """Shared memory, if some GiB are free in it; else None, the disk."""
+    shared = Path("/dev/shm")
+    return shared if shared.is_dir() and shutil.disk_usage(shared).free > SHARED_BYTES_MIN else None
 
 
 def _row(figure: Figure) -> str:

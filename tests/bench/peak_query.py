@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Final
 
 import duckdb
-
 from harness import Figure, Options, alternate, main, of_samples, say
+from synthetic_database import DRIFTING, RANKS, SESSION, STEADY, Shape, fill
+
 from rankmem_aggregator import schema
 from rankmem_aggregator.sql import install_views, query_text
-from synthetic_database import DRIFTING, RANKS, SESSION, STEADY, Shape, fill
 
 EVENTS: Final = 100_000_000
 QUICK_EVENTS: Final = 5_000_000

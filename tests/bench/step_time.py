@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Final
 
 import duckdb
-
 from harness import Figure, Options, alternate, main, of_ratio, of_samples, say
 from processes import (
     Aggregator,
@@ -30,6 +29,8 @@ from processes import (
     train,
     wait_until_quiet,
 )
+
+from rankmem_aggregator import connect
 
 AGENT: Final = ("-m", "rankmem_agent")
 SWITCH_STEPS: Final = 10  # long enough that the first step after a turn weighs little
@@ -91,7 +92,7 @@ class Run:
 
     def recorded(self, before: Sequence[str] = ()) -> list[float]:
         """Step times in seconds, recorded; returns when all is stored, so that nothing runs on."""
-        spools = Path(tempfile.mkdtemp(dir=self.options.folder))
+        spools = Path(tempfile.mkdtemp(dir=self.options.memory_folder))
         env = recording_environment(self.server.address, spools)
         result = train([*before, *AGENT], self.arguments(), self.options.folder, env)
         wait_until_quiet(spools)
@@ -100,25 +101,37 @@ class Run:
 
 def switched(run: Run) -> list[Figure]:
     """On and off in one process, in blocks of some steps; the first step of a block is left out."""
-    spools = Path(tempfile.mkdtemp(dir=run.options.folder))
+    spools = Path(tempfile.mkdtemp(dir=run.options.memory_folder))
     env = recording_environment(run.server.address, spools)
     arguments = [*run.arguments(times=1 if run.options.quick else 4), "--switch", str(SWITCH_STEPS)]
     result = train(AGENT, arguments, run.options.folder, env)
     wait_until_quiet(spools)
-    steps = list(zip(result["steps_s"], result["on"], strict=True))
-    kept = [step for number, step in enumerate(steps) if number % SWITCH_STEPS]
+    on, off = _split(result["steps_s"], result["on"])
+    events = result["records_a_step"] * _events_a_record(run.server)
+    added_ns = 1e9 * (statistics.median(on) - statistics.median(off)) / events
+    name = run.size.name
+    return [
+        of_samples(f"{name}: step, recording off", _ms(off), "ms", note=f"{events:,.0f} events a step"),
+        of_ratio(f"{name}: step, recording on / off, in one process", on, off, at_most=run.size.budget),
+        Figure(what=f"{name}: an event, with its calls and stacks", value=added_ns, unit="ns", at_most=500),
+    ]
+
+
+def _split(steps_s: Sequence[float], flags: Sequence[bool]) -> tuple[list[float], list[float]]:
+    """Steps with recording on and off, as many of each; the first of each block is left out."""
+    kept = [pair for number, pair in enumerate(zip(steps_s, flags, strict=True)) if number % SWITCH_STEPS]
     on = [seconds for seconds, flag in kept if flag]
     off = [seconds for seconds, flag in kept if not flag]
-    whole = min(len(on), len(off))
-    return [
-        of_samples(f"{run.size.name}: step, recording off", [1e3 * s for s in off], "ms"),
-        of_ratio(
-            f"{run.size.name}: step, recording on / off, in one process",
-            on[:whole],
-            off[:whole],
-            at_most=run.size.budget,
-        ),
-    ]
+    return on[: len(off)], off[: len(on)]
+
+
+def _events_a_record(server: Aggregator) -> float:
+    """Share of the spool's records that are events; the others are calls, steps, clocks."""
+    with connect(server.address) as queries:
+        row = queries.sql("SELECT count(*) AS events, max(seq) + 1 AS records FROM memory_event").to_pylist()[
+            0
+        ]
+    return float(row["events"]) / float(row["records"])
 
 
 def processes(run: Run) -> list[Figure]:

@@ -86,7 +86,7 @@ def main() -> None:
         step()
     with _profiler(arguments.profile_folder) as end_of_step:
         result = _timed(step, end_of_step, arguments.steps, arguments.switch)
-    result["vm_bytes"] = _resident_bytes_besides_spool()
+    result["resident_bytes"] = _resident_bytes_besides_spool()
     if int(os.environ.get("RANK", "0")) == 0:
         arguments.out.write_text(json.dumps(result))
     if distributed:
@@ -138,20 +138,22 @@ def _timed(
     step: Callable[[], float], end_of_step: Callable[[], None], steps: int, switch: int
 ) -> dict[str, object]:
     """Times of ``steps`` steps; with ``switch``, the recording is turned over after every so many."""
-    enable = _loaded_tap_enable() if switch else None
+    tap = _loaded_tap() if switch else None
+    records = 0
     times: list[float] = []
     flags: list[bool] = []
-    began = time.perf_counter()
     for number in range(steps):
-        on = enable is None or _is_on(number // switch)
-        if enable is not None and number % switch == 0:
-            enable(on)
+        on = tap is None or _is_on(number // switch)
+        if tap is not None and number % switch == 0:
+            tap.rkm_enable(TAP_ALL, int(on))
+        records_before = tap.rkm_stat(0) if tap is not None else 0
         before = time.perf_counter()
         step()
         end_of_step()
         times.append(time.perf_counter() - before)
+        records += on and tap is not None and tap.rkm_stat(0) - records_before
         flags.append(on)
-    return {"steps_s": times, "on": flags, "total_s": time.perf_counter() - began}
+    return {"steps_s": times, "on": flags, "records_a_step": records / max(1, sum(flags))}
 
 
 def _is_on(block: int) -> bool:
@@ -180,15 +182,13 @@ def _profiler(folder: Path | None) -> Iterator[Callable[[], None]]:
         yield profile.step
 
 
-def _loaded_tap_enable() -> Callable[[bool], None]:
-    """``rkm_enable`` of the tap that is in this process already, all its bits at once."""
-    maps = Path("/proc/self/maps").read_text().split()
-    for path in {word for word in maps if word.endswith(".so")}:
-        library = (
-            ctypes.CDLL(path) if "rkm" in path or "rankmem" in path or "tap" in Path(path).name else None
-        )
-        if library is not None and hasattr(library, "rkm_enable"):
-            return lambda on: library.rkm_enable(TAP_ALL, int(on))
+def _loaded_tap() -> ctypes.CDLL:
+    """The tap that is in this process already, by its C interface."""
+    words = Path("/proc/self/maps").read_text().split()
+    for path in {word for word in words if Path(word).name.startswith("tap-")}:
+        tap = ctypes.CDLL(path)
+        tap.rkm_stat.restype = ctypes.c_uint64
+        return tap
     raise SystemExit("Error: no tap is loaded in this process\nTry: start it with python -m rankmem_agent")
 
 
