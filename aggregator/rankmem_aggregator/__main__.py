@@ -1,0 +1,54 @@
+"""`python -m rankmem_aggregator`: an aggregator without the command line's extras.
+
+Stage: wiring. Options come from the environment (see ``config``). The first SIGTERM or SIGINT drains, the
+second stops at once. Prints nothing but errors; logs go to stderr.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from types import FrameType
+
+from rankmem_aggregator import server
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_protos.errors import RankmemError
+
+
+def main() -> int:
+    """Serves until a signal; the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    try:
+        aggregator = server.open(AggregatorConfig.from_environment())
+    except RankmemError as exc:
+        print(f"Error: {exc.message}\nTry: {exc.hint}", file=sys.stderr)
+        return 1
+    stop_on_signals(aggregator)
+    try:
+        aggregator.serve()
+    except RankmemError as exc:
+        print(f"Error: {exc.message}\nTry: {exc.hint}", file=sys.stderr)
+        aggregator.close()
+        return 1
+    return 0 if aggregator.close() else 1
+
+
+def stop_on_signals(aggregator: server.Aggregator) -> None:
+    """The first SIGTERM or SIGINT drains, the second ends the process at once (what is acknowledged is stored)."""
+    stopping = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal stopping
+        if stopping:
+            os._exit(128 + number)
+        stopping = True
+        aggregator.stop()
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, handle)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""The file `<database>.address`: where the aggregator that holds a database can be reached.
+
+Stage: between server and readers. While one process holds a DuckDB file no other can open it, so the
+server leaves its address beside the file and a reader who names the file is led to it.
+Written by the server (whole or absent: temporary name, then rename), read by any process of the host.
+It is a hint, never a lock: a file whose process is gone is *stale* and reads as absent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+SUFFIX: Final = ".address"
+FORMAT_VERSION: Final = 1
+FILE_BYTES_MAX: Final = 4096
+"""An address file has under 300 bytes; a larger one is not ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAddress:
+    """Where a database is served, and by which process."""
+
+    address: str
+    """HOST:PORT as a client on the same host dials it."""
+    pid: int
+    process_start_ticks: int
+    """Start of that process in clock ticks since boot; with pid it names the process for good. 0: unknown."""
+    host_name: str
+    version: int = FORMAT_VERSION
+
+
+def address_path(database_path: Path) -> Path:
+    """The address file that belongs to a database file."""
+    return database_path.with_name(database_path.name + SUFFIX)
+
+
+def write_address(database_path: Path, address: str) -> Path:
+    """Leaves the address of this process beside the database; replaces one that is there."""
+    path = address_path(database_path)
+    entry = ServerAddress(
+        address=address,
+        pid=os.getpid(),
+        process_start_ticks=_process_start_ticks(os.getpid()),
+        host_name=socket.gethostname(),
+    )
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(asdict(entry)) + "\n", encoding="utf-8")
+    temporary.replace(path)
+    return path
+
+
+def read_address(database_path: Path) -> ServerAddress | None:
+    """Who serves this database now; None if nobody does, or the file is stale or not ours."""
+    entry = _parse(address_path(database_path))
+    return entry if entry is not None and is_alive(entry) else None
+
+
+def remove_address(database_path: Path) -> None:
+    """Removes the address file if this process wrote it; another's stays."""
+    path = address_path(database_path)
+    entry = _parse(path)
+    if entry is not None and entry.pid == os.getpid() and entry.host_name == socket.gethostname():
+        path.unlink(missing_ok=True)
+
+
+def is_alive(entry: ServerAddress) -> bool:
+    """Whether the process that wrote it still runs; on another host (shared disk) it cannot be told: True."""
+    if entry.host_name != socket.gethostname():
+        return True
+    try:
+        os.kill(entry.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it runs, as another user
+    now = _process_start_ticks(entry.pid)
+    return now == 0 or entry.process_start_ticks in (0, now)
+
+
+def _parse(path: Path) -> ServerAddress | None:
+    try:
+        with path.open("rb") as file:
+            value = json.loads(file.read(FILE_BYTES_MAX))
+        return ServerAddress(
+            address=str(value["address"]),
+            pid=int(value["pid"]),
+            process_start_ticks=int(value["process_start_ticks"]),
+            host_name=str(value["host_name"]),
+            version=int(value["version"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # absent, half of another program's file, or not ours: nobody to be led to
+
+
+def _process_start_ticks(pid: int) -> int:
+    """Field 22 of /proc/PID/stat; 0 where there is no procfs or the process is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return int(stat.rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0

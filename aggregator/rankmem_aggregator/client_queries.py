@@ -1,0 +1,142 @@
+"""Runs clients' statements: each on a cursor of its own, read-only, limited in time, rows and number.
+
+Stage: query. In: SQL, named parameters, limits; out: Arrow record batches as DuckDB makes them. Runs in the
+caller's thread (a gRPC handler's); never waits for ingest, and gives way to it: the writer may interrupt all.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.confine import check_statement
+from rankmem_aggregator.store import Store
+from rankmem_protos.errors import Code, RankmemError
+
+Parameter = int | float | str | bool | None
+
+BATCH_ROWS: Final = 16_384
+"""Rows fetched at once: some 1 MiB of a ten-column result."""
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """A statement under way, and why it was interrupted if it was."""
+
+    cursor: duckdb.DuckDBPyConnection
+    stopped_by: RankmemError | None = None
+
+    def stop(self, reason: RankmemError) -> None:
+        self.stopped_by = self.stopped_by or reason
+        self.cursor.interrupt()
+
+
+class ClientQueries:
+    """The statements of all clients of one store."""
+
+    def __init__(self, store: Store, config: AggregatorConfig) -> None:
+        self._store = store
+        self._config = config
+        self._lock = threading.Lock()
+        self._running: set[_Running] = set()
+
+    def run(
+        self, sql: str, parameters: Mapping[str, Parameter], *, timeout_s: float = 0.0, row_limit: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """The result in batches; the first comes even when there are no rows, so that the schema is known.
+
+        Args:
+            sql: one SELECT, with ``$name`` for each parameter.
+            timeout_s: limit of the whole, the reading of the result included; 0 or above the server's: the server's.
+            row_limit: more rows end the result with an error; 0 or above the server's: the server's.
+
+        Raises:
+            RankmemError: DENIED, INVALID for wrong SQL, EXHAUSTED at a limit.
+        """
+        timeout_s = min(timeout_s or self._config.query_timeout_s, self._config.query_timeout_s)
+        row_limit = min(row_limit or self._config.query_row_limit, self._config.query_row_limit)
+        with self.reading(timeout_s) as cursor:
+            check_statement(cursor, sql)
+            reader = cursor.execute(sql, dict(parameters)).to_arrow_reader(BATCH_ROWS)
+            yield from _limited(reader, row_limit)
+
+    @contextmanager
+    def reading(self, timeout_s: float) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A cursor in a read-only transaction: one consistent state of the database, until the time is over."""
+        running = self._admit()
+        reason = RankmemError(
+            Code.EXHAUSTED,
+            f"the statement ran longer than {timeout_s:g} s",
+            "ask for less, or raise the time limit",
+        )
+        timer = threading.Timer(timeout_s, running.stop, [reason])
+        timer.name, timer.daemon = "rankmem-query-timer", True
+        timer.start()
+        try:
+            running.cursor.execute("BEGIN TRANSACTION READ ONLY")
+            yield running.cursor
+        except (duckdb.Error, pa.ArrowException) as exc:
+            raise _translated(exc, running.stopped_by) from exc
+        finally:
+            timer.cancel()
+            with self._lock:
+                self._running.discard(running)
+            running.cursor.close()
+
+    def interrupt_all(self, reason: RankmemError) -> None:
+        """Stops every statement under way; their clients get the reason. Any thread."""
+        with self._lock:
+            for running in self._running:
+                running.stop(reason)
+
+    def _admit(self) -> _Running:
+        with self._lock:
+            if len(self._running) >= self._config.queries_max:
+                raise RankmemError(
+                    Code.EXHAUSTED,
+                    f"{self._config.queries_max} statements are running already",
+                    "try again in a moment",
+                )
+            running = _Running(self._store.cursor())
+            self._running.add(running)
+        return running
+
+
+def _limited(reader: pa.RecordBatchReader, row_limit: int) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_pylist([], schema=reader.schema)
+    num_rows = 0
+    for batch in reader:
+        num_rows += batch.num_rows
+        if num_rows > row_limit:
+            raise RankmemError(
+                Code.EXHAUSTED,
+                f"the result has more than {row_limit} rows",
+                "add LIMIT or aggregate, or raise the row limit",
+            )
+        yield batch
+
+
+def _translated(exc: Exception, stopped_by: RankmemError | None) -> RankmemError:
+    if stopped_by is not None:
+        return stopped_by
+    text = str(exc)
+    if isinstance(exc, duckdb.OutOfMemoryException) or "Out of Memory" in text:
+        return RankmemError(
+            Code.EXHAUSTED,
+            f"the statement needs more memory than the aggregator has: {text}",
+            "aggregate or filter first",
+        )
+    if isinstance(exc, duckdb.PermissionException):
+        return RankmemError(Code.DENIED, text, "a client's SQL reads the database alone")
+    if isinstance(exc, duckdb.TransactionException):
+        return RankmemError(Code.DENIED, text, "a client's SQL is read-only")
+    if isinstance(exc, duckdb.FatalException | duckdb.InternalException):
+        return RankmemError(Code.INTERNAL, text)
+    return RankmemError(Code.INVALID, text, "see docs/schema.md for tables and columns")

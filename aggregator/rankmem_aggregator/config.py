@@ -1,0 +1,197 @@
+"""What an aggregator can be told: one frozen value, checked at once.
+
+Stage: before the server opens. Comes in: arguments, flags and the environment (read here and nowhere
+else in this package); goes out: an :class:`AggregatorConfig`. Argument > flag > environment > default.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Self
+
+from rankmem_protos.errors import Code, RankmemError
+
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+
+DATABASE_DEFAULT: Final = "rankmem.duckdb"
+LISTEN_DEFAULT: Final = "127.0.0.1:7077"
+MEMORY_LIMIT_SHARE: Final = 4
+"""A quarter of the machine's memory: an embedded aggregator lives beside the training."""
+MEMORY_LIMIT_MAX_BYTES: Final = 16 * GIB
+MEMORY_LIMIT_MIN_BYTES: Final = 256 * MIB
+"""Under it DuckDB fails on the insert of one full group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregatorConfig:
+    """Options of one aggregator process."""
+
+    database_path: Path = field(default=Path(DATABASE_DEFAULT))
+    """The DuckDB file; made where it does not exist. Environment: RANKMEM_DB."""
+    listen: str = LISTEN_DEFAULT
+    """HOST:PORT to bind; port 0 takes a free one. Environment: RANKMEM_LISTEN."""
+    insecure: bool = False
+    """Serve plain text without a token to other hosts. Needed for any address off loopback."""
+    memory_limit_bytes: int = 0
+    """DuckDB's memory, bytes; 0: a quarter of the machine's, at most 16 GiB. Environment: RANKMEM_MEMORY_LIMIT_BYTES."""
+    threads: int = 0
+    """DuckDB's threads; 0: as many as this process may use processors. Environment: RANKMEM_THREADS."""
+    temp_directory: Path | None = None
+    """Where DuckDB spills; None: `<database>.tmp` beside the file."""
+    checkpoint_threshold_bytes: int = 256 * MIB
+    """Write-ahead log that triggers a checkpoint, bytes. Larger: fewer rewrites of half-full row groups."""
+    queue_batches_max: int = 1024
+    """Decoded batches waiting for the writer; more make the streams wait."""
+    queue_bytes_max: int = 256 * MIB
+    """The same bound in bytes of decoded Arrow."""
+    group_rows_max: int = 1_000_000
+    """Rows committed together; a group ends at the first batch that passes it."""
+    group_bytes_max: int = 128 * MIB
+    """Decoded bytes committed together."""
+    group_wait_s: float = 0.05
+    """How long the first batch of a group waits for company while the group is small, seconds."""
+    max_streams: int = 1024
+    """Shippers connected at once (one a host); each holds two threads."""
+    queries_max: int = 16
+    """Client queries and exports running at once; more are refused with EXHAUSTED."""
+    query_timeout_s: float = 60.0
+    """Longest run of a client's statement, seconds; a request may ask for less."""
+    query_row_limit: int = 10_000_000
+    """Most rows a client's statement may return; a request may ask for less."""
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if not value >= least:
+                raise RankmemError(
+                    Code.INVALID,
+                    f"{_option(name)} is {value}, must be at least {least}",
+                    f"give {_option(name)} {least} or more",
+                )
+        host, port = split_address(self.listen)
+        if not 0 <= port <= 65_535:
+            raise RankmemError(
+                Code.INVALID, f"--listen has port {port}", "use a port from 0 (any free one) to 65535"
+            )
+        if not is_loopback(host) and not self.insecure:
+            raise RankmemError(
+                Code.DENIED,
+                f"--listen {self.listen} is not loopback, and this aggregator has neither TLS nor tokens",
+                "listen on 127.0.0.1 (with an SSH tunnel), or add --insecure: anyone who reaches the port can read and add data",
+            )
+        if 0 < self.memory_limit_bytes < MEMORY_LIMIT_MIN_BYTES:
+            raise RankmemError(
+                Code.INVALID,
+                f"--memory-limit-bytes is {self.memory_limit_bytes}, too small to insert a group",
+                f"give at least {MEMORY_LIMIT_MIN_BYTES}, or 0 for a quarter of the machine's memory",
+            )
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None, **options: object) -> Self:
+        """Options given here first, then the environment, then the defaults; an option that is None counts as not given."""
+        environment = os.environ if environment is None else environment
+        given: dict[str, object] = {}
+        for name, (variable, convert) in _ENVIRONMENT.items():
+            text = environment.get(variable)
+            if text:
+                try:
+                    given[name] = convert(text)
+                except ValueError as exc:
+                    raise RankmemError(
+                        Code.INVALID, f"{variable} is {text!r}, not a number", f"unset {variable}"
+                    ) from exc
+        given |= {name: value for name, value in options.items() if value is not None}
+        return cls(**given)  # type: ignore[arg-type]  # names and types are checked by the dataclass and the caller
+
+    def memory_limit(self) -> int:
+        """The memory limit that holds, bytes."""
+        if self.memory_limit_bytes:
+            return self.memory_limit_bytes
+        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return max(MEMORY_LIMIT_MIN_BYTES, min(machine // MEMORY_LIMIT_SHARE, MEMORY_LIMIT_MAX_BYTES))
+
+    def thread_count(self) -> int:
+        """The threads that DuckDB gets."""
+        return self.threads or len(os.sched_getaffinity(0))
+
+    def temp_path(self) -> Path:
+        """The folder that DuckDB spills to."""
+        return self.temp_directory or self.database_path.with_name(self.database_path.name + ".tmp")
+
+
+def target_from_environment(
+    database_path: str | Path | None = None,
+    aggregator: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """What a reading verb reads: a database's path or HOST:PORT. Options, then RANKMEM_DB and RANKMEM_AGGREGATOR, then the file here.
+
+    Raises:
+        RankmemError: INVALID if both options are given.
+    """
+    environment = os.environ if environment is None else environment
+    if database_path is not None and aggregator is not None:
+        raise RankmemError(
+            Code.INVALID,
+            f"both --db {database_path} and --aggregator {aggregator} are given",
+            "give one of them",
+        )
+    if database_path is not None or aggregator is not None:
+        return str(aggregator if database_path is None else database_path)
+    return environment.get("RANKMEM_DB") or environment.get("RANKMEM_AGGREGATOR") or DATABASE_DEFAULT
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT` or `[IPV6]:PORT`.
+
+    Raises:
+        RankmemError: INVALID if it is not one.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit():
+        raise RankmemError(
+            Code.INVALID, f"{text!r} is not an address", "write HOST:PORT, such as 127.0.0.1:7077"
+        )
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this host can reach it."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+_LEAST: Final[dict[str, float]] = {
+    "memory_limit_bytes": 0,
+    "threads": 0,
+    "checkpoint_threshold_bytes": 1,
+    "queue_batches_max": 1,
+    "queue_bytes_max": MIB,
+    "group_rows_max": 1,
+    "group_bytes_max": 1,
+    "group_wait_s": 0,
+    "max_streams": 1,
+    "queries_max": 1,
+    "query_timeout_s": 0.001,
+    "query_row_limit": 1,
+}
+
+_ENVIRONMENT: Final = {
+    "database_path": ("RANKMEM_DB", Path),
+    "listen": ("RANKMEM_LISTEN", str),
+    "memory_limit_bytes": ("RANKMEM_MEMORY_LIMIT_BYTES", int),
+    "threads": ("RANKMEM_THREADS", int),
+}
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")

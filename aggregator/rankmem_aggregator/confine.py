@@ -1,0 +1,119 @@
+"""Which SQL a client may run: one reading statement over the data, checked before it is run.
+
+Stage: query. In: SQL text; out: nothing, or a refusal that says why. Four fences, each enough for most
+escapes: the instance is opened without external access and with its settings locked (``store``); DuckDB's
+own parser must see exactly one SELECT-like statement; every function that the statement calls as a table
+must only read the data (DuckDB has ones that take raw pointers, write logs, checkpoint, or run SQL from a
+string); the transaction is read-only (``client_queries``). Never runs the statement itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import duckdb
+
+from rankmem_protos.errors import Code, RankmemError
+
+SQL_BYTES_MAX: Final = 1 << 20
+"""A statement of a person or a program; the parser's memory is many times the text."""
+
+TABLE_FUNCTIONS: Final = frozenset(
+    {
+        "duckdb_columns", "duckdb_constraints", "duckdb_databases", "duckdb_functions", "duckdb_keywords",
+        "duckdb_memory", "duckdb_schemas", "duckdb_settings", "duckdb_tables", "duckdb_types", "duckdb_views",
+        "generate_series", "histogram", "histogram_values", "json_each", "json_tree", "pg_timezone_names",
+        "pragma_database_size", "pragma_storage_info", "pragma_table_info", "pragma_version", "range", "repeat",
+        "repeat_row", "summary", "unnest",
+    }
+)  # fmt: skip
+"""DuckDB's own table functions that only read the data or describe it; the database's macros are added."""
+
+FUNCTIONS_REFUSED: Final = frozenset({"write_log", "nextval", "setseed", "json_execute_serialized_sql"})
+"""Scalar functions with an effect."""
+
+_HINT: Final = "send one SELECT; tables and views are in docs/schema.md and docs/sql.md"
+_EXPLAIN: Final = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?", re.IGNORECASE)
+_QUERY_NODES: Final = frozenset(
+    {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE", "STATEMENT_NODE"}
+)
+
+
+def check_statement(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Refuses what is not one statement that only reads the database's tables, views and macros.
+
+    Raises:
+        RankmemError: INVALID if it does not parse, DENIED if it is outside its confines.
+    """
+    if len(sql.encode()) > SQL_BYTES_MAX:
+        raise RankmemError(
+            Code.INVALID, f"the statement has more than {SQL_BYTES_MAX} bytes", "send a shorter one"
+        )
+    try:
+        statements = cursor.extract_statements(sql)
+    except duckdb.Error as exc:
+        raise RankmemError(Code.INVALID, f"the SQL does not parse: {exc}") from exc
+    if len(statements) != 1:
+        raise RankmemError(Code.DENIED, f"{len(statements)} statements were sent, one is allowed", _HINT)
+    text = statements[0].query
+    if statements[0].type == duckdb.StatementType.EXPLAIN:
+        text = _EXPLAIN.sub("", text, count=1)
+    elif statements[0].type != duckdb.StatementType.SELECT:
+        raise RankmemError(Code.DENIED, f"{statements[0].type.name} is not allowed, only SELECT", _HINT)
+    tree = _parsed(cursor, text)
+    macros = _macro_names(cursor)
+    for node in _nodes(tree):
+        _check_node(node, macros)
+
+
+def _parsed(cursor: duckdb.DuckDBPyConnection, text: str) -> Any:
+    """DuckDB's own syntax tree of a SELECT."""
+    try:
+        row = cursor.execute("SELECT json_serialize_sql(?)", [text]).fetchone()
+        tree = json.loads(row[0]) if row else {"error": True}
+    except (duckdb.Error, RecursionError, ValueError) as exc:
+        raise RankmemError(Code.DENIED, f"the statement cannot be checked: {exc}", _HINT) from exc
+    if tree["error"]:
+        # PIVOT at the top is several statements to DuckDB, and so are others it cannot serialize.
+        raise RankmemError(
+            Code.DENIED, f"the statement cannot be checked: {tree.get('error_message')}", _HINT
+        )
+    return tree
+
+
+def _macro_names(cursor: duckdb.DuckDBPyConnection) -> frozenset[str]:
+    rows = cursor.execute(
+        "SELECT DISTINCT lower(function_name) FROM duckdb_functions() "
+        "WHERE function_type = 'table_macro' AND NOT internal AND database_name = current_database()"
+    ).fetchall()
+    return frozenset(name for (name,) in rows)
+
+
+def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """Every object of the tree, without recursion: its depth is the client's to choose."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            yield node
+            waiting.extend(node.values())
+        elif isinstance(node, list):
+            waiting.extend(node)
+
+
+def _check_node(node: dict[str, Any], macros: frozenset[str]) -> None:
+    kind = str(node.get("type", ""))
+    if kind == "TABLE_FUNCTION":
+        name = str(node["function"].get("function_name", "")).lower()
+        if name not in TABLE_FUNCTIONS and name not in macros:
+            raise RankmemError(Code.DENIED, f"the table function {name} is not allowed", _HINT)
+    elif kind.endswith("_NODE") and kind not in _QUERY_NODES:
+        raise RankmemError(
+            Code.DENIED, f"{kind.removesuffix('_NODE').removesuffix('_QUERY')} is not allowed", _HINT
+        )
+    name = str(node.get("function_name", "")).lower()
+    if name in FUNCTIONS_REFUSED:
+        raise RankmemError(Code.DENIED, f"the function {name} is not allowed", _HINT)

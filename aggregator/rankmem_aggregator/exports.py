@@ -1,0 +1,61 @@
+"""A consistent copy of a database that is in use, as a plain DuckDB file of its own.
+
+Stage: export. In: a cursor in one read transaction, so every table is of the same instant; out: a file with
+all tables, comments, views and macros. A confined instance may neither COPY nor ATTACH, so the rows are
+read as Arrow and written by another instance. The file appears under its name only when it is whole.
+Runs in the caller's thread; holds one Arrow batch at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import duckdb
+
+from rankmem_aggregator import schema
+from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.tables import SCHEMA_VERSION
+
+BATCH_ROWS: Final = 122_880
+"""DuckDB's row group: one batch fills one."""
+
+
+def export_duckdb(source: duckdb.DuckDBPyConnection, out_path: Path) -> None:
+    """Copies the source's database to a new file.
+
+    Args:
+        source: a connection in a transaction; all tables are read in it.
+        out_path: must not exist.
+
+    Raises:
+        RankmemError: CONFLICT if the file is there.
+    """
+    if out_path.exists():
+        raise RankmemError(Code.CONFLICT, f"{out_path} is there already", "give another name, or remove it")
+    unfinished = out_path.with_name(f"{out_path.name}.{os.getpid()}.tmp")
+    try:
+        with duckdb.connect(unfinished) as target:
+            _copy(source, target)
+        unfinished.replace(out_path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+        unfinished.with_name(unfinished.name + ".wal").unlink(missing_ok=True)
+
+
+def _copy(source: duckdb.DuckDBPyConnection, target: duckdb.DuckDBPyConnection) -> None:
+    from rankmem_aggregator.sql import install_views
+
+    target.execute("SET preserve_insertion_order = false")
+    for table in schema.ALL_TABLES.values():
+        target.execute(schema.create_statement(table))
+        for statement in schema.comment_statements(table):
+            target.execute(statement)
+        reader = source.execute(schema.select_statement(table)).to_arrow_reader(BATCH_ROWS)
+        target.register(schema.INCOMING, reader)
+        target.execute(schema.append_statement(table))
+        target.unregister(schema.INCOMING)
+    target.execute("UPDATE rankmem_meta SET schema_version = ?", [SCHEMA_VERSION])
+    install_views(target)
+    target.execute("CHECKPOINT")

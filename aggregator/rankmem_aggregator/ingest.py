@@ -1,0 +1,265 @@
+"""The one thread that writes: takes decoded batches off a bounded queue, commits groups, then acknowledges.
+
+Stage: ingest. In: submissions from many streams; out: committed rows, and an outcome for each batch after
+its commit. A batch that is wrong is refused alone, the others of its group are kept. A commit that fails for
+want of memory or disk is tried again (client queries are interrupted first); any other failure of the
+database ends the thread, and with it the service. Never acknowledges before the commit.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+
+from rankmem_aggregator.batch import Spool
+from rankmem_aggregator.batch_queue import BatchQueue, Outcome, Submission
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.group import concatenated
+from rankmem_aggregator.schema import INGEST_PROGRESS, STACK
+from rankmem_aggregator.sequence import Progress, SpoolProgress, Verdict
+from rankmem_aggregator.stacks import StackNumbers
+from rankmem_aggregator.store import TRANSIENT, Store
+from rankmem_protos.errors import Code, RankmemError
+
+logger = logging.getLogger(__name__)
+
+RETRY_FIRST_S: Final = 0.05
+RETRY_MAX_S: Final = 5.0
+"""A full disk is looked at every five seconds: batches wait in the spools meanwhile."""
+WARN_EVERY_S: Final = 60.0
+BAD_ROWS: Final = (duckdb.DataError, duckdb.IntegrityError, duckdb.ProgrammingError)
+"""What rows that passed every check can still cause: the batch is at fault, not the database."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterCounters:
+    """What the writer did since it was opened."""
+
+    groups: int = 0
+    batches: int = 0
+    """Stored and committed."""
+    rows: int = 0
+    duplicates: int = 0
+    """Batches acknowledged because all of them was stored before."""
+    refused: int = 0
+    retries: int = 0
+    """Commits tried again for want of memory or disk."""
+    commit_ns: int = 0
+    """Time in commits."""
+
+
+class Writer:
+    """Owns the store's write connection from :meth:`start` to :meth:`close`."""
+
+    def __init__(
+        self,
+        store: Store,
+        config: AggregatorConfig,
+        *,
+        free_memory: Callable[[], None],
+        died: Callable[[BaseException], None],
+    ) -> None:
+        """``free_memory`` interrupts client queries; ``died`` stops the service. Both are called in the writer's thread."""
+        self.queue = BatchQueue(batches_max=config.queue_batches_max, bytes_max=config.queue_bytes_max)
+        self.counters = WriterCounters()
+        self._store = store
+        self._config = config
+        self._free_memory = free_memory
+        self._died = died
+        self._progress = SpoolProgress(_stored_progress(store))
+        self._stacks = _stored_stacks(store)
+        self._given_up = threading.Event()
+        self._warned_at_s = float("-inf")
+        self._thread = threading.Thread(target=self._run, name="rankmem-writer", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def submit(self, submission: Submission) -> bool:
+        """Queues a batch, waiting while the queue is full; False once the writer is closing. Any thread."""
+        return self.queue.put(submission)
+
+    def last_sequence(self, spool: Spool) -> int:
+        """Last sequence of the spool that is stored, -1 for none. Any thread."""
+        return self._progress.stored(spool)
+
+    def close(self, timeout_s: float) -> bool:
+        """Commits what is queued and ends the thread; False if that took longer and the rest was given up."""
+        self.queue.close()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        in_time = not self._thread.is_alive()
+        self._given_up.set()
+        for submission in self.queue.abandon():
+            submission.done(_refused(submission, _closing()))
+        if self._thread.is_alive():
+            self._thread.join()  # one group at most: a commit under way cannot be left
+        return in_time
+
+    def _run(self) -> None:
+        try:
+            while group := self._take():
+                for submission, outcome in self._store_group(group):
+                    submission.done(outcome)
+        except BaseException as exc:  # noqa: BLE001  a dead writer stops the whole service
+            logger.error("the writer stopped: %s", exc)
+            self.queue.close()
+            self._died(exc)
+
+    def _take(self) -> list[Submission]:
+        config = self._config
+        return self.queue.take(
+            rows_max=config.group_rows_max, bytes_max=config.group_bytes_max, wait_s=config.group_wait_s
+        )
+
+    def _store_group(self, group: Sequence[Submission]) -> list[tuple[Submission, Outcome]]:
+        """Stores them in one transaction; if some row stops it, each in its own."""
+        try:
+            return self._store_together(group)
+        except BAD_ROWS as exc:
+            self._rollback()
+            if len(group) > 1:
+                return [pair for submission in group for pair in self._store_group([submission])]
+            error = RankmemError(Code.INVALID, f"the database did not take the rows of the batch: {exc}")
+            self._count(refused=1)
+            return [(group[0], _refused(group[0], error))]
+        except BaseException:
+            self._rollback()
+            raise
+
+    def _store_together(self, group: Sequence[Submission]) -> list[tuple[Submission, Outcome]]:
+        outcomes: list[tuple[Submission, Outcome]] = []
+        accepted: list[dict[str, pa.Table]] = []
+        num_rows = 0
+        for submission in sorted(group, key=lambda waiting: waiting.batch.spool.spool_id):
+            try:
+                verdict = self._progress.judge(submission.batch)
+            except RankmemError as exc:
+                outcomes.append((submission, _refused(submission, exc)))
+                continue
+            outcomes.append((submission, _acknowledged(submission)))
+            if verdict is Verdict.STORE:
+                accepted.append(self._stacks.replace(submission.batch.rows))
+                num_rows += submission.batch.num_rows
+        if accepted:
+            self._write(concatenated(accepted))
+        refused = sum(outcome.error is not None for _, outcome in outcomes)
+        self._count(
+            batches=len(accepted),
+            rows=num_rows,
+            refused=refused,
+            duplicates=len(group) - len(accepted) - refused,
+        )
+        return outcomes
+
+    def _write(self, rows: dict[str, pa.Table]) -> None:
+        """One transaction with the rows, the progress and the new stack numbers; tried until it is in."""
+        rows[INGEST_PROGRESS.name] = _progress_rows(self._progress.tentative())
+        pending = self._stacks.pending()
+        if pending.num_rows:
+            rows[STACK.name] = pending
+        wait_s = RETRY_FIRST_S
+        while True:
+            started_ns = time.perf_counter_ns()
+            try:
+                self._store.write(rows)
+                break
+            except TRANSIENT as exc:
+                self._retry_after(exc, wait_s)
+                wait_s = min(2 * wait_s, RETRY_MAX_S)
+        self._count(groups=1, commit_ns=time.perf_counter_ns() - started_ns)
+        self._progress.commit()
+        self._stacks.commit()
+
+    def _retry_after(self, exc: duckdb.Error, wait_s: float) -> None:
+        self._free_memory()
+        self._count(retries=1)
+        if time.monotonic() - self._warned_at_s > WARN_EVERY_S:
+            self._warned_at_s = time.monotonic()
+            logger.warning(
+                "a commit failed and is tried again (%d times so far): %s", self.counters.retries, exc
+            )
+        if self._given_up.wait(wait_s):
+            raise _closing() from exc
+
+    def _rollback(self) -> None:
+        self._progress.rollback()
+        self._stacks.rollback()
+
+    def _count(self, **more: int) -> None:
+        # Replaced whole by the one thread that writes it: readers see a consistent value.
+        self.counters = replace(
+            self.counters, **{name: getattr(self.counters, name) + count for name, count in more.items()}
+        )
+
+
+def _closing() -> RankmemError:
+    return RankmemError(Code.UNAVAILABLE, "the aggregator is closing", "send again when it is back")
+
+
+def _acknowledged(submission: Submission) -> Outcome:
+    batch = submission.batch
+    return Outcome(
+        spool_id=batch.spool.spool_id, batch_number=batch.batch_number, last_sequence=batch.sequence_last
+    )
+
+
+def _refused(submission: Submission, error: RankmemError) -> Outcome:
+    batch = submission.batch
+    return Outcome(spool_id=batch.spool.spool_id, batch_number=batch.batch_number, error=error)
+
+
+def _stored_progress(store: Store) -> list[Progress]:
+    rows = store.read(
+        "SELECT spool_id, session_id, attempt, rank, last_sequence, final FROM ingest_progress"
+    ).to_pylist()
+    return [
+        Progress(
+            spool=Spool(
+                spool_id=row["spool_id"],
+                session_id=row["session_id"],
+                attempt=row["attempt"],
+                rank=row["rank"],
+            ),
+            last_sequence=row["last_sequence"],
+            final=row["final"],
+        )
+        for row in rows
+    ]
+
+
+def _stored_stacks(store: Store) -> StackNumbers:
+    pairs = store.read("SELECT stack_id::BIGINT AS stack_id, stack_hash FROM stack_hash")
+    framed = store.read("SELECT DISTINCT stack_id FROM stack_frame")
+    return StackNumbers(
+        pairs.column("stack_id").to_numpy(),
+        pairs.column("stack_hash").to_numpy(),
+        framed.column("stack_id").to_numpy(),
+    )
+
+
+def _progress_rows(moved: Sequence[Progress]) -> pa.Table:
+    now_ns = time.time_ns()
+    return pa.Table.from_pylist(
+        [
+            {
+                "spool_id": progress.spool.spool_id,
+                "session_id": progress.spool.session_id,
+                "attempt": progress.spool.attempt,
+                "rank": progress.spool.rank,
+                "last_sequence": progress.last_sequence,
+                "final": progress.final,
+                "updated_ns": now_ns,
+            }
+            for progress in moved
+        ],
+        schema=INGEST_PROGRESS.arrow_schema().remove_metadata(),
+    )

@@ -1,0 +1,230 @@
+"""The database's tables, made from their declarations: DDL, comments, statements, versions.
+
+Stage: store. In: ``rankmem_protos.tables``. Out: the SQL text that creates, comments, fills and
+upgrades them, and :func:`prepare`, which brings an opened file to this version. Identifiers and
+comments come from declarations in this source tree and are quoted; no value from outside enters SQL text.
+Besides the declared tables there are three of the aggregator's own, :data:`INTERNAL_TABLES`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+
+from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.tables import SCHEMA_VERSION, TABLES, Column, Table
+
+INCOMING: Final = "rankmem_incoming"
+"""Name under which the rows to store are registered on the write connection."""
+
+META: Final = Table(
+    name="rankmem_meta",
+    doc="One row: which database this is. Made with the file.",
+    columns=(
+        Column(
+            name="schema_version",
+            type=pa.int32(),
+            doc="Version of the tables; see docs/schema.md.",
+            nullable=False,
+        ),
+        Column(name="database_id", type=pa.string(), doc="Random name of this database.", nullable=False),
+        Column(name="created_ns", type=pa.int64(), doc="When the file was made.", unit="ns", nullable=False),
+    ),
+)
+
+INGEST_PROGRESS: Final = Table(
+    name="ingest_progress",
+    doc="How far each spool (the log of one rank process) is stored; written in the transaction of its rows.",
+    key=("spool_id",),
+    columns=(
+        Column(name="spool_id", type=pa.string(), doc="The spool; see rank_info.", nullable=False),
+        Column(name="session_id", type=pa.string(), doc="The job.", nullable=False),
+        Column(name="attempt", type=pa.int32(), doc="Which start of the workers.", nullable=False),
+        Column(name="rank", type=pa.int32(), doc="Global rank.", nullable=False),
+        Column(name="last_sequence", type=pa.int64(), doc="Last position stored.", nullable=False),
+        Column(
+            name="final", type=pa.bool_(), doc="True once the spool's last batch is stored.", nullable=False
+        ),
+        Column(
+            name="updated_ns",
+            type=pa.int64(),
+            doc="When, on the aggregator's clock.",
+            unit="ns",
+            nullable=False,
+        ),
+    ),
+)
+
+STACK: Final = Table(
+    name="stack_hash",
+    doc="The number this database gave to a stack, by the hash of its frames.",
+    columns=(
+        Column(name="stack_id", type=pa.int32(), doc="Number of the stack; see stack_frame.", nullable=False),
+        Column(
+            name="stack_hash", type=pa.int64(), doc="Hash of its frames, as shippers send it.", nullable=False
+        ),
+    ),
+)
+
+INTERNAL_TABLES: Final = {table.name: table for table in (META, INGEST_PROGRESS, STACK)}
+ALL_TABLES: Final = TABLES | INTERNAL_TABLES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseFacts:
+    """What ``rankmem_meta`` says."""
+
+    database_id: str
+    schema_version: int
+    created_ns: int
+
+
+def prepare(connection: duckdb.DuckDBPyConnection) -> DatabaseFacts:
+    """Creates what is missing, in one transaction, and says which database this is.
+
+    Raises:
+        RankmemError: UNSUPPORTED for a file of a newer schema; INVALID for a database that is not ours
+            but has tables with our names.
+    """
+    connection.execute("BEGIN TRANSACTION")
+    try:
+        present = _columns_present(connection)
+        if META.name in present:
+            _check_version(connection)
+        elif set(present) & set(ALL_TABLES):
+            raise RankmemError(
+                Code.INVALID,
+                f"the database has tables named {sorted(set(present) & set(ALL_TABLES))} that rankmem did not make",
+                "give another file with --db",
+            )
+        for table in ALL_TABLES.values():
+            for statement in _statements_to_bring(table, present.get(table.name)):
+                connection.execute(statement)
+        facts = _write_meta(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    return facts
+
+
+def create_statement(table: Table) -> str:
+    """``CREATE TABLE`` for one table. No key constraint: an index would cost every insert, the writer upserts."""
+    columns = ", ".join(
+        f"{quoted(c.name)} {duckdb_type(c.type)}{'' if c.nullable else ' NOT NULL'}" for c in table.columns
+    )
+    return f"CREATE TABLE {quoted(table.name)} ({columns})"
+
+
+def comment_statements(table: Table) -> list[str]:
+    """``COMMENT ON`` the table and each of its columns; a unit stands behind the sentence."""
+    name = quoted(table.name)
+    lines = [f"COMMENT ON TABLE {name} IS {literal(table.doc)}"]
+    for column in table.columns:
+        text = f"{column.doc} [{column.unit}]" if column.unit else column.doc
+        lines.append(f"COMMENT ON COLUMN {name}.{quoted(column.name)} IS {literal(text)}")
+    return lines
+
+
+def select_statement(table: Table) -> str:
+    """All rows of a table, columns in declared order."""
+    return f"SELECT {_column_list(table)} FROM {quoted(table.name)}"
+
+
+def append_statement(table: Table) -> str:
+    """Appends the rows registered as :data:`INCOMING`."""
+    columns = _column_list(table)
+    return f"INSERT INTO {quoted(table.name)} ({columns}) SELECT {columns} FROM {INCOMING}"
+
+
+def store_statement(table: Table) -> str:
+    """Stores the rows registered as :data:`INCOMING`: appended, or merged where the table has a key."""
+    if not table.key:
+        return append_statement(table)
+    match = " AND ".join(f"present.{quoted(key)} = {INCOMING}.{quoted(key)}" for key in table.key)
+    rest = [name for name in table.column_names() if name not in table.key]
+    changes = ", ".join(f"{quoted(name)} = {INCOMING}.{quoted(name)}" for name in rest)
+    values = ", ".join(f"{INCOMING}.{quoted(name)}" for name in table.column_names())
+    return (
+        f"MERGE INTO {quoted(table.name)} AS present USING {INCOMING} ON ({match}) "
+        f"WHEN MATCHED THEN UPDATE SET {changes} "
+        f"WHEN NOT MATCHED THEN INSERT ({_column_list(table)}) VALUES ({values})"
+    )
+
+
+def duckdb_type(arrow: pa.DataType) -> str:
+    """The column type in DuckDB."""
+    if pa.types.is_dictionary(arrow):
+        return duckdb_type(arrow.value_type)
+    return _TYPES[arrow]
+
+
+def quoted(identifier: str) -> str:
+    """An SQL identifier."""
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """An SQL string; for comments alone, which cannot be parameters."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+_TYPES: Final = {
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.string(): "VARCHAR",
+    pa.bool_(): "BOOLEAN",
+    pa.float64(): "DOUBLE",
+}
+
+
+def _column_list(table: Table) -> str:
+    return ", ".join(quoted(name) for name in table.column_names())
+
+
+def _columns_present(connection: duckdb.DuckDBPyConnection) -> dict[str, set[str]]:
+    rows = connection.execute(
+        "SELECT table_name, list(column_name) FROM duckdb_columns() "
+        "WHERE database_name = current_database() AND schema_name = 'main' AND table_name IN "
+        "(SELECT table_name FROM duckdb_tables() WHERE schema_name = 'main') GROUP BY table_name"
+    ).fetchall()
+    return {name: set(columns) for name, columns in rows}
+
+
+def _statements_to_bring(table: Table, present: set[str] | None) -> list[str]:
+    """What is missing of one table. A column that came later is nullable: older rows have no value for it."""
+    if present is None:
+        return [create_statement(table), *comment_statements(table)]
+    missing = [column for column in table.columns if column.name not in present]
+    if not missing:
+        return []
+    name = quoted(table.name)
+    added = [f"ALTER TABLE {name} ADD COLUMN {quoted(c.name)} {duckdb_type(c.type)}" for c in missing]
+    return [*added, *comment_statements(table)]
+
+
+def _check_version(connection: duckdb.DuckDBPyConnection) -> None:
+    row = connection.execute("SELECT schema_version FROM rankmem_meta").fetchone()
+    if row is not None and row[0] > SCHEMA_VERSION:
+        raise RankmemError(
+            Code.UNSUPPORTED,
+            f"the database has schema version {row[0]}, this rankmem knows up to {SCHEMA_VERSION}",
+            "upgrade rankmem: pip install --upgrade rankmem",
+        )
+
+
+def _write_meta(connection: duckdb.DuckDBPyConnection) -> DatabaseFacts:
+    row = connection.execute("SELECT database_id, created_ns FROM rankmem_meta").fetchone()
+    if row is None:
+        row = (secrets.token_hex(8), time.time_ns())
+        connection.execute("INSERT INTO rankmem_meta VALUES (?, ?, ?)", [SCHEMA_VERSION, *row])
+    else:
+        connection.execute(
+            "UPDATE rankmem_meta SET schema_version = ? WHERE schema_version < ?", [SCHEMA_VERSION] * 2
+        )
+    return DatabaseFacts(database_id=row[0], schema_version=SCHEMA_VERSION, created_ns=row[1])

@@ -1,0 +1,202 @@
+"""The aggregator's life: open, serve, close.
+
+Stage: wiring. :func:`open` makes store, writer, queries and gRPC server, binds the port and leaves the address
+beside the database; :meth:`Aggregator.serve` blocks until asked to stop or a thread died; :meth:`Aggregator.close`
+drains: no new streams, what is queued is committed and acknowledged, the file is checkpointed and closed.
+Threads only, no process, no signal handler: it may be embedded in another program.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent import futures
+from types import TracebackType
+from typing import Final, Self
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from rankmem_aggregator.address import remove_address, write_address
+from rankmem_aggregator.client_queries import ClientQueries
+from rankmem_aggregator.config import AggregatorConfig, is_loopback, split_address
+from rankmem_aggregator.ingest import Writer
+from rankmem_aggregator.services import CollectorService, QueryService
+from rankmem_aggregator.store import Store, open_store
+from rankmem_protos import collector_pb2, collector_pb2_grpc, query_pb2, query_pb2_grpc
+from rankmem_protos.errors import Code, RankmemError
+
+logger = logging.getLogger(__name__)
+
+MESSAGE_BYTES_MAX: Final = 4 << 20
+"""gRPC's default, said aloud: shippers and readers stay under it."""
+KEEPALIVE_MIN_MS: Final = 5_000
+"""Clients may ping this often without a call; a stricter server answers with GOAWAY (too_many_pings)."""
+UNARY_THREADS: Final = 8
+"""For status, health and reflection beside streams and statements."""
+CLOSE_TIMEOUT_S: Final = 30.0
+STREAM_GRACE_SHARE: Final = 0.25
+"""Of the time to close: for the last acknowledgements to reach the shippers."""
+
+_SERVICES: Final = (
+    collector_pb2.DESCRIPTOR.services_by_name["Collector"].full_name,
+    query_pb2.DESCRIPTOR.services_by_name["Query"].full_name,
+)
+
+
+class Aggregator:
+    """A running aggregator. Made by :func:`open`; also a context manager that closes at its end."""
+
+    def __init__(self, config: AggregatorConfig, store: Store) -> None:
+        self.config = config
+        self.address = ""
+        """HOST:PORT with the port that was bound."""
+        self._store = store
+        self._stop = threading.Event()
+        self._closed = False
+        self._close_lock = threading.Lock()
+        self._failure: BaseException | None = None
+        self._queries = ClientQueries(store, config)
+        self._writer = Writer(store, config, free_memory=self._free_memory, died=self._die)
+        self._collector = CollectorService(self._writer, store.facts.database_id, config)
+        self._health = health.HealthServicer()
+        self._server = _grpc_server(config)
+        self._register()
+
+    def start(self) -> None:
+        """Binds the port, starts the threads, leaves the address beside the database."""
+        host, _ = split_address(self.config.listen)
+        port = _bind(self._server, self.config.listen)
+        shown = f"[{host}]" if ":" in host else host
+        self.address = f"{shown}:{port}"
+        self._writer.start()
+        self._server.start()
+        for service in ("", *_SERVICES):
+            self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        write_address(self.config.database_path, self.address if is_loopback(host) else f"127.0.0.1:{port}")
+        logger.info("serving %s at %s", self.config.database_path, self.address)
+
+    def serve(self) -> None:
+        """Blocks until :meth:`stop` is called.
+
+        Raises:
+            RankmemError: INTERNAL if a thread of the service died; close it then.
+        """
+        self._stop.wait()
+        if self._failure is not None:
+            raise RankmemError(
+                Code.INTERNAL,
+                f"the aggregator stopped: {self._failure}",
+                "what was acknowledged is stored; see the log",
+            ) from self._failure
+
+    def stop(self) -> None:
+        """Lets :meth:`serve` return. Any thread, also a signal handler."""
+        self._stop.set()
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
+        """Drains and closes; idempotent. True if all that was received is stored and acknowledged.
+
+        Args:
+            timeout_s: for the whole; what is not committed by then stays in the shippers' spools.
+        """
+        with self._close_lock:
+            if self._closed:
+                return True
+            self._closed = True
+            return self._drain(timeout_s)
+
+    def _drain(self, timeout_s: float) -> bool:
+        self._stop.set()
+        deadline = time.monotonic() + timeout_s
+        self._health.enter_graceful_shutdown()
+        self._collector.drain()
+        drained = self._writer.close(timeout_s * (1 - STREAM_GRACE_SHARE))
+        # Grace lets the last acknowledgements out; then what is left of the calls is cut.
+        self._server.stop(max(0.0, min(timeout_s * STREAM_GRACE_SHARE, deadline - time.monotonic()))).wait()
+        self._queries.interrupt_all(
+            RankmemError(Code.UNAVAILABLE, "the aggregator is closing", "ask again when it is back")
+        )
+        self._store.close()
+        remove_address(self.config.database_path)
+        return drained and self._failure is None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _register(self) -> None:
+        query = QueryService(self._store, self._queries, self._writer, self._collector)
+        collector_pb2_grpc.add_CollectorServicer_to_server(self._collector, self._server)
+        query_pb2_grpc.add_QueryServicer_to_server(query, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection(
+            (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
+        )
+
+    def _free_memory(self) -> None:
+        self._queries.interrupt_all(
+            RankmemError(
+                Code.UNAVAILABLE,
+                "the statement was stopped because ingest needed the memory",
+                "ask for less, or again",
+            )
+        )
+
+    def _die(self, exc: BaseException) -> None:
+        self._failure = exc
+        self._health.enter_graceful_shutdown()
+        self._collector.drain()
+        self._stop.set()
+
+
+def open(config: AggregatorConfig) -> Aggregator:
+    """Opens the database, binds the port and starts; the aggregator takes batches when this returns.
+
+    Raises:
+        RankmemError: CONFLICT if the database or the port is taken, and what :func:`store.open_store` raises.
+    """
+    store = open_store(config)
+    try:
+        aggregator = Aggregator(config, store)
+        aggregator.start()
+    except BaseException:
+        store.close()
+        raise
+    return aggregator
+
+
+def _grpc_server(config: AggregatorConfig) -> grpc.Server:
+    threads = config.max_streams + config.queries_max + UNARY_THREADS
+    return grpc.server(
+        futures.ThreadPoolExecutor(max_workers=threads, thread_name_prefix="rankmem-rpc"),
+        options=[
+            ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.so_reuseport", 0),  # a second aggregator on the port is an error, not a lottery
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MIN_MS),
+        ],
+    )
+
+
+def _bind(server: grpc.Server, listen: str) -> int:
+    try:
+        port = server.add_insecure_port(listen)
+    except RuntimeError as exc:
+        raise RankmemError(
+            Code.CONFLICT,
+            f"cannot listen on {listen}: {exc}",
+            "give another --listen; port 0 takes a free one",
+        ) from exc
+    if port == 0:
+        raise RankmemError(
+            Code.CONFLICT, f"cannot listen on {listen}", "give another --listen; port 0 takes a free one"
+        )
+    return port

@@ -1,0 +1,208 @@
+"""The gRPC services: Collector (the way in) and Query (the way out), thin over stream, queries and exports.
+
+Stage: the aggregator's door. Handlers run in gRPC's thread pool; a :class:`RankmemError` becomes a status
+with its code and hint in the trailing metadata (``rankmem-code``, ``rankmem-hint``), anything else INTERNAL.
+No logic of ingest or SQL lives here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import tempfile
+import threading
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Final, NoReturn
+
+import grpc
+import pyarrow as pa
+
+from rankmem_aggregator.client_queries import ClientQueries, Parameter
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.exports import export_duckdb
+from rankmem_aggregator.ingest import Writer
+from rankmem_aggregator.store import Store
+from rankmem_aggregator.stream import IngestStream
+from rankmem_protos import collector_pb2, collector_pb2_grpc, query_pb2, query_pb2_grpc
+from rankmem_protos.arrow_wire import encode_rows
+from rankmem_protos.errors import GRPC_STATUS_NAME, Code, RankmemError
+
+logger = logging.getLogger(__name__)
+
+CHUNK_BYTES_MAX: Final = 2 << 20
+"""Half of gRPC's default limit of 4 MiB a message."""
+FILE_CHUNK_BYTES: Final = 1 << 20
+EXPORT_TIMEOUT_S: Final = 3600.0
+"""A copy of a database of 100 GiB at 30 MiB/s."""
+
+
+class CollectorService(collector_pb2_grpc.CollectorServicer):
+    """``Collector``: one :class:`IngestStream` for each call."""
+
+    def __init__(self, writer: Writer, database_id: str, config: AggregatorConfig) -> None:
+        self._writer = writer
+        self._database_id = database_id
+        self._config = config
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._streams: set[IngestStream] = set()
+        self._draining = False
+
+    @property
+    def streams_open(self) -> int:
+        """Shippers connected now."""
+        return len(self._streams)
+
+    def Ingest(
+        self, request_iterator: Iterator[collector_pb2.IngestRequest], context: grpc.ServicerContext
+    ) -> Iterator[collector_pb2.IngestReply]:
+        """Takes a shipper's stream."""
+        name = f"rankmem-stream-{next(self._numbers)}"
+        stream = IngestStream(request_iterator, self._writer, self._database_id, name)
+        try:
+            self._admit(stream)
+        except RankmemError as exc:
+            _abort(context, exc)
+        context.add_callback(stream.abandon)
+        try:
+            yield from stream.replies()
+        finally:
+            with self._lock:
+                self._streams.discard(stream)
+        if stream.error is not None:
+            _abort(context, stream.error)
+
+    def drain(self) -> None:
+        """Refuses new streams and ends those that are open once their batches are answered. Any thread."""
+        with self._lock:
+            self._draining = True
+            streams = list(self._streams)
+        for stream in streams:
+            stream.stop(_draining())
+
+    def _admit(self, stream: IngestStream) -> None:
+        with self._lock:
+            if self._draining:
+                raise _draining()
+            if len(self._streams) >= self._config.max_streams:
+                raise RankmemError(
+                    Code.EXHAUSTED,
+                    f"{self._config.max_streams} shippers are connected already",
+                    "raise --max-streams, or run another aggregator",
+                )
+            self._streams.add(stream)
+
+
+class QueryService(query_pb2_grpc.QueryServicer):
+    """``Query``: confined SQL, a copy of the database, the aggregator's state."""
+
+    def __init__(
+        self, store: Store, queries: ClientQueries, writer: Writer, collector: CollectorService
+    ) -> None:
+        self._store = store
+        self._queries = queries
+        self._writer = writer
+        self._collector = collector
+
+    def Sql(
+        self, request: query_pb2.SqlRequest, context: grpc.ServicerContext
+    ) -> Iterator[query_pb2.SqlChunk]:
+        """Streams the result of one statement."""
+        try:
+            parameters = {name: _parameter(value) for name, value in request.parameters.items()}
+            batches = self._queries.run(
+                request.sql, parameters, timeout_s=request.timeout_s, row_limit=request.row_limit
+            )
+            for batch in _without_empty(batches):
+                for data in _chunks(batch):
+                    yield query_pb2.SqlChunk(arrow_ipc=data)
+        except RankmemError as exc:
+            _abort(context, exc)
+
+    def ExportDatabase(
+        self, request: query_pb2.ExportRequest, context: grpc.ServicerContext
+    ) -> Iterator[query_pb2.FileChunk]:
+        """Writes a consistent copy beside the database, streams it and removes it."""
+        try:
+            with tempfile.TemporaryDirectory(
+                prefix=".rankmem-export-", dir=self._store.path.parent
+            ) as folder:
+                path = Path(folder) / "copy.duckdb"
+                with self._queries.reading(EXPORT_TIMEOUT_S) as cursor:
+                    export_duckdb(cursor, path)
+                with path.open("rb") as file:
+                    while data := file.read(FILE_CHUNK_BYTES):
+                        yield query_pb2.FileChunk(data=data)
+        except RankmemError as exc:
+            _abort(context, exc)
+        except OSError as exc:
+            _abort(
+                context,
+                RankmemError(Code.EXHAUSTED, f"the copy could not be written: {exc}", "free disk space"),
+            )
+
+    def Status(
+        self, request: query_pb2.StatusRequest, context: grpc.ServicerContext
+    ) -> query_pb2.StatusReply:
+        """What this aggregator is and how far it is."""
+        counters = self._writer.counters
+        return query_pb2.StatusReply(
+            database_id=self._store.facts.database_id,
+            database_path=str(self._store.path.absolute()),
+            rankmem_version=metadata.version("rankmem"),
+            schema_version=self._store.facts.schema_version,
+            batches_committed=counters.batches,
+            rows_committed=counters.rows,
+            streams_open=self._collector.streams_open,
+            batches_queued=len(self._writer.queue),
+        )
+
+
+def _abort(context: grpc.ServicerContext, error: RankmemError) -> NoReturn:
+    context.set_trailing_metadata((("rankmem-code", error.code.value), ("rankmem-hint", _ascii(error.hint))))
+    context.abort(grpc.StatusCode[GRPC_STATUS_NAME[error.code]], error.message)
+    raise AssertionError("abort raises")  # for the type checker
+
+
+def _ascii(text: str) -> str:
+    """What gRPC metadata may carry: printable ASCII on one line."""
+    return "".join(letter if " " <= letter <= "~" else "?" for letter in text)
+
+
+def _draining() -> RankmemError:
+    return RankmemError(Code.UNAVAILABLE, "the aggregator is closing", "connect again when it is back")
+
+
+def _parameter(value: query_pb2.Value) -> Parameter:
+    kind = value.WhichOneof("kind")
+    if kind is None or kind == "null":
+        return None
+    result: Parameter = getattr(value, kind)
+    return result
+
+
+def _without_empty(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The first batch (the schema) and those with rows."""
+    yield next(batches)
+    yield from (batch for batch in batches if batch.num_rows)
+
+
+def _chunks(batch: pa.RecordBatch) -> Iterator[bytes]:
+    """The batch as Arrow streams under the size limit: halved until each fits."""
+    waiting = [batch]
+    while waiting:
+        part = waiting.pop()
+        data = encode_rows(part)
+        if len(data) <= CHUNK_BYTES_MAX:
+            yield data
+        elif part.num_rows <= 1:
+            raise RankmemError(
+                Code.EXHAUSTED,
+                f"one row of the result has {len(data)} bytes, at most {CHUNK_BYTES_MAX}",
+                "select less",
+            )
+        else:
+            half = part.num_rows // 2
+            waiting += [part.slice(half), part.slice(0, half)]

@@ -1,0 +1,172 @@
+"""The one DuckDB instance: opens the file, owns the write connection, lends read cursors.
+
+Stage: between writer and disk. In: groups of Arrow tables; out: committed rows, and cursors for queries.
+Any thread may take a cursor; the write connection belongs to the writer's thread alone. Queries run on
+cursors (connections) of their own and never wait for ingest: DuckDB keeps versions.
+The instance is confined at open: no files, no extensions, no settings after that (see ``confine``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+
+from rankmem_aggregator import schema
+from rankmem_aggregator.address import address_path, read_address
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_protos.errors import Code, RankmemError
+
+TRANSIENT: Final = (duckdb.OutOfMemoryException, duckdb.IOException)
+"""Errors of a commit that may pass: memory taken by a client's query, a full disk."""
+
+_STORE: Final = {name: schema.store_statement(table) for name, table in schema.ALL_TABLES.items()}
+
+
+_CONFINEMENT: Final = ("SET enable_external_access = false", "SET lock_configuration = true")
+"""After open: with external access off, DuckDB refuses even the temp_directory of its own options."""
+
+
+class Store:
+    """An open database. Made by :func:`open_store`."""
+
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, path: Path, facts: schema.DatabaseFacts
+    ) -> None:
+        self.path = path
+        self.facts = facts
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """A connection of its own to the same instance; the caller closes it. Any thread.
+
+        Raises:
+            RankmemError: UNAVAILABLE once the store is closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise RankmemError(Code.UNAVAILABLE, f"{self.path} is being closed", "try again in a moment")
+            return self._connection.cursor()
+
+    def write(self, rows: Mapping[str, pa.Table]) -> None:
+        """Stores the rows of all tables in one transaction; they are durable when it returns. Writer's thread.
+
+        Raises:
+            duckdb.Error: nothing of it is stored; :data:`TRANSIENT` ones may be tried again.
+        """
+        connection = self._connection
+        connection.execute("BEGIN TRANSACTION")
+        try:
+            for name, table in rows.items():
+                connection.register(schema.INCOMING, table)
+                connection.execute(_STORE[name])
+            connection.execute("COMMIT")
+        except BaseException:
+            self._rollback()
+            raise
+        finally:
+            connection.unregister(schema.INCOMING)
+
+    def read(self, query: str) -> pa.Table:
+        """The rows of one of our own queries, before or between writes. Writer's thread."""
+        return self._connection.execute(query).to_arrow_table()
+
+    def close(self) -> None:
+        """Checkpoints, so that the file stands alone without its log, and closes. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        try:
+            self._connection.execute("CHECKPOINT")
+        except duckdb.Error:
+            pass  # a reader still holds an old version, or the disk is full: the log beside the file has it all
+        finally:
+            self._connection.close()
+
+    def _rollback(self) -> None:
+        try:
+            self._connection.execute("ROLLBACK")
+        except duckdb.Error:
+            pass  # DuckDB has rolled back by itself (a failed COMMIT ends the transaction)
+
+
+def open_store(config: AggregatorConfig) -> Store:
+    """Opens or makes the database, brings its schema to this version, installs the views, confines the instance.
+
+    Raises:
+        RankmemError: CONFLICT if another process holds the file, INVALID if it is not a DuckDB file,
+            UNSUPPORTED for a newer schema, NOT_FOUND for a folder that is not there.
+    """
+    path = config.database_path
+    if not path.parent.is_dir():
+        raise RankmemError(
+            Code.NOT_FOUND, f"no folder {path.parent} for the database", "make it, or give another --db"
+        )
+    try:
+        connection = duckdb.connect(path, config=_settings(config))
+    except duckdb.Error as exc:
+        raise _cannot_open(path, exc) from exc
+    try:
+        facts = schema.prepare(connection)
+        _install_views(connection)
+        for setting in _CONFINEMENT:
+            connection.execute(setting)
+    except duckdb.Error as exc:
+        connection.close()
+        raise _cannot_open(path, exc) from exc
+    except BaseException:
+        connection.close()
+        raise
+    return Store(connection, path, facts)
+
+
+def _settings(config: AggregatorConfig) -> dict[str, str | bool | int | float | list[str]]:
+    return {
+        "memory_limit": f"{config.memory_limit()}B",
+        "threads": config.thread_count(),
+        "temp_directory": str(config.temp_path()),
+        "checkpoint_threshold": f"{config.checkpoint_threshold_bytes}B",
+        # Arrow batches may be inserted by several threads at once; seq orders rows, not their place.
+        "preserve_insertion_order": False,
+        # Otherwise a client's FROM name would find Python variables of this process.
+        "python_enable_replacements": False,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+    }
+
+
+def _install_views(connection: duckdb.DuckDBPyConnection) -> None:
+    from rankmem_aggregator.sql import install_views
+
+    connection.execute("BEGIN TRANSACTION")
+    install_views(connection)
+    connection.execute("COMMIT")
+
+
+def _cannot_open(path: Path, exc: duckdb.Error) -> RankmemError:
+    text = str(exc)
+    if "lock" in text.lower():
+        served = read_address(path)
+        if served is not None:
+            return RankmemError(
+                Code.CONFLICT,
+                f"{path} is held by the aggregator at {served.address} (pid {served.pid}), see {address_path(path)}",
+                f"ask it with --aggregator {served.address}, or stop it",
+            )
+        return RankmemError(
+            Code.CONFLICT, f"{path} is held by another process: {text}", "close the program that has it open"
+        )
+    if isinstance(exc, duckdb.IOException | duckdb.SerializationException):
+        return RankmemError(
+            Code.INVALID,
+            f"{path} cannot be opened as a DuckDB database: {text}",
+            "give another file with --db",
+        )
+    return RankmemError(Code.INTERNAL, f"{path} could not be prepared: {text}")

@@ -1,0 +1,214 @@
+"""One shipper's stream: what it sends becomes submissions, what became of them goes back as replies.
+
+Stage: the aggregator's door. Two threads a stream: gRPC's handler thread yields replies, a reading thread
+(``rankmem-stream-N``) takes requests, decodes batches and waits where the queue is full. So acknowledgements
+flow while reading waits. A stream's spools are known to it alone; the writer judges their sequences.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from rankmem_aggregator.batch import Spool, decode_batch
+from rankmem_aggregator.batch_queue import Outcome, Submission
+from rankmem_aggregator.ingest import Writer
+from rankmem_protos import collector_pb2 as pb
+from rankmem_protos.errors import Code, RankmemError
+
+logger = logging.getLogger(__name__)
+
+PROTOCOL_VERSION: Final = 1
+SPOOLS_MAX: Final = 4096
+"""Spools opened on one stream: ranks of a host times restarts."""
+
+
+class IngestStream:
+    """The state of one ``Ingest`` call."""
+
+    def __init__(
+        self, requests: Iterator[pb.IngestRequest], writer: Writer, database_id: str, name: str
+    ) -> None:
+        self._requests = requests
+        self._writer = writer
+        self._database_id = database_id
+        self._spools: dict[str, Spool] = {}
+        self._greeted = False
+        self._pending = 0  # batches submitted and not yet answered
+        self._ended = False  # the reading thread is done
+        self._lock = threading.Lock()
+        # Bounded by what the shipper has in flight: every reply but a clock's answers a batch or a spool.
+        self._replies: queue.SimpleQueue[pb.IngestReply | _ClockProbe | None] = queue.SimpleQueue()
+        self.error: RankmemError | None = None
+        """Why the stream was ended by us; None if the shipper ended it."""
+        self._reader = threading.Thread(target=self._read, name=name, daemon=True)
+
+    def replies(self) -> Iterator[pb.IngestReply]:
+        """Starts reading and yields replies until the shipper is done and every batch of it is answered."""
+        self._reader.start()
+        while (reply := self._replies.get()) is not None:
+            if isinstance(reply, _ClockProbe):
+                yield reply.reply()
+            else:
+                yield reply
+
+    def stop(self, error: RankmemError) -> None:
+        """Takes no more from this stream; batches under way are still answered. Any thread."""
+        self._end(error)
+
+    def abandon(self) -> None:
+        """The call is gone (cancelled, connection lost): nobody reads the replies any more."""
+        self._replies.put(None)
+
+    def _read(self) -> None:
+        error: RankmemError | None = None
+        try:
+            for request in self._requests:
+                received_ns = time.time_ns()
+                if self._ended:
+                    return
+                self._handle(request, received_ns)
+        except RankmemError as exc:
+            error = exc
+        except Exception as exc:  # noqa: BLE001  the iterator raises a bare Exception when the call is cancelled
+            logger.debug("stream ended: %r", exc)
+        self._end(error)
+
+    def _handle(self, request: pb.IngestRequest, received_ns: int) -> None:
+        kind = request.WhichOneof("body")
+        if kind == "hello":
+            self._greet(request.hello)
+            return
+        if not self._greeted:
+            raise RankmemError(Code.INVALID, f"the stream began with {kind}", "send Hello first")
+        if kind == "batch":
+            self._take_batch(request.batch)
+        elif kind == "open_spool":
+            self._open_spool(request.open_spool)
+        elif kind == "clock_probe":
+            self._replies.put(_ClockProbe(request.clock_probe.sent_ns, received_ns))
+        else:
+            raise RankmemError(
+                Code.UNSUPPORTED,
+                "a request of a kind this aggregator does not know",
+                "upgrade the aggregator",
+            )
+
+    def _greet(self, hello: pb.Hello) -> None:
+        if hello.protocol_version != PROTOCOL_VERSION:
+            raise RankmemError(
+                Code.UNSUPPORTED,
+                f"the shipper speaks protocol {hello.protocol_version}, this aggregator {PROTOCOL_VERSION}",
+                "use the same version of rankmem on both ends",
+            )
+        self._greeted = True
+        logger.info("shipper %s of host %s connected", hello.shipper_id, hello.host_uid)
+        self._replies.put(
+            pb.IngestReply(
+                welcome=pb.Welcome(protocol_version=PROTOCOL_VERSION, database_id=self._database_id)
+            )
+        )
+
+    def _open_spool(self, message: pb.OpenSpool) -> None:
+        try:
+            if len(self._spools) >= SPOOLS_MAX and message.spool_id not in self._spools:
+                raise RankmemError(
+                    Code.EXHAUSTED, f"{SPOOLS_MAX} spools are open on this stream", "open another stream"
+                )
+            spool = Spool(
+                spool_id=message.spool_id,
+                session_id=message.session_id,
+                attempt=message.attempt,
+                rank=message.rank,
+            )
+            last_sequence = self._writer.last_sequence(spool)
+        except RankmemError as exc:
+            self._replies.put(_refusal(message.spool_id, 0, exc))
+            return
+        self._spools[spool.spool_id] = spool
+        self._replies.put(
+            pb.IngestReply(spool_state=pb.SpoolState(spool_id=spool.spool_id, last_sequence=last_sequence))
+        )
+
+    def _take_batch(self, message: pb.Batch) -> None:
+        spool = self._spools.get(message.spool_id)
+        try:
+            if spool is None:
+                raise RankmemError(
+                    Code.INVALID,
+                    f"a batch of spool {message.spool_id!r}, which is not open",
+                    "send OpenSpool first",
+                )
+            batch = decode_batch(message, spool)
+        except RankmemError as exc:
+            self._replies.put(_refusal(message.spool_id, message.batch_number, exc))
+            return
+        with self._lock:
+            self._pending += 1
+        if not self._writer.submit(Submission(batch=batch, done=self._answer)):
+            with self._lock:
+                self._pending -= 1
+            raise RankmemError(Code.UNAVAILABLE, "the aggregator is closing", "connect again when it is back")
+
+    def _answer(self, outcome: Outcome) -> None:
+        """Called by the writer: never blocks."""
+        if outcome.error is not None:
+            self._replies.put(_refusal(outcome.spool_id, outcome.batch_number, outcome.error))
+        else:
+            ack = pb.Ack(
+                spool_id=outcome.spool_id,
+                batch_number=outcome.batch_number,
+                last_sequence=outcome.last_sequence,
+            )
+            self._replies.put(pb.IngestReply(ack=ack))
+        with self._lock:
+            self._pending -= 1
+            done = self._ended and self._pending == 0
+        if done:
+            self._replies.put(None)
+
+    def _end(self, error: RankmemError | None) -> None:
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+            self.error = error
+            idle = self._pending == 0
+        if error is not None:
+            self._replies.put(_refusal("", 0, error, fatal=True))
+        if idle:
+            self._replies.put(None)
+
+
+class _ClockProbe:
+    """A probe on its way: the reply's stamp is taken when it is yielded."""
+
+    __slots__ = ("received_ns", "sent_ns")
+
+    def __init__(self, sent_ns: int, received_ns: int) -> None:
+        self.sent_ns = sent_ns
+        self.received_ns = received_ns
+
+    def reply(self) -> pb.IngestReply:
+        return pb.IngestReply(
+            clock_reply=pb.ClockReply(
+                sent_ns=self.sent_ns, received_ns=self.received_ns, replied_ns=time.time_ns()
+            )
+        )
+
+
+def _refusal(spool_id: str, batch_number: int, error: RankmemError, *, fatal: bool = False) -> pb.IngestReply:
+    return pb.IngestReply(
+        refusal=pb.Refusal(
+            spool_id=spool_id,
+            batch_number=batch_number,
+            code=error.code.value,
+            message=error.message,
+            hint=error.hint,
+            fatal=fatal,
+        )
+    )
