@@ -1,0 +1,93 @@
+"""The user's command as a child process: untouched streams, forwarded signals, the shell's exit code.
+
+Stage: ``rankmem run``, around the training. In come a command and an environment, out goes an exit code.
+Runs in the main thread (Python delivers signals there alone). It never reads or writes the child's
+streams and never sends a signal that the child has already got from the terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from types import FrameType, TracebackType
+from typing import Any, Final, Self
+
+FROM_TERMINAL: Final = (signal.SIGINT, signal.SIGQUIT)
+"""Keys of a terminal: the kernel sends them to the whole foreground process group, the child included."""
+FORWARDED: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, *FROM_TERMINAL)
+ASKS_TO_STOP: Final = frozenset({signal.SIGTERM, signal.SIGHUP, *FROM_TERMINAL})
+
+CANNOT_EXECUTE: Final = 126
+NOT_FOUND: Final = 127
+SIGNALLED: Final = 128
+"""Exit codes as POSIX shells give them; 128 + n for a death by signal n."""
+
+
+class SignalDesk:
+    """Takes this process's signals while it is entered: passes them to the child, or counts them without one.
+
+    A signal that was ignored when we started (``nohup``) stays ignored, for the child as well.
+    """
+
+    def __init__(self) -> None:
+        self.stop_requested = threading.Event()
+        """Set by the first signal that asks to stop while no child runs."""
+        self.num_stop_requests = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._waiting: list[int] = []
+        self._expects_child = True
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in FORWARDED:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._previous[number] = signal.signal(number, self._received)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def run(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
+        """Runs the command to its end and returns its exit code, 128 + n if signal n killed it.
+
+        Raises:
+            OSError: it could not be started.
+        """
+        # exec gives the child default handlers for what we catch, so nothing of the desk reaches it.
+        with subprocess.Popen(command, env=dict(environment)) as process:
+            self._process = process
+            for number in self._waiting:
+                process.send_signal(number)
+            process.wait()
+        self._process, self._expects_child = None, False
+        return process.returncode if process.returncode >= 0 else SIGNALLED - process.returncode
+
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        if self._process is not None:
+            if number not in FROM_TERMINAL or not in_foreground():
+                self._process.send_signal(number)
+        elif self._expects_child:
+            self._waiting.append(number)  # between fork and here: the child gets it as soon as it is known
+        elif number in ASKS_TO_STOP:
+            self.num_stop_requests += 1
+            self.stop_requested.set()
+
+
+def in_foreground() -> bool:
+    """Whether our process group is the terminal's foreground group: its keys then reach the child as well."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

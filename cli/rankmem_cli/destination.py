@@ -1,0 +1,69 @@
+"""Where a job's events go: an aggregator that runs already, or one embedded in this process.
+
+Stage: ``rankmem run``, before and after the training. In comes a place, out goes the HOST:PORT that the
+shipper is told. The embedded aggregator's threads live in this process, beside the wait for the child;
+it opens before the training starts, so that a locked database is said before anything runs.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rankmem_cli.options import Place
+from rankmem_cli.render import note
+
+EMBEDDED_LISTEN: Final = "127.0.0.1:0"
+"""Loopback, any free port: the shippers of this host are told which."""
+CLOSE_TIMEOUT_S: Final = 30.0
+"""For the last commit and the checkpoint, which rewrites what the log holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """Where to ship, and how the user names it afterwards."""
+
+    address: str
+    """HOST:PORT."""
+    shown: str
+    """The flag that a reading verb needs; empty where the default finds it."""
+
+
+@contextmanager
+def open_destination(place: Place) -> Iterator[Destination]:
+    """The aggregator at the place; an embedded one lives as long as the context.
+
+    Raises:
+        RankmemError: the database cannot be opened.
+    """
+    if place.aggregator is not None:
+        yield Destination(address=place.aggregator, shown=f"--aggregator {place.aggregator}")
+        return
+    assert place.db is not None  # a Place has one of the two
+    shown = f"--db {place.db}"
+    served_at = _served_at(place.db)
+    if served_at is not None:
+        note(f"rankmem: {place.db} is held by the aggregator at {served_at}; recording into it")
+        yield Destination(address=served_at, shown=shown)
+        return
+    from rankmem_aggregator import server
+    from rankmem_aggregator.config import AggregatorConfig
+
+    config = AggregatorConfig.from_environment(database_path=place.db, listen=EMBEDDED_LISTEN)
+    aggregator = server.open(config)
+    try:
+        yield Destination(address=aggregator.address, shown=shown)
+    finally:
+        aggregator.close(CLOSE_TIMEOUT_S)
+
+
+def _served_at(database_path: Path) -> str | None:
+    """The address of the aggregator on this host that holds the file now; None if nobody does."""
+    from rankmem_aggregator.address import read_address
+
+    entry = read_address(database_path)
+    return entry.address if entry is not None and entry.host_name == socket.gethostname() else None

@@ -1,0 +1,130 @@
+"""The wait for the last acknowledgement, after the training has ended.
+
+Stage: ``rankmem run``, between the child's exit and the summary. In come the session's spool folders, out
+goes whether all of it is in the database. Runs in the main thread; the delivering is done by the
+host's shipper, a process of its own, which is started again if something killed it (Slurm and
+Kubernetes kill what a job step leaves behind).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rankmem_agent.config import AgentConfig
+from rankmem_agent.ship.election import elect
+from rankmem_agent.spool.folder import SHARED_MEMORY
+from rankmem_cli.child import SignalDesk
+from rankmem_cli.render import note
+from rankmem_cli.units import count_text
+
+POLL_S: Final = 0.05
+"""Between two looks at the folder: not to be noticed at the end of a run, and no load."""
+ELECT_EVERY_S: Final = 2.0
+"""Between two attempts to have a shipper: it needs about half a second to start."""
+PROGRESS_AFTER_S: Final = 0.5
+"""A wait shorter than that is not worth a line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShipperState:
+    """What ``shipper.json`` says; empty before the shipper's first word."""
+
+    pending_records: int | None = None
+    error: str = ""
+
+
+def wait_delivered(session_dirs: Sequence[Path], desk: SignalDesk, *, drain_s: float) -> bool:
+    """Waits until every spool of the session on this host is acknowledged and gone.
+
+    Args:
+        session_dirs: see :func:`session_dirs`.
+        desk: a second signal that asks to stop ends the wait.
+        drain_s: longest wait, in seconds.
+
+    Returns:
+        True if nothing is left.
+    """
+    deadline = time.monotonic() + drain_s
+    next_election = time.monotonic() + ELECT_EVERY_S
+    warned = 0
+    with _progress() as say:
+        while waiting := [folder for folder in session_dirs if pending_spools(folder)]:
+            now = time.monotonic()
+            if now >= deadline or desk.num_stop_requests > 1:
+                return False
+            if desk.num_stop_requests > warned:
+                warned = desk.num_stop_requests
+                note("rankmem: the training has ended; delivering what it recorded (once more to stop)")
+            if now >= next_election:
+                for folder in waiting:
+                    elect(folder)  # does nothing where a shipper runs
+                next_election = now + ELECT_EVERY_S
+            say(shipper_state(waiting[0]), deadline - now)
+            desk.stop_requested.clear()
+            desk.stop_requested.wait(POLL_S)
+    return True
+
+
+def session_dirs(session_id: str, config: AgentConfig) -> list[Path]:
+    """The folders of a session on this host: one, or two where shared memory ran short between restarts.
+
+    Args:
+        session_id: the job.
+        config: the agent's, as the job's environment gives it.
+    """
+    if config.spool_dir is not None:
+        roots = [config.spool_dir]
+    else:
+        roots = [parent / f"rankmem-{os.getuid()}" for parent in (SHARED_MEMORY, config.temporary_dir)]
+    return [root / session_id for root in roots if (root / session_id).is_dir()]
+
+
+def pending_spools(session_dir: Path) -> list[Path]:
+    """The spools of a session on this host that are not wholly acknowledged yet."""
+    try:
+        return sorted(path for path in session_dir.iterdir() if path.is_dir())
+    except FileNotFoundError:
+        return []
+
+
+def shipper_state(session_dir: Path) -> ShipperState:
+    """What the shipper last said of itself."""
+    try:
+        said: Any = json.loads((session_dir / "shipper.json").read_text(encoding="utf-8"))
+        pending = said.get("pending_records")
+        return ShipperState(
+            pending_records=None if pending is None else int(pending), error=str(said.get("error") or "")
+        )
+    except (OSError, ValueError, AttributeError, TypeError):  # not there yet, or gone with the folder
+        return ShipperState()
+
+
+@contextmanager
+def _progress() -> Iterator[Any]:
+    """A line on stderr that is rewritten while the wait lasts; silent where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda state, left_s: None
+        return
+    from rich.console import Console
+
+    started = time.monotonic()
+    with Console(stderr=True).status("") as status:
+        status.stop()
+
+        def say(state: ShipperState, left_s: float) -> None:
+            if time.monotonic() - started < PROGRESS_AFTER_S:
+                return
+            status.start()
+            pending = "" if state.pending_records is None else f" {count_text(state.pending_records)} records"
+            why = f" ({state.error})" if state.error else ""
+            status.update(f"rankmem: delivering{pending}, at most {left_s:.0f} s more{why}")
+
+        yield say

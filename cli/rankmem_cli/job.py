@@ -1,0 +1,120 @@
+"""A recorded job: aggregator, training, last acknowledgement, summary, in this order.
+
+Stage: ``rankmem run`` and ``rankmem demo``. In comes what to run and where to record, out goes the
+training's exit code. Whatever rankmem itself fails at after the training has started is said on stderr
+and changes neither the training nor its exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from rankmem_agent.config import AgentConfig
+from rankmem_agent.facts import make_session_id
+from rankmem_agent.preload import launch
+from rankmem_cli import child, drain
+from rankmem_cli.destination import Destination, open_destination
+from rankmem_cli.options import Place
+from rankmem_cli.render import note
+from rankmem_protos.errors import RankmemError
+
+DRAIN_S_DEFAULT: Final = 120.0
+"""To catch up takes seconds; an aggregator that is away must not hold the job's nodes for long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What to run and how to record it."""
+
+    command: tuple[str, ...]
+    place: Place
+    name: str | None = None
+    spool_dir: Path | None = None
+    """Root of the spools; None: the agent chooses."""
+    drain_s: float = DRAIN_S_DEFAULT
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables for the command, over those that are set."""
+
+
+Report = Callable[[Destination, str], None]
+"""Called with the destination and the session's id once all is stored, while the aggregator still runs."""
+
+
+def run_job(job: Job, report: Report) -> int:
+    """Runs the command under the preload, waits until its events are stored, reports.
+
+    Returns:
+        The command's exit code; 126 or 127 if it cannot be run, as shells have it.
+
+    Raises:
+        RankmemError: the database cannot be opened; the command was not started.
+    """
+    if shutil.which(job.command[0]) is None:
+        return _cannot_run(job.command[0])
+    session_id = os.environ.get("RANKMEM_SESSION") or make_session_id()
+    with child.SignalDesk() as desk, open_destination(job.place) as destination:
+        environment = launch.environment(
+            {**os.environ, **job.environment},
+            session_id=session_id,
+            aggregator=destination.address,
+            name=job.name,
+            spool_dir=job.spool_dir,
+        )
+        try:
+            code = desk.run(job.command, environment)
+        except OSError as error:
+            print(f"Error: cannot run {job.command[0]}: {error.strerror}", file=sys.stderr)
+            return child.CANNOT_EXECUTE
+        try:
+            _finish(job, session_id, environment, desk, lambda: report(destination, session_id))
+        except (RankmemError, OSError) as error:
+            note(f"rankmem: {error}")  # the training has ended and its exit code stands
+    return code
+
+
+def report_summary(destination: Destination, session_id: str) -> None:
+    """The few lines that end ``rankmem run``."""
+    from rankmem_aggregator import connect
+    from rankmem_cli.summary import print_summary
+
+    with connect(destination.address) as queries:
+        print_summary(queries, session_id, destination.shown)
+
+
+def report_nothing(destination: Destination, session_id: str) -> None:
+    """For ``--quiet``."""
+
+
+def _finish(
+    job: Job,
+    session_id: str,
+    environment: Mapping[str, str],
+    desk: child.SignalDesk,
+    report: Callable[[], None],
+) -> None:
+    """Waits for the last acknowledgement and reports."""
+    folders = drain.session_dirs(session_id, AgentConfig.from_environment(environment))
+    if not folders:
+        return  # no rank attached: a command without torch is left alone, and so is its stderr
+    if not drain.wait_delivered(folders, desk, drain_s=job.drain_s):
+        left = [folder for folder in folders if drain.pending_spools(folder)]
+        for folder in left:
+            why = drain.shipper_state(folder).error
+            note("rankmem: not all that was recorded is stored yet" + (f": {why}" if why else ""))
+            note(f"Try: rankmem ship {folder}")
+    report()
+
+
+def _cannot_run(program: str) -> int:
+    path = Path(program)
+    exists = os.sep in program and path.exists()
+    why = "is not a program that can be executed" if exists else "command not found"
+    print(f"Error: {program}: {why}", file=sys.stderr)
+    print("Try: rankmem run -- torchrun --nproc-per-node 2 train.py", file=sys.stderr)
+    return child.CANNOT_EXECUTE if exists else child.NOT_FOUND

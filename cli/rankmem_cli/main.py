@@ -1,0 +1,89 @@
+"""``rankmem``: the application and its verbs.
+
+Stage: the command line's entry. In comes argv, out goes an exit code. Importing this module loads
+typer and nothing heavier: ``rankmem --help`` must not wait for duckdb, grpc or pyarrow.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from rankmem_cli import door
+from rankmem_cli.verbs.demo import demo
+from rankmem_cli.verbs.doctor import doctor
+from rankmem_cli.verbs.export import export
+from rankmem_cli.verbs.hosts import hosts
+from rankmem_cli.verbs.job_peak import job_peak
+from rankmem_cli.verbs.live import live
+from rankmem_cli.verbs.ops import ops
+from rankmem_cli.verbs.peak import peak
+from rankmem_cli.verbs.ranks import ranks
+from rankmem_cli.verbs.run import run
+from rankmem_cli.verbs.serve import serve
+from rankmem_cli.verbs.sessions import sessions
+from rankmem_cli.verbs.ship import ship
+from rankmem_cli.verbs.sql import sql
+
+VERBS: tuple[Callable[..., None], ...] = (
+    demo,
+    serve,
+    sessions,
+    ranks,
+    hosts,
+    peak,
+    ops,
+    live,
+    job_peak,
+    sql,
+    ship,
+    doctor,
+)
+
+_verbose = False
+
+app = typer.Typer(
+    name="rankmem",
+    help="Device memory of every rank of a distributed PyTorch job, one question away.",
+    no_args_is_help=True,
+    add_completion=False,
+    # Plain help: the same in a pipe, in review and in every terminal, and it needs no rich.
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"rankmem {version('rankmem')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show where an error came from.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Reads the options that stand before the verb."""
+    global _verbose
+    _verbose = verbose
+
+
+# What stands after the command's first word belongs to the job, whatever it looks like.
+app.command(context_settings={"allow_interspersed_args": False})(run)
+for verb in VERBS:
+    app.command(name=verb.__name__.replace("_", "-"))(verb)
+app.add_typer(export, name="export")
+
+
+def main() -> None:
+    """The entry point: runs the command line and exits with its code."""
+    sys.exit(door.call(app, verbose=lambda: _verbose))

@@ -1,0 +1,77 @@
+"""The options that several verbs share, declared once.
+
+Stage: arguments. In come the command line and the environment, out go plain values. Opens nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rankmem_cli.render import Format
+
+ReadDb = Annotated[
+    Path | None,
+    typer.Option(
+        "--db",
+        metavar="FILE",
+        help="Database to read, also while it is written.  [env: RANKMEM_DB; default: rankmem.duckdb]",
+    ),
+]
+Aggregator = Annotated[
+    str | None,
+    typer.Option(
+        "--aggregator", metavar="HOST:PORT", help="A running aggregator.  [env: RANKMEM_AGGREGATOR]"
+    ),
+]
+Session = Annotated[
+    str | None,
+    typer.Option(
+        "--session",
+        metavar="ID",
+        help="Session: its id, the beginning of it, or its name.  [default: the newest]",
+    ),
+]
+Output = Annotated[
+    Format,
+    typer.Option("--format", help="A table for people; json and csv carry plain bytes and nanoseconds."),
+]
+Rank = Annotated[int | None, typer.Option("--rank", metavar="R", min=0, help="This rank alone.")]
+Limit = Annotated[
+    int | None,
+    typer.Option("--limit", metavar="N", min=0, help="Rows at most; 0 for all."),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the rows are, or go to: a database file or a running aggregator, never both."""
+
+    db: Path | None = None
+    aggregator: str | None = None
+    """HOST:PORT."""
+
+    def target(self) -> str:
+        """What ``connect`` takes."""
+        return self.aggregator if self.aggregator is not None else str(self.db)
+
+
+def place(db: Path | None, aggregator: str | None) -> Place:
+    """The place that flags and environment name: flag > environment > ``rankmem.duckdb`` here.
+
+    A flag beats both variables, so that ``--db other.duckdb`` works in a shell that has
+    RANKMEM_AGGREGATOR set.
+
+    Raises:
+        RankmemError: INVALID if both flags are given.
+    """
+    from rankmem_aggregator.config import target_from_environment
+
+    target = target_from_environment(db, aggregator)
+    if aggregator is not None or (db is None and target == os.environ.get("RANKMEM_AGGREGATOR")):
+        return Place(aggregator=target)
+    return Place(db=Path(target))

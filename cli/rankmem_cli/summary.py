@@ -1,0 +1,108 @@
+"""What ``rankmem run`` says when the training has ended: a few lines on stderr.
+
+Stage: render. In come the answers of the named queries, out goes text: each rank's peak, how far the ranks
+are apart, the job's peak, what held the memory of the worst rank, whether anything is missing, where it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from rankmem_cli import columns
+from rankmem_cli.render import note, show_table
+from rankmem_cli.target import SessionFacts, session_facts
+from rankmem_cli.units import bytes_text, count_text, offset_text, safe_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rankmem_aggregator.queries import Queries
+
+RANKS_SHOWN: Final = 8
+"""Rows of the table: the highest. Hundreds would push the training's own last lines off the screen."""
+OPERATORS_SHOWN: Final = 3
+
+
+def print_summary(queries: Queries, session_id: str, shown: str) -> None:
+    """Writes the summary of a session to stderr.
+
+    Args:
+        queries: where it is stored.
+        session_id: the session.
+        shown: the flag with which a reading verb finds it.
+    """
+    facts = session_facts(queries, session_id)
+    ranks = queries.ranks(session_id)
+    peaks = _of_highest_attempt(queries.peak(session_id))
+    note("")
+    note(_headline(facts, ranks))
+    if peaks.num_rows == 0:
+        note("no allocator events were recorded")
+        return
+    show_table(peaks.slice(0, RANKS_SHOWN), columns.summary(facts.started_ns), file=sys.stderr)
+    if peaks.num_rows > RANKS_SHOWN:
+        note(f"… and {peaks.num_rows - RANKS_SHOWN} more: rankmem peak")
+    rows = peaks.to_pylist()
+    for device_type in dict.fromkeys(row["device_type"] for row in rows):
+        _print_device_type(queries, facts, [row for row in rows if row["device_type"] == device_type])
+    note(f"more: rankmem peak | ops | live | sql {shown}")
+
+
+def _of_highest_attempt(peaks: pa.Table) -> pa.Table:
+    """Each rank and device once: on the attempt in which it stood highest."""
+    return peaks.filter(peaks["is_rank_peak"])
+
+
+def _headline(facts: SessionFacts, ranks: pa.Table) -> str:
+    rows = ranks.to_pylist()
+    events = sum(row["events"] or 0 for row in rows)
+    lost = sum(row["events_lost"] or 0 for row in rows)
+    incomplete = sorted(row["rank"] for row in rows if row["complete"] is not True)
+    name = f" {facts.name}" if facts.name else ""
+    told = ", all complete" if not incomplete else f", not complete: {_some(incomplete)}"
+    return (
+        f"rankmem: session {facts.session_id}{name}, {_plural(len({row['rank'] for row in rows}), 'rank')}, "
+        f"{count_text(events)} events, {count_text(lost)} lost{told}"
+    )
+
+
+def _print_device_type(queries: Queries, facts: SessionFacts, rows: list[dict[str, Any]]) -> None:
+    highest, lowest = rows[0], rows[-1]
+    top, bottom = highest["peak_requested_bytes"], lowest["peak_requested_bytes"]
+    if len(rows) > 1:
+        apart = f" ({(top - bottom) / top:.1%} of the highest)" if top else ""
+        note(
+            f"spread over {len(rows)}: {bytes_text(top - bottom)} between rank {highest['rank']} and rank "
+            f"{lowest['rank']}{apart}"
+        )
+        _print_job_peak(queries, facts, highest["device_type"])
+    held = queries.ops(
+        facts.session_id, at="peak", rank=highest["rank"], device=highest["device"]
+    ).to_pylist()
+    largest = [
+        f"{safe_text(row['operator'] or '(no operator)')} {bytes_text(row['live_bytes_at_peak'])}"
+        for row in held[:OPERATORS_SHOWN]
+    ]
+    note(f"held at the peak of rank {highest['rank']}: {', '.join(largest)}")
+
+
+def _print_job_peak(queries: Queries, facts: SessionFacts, device_type: str) -> None:
+    shares = [
+        row for row in queries.job_peak(facts.session_id).to_pylist() if row["device_type"] == device_type
+    ]
+    if not shares:
+        return
+    at = shares[0]["job_peak_ns"]
+    offset = offset_text(None if at is None or facts.started_ns is None else at - facts.started_ns)
+    peak = bytes_text(shares[0]["job_peak_bytes"])
+    note(f"job's peak ({device_type}, all ranks at one instant): {peak} at {offset}")
+
+
+def _plural(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def _some(ranks: list[int]) -> str:
+    shown = ", ".join(str(rank) for rank in ranks[:RANKS_SHOWN])
+    return f"rank {shown}" + (" …" if len(ranks) > RANKS_SHOWN else "")

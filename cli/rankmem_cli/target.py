@@ -1,0 +1,73 @@
+"""Where a reading verb reads from, and which session and instant it means.
+
+Stage: between arguments and query. In come the shared options, out comes an open ``Queries`` of the
+aggregator package, which never says whether it reads a file or asks a running aggregator. Runs in
+the command line's process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from rankmem_cli.options import place
+from rankmem_cli.times import parse_time
+from rankmem_cli.units import utc_text
+
+if TYPE_CHECKING:
+    from rankmem_aggregator.queries import Queries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFacts:
+    """What a table's heading and its offsets need of a session."""
+
+    session_id: str
+    name: str | None
+    started_ns: int | None
+    """Its start, ns since 1970 UTC; the zero of every offset. None while no rank has said."""
+
+    def title(self) -> str:
+        """The session in a line: id, name, start in UTC."""
+        name = f" ({self.name})" if self.name else ""
+        return f"session {self.session_id}{name}, started {utc_text(self.started_ns)} UTC"
+
+
+def open_queries(db: Path | None, aggregator: str | None) -> Queries:
+    """The reader that the options name: the aggregator if one is given, else the file.
+
+    Raises:
+        RankmemError: INVALID for two places at once, and what ``connect`` raises.
+    """
+    from rankmem_aggregator import connect
+
+    return connect(place(db, aggregator).target())
+
+
+def session_facts(queries: Queries, session: str | None) -> SessionFacts:
+    """The session that ``--session`` means.
+
+    Raises:
+        RankmemError: NOT_FOUND if there is none such.
+    """
+    session_id = queries.session_id(session)
+    rows = [row for row in queries.sessions().to_pylist() if row["session_id"] == session_id]
+    row = rows[0] if rows else {}
+    return SessionFacts(session_id=session_id, name=row.get("name"), started_ns=row.get("started_ns"))
+
+
+def moment(text: str, facts: SessionFacts) -> Literal["peak", "total"] | int:
+    """What ``--at`` of ``ops`` means: one of its words, or an instant in ns since 1970 UTC."""
+    if text == "peak":
+        return "peak"
+    return "total" if text == "total" else instant(text, facts)
+
+
+def instant(text: str, facts: SessionFacts) -> int:
+    """The TIME of ``--at`` in ns since 1970 UTC; offsets count from the session's start.
+
+    Raises:
+        RankmemError: INVALID for what is no time.
+    """
+    return parse_time(text, session_started_ns=facts.started_ns or 0)

@@ -1,0 +1,34 @@
+"""How the demo's training is started: as a user would, with torchrun.
+
+Stage: ``rankmem demo``, before the job. Imports no torch: the command does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from rankmem_protos.errors import Code, RankmemError
+
+SCRIPT = Path(__file__).with_name("demo_train.py")
+
+
+def demo_command(*, ranks: int, steps: int) -> tuple[str, ...]:
+    """The command line of the training.
+
+    Raises:
+        RankmemError: UNSUPPORTED without torch.
+    """
+    if find_spec("torch") is None:
+        raise RankmemError(
+            Code.UNSUPPORTED, f"{sys.executable} has no torch", "pip install torch, then rankmem demo"
+        )
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}")
+    return (*torchrun, str(SCRIPT), f"--steps={steps}")
+
+
+def demo_environment() -> dict[str, str]:
+    """One thread a rank, said beforehand: torchrun says it in four lines otherwise."""
+    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}

@@ -1,0 +1,126 @@
+"""Bytes, times and counts as people read them.
+
+Stage: render. In come plain integers (bytes, nanoseconds, counts) or None, out goes short text.
+Runs in the command line's process; used for tables alone: JSON and CSV carry the plain integers.
+GiB is 2^30 and printed as GiB.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from datetime import UTC, datetime
+from typing import Final
+
+NOTHING: Final = "-"
+"""What a table shows for NULL."""
+
+NS_PER_S: Final = 1_000_000_000
+_BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_ESCAPED_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Unicode categories that may move a cursor, reorder or hide text: controls, formats (bidi), separators."""
+
+
+def bytes_text(num_bytes: int | None) -> str:
+    """The bytes with two decimals in the largest unit that leaves at least one: ``1.50 GiB``."""
+    if num_bytes is None:
+        return NOTHING
+    sign, size = ("-", -num_bytes) if num_bytes < 0 else ("", num_bytes)
+    if size < 1024:
+        return f"{sign}{size} B"
+    power = min((size.bit_length() - 1) // 10, len(_BYTE_UNITS) - 1)
+    scaled = size / 1024**power
+    if round(scaled, 2) >= 1024 and power + 1 < len(_BYTE_UNITS):  # 1,048,575 B is 1.00 MiB, not 1024.00 KiB
+        power, scaled = power + 1, scaled / 1024
+    return f"{sign}{scaled:.2f} {_BYTE_UNITS[power]}"
+
+
+def count_text(count: int | None) -> str:
+    """The count with its thousands set apart: ``1,234,567``."""
+    return NOTHING if count is None else f"{count:,}"
+
+
+def offset_text(offset_ns: int | None) -> str:
+    """An offset from the session's start, to the millisecond: ``+12.345 s``, ``+2:03.456``, ``+1:02:03.456``.
+
+    Tables print it and ``--at`` takes it back.
+    """
+    if offset_ns is None:
+        return NOTHING
+    sign = "-" if offset_ns < 0 else "+"
+    total_ms = round(abs(offset_ns) / 1_000_000)
+    seconds, ms = divmod(total_ms, 1000)
+    if seconds < 60:
+        return f"{sign}{seconds}.{ms:03d} s"
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    clock = f"{hours}:{minutes:02d}" if hours else f"{minutes}"
+    return f"{sign}{clock}:{seconds:02d}.{ms:03d}"
+
+
+def age_text(age_ns: int | None) -> str:
+    """A duration, about three figures: ``350 ns``, ``1.25 ms``, ``2 min 03 s``, ``3 h 20 min``."""
+    if age_ns is None:
+        return NOTHING
+    if age_ns < 0:
+        return "-" + age_text(-age_ns)
+    for limit, divisor, unit in ((1_000, 1, "ns"), (1_000_000, 1_000, "µs"), (NS_PER_S, 1_000_000, "ms")):
+        if age_ns < limit:
+            return f"{age_ns / divisor:.3g} {unit}" if age_ns < limit * 0.9995 else f"1 {_next_unit(unit)}"
+    seconds = age_ns / NS_PER_S
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def utc_text(time_ns: int | None) -> str:
+    """The instant in UTC, to the millisecond: ``2026-11-21 12:38:22.123``."""
+    if time_ns is None:
+        return NOTHING
+    seconds, rest_ns = divmod(time_ns, NS_PER_S)
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, OSError, ValueError):  # a recording from outside may carry any integer
+        return f"{time_ns} ns"
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{rest_ns // 1_000_000:03d}"
+
+
+def utc_clock_text(time_ns: int | None) -> str:
+    """The instant's time of day in UTC, for narrow tables: ``12:38:22.123``."""
+    return utc_text(time_ns).rpartition(" ")[2] if time_ns is not None else NOTHING
+
+
+def flag_text(flag: bool | None) -> str:
+    """``yes``, ``no`` or the sign for nothing."""
+    return NOTHING if flag is None else ("yes" if flag else "no")
+
+
+def safe_text(text: str) -> str:
+    """The text with everything that could act on a terminal made visible.
+
+    Operator names, host names and file paths are data from outside: an escape sequence in one must
+    not colour, move, retitle or reorder what the reader sees. Such characters become ``\\x1b``,
+    ``\\u202e``; all others stay, of any script.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        _escaped(char) if unicodedata.category(char) in _ESCAPED_CATEGORIES else char for char in text
+    )
+
+
+def _escaped(char: str) -> str:
+    number = ord(char)
+    short = {9: "\\t", 10: "\\n", 13: "\\r"}.get(number)
+    if short is not None:
+        return short
+    if number < 0x100:
+        return f"\\x{number:02x}"
+    return f"\\u{number:04x}" if number < 0x1_0000 else f"\\U{number:08x}"
+
+
+def _next_unit(unit: str) -> str:
+    return {"ns": "µs", "µs": "ms", "ms": "s"}[unit]

@@ -1,0 +1,15 @@
+"""``rankmem doctor``: what works on this machine, and what to do where it does not."""
+
+from __future__ import annotations
+
+import typer
+
+
+def doctor() -> None:
+    """Says what works here; builds the tap ahead."""
+    from rankmem_agent.tap.doctor import examine
+
+    from rankmem_cli.render import show_checks
+
+    if not show_checks(examine()):
+        raise typer.Exit(1)

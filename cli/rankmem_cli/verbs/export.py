@@ -1,0 +1,32 @@
+"""``rankmem export``: a session or a database out of rankmem."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rankmem_cli.options import Aggregator, ReadDb
+
+export = typer.Typer(
+    help="Copies of the database, also while it is written.", no_args_is_help=True, rich_markup_mode=None
+)
+
+Out = Annotated[Path, typer.Argument(metavar="OUT", help="File to write; must not exist.")]
+
+
+@export.callback()
+def _only_subcommands() -> None:
+    """Copies of the database, also while it is written."""
+
+
+@export.command()
+def duckdb(out: Out, db: ReadDb = None, aggregator: Aggregator = None) -> None:
+    """Writes a consistent copy of the database."""
+    from rankmem_aggregator.exports import export_duckdb
+    from rankmem_cli.options import place
+    from rankmem_cli.render import note
+
+    export_duckdb(place(db, aggregator).target(), out)
+    note(f"wrote {out}")

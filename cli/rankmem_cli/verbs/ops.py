@@ -1,0 +1,59 @@
+"""``rankmem ops``: which operators, or source lines, held the memory."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Final
+
+import typer
+
+from rankmem_cli.options import Aggregator, Limit, Output, Rank, ReadDb, Session
+from rankmem_cli.render import Format
+
+TABLE_ROWS: Final = 20
+"""Rows of a table unless --limit says more: the head tells who; JSON and CSV carry all."""
+
+
+class By(enum.StrEnum):
+    """What a row stands for."""
+
+    OPERATOR = "operator"
+    LINE = "line"
+    RANK = "rank"
+
+
+At = Annotated[
+    str,
+    typer.Option(
+        "--at",
+        metavar="peak|total|TIME",
+        help="Alive at each rank's own peak; the same by bytes allocated in all; or alive at an instant: "
+        "12.5s (after the start), 2026-11-21T12:38:22.5 (UTC), or nanoseconds.",
+    ),
+]
+Grouping = Annotated[By, typer.Option("--by", help="Operator, line of the source, or operator of each rank.")]
+
+
+def ops(
+    db: ReadDb = None,
+    aggregator: Aggregator = None,
+    session: Session = None,
+    at: At = "peak",
+    by: Grouping = By.OPERATOR,
+    rank: Rank = None,
+    limit: Limit = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Which operators or lines held the memory.
+
+    The largest first, with what each allocated in all.
+    """
+    from rankmem_cli import columns
+    from rankmem_cli.render import head, show
+    from rankmem_cli.target import moment, open_queries, session_facts
+
+    with open_queries(db, aggregator) as queries:
+        facts = session_facts(queries, session)
+        rows = queries.ops(facts.session_id, by=by.value, at=moment(at, facts), rank=rank)
+        rows = head(rows, limit, output=output, table_rows=TABLE_ROWS)
+        show(rows, columns.ops(), output=output, title=facts.title())

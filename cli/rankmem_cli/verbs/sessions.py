@@ -1,0 +1,16 @@
+"""``rankmem sessions``: which jobs are stored."""
+
+from __future__ import annotations
+
+from rankmem_cli.options import Aggregator, Output, ReadDb
+from rankmem_cli.render import Format
+
+
+def sessions(db: ReadDb = None, aggregator: Aggregator = None, output: Output = Format.TABLE) -> None:
+    """Which jobs are stored, the newest first."""
+    from rankmem_cli import columns
+    from rankmem_cli.render import show
+    from rankmem_cli.target import open_queries
+
+    with open_queries(db, aggregator) as queries:
+        show(queries.sessions(), columns.sessions(), output=output)

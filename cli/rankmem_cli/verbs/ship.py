@@ -1,0 +1,30 @@
+"""``rankmem ship``: deliver what a job left on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Folder = Annotated[
+    Path,
+    typer.Argument(metavar="DIR", help="Folder of a session's spools, or of many sessions.", exists=True),
+]
+To = Annotated[
+    str | None,
+    typer.Option(
+        "--aggregator", metavar="HOST:PORT", help="Deliver there.  [default: where the job meant to]"
+    ),
+]
+Db = Annotated[Path | None, typer.Option("--db", metavar="FILE", help="Deliver into this database.")]
+
+
+def ship(folder: Folder, aggregator: To = None, db: Db = None) -> None:
+    """Delivers what a job left in its spools.
+
+    Its aggregator was away, or its host was killed too quickly; nothing is stored twice.
+    """
+    from rankmem_cli.delivery import deliver_folder
+
+    deliver_folder(folder, aggregator=aggregator, db=db)
