@@ -45,11 +45,12 @@ class Aggregator:
 
 @contextmanager
 def aggregator(database: Path) -> Iterator[Aggregator]:
-    """``rankmem serve`` on a free port of loopback; stopped by its first signal, so that it drains."""
+    """An aggregator on a free port of loopback; stopped by its first signal, so that it drains."""
     address = f"127.0.0.1:{_free_port()}"
-    command = [*rankmem_command(), "serve", "--db", str(database), "--listen", address]
+    env = environment({"RANKMEM_DB": str(database), "RANKMEM_LISTEN": address})
     with database.with_suffix(".log").open("wb") as log:
-        process = psutil.Popen(command, stdout=log, stderr=log, env=environment())
+        command = [sys.executable, "-m", "rankmem_aggregator"]
+        process = psutil.Popen(command, stdout=log, stderr=log, env=env)
     try:
         with grpc.insecure_channel(address) as channel:
             grpc.channel_ready_future(channel).result(timeout=START_S)
@@ -58,11 +59,6 @@ def aggregator(database: Path) -> Iterator[Aggregator]:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
         process.wait(STOP_S)
-
-
-def rankmem_command() -> list[str]:
-    """The command line's start with this very interpreter."""
-    return [sys.executable, "-m", "rankmem_cli.main"]
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

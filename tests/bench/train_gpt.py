@@ -146,12 +146,12 @@ def _timed(
         on = tap is None or _is_on(number // switch)
         if tap is not None and number % switch == 0:
             tap.rkm_enable(TAP_ALL, int(on))
-        records_before = tap.rkm_stat(0) if tap is not None else 0
+        records_before = _records(tap)
         before = time.perf_counter()
         step()
         end_of_step()
         times.append(time.perf_counter() - before)
-        records += on and tap is not None and tap.rkm_stat(0) - records_before
+        records += _records(tap) - records_before
         flags.append(on)
     return {"steps_s": times, "on": flags, "records_a_step": records / max(1, sum(flags))}
 
@@ -180,6 +180,11 @@ def _profiler(folder: Path | None) -> Iterator[Callable[[], None]]:
         on_trace_ready=export,
     ) as profile:
         yield profile.step
+
+
+def _records(tap: ctypes.CDLL | None) -> int:
+    """Records that the tap has numbered; few while recording is off."""
+    return int(tap.rkm_stat(0)) if tap is not None else 0
 
 
 def _loaded_tap() -> ctypes.CDLL:

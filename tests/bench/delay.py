@@ -1,0 +1,174 @@
+"""How late an event is seen: from its time stamp to the answer of a query that counts it.
+
+Four ranks of one host write at a steady rate into their spools; the host's shipper and the aggregator run
+as always; a reader asks every :data:`POLL_S` over gRPC how far each rank is. An event's delay ends when the
+answer has arrived, so it includes the query and on average half the pause between two of them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from harness import Figure, Options, say
+from processes import Aggregator, aggregator, environment
+
+from rankmem_agent.spool.python_writer import PythonSpoolWriter
+from rankmem_aggregator import connect
+from spool_synthetic import CALL_EVENTS, CALL_RECORDS, SyntheticSpool, training_records
+
+RANKS: Final = 4
+RATES: Final = (50_000, 100_000, 200_000)  # events a second over all ranks
+TICK_S: Final = 0.01  # a rank's events of so long are written at once
+POLL_S: Final = 0.05
+SETTLE_S: Final = 2.0  # left out at the start: the shipper's and the readers' first imports
+SESSION: Final = "0BENCHLATENC"
+SPOOL_BYTES: Final = 2**30
+
+
+@dataclass(slots=True, kw_only=True)
+class Rank:
+    """A rank that writes a training's records, and what it wrote when."""
+
+    writer: PythonSpoolWriter
+    records: npt.NDArray[Any]
+    at: int = 0
+    written: list[tuple[int, int]] = field(default_factory=list)
+    """Last sequence number of each tick and its time, CLOCK_MONOTONIC in ns."""
+
+    def write(self, count: int) -> None:
+        """The next so many records, as of now."""
+        run = self.records[self.at : self.at + count]
+        self.at += len(run)
+        now_ns = time.monotonic_ns()
+        run["time_ns"] = now_ns
+        self.writer.record_many(run.tobytes())
+        self.written.append((self.writer.next_seq - 1, now_ns))
+
+
+def delays(options: Options) -> list[Figure]:
+    """Median and 99th percentile of the delay at each rate, and whether the rate was kept up."""
+    seconds = 6.0 if options.quick else 30.0
+    figures: list[Figure] = []
+    for rate in RATES:
+        with aggregator(Path(tempfile.mkdtemp(dir=options.folder)) / "delay.duckdb") as server:
+            seen = _run(options, server, rate, seconds)
+        p50, p99, worst = np.quantile(seen, [0.5, 0.99, 1.0])
+        say(f"{rate:,} events/s: p50 {p50:.3f} s, p99 {p99:.3f} s, worst {worst:.3f} s")
+        name = f"event to visible at {rate:,} events/s"
+        figures += [
+            Figure(what=f"{name}: p50", value=float(p50), unit="s"),
+            Figure(what=f"{name}: p99", value=float(p99), unit="s", at_most=1.0, note=f"worst {worst:.2f} s"),
+        ]
+    return figures
+
+
+def _run(options: Options, server: Aggregator, rate: int, seconds: float) -> npt.NDArray[np.float64]:
+    """Delays in seconds, one for each tick of each rank after the start."""
+    root = Path(tempfile.mkdtemp(dir=options.memory_folder))
+    session_dir = root / SESSION
+    ranks = [_rank(root, session_dir, number, server, rate, seconds) for number in range(RANKS)]
+    log = (root / "shipper.out").open("wb")
+    shipper = subprocess.Popen(
+        [sys.executable, "-m", "rankmem_agent.ship", str(session_dir)],
+        env=environment(),
+        stdout=log,
+        stderr=log,
+    )
+    over = threading.Event()
+    answers: list[tuple[int, dict[int, int]]] = []
+    reader = threading.Thread(target=_read, args=(server.address, answers, over), name="reader")
+    reader.start()
+    _write(ranks, rate, seconds)
+    time.sleep(5 * POLL_S)
+    until = time.monotonic() + 60.0
+    while time.monotonic() < until and not _all_seen(ranks, answers):
+        time.sleep(POLL_S)
+    over.set()
+    reader.join()
+    for rank in ranks:
+        rank.writer.close()
+    shipper.wait(120.0)
+    log.close()
+    shutil.rmtree(root)
+    return _delays_s(ranks, answers)
+
+
+def _rank(root: Path, session_dir: Path, number: int, server: Aggregator, rate: int, seconds: float) -> Rank:
+    """A spool with the strings of a synthetic one and a writer that lives: this process."""
+    made = root / f"made-{number}"
+    spool = SyntheticSpool(
+        path=made, session_id=SESSION, rank=number, alive=True, aggregator=server.address, host_uid="host-0"
+    )
+    calls = int(rate / RANKS * seconds / CALL_EVENTS) + 1
+    records = training_records(spool, calls, seed=number)[1:]  # the writer makes the first record, CLOCK
+    folder = (
+        session_dir / f"0-{number}-{json.loads((made / 'meta.json').read_text())['spool_id'].split('-')[3]}"
+    )
+    writer = PythonSpoolWriter(folder, SPOOL_BYTES)
+    (folder / "strings").write_bytes((made / "strings").read_bytes())  # nothing else is interned later
+    (made / "meta.json").rename(folder / "meta.json")
+    return Rank(writer=writer, records=records)
+
+
+def _write(ranks: list[Rank], rate: int, seconds: float) -> None:
+    """All ranks at the rate, tick by tick; a tick that comes late is as large as the time it took."""
+    began = time.monotonic()
+    clock_at = began
+    written = 0
+    while (passed := time.monotonic() - began) < seconds:
+        due = int(passed * rate / RANKS * CALL_RECORDS / CALL_EVENTS) // CALL_RECORDS * CALL_RECORDS
+        for rank in ranks:
+            if due > written:
+                rank.write(due - written)
+        written = due
+        if time.monotonic() - clock_at > 1.0:
+            clock_at = time.monotonic()
+            for rank in ranks:
+                rank.writer.clock()
+        time.sleep(TICK_S)
+
+
+def _read(address: str, answers: list[tuple[int, dict[int, int]]], over: threading.Event) -> None:
+    """Asks how far each rank is, and notes when the answer came."""
+    floor = -1
+    with connect(address) as queries:
+        while not over.wait(POLL_S):
+            rows = queries.sql(
+                "SELECT rank, max(seq) AS seq FROM memory_event WHERE seq > $floor GROUP BY rank",
+                {"floor": floor},
+            ).to_pylist()
+            answers.append((time.monotonic_ns(), {row["rank"]: row["seq"] for row in rows}))
+            if len(rows) == RANKS:
+                floor = min(row["seq"] for row in rows) - 1
+
+
+def _all_seen(ranks: list[Rank], answers: list[tuple[int, dict[int, int]]]) -> bool:
+    seen = answers[-1][1]
+    return all(
+        seen.get(number, -1) >= rank.written[-1][0] - CALL_RECORDS for number, rank in enumerate(ranks)
+    )
+
+
+def _delays_s(ranks: list[Rank], answers: list[tuple[int, dict[int, int]]]) -> npt.NDArray[np.float64]:
+    """For each tick: from its time to the first answer that held its last event (a call's end may follow it)."""
+    all_delays: list[npt.NDArray[np.float64]] = []
+    for number, rank in enumerate(ranks):
+        when_ns = np.array([at_ns for at_ns, seen in answers if number in seen])
+        seq = np.maximum.accumulate([seen[number] for _, seen in answers if number in seen])
+        last, written_ns = np.array(rank.written, dtype=np.int64).T
+        late_enough = written_ns - written_ns[0] > SETTLE_S * 1e9
+        index = np.searchsorted(seq, last - CALL_RECORDS + CALL_EVENTS)
+        index = np.minimum(index, len(when_ns) - 1)
+        all_delays.append((when_ns[index] - written_ns)[late_enough] / 1e9)
+    return np.concatenate(all_delays)

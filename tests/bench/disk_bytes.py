@@ -1,0 +1,101 @@
+"""Bytes an event takes on disk, over all tables, of a real training recorded the real way.
+
+Two ranks train under torchrun, recorded with everything on; then the file is checkpointed and weighed, and
+every table is written as Parquet. The figures of a table come from its blocks. Beside it: PyTorch's own
+snapshot pickles take 89 to 164 bytes an event (measured on recordings of real trainings, CUDA).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import duckdb
+from harness import Figure, Options, main, say
+from processes import aggregator, recording_environment, torchrun, train, wait_until_quiet
+
+from rankmem_aggregator import schema
+
+MODEL: Final = ("--batch", "4")
+STEPS: Final = 300  # some 700,000 events a rank
+QUICK_STEPS: Final = 60
+BLOCK_BYTES: Final = 262_144  # DuckDB's
+PICKLE_BYTES: Final = 89.0
+SHOWN: Final = ("memory_event", "allocation_record", "operator_call", "allocation_end")
+
+
+def measure(options: Options) -> list[Figure]:
+    """All figures of this benchmark."""
+    database = options.folder / "training.duckdb"
+    _record(options, database)
+    with duckdb.connect(str(database)) as connection:
+        connection.execute("CHECKPOINT")
+        events = int(connection.sql("SELECT count(*) FROM memory_event").fetchall()[0][0])
+        blocks = {name: _block_bytes(connection, name) for name in schema.ALL_TABLES}
+        used, parquet = _used_bytes(connection), _parquet_bytes(connection, options.folder)
+    file_bytes = database.stat().st_size
+    say(f"{events:,} events, file {file_bytes:,} bytes")
+    figures = [
+        Figure(
+            what="DuckDB, all tables",
+            value=used / events,
+            unit="bytes an event",
+            at_most=35,
+            note=f"{events:,} events; the file itself, free blocks included: {file_bytes / events:.1f}",
+        ),
+        Figure(
+            what="Parquet (zstd), all tables",
+            value=sum(parquet.values()) / events,
+            unit="bytes an event",
+            at_most=12,
+        ),
+        Figure(
+            what="least of PyTorch's snapshot pickles / DuckDB",
+            value=PICKLE_BYTES / (used / events),
+            note="89 to 164",
+        ),
+    ]
+    for name in SHOWN:
+        figures.append(Figure(what=f"DuckDB, {name}", value=blocks[name] / events, unit="bytes an event"))
+        figures.append(Figure(what=f"Parquet, {name}", value=parquet[name] / events, unit="bytes an event"))
+    return figures
+
+
+def _record(options: Options, database: Path) -> None:
+    spools = Path(tempfile.mkdtemp(dir=options.memory_folder))
+    steps = QUICK_STEPS if options.quick else STEPS
+    with aggregator(database) as server:
+        env = recording_environment(server.address, spools)
+        before = [*torchrun(2), "-m", "rankmem_agent"]
+        train(before, [*MODEL, "--steps", str(steps)], options.folder, env)
+        wait_until_quiet(spools)
+
+
+def _used_bytes(connection: duckdb.DuckDBPyConnection) -> int:
+    """Blocks in use: the file without what a checkpoint has freed in it."""
+    row = connection.sql("SELECT used_blocks * block_size FROM pragma_database_size()").fetchall()[0]
+    return int(row[0])
+
+
+def _block_bytes(connection: duckdb.DuckDBPyConnection, table: str) -> int:
+    """Bytes of a table's blocks; one that is shared with another table counts for both."""
+    row = connection.execute(
+        "SELECT count(DISTINCT block_id) FROM pragma_storage_info($table) WHERE block_id >= 0",
+        {"table": table},
+    ).fetchall()[0]
+    return int(row[0]) * BLOCK_BYTES
+
+
+def _parquet_bytes(connection: duckdb.DuckDBPyConnection, folder: Path) -> dict[str, int]:
+    """Size of every table as one Parquet file."""
+    sizes: dict[str, int] = {}
+    for name in schema.ALL_TABLES:
+        path = folder / f"{name}.parquet"
+        connection.table(name).write_parquet(str(path), compression="zstd")
+        sizes[name] = path.stat().st_size
+    return sizes
+
+
+if __name__ == "__main__":
+    main("disk_bytes", "bytes an event takes on disk", measure)
