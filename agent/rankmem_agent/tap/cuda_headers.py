@@ -30,7 +30,7 @@ _TOOLKITS: Final = (Path("/usr/local/cuda"), Path("/opt/cuda"))
 _CUDA_VERSION: Final = re.compile(r"^cuda\b[^=]*=\s*'(\d+)\.", re.MULTILINE)
 
 
-def find(torch_dir: Path | None = None, environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
+def find(torch_dir: Path | None = None, environ: Mapping[str, str] = os.environ) -> list[Path]:
     """Include folders for compiling against ``c10/cuda``, in order of search; torch's own is not among them.
 
     Args:
@@ -50,7 +50,7 @@ def find(torch_dir: Path | None = None, environ: Mapping[str, str] = os.environ)
             raise RankmemError(Code.UNSUPPORTED, message, "install a CUDA build of torch")
     for folder in _candidates(torch_dir, environ):
         if (folder / RUNTIME_HEADER).is_file():
-            return (folder, SHIM_DIR)
+            return [folder, SHIM_DIR]
     raise RankmemError(
         Code.UNSUPPORTED,
         f"no {RUNTIME_HEADER}: looked in CUDA_HOME, torch's nvidia packages and /usr/local/cuda",

@@ -117,7 +117,7 @@ Event event_of(const TraceEntry& entry, uint8_t action, unsigned index) noexcept
           oom ? static_cast<uint64_t>(entry.addr_) : pool_of(entry, 0)};
 }
 
-void write(const Event& event) noexcept {
+void write_cuda_event(const Event& event) noexcept {
   write_event(event.action, RKM_DEVICETYPE_CUDA, event.device_index, event.address, event.size_bytes, event.stream,
               event.pool_or_free_bytes);
 }
@@ -185,7 +185,7 @@ void on_trace(const TraceEntry& entry) noexcept {
   if (action != RKM_ACTION_SNAPSHOT && !device.used.load(std::memory_order_relaxed)) {
     device.used.store(true, std::memory_order_relaxed);
   }
-  write(event);
+  write_cuda_event(event);
 }
 
 // ---- facts of a device ----------------------------------------------------------------------------------------
