@@ -1,0 +1,205 @@
+"""Small databases made by hand: logs of ranks, written as a reader would tell them.
+
+Stage: tests. In: calls such as ``log.alloc("weights", 100, at=10)``. Out: the rows that a shipper would have
+sent for that log, stored in a DuckDB connection with rankmem's tables and views. It computes nothing that
+a view computes: totals are running sums, buckets are plain loops over seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from rankmem_aggregator import schema
+from rankmem_aggregator.sql import install_views
+from rankmem_protos.tables import TABLES
+
+SESSION: Final = "0SESSION0001"
+SECOND_NS: Final = 1_000_000_000
+BASE_NS: Final = 1_700_000_000 * SECOND_NS
+"""Times in tests count from here: a real date, so that a float in the way would show."""
+
+Row = dict[str, Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class RankLog:
+    """What one rank process did, event by event; times are ns after :data:`BASE_NS` on its host's clock."""
+
+    rank: int = 0
+    attempt: int = 0
+    session_id: str = SESSION
+    host_uid: str = "host-0"
+    offset_ns: int = 0
+    started: int = 0
+    ended: int | None = None
+    complete: bool | None = True
+    events: list[Row] = field(default_factory=list)
+    allocations: dict[str, Row] = field(default_factory=dict)
+    endings: list[Row] = field(default_factory=list)
+    _totals: dict[str, int] = field(default_factory=dict)
+    _seq: int = 0
+
+    def alloc(self, name: str, size_bytes: int, *, at: int, device: str = "cpu", **columns: Any) -> int:
+        """A block begins to live; returns its seq. ``columns`` are those of allocation_record."""
+        seq = self._event("alloc", size_bytes, size_bytes, at, device)
+        self.allocations[name] = self._of_device(device) | {
+            "allocation_id": seq,
+            "address": 4096 + seq,
+            "size_bytes": size_bytes,
+            "component": "pytorch",
+            "allocated_ns": BASE_NS + at,
+            "preexisting": False,
+            **columns,
+        }
+        return seq
+
+    def preexisting(self, name: str, size_bytes: int, *, device: str = "cpu") -> None:
+        """A block older than the recording."""
+        self._totals[device] = self._totals.get(device, 0) + size_bytes
+        number = sum(row["preexisting"] for row in self.allocations.values())
+        self.allocations[name] = self._of_device(device) | {
+            "allocation_id": -1 - number,
+            "size_bytes": size_bytes,
+            "component": "pytorch",
+            "preexisting": True,
+        }
+
+    def free(self, name: str, *, at: int, told_later: bool = False) -> int:
+        """A block is given back; returns the event's seq. ``told_later``: its record was sent before."""
+        row = self.allocations[name]
+        seq = self._event("free_completed", row["size_bytes"], -row["size_bytes"], at, row["device"])
+        freed = {"freed_ns": BASE_NS + at, "freed_seq": seq}
+        if told_later:
+            self.endings.append(self._of_device(row["device"]) | {"allocation_id": row["allocation_id"]} | freed)
+        else:
+            row |= freed
+        return seq
+
+    def totals(self, device: str, values: Iterable[tuple[int, int]]) -> None:
+        """Events told by (time, requested bytes after it) alone, for tests of sums."""
+        for at, total in values:
+            self._event("alloc", 0, total - self._totals.get(device, 0), at, device)
+
+    def skip(self, records: int = 1) -> None:
+        """Records of the log that are no events."""
+        self._seq += records
+
+    def _event(self, action: str, size_bytes: int, change: int, at: int, device: str) -> int:
+        seq = self._seq
+        self._seq += 1
+        self._totals[device] = self._totals.get(device, 0) + change
+        self.events.append(
+            self._of_device(device)
+            | {
+                "seq": seq,
+                "time_ns": BASE_NS + at,
+                "action": action,
+                "size_bytes": size_bytes,
+                "component": "pytorch",
+                "requested_bytes": self._totals[device],
+            }
+        )
+        return seq
+
+    def _of_device(self, device: str) -> Row:
+        return {"session_id": self.session_id, "attempt": self.attempt, "rank": self.rank, "device": device}
+
+    def rank_row(self) -> Row:
+        """Its row of rank_info."""
+        return {
+            "session_id": self.session_id,
+            "attempt": self.attempt,
+            "rank": self.rank,
+            "host_uid": self.host_uid,
+            "spool_id": f"{self.session_id}-{self.attempt}-{self.rank}",
+            "clock_offset_ns": self.offset_ns,
+            "clock_error_ns": 1000,
+            "started_at_ns": BASE_NS + self.started,
+            "ended_at_ns": None if self.ended is None else BASE_NS + self.ended,
+            "end_reason": None if self.ended is None else "exit",
+            "events": len(self.events),
+            "events_lost": 0,
+            "complete": self.complete,
+        }
+
+
+def empty_database(path: str = ":memory:") -> duckdb.DuckDBPyConnection:
+    """A database with rankmem's tables and views and no rows."""
+    connection = duckdb.connect(path)
+    connection.execute("SET TimeZone = 'UTC'")
+    schema.prepare(connection)
+    install_views(connection)
+    return connection
+
+
+def clear(connection: duckdb.DuckDBPyConnection) -> None:
+    """Takes all rows out again."""
+    for name in TABLES:
+        connection.execute(f"DELETE FROM {schema.quoted(name)}")
+
+
+def store_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row]) -> None:
+    """Appends rows, given as dictionaries; columns left out are NULL."""
+    if not rows:
+        return
+    declared = TABLES[table]
+    connection.register(schema.INCOMING, pa.Table.from_pylist(list(rows), schema=declared.arrow_schema()))
+    connection.execute(schema.append_statement(declared))
+    connection.unregister(schema.INCOMING)
+
+
+def store_logs(
+    connection: duckdb.DuckDBPyConnection, logs: Sequence[RankLog], *, cuts: Sequence[int] = ()
+) -> None:
+    """Stores the logs as one or more sessions; ``cuts``: seqs at which a batch ended within a second."""
+    for session_id in dict.fromkeys(log.session_id for log in logs):
+        ours = [log for log in logs if log.session_id == session_id]
+        started = BASE_NS + min(log.started for log in ours)
+        store_rows(
+            connection,
+            "session",
+            [{"session_id": session_id, "name": "test", "source": "live", "started_at_ns": started}],
+        )
+    hosts = sorted({log.host_uid for log in logs})
+    store_rows(connection, "host_info", [{"host_uid": uid, "host_name": f"name-of-{uid}"} for uid in hosts])
+    store_rows(connection, "rank_info", [log.rank_row() for log in logs])
+    store_rows(connection, "memory_event", [row for log in logs for row in log.events])
+    store_rows(connection, "allocation_record", [row for log in logs for row in log.allocations.values()])
+    store_rows(connection, "allocation_end", [row for log in logs for row in log.endings])
+    store_rows(connection, "memory_bucket", [row for log in logs for row in buckets_of(log.events, cuts)])
+
+
+def buckets_of(events: Sequence[Row], cuts: Sequence[int] = ()) -> list[Row]:
+    """The memory_bucket rows of a rank's events: one for each device, second and batch."""
+    rows: list[Row] = []
+    for device in sorted({event["device"] for event in events}):
+        own = [event for event in events if event["device"] == device]
+
+        def bucket(event: Row) -> tuple[int, int]:
+            return event["time_ns"] // SECOND_NS, sum(cut <= event["seq"] for cut in cuts)
+
+        rows += [_bucket_of(list(group)) for _, group in groupby(own, key=bucket)]
+    return rows
+
+
+def _bucket_of(events: Sequence[Row]) -> Row:
+    first, last = events[0], events[-1]
+    top = max(events, key=lambda event: (event["requested_bytes"], -event["seq"]))
+    return {name: first[name] for name in ("session_id", "attempt", "rank", "device")} | {
+        "bucket_ns": first["time_ns"] // SECOND_NS * SECOND_NS,
+        "seq_first": first["seq"],
+        "seq_last": last["seq"],
+        "first_ns": first["time_ns"],
+        "last_ns": last["time_ns"],
+        "events": len(events),
+        "requested_peak_bytes": top["requested_bytes"],
+        "requested_peak_ns": top["time_ns"],
+        "requested_peak_seq": top["seq"],
+        "requested_last_bytes": last["requested_bytes"],
+    }

@@ -1,0 +1,170 @@
+"""The job's peak against a merge of all events that anyone can follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+import pytest
+from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, empty_database, store_logs
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[duckdb.DuckDBPyConnection]:
+    with empty_database() as connection:
+        yield connection
+
+
+def ask(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = (
+        connection.sql("SELECT * FROM job_peak($session)", params={"session": SESSION})
+        .to_arrow_table()
+        .to_pylist()
+    )
+    return rows
+
+
+def of_logs(connection: duckdb.DuckDBPyConnection, *logs: RankLog) -> list[dict[str, Any]]:
+    clear(connection)
+    store_logs(connection, logs)
+    return ask(connection)
+
+
+def merged(logs: list[RankLog]) -> dict[str, tuple[int, int, dict[tuple[int, int, str], int]]]:
+    """device type -> (bytes, instant, share of each device): every event of every rank, in order of time."""
+    last_attempt = max(log.attempt for log in logs)
+    changes = []
+    for log in logs:
+        for event in log.events:
+            place = (event["time_ns"] + log.offset_ns, log.attempt, log.rank, event["seq"])
+            changes.append((place, event["device"], event["requested_bytes"]))
+        end = end_of(log, logs) if log.attempt < last_attempt or log.ended is not None else None
+        if end is not None:
+            for device in {event["device"] for event in log.events}:
+                last = max(e["time_ns"] + log.offset_ns for e in log.events if e["device"] == device)
+                changes.append(((max(end, last), log.attempt, log.rank, 2**63 - 1), device, 0))
+    changes.sort(key=lambda change: change[0])
+    held: dict[str, dict[tuple[int, int, str], int]] = {}
+    best: dict[str, tuple[int, int, dict[tuple[int, int, str], int]]] = {}
+    for (time_ns, attempt, rank, _), device, total in changes:
+        device_type = device.partition(":")[0]
+        shares = held.setdefault(device_type, {})
+        shares[attempt, rank, device] = total
+        if device_type not in best or sum(shares.values()) > best[device_type][0]:
+            best[device_type] = (sum(shares.values()), time_ns, {k: v for k, v in shares.items() if v})
+    return best
+
+
+def end_of(log: RankLog, logs: list[RankLog]) -> int:
+    """Its own end, else the start of the first worker of a later attempt."""
+    if log.ended is not None:
+        return BASE_NS + log.ended + log.offset_ns
+    return min(BASE_NS + other.started + other.offset_ns for other in logs if other.attempt > log.attempt)
+
+
+def as_merged(rows: list[dict[str, Any]]) -> dict[str, tuple[int, int, dict[tuple[int, int, str], int]]]:
+    answer: dict[str, tuple[int, int, dict[tuple[int, int, str], int]]] = {}
+    for row in rows:
+        first = (row["job_peak_bytes"], row["job_peak_ns"], {})
+        shares = answer.setdefault(row["device_type"], first)[2]
+        shares[row["attempt"], row["rank"], row["device"]] = row["requested_bytes"]
+    return answer
+
+
+def test_the_peak_of_the_job_is_no_sum_of_peaks(database: duckdb.DuckDBPyConnection) -> None:
+    first, second = RankLog(rank=0), RankLog(rank=1)
+    first.totals("cpu", [(10, 100), (20, 5)])
+    second.totals("cpu", [(15, 30), (25, 90)])
+    rows = of_logs(database, first, second)
+    assert [(row["rank"], row["requested_bytes"], row["seq"]) for row in rows] == [(0, 100, 0), (1, 30, 0)]
+    assert {(row["job_peak_bytes"], row["job_peak_ns"]) for row in rows} == {(130, BASE_NS + 15)}
+
+
+def test_a_rank_that_ended_holds_nothing_any_more(database: duckdb.DuckDBPyConnection) -> None:
+    first, second = RankLog(rank=0, ended=12), RankLog(rank=1)
+    first.totals("cpu", [(10, 100)])
+    second.totals("cpu", [(15, 99)])
+    assert [(row["rank"], row["job_peak_bytes"]) for row in of_logs(database, first, second)] == [(0, 100)]
+    first.ended = None
+    assert {row["job_peak_bytes"] for row in of_logs(database, first, second)} == {199}
+
+
+def test_an_attempt_whose_host_vanished_is_over_when_the_next_one_starts(
+    database: duckdb.DuckDBPyConnection,
+) -> None:
+    before, after = RankLog(attempt=0), RankLog(attempt=1, started=50)
+    before.totals("cpu", [(10, 100)])
+    after.totals("cpu", [(60, 70)])
+    assert [(row["attempt"], row["job_peak_bytes"]) for row in of_logs(database, before, after)] == [(0, 100)]
+
+
+def test_hosts_are_put_on_one_clock(database: duckdb.DuckDBPyConnection) -> None:
+    first = RankLog(rank=0, host_uid="host-0", offset_ns=0)
+    second = RankLog(rank=1, host_uid="host-1", offset_ns=-1_000_000)
+    first.totals("cpu", [(1000, 100), (2000, 0)])
+    second.totals("cpu", [(1_001_500, 50), (1_001_800, 0)])
+    rows = of_logs(database, first, second)
+    assert {(row["job_peak_bytes"], row["job_peak_ns"]) for row in rows} == {(150, BASE_NS + 1500)}
+
+
+def test_each_device_type_has_its_own_peak(database: duckdb.DuckDBPyConnection) -> None:
+    log = RankLog()
+    log.totals("cpu", [(1, 10), (2, 0)])
+    log.totals("cuda:0", [(3, 70), (4, 1)])
+    log.totals("cuda:1", [(5, 60)])
+    rows = of_logs(database, log)
+    assert [(r["device_type"], r["device"], r["job_peak_bytes"], r["job_peak_ns"] - BASE_NS) for r in rows] == [
+        ("cpu", "cpu", 10, 1),
+        ("cuda", "cuda:0", 70, 3),
+    ]
+
+
+def test_a_session_without_events_has_no_peak(database: duckdb.DuckDBPyConnection) -> None:
+    assert of_logs(database, RankLog()) == []
+
+
+GAPS_NS = st.sampled_from(
+    [0, 0, 1, 1000, 2_000_000, 3_906_249, 3_906_250, 250_000_000, SECOND_NS - 1, SECOND_NS, 7 * SECOND_NS]
+)
+OFFSETS_NS = st.sampled_from([0, 0, 1, -1, 3_906_250, -2_000_000, SECOND_NS, -3 * SECOND_NS // 2, 123_456_789])
+
+
+@st.composite
+def log_of_a_rank(draw: st.DrawFn, attempt: int, rank: int, offsets: list[int], started: int) -> RankLog:
+    host = draw(st.integers(0, len(offsets) - 1))
+    log = RankLog(
+        attempt=attempt, rank=rank, host_uid=f"host-{host}", offset_ns=offsets[host], started=started
+    )
+    now = started
+    for gap in draw(st.lists(GAPS_NS, max_size=12)):
+        now += gap
+        log.skip(draw(st.integers(0, 1)))
+        log.totals(draw(st.sampled_from(["cuda:0", "cuda:0", "cuda:1", "cpu"])), [(now, draw(st.integers(0, 20)))])
+    log.ended = draw(st.none() | GAPS_NS.map(lambda gap: now + gap))
+    return log
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> list[RankLog]:
+    offsets = draw(st.lists(OFFSETS_NS, min_size=1, max_size=3))
+    logs = []
+    for attempt in range(draw(st.integers(1, 2))):
+        started = attempt * draw(GAPS_NS) + draw(st.sampled_from([0, 1, 500_000_000]))
+        ranks = range(draw(st.integers(1, 4)))
+        logs += [draw(log_of_a_rank(attempt, rank, offsets, started)) for rank in ranks]
+    return logs
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(logs=jobs(), cuts=st.lists(st.integers(0, 20), max_size=4))
+def test_the_peak_equals_a_merge_of_all_events(
+    database: duckdb.DuckDBPyConnection, logs: list[RankLog], cuts: list[int]
+) -> None:
+    clear(database)
+    store_logs(database, logs, cuts=cuts)
+    # A job that never held a byte has no row; the merge says 0 bytes held by nobody.
+    expected = {kind: peak for kind, peak in merged(logs).items() if peak[0] > 0}
+    assert as_merged(ask(database)) == expected
