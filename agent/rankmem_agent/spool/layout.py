@@ -67,8 +67,8 @@ class Kind(enum.IntEnum):
     """First record of a call. call_id, thread; a=started_ns, b=module string id, c=step, action=Phase,
     e=operator string id. Written by the call's first event (just before it), or by its end."""
     CALL_END = 3
-    """Last record of a call. call_id, thread; a=started_ns, b=first and c=last autograd sequence number made in
-    it (both NO_SEQUENCE if none), e=stack id (0: none)."""
+    """Last record of a call. call_id, thread; a=started_ns, b=first and c=last autograd sequence number
+    made in it (both NO_SEQUENCE if none), e=stack id (0: none)."""
     CALL_FORWARD = 4
     """Which forward call a backward call belongs to. call_id, thread; a=forward thread, b=sequence number.
     Between its CALL_BEGIN and CALL_END."""
@@ -81,7 +81,8 @@ class Kind(enum.IntEnum):
     CLOCK = 8
     """a=CLOCK_REALTIME in ns at time_ns. First record of every spool, then about once a second."""
     COUNTERS = 9
-    """The allocator's own current figures. device; a=allocated, b=active, c=reserved, d=requested; call_id."""
+    """The allocator's own current figures. device; a=allocated, b=active, c=reserved, d=requested;
+    call_id."""
     PEAKS = 10
     """The allocator's own peaks (never reset by us). Fields as COUNTERS."""
     SAMPLE = 11
@@ -90,11 +91,14 @@ class Kind(enum.IntEnum):
     TAG = 12
     """A storage's meaning from here on. device; a=address, action=category, e=name string id."""
     DEVICE = 13
-    """Recording of a device starts. device; e=string id of JSON {name, uuid, total_bytes, allocator, settings, source}."""
+    """Recording of a device starts. device; e=string id of JSON {name, uuid, total_bytes, allocator,
+    settings, source}."""
     PREEXISTING = 14
-    """A block older than the recording. Fields as EVENT; action=alloc for blocks, segment_alloc for segments."""
+    """A block older than the recording. Fields as EVENT; action=alloc for blocks, segment_alloc for
+    segments."""
     NOTE = 15
-    """A fact learned late. e=string id of a JSON object merged over meta.json's (e.g. parallel dimensions)."""
+    """A fact learned late. e=string id of a JSON object merged over meta.json's (e.g. parallel
+    dimensions)."""
     END = 16
     """Clean end of the process: the interpreter's exit. a=records dropped so far."""
 
@@ -278,8 +282,8 @@ def c_header() -> str:
 def _constants() -> dict[str, int]:
     names = (
         "FORMAT_VERSION", "RECORD_BYTES", "RECORDS_PER_SEGMENT", "SEGMENT_HEADER_BYTES", "SEGMENT_BYTES",
-        "CONTROL_BYTES", "STRINGS_HEADER_BYTES", "STRING_ENTRY_HEADER_BYTES", "STRING_BYTES_MAX", "NOTE_BYTES_MAX",
-        "STACK_FRAMES_MAX", "NO_SEQUENCE", "UNKNOWN",
+        "CONTROL_BYTES", "STRINGS_HEADER_BYTES", "STRING_ENTRY_HEADER_BYTES", "STRING_BYTES_MAX",
+        "NOTE_BYTES_MAX", "STACK_FRAMES_MAX", "NO_SEQUENCE", "UNKNOWN",
     )  # fmt: skip
     return {name: globals()[name] for name in names}
 

@@ -180,18 +180,18 @@ def _find_target() -> _Target:
     )
 
 
-def _find_cuda(cuda_version: str | None) -> tuple[list[Path], str]:
+def _find_cuda(cuda_version: str | None) -> tuple[tuple[Path, ...], str]:
     """CUDA's include folders; none, and why, where this torch has CUDA but the tap cannot."""
     if cuda_version is None:
-        return [], ""
+        return (), ""
     if not (Path(__file__).parent / _CUDA_SOURCE).is_file():
-        return [], f"this installation has no {_CUDA_SOURCE}"
+        return (), f"this installation has no {_CUDA_SOURCE}"
     from rankmem_agent.tap import cuda_headers
 
     try:
-        return cuda_headers.find(), ""
+        return tuple(cuda_headers.find()), ""
     except RankmemError as exc:
-        return [], str(exc)
+        return (), str(exc)
 
 
 def _sources(has_cuda: bool) -> list[Path]:

@@ -28,6 +28,7 @@ std::atomic<uint64_t> step{0};
 
 namespace {
 
+at::CallbackHandle callback_handle = at::INVALID_CALLBACK_HANDLE;
 std::atomic<CallEndHook> call_end_hook{nullptr};
 std::atomic<uint64_t> last_call_id{0};
 std::atomic<uint64_t> last_marker_id{0};
@@ -287,18 +288,23 @@ void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint
 uint64_t calls_begun() noexcept { return last_call_id.load(std::memory_order_relaxed); }
 
 int attach_calls() noexcept try {
-  static bool attached = false;
-  if (attached) return -EALREADY;
+  if (callback_handle != at::INVALID_CALLBACK_HANDLE) return -EALREADY;
   const int failure = pthread_key_create(&caches_key, free_caches);
   if (failure != 0) return -failure;
   find_python();  // without it calls have no stacks, which rkm_stat tells
-  at::addGlobalCallback(at::RecordFunctionCallback(on_start, on_end)
-                            .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION,
-                                     at::RecordScope::USER_SCOPE}));
-  attached = true;
+  callback_handle = at::addGlobalCallback(
+      at::RecordFunctionCallback(on_start, on_end)
+          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}));
+  observe_calls(enabled(kCalls));
   return 0;
 } catch (...) {
   return -ENOMEM;
+}
+
+void observe_calls(bool on) noexcept try {
+  if (callback_handle == at::INVALID_CALLBACK_HANDLE) return;
+  on ? at::reenableCallback(callback_handle) : at::disableCallback(callback_handle);
+} catch (...) {  // torch only logs here; a callback that runs while off returns at once
 }
 
 }  // namespace rankmem

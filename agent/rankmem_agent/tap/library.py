@@ -2,8 +2,8 @@
 
 Stage: tap. In: the path of the library, then calls from hooks and preload. Out: records and strings in the
 spool, written by the C++ side. Runs in the trainer, any thread; ctypes gives the GIL up around each call
-but the few quick ones that hooks make in every module. It must never raise into the user's code: failures to open or attach are
-RankmemErrors for the preload's guard, everything else returns.
+but the few quick ones that hooks make in every module. It must never raise into the user's code: failures
+to open or attach are RankmemErrors for the preload's guard, everything else returns.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Tap:
         _check(self._library.rkm_open(os.fsencode(folder), budget_bytes, 0), f"open the spool {folder}")
 
     def attach_cpu(self) -> None:
-        """Put the recording allocator in front of the CPU one, for good. Nothing is recorded before enable."""
+        """Put the recording allocator in front of the CPU one, for good; it records when enabled."""
         _check(self._library.rkm_attach_cpu(), "record the CPU allocator")
 
     def attach_cuda(self) -> None:
@@ -182,7 +182,7 @@ class Tap:
         self._set_step(step)
 
     def stop_stacks(self) -> None:
-        """Gather no Python stacks from now on; returns when no thread is gathering one. For interpreter exit."""
+        """Gather no Python stacks from now on; returns when no thread is at it. For interpreter exit."""
         self._library.rkm_stop_stacks()
 
     def close(self) -> None:

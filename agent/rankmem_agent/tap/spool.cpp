@@ -114,7 +114,7 @@ void write_header(char* base, uint64_t number) noexcept {
 bool prepare_segment(Keeper& state, uint64_t number) {
   SegmentSlot& slot = spool.slots[number % kSlots];
   uint64_t word = slot.word.load(std::memory_order_relaxed);
-  if (word == (number << 2 | kLost)) return true;
+  if (word == (number << 2 | kLost) || word == (number << 2 | kReady)) return true;
   if (!within_budget(state)) return false;
   const std::string path = segment_path(state, number);
   char* base = map_reserved_file(path, RKM_SEGMENT_BYTES);

@@ -48,6 +48,7 @@ RKM_EXPORT void rkm_enable(uint32_t what, int on) {
   } else {
     enabled_bits.fetch_and(~what);
   }
+  if ((what & kCalls) != 0) observe_calls(on != 0);
 }
 
 RKM_EXPORT uint32_t rkm_intern(const char* utf8, uint64_t length) {
