@@ -4,7 +4,7 @@ Stage: trainer, when the agent attaches. Comes in: ``os.environ`` (names in ``do
 Goes out: one frozen :class:`AgentConfig`. A value that cannot be used is said with its name and value;
 it switches the agent off, never the training. Standard library only. The few names that decide whether
 this process attaches at all are read by :mod:`rankmem_agent.preload.claim`, before this module is worth
-its import.
+its import; ``RANKMEM_TAP_CACHE`` and ``CXX`` by :mod:`rankmem_agent.tap.build`, for ``rankmem doctor`` too.
 """
 
 from __future__ import annotations
@@ -53,10 +53,8 @@ class AgentConfig:
     drain_s: float
     """Longest wait, in seconds, of a host's last rank for the last acknowledgement.
     ``RANKMEM_DRAIN_S``, default 10."""
-    tap_cache: Path
-    """Folder of built taps. ``RANKMEM_TAP_CACHE``, default ~/.cache/rankmem."""
     command_arguments: bool
-    """Store the script's arguments too; they may hold secrets, so only on demand. ``RANKMEM_COMMAND`` full."""
+    """Store the script's arguments, which may hold secrets. ``RANKMEM_COMMAND`` script (default) or full."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> AgentConfig:
@@ -69,7 +67,6 @@ class AgentConfig:
             RankmemError: INVALID, with the name and the value.
         """
         env = os.environ if environment is None else environment
-        cache = env.get("RANKMEM_TAP_CACHE") or os.path.join(_home(env), ".cache", "rankmem")
         return cls(
             session_id=_session(env),
             name=env.get("RANKMEM_NAME") or None,
@@ -81,13 +78,8 @@ class AgentConfig:
             stacks=_choice(env, "RANKMEM_STACKS", ("full", "off")) == "full",
             modules=_choice(env, "RANKMEM_MODULES", ("on", "off")) == "on",
             drain_s=_seconds(env, "RANKMEM_DRAIN_S", DRAIN_S_DEFAULT, DRAIN_S_MAX),
-            tap_cache=Path(cache).absolute(),
             command_arguments=_choice(env, "RANKMEM_COMMAND", ("script", "full")) == "full",
         )
-
-
-def _home(env: Mapping[str, str]) -> str:
-    return env.get("HOME") or os.path.expanduser("~")
 
 
 def _invalid(name: str, value: str, wanted: str) -> RankmemError:

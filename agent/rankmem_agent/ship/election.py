@@ -8,7 +8,8 @@ fork and an exec. It never waits for the shipper, never leaves a zombie or a chi
 
 ``shipper.lock`` is held by flock, which belongs to the open file, not to the process: the trainer that got
 it lets the shipper inherit the descriptor (``RANKMEM_SHIPPER_LOCK_FD``) and closes its own, so the lock
-is never free in between and a second rank never starts a second shipper. It ends with the shipper, however that dies.
+is never free in between and a second rank never starts a second shipper. It ends with the shipper, however
+that dies.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ START_TIMEOUT_S: Final = 10.0
 """For the shell that puts the shipper in the background; it takes about 2 ms."""
 _PRELOAD_SITE: Final = str(Path(__file__).resolve().parents[1] / "preload" / "site")
 _LAUNCHER_VARIABLES: Final = frozenset(
-    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_NAME ROLE_WORLD_SIZE "
-    "MASTER_ADDR MASTER_PORT RANKMEM_PRELOAD RANKMEM_CLAIMED".split()
+    {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RANKMEM_PRELOAD", "RANKMEM_CLAIMED"}
 )
+_LAUNCHER_PREFIXES: Final = ("TORCHELASTIC_", "LOCAL_", "GROUP_", "ROLE_")
 # The shell forks the command and ends: the shipper is nobody's child but init's. nice is used where it is.
 _BACKGROUND: Final = 'if command -v nice >/dev/null; then nice -n "$0" "$@" & else "$@" & fi'
 
@@ -95,7 +96,7 @@ def shipper_environment(environment: Mapping[str, str]) -> dict[str, str]:
     kept = {
         name: value
         for name, value in environment.items()
-        if name not in _LAUNCHER_VARIABLES and not name.startswith("TORCHELASTIC_")
+        if name not in _LAUNCHER_VARIABLES and not name.startswith(_LAUNCHER_PREFIXES)
     }
     paths = [
         os.path.abspath(path)  # its working directory is another one

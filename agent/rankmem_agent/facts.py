@@ -1,0 +1,227 @@
+"""Facts about job, rank and host that never change: the content of a spool's ``meta.json``.
+
+Stage: trainer, once, when the agent attaches; ``rankmem run`` for :func:`make_session_id`. Comes in: the
+claim, the configuration, /proc. Goes out: dictionaries whose keys are columns of ``session``, ``rank_info``
+and ``host_info``. Nothing here asks the network (no DNS: a wrong resolver hangs for many seconds) and
+nothing of the environment is stored but the launcher's numbers. Standard library only.
+
+**The session's id.** ``RANKMEM_SESSION`` where it is set (``rankmem run`` sets it). Else every rank derives
+it, without talking to another, from what all ranks of a launch share and no other launch does:
+
+- one host: boot id, parent process and its start. Workers of one torchrun share their parent, over elastic
+  restarts too. The time in the id is the parent's start.
+- several hosts: the Slurm job id, or torchrun's ``--rdzv-id`` where one was given (it must differ from job to
+  job). The time in the id is Slurm's start of the job where it says so, else zero.
+- several hosts and neither of them: nothing that the hosts share tells two launches apart (the master's
+  address and port come back with the next job), so each host is a session of its own.
+  ``RANKMEM_SESSION`` makes them one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import rankmem_agent
+from rankmem_agent.config import AgentConfig
+from rankmem_agent.preload.claim import Claim
+
+ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+"""Crockford's base32: its order in ASCII is the order of the values."""
+TIME_CHARS: Final = 7
+"""Of seconds since 1970: good for a thousand years."""
+RANDOM_CHARS: Final = 5
+"""33 million values: enough to part the jobs that start in one second."""
+UID_CHARS: Final = 16
+_BITS_A_CHAR: Final = 5
+_NS_A_SECOND: Final = 1_000_000_000
+_PROC: Final = Path("/proc")
+_START_TICKS_FIELD: Final = 19  # field 22 of /proc/PID/stat; the first two end with the last parenthesis
+_ELSEWHERE: Final = (
+    "192.0.2.1",
+    9,
+)  # TEST-NET-1, discard: only the route to it is looked up, nothing is sent
+
+
+def make_session_id(started_s: int | None = None) -> str:
+    """A new session's id: ``started_s`` (seconds since 1970, default now), then randomness."""
+    started_s = int(time.time()) if started_s is None else started_s
+    return _base32(started_s, TIME_CHARS) + _base32(
+        secrets.randbits(_BITS_A_CHAR * RANDOM_CHARS), RANDOM_CHARS
+    )
+
+
+def session_id(environment: Mapping[str, str], configured: str | None = None) -> str:
+    """The session's id: ``configured`` where given, else derived (see the module's head).
+
+    The same on every rank of a launch and over its restarts.
+    """
+    if configured:
+        return configured
+    if int(environment.get("GROUP_WORLD_SIZE") or environment.get("SLURM_NNODES") or 1) > 1:
+        shared, started_s = _shared_by_hosts(environment)
+        if shared:
+            return _base32(started_s, TIME_CHARS) + _base32(_hash_bits(shared), RANDOM_CHARS)
+    parent = os.getppid()
+    started_s = process_started_ns(parent) // _NS_A_SECOND
+    shared = f"{boot_id()} {parent} {process_start_ticks(parent)}"
+    return _base32(started_s, TIME_CHARS) + _base32(_hash_bits(shared), RANDOM_CHARS)
+
+
+def spool_id(session: str, claim: Claim, start: int = 0) -> str:
+    """Names the log of this process for good.
+
+    Args:
+        start: how often this very process has begun a spool before (it replaced itself by exec).
+    """
+    own = f"{session}-{claim.attempt}-{claim.rank}-{os.getpid()}-{process_start_ticks(os.getpid())}"
+    return f"{own}-{start}" if start else own
+
+
+def session_facts(config: AgentConfig, session: str, claim: Claim, torch_version: str) -> dict[str, object]:
+    """The columns of ``session`` that a rank knows."""
+    script = script_name()
+    return {
+        "session_id": session,
+        "name": config.name or os.path.basename(script),
+        "source": "live",
+        "world_size": claim.world_size,
+        "command": " ".join([script, *sys.argv[1:]]) if config.command_arguments else script,
+        "started_at_ns": time.time_ns(),
+        "rankmem_version": rankmem_agent.__version__,
+        "torch_version": torch_version,
+        "python_version": platform.python_version(),
+    }
+
+
+def rank_facts(session: str, claim: Claim, spool: str) -> dict[str, object]:
+    """The columns of ``rank_info`` that the rank knows at its start."""
+    return {
+        "session_id": session,
+        "attempt": claim.attempt,
+        "rank": claim.rank,
+        "local_rank": claim.local_rank,
+        "host_uid": host_uid(),
+        "pid": os.getpid(),
+        "process_started_ns": process_started_ns(os.getpid()),
+        "spool_id": spool,
+        "started_at_ns": time.time_ns(),
+    }
+
+
+def host_facts() -> dict[str, object]:
+    """The columns of ``host_info``. ``memory_bytes`` is the machine's, not a container's limit."""
+    system = os.uname()
+    return {
+        "host_uid": host_uid(),
+        "host_name": socket.gethostname(),
+        "address": address(),
+        "os": f"{system.sysname} {system.release}",
+        "cpu_count": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "gpu_driver": gpu_driver(),
+    }
+
+
+def host_uid() -> str:
+    """16 characters that name this machine until it boots again.
+
+    The boot id parts machines that were cloned with their machine id; containers of one machine share both.
+    """
+    machine = _text(Path("/etc/machine-id")) or socket.gethostname()
+    return hashlib.sha256(f"{machine} {boot_id()}".encode()).hexdigest()[:UID_CHARS]
+
+
+def boot_id() -> str:
+    """The kernel's id of this boot, or an empty text where /proc hides it."""
+    return _text(_PROC / "sys/kernel/random/boot_id")
+
+
+def address() -> str:
+    """This host's address on its default route, or its name where it has none."""
+    for family, elsewhere in ((socket.AF_INET, _ELSEWHERE), (socket.AF_INET6, ("2001:db8::1", 9))):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(elsewhere)
+                return str(probe.getsockname()[0])
+        except OSError:  # no route of this family
+            continue
+    return socket.gethostname()
+
+
+def gpu_driver() -> str | None:
+    """Version of NVIDIA's kernel driver, or None without one."""
+    words = _text(_PROC / "driver/nvidia/version").partition("\n")[0].split()
+    return next((word for word in words if word[:1].isdigit() and "." in word), None)
+
+
+def script_name() -> str:
+    """The program as it was called, without its arguments."""
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name not in ("__main__", "rankmem_agent.__main__"):
+        return f"-m {spec.name.removesuffix('.__main__')}"
+    return sys.argv[0] if sys.argv else ""
+
+
+def project_root() -> str:
+    """The folder that source paths are told relative to: the nearest one up from here that is a project."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if any((folder / sign).exists() for sign in (".git", "pyproject.toml", "setup.py")):
+            return str(folder)
+    return str(here)
+
+
+def process_start_ticks(pid: int) -> int:
+    """When a process started, in clock ticks since boot; 0 if there is no such process."""
+    fields = _text(_PROC / str(pid) / "stat").rpartition(")")[2].split()
+    return int(fields[_START_TICKS_FIELD]) if len(fields) > _START_TICKS_FIELD else 0
+
+
+def process_started_ns(pid: int) -> int:
+    """When a process started, in nanoseconds since 1970, to a clock tick (10 ms); the same in every rank.
+
+    Source: the kernel's own record of the boot's time (``btime``), which only a clock step moves.
+    """
+    booted_s = next(
+        (int(line.split()[1]) for line in _text(_PROC / "stat").splitlines() if line.startswith("btime ")), 0
+    )
+    ticks_a_second = os.sysconf("SC_CLK_TCK")
+    return booted_s * _NS_A_SECOND + process_start_ticks(pid) * (_NS_A_SECOND // ticks_a_second)
+
+
+def _shared_by_hosts(environment: Mapping[str, str]) -> tuple[str, int]:
+    """What the hosts of a launch share and no other launch does, with the job's start in seconds if known."""
+    job = environment.get("SLURM_JOB_ID")
+    if job:
+        started = environment.get("SLURM_JOB_START_TIME", "")
+        where = " ".join(environment.get(f"SLURM_{name}", "") for name in ("CLUSTER_NAME", "STEP_ID"))
+        return f"slurm {job} {where}", int(started) if started.isdecimal() else 0
+    run = environment.get("TORCHELASTIC_RUN_ID", "none")
+    return ("", 0) if run in ("", "none") else (f"run {run}", 0)
+
+
+def _hash_bits(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def _base32(value: int, chars: int) -> str:
+    """The lowest ``chars`` digits of ``value``."""
+    return "".join(ALPHABET[(value >> (_BITS_A_CHAR * place)) & 31] for place in reversed(range(chars)))
+
+
+def _text(path: Path) -> str:
+    """A small file's text, or nothing where it cannot be read: containers hide parts of /proc."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""

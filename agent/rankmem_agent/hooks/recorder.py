@@ -1,0 +1,41 @@
+"""What the hooks ask of whatever records: the native tap, its fallback, or a test's list.
+
+Stage: trainer; the seam between hooks and tap. Types only.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rankmem_agent.spool.layout import Kind, Phase
+
+
+class Recorder(Protocol):
+    """The part of the tap that hooks use; see ``docs/internals.md``. None of it raises or blocks."""
+
+    def intern(self, text: str) -> int:
+        """The string's id in the spool; 0 if it could not be written."""
+
+    def record(
+        self,
+        kind: Kind,
+        *,
+        action: int = 0,
+        device_type: int = 0,
+        device_index: int = 0,
+        a: int = 0,
+        b: int = 0,
+        c: int = 0,
+        d: int = 0,
+        e: int = 0,
+    ) -> None:
+        """Appends a record; the fields are those of ``spool.layout.Kind``."""
+
+    def set_module(self, module_string_id: int) -> None:
+        """The module that this thread's next calls run in; 0 for none."""
+
+    def set_phase(self, phase: Phase) -> None:
+        """The process' phase from now on; see ``spool.layout.Phase``."""
+
+    def set_step(self, step: int) -> None:
+        """The number of the step that has begun."""

@@ -1,0 +1,185 @@
+"""Switches the agent on in a rank's process, and off again at its end.
+
+Stage: trainer; called once, right after the user's own import of torch, in the thread that imported it. Comes
+in: the claim and the environment. Goes out: a spool with ``meta.json``, the tap recording into it, hooks,
+and the host's shipper, elected. Nothing escapes: what fails is said in one line and the training goes on. It
+imports torch (which is loaded) and the standard library, starts no Python thread and never touches CUDA
+before the user does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from rankmem_agent import facts
+from rankmem_agent.config import AgentConfig
+from rankmem_agent.hooks import told
+from rankmem_agent.hooks.guard import Guard
+from rankmem_agent.hooks.modules import Modules
+from rankmem_agent.hooks.steps import Steps
+from rankmem_agent.preload import cuda, drain
+from rankmem_agent.preload.claim import Claim
+from rankmem_agent.ship import election
+from rankmem_agent.spool import folder, layout
+from rankmem_agent.spool.layout import DeviceType, Kind
+from rankmem_agent.tap.build import Build, ensure_built
+from rankmem_agent.tap.library import Tap, What
+
+_ATTACH_NS_OFFSET: Final = next(f.offset for f in layout.CONTROL_FIELDS if f.name == "attach_ns")
+
+
+class Agent:
+    """What runs in a rank's process while it is recorded."""
+
+    def __init__(self, claim: Claim, guard: Guard, config: AgentConfig) -> None:
+        import torch
+
+        self._torch: Any = torch
+        self._claim = claim
+        self._guard = guard
+        self._config = config
+        self._pid = os.getpid()
+        self._session = facts.session_id(os.environ, config.session_id)
+        self._session_dir = folder.choose_root(config, claim.local_world_size) / self._session
+        self._build: Build = ensure_built()
+        self._tap = Tap(self._build.path)
+        self._spool_dir: Path | None = None
+        self._steps: Steps | None = None
+        self._modules: Modules | None = None
+        self._cuda: cuda.CudaAttachment | None = None
+
+    def start(self, began_ns: int) -> None:
+        """Opens the spool, records into it and has it shipped.
+
+        Args:
+            began_ns: CLOCK_MONOTONIC when the attachment began, for its own cost.
+        """
+        claim = self._claim
+        spool_dir, start = folder.create_spool(self._session_dir, attempt=claim.attempt, rank=claim.rank)
+        self._spool_dir = spool_dir
+        self._guard.when_off(self.stop)
+        os.register_at_fork(after_in_child=self.stop)
+        try:
+            self._tap.open(spool_dir, self._config.spool_bytes)
+            self._record()
+            folder.write_meta(spool_dir, self._meta(facts.spool_id(self._session, claim, start)))
+        except BaseException:
+            self._tap.close()
+            shutil.rmtree(spool_dir, ignore_errors=True)
+            raise
+        self._install_hooks()
+        atexit.register(self.finish)
+        self._elect()
+        _write_attach_ns(spool_dir, time.monotonic_ns() - began_ns)
+
+    def stop(self) -> None:
+        """Records nothing more: after a failure, and in a forked child (the tap stops by itself there)."""
+        told.disconnect()
+        for hooks in (self._steps, self._modules, self._cuda):
+            if hooks is not None:
+                hooks.stop()
+        if os.getpid() == self._pid:
+            self._tap.close()
+
+    def finish(self) -> None:
+        """At the interpreter's exit: the last figures, END, and the wait for the last acknowledgement."""
+        if os.getpid() != self._pid or self._spool_dir is None:
+            return
+        try:
+            self._tap.stop_stacks()
+            if self._cuda is not None:
+                self._cuda.finish()
+            self.stop()
+            drain.wait(self._session_dir, self._spool_dir, timeout_s=self._config.drain_s)
+        except Exception as error:  # noqa: BLE001  the trainer's guard
+            self._guard.failed(error)
+
+    def _record(self) -> None:
+        wanted = self._config.devices
+        what = What.CALLS | (What.STACKS if self._config.stacks else What(0))
+        if wanted is None or "cpu" in wanted:
+            self._tap.attach_cpu()
+            what |= What.CPU_EVENTS
+            self._tap.record(Kind.DEVICE, device_type=DeviceType.CPU, e=self._tap.intern(_CPU_JSON))
+        self._tap.attach_calls()
+        self._tap.enable(what)
+        if wanted is None or "cuda" in wanted:
+            self._cuda = cuda.CudaAttachment(self._tap, self._build, self._guard, keep_cpu=wanted is not None)
+            self._cuda.when_initialised(self._torch)
+
+    def _meta(self, spool: str) -> dict[str, object]:
+        return {
+            "version": layout.FORMAT_VERSION,
+            "spool_id": spool,
+            "aggregator": self._config.aggregator,
+            "project_root": facts.project_root(),
+            "session": facts.session_facts(
+                self._config, self._session, self._claim, str(self._torch.__version__)
+            ),
+            "rank": facts.rank_facts(self._session, self._claim, spool),
+            "host": facts.host_facts(),
+            "clock": {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()},
+        }
+
+    def _install_hooks(self) -> None:
+        is_compiling = self._torch.compiler.is_compiling
+        self._steps = Steps(self._tap, is_compiling, self._guard)
+        self._steps.install()
+        if self._config.modules:
+            self._modules = Modules(self._tap, is_compiling, self._guard)
+            self._modules.install()
+        told.connect(self._tap, self._steps, is_compiling)
+
+    def _elect(self) -> None:
+        """Starts the shipper. Without one the spool stays on disk, to be delivered by ``rankmem ship``."""
+        try:
+            election.elect(self._session_dir)
+        except (OSError, subprocess.SubprocessError) as error:
+            self._guard.say(f"no shipper was started: {error} (try: rankmem ship {self._session_dir})")
+
+
+_CPU_JSON: Final = json.dumps({"name": "cpu", "allocator": "cpu", "source": "tap"})
+_agent: Agent | None = None
+"""One a process: the tap can be opened once and never be taken out."""
+
+
+def attach(claim: Claim) -> None:
+    """Records this process as the rank of ``claim`` from here to its end. Raises nothing.
+
+    Thread: the one that imported torch. A second call does nothing.
+    """
+    global _agent
+    began_ns = time.monotonic_ns()
+    guard = Guard(claim.rank)
+    if _agent is not None or os.environ.get("RANKMEM_DISABLE") == "1":
+        return
+    _keep_out_of_the_users_log()
+    try:
+        _agent = Agent(claim, guard, AgentConfig.from_environment())
+        _agent.start(began_ns)
+    except Exception as error:  # noqa: BLE001  the trainer's guard
+        guard.failed(error)
+
+
+def _keep_out_of_the_users_log() -> None:
+    """What our modules log stays inside: the guard's one line is all that a rank says."""
+    ours = logging.getLogger("rankmem_agent")
+    ours.addHandler(logging.NullHandler())
+    ours.propagate = False
+
+
+def _write_attach_ns(spool_dir: Path, attach_ns: int) -> None:
+    """Writes the agent's own cost into the control page, where nobody else writes it."""
+    control = os.open(spool_dir / "control", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.pwrite(control, attach_ns.to_bytes(8, "little"), _ATTACH_NS_OFFSET)
+    finally:
+        os.close(control)

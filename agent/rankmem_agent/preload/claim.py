@@ -1,0 +1,188 @@
+"""Whether this process is a rank: decided at interpreter start, from the launcher's variables alone.
+
+Stage: trainer, and every other Python process below ``rankmem run``: so it imports ``os`` and ``sys`` only,
+reads the environment itself (see ``docs/internals.md`` for the names) and says nothing. A process claims its
+rank by marking the environment; the children that inherit the mark (DataLoader workers, subprocesses) stay
+silent, while a worker with other launcher variables than its parent's claims its own. That way a
+script that starts torchrun costs nothing and hides nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+TYPE_CHECKING = False  # typing's own is not worth its import here
+if TYPE_CHECKING:
+    from typing import Final
+
+MARK: Final = "RANKMEM_CLAIMED"
+"""``PID KEY``: who claimed and as what; see :meth:`Claim.mark`."""
+
+RANK_VARIABLES: Final = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
+)
+"""How launchers number ranks: rank, ranks, rank on this host, ranks on this host. Of torchrun, Open MPI,
+MPICH and Intel MPI, srun; the first that is set counts."""
+
+LAUNCHER_PROGRAMS: Final = frozenset(
+    {
+        "torchrun",
+        "torchx",
+        "accelerate",
+        "accelerate-launch",
+        "deepspeed",
+        "composer",
+        "horovodrun",
+        "colossalai",
+    }
+    | {"rankmem", "pip", "conda"}
+)
+"""Console scripts that start ranks (or install things) and are none."""
+
+LAUNCHER_MODULES: Final = (
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "torch.distributed.launcher",
+    "torchx",
+    "accelerate.commands",
+    "deepspeed.launcher",
+    "composer.cli",
+    "horovod.runner",
+    "rankmem_cli",
+    "rankmem_agent",
+    "pip",
+)
+"""The same, started with ``python -m``. ``rankmem_agent`` claims for itself when it runs a script."""
+
+_OPTIONS_WITH_VALUE: Final = ("-W", "-X", "--check-hash-based-pycs")
+
+
+class Claim:
+    """A rank's own numbers. A plain class: a dataclass would cost every dormant process its import."""
+
+    __slots__ = ("attempt", "key", "local_rank", "local_world_size", "rank", "world_size")
+
+    def __init__(
+        self,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        local_rank: int = 0,
+        local_world_size: int = 1,
+        attempt: int = 0,
+        key: str = "plain",
+    ) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.local_rank = local_rank
+        self.local_world_size = local_world_size
+        self.attempt = attempt
+        self.key = key
+        """What tells this worker from another of the same job or of another launch."""
+
+    def mark(self) -> str:
+        """The value of ``RANKMEM_CLAIMED`` for the children of this process."""
+        return f"{os.getpid()} {self.key}"
+
+
+def claim(environment: Mapping[str, str], program: Sequence[str]) -> Claim | None:
+    """This process' claim, or None where it is no rank or a child of one.
+
+    Args:
+        environment: ``os.environ``.
+        program: ``sys.orig_argv``: the interpreter, its options, the script or module, arguments.
+    """
+    if is_launcher(program):
+        return None
+    found = ranked(environment)
+    pid, _, key = environment.get(MARK, "").partition(" ")
+    # The same process after an exec of itself may claim again; a child of a rank may not.
+    if pid and pid != str(os.getpid()) and (found is None or found.key == key):
+        return None
+    return found or Claim(attempt=attempt_of(environment))
+
+
+def ranked(environment: Mapping[str, str]) -> Claim | None:
+    """The numbers that a launcher gave this process, or None without one."""
+    for rank_name, size_name, local_name, local_size_name in RANK_VARIABLES:
+        rank, size = environment.get(rank_name, ""), environment.get(size_name, "")
+        if not rank.isdecimal() or not size.isdecimal():
+            continue
+        attempt = attempt_of(environment)
+        local_rank = _number(environment, local_name, 0)
+        launch = environment.get("MASTER_PORT", ""), environment.get("TORCHELASTIC_RUN_ID", "")
+        return Claim(
+            rank=int(rank),
+            world_size=int(size),
+            local_rank=local_rank,
+            local_world_size=_number(environment, local_size_name, int(size)),
+            attempt=attempt,
+            key="/".join((rank_name, rank, size, str(local_rank), str(attempt), *launch)),
+        )
+    return None
+
+
+def attempt_of(environment: Mapping[str, str]) -> int:
+    """Which start of the workers this is: torchrun's restart count, or how often Slurm requeued the job."""
+    return _number(environment, "TORCHELASTIC_RESTART_COUNT", _number(environment, "SLURM_RESTART_COUNT", 0))
+
+
+def is_launcher(program: Sequence[str]) -> bool:
+    """True for a program that starts ranks, and for an interpreter that runs no program of the user's."""
+    arguments = iter(program[1:])
+    for argument in arguments:
+        if argument in _OPTIONS_WITH_VALUE:
+            next(arguments, None)
+        elif argument.startswith("-m") or (
+            argument[:1] == "-" and argument[1:2] != "-" and argument[-1:] == "m"
+        ):
+            module = argument[2:] if argument.startswith("-m") else ""
+            return _is_launcher_module(module or next(arguments, ""))
+        elif argument == "-c" or not argument.startswith("-"):
+            return os.path.basename(argument) in LAUNCHER_PROGRAMS
+    return False
+
+
+def attach_if_rank() -> None:
+    """Claims this process if it is a rank and attaches the agent once torch has been imported."""
+    mine = claim(os.environ, sys.orig_argv)
+    if mine is not None:
+        attach_after_torch(mine)
+
+
+def attach_after_torch(mine: Claim) -> None:
+    """Marks the environment for the children and waits for the user's own import of torch."""
+    from rankmem_agent.preload import torch_import
+
+    os.environ[MARK] = mine.mark()
+    torch_import.after_import(lambda: _attach(mine))
+
+
+def _attach(mine: Claim) -> None:
+    from rankmem_agent.preload.attach import attach  # only now: the process has torch and is a rank
+
+    attach(mine)
+
+
+def _is_launcher_module(module: str) -> bool:
+    return any(module == name or module.startswith(name + ".") for name in LAUNCHER_MODULES)
+
+
+def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+    value = environment.get(name, "")
+    return int(value) if value.isdecimal() else default
+
+
+def is_claimed_here(environment: Mapping[str, str]) -> bool:
+    """True if this very process has marked the environment: it need not claim twice."""
+    return environment.get(MARK, "").partition(" ")[0] == str(os.getpid())

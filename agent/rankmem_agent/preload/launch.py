@@ -1,0 +1,50 @@
+"""The environment in which ``rankmem run`` starts the user's command.
+
+Stage: before the trainer, in the process of the command line. Comes in: an environment and what the user
+chose. Goes out: a new environment that makes the agent wake up in every rank below and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+SITE: Final = Path(__file__).resolve().parent / "site"
+"""The folder that goes first on PYTHONPATH."""
+
+
+def environment(
+    base: Mapping[str, str],
+    *,
+    session_id: str,
+    aggregator: str,
+    name: str | None = None,
+    spool_dir: Path | None = None,
+    drain_s: float = 0.0,
+) -> dict[str, str]:
+    """``base`` with the agent preloaded; ``base`` is not changed.
+
+    Args:
+        base: usually ``os.environ``.
+        session_id: from :func:`rankmem_agent.facts.make_session_id`.
+        aggregator: HOST:PORT that the shipper sends to.
+        name: the session's name; None: the script's.
+        spool_dir: root of the spools; None: chosen on each host.
+        drain_s: how long, in seconds, the last rank of a host waits for the last acknowledgement; 0: the
+            caller waits.
+    """
+    paths = [str(SITE), *(path for path in base.get("PYTHONPATH", "").split(os.pathsep) if path)]
+    preloaded = {key: value for key, value in base.items() if key != "RANKMEM_CLAIMED"} | {
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+        "RANKMEM_PRELOAD": "1",
+        "RANKMEM_SESSION": session_id,
+        "RANKMEM_AGGREGATOR": aggregator,
+        "RANKMEM_DRAIN_S": f"{drain_s:g}",
+    }
+    if name is not None:
+        preloaded["RANKMEM_NAME"] = name
+    if spool_dir is not None:
+        preloaded["RANKMEM_SPOOL_DIR"] = str(spool_dir.absolute())
+    return preloaded

@@ -1,0 +1,50 @@
+"""Found first by every Python below ``rankmem run``, because this folder leads PYTHONPATH.
+
+Stage: trainer, before the user's first line. It first runs the ``sitecustomize`` that would have been found
+without us, then asks :mod:`rankmem_agent.preload.claim` whether this process is a rank; in all others
+it does nothing more. It must cost next to nothing (``os`` and ``sys`` are loaded anyway), print nothing,
+and never raise.
+"""
+
+import importlib
+import os
+import sys
+
+
+def _run_next_sitecustomize() -> None:
+    """Runs the next sitecustomize on sys.path under its own name, as if this folder were not there.
+
+    Its errors are site's to report, as without us; having none is the usual case.
+    """
+    here = os.path.dirname(os.path.abspath(__file__))
+    ours = [entry for entry in sys.path if entry and os.path.abspath(entry) == here]
+    for entry in ours:
+        sys.path.remove(entry)  # the user's program sees its own sys.path
+    this = sys.modules.pop("sitecustomize", None)
+    try:
+        # Another file of this name, now that ours is off the path.
+        importlib.import_module("sitecustomize")
+    except ModuleNotFoundError as error:
+        if error.name != "sitecustomize":
+            raise
+        if this is not None:
+            sys.modules["sitecustomize"] = this
+
+
+def _attach_if_rank() -> None:
+    if os.environ.get("RANKMEM_PRELOAD") != "1" or os.environ.get("RANKMEM_DISABLE") == "1":
+        return
+    try:
+        from rankmem_agent.preload import claim
+    except ModuleNotFoundError:
+        # Another Python than rankmem's: only a rank is worth a line.
+        if "LOCAL_RANK" in os.environ:
+            print(f"rankmem: not installed for {sys.executable}: this rank is not recorded", file=sys.stderr)
+        return
+    claim.attach_if_rank()
+
+
+try:
+    _run_next_sitecustomize()
+finally:
+    _attach_if_rank()

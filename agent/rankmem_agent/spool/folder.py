@@ -1,0 +1,164 @@
+"""Where spools live: the root's choice, a spool's folder and its ``meta.json``, the list of spools.
+
+Stage: trainer (chooses and creates) and shipper (lists). Comes in: configuration and facts. Goes out: a
+folder of mode 0700 that is ours, on a file system of this host. A network file system is refused: a mapped
+page there can vanish under the writer (SIGBUS), and two hosts would meet in one lock file. Standard library
+only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from rankmem_agent.config import AgentConfig
+from rankmem_protos.errors import Code, RankmemError
+
+META_NAME: Final = "meta.json"
+META_FORMAT: Final = "rankmem-spool"
+SHARED_MEMORY: Final = Path("/dev/shm")
+MARGIN_BYTES: Final = 256 * 2**20
+"""Left free in shared memory: NCCL and DataLoader workers need it too, and die without it."""
+STARTS_MAX: Final = 100  # spools of one process, which replaces itself by exec; more is a loop of its own
+NETWORK_FILE_SYSTEMS: Final = frozenset(
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "lustre",
+        "gpfs",
+        "ceph",
+        "beegfs",
+        "glusterfs",
+        "fuse.glusterfs",
+        "afs",
+        "pvfs2",
+        "wekafs",
+        "fuse.sshfs",
+        "fuse.s3fs",
+        "fuse.gcsfuse",
+        "fuse.juicefs",
+        "fuse.ceph",
+        "panfs",
+        "orangefs",
+        "ncpfs",
+    }
+)
+
+
+def choose_root(config: AgentConfig, local_world_size: int) -> Path:
+    """The root for the spools of this host: as told, or memory when it has room, or the temporary folder.
+
+    Args:
+        local_world_size: ranks on this host; each may fill its budget.
+
+    Returns:
+        An absolute path; the folder is not created.
+
+    Raises:
+        RankmemError: INVALID, when it lies on a network file system.
+    """
+    if config.spool_dir is not None:
+        root, setting = config.spool_dir, "RANKMEM_SPOOL_DIR"
+    else:
+        wanted_bytes = config.spool_bytes * local_world_size + MARGIN_BYTES
+        parent = SHARED_MEMORY if free_bytes(SHARED_MEMORY) >= wanted_bytes else config.temporary_dir
+        root, setting = parent / f"rankmem-{os.getuid()}", "TMPDIR"
+    kind = file_system(root)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise RankmemError(
+            Code.INVALID,
+            f"{setting} is on a network file system ({kind}): {root}",
+            "RANKMEM_SPOOL_DIR=/a/local/folder",
+        )
+    return root
+
+
+def create_spool(session_dir: Path, *, attempt: int, rank: int) -> tuple[Path, int]:
+    """A new, empty folder for this process' spool, and how many it had before (see ``facts.spool_id``).
+
+    Raises:
+        RankmemError: DENIED when a folder on the way is somebody else's; CONFLICT when there are too many.
+        OSError: it cannot be created.
+    """
+    make_private(session_dir.parent)
+    make_private(session_dir)
+    for start in range(STARTS_MAX):
+        name = f"{attempt}-{rank}-{os.getpid()}" + (f"-{start}" if start else "")
+        try:
+            os.mkdir(session_dir / name, 0o700)
+        except FileExistsError:
+            continue
+        return session_dir / name, start
+    raise RankmemError(Code.CONFLICT, f"process {os.getpid()} has {STARTS_MAX} spools in {session_dir}")
+
+
+def make_private(folder: Path) -> None:
+    """Creates a folder of mode 0700, or checks that the one there is ours alone.
+
+    /tmp and /dev/shm are open to everyone: whoever made the folder before us could read the job's memory
+    or lead the writer elsewhere.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        found = os.lstat(folder)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise RankmemError(
+                Code.DENIED, f"{folder} is not a folder of this user", "RANKMEM_SPOOL_DIR=/a/folder/of/yours"
+            ) from None
+
+
+def write_meta(spool_dir: Path, facts: Mapping[str, object]) -> None:
+    """Writes ``meta.json``: whole or absent. Its presence makes the folder a spool."""
+    temporary = spool_dir / (META_NAME + ".new")
+    temporary.write_text(json.dumps({"format": META_FORMAT, **facts}, ensure_ascii=False), encoding="utf-8")
+    os.replace(temporary, spool_dir / META_NAME)
+
+
+def spools(session_dir: Path) -> list[Path]:
+    """The spools of a session on this host, by name; those still being made are left out."""
+    return sorted(folder for folder in _folders(session_dir) if (folder / META_NAME).exists())
+
+
+def free_bytes(folder: Path) -> int:
+    """Bytes that this user may still write to the file system of ``folder``; 0 if there is none."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return 0
+    return found.f_bavail * found.f_frsize
+
+
+def file_system(path: Path, mounts_file: Path = Path("/proc/self/mounts")) -> str:
+    """The kind of file system that ``path`` is or would be on (``tmpfs``, ``nfs4``); empty if unknown.
+
+    Source: the longest mount point above it in the kernel's list; a later mount hides an earlier one.
+    """
+    real = os.path.realpath(path)
+    kind, longest = "", -1
+    try:
+        lines = mounts_file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        _, mount_point, line_kind, *_ = line.split(" ")
+        mount_point = mount_point.replace("\\040", " ").replace("\\011", "\t")
+        if len(mount_point) >= longest and (real + "/").startswith(mount_point.rstrip("/") + "/"):
+            kind, longest = line_kind, len(mount_point)
+    return kind
+
+
+def _folders(session_dir: Path) -> Iterator[Path]:
+    try:
+        with os.scandir(session_dir) as entries:
+            yield from [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return
