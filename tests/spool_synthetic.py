@@ -180,7 +180,7 @@ CALL_EVENTS = 6
 def training_records(
     spool: SyntheticSpool, num_calls: int, *, interval_ns: int = 400, live_calls: int = 500, seed: int = 0
 ) -> Array:
-    """Records like a training's: 8 a call, 6 of them events; one block in three lives for ``live_calls`` calls.
+    """Records like a training's: 8 a call, 6 of them events; one block of three lives for ``live_calls``.
 
     Starts with the log's CLOCK record. Interns 40 operators and 200 stacks of 12 frames.
     """

@@ -106,6 +106,8 @@ class SpoolMeta:
     rank: int
     pid: int
     process_start_ticks: int
+    start: int
+    """How many spools this very process had before: it replaced itself by exec."""
     aggregator: str
     project_root: str
     monotonic_ns: int
@@ -141,7 +143,7 @@ def read_meta(folder: Path) -> SpoolMeta:
 
 
 def _spool_meta(meta: dict[str, Any]) -> SpoolMeta:
-    session_id, attempt, rank, pid, ticks = str(meta["spool_id"]).rsplit("-", 4)
+    session_id, attempt, rank, pid, ticks, *start = str(meta["spool_id"]).split("-")
     return SpoolMeta(
         spool_id=meta["spool_id"],
         session_id=session_id,
@@ -149,6 +151,7 @@ def _spool_meta(meta: dict[str, Any]) -> SpoolMeta:
         rank=int(rank),
         pid=int(pid),
         process_start_ticks=int(ticks),
+        start=int(start[0]) if start else 0,
         aggregator=meta.get("aggregator") or "",
         project_root=meta.get("project_root") or "",
         monotonic_ns=int(meta["clock"]["monotonic_ns"]),
@@ -210,9 +213,16 @@ class SpoolReader:
         """Whether the trainer's process is dead; once true it stays true."""
         now = time.monotonic()
         if self._alive and now - self._alive_checked_s >= ALIVE_CHECK_S:
-            self._alive = process_is_alive(self.meta.pid, self.meta.process_start_ticks)
+            alive = process_is_alive(self.meta.pid, self.meta.process_start_ticks)
+            self._alive = alive and not self._was_replaced()
             self._alive_checked_s = now
         return not self._alive
+
+    def _was_replaced(self) -> bool:
+        """The process lives, but as another program (exec) that has begun a spool of its own."""
+        meta = self.meta
+        later = f"{meta.attempt}-{meta.rank}-{meta.pid}-{meta.start + 1}"
+        return (self.path.parent / later / "meta.json").exists()
 
     def is_finished(self) -> bool:
         """Whether nothing more will come: everything is read, and the writer has ended or is gone."""
@@ -276,7 +286,7 @@ class SpoolReader:
     def _map_segment(self, number: int) -> Array | None:
         """The records of a ready segment as far as its file goes; None if it is not there or not ready."""
         if number != self._segment_number:
-            self._segment = _open_segment(self.path / segment_name(number), number)
+            self._segment = _open_segment(self.path / segment_name(number), number, ready_only=True)
             self._segment_number = number if self._segment is not None else -1
         return self._segment
 
@@ -286,8 +296,22 @@ class SpoolReader:
             return None  # wait till the whole hole is known: its rows must not depend on when we looked
         if end <= self.control_value("acked_seq"):
             return self._gap(min(end, taken) - 1, "other_database")
+        if self._adopt_unready(number) or ((self.path / segment_name(number)).exists() and not gone):
+            return None
         # A writer counts what it could not write; without a count the file was taken from us.
         return self._gap(min(end, taken) - 1, "spool_full" if self.control_value("dropped") else "corrupt")
+
+    def _adopt_unready(self, number: int) -> bool:
+        """Take a segment that writers used, but whose header was never marked ready.
+
+        The tap's native thread publishes a segment to the writers an instant before it marks the file; it
+        may be killed, or kept from its processor, in between. A record in it tells that it is in use.
+        """
+        segment = _open_segment(self.path / segment_name(number), number, ready_only=False)
+        if segment is None or not (segment["mark"] == _marks(number, 0, len(segment))).any():
+            return False
+        self._segment, self._segment_number = segment, number
+        return True
 
     def _torn(self, segment: Array, number: int, index: int, stop: int) -> Gap:
         """The hole at the cursor, up to the next committed record or ``stop``; the writer is gone."""
@@ -320,7 +344,7 @@ def _committed(segment: Array, number: int, begin: int, end: int) -> int:
     return end - begin if right.all() else int(right.argmin())
 
 
-def _open_segment(path: Path, number: int) -> Array | None:
+def _open_segment(path: Path, number: int, *, ready_only: bool) -> Array | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -333,7 +357,9 @@ def _open_segment(path: Path, number: int) -> Array | None:
     finally:
         os.close(fd)
     header = np.frombuffer(mapping, SEGMENT_HEADER_DTYPE, 1)[0]
-    if header["ready"] != 1 or header["magic"] != SEGMENT_MAGIC or header["segment_number"] != number:
+    if header["magic"] != SEGMENT_MAGIC or header["segment_number"] != number:
+        return None
+    if ready_only and header["ready"] != 1:
         return None
     if header["version"] > FORMAT_VERSION or header["record_bytes"] != RECORD_BYTES:
         raise RankmemError(

@@ -1,0 +1,91 @@
+"""The checkpoint of a spool: the pairing state at a record, in one file that is whole or absent.
+
+Stage: shipper process. In and out: rankmem_agent.pairing.state.PairingState. Written to a temporary name,
+synced, renamed, and the folder synced, before any segment that it replaces is deleted.
+
+Format: a numpy ``.npz`` archive (a zip, each member with its CRC) of plain arrays, one of which,
+``facts``, is UTF-8 JSON: ``format`` "rankmem-checkpoint", ``version``, and the state's plain fields.
+Nothing in it is pickled, and nothing in it is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from rankmem_agent.pairing.state import PairingState
+from rankmem_protos.errors import Code, RankmemError
+
+CHECKPOINT_NAME: Final = "checkpoint"
+CHECKPOINT_VERSION: Final = 1
+_FORMAT: Final = "rankmem-checkpoint"
+_ARRAYS: Final = ("live", "ended", "calls", "ranges", "markers", "devices")
+_PLAIN: Final = tuple(
+    f.name for f in dataclasses.fields(PairingState) if f.name not in (*_ARRAYS, "stacks_sent")
+)
+
+
+def save_checkpoint(folder: Path, state: PairingState) -> None:
+    """Put the state into the spool's folder, durably, in place of the one before.
+
+    Raises:
+        OSError: it could not be written; the one before is untouched.
+    """
+    facts = {name: getattr(state, name) for name in _PLAIN}
+    text = json.dumps({"format": _FORMAT, "version": CHECKPOINT_VERSION, "state": facts})
+    arrays: dict[str, Any] = {name: getattr(state, name) for name in _ARRAYS}
+    temporary = folder / f"{CHECKPOINT_NAME}.new"
+    with temporary.open("wb") as file:
+        np.savez(file, allow_pickle=False, facts=np.frombuffer(text.encode(), np.uint8), **arrays)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(folder / CHECKPOINT_NAME)
+    sync_folder(folder)
+
+
+def load_checkpoint(folder: Path) -> PairingState | None:
+    """The state of the spool's checkpoint; None if it has none.
+
+    Raises:
+        RankmemError: INVALID if the file is damaged, UNSUPPORTED if a newer rankmem wrote it.
+    """
+    path = folder / CHECKPOINT_NAME
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            facts = json.loads(archive["facts"].tobytes())
+            if facts["format"] != _FORMAT:
+                raise ValueError(f"format is {facts['format']!r}")
+            if facts["version"] > CHECKPOINT_VERSION:
+                raise RankmemError(
+                    Code.UNSUPPORTED,
+                    f"{path} has version {facts['version']}; this rankmem reads up to {CHECKPOINT_VERSION}",
+                    "ship it with the version of rankmem that wrote it",
+                )
+            return _state(facts["state"], {name: archive[name] for name in _ARRAYS})
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as exc:
+        raise RankmemError(Code.INVALID, f"{path} is not a readable checkpoint: {exc}") from exc
+
+
+def _state(plain: dict[str, Any], arrays: dict[str, Any]) -> PairingState:
+    empty = PairingState()
+    for name, array in arrays.items():
+        if array.dtype != getattr(empty, name).dtype or array.ndim != 1:
+            raise ValueError(f"{name} has another layout than this version's")
+    return PairingState(**{**plain, "notes": tuple(plain["notes"])}, **arrays)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in the folder durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,112 @@
+"""Deliver what lies on disk: the work behind ``rankmem ship DIR``.
+
+Stage: the command's process. In: a spool, a session's folder or the root of all, and an aggregator. Out: a
+report. Sessions that a shipper is at work on are left to it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rankmem_agent.ship.config import ShipConfig
+from rankmem_agent.ship.election import take_lock
+from rankmem_agent.ship.shipper import Shipper
+from rankmem_protos.errors import Code, RankmemError
+
+Progress = Callable[[int, int], None]
+"""Told (records acknowledged, records found) now and then."""
+
+
+@dataclass(slots=True, kw_only=True)
+class DeliveryReport:
+    """What :func:`deliver` did."""
+
+    spools_delivered: int = 0
+    """Spools that are acknowledged to their end, and deleted."""
+    spools_left: int = 0
+    """Spools that stay on disk: their rank lives, the time was over, or they cannot be read."""
+    records: int = 0
+    """Records acknowledged."""
+    busy_sessions: list[Path] = field(default_factory=list)
+    """Session folders that another shipper holds."""
+    errors: list[RankmemError] = field(default_factory=list)
+    """Why spools were left."""
+
+
+def deliver(
+    directory: Path, aggregator: str = "", timeout_s: float = 300.0, progress: Progress | None = None
+) -> DeliveryReport:
+    """Ship the spools in ``directory`` and report.
+
+    Args:
+        directory: one spool, the folder of a session, or the root of the sessions.
+        aggregator: HOST:PORT; default: the one that each spool names.
+        timeout_s: longest time for each session, in seconds.
+        progress: called now and then.
+
+    Raises:
+        RankmemError: NOT_FOUND if there is no spool in the directory.
+    """
+    sessions = find_spools(directory)
+    if not sessions:
+        raise RankmemError(
+            Code.NOT_FOUND,
+            f"there is no spool in {directory}",
+            "name a spool, a session's folder or their root",
+        )
+    report = DeliveryReport()
+    for session_dir, spools in sessions.items():
+        lock_fd = take_lock(session_dir)
+        if lock_fd is None:
+            report.busy_sessions.append(session_dir)
+            report.spools_left += len(spools)
+            continue
+        try:
+            _deliver_session(session_dir, spools, aggregator, timeout_s, progress, report)
+        finally:
+            os.close(lock_fd)
+    return report
+
+
+def find_spools(directory: Path) -> dict[Path, list[Path]]:
+    """The spools in a directory by their session's folder."""
+    directory = directory.absolute()
+    if (directory / "meta.json").exists():
+        return {directory.parent: [directory]}
+    found: dict[Path, list[Path]] = {}
+    for pattern in ("*/meta.json", "*/*/meta.json"):
+        for meta in sorted(directory.glob(pattern)):
+            found.setdefault(meta.parent.parent, []).append(meta.parent)
+    return found
+
+
+def _deliver_session(
+    session_dir: Path,
+    spools: list[Path],
+    aggregator: str,
+    timeout_s: float,
+    progress: Progress | None,
+    report: DeliveryReport,
+) -> None:
+    shipper = Shipper(session_dir, ShipConfig(aggregator=aggregator), only=spools)
+    shipper.scan()
+    total = shipper.pending_records
+    deadline_s = time.monotonic() + timeout_s
+    while not shipper.is_done and time.monotonic() < deadline_s:
+        shipper.step()
+        if progress is not None:
+            progress(max(total - shipper.pending_records, 0), total)
+        if shipper.is_idle and not shipper.ranks_are_gone and shipper.sender and shipper.sender.connected:
+            break  # all that is written is stored; the rank's own shipper will do the rest
+        shipper.wait()
+    report.spools_delivered += shipper.num_delivered
+    report.spools_left += len(spools) - shipper.num_delivered
+    report.records += total - shipper.pending_records
+    report.errors += shipper.failures
+    if not shipper.is_done and shipper.sender is not None and shipper.sender.error is not None:
+        report.errors.append(shipper.sender.error)
+    shipper.close("done" if shipper.is_done else "given_up")

@@ -1,0 +1,301 @@
+"""A lane: the way of one spool through the shipper, from its folder to the last acknowledgement.
+
+Stage: shipper process, on the loop's thread. In: a spool folder, and what the aggregator says of it. Out:
+batches in sequence order; segments, and in the end the folder, deleted. It keeps what is not acknowledged
+and must never delete what no checkpoint replaces.
+
+A lane is NEW until its OpenSpool went out, then OPENING until the aggregator said how far it has the spool,
+then READY. From there the log goes on behind the last stored record; where the aggregator has less than
+our checkpoint (another database), the missing stretch is one gap row and all that lives is told anew.
+DONE: all is acknowledged and the folder is gone. FAILED: it cannot be shipped, and stays on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import logging
+import os
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rankmem_agent.pairing.pairing import Pairing
+from rankmem_agent.pairing.rows import Rows
+from rankmem_agent.pairing.state import PairingState
+from rankmem_agent.pairing.upserts import ClockEstimate
+from rankmem_agent.ship.checkpoint import load_checkpoint, save_checkpoint
+from rankmem_agent.ship.envelope import Envelope, Stretch, pack
+from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT
+from rankmem_agent.spool.reader import Chunk, Gap, SpoolReader
+from rankmem_protos.errors import Code, RankmemError
+
+logger = logging.getLogger(__name__)
+
+BATCH_RECORDS: Final = 16_384
+"""A batch is cut at this many records (10,000 events and more: DuckDB inserts smaller ones slower)..."""
+BATCH_AGE_S: Final = 0.2
+"""... or when its first record has waited this long."""
+LANE_BATCHES_MAX: Final = 8
+"""Unacknowledged batches of one spool: 3 MiB usually, and no rank can take the whole window."""
+REPLAY_RECORDS: Final = 65_536
+"""Records at once when the way from the checkpoint is gone again."""
+CHECKPOINT_INTERVAL_S: Final = 2.0
+"""A restarted shipper replays at most this much, or a segment."""
+GONE_PREFIX: Final = ".gone-"
+"""A folder with this prefix is finished and only waits for its deletion."""
+
+
+class LaneState(enum.Enum):
+    """Where a lane stands."""
+
+    NEW = enum.auto()
+    OPENING = enum.auto()
+    READY = enum.auto()
+    DONE = enum.auto()
+    FAILED = enum.auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Riders:
+    """What rides along with a batch without being a function of the log."""
+
+    clock: ClockEstimate | None = None
+    rows: Callable[[], Sequence[Rows]] = tuple
+    due: bool = False
+    """With this batch; otherwise only if it is the last."""
+
+
+class Lane:
+    """One spool.
+
+    Args:
+        folder: the spool's folder.
+
+    Raises:
+        RankmemError: the spool cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.reader = SpoolReader(folder)
+        self.meta = self.reader.meta
+        self.state = LaneState.NEW
+        self.stored = -1
+        """Last sequence that the aggregator has."""
+        self.sent_bytes = 0
+        self.error: RankmemError | None = None
+        self._pairing = Pairing(self.meta, self.reader.strings)
+        self._sequence_next = 0  # where the next batch begins
+        self._parts: list[Chunk | Gap] = []
+        self._parts_records = 0
+        self._parts_since_s = 0.0
+        self._unacked: deque[Envelope] = deque()
+        self._packed: deque[Envelope] = deque()  # made, not yet sent
+        self._acked_state: PairingState | None = None
+        self._saved_seq = -1
+        self._saved_s = time.monotonic()
+        self._final_packed = False
+
+    @property
+    def base_ns(self) -> int:
+        """Host time minus CLOCK_MONOTONIC in this spool."""
+        base_ns = self._pairing.state.clock_base_ns
+        return self.meta.realtime_ns - self.meta.monotonic_ns if base_ns is None else base_ns
+
+    @property
+    def num_unacked(self) -> int:
+        """Batches on the wire."""
+        return len(self._unacked)
+
+    @property
+    def unacked_bytes(self) -> int:
+        """Bytes of these."""
+        return sum(envelope.size_bytes for envelope in self._unacked)
+
+    @property
+    def pending_records(self) -> int:
+        """Records taken by the writer and not acknowledged."""
+        return max(self.reader.next_seq - 1 - self.stored, 0)
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more is to be done with it."""
+        return self.state in (LaneState.DONE, LaneState.FAILED)
+
+    def opening(self) -> None:
+        """OpenSpool is on its way: nothing is sent until the aggregator says how far it is."""
+        self.state = LaneState.OPENING
+
+    def disconnected(self) -> None:
+        """The stream is gone; what was sent may or may not be stored."""
+        if not self.is_over:
+            self.state = LaneState.NEW
+
+    def opened(self, last_sequence: int) -> list[Envelope]:
+        """Go on behind ``last_sequence``; returns the kept batches to be sent again.
+
+        Raises:
+            RankmemError: the checkpoint is damaged, or the spool holds less than the aggregator has.
+        """
+        self.state = LaneState.READY
+        kept = [e for e in (*self._unacked, *self._packed) if e.message.sequence_last > last_sequence]
+        position = kept[0].message.sequence_first if kept else self._sequence_next
+        if self._acked_state is not None and position == last_sequence + 1:
+            self._note_stored(last_sequence)
+            again = [e for e in self._unacked if e.message.sequence_last > last_sequence]
+            self._packed = deque(e for e in self._packed if e.message.sequence_last > last_sequence)
+            self._unacked = deque(again)
+            return again
+        self._begin_anew(last_sequence)
+        return []
+
+    def next_batch(self, riders: Riders) -> Envelope | None:
+        """The next batch that is due, with room in this lane's window; None: nothing yet."""
+        if self.state is not LaneState.READY or len(self._unacked) >= LANE_BATCHES_MAX:
+            return None
+        if not self._packed:
+            self._fill()
+            if self._is_due():
+                self._pack(riders)
+        if not self._packed:
+            return None
+        envelope = self._packed.popleft()
+        self._unacked.append(envelope)
+        self.sent_bytes += envelope.size_bytes
+        return envelope
+
+    def acknowledged(self, last_sequence: int) -> None:
+        """The aggregator has everything up to ``last_sequence``."""
+        if self.state is LaneState.READY:
+            self._note_stored(last_sequence)
+
+    def keep_house(self, now_s: float) -> None:
+        """Write the checkpoint, delete what it replaces, and the folder when all is done.
+
+        Raises:
+            OSError: the checkpoint cannot be written; nothing was deleted then.
+        """
+        state = self._acked_state
+        if self.state is not LaneState.READY or state is None:
+            return
+        if self._final_packed and not self._unacked and not self._packed:
+            self._remove()
+            return
+        segments = state.next_seq // RECORDS_PER_SEGMENT - max(self._saved_seq, 0) // RECORDS_PER_SEGMENT
+        due = segments > 0 or now_s - self._saved_s >= CHECKPOINT_INTERVAL_S
+        if due and state.next_seq > max(self._saved_seq, 0):
+            save_checkpoint(self.folder, state)
+            self._saved_seq, self._saved_s = state.next_seq, now_s
+            self.reader.delete_segments_below(state.next_seq)
+
+    def fail(self, error: RankmemError) -> None:
+        """Give this spool up; it stays on disk."""
+        self.state, self.error = LaneState.FAILED, error
+
+    def close(self) -> None:
+        """Let go of the files; what is not acknowledged stays on disk."""
+        self.reader.close()
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        while self._parts_records < BATCH_RECORDS:
+            part = self.reader.read(BATCH_RECORDS - self._parts_records)
+            if part is None:
+                return
+            if not self._parts:
+                self._parts_since_s = time.monotonic()
+            self._parts.append(part)
+            self._parts_records += len(part.records) if isinstance(part, Chunk) else 1
+
+    def _is_due(self) -> bool:
+        if self._final_packed:
+            return False
+        if self._parts_records >= BATCH_RECORDS or self.reader.is_finished():
+            return True
+        return bool(self._parts) and time.monotonic() - self._parts_since_s >= BATCH_AGE_S
+
+    def _pack(self, riders: Riders) -> None:
+        # Asked again: with a full batch in hand the log may end behind it, and that is the next batch's.
+        final = self._parts_records < BATCH_RECORDS and self.reader.is_finished()
+        last = self.reader.next_seq if final else self._parts[-1].sequence_last
+        stretch = Stretch(
+            sequence_first=self._sequence_next,
+            sequence_last=last,
+            parts=self._parts,
+            final=final,
+            ended_ns=self.reader.control_value("heartbeat_ns") + self.base_ns if final else None,
+            clock=riders.clock if final or riders.due else None,
+        )
+        rows = riders.rows if final or riders.due else tuple
+        self._packed.extend(pack(self._pairing, self.meta.spool_id, stretch, rows))
+        self._sequence_next = last + 1
+        self._parts, self._parts_records = [], 0
+        self._final_packed = final
+
+    # -- acknowledgements ------------------------------------------------------------------------
+
+    def _note_stored(self, last_sequence: int) -> None:
+        self.stored = max(self.stored, last_sequence)
+        while self._unacked and self._unacked[0].message.sequence_last <= last_sequence:
+            self._acked_state = self._unacked.popleft().state_after
+        self.reader.acknowledge(self.stored + 1)
+
+    def _begin_anew(self, last_sequence: int) -> None:
+        """Back to the checkpoint, and from there to behind what the aggregator has."""
+        self._unacked.clear()
+        self._packed.clear()
+        self._parts, self._parts_records, self._final_packed = [], 0, False
+        state = load_checkpoint(self.folder) or PairingState()
+        self._pairing = Pairing(self.meta, self.reader.strings, state)
+        self.reader.cursor = state.next_seq
+        self.stored = last_sequence
+        self._sequence_next = last_sequence + 1
+        self._saved_seq = state.next_seq
+        if state.next_seq <= last_sequence:
+            self._replay(last_sequence)
+        elif state.next_seq > last_sequence + 1:
+            self._tell_anew(last_sequence + 1, state.next_seq - 1)
+        self._acked_state = self._pairing.state
+        self.reader.acknowledge(self.stored + 1)
+
+    def _replay(self, last_sequence: int) -> None:
+        """Take in what is stored already and throw its rows away."""
+        end = last_sequence + 1
+        if end > self.reader.next_seq and self.reader.writer_is_gone() | self.reader.ended:
+            end = self.reader.next_seq  # the end of the log has a number of its own, and it is stored
+            self._final_packed = True
+        while self.reader.cursor < end:
+            part = self.reader.read(min(REPLAY_RECORDS, end - self.reader.cursor))
+            if part is None:
+                raise RankmemError(
+                    Code.CONFLICT,
+                    f"{self.folder} ends at record {self.reader.cursor}, the aggregator has {last_sequence}",
+                    "keep the folder: it is not the one that was shipped before",
+                )
+            self._pairing.feed(part)
+            self._pairing.cut()
+
+    def _tell_anew(self, sequence_first: int, sequence_last: int) -> None:
+        """Another database: it lacks what was acknowledged by the one before and is deleted here."""
+        logger.warning(
+            "%s: this database lacks records %d to %d", self.folder.name, sequence_first, sequence_last
+        )
+        self._pairing.forget_sent()
+        gap = Gap(sequence_first=sequence_first, sequence_last=sequence_last, why="other_database")
+        self._parts, self._parts_records = [gap], 1
+        self._parts_since_s = time.monotonic()
+
+    def _remove(self) -> None:
+        """Delete the folder; renamed first, so that a half-deleted one is never taken for a spool."""
+        self.state = LaneState.DONE
+        self.reader.close()
+        gone = self.folder.with_name(GONE_PREFIX + self.folder.name)
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self.folder, gone)
+        shutil.rmtree(gone, ignore_errors=True)

@@ -1,0 +1,189 @@
+"""The shipper's one stream to the aggregator: opened, kept, and opened again.
+
+Stage: shipper process, last station before the wire. In: requests; out: replies, in order. Threads: the
+loop's thread calls everything here; one thread a stream ("rankmem-replies") moves replies into a queue and
+rings the loop's event; gRPC's own threads write. It must never block the loop: sending only queues.
+
+A stream that says nothing for SILENCE_S though something was asked is given up. Between two tries it
+waits, twice as long each time, with jitter, so that a thousand shippers do not come back at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import random
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Final
+
+import grpc
+
+import rankmem_agent
+from rankmem_protos.collector_pb2 import Hello, IngestReply, IngestRequest
+from rankmem_protos.collector_pb2_grpc import CollectorStub
+from rankmem_protos.errors import CODE_OF_GRPC_STATUS_NAME, Code, RankmemError
+
+logger = logging.getLogger(__name__)
+
+PROTOCOL_VERSION: Final = 1
+BACKOFF_FIRST_S: Final = 0.1
+BACKOFF_MAX_S: Final = 10.0
+"""A restarted aggregator is found within this; a thousand shippers knock 100 times a second at most."""
+SILENCE_S: Final = 30.0
+"""Longest wait for the Welcome, an acknowledgement or a clock reply. A commit takes far less."""
+CHANNEL_OPTIONS: Final = (
+    ("grpc.enable_retries", 0),  # the loop does it, and knows what was acknowledged
+    ("grpc.max_receive_message_length", 1 << 20),  # replies are small
+    ("grpc.use_local_subchannel_pool", 1),  # a new try is a new connection, not the old one's back-off
+)
+
+
+class Stream:
+    """One Ingest call, from Hello to its end."""
+
+    def __init__(self, aggregator: str, hello: Hello, wake: threading.Event) -> None:
+        self.error: RankmemError | None = None
+        self.replies: queue.SimpleQueue[IngestReply] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[IngestRequest | None] = queue.SimpleQueue()
+        self._wake = wake
+        self._aggregator = aggregator
+        self._channel = grpc.insecure_channel(aggregator, options=CHANNEL_OPTIONS)
+        self.send(IngestRequest(hello=hello))
+        self._call = CollectorStub(self._channel).Ingest(self._sent())
+        self._reader = threading.Thread(target=self._read, name="rankmem-replies", daemon=True)
+        self._reader.start()
+
+    def send(self, request: IngestRequest) -> None:
+        """Queue a request; gRPC takes it when its own window has room."""
+        self._requests.put(request)
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """End the stream; what is not acknowledged is not stored. Idempotent."""
+        self._requests.put(None)
+        self._call.cancel()  # type: ignore[no-untyped-call]
+        self._channel.close()
+        self._reader.join(timeout_s)
+
+    def _sent(self) -> Iterator[IngestRequest]:
+        while (request := self._requests.get()) is not None:
+            yield request
+
+    def _read(self) -> None:
+        try:
+            for reply in self._call:
+                self.replies.put(reply)
+                self._wake.set()
+            self.error = RankmemError(Code.UNAVAILABLE, f"{self._aggregator} ended the stream")
+        except grpc.RpcError as exc:
+            self.error = _translated(self._aggregator, exc)
+        self._wake.set()
+
+
+class Sender:
+    """Keeps a stream open to one aggregator.
+
+    Args:
+        aggregator: HOST:PORT.
+        host_uid: the host, as Hello names it.
+        wake: set whenever a reply or the stream's end came.
+    """
+
+    def __init__(self, aggregator: str, host_uid: str, wake: threading.Event) -> None:
+        self.aggregator = aggregator
+        self.generation = 0
+        """Counts the streams that were welcomed: a new number means that every spool must be opened again."""
+        self.database_id = ""
+        self.error: RankmemError | None = None
+        """Why there is no stream now; None while welcomed."""
+        self._wake = wake
+        self._hello = Hello(
+            protocol_version=PROTOCOL_VERSION,
+            shipper_id=uuid.uuid4().hex,
+            host_uid=host_uid,
+            rankmem_version=getattr(rankmem_agent, "__version__", ""),
+        )
+        self._stream: Stream | None = None
+        self._welcomed = False
+        self._asked_s: float | None = None
+        self._failures = 0
+        self._next_try_s = 0.0
+
+    @property
+    def connected(self) -> bool:
+        """Whether requests can be sent now."""
+        return self._welcomed
+
+    def send(self, request: IngestRequest) -> None:
+        """Queue a request on the stream; only while connected."""
+        if self._stream is None:
+            raise RankmemError(Code.UNAVAILABLE, f"no stream to {self.aggregator}")
+        if self._asked_s is None:
+            self._asked_s = time.monotonic()
+        self._stream.send(request)
+
+    def poll(self) -> list[IngestReply]:
+        """The replies that came; opens a stream where there is none and it is time, ends one that is dead."""
+        now_s = time.monotonic()
+        if self._stream is None:
+            if now_s >= self._next_try_s:
+                self._stream = Stream(self.aggregator, self._hello, self._wake)
+                self._asked_s = now_s
+            return []
+        ended = self._stream.error  # before the replies: what came before the end is taken first
+        replies = self._take(now_s)
+        if ended is None and self._asked_s is not None and now_s - self._asked_s > SILENCE_S:
+            ended = RankmemError(Code.UNAVAILABLE, f"{self.aggregator} said nothing for {SILENCE_S:.0f} s")
+        if ended is not None:
+            self.drop(ended)
+        return replies
+
+    def nothing_asked(self) -> None:
+        """The loop waits for no answer: silence is right."""
+        self._asked_s = None
+
+    def drop(self, reason: RankmemError) -> None:
+        """Give the stream up; the next one is tried after a pause."""
+        self.error = reason
+        if self._stream is not None:
+            self._stream.close()
+        self._stream, self._welcomed, self._asked_s = None, False, None
+        pause_s = min(BACKOFF_FIRST_S * 2.0 ** min(self._failures, 16), BACKOFF_MAX_S)
+        self._failures += 1
+        self._next_try_s = time.monotonic() + pause_s * random.uniform(0.5, 1.0)
+
+    def close(self) -> None:
+        """End the stream. Idempotent."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream, self._welcomed = None, False
+
+    def _take(self, now_s: float) -> list[IngestReply]:
+        replies: list[IngestReply] = []
+        with contextlib.suppress(queue.Empty):
+            while self._stream is not None:
+                reply = self._stream.replies.get_nowait()
+                self._asked_s = now_s  # the clock of silence starts anew with every word
+                if reply.WhichOneof("body") == "welcome":
+                    self._be_welcome(reply)
+                else:
+                    replies.append(reply)
+        return replies
+
+    def _be_welcome(self, reply: IngestReply) -> None:
+        self.database_id = reply.welcome.database_id
+        self._welcomed, self.error, self._failures = True, None, 0
+        self.generation += 1
+        logger.info("connected to %s, database %s", self.aggregator, self.database_id)
+
+
+def _translated(aggregator: str, exc: grpc.RpcError) -> RankmemError:
+    status = exc.code() if isinstance(exc, grpc.Call) else grpc.StatusCode.UNKNOWN
+    details = exc.details() if isinstance(exc, grpc.Call) else str(exc)
+    code = CODE_OF_GRPC_STATUS_NAME.get(status.name, Code.INTERNAL)
+    return RankmemError(
+        code, f"{aggregator}: {details or status.name}", "rankmem serve, or check the address"
+    )

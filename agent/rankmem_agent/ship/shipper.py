@@ -1,0 +1,377 @@
+"""The shipper: every spool of a session on this host, to the aggregator, until all is acknowledged.
+
+Stage: shipper process; one loop on the main thread owns all lanes and the sender. In: the session's
+folder. Out: acknowledged batches, deleted spools. It finds new spools while it runs (late ranks, elastic
+restarts) and outlives the ranks. It must never delete what is not acknowledged, and never take the
+processor from the training: it sleeps between polls, longer when nothing comes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from rankmem_agent.pairing.columns import rows_of
+from rankmem_agent.pairing.rows import Rows
+from rankmem_agent.ship.clock import PROBE_INTERVAL_S, PROBES_AT_ONCE, ClockOffset
+from rankmem_agent.ship.config import ShipConfig
+from rankmem_agent.ship.envelope import Envelope
+from rankmem_agent.ship.lane import GONE_PREFIX, Lane, LaneState, Riders
+from rankmem_agent.ship.self_cost import self_cost_row
+from rankmem_agent.ship.sender import Sender
+from rankmem_agent.ship.status import Faults, StatusFile
+from rankmem_protos.collector_pb2 import ClockProbe, IngestReply, IngestRequest, OpenSpool, Refusal
+from rankmem_protos.errors import Code, RankmemError
+
+logger = logging.getLogger(__name__)
+
+POLL_S: Final = 0.05
+"""Between two looks at the spools while records come."""
+IDLE_POLL_S: Final = 0.2
+"""The same when none came for IDLE_AFTER_S: within the second that an event may take to be seen."""
+IDLE_AFTER_S: Final = 2.0
+SCAN_INTERVAL_S: Final = 0.5
+"""Between two looks for new spools."""
+WINDOW_BATCHES_MAX: Final = 64
+"""Unacknowledged batches of all lanes."""
+WINDOW_BYTES_MAX: Final = 32 << 20
+"""The same in bytes: what the shipper may hold in memory for the wire."""
+RIDERS_INTERVAL_S: Final = 10.0
+"""Clock and own cost of a rank are told this often."""
+REOPEN_S: Final = 1.0
+"""A refused spool is opened again after this."""
+TEMPORARY: Final = (Code.CONFLICT, Code.UNAVAILABLE, Code.EXHAUSTED)
+"""Refusals that opening the spool again may cure."""
+
+
+class Shipper:
+    """Ships the spools of one session folder.
+
+    Args:
+        session_dir: the folder.
+        config: what it was told.
+        only: ship these spools alone; default: all, also those that come later.
+    """
+
+    def __init__(self, session_dir: Path, config: ShipConfig, only: Iterable[Path] | None = None) -> None:
+        self.lanes: dict[Path, Lane] = {}
+        self.wake = threading.Event()
+        self.sender: Sender | None = None
+        self.num_delivered = 0
+        self.records_delivered = 0
+        self._dir = session_dir
+        self._config = config
+        self._only = None if only is None else tuple(only)
+        self._faults = Faults(logger)
+        self._status = StatusFile(session_dir)
+        self._clock = ClockOffset()
+        self._generation = 0
+        self._batch_number = 0
+        self._unreadable: dict[Path, RankmemError] = {}
+        self._probe_s = 0.0
+        self._probes_left = 0
+        self._riders_s: dict[Path, float] = {}
+        self._offset_told_s = 0.0
+        self._scan_s = 0.0
+        self._reopen_s: dict[Path, float] = {}
+        self._busy_s = time.monotonic()
+
+    # -- the loop's step -------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Do all that can be done now; returns whether records moved."""
+        now_s = time.monotonic()
+        if now_s - self._scan_s >= SCAN_INTERVAL_S:
+            self.scan()
+        if not self.lanes:
+            return False
+        replies = self._poll()
+        moved = self._send_batches(now_s)
+        self._send_probes(now_s)
+        self._keep_house(now_s)
+        self._tell_status()
+        if moved or replies:
+            self._busy_s = now_s
+        return moved
+
+    def wait(self, stop: threading.Event | None = None) -> None:
+        """Sleep until a reply comes or it is time to look again."""
+        if stop is not None and stop.is_set():
+            return
+        idle = time.monotonic() - self._busy_s > IDLE_AFTER_S
+        self.wake.wait(IDLE_POLL_S if idle else POLL_S)
+        self.wake.clear()
+
+    def scan(self) -> bool:
+        """Take up spools that are new; returns whether there were any."""
+        self._scan_s = time.monotonic()
+        known = len(self.lanes)
+        for folder in self._folders():
+            if folder not in self.lanes and folder not in self._unreadable:
+                self._take_up(folder)
+        return len(self.lanes) > known
+
+    @property
+    def pending_records(self) -> int:
+        """Records on disk that are not acknowledged."""
+        return sum(lane.pending_records for lane in self.lanes.values() if not lane.is_over)
+
+    @property
+    def is_idle(self) -> bool:
+        """All that is written is acknowledged; ranks may still write."""
+        return not any(
+            lane.pending_records or lane.num_unacked or lane.reader.is_finished()
+            for lane in self._open_lanes()
+        )
+
+    @property
+    def is_done(self) -> bool:
+        """Every spool that was found is delivered, or cannot be."""
+        return not self._open_lanes()
+
+    @property
+    def ranks_are_gone(self) -> bool:
+        """No process that writes one of the spools lives."""
+        return all(lane.reader.writer_is_gone() for lane in self._open_lanes())
+
+    @property
+    def failures(self) -> list[RankmemError]:
+        """Why spools could not be read or were refused."""
+        failed = [lane.error for lane in self.lanes.values() if lane.error is not None]
+        return [*self._unreadable.values(), *failed]
+
+    @property
+    def error(self) -> str:
+        """What stands in the way now; empty if nothing does."""
+        if self.sender is not None and self.sender.error is not None:
+            return str(self.sender.error)
+        return "; ".join(str(error) for error in self.failures)
+
+    def close(self, state: str) -> None:
+        """End the stream, let go of the spools, say how it ended. Idempotent."""
+        self._status.tell(state, self.pending_records, self._aggregator(), self.error, now=True)
+        if self.sender is not None:
+            self.sender.close()
+        for lane in self.lanes.values():
+            lane.close()
+
+    # -- spools ----------------------------------------------------------------------------------
+
+    def _folders(self) -> Sequence[Path]:
+        if self._only is not None:
+            return self._only
+        try:
+            children = sorted(self._dir.iterdir())
+        except FileNotFoundError:
+            return ()
+        return [c for c in children if not c.name.startswith(GONE_PREFIX) and (c / "meta.json").exists()]
+
+    def _take_up(self, folder: Path) -> None:
+        try:
+            lane = Lane(folder)
+        except RankmemError as exc:
+            self._unreadable[folder] = exc
+            self._faults.say(str(folder), f"cannot ship {folder}: {exc}")
+            return
+        self.lanes[folder] = lane
+        logger.info("found %s (rank %d, pid %d)", folder.name, lane.meta.rank, lane.meta.pid)
+        if self.sender is None:
+            host_uid = str(lane.meta.host.get("host_uid") or "")
+            self.sender = Sender(self._aggregator(), host_uid, self.wake)
+
+    def _open_lanes(self) -> list[Lane]:
+        return [lane for lane in self.lanes.values() if not lane.is_over]
+
+    def _aggregator(self) -> str:
+        if self.sender is not None:
+            return self.sender.aggregator
+        if self._config.aggregator:
+            return self._config.aggregator
+        return next((lane.meta.aggregator for lane in self.lanes.values() if lane.meta.aggregator), "")
+
+    def _fail(self, lane: Lane, error: RankmemError) -> None:
+        lane.fail(error)
+        self._faults.say(str(lane.folder), f"cannot ship {lane.folder}: {error}")
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def _send(self, **body: object) -> None:
+        if self.sender is not None:
+            self.sender.send(IngestRequest(**body))  # type: ignore[arg-type]
+
+    def _send_batches(self, now_s: float) -> bool:
+        if self.sender is None or not self.sender.connected:
+            return False
+        moved = False
+        for lane in self._open_lanes():
+            if lane.state is LaneState.NEW and now_s >= self._reopen_s.get(lane.folder, 0.0):
+                meta = lane.meta
+                lane.opening()
+                self._send(
+                    open_spool=OpenSpool(
+                        spool_id=meta.spool_id,
+                        session_id=meta.session_id,
+                        attempt=meta.attempt,
+                        rank=meta.rank,
+                    )
+                )
+            while self._has_room() and (envelope := self._next_of(lane, now_s)) is not None:
+                self._send_batch(envelope)
+                moved = True
+        return moved
+
+    def _next_of(self, lane: Lane, now_s: float) -> Envelope | None:
+        """The lane's next batch, its faults kept to itself: one broken spool must not stop the others."""
+        try:
+            return lane.next_batch(self._riders(lane, now_s))
+        except (RankmemError, OSError) as exc:
+            self._fail(lane, exc if isinstance(exc, RankmemError) else RankmemError(Code.INVALID, str(exc)))
+            return None
+
+    def _send_batch(self, envelope: Envelope) -> None:
+        self._batch_number += 1
+        envelope.message.batch_number = self._batch_number
+        self._send(batch=envelope.message)
+
+    def _has_room(self) -> bool:
+        lanes = self._open_lanes()
+        batches = sum(lane.num_unacked for lane in lanes)
+        size_bytes = sum(lane.unacked_bytes for lane in lanes)
+        return batches < WINDOW_BATCHES_MAX and size_bytes < WINDOW_BYTES_MAX
+
+    def _riders(self, lane: Lane, now_s: float) -> Riders:
+        due = now_s - self._riders_s.get(lane.folder, -RIDERS_INTERVAL_S) >= RIDERS_INTERVAL_S
+        now_ns = time.monotonic_ns()
+        clock = self._clock.estimate(lane.base_ns, now_ns)
+        if due and clock is None:
+            due = False  # the first exchange takes a moment; then both go out together
+
+        def rows() -> Sequence[Rows]:
+            self._riders_s[lane.folder] = now_s
+            made: list[Rows] = [self_cost_row(lane.reader, now_ns + lane.base_ns, lane.sent_bytes)]
+            if clock is not None and now_s - self._offset_told_s >= RIDERS_INTERVAL_S:
+                self._offset_told_s = now_s
+                row = {
+                    "host_uid": str(lane.meta.host.get("host_uid") or "unknown"),
+                    "time_ns": now_ns + lane.base_ns,
+                    "offset_ns": clock.offset_ns,
+                    "error_ns": clock.error_ns,
+                }
+                made.append(("clock_offset", rows_of("clock_offset", [row])))
+            return made
+
+        return Riders(clock=clock, rows=rows, due=due)
+
+    def _send_probes(self, now_s: float) -> None:
+        if self.sender is None or not self.sender.connected:
+            return
+        if now_s - self._probe_s >= PROBE_INTERVAL_S:
+            self._probe_s, self._probes_left = now_s, PROBES_AT_ONCE
+            self._send_probe()
+
+    def _send_probe(self) -> None:
+        self._probes_left -= 1
+        self._send(clock_probe=ClockProbe(sent_ns=time.monotonic_ns()))
+
+    # -- replies ---------------------------------------------------------------------------------
+
+    def _poll(self) -> int:
+        if self.sender is None:
+            return 0
+        was_connected = self.sender.connected
+        replies = self.sender.poll()
+        if self.sender.generation != self._generation:
+            self._generation = self.sender.generation
+            self._probe_s, self._probes_left = 0.0, 0
+            self._clock.forget()
+            for lane in self._open_lanes():
+                lane.disconnected()
+        for reply in replies:
+            self._take_reply(reply)
+        if was_connected and not self.sender.connected:
+            for lane in self._open_lanes():
+                lane.disconnected()
+        if self.sender.error is not None:
+            self._faults.say(self.sender.error.message, f"not connected: {self.sender.error}")
+        elif not any(lane.num_unacked or lane.state is LaneState.OPENING for lane in self._open_lanes()):
+            self.sender.nothing_asked()
+        return len(replies)
+
+    def _take_reply(self, reply: IngestReply) -> None:
+        body = reply.WhichOneof("body")
+        if body == "ack":
+            lane = self._lane(reply.ack.spool_id)
+            if lane is not None:
+                lane.acknowledged(reply.ack.last_sequence)
+        elif body == "spool_state":
+            self._opened(reply.spool_state.spool_id, reply.spool_state.last_sequence)
+        elif body == "clock_reply":
+            clock = reply.clock_reply
+            self._clock.add(
+                sent_ns=clock.sent_ns,
+                received_ns=clock.received_ns,
+                replied_ns=clock.replied_ns,
+                got_ns=time.monotonic_ns(),
+            )
+            if self._probes_left > 0 and self.sender is not None and self.sender.connected:
+                self._send_probe()
+        elif body == "refusal":
+            self._refused(reply.refusal)
+
+    def _opened(self, spool_id: str, last_sequence: int) -> None:
+        lane = self._lane(spool_id)
+        if lane is None or lane.state is not LaneState.OPENING:
+            return
+        try:
+            for envelope in lane.opened(last_sequence):
+                self._send_batch(envelope)
+        except (RankmemError, OSError) as exc:
+            self._fail(lane, exc if isinstance(exc, RankmemError) else RankmemError(Code.INVALID, str(exc)))
+
+    def _refused(self, refusal: Refusal) -> None:
+        error = RankmemError(_code(refusal.code), refusal.message, refusal.hint)
+        lane = self._lane(refusal.spool_id) if refusal.spool_id else None
+        if lane is None or refusal.fatal:
+            if self.sender is not None:
+                self.sender.drop(error)
+            return
+        if error.code in TEMPORARY:
+            if lane.state is LaneState.READY:  # otherwise it is being opened again already
+                lane.disconnected()
+                self._reopen_s[lane.folder] = time.monotonic() + REOPEN_S
+            self._faults.say(f"refused {lane.folder}", f"{lane.folder.name} was refused: {error}")
+        else:
+            self._fail(lane, error)
+
+    def _lane(self, spool_id: str) -> Lane | None:
+        return next((lane for lane in self._open_lanes() if lane.meta.spool_id == spool_id), None)
+
+    # -- house keeping ---------------------------------------------------------------------------
+
+    def _keep_house(self, now_s: float) -> None:
+        for lane in self._open_lanes():
+            try:
+                lane.keep_house(now_s)
+            except OSError as exc:
+                self._faults.say(f"house {lane.folder}", f"cannot write to {lane.folder}: {exc}")
+            if lane.state is LaneState.DONE:
+                self.num_delivered += 1
+                self.records_delivered += lane.stored
+                logger.info("delivered %s: %d records", lane.folder.name, lane.stored)
+                del self.lanes[lane.folder]
+
+    def _tell_status(self) -> None:
+        connected = self.sender is not None and self.sender.connected
+        state = "shipping" if connected else "waiting"
+        self._status.tell(state, self.pending_records, self._aggregator(), self.error)
+
+
+def _code(text: str) -> Code:
+    try:
+        return Code(text)
+    except ValueError:
+        return Code.INTERNAL

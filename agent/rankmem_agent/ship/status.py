@@ -1,0 +1,71 @@
+"""What the shipper says of itself: shipper.json for programs, repeated faults for the log.
+
+Stage: shipper process. ``shipper.json`` is renamed into place, so a reader sees it whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+STATUS_NAME: Final = "shipper.json"
+STATUS_INTERVAL_S: Final = 1.0
+REPEAT_S: Final = 60.0
+"""The same fault is said at most once in this time, with how often it came."""
+
+
+class StatusFile:
+    """Keeps shipper.json of a session's folder up to date."""
+
+    def __init__(self, session_dir: Path) -> None:
+        self._path = session_dir / STATUS_NAME
+        self._written_s = 0.0
+        self._last: dict[str, object] = {}
+
+    def tell(
+        self, state: str, pending_records: int, aggregator: str, error: str, *, now: bool = False
+    ) -> None:
+        """Write the file if something changed and a second has passed, or ``now``.
+
+        Args:
+            state: shipping, waiting (no aggregator), draining, done or given_up.
+        """
+        current: dict[str, object] = {
+            "pid": os.getpid(),
+            "state": state,
+            "pending_records": pending_records,
+            "aggregator": aggregator,
+            "error": error,
+        }
+        passed_s = time.monotonic() - self._written_s
+        if not now and (passed_s < STATUS_INTERVAL_S or current == self._last):
+            return
+        self._last, self._written_s = current, time.monotonic()
+        temporary = self._path.with_suffix(".json.new")
+        with contextlib.suppress(OSError):  # a full disk must not stop the shipping that empties it
+            temporary.write_text(json.dumps(current | {"updated_ns": time.time_ns()}), "utf-8")
+            temporary.rename(self._path)
+
+
+class Faults:
+    """Repeated faults, said at most once a minute each, with their count."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._said: dict[str, tuple[float, int]] = {}
+
+    def say(self, key: str, message: str) -> None:
+        """Log the fault unless it was logged lately; then only count it."""
+        now_s = time.monotonic()
+        said_s, count = self._said.get(key, (-REPEAT_S, 0))
+        if now_s - said_s < REPEAT_S:
+            self._said[key] = (said_s, count + 1)
+            return
+        again = f" ({count} more since)" if count else ""
+        self._logger.warning("%s%s", message, again)
+        self._said[key] = (now_s, 0)
