@@ -7,7 +7,7 @@
 SELECT
     session_id,
     name,
-    CASE WHEN session_id = upper($session) THEN 0 WHEN name = $session THEN 1 ELSE 2 END AS match
+    CASE WHEN upper(session_id) = upper($session) THEN 0 WHEN name = $session THEN 1 ELSE 2 END AS match
 FROM session
-WHERE $session::VARCHAR IS NULL OR starts_with(session_id, upper($session)) OR name = $session
+WHERE $session::VARCHAR IS NULL OR starts_with(upper(session_id), upper($session)) OR name = $session
 ORDER BY match, started_at_ns DESC NULLS LAST, session_id DESC;
