@@ -110,14 +110,16 @@ def test_texts_frames_and_stacks_are_written_once_each(tmp_path: Path) -> None:
     assert writer.frame("train.py", "forward", 12) == frame
     assert writer.stack([frame]) == writer.stack([frame]) == 1
     assert writer.stack([]) == 0
-    writer.intern("x" * 5000)
+    writer.frame("x" * 5000, "forward", 12)
+    writer.intern("{" * 100_000)
     writer.abandon()
     entries = entries_of((tmp_path / "spool" / "strings").read_bytes())
     kinds = [(kind, number) for kind, number, _ in entries]
-    assert kinds == [(1, 1), (1, 2), (1, 3), (2, 1), (3, 1), (1, 4)]
+    assert kinds == [(1, 1), (1, 2), (1, 3), (2, 1), (3, 1), (1, 4), (2, 2), (1, 5)]
     assert entries[0][2] == b"aten::mm"
     assert struct.unpack("<III", entries[3][2]) == (2, 3, 12)
     assert len(entries[5][2]) == layout.STRING_BYTES_MAX
+    assert len(entries[7][2]) == layout.NOTE_BYTES_MAX
 
 
 def entries_of(raw: bytes) -> list[tuple[int, int, bytes]]:

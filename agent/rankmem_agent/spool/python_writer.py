@@ -157,9 +157,9 @@ class PythonSpoolWriter:
                 self._append_clock(time.monotonic_ns())
 
     def intern(self, text: str) -> int:
-        """The id of a text, cut at STRING_BYTES_MAX; 0 if it could not be written."""
+        """The id of a name, or of a DEVICE's or NOTE's JSON, cut at NOTE_BYTES_MAX; 0 if not written."""
         with self._lock:
-            return self._string(text)
+            return self._string(text, layout.NOTE_BYTES_MAX)
 
     def frame(self, file_path: str, function: str, line_number: int) -> int:
         """The id of a frame; 0 if it could not be written."""
@@ -262,8 +262,8 @@ class PythonSpoolWriter:
         struct.pack_into("<I", segment, _READY_OFFSET, 1)
         return segment
 
-    def _string(self, text: str) -> int:
-        cut = text.encode("utf-8", "replace")[: layout.STRING_BYTES_MAX]
+    def _string(self, text: str, bytes_max: int = layout.STRING_BYTES_MAX) -> int:
+        cut = text.encode("utf-8", "replace")[:bytes_max]
         return self._interned(self._strings, text, Entry.STRING, cut)
 
     def _interned(self, ids: dict[_Key, int], key: _Key, entry_type: Entry, payload: bytes) -> int:

@@ -81,7 +81,12 @@ RKM_EXPORT void rkm_set_step(uint64_t now) { step.store(now, std::memory_order_r
 
 RKM_EXPORT void rkm_stop_stacks() { stop_stacks(); }
 
-RKM_EXPORT int rkm_close() { return close_spool(); }
+RKM_EXPORT int rkm_close() {
+#ifdef RKM_WITH_CUDA
+  rkm_cuda_counters();  // the allocator's last word, to hold the replay against
+#endif
+  return close_spool();
+}
 
 RKM_EXPORT uint64_t rkm_stat(uint32_t which) {
   const RkmControl* control = spool.control;

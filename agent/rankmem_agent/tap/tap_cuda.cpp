@@ -66,7 +66,7 @@ std::atomic<bool> attached{false};
 std::atomic<pthread_t> attaching_thread{};
 std::atomic<unsigned> device_count{0};
 std::atomic<bool> trace_supported{false};
-char device_settings[1024];      // written once, before `described` of any device
+char device_settings[512];       // written once, before `described` of any device
 char device_allocator[64];
 
 // ---- events -------------------------------------------------------------------------------------------------
@@ -504,14 +504,18 @@ int attach_samples_only(const char* why) noexcept {
 }  // namespace
 }  // namespace rankmem
 
+extern "C" void rkm_enable(uint32_t what, int on);  // tap.cpp
+
 // Attaches to every device. 0; -EAGAIN before CUDA's initialisation (call again later); -EALREADY; -EOPNOTSUPP where
 // the allocator reports no events (cudaMallocAsync, pluggable, caching off): samples are taken all the same;
-// -ECANCELED for what torch threw. kCudaEvents must be enabled before: what is off at the baseline is not recorded.
+// -ECANCELED for what torch threw; -EINVAL without an open spool. Switches kCudaEvents on: a baseline is worth
+// nothing if the events after it are not recorded.
 extern "C" __attribute__((visibility("default"))) int rkm_attach_cuda(void) {
   using namespace rankmem;
   try {
     caching::CUDAAllocator* allocator = caching::get();
     if (allocator == nullptr || !allocator->initialized()) return -EAGAIN;
+    rkm_enable(kCudaEvents, 1);
     if (!enabled(kCudaEvents)) return -EINVAL;
     if (attached.exchange(true)) return -EALREADY;
     std::snprintf(device_allocator, sizeof(device_allocator), "%s", allocator->name().c_str());

@@ -26,6 +26,7 @@
 #include <vector>
 
 extern "C" int rkm_attach_cuda(void);
+extern "C" void rkm_enable(uint32_t what, int on);
 extern "C" int rkm_cuda_counters(void);
 extern "C" void fake_set_ready(int);
 
@@ -69,6 +70,11 @@ void set_call_end_hook(CallEndHook hook) noexcept { call_end = hook; }
 // Exported by libc10_cuda for libtorch_cuda, which is not here; in no header.
 namespace c10::cuda::_internal {
 void setHasPrimaryContext(bool (*has)(c10::DeviceIndex));
+}
+
+static bool spool_is_open = false;
+void rkm_enable(uint32_t what, int on) {
+  if (spool_is_open && on != 0) rankmem::enabled_bits.fetch_or(what);
 }
 
 namespace caching = c10::cuda::CUDACachingAllocator;
@@ -190,7 +196,7 @@ int check(unsigned seed) {
     });
   }
   const c10::cuda::MempoolId_t pool{0, 7};
-  rankmem::enabled_bits = rankmem::kCudaEvents;
+  spool_is_open = true;
   const int attached = rkm_attach_cuda();
   const int again = rkm_attach_cuda();
   stage.store(1);
@@ -223,7 +229,7 @@ int cost() {
   c10::cuda::set_device(0);
   pair_ns(20'000);
   const double without = pair_ns(200'000);
-  rankmem::enabled_bits = rankmem::kCudaEvents;
+  spool_is_open = true;
   rkm_attach_cuda();
   pair_ns(20'000);
   const double with = pair_ns(200'000);
@@ -242,7 +248,7 @@ int cost() {
 int backend() {
   caching::init(2);
   const int before = rkm_attach_cuda();
-  rankmem::enabled_bits = rankmem::kCudaEvents;
+  spool_is_open = true;
   const int attached = rkm_attach_cuda();
   print_records();
   std::printf("{\"attached\": [%d, %d]}\n", before, attached);
