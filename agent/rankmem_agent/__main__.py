@@ -55,20 +55,19 @@ def _run_script(arguments: Sequence[str]) -> None:
     script = arguments[0]
     sys.argv = list(arguments)
     _set_path(os.path.dirname(os.path.realpath(script)))
+    path = os.path.abspath(script)
     try:
-        with open(script, "rb") as file:
+        with open(path, "rb") as file:
             source = file.read()
     except OSError as error:
-        print(
-            f"{sys.executable}: can't open file {script!r}: [Errno {error.errno}] {error.strerror}",
-            file=sys.stderr,
-        )
+        said = f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}"
+        print(said, file=sys.stderr)
         raise SystemExit(2) from None
     module = _new_main()
-    module.__file__ = script
+    module.__file__ = path
     module.__dict__["__cached__"] = None
-    module.__loader__ = SourceFileLoader("__main__", script)
-    exec(compile(source, script, "exec"), module.__dict__)
+    module.__loader__ = SourceFileLoader("__main__", path)
+    exec(compile(source, path, "exec"), module.__dict__)
 
 
 def _run_module(arguments: Sequence[str]) -> None:

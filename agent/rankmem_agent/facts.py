@@ -8,6 +8,7 @@ nothing of the environment is stored but the launcher's numbers. Standard librar
 **The session's id.** ``RANKMEM_SESSION`` where it is set (``rankmem run`` sets it). Else every rank derives
 it, without talking to another, from what all ranks of a launch share and no other launch does:
 
+- a script without a launcher: this process.
 - one host: boot id, parent process and its start. Workers of one torchrun share their parent, over elastic
   restarts too. The time in the id is the parent's start.
 - several hosts: the Slurm job id, or torchrun's ``--rdzv-id`` where one was given (it must differ from job to
@@ -32,7 +33,7 @@ from typing import Final
 
 import rankmem_agent
 from rankmem_agent.config import AgentConfig
-from rankmem_agent.preload.claim import Claim
+from rankmem_agent.preload.claim import PLAIN, Claim
 
 ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 """Crockford's base32: its order in ASCII is the order of the values."""
@@ -59,21 +60,20 @@ def make_session_id(started_s: int | None = None) -> str:
     )
 
 
-def session_id(environment: Mapping[str, str], configured: str | None = None) -> str:
+def session_id(environment: Mapping[str, str], claim: Claim, configured: str | None = None) -> str:
     """The session's id: ``configured`` where given, else derived (see the module's head).
 
     The same on every rank of a launch and over its restarts.
     """
     if configured:
         return configured
+    if claim.key == PLAIN:
+        return _of_process(os.getpid())
     if int(environment.get("GROUP_WORLD_SIZE") or environment.get("SLURM_NNODES") or 1) > 1:
         shared, started_s = _shared_by_hosts(environment)
         if shared:
             return _base32(started_s, TIME_CHARS) + _base32(_hash_bits(shared), RANDOM_CHARS)
-    parent = os.getppid()
-    started_s = process_started_ns(parent) // _NS_A_SECOND
-    shared = f"{boot_id()} {parent} {process_start_ticks(parent)}"
-    return _base32(started_s, TIME_CHARS) + _base32(_hash_bits(shared), RANDOM_CHARS)
+    return _of_process(os.getppid())
 
 
 def spool_id(session: str, claim: Claim, start: int = 0) -> str:
@@ -197,6 +197,13 @@ def process_started_ns(pid: int) -> int:
     )
     ticks_a_second = os.sysconf("SC_CLK_TCK")
     return booted_s * _NS_A_SECOND + process_start_ticks(pid) * (_NS_A_SECOND // ticks_a_second)
+
+
+def _of_process(pid: int) -> str:
+    """The id that a process gives to a session: from its start on this host."""
+    shared = f"{boot_id()} {pid} {process_start_ticks(pid)}"
+    started_s = process_started_ns(pid) // _NS_A_SECOND
+    return _base32(started_s, TIME_CHARS) + _base32(_hash_bits(shared), RANDOM_CHARS)
 
 
 def _shared_by_hosts(environment: Mapping[str, str]) -> tuple[str, int]:

@@ -47,7 +47,7 @@ class Agent:
         self._guard = guard
         self._config = config
         self._pid = os.getpid()
-        self._session = facts.session_id(os.environ, config.session_id)
+        self._session = facts.session_id(os.environ, claim, config.session_id)
         self._session_dir = folder.choose_root(config, claim.local_world_size) / self._session
         self._build: Build = ensure_built()
         self._tap = Tap(self._build.path)

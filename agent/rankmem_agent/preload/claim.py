@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
 
 TYPE_CHECKING = False  # typing's own is not worth its import here
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from typing import Final
 
 MARK: Final = "RANKMEM_CLAIMED"
 """``PID KEY``: who claimed and as what; see :meth:`Claim.mark`."""
+
+PLAIN: Final = "plain"
+"""The key of a script that no launcher started: rank 0 of 1."""
 
 RANK_VARIABLES: Final = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
@@ -80,7 +83,7 @@ class Claim:
         local_rank: int = 0,
         local_world_size: int = 1,
         attempt: int = 0,
-        key: str = "plain",
+        key: str = PLAIN,
     ) -> None:
         self.rank = rank
         self.world_size = world_size

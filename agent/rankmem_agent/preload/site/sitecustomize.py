@@ -6,7 +6,6 @@ it does nothing more. It must cost next to nothing (``os`` and ``sys`` are loade
 and never raise.
 """
 
-import importlib
 import os
 import sys
 
@@ -23,7 +22,7 @@ def _run_next_sitecustomize() -> None:
     this = sys.modules.pop("sitecustomize", None)
     try:
         # Another file of this name, now that ours is off the path.
-        importlib.import_module("sitecustomize")
+        __import__("sitecustomize")
     except ModuleNotFoundError as error:
         if error.name != "sitecustomize":
             raise
