@@ -1,0 +1,104 @@
+"""Runs a script in a process of its own with the tap recording into a spool, and reads the spool back.
+
+A process opens one spool in its life, and the allocator and the callback that the tap attaches stay for
+good, so every recorded script needs a process. The script finds ``torch``, ``tap``, ``What``, ``Stat``,
+``Kind``, ``folder`` (the spool's path) and ``ALL`` (everything recorded on CPU); nothing is enabled yet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankmem_agent.spool.layout import CONTROL_FIELDS, Kind
+from rankmem_agent.spool.reader import RECORD_DTYPE, Chunk, Gap, SpoolReader
+
+BUDGET_BYTES = 64 << 20
+PRELUDE = """
+import os, sys, threading
+from pathlib import Path
+import torch
+from rankmem_agent.spool.layout import Kind, Phase
+from rankmem_agent.tap.build import build_tap
+from rankmem_agent.tap.library import Stat, Tap, What
+torch.set_num_threads(1)
+torch.manual_seed(0)
+folder = Path(sys.argv[1])
+tap = Tap(build_tap())
+tap.open(folder, int(sys.argv[2]))
+tap.attach_cpu()
+tap.attach_calls()
+ALL = What.CPU_EVENTS | What.CALLS | What.STACKS
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What a finished process left in its spool."""
+
+    records: Any
+    """RECORD_DTYPE with all committed records, in order."""
+    seq: Any
+    """The number of each."""
+    gaps: list[Gap]
+    reader: SpoolReader
+    returncode: int
+    stdout: str
+    stderr: str
+
+    def of(self, kind: Kind) -> Any:
+        """The records of a kind."""
+        return self.records[self.records["kind"] == kind]
+
+    def text(self, string_id: Any) -> str | None:
+        """The string of an id."""
+        return self.reader.strings.text(int(string_id))
+
+    def calls_named(self, name: str) -> list[int]:
+        """Ids of the calls of an operator."""
+        begins = self.of(Kind.CALL_BEGIN)
+        return [int(begin["call_id"]) for begin in begins if self.text(begin["e"]) == name]
+
+
+def record_process(script: str, folder: Path, budget_bytes: int = BUDGET_BYTES) -> Recording:
+    """Run ``script`` after the prelude; the spool is ``folder``/spool. Does not check the exit code."""
+    spool = folder / "spool"
+    spool.mkdir()
+    path = folder / "script.py"
+    path.write_text(PRELUDE + script)
+    done = subprocess.run(
+        [sys.executable, str(path), str(spool), str(budget_bytes)],
+        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    )  # fmt: skip
+    return read_spool(spool, done)
+
+
+def read_spool(spool: Path, done: subprocess.CompletedProcess[str]) -> Recording:
+    """All that a finished process wrote."""
+    pid_offset = next(f.offset for f in CONTROL_FIELDS if f.name == "pid")
+    (pid,) = struct.unpack_from("<I", (spool / "control").read_bytes(), pid_offset)
+    meta = {
+        "format": "rankmem-spool", "version": 1, "spool_id": f"000000000000-0-0-{pid}-1", "session": {},
+        "rank": {}, "host": {}, "clock": {"monotonic_ns": 0, "realtime_ns": 0},
+    }  # fmt: skip
+    (spool / "meta.json").write_text(json.dumps(meta))
+    reader = SpoolReader(spool)
+    chunks, numbers, gaps = [np.zeros(0, RECORD_DTYPE)], [np.zeros(0, np.int64)], []
+    while (part := reader.read(1 << 20)) is not None:
+        if isinstance(part, Chunk):
+            chunks.append(part.records)
+            numbers.append(np.arange(part.sequence_first, part.sequence_last + 1))
+        else:
+            gaps.append(part)
+    return Recording(
+        records=np.concatenate(chunks), seq=np.concatenate(numbers), gaps=gaps, reader=reader,
+        returncode=done.returncode, stdout=done.stdout, stderr=done.stderr,
+    )  # fmt: skip
