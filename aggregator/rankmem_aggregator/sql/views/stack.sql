@@ -11,8 +11,15 @@ WITH frame AS (
         ordering,
         file_path || ':' || line_number AS line,
         function,
-        -- Frames without a file (<string>, <frozen importlib>) are nobody's project.
-        NOT (starts_with(file_path, '/') OR starts_with(file_path, '<') OR file_path[2:2] = ':') AS in_project
+        -- Frames without a file (<string>, <frozen importlib>) are nobody's project; nor is an environment
+        -- that lies inside it (.venv/lib/…/site-packages).
+        NOT (
+            starts_with(file_path, '/')
+            OR starts_with(file_path, '<')
+            OR file_path[2:2] = ':'
+            OR contains(file_path, 'site-packages/')
+            OR contains(file_path, 'dist-packages/')
+        ) AS in_project
     FROM stack_frame
 )
 SELECT
