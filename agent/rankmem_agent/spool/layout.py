@@ -102,8 +102,8 @@ class Kind(enum.IntEnum):
     END = 16
     """Clean end of the process: the interpreter's exit. a=records dropped so far."""
     LOST = 17
-    """Events that the source had and could not give, just before this record (the fallback's ring was overwritten).
-    device; a=how many, UNKNOWN where not known; e=string id of why (a ``gap.why``)."""
+    """Events that the source had and could not give, just before this record (the fallback's ring was
+    overwritten). device; a=how many, UNKNOWN where not known; e=string id of why (a ``gap.why``)."""
 
 
 class Action(enum.IntEnum):
