@@ -161,7 +161,7 @@ def _all_seen(ranks: list[Rank], answers: list[tuple[int, dict[int, int]]]) -> b
 
 
 def _delays_s(ranks: list[Rank], answers: list[tuple[int, dict[int, int]]]) -> npt.NDArray[np.float64]:
-    """For each tick: from its time to the first answer that held its last event (a call's end may follow it)."""
+    """For each tick: from its time to the first answer that held its last call's events."""
     all_delays: list[npt.NDArray[np.float64]] = []
     for number, rank in enumerate(ranks):
         when_ns = np.array([at_ns for at_ns, seen in answers if number in seen])

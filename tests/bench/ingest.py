@@ -184,7 +184,8 @@ def _send_paired(work: Work) -> float:
             assert sender.stdin is not None
             sender.stdin.write("go\n")
             sender.stdin.flush()
-        if any([sender.wait(TIMEOUT_S) for sender in senders]):
+        codes = [sender.wait(TIMEOUT_S) for sender in senders]
+        if any(codes):
             raise RuntimeError("a sender failed")
         taken = time.perf_counter() - began
     _remove(path)
@@ -204,7 +205,7 @@ def _raw_sender(work: Work, rank: int, address: str) -> subprocess.Popen[str]:
 
 
 def _ship(work: Work) -> float:
-    """Seconds from the spools' appearance to the commit of the last; the shippers were running and connected."""
+    """Seconds from the spools' appearance to the commit of the last; the shippers were connected by then."""
     path = _fresh_database(work.options)
     root = Path(tempfile.mkdtemp(dir=work.options.memory_folder))
     with aggregator(path) as server, ExitStack() as stack:
@@ -222,7 +223,7 @@ def _ship(work: Work) -> float:
 
 
 def _waiting_shipper(host: Path, rank: int, server: Aggregator, stack: ExitStack) -> Path:
-    """A shipper with a spool whose writer lives and writes nothing; ended by its end. Its session's folder."""
+    """A shipper with a spool whose writer lives and writes nothing, until its end. Its session's folder."""
     session_dir = host / SESSION
     idle = SyntheticSpool(
         path=session_dir / f"0-{IDLE_RANK + rank}-1",
