@@ -58,6 +58,8 @@ class IncomingBatch:
     rows: dict[str, pa.Table]
     """By table name; tables without rows are left out."""
     num_rows: int
+    tallest_rows: int
+    """Rows of its largest table: what decides how DuckDB takes a group."""
     size_bytes: int
     """Of the decoded columns: what it takes in the queue."""
 
@@ -95,6 +97,7 @@ def decode_batch(message: Batch, spool: Spool) -> IncomingBatch:
         final=message.final,
         rows={name: table for name, table in rows.items() if table.num_rows},
         num_rows=num_rows,
+        tallest_rows=max((table.num_rows for table in rows.values()), default=0),
         size_bytes=sum(table.nbytes for table in rows.values()),
     )
 
@@ -137,22 +140,17 @@ def _check_range(table: Table, name: str, values: pa.ChunkedArray, least: int, m
 
 
 def _check_equal(table: Table, name: str, rows: pa.Table, expected: str | int) -> None:
-    """Every value is the spool's. The usual dictionary has one value: that is one comparison a batch."""
-    values = rows.column(name)
-    for chunk in values.chunks:
+    """Every value is the spool's. Usually a dictionary of one value or a constant: no pass over the rows."""
+    for chunk in rows.column(name).chunks:
         if pa.types.is_dictionary(chunk.type):
             if len(chunk.dictionary) == 1 and chunk.dictionary[0].as_py() == expected:
                 continue
             chunk = chunk.dictionary.take(chunk.indices)
-        if len(chunk) and pc.all(pc.equal(chunk, expected)).as_py() is not True:
-            other = chunk.filter(pc.not_equal(chunk, expected))[:1].to_pylist()
+        found = pc.min_max(chunk).as_py()
+        if len(chunk) and (found["min"] != expected or found["max"] != expected):
             raise RankmemError(
                 Code.INVALID,
-                f"{table.name}.{name} holds {other}, but the batch's spool {spool_text(expected)}",
+                f"{table.name}.{name} holds {found['min']!r} to {found['max']!r}, "
+                f"but the spool was opened as {expected!r}",
                 "send rows of one rank in its own spool",
             )
-
-
-def spool_text(expected: str | int) -> str:
-    """How a refusal names what the spool was opened as."""
-    return f"was opened as {expected!r}"

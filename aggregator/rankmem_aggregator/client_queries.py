@@ -64,7 +64,7 @@ class ClientQueries:
         row_limit = min(row_limit or self._config.query_row_limit, self._config.query_row_limit)
         with self.reading(timeout_s) as cursor:
             check_statement(cursor, sql)
-            reader = cursor.execute(sql, dict(parameters)).to_arrow_reader(BATCH_ROWS)
+            reader = cursor.sql(sql, params=dict(parameters)).to_arrow_reader(BATCH_ROWS)
             yield from _limited(reader, row_limit)
 
     @contextmanager
@@ -82,7 +82,7 @@ class ClientQueries:
         try:
             running.cursor.execute("BEGIN TRANSACTION READ ONLY")
             yield running.cursor
-        except (duckdb.Error, pa.ArrowException) as exc:
+        except (duckdb.Error, pa.ArrowException, OSError) as exc:  # Arrow wraps DuckDB's errors in OSError
             raise _translated(exc, running.stopped_by) from exc
         finally:
             timer.cancel()

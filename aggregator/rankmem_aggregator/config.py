@@ -50,9 +50,9 @@ class AggregatorConfig:
     queue_bytes_max: int = 256 * MIB
     """The same bound in bytes of decoded Arrow."""
     group_rows_max: int = 1_000_000
-    """Rows committed together; a group ends at the first batch that passes it."""
-    group_bytes_max: int = 128 * MIB
-    """Decoded bytes committed together."""
+    """Rows of one table committed together."""
+    group_bytes_max: int = 192 * MIB
+    """Decoded bytes committed together: some 800,000 events with all that belongs to them."""
     group_wait_s: float = 0.05
     """How long the first batch of a group waits for company while the group is small, seconds."""
     max_streams: int = 1024

@@ -52,7 +52,7 @@ def _copy(source: duckdb.DuckDBPyConnection, target: duckdb.DuckDBPyConnection) 
         target.execute(schema.create_statement(table))
         for statement in schema.comment_statements(table):
             target.execute(statement)
-        reader = source.execute(schema.select_statement(table)).to_arrow_reader(BATCH_ROWS)
+        reader = source.sql(schema.select_statement(table)).to_arrow_reader(BATCH_ROWS)
         target.register(schema.INCOMING, reader)
         target.execute(schema.append_statement(table))
         target.unregister(schema.INCOMING)

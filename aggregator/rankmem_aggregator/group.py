@@ -16,7 +16,11 @@ from rankmem_protos.tables import TABLES, Table
 
 
 def concatenated(batches: Iterable[Mapping[str, pa.Table]]) -> dict[str, pa.Table]:
-    """All rows by table, in the order of the declarations; zero-copy but for keyed tables."""
+    """All rows by table, in the order of the declarations, each table in one piece.
+
+    One piece, because DuckDB scans pieces in parallel and then writes part-filled row groups from every
+    thread: measured on 480,000 events, 44 bytes an event and 3.6 CPU seconds instead of 34 and 2.5.
+    """
     parts: defaultdict[str, list[pa.Table]] = defaultdict(list)
     for rows in batches:
         for name, table in rows.items():
@@ -25,7 +29,7 @@ def concatenated(batches: Iterable[Mapping[str, pa.Table]]) -> dict[str, pa.Tabl
     for name, declared in TABLES.items():
         if name in parts:
             table = pa.concat_tables(parts[name])
-            joined[name] = last_by_key(table, declared) if declared.key else table
+            joined[name] = last_by_key(table, declared) if declared.key else _in_one_piece(table)
     return joined
 
 
@@ -35,6 +39,10 @@ def last_by_key(table: pa.Table, declared: Table) -> pa.Table:
     numbered = plain.select(declared.key).append_column("row", pa.array(range(plain.num_rows), pa.int64()))
     last = numbered.group_by(list(declared.key)).aggregate([("row", "max")]).column("row_max")
     return plain.take(last)
+
+
+def _in_one_piece(table: pa.Table) -> pa.Table:
+    return table.unify_dictionaries().combine_chunks()
 
 
 def _without_dictionary(field: pa.Field) -> pa.Field:

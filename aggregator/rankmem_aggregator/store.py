@@ -75,7 +75,7 @@ class Store:
 
     def read(self, query: str) -> pa.Table:
         """The rows of one of our own queries, before or between writes. Writer's thread."""
-        return self._connection.execute(query).to_arrow_table()
+        return self._connection.sql(query).to_arrow_table()
 
     def close(self) -> None:
         """Checkpoints, so that the file stands alone without its log, and closes. Idempotent."""
@@ -133,8 +133,6 @@ def _settings(config: AggregatorConfig) -> dict[str, str | bool | int | float | 
         "threads": config.thread_count(),
         "temp_directory": str(config.temp_path()),
         "checkpoint_threshold": f"{config.checkpoint_threshold_bytes}B",
-        # Arrow batches may be inserted by several threads at once; seq orders rows, not their place.
-        "preserve_insertion_order": False,
         # Otherwise a client's FROM name would find Python variables of this process.
         "python_enable_replacements": False,
         "autoinstall_known_extensions": False,

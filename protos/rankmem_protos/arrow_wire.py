@@ -17,7 +17,7 @@ COMPRESSION: Final = "zstd"
 """Codec of the buffers. zstd: a third of lz4's bytes on events, and ingest is bound by the insert."""
 
 _READING: Final = pa.ipc.IpcReadOptions(use_threads=False)
-"""Arrow's own threads cost twice the CPU on batches of this size (measured); streams already run side by side."""
+"""Arrow's own threads double the CPU on batches of this size (measured); streams run side by side anyway."""
 
 
 def encode_rows(rows: pa.Table | pa.RecordBatch) -> bytes:
