@@ -15,6 +15,7 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
+from rankmem_aggregator.exports import export_duckdb
 from rankmem_aggregator.queries import Parameters, Queries
 from rankmem_protos.errors import Code, RankmemError
 
@@ -80,6 +81,14 @@ class LocalQueries(Queries):
                 yield pa.RecordBatch.from_pylist([], schema=reader.schema)
         except duckdb.Error as exc:
             raise _failed(exc) from exc
+
+    def copy_to(self, out_path: Path) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.begin()  # one transaction: every table is of the same instant
+            try:
+                export_duckdb(cursor, out_path)
+            except duckdb.Error as exc:
+                raise _failed(exc) from exc
 
     def close(self) -> None:
         self._connection.close()

@@ -62,6 +62,14 @@ class Queries(abc.ABC):
         """The same, batch by batch; at least one batch, which carries the schema even of an empty result."""
 
     @abc.abstractmethod
+    def copy_to(self, out_path: Path) -> None:
+        """Writes a consistent copy of the whole database, also while it is written; whole or absent.
+
+        Raises:
+            RankmemError: CONFLICT if ``out_path`` is there, EXHAUSTED if it does not fit.
+        """
+
+    @abc.abstractmethod
     def close(self) -> None:
         """Lets go of the file or the connection; may be called twice."""
 

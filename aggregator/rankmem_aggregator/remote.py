@@ -7,7 +7,9 @@ the trailing metadata ``rankmem-code`` and ``rankmem-hint``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final, cast
 
 import grpc
@@ -16,7 +18,7 @@ import pyarrow as pa
 from rankmem_aggregator.queries import Parameters, Queries
 from rankmem_aggregator.queries import Value as PythonValue
 from rankmem_protos.errors import CODE_OF_GRPC_STATUS_NAME, Code, RankmemError
-from rankmem_protos.query_pb2 import SqlRequest, Value
+from rankmem_protos.query_pb2 import ExportRequest, SqlRequest, Value
 from rankmem_protos.query_pb2_grpc import QueryStub
 
 CHUNK_BYTES_MAX: Final = 64 << 20
@@ -56,6 +58,26 @@ class RemoteQueries(Queries):
             raise _error_of(exc, self.target) from exc
         finally:
             call.cancel()  # type: ignore[no-untyped-call]  # a reader who stops early also stops the aggregator's query
+
+    def copy_to(self, out_path: Path) -> None:
+        if out_path.exists():
+            raise RankmemError(
+                Code.CONFLICT, f"{out_path} is there already", "give another name, or remove it"
+            )
+        unfinished = out_path.with_name(f"{out_path.name}.{os.getpid()}.tmp")
+        try:
+            with unfinished.open("wb") as file:
+                for chunk in self._stub.ExportDatabase(ExportRequest()):
+                    file.write(chunk.data)
+            unfinished.replace(out_path)
+        except grpc.RpcError as exc:
+            raise _error_of(exc, self.target) from exc
+        except OSError as exc:
+            raise RankmemError(
+                Code.EXHAUSTED, f"cannot write {out_path}: {exc.strerror}", "give another path"
+            ) from exc
+        finally:
+            unfinished.unlink(missing_ok=True)
 
     def close(self) -> None:
         self._channel.close()

@@ -26,7 +26,7 @@ ROWS: Final = 6
 EXAMPLE_SQL: Final = """\
 SELECT step, phase, count(*) AS blocks, sum(size_bytes) AS bytes
 FROM allocation
-WHERE rank = 0 AND NOT preexisting
+WHERE session_id = (SELECT max(session_id) FROM session) AND rank = 0
 GROUP BY step, phase
 ORDER BY bytes DESC
 LIMIT 6"""

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
@@ -53,14 +54,19 @@ class SignalDesk:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def run(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
+    def run(self, command: Sequence[str], environment: Mapping[str, str], folder: Path | None = None) -> int:
         """Runs the command to its end and returns its exit code, 128 + n if signal n killed it.
+
+        Args:
+            command: program and arguments.
+            environment: all its variables.
+            folder: where it runs; None: here.
 
         Raises:
             OSError: it could not be started.
         """
         # exec gives the child default handlers for what we catch, so nothing of the desk reaches it.
-        with subprocess.Popen(command, env=dict(environment)) as process:
+        with subprocess.Popen(command, env=dict(environment), cwd=folder) as process:
             self._process = process
             for number in self._waiting:
                 process.send_signal(number)

@@ -7,7 +7,20 @@ of the aggregator package declares them.
 
 from __future__ import annotations
 
-from rankmem_cli.table import Column, age, count, flag, number, offset, path, size, text, utc
+from rankmem_cli.table import (
+    Column,
+    age,
+    count,
+    flag,
+    number,
+    offset,
+    operator,
+    path,
+    size,
+    text,
+    utc,
+    utc_day,
+)
 
 
 def sessions() -> list[Column]:
@@ -16,7 +29,7 @@ def sessions() -> list[Column]:
         text("session", "session_id", importance=0),
         text("name", "name", importance=8),
         text("state", "state", importance=4),
-        utc("started (UTC)", "started_ns", importance=6),
+        utc_day("started (UTC)", "started_ns", importance=6),
         age("took", "duration_ns", importance=3),
         count("ranks", "num_ranks", importance=6),
         count("hosts", "num_hosts", importance=1),
@@ -112,7 +125,7 @@ def ops() -> list[Column]:
     return [
         text("device", "device_type", importance=1),
         number("rank", "rank"),
-        text("operator", "operator", importance=0),
+        operator("operator", "operator", importance=0),
         path("line", "line", importance=0),
         size("alive at peak", "live_bytes_at_peak", importance=9),
         count("blocks", "live_allocations_at_peak", importance=5),
@@ -130,7 +143,7 @@ def live(started_ns: int | None) -> list[Column]:
     return [
         text("device", "device", importance=1),
         size("size", "size_bytes", importance=0),
-        text("operator", "operator", importance=8),
+        operator("operator", "operator", importance=8),
         path("line", "line", importance=7),
         text("phase", "phase", importance=3),
         number("step", "step", importance=3),

@@ -19,16 +19,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from rankmem_agent.config import AgentConfig
-from rankmem_agent.ship.election import elect
-from rankmem_agent.spool.folder import SHARED_MEMORY
+from rankmem_agent.preload.drain import is_alive
+from rankmem_agent.ship.election import elect, is_shipping
+from rankmem_agent.spool.folder import SHARED_MEMORY, spools
 from rankmem_cli.child import SignalDesk
 from rankmem_cli.render import note
-from rankmem_cli.units import count_text
+from rankmem_cli.units import count_text, safe_text
 
 POLL_S: Final = 0.05
 """Between two looks at the folder: not to be noticed at the end of a run, and no load."""
 ELECT_EVERY_S: Final = 2.0
 """Between two attempts to have a shipper: it needs about half a second to start."""
+ELECTIONS_MAX: Final = 3
+"""Shippers started here; one that ends and leaves spools as often cannot deliver them."""
 PROGRESS_AFTER_S: Final = 0.5
 """A wait shorter than that is not worth a line."""
 
@@ -53,24 +56,44 @@ def wait_delivered(session_dirs: Sequence[Path], desk: SignalDesk, *, drain_s: f
         True if nothing is left.
     """
     deadline = time.monotonic() + drain_s
-    next_election = time.monotonic() + ELECT_EVERY_S
+    elections = _Elections()
     warned = 0
     with _progress() as say:
-        while waiting := [folder for folder in session_dirs if pending_spools(folder)]:
+        while waiting := [folder for folder in session_dirs if undelivered(folder)]:
             now = time.monotonic()
-            if now >= deadline or desk.num_stop_requests > 1:
+            if now >= deadline or desk.num_stop_requests > 1 or not elections.have_a_shipper(waiting, now):
                 return False
             if desk.num_stop_requests > warned:
                 warned = desk.num_stop_requests
                 note("rankmem: the training has ended; delivering what it recorded (once more to stop)")
-            if now >= next_election:
-                for folder in waiting:
-                    elect(folder)  # does nothing where a shipper runs
-                next_election = now + ELECT_EVERY_S
             say(shipper_state(waiting[0]), deadline - now)
             desk.stop_requested.clear()
             desk.stop_requested.wait(POLL_S)
     return True
+
+
+def undelivered(session_dir: Path) -> list[Path]:
+    """The spools of a session that are not wholly acknowledged, without those whose rank still lives."""
+    return [spool for spool in spools(session_dir) if not is_alive(spool)]
+
+
+class _Elections:
+    """Sees to it that a shipper is at work, without starting one that fails again and again."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + ELECT_EVERY_S
+        self._held = 0
+
+    def have_a_shipper(self, session_dirs: Sequence[Path], now: float) -> bool:
+        """False once shippers were started often enough and each has ended with spools left."""
+        if now < self._next:
+            return True
+        self._next = now + ELECT_EVERY_S
+        if self._held >= ELECTIONS_MAX:
+            return any(is_shipping(folder) for folder in session_dirs)
+        started = [elect(folder) for folder in session_dirs]  # does nothing where one runs
+        self._held += any(started)
+        return True
 
 
 def session_dirs(session_id: str, config: AgentConfig) -> list[Path]:
@@ -85,14 +108,6 @@ def session_dirs(session_id: str, config: AgentConfig) -> list[Path]:
     else:
         roots = [parent / f"rankmem-{os.getuid()}" for parent in (SHARED_MEMORY, config.temporary_dir)]
     return [root / session_id for root in roots if (root / session_id).is_dir()]
-
-
-def pending_spools(session_dir: Path) -> list[Path]:
-    """The spools of a session on this host that are not wholly acknowledged yet."""
-    try:
-        return sorted(path for path in session_dir.iterdir() if path.is_dir())
-    except FileNotFoundError:
-        return []
 
 
 def shipper_state(session_dir: Path) -> ShipperState:
@@ -116,15 +131,17 @@ def _progress() -> Iterator[Any]:
     from rich.console import Console
 
     started = time.monotonic()
-    with Console(stderr=True).status("") as status:
-        status.stop()
+    status = Console(stderr=True).status("rankmem: delivering")
 
-        def say(state: ShipperState, left_s: float) -> None:
-            if time.monotonic() - started < PROGRESS_AFTER_S:
-                return
-            status.start()
-            pending = "" if state.pending_records is None else f" {count_text(state.pending_records)} records"
-            why = f" ({state.error})" if state.error else ""
-            status.update(f"rankmem: delivering{pending}, at most {left_s:.0f} s more{why}")
+    def say(state: ShipperState, left_s: float) -> None:
+        if time.monotonic() - started < PROGRESS_AFTER_S:
+            return
+        pending = "" if state.pending_records is None else f" {count_text(state.pending_records)} records"
+        why = f" ({safe_text(state.error)})" if state.error else ""
+        status.update(f"rankmem: delivering{pending}, at most {left_s:.0f} s more{why}")
+        status.start()
 
+    try:
         yield say
+    finally:
+        status.stop()

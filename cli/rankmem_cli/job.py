@@ -40,6 +40,8 @@ class Job:
     drain_s: float = DRAIN_S_DEFAULT
     environment: dict[str, str] = field(default_factory=dict)
     """Variables for the command, over those that are set."""
+    folder: Path | None = None
+    """Where the command runs; None: here."""
 
 
 Report = Callable[[Destination, str], None]
@@ -67,7 +69,7 @@ def run_job(job: Job, report: Report) -> int:
             spool_dir=job.spool_dir,
         )
         try:
-            code = desk.run(job.command, environment)
+            code = desk.run(job.command, environment, job.folder)
         except OSError as error:
             print(f"Error: cannot run {job.command[0]}: {error.strerror}", file=sys.stderr)
             return child.CANNOT_EXECUTE
@@ -103,7 +105,7 @@ def _finish(
     if not folders:
         return  # no rank attached: a command without torch is left alone, and so is its stderr
     if not drain.wait_delivered(folders, desk, drain_s=job.drain_s):
-        left = [folder for folder in folders if drain.pending_spools(folder)]
+        left = [folder for folder in folders if drain.undelivered(folder)]
         for folder in left:
             why = drain.shipper_state(folder).error
             note("rankmem: not all that was recorded is stored yet" + (f": {why}" if why else ""))

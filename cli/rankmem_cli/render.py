@@ -72,7 +72,7 @@ def show_table(
     if rows.num_rows == 0:
         note("no rows")
     if left_out:
-        note(f"no room for: {', '.join(left_out)} (a wider terminal, or --format json, shows all)")
+        note(f"no room for: {', '.join(left_out)} (--format json has all)")
 
 
 def console_for(file: TextIO) -> Console:

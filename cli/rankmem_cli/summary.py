@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_cli import columns
 from rankmem_cli.render import note, show_table
+from rankmem_cli.table import OUTSIDE
 from rankmem_cli.target import SessionFacts, session_facts
 from rankmem_cli.units import bytes_text, count_text, offset_text, safe_text
 
@@ -81,7 +82,7 @@ def _print_device_type(queries: Queries, facts: SessionFacts, rows: list[dict[st
         facts.session_id, at="peak", rank=highest["rank"], device=highest["device"]
     ).to_pylist()
     largest = [
-        f"{safe_text(row['operator'] or '(no operator)')} {bytes_text(row['live_bytes_at_peak'])}"
+        f"{safe_text(row['operator'] or OUTSIDE)} {bytes_text(row['live_bytes_at_peak'])}"
         for row in held[:OPERATORS_SHOWN]
     ]
     note(f"held at the peak of rank {highest['rank']}: {', '.join(largest)}")

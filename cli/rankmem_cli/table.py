@@ -25,9 +25,13 @@ GUTTER: Final = 2
 """Blank cells between columns."""
 TEXT_CELLS_MIN: Final = 12
 """A text is not shortened below this: less tells nothing, then a column goes instead."""
+NAME_CELLS_MIN: Final = 26
+"""The same for what a row is about: aten::convolution_backward is 26 cells."""
 TEXT_CELLS_MAX: Final = 72
 """A text is shortened to this even where there is room: a mangled C++ name fills any screen."""
 ELLIPSIS: Final = "…"
+OUTSIDE: Final = "(outside of operators)"
+"""An allocation that no operator made: by the user's own call of an allocator, or before the recording."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,8 @@ class Column:
     """Numbers are right-aligned and never cut."""
     keep_end: bool = False
     """For paths: shorten at the front, the end tells more."""
+    cells_min: int = TEXT_CELLS_MIN
+    """A text is not shortened below this."""
     importance: int = 1
     """Where width is short the least important column goes first; of equals the rightmost. 0: never goes."""
 
@@ -52,9 +58,18 @@ def text(header: str, name: str, *, importance: int = 1) -> Column:
     return Column(header=header, name=name, forms=(_safe,), importance=importance)
 
 
+def operator(header: str, name: str, *, importance: int = 1) -> Column:
+    """A column of operators: text that stays long enough to be told apart."""
+    forms = (_operator,)
+    return Column(header=header, name=name, forms=forms, cells_min=NAME_CELLS_MIN, importance=importance)
+
+
 def path(header: str, name: str, *, importance: int = 1) -> Column:
     """A column of paths or source lines: shortened at the front."""
-    return Column(header=header, name=name, forms=(_safe,), keep_end=True, importance=importance)
+    forms, least = (_safe,), NAME_CELLS_MIN
+    return Column(
+        header=header, name=name, forms=forms, keep_end=True, cells_min=least, importance=importance
+    )
 
 
 def size(header: str, name: str, *, importance: int = 1) -> Column:
@@ -85,6 +100,12 @@ def offset(header: str, name: str, session_started_ns: int | None, *, importance
 def utc(header: str, name: str, *, importance: int = 1) -> Column:
     """A column of instants (ns), shown in UTC; with the time of day alone where the table is narrow."""
     forms = (units.utc_text, units.utc_clock_text)
+    return Column(header=header, name=name, forms=forms, numeric=True, importance=importance)
+
+
+def utc_day(header: str, name: str, *, importance: int = 1) -> Column:
+    """A column of instants (ns) of different days; to the minute where the table is narrow."""
+    forms = (units.utc_text, units.utc_minute_text)
     return Column(header=header, name=name, forms=forms, numeric=True, importance=importance)
 
 
@@ -133,7 +154,7 @@ class _Laid:
         """The fewest cells this column can be shown in."""
         if self.column.numeric:
             return self.width
-        return min(self.width, max(TEXT_CELLS_MIN, cell_len(self.column.header)))
+        return min(self.width, max(self.column.cells_min, cell_len(self.column.header)))
 
 
 def lay_out(rows: pa.Table, columns: Sequence[Column], width: int | None) -> tuple[Table, list[str]]:
@@ -202,11 +223,16 @@ def shorten(cell: str, width: int, *, keep_end: bool) -> str:
     tail = cell[-width:]
     while cell_len(tail) > width - 1:
         tail = tail[1:]
-    return ELLIPSIS + tail
+    folder_end = tail.rfind("/", 0, len(tail) // 2)  # a whole name reads better, where that costs little
+    return ELLIPSIS + tail[max(0, folder_end) :]
 
 
 def _safe(value: object) -> str:
     return units.NOTHING if value is None else units.safe_text(str(value))
+
+
+def _operator(value: object) -> str:
+    return OUTSIDE if value is None else _safe(value)
 
 
 def _plain(value: object) -> str:

@@ -93,6 +93,11 @@ def utc_clock_text(time_ns: int | None) -> str:
     return utc_text(time_ns).rpartition(" ")[2] if time_ns is not None else NOTHING
 
 
+def utc_minute_text(time_ns: int | None) -> str:
+    """The instant in UTC to the minute, for narrow tables: ``2026-11-21 12:38``."""
+    return utc_text(time_ns).rpartition(":")[0] if time_ns is not None else NOTHING
+
+
 def flag_text(flag: bool | None) -> str:
     """``yes``, ``no`` or the sign for nothing."""
     return NOTHING if flag is None else ("yes" if flag else "no")

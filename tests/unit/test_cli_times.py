@@ -52,7 +52,9 @@ def test_a_time_without_zone_is_utc() -> None:
     assert parse_time("2026-11-21T12:38:22", session_started_ns=0) == START_NS // 10**9 * 10**9
 
 
-@pytest.mark.parametrize("text", ["", "soon", "12", "1e9", "-5s", "12.5", "2026-13-01T00:00:00", "peak ", "٣s"])
+@pytest.mark.parametrize(
+    "text", ["", "soon", "12", "1e9", "-5s", "12.5", "2026-13-01T00:00:00", "peak ", "٣s"]
+)
 def test_what_is_no_time_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(RankmemError) as caught:
         parse_time(text, session_started_ns=START_NS)

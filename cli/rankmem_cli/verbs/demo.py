@@ -22,12 +22,13 @@ def demo(ranks: Ranks = 2, steps: Steps = 20, db: Db = None) -> None:
     from rankmem_cli.answers import print_answers
     from rankmem_cli.job import Job, run_job
     from rankmem_cli.options import place
-    from rankmem_cli.training import demo_command, demo_environment
+    from rankmem_cli.training import SCRIPT, demo_command, demo_environment
 
     job = Job(
         command=demo_command(ranks=ranks, steps=steps),
         place=place(db, None),
         name="demo",
         environment=demo_environment(),
+        folder=SCRIPT.parent,  # lines of the script are told as lines of a project, not of a library
     )
     raise typer.Exit(run_job(job, print_answers))

@@ -24,9 +24,9 @@ def _only_subcommands() -> None:
 @export.command()
 def duckdb(out: Out, db: ReadDb = None, aggregator: Aggregator = None) -> None:
     """Writes a consistent copy of the database."""
-    from rankmem_aggregator.exports import export_duckdb
-    from rankmem_cli.options import place
     from rankmem_cli.render import note
+    from rankmem_cli.target import open_queries
 
-    export_duckdb(place(db, aggregator).target(), out)
+    with open_queries(db, aggregator) as queries:
+        queries.copy_to(out)
     note(f"wrote {out}")

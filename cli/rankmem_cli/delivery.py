@@ -1,0 +1,72 @@
+"""``rankmem ship``: what a job left in its spools, delivered now.
+
+Stage: the verb's process. In comes a folder, out goes a report on stderr; an aggregator of our own writes
+where a database is named. The delivering is the agent package's.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rankmem_agent.ship.deliver import DeliveryReport, Progress, deliver
+from rankmem_cli.destination import open_destination
+from rankmem_cli.options import Place
+from rankmem_cli.render import note
+from rankmem_cli.units import count_text
+from rankmem_protos.errors import Code, RankmemError
+
+
+def deliver_folder(folder: Path, *, aggregator: str | None, db: Path | None, timeout_s: float) -> None:
+    """Delivers every spool below ``folder`` and says what came of it.
+
+    Args:
+        folder: a spool, a session's folder, or the root of many.
+        aggregator: HOST:PORT; None: where each spool was meant to go.
+        db: a database to deliver into instead.
+        timeout_s: longest time for each session, in seconds.
+
+    Raises:
+        RankmemError: nothing is there, or something is left.
+    """
+    if db is not None and aggregator is not None:
+        raise RankmemError(
+            Code.INVALID, f"both --db {db} and --aggregator {aggregator} are given", "give one of them"
+        )
+    with _progress() as progress:
+        if db is None:
+            report = deliver(folder, aggregator or "", timeout_s=timeout_s, progress=progress)
+        else:
+            with open_destination(Place(db=db)) as destination:
+                report = deliver(folder, destination.address, timeout_s=timeout_s, progress=progress)
+    _tell(report, folder)
+
+
+def _tell(report: DeliveryReport, folder: Path) -> None:
+    note(f"rankmem: {count_text(report.records)} records of {report.spools_delivered} spools are stored")
+    for session_dir in report.busy_sessions:
+        note(f"rankmem: a shipper is at work on {session_dir}; left to it")
+    for error in report.errors:
+        note(f"rankmem: {error}")
+    if report.spools_left and not report.busy_sessions:
+        raise RankmemError(
+            Code.UNAVAILABLE,
+            f"{report.spools_left} spools in {folder} are not delivered",
+            "give an aggregator that answers with --aggregator HOST:PORT, or a database with --db FILE",
+        )
+
+
+@contextmanager
+def _progress() -> Iterator[Progress | None]:
+    """A bar on stderr where it is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("delivering", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
