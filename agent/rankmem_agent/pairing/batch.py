@@ -180,7 +180,7 @@ def _settle(
     """Decide what goes out: (allocation records, allocation ends, blocks alive after, blocks that wait)."""
     waiting = np.concatenate([blocks, state.ended])
     place = calls.place(waiting["call_id"])
-    is_open = (place != ABSENT) & ~calls.ended[place]
+    is_open = calls.are_open(place)
     due = ~waiting["sent"] & (~is_open | final)
     freed = waiting["freed_seq"] != ABSENT
     told_twice = final & ~freed & (waiting["free_requested_seq"] != ABSENT) & ~waiting["sent_free_requested"]

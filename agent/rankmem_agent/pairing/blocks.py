@@ -65,17 +65,6 @@ def match_blocks(live_keys: Array, keys: Array, is_alloc: Array, is_free: Array)
     return Matches(block=unsorted[num_carried:], implied_free=unsorted_implied[num_carried:])
 
 
-def alive_at(live_keys: Array, keys: Array, is_alloc: Array, is_free: Array, asked: Array) -> Array:
-    """For each event of ``asked`` (indices): whether its address holds a block just before it.
-
-    The asked events themselves make no blocks here.
-    """
-    counted = is_alloc.copy()
-    counted[asked] = False
-    matched: Array = match_blocks(live_keys, keys, counted, is_free).block[asked] != ABSENT
-    return matched
-
-
 def _carried(live_keys: Array, keys: Array) -> Array:
     """Indices of the live blocks whose key occurs in the batch."""
     if not len(live_keys) or not len(keys):

@@ -50,6 +50,11 @@ class Calls:
         found: Array = np.where(known[place] == call_ids, place, ABSENT)
         return found
 
+    def are_open(self, place: Array) -> Array:
+        """Of indices as :meth:`place` gives them: whether the call is there and has not ended."""
+        unended: Array = np.append(~self.ended, False)[place]  # ABSENT is the one appended
+        return unended
+
 
 def follow_calls(open_calls: Array, records: Array, seq: Array, time_ns: Array, base_ns: int) -> Calls:
     """The calls of a batch, with what their begin, forward and end records say.

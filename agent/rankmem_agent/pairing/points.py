@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankmem_agent.pairing.blocks import alive_at, match_blocks
+from rankmem_agent.pairing.blocks import match_blocks
 from rankmem_agent.pairing.devices import block_keys, dense_numbers, device_codes
 from rankmem_agent.pairing.state import ABSENT, Array
 from rankmem_agent.spool.layout import Action, Kind
@@ -102,14 +102,16 @@ def _blocks(live: Array, keys: Array, action: Array, is_block: Array) -> tuple[A
 
 
 def _ignored_preexisting(live: Array, keys: Array, kind: Array, action: Array, is_block: Array) -> Array:
-    """Older blocks that the log knows already: made between the tap's attaching and its snapshot."""
+    """Older blocks that the log knows already: made between the tap's attaching and its snapshot.
+
+    Counted or not, an older block leaves its address alive; so whether the next one counts does not depend
+    on whether this one did, and one matching with all of them taken as allocs tells.
+    """
     ignored = np.zeros(len(keys), np.bool_)
-    older = np.flatnonzero(is_block & (kind == Kind.PREEXISTING))
-    if len(older):
-        at = np.flatnonzero(is_block)
-        alloc, free = action[at] == Action.ALLOC, action[at] == Action.FREE_COMPLETED
-        alive = alive_at(live["key"], keys[at], alloc, free, np.searchsorted(at, older))
-        ignored[older[alive]] = True
+    older = is_block & (kind == Kind.PREEXISTING)
+    if older.any():
+        _, implied = _blocks(live, keys, action, is_block)
+        ignored = older & (implied != ABSENT)
     return ignored
 
 

@@ -57,7 +57,7 @@ def load_checkpoint(folder: Path) -> PairingState | None:
     """
     path = folder / CHECKPOINT_NAME
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             facts = json.loads(archive["facts"].tobytes())
             if facts["format"] != _FORMAT:
                 raise ValueError(f"format is {facts['format']!r}")

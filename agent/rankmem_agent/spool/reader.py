@@ -252,6 +252,10 @@ class SpoolReader:
         number, index = divmod(self.cursor, RECORDS_PER_SEGMENT)
         segment = self._map_segment(number)
         if segment is None:
+            if taken < (number + 1) * RECORDS_PER_SEGMENT and not gone:
+                return None  # wait till the whole hole is known: its rows must not depend on when we looked
+            segment = self._adopt_unready(number)
+        if segment is None:
             return self._missing_segment(number, taken, gone)
         stop = min(taken - number * RECORDS_PER_SEGMENT, index + max_records, RECORDS_PER_SEGMENT)
         committed = _committed(segment, number, index, min(stop, len(segment)))
@@ -291,27 +295,25 @@ class SpoolReader:
         return self._segment
 
     def _missing_segment(self, number: int, taken: int, gone: bool) -> Gap | None:
-        end = (number + 1) * RECORDS_PER_SEGMENT
-        if taken < end and not gone:
-            return None  # wait till the whole hole is known: its rows must not depend on when we looked
-        if end <= self.control_value("acked_seq"):
-            return self._gap(min(end, taken) - 1, "other_database")
-        if self._adopt_unready(number) or ((self.path / segment_name(number)).exists() and not gone):
-            return None
+        last = min((number + 1) * RECORDS_PER_SEGMENT, taken) - 1
+        if (number + 1) * RECORDS_PER_SEGMENT <= self.control_value("acked_seq"):
+            return self._gap(last, "other_database")
+        if (self.path / segment_name(number)).exists() and not gone:
+            return None  # the native thread is about to take back a segment that was declared lost
         # A writer counts what it could not write; without a count the file was taken from us.
-        return self._gap(min(end, taken) - 1, "spool_full" if self.control_value("dropped") else "corrupt")
+        return self._gap(last, "spool_full" if self.control_value("dropped") else "corrupt")
 
-    def _adopt_unready(self, number: int) -> bool:
-        """Take a segment that writers used, but whose header was never marked ready.
+    def _adopt_unready(self, number: int) -> Array | None:
+        """A segment that writers used, though its header was never marked ready; None if this is not one.
 
         The tap's native thread publishes a segment to the writers an instant before it marks the file; it
         may be killed, or kept from its processor, in between. A record in it tells that it is in use.
         """
         segment = _open_segment(self.path / segment_name(number), number, ready_only=False)
         if segment is None or not (segment["mark"] == _marks(number, 0, len(segment))).any():
-            return False
+            return None
         self._segment, self._segment_number = segment, number
-        return True
+        return segment
 
     def _torn(self, segment: Array, number: int, index: int, stop: int) -> Gap:
         """The hole at the cursor, up to the next committed record or ``stop``; the writer is gone."""

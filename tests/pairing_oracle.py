@@ -1,0 +1,215 @@
+"""Pairing done slowly and obviously: one record at a time, with dictionaries.
+
+The oracle of the property tests. It shares no code with rankmem_agent.pairing; what it says is what
+docs/internals.md says, in the plainest words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rankmem_agent.spool.layout import NO_SEQUENCE, Action, DeviceType, Kind
+
+Record = dict[str, int]
+
+
+@dataclass
+class Oracle:
+    """Feed records in order, then :meth:`finish`."""
+
+    base_ns: int
+    now_ns: int = 0
+    events: list[dict[str, Any]] = field(default_factory=list)
+    allocations: dict[int, dict[str, Any]] = field(default_factory=dict)
+    calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+    markers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    totals: list[tuple[int, str, int, int]] = field(default_factory=list)
+    """(seq, device, time, requested) after every point."""
+    requested: dict[str, int] = field(default_factory=dict)
+    reserved: dict[str, int] = field(default_factory=dict)
+    figures: dict[str, tuple[int, int]] = field(default_factory=dict)
+    alive: dict[tuple[str, int], int] = field(default_factory=dict)
+    num_older: int = 0
+    open_markers: dict[int, list[int]] = field(default_factory=dict)
+
+    def feed(self, seq: int, record: Record) -> None:
+        self.now_ns = max(self.now_ns, record["time_ns"] + self.base_ns)
+        kind = record["kind"]
+        if kind == Kind.EVENT:
+            self._event(seq, record)
+        elif kind == Kind.PREEXISTING:
+            self._older(seq, record)
+        elif kind == Kind.COUNTERS:
+            self.figures[device_of(record)] = (record["a"], record["b"])
+        elif kind in (Kind.CALL_BEGIN, Kind.CALL_FORWARD, Kind.CALL_END):
+            self._call(seq, record)
+        elif kind in (Kind.MARKER_BEGIN, Kind.MARKER_END):
+            self._marker(record)
+        if kind in (Kind.EVENT, Kind.PREEXISTING, Kind.COUNTERS, Kind.PEAKS):
+            device = device_of(record)
+            self.totals.append((seq, device, self.now_ns, self.requested.get(device, 0)))
+
+    def finish(self) -> None:
+        for call in self.calls.values():
+            call["forward_call_id"] = self._forward(call) if call["ended_ns"] is not None else None
+        for allocation in self.allocations.values():
+            call = self.calls.get(allocation["call_id"] or 0)
+            known = call is not None
+            for name in ("operator", "module", "step"):
+                allocation[name] = (
+                    call[name] if known and call[name] != 0 or known and name == "step" else None
+                )
+            allocation["phase"] = call["phase"] if known else None
+            allocation["stack"] = call["stack"] if known and call["ended_ns"] is not None else 0
+
+    def _event(self, seq: int, record: Record) -> None:
+        device, action, address = device_of(record), record["action"], record["a"]
+        size, allocation_id = record["b"], None
+        if action == Action.ALLOC:
+            self._make(device, address, seq, record, older=False)
+            allocation_id = seq
+        elif action in (Action.FREE_REQUESTED, Action.FREE_COMPLETED):
+            allocation_id = self.alive.get((device, address))
+            if allocation_id is not None:
+                size = self._free(device, address, seq, action, record["call_id"])
+        elif action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
+            self.reserved[device] = self.reserved.get(device, 0) + size
+        elif action in (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP):
+            self.reserved[device] = self.reserved.get(device, 0) - size
+        allocated, active = self.figures.get(device, (None, None))
+        on_host = device in ("cpu", "pinned")
+        self.events.append(
+            {
+                "seq": seq,
+                "device": device,
+                "time_ns": self.now_ns,
+                "action": Action(action).name.lower(),
+                "address": address,
+                "size_bytes": size,
+                "requested_bytes": self.requested.get(device, 0),
+                "allocated_bytes": None if on_host else allocated,
+                "active_bytes": None if on_host else active,
+                "reserved_bytes": None if on_host else self.reserved.get(device, 0),
+                "allocation_id": allocation_id,
+                "call_id": record["call_id"] or None,
+                "thread": record["thread"],
+            }
+        )
+
+    def _make(self, device: str, address: int, seq: int, record: Record, *, older: bool) -> None:
+        before = self.alive.pop((device, address), None)
+        if before is not None:  # its free was never seen; it is gone now at the latest
+            self.requested[device] -= self.allocations[before]["size_bytes"]
+            self.allocations[before] |= {"freed_ns": self.now_ns, "freed_seq": seq}
+        allocation_id = seq
+        if older:
+            allocation_id, self.num_older = -1 - self.num_older, self.num_older + 1
+        self.alive[device, address] = allocation_id
+        self.requested[device] = self.requested.get(device, 0) + record["b"]
+        self.allocations[allocation_id] = {
+            "allocation_id": allocation_id,
+            "device": device,
+            "address": address,
+            "size_bytes": record["b"],
+            "call_id": None if older else record["call_id"] or None,
+            "allocated_ns": None if older else self.now_ns,
+            "free_requested_ns": None,
+            "free_requested_seq": None,
+            "freed_ns": None,
+            "freed_seq": None,
+            "preexisting": older,
+        }
+        call = self.calls.get(record["call_id"])
+        if not older and call is not None and call["ended_ns"] is None:
+            call["allocated_bytes"] += record["b"]
+            call["allocations"] += 1
+
+    def _free(self, device: str, address: int, seq: int, action: int, call_id: int) -> int:
+        allocation = self.allocations[self.alive[device, address]]
+        if action == Action.FREE_REQUESTED:
+            if allocation["free_requested_seq"] is None:
+                allocation |= {"free_requested_ns": self.now_ns, "free_requested_seq": seq}
+        else:
+            allocation |= {"freed_ns": self.now_ns, "freed_seq": seq}
+            self.requested[device] -= allocation["size_bytes"]
+            del self.alive[device, address]
+            call = self.calls.get(call_id)
+            if call is not None and call["ended_ns"] is None:
+                call["freed_bytes"] += allocation["size_bytes"]
+        return int(allocation["size_bytes"])
+
+    def _older(self, seq: int, record: Record) -> None:
+        device = device_of(record)
+        if record["action"] == Action.SEGMENT_ALLOC:
+            self.reserved[device] = self.reserved.get(device, 0) + record["b"]
+        elif (device, record["a"]) not in self.alive:
+            self._make(device, record["a"], seq, record, older=True)
+
+    def _call(self, seq: int, record: Record) -> None:
+        call_id = record["call_id"]
+        if record["kind"] == Kind.CALL_BEGIN:
+            self.calls[call_id] = {
+                "call_id": call_id,
+                "operator": record["e"],
+                "module": record["b"],
+                "step": record["c"],
+                "phase": ("other", "forward", "backward", "optimizer")[record["action"]],
+                "thread": record["thread"],
+                "started_ns": record["a"] + self.base_ns,
+                "ended_ns": None,
+                "end_seq": None,
+                "sequence_first": None,
+                "sequence_last": None,
+                "forward_thread": None,
+                "forward_sequence": None,
+                "stack": 0,
+                "allocated_bytes": 0,
+                "freed_bytes": 0,
+                "allocations": 0,
+            }
+            return
+        call = self.calls.get(call_id)
+        if call is None or call["ended_ns"] is not None:
+            return
+        if record["kind"] == Kind.CALL_FORWARD and call["forward_thread"] is None:
+            call |= {"forward_thread": record["a"], "forward_sequence": record["b"], "phase": "backward"}
+        elif record["kind"] == Kind.CALL_END:
+            call |= {"ended_ns": self.now_ns, "end_seq": seq, "stack": record["e"]}
+            if record["b"] != NO_SEQUENCE:
+                call |= {"sequence_first": record["b"], "sequence_last": record["c"]}
+
+    def _forward(self, call: dict[str, Any]) -> int | None:
+        if call["forward_thread"] is None:
+            return None
+        for other in self.calls.values():
+            if (
+                other["thread"] == call["forward_thread"]
+                and other["sequence_first"] is not None
+                and other["sequence_first"] <= call["forward_sequence"] <= other["sequence_last"]
+                and other["end_seq"] < call["end_seq"]
+            ):
+                return int(other["call_id"])
+        return None
+
+    def _marker(self, record: Record) -> None:
+        open_here = self.open_markers.setdefault(record["thread"], [])
+        if record["kind"] == Kind.MARKER_BEGIN:
+            self.markers[record["a"]] = {
+                "marker_id": record["a"],
+                "started_ns": self.now_ns,
+                "ended_ns": None,
+                "depth": len(open_here),
+                "thread": record["thread"],
+            }
+            open_here.append(record["a"])
+        elif record["a"] in open_here:
+            self.markers[record["a"]]["ended_ns"] = self.now_ns
+            open_here.remove(record["a"])
+
+
+def device_of(record: Record) -> str:
+    kind, index = record["device_type"], record["device_index"]
+    if kind == DeviceType.CPU:
+        return "cpu"
+    return "pinned" if kind == DeviceType.PINNED else f"cuda:{index}"

@@ -1,0 +1,308 @@
+"""Pairing against a slow oracle, on arbitrary logs cut at arbitrary places."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pairing_oracle import Oracle, Record
+
+from rankmem_agent.pairing.pairing import Pairing
+from rankmem_agent.ship.checkpoint import load_checkpoint, save_checkpoint
+from rankmem_agent.spool.layout import NO_SEQUENCE, Action, DeviceType, Kind
+from rankmem_agent.spool.reader import RECORD_DTYPE, Chunk, SpoolMeta
+from rankmem_agent.spool.string_table import StringTable
+
+BASE_NS = 1_700_000_000_000_000_000
+DEVICES = [(DeviceType.CPU, 0), (DeviceType.CUDA, 0), (DeviceType.CUDA, 1), (DeviceType.PINNED, 0)]
+ADDRESSES = [0x1000, 0x2000, 0x3000, 2**47 + 64]
+META = SpoolMeta(
+    spool_id="0TESTSESSION-0-0-1-1",
+    session_id="0TESTSESSION",
+    attempt=0,
+    rank=0,
+    pid=1,
+    process_start_ticks=1,
+    start=0,
+    aggregator="",
+    project_root="/project",
+    monotonic_ns=0,
+    realtime_ns=BASE_NS,
+    session={},
+    rank_row={"host_uid": "h"},
+    host={"host_uid": "h"},
+)
+
+
+class LogMaker:
+    """A random log that keeps the format's rules (calls of a thread follow one another) and no others."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.records: list[Record] = []
+        self.time_ns = 0
+        self.open_call: dict[int, int] = {}
+        self.sequence: dict[int, int] = defaultdict(int)
+        self.num_calls = 0
+        self.num_markers = 0
+        self.open_markers: dict[int, list[int]] = defaultdict(list)
+
+    def make(self, count: int) -> list[Record]:
+        self._add(Kind.CLOCK, 0)
+        self.records[0]["a"] = BASE_NS + self.records[0]["time_ns"]
+        steps = [self._block] * 12 + [self._begin, self._end, self._end, self._forward, self._marker]
+        steps += [self._segment, self._older, self._counters, self._oom]
+        while len(self.records) < count:
+            self.rng.choice(steps)(self.rng.randrange(3))
+        return self.records
+
+    def _add(self, kind: Kind, thread: int, **fields: int) -> None:
+        self.time_ns += self.rng.choice([-50, 0, 1, 100, 400_000_000])
+        self.time_ns = max(self.time_ns, 0)
+        record = dict.fromkeys(RECORD_DTYPE.names or (), 0)
+        record |= {"kind": int(kind), "time_ns": self.time_ns, "thread": thread}
+        self.records.append(record | {name: int(value) for name, value in fields.items()})
+
+    def _device(self) -> dict[str, int]:
+        device_type, index = self.rng.choice(DEVICES)
+        return {"device_type": int(device_type), "device_index": index}
+
+    def _block(self, thread: int) -> None:
+        action = self.rng.choice([Action.ALLOC, Action.ALLOC, Action.FREE_COMPLETED, Action.FREE_REQUESTED])
+        size = self.rng.randrange(1, 100) if action == Action.ALLOC else 0
+        address = self.rng.choice(ADDRESSES)
+        call_id = self.open_call.get(thread, 0)
+        self._add(Kind.EVENT, thread, action=action, a=address, b=size, call_id=call_id, **self._device())
+
+    def _begin(self, thread: int) -> None:
+        if thread not in self.open_call:
+            self.num_calls += 1
+            self.open_call[thread] = self.num_calls
+            fields = {
+                "action": self.rng.randrange(4),
+                "c": self.rng.randrange(3),
+                "e": self.rng.randrange(1, 5),
+            }
+            self._add(Kind.CALL_BEGIN, thread, call_id=self.num_calls, a=self.time_ns, b=0, **fields)
+
+    def _end(self, thread: int) -> None:
+        call_id = self.open_call.pop(thread, None)
+        if call_id is not None:
+            made = self.rng.randrange(3)
+            first = self.sequence[thread]
+            self.sequence[thread] += made
+            sequences = {"b": first, "c": first + made - 1} if made else {"b": NO_SEQUENCE, "c": NO_SEQUENCE}
+            self._add(Kind.CALL_END, thread, call_id=call_id, e=self.rng.randrange(3), **sequences)
+
+    def _forward(self, thread: int) -> None:
+        if thread in self.open_call:
+            link = {"a": self.rng.randrange(3), "b": self.rng.randrange(6)}
+            self._add(Kind.CALL_FORWARD, thread, call_id=self.open_call[thread], **link)
+
+    def _marker(self, thread: int) -> None:
+        open_here = self.open_markers[thread]
+        if open_here and self.rng.random() < 0.5:
+            self._add(Kind.MARKER_END, thread, a=open_here.pop())
+        else:
+            self.num_markers += 1
+            open_here.append(self.num_markers)
+            self._add(Kind.MARKER_BEGIN, thread, a=self.num_markers, e=1)
+
+    def _segment(self, thread: int) -> None:
+        action = self.rng.choice(
+            [Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.SEGMENT_MAP, Action.SEGMENT_UNMAP]
+        )
+        self._add(Kind.EVENT, thread, action=action, a=0x9000, b=512, **self._device())
+
+    def _older(self, thread: int) -> None:
+        action = self.rng.choice([Action.ALLOC, Action.ALLOC, Action.SEGMENT_ALLOC])
+        address = self.rng.choice(ADDRESSES)
+        size = self.rng.randrange(1, 100)
+        self._add(Kind.PREEXISTING, thread, action=action, a=address, b=size, **self._device())
+
+    def _counters(self, thread: int) -> None:
+        figures = {name: self.rng.randrange(1000) for name in "abcd"}
+        device = {"device_type": int(DeviceType.CUDA), "device_index": self.rng.randrange(2)}
+        self._add(Kind.COUNTERS, thread, call_id=self.open_call.get(thread, 0), **figures, **device)
+
+    def _oom(self, thread: int) -> None:
+        self._add(Kind.EVENT, thread, action=Action.OOM, a=0, b=77, d=5, **self._device())
+
+
+def paired(
+    records: list[Record], cuts: list[int], tmp: Path | None = None
+) -> dict[str, list[dict[str, Any]]]:
+    """All rows of the log, cut before each of ``cuts``; the state goes through a checkpoint at each if ``tmp``."""
+    array = np.array([tuple(r[n] for n in RECORD_DTYPE.names or ()) for r in records], RECORD_DTYPE)
+    strings = StringTable(Path("/nonexistent"))
+    pairing = Pairing(META, strings)
+    rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    borders = [0, *sorted(cuts), len(records)]
+    for begin, end in zip(borders, borders[1:], strict=False):
+        if end > begin:
+            pairing.feed(Chunk(sequence_first=begin, records=array[begin:end]))
+        for table, batch in pairing.cut(final=end == len(records)):
+            batch.validate(full=True)
+            rows[table] += batch.to_pylist()
+        if tmp is not None:
+            save_checkpoint(tmp, pairing.state)
+            pairing = Pairing(META, strings, load_checkpoint(tmp))
+        if end == len(records):
+            break
+    return rows
+
+
+def merged_allocations(rows: dict[str, list[dict[str, Any]]]) -> dict[int, dict[str, Any]]:
+    """allocation_record with allocation_end laid over it; each at most once for a block."""
+    merged: dict[int, dict[str, Any]] = {}
+    for row in rows["allocation_record"]:
+        assert row["allocation_id"] not in merged
+        merged[row["allocation_id"]] = dict(row)
+    ended = set()
+    for row in rows["allocation_end"]:
+        assert row["allocation_id"] not in ended
+        ended.add(row["allocation_id"])
+        merged[row["allocation_id"]] |= {
+            k: v for k, v in row.items() if k.startswith("free") and v is not None
+        }
+    return merged
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> tuple[list[Record], list[int]]:
+    count = draw(st.integers(1, 250))
+    records = LogMaker(random.Random(draw(st.integers(0, 2**32)))).make(count)
+    cuts = draw(st.lists(st.integers(0, len(records) - 1), max_size=12))
+    return records, cuts
+
+
+def oracle_of(records: list[Record]) -> Oracle:
+    oracle = Oracle(base_ns=BASE_NS)
+    for seq, record in enumerate(records):
+        oracle.feed(seq, record)
+    oracle.finish()
+    return oracle
+
+
+RELAXED = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+
+
+@RELAXED
+@given(logs())
+def test_events_and_their_totals_are_the_oracles_wherever_the_log_is_cut(
+    log: tuple[list[Record], list[int]],
+) -> None:
+    records, cuts = log
+    expected = oracle_of(records).events
+    got = paired(records, cuts)["memory_event"]
+    assert [{key: row[key] for key in expected[0]} for row in got] == expected if expected else not got
+
+
+@RELAXED
+@given(logs())
+def test_every_block_is_told_once_and_as_the_oracle_saw_it(log: tuple[list[Record], list[int]]) -> None:
+    records, cuts = log
+    expected = oracle_of(records).allocations
+    got = merged_allocations(paired(records, cuts))
+    assert got.keys() == expected.keys()
+    columns = (
+        "device",
+        "address",
+        "size_bytes",
+        "call_id",
+        "allocated_ns",
+        "free_requested_ns",
+        "preexisting",
+    )
+    columns += ("free_requested_seq", "freed_ns", "freed_seq", "phase", "step")
+    for allocation_id, block in expected.items():
+        row = got[allocation_id]
+        assert {name: row[name] for name in columns} == {name: block[name] for name in columns}
+        assert (row["stack_id"] is not None) == (block["stack"] != 0)
+        assert (row["operator"] is not None) == (block["operator"] is not None)
+
+
+@RELAXED
+@given(logs())
+def test_calls_and_their_forward_calls_are_the_oracles(log: tuple[list[Record], list[int]]) -> None:
+    records, cuts = log
+    expected = oracle_of(records).calls
+    rows = paired(records, cuts)["operator_call"]
+    assert sorted(row["call_id"] for row in rows) == sorted(expected)
+    columns = ("phase", "step", "thread", "sequence_first", "sequence_last", "forward_thread", "started_ns")
+    columns += (
+        "forward_sequence",
+        "forward_call_id",
+        "ended_ns",
+        "allocated_bytes",
+        "freed_bytes",
+        "allocations",
+    )
+    for row in rows:
+        call = expected[row["call_id"]]
+        assert {name: row[name] for name in columns} == {name: call[name] for name in columns}
+
+
+@RELAXED
+@given(logs())
+def test_a_bucket_holds_the_highest_total_of_its_stretch(log: tuple[list[Record], list[int]]) -> None:
+    records, cuts = log
+    totals = oracle_of(records).totals
+    buckets = paired(records, cuts)["memory_bucket"]
+    covered = 0
+    for bucket in buckets:
+        inside = [
+            point
+            for point in totals
+            if point[1] == bucket["device"] and bucket["seq_first"] <= point[0] <= bucket["seq_last"]
+        ]
+        covered += len(inside)
+        assert bucket["requested_peak_bytes"] == max(point[3] for point in inside)
+        first = next(point for point in inside if point[3] == bucket["requested_peak_bytes"])
+        assert (bucket["requested_peak_seq"], bucket["requested_peak_ns"]) == (first[0], first[2])
+        assert bucket["requested_last_bytes"] == inside[-1][3]
+        assert (bucket["first_ns"], bucket["last_ns"]) == (inside[0][2], inside[-1][2])
+        assert {point[2] // 10**9 * 10**9 for point in inside} == {bucket["bucket_ns"]}
+    assert covered == len(totals)
+
+
+@RELAXED
+@given(logs())
+def test_markers_are_the_oracles(log: tuple[list[Record], list[int]]) -> None:
+    records, cuts = log
+    expected = oracle_of(records).markers
+    rows = paired(records, cuts)["marker"]
+    assert len(rows) == len(expected)
+    for row in rows:
+        marker = expected[row["marker_id"]]
+        assert {name: row[name] for name in marker} == marker
+
+
+@settings(RELAXED, max_examples=25)
+@given(logs())
+def test_a_state_that_went_through_a_checkpoint_gives_the_same_rows(
+    tmp_path: Path, log: tuple[list[Record], list[int]]
+) -> None:
+    records, cuts = log
+    plain, through_file = paired(records, cuts), paired(records, cuts, tmp_path)
+    for table in plain.keys() - {"stack_frame"}:
+        assert plain[table] == through_file[table]
+
+
+def test_the_oracle_notices_a_wrong_row() -> None:
+    records = LogMaker(random.Random(7)).make(200)
+    expected = oracle_of(records).events
+    records[next(i for i, r in enumerate(records) if r["kind"] == Kind.EVENT)]["b"] += 1
+    got = paired(records, [])["memory_event"]
+    with pytest.raises(AssertionError):
+        assert [{key: row[key] for key in expected[0]} for row in got] == expected
