@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import duckdb
 from harness import Figure, Options, alternate, main, of_samples, say
 from processes import aggregator, environment, recording_environment, train, wait_until_quiet
 
@@ -82,23 +83,27 @@ def tight_loop(options: Options) -> list[Figure]:
 
 def started(options: Options) -> list[Figure]:
     """From the start of the interpreter until ``import torch`` is done, with and without the agent."""
-    with aggregator(options.folder / "start.duckdb") as server:
+    database = options.folder / "start.duckdb"
+    with aggregator(database) as server:
         spools = Path(tempfile.mkdtemp(dir=options.memory_folder))
-        env = recording_environment(server.address, spools) | {"RANKMEM_DRAIN_S": "0"}
-        _start_s(["-m", "rankmem_agent"], env)  # builds the tap if need be
+        env = recording_environment(server.address, spools)
+
+        def with_agent() -> float:
+            started_s = _start_s(["-m", "rankmem_agent"], env)
+            wait_until_quiet(spools)  # a shipper at work would slow the next start
+            return started_s
+
+        with_agent()  # builds the tap if need be
         samples = alternate(
-            {
-                "without": lambda: _start_s([], environment()),
-                "with": lambda: _start_s(["-m", "rankmem_agent"], env),
-            },
+            {"without": lambda: _start_s([], environment()), "with": with_agent},
             3 if options.quick else 15,
             partial(_say, "start"),
         )
-        wait_until_quiet(spools)
     added = [w - wo for w, wo in zip(samples["with"], samples["without"], strict=True)]
     return [
         of_samples("import torch", samples["without"], "s"),
         of_samples("import and start of the agent on top (tap cached)", added, "s", at_most=0.3),
+        of_samples("the same by the agent's own clock (self_cost.attach_ns)", _attach_s(database), "s"),
     ]
 
 
@@ -152,6 +157,13 @@ def _start_s(before: list[str], env: dict[str, str]) -> float:
     command = [sys.executable, *before, str(Path(__file__).with_name("start_probe.py"))]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     return (int(done.stdout.split()[0]) - began_ns) / 1e9
+
+
+def _attach_s(database: Path) -> list[float]:
+    """What each session's agent says it took."""
+    with duckdb.connect(str(database), read_only=True) as connection:
+        rows = connection.sql("SELECT max(attach_ns) / 1e9 FROM self_cost GROUP BY session_id").fetchall()
+    return [float(row[0]) for row in rows]
 
 
 def _say(name: str, text: str) -> None:

@@ -21,6 +21,8 @@ from typing import Any, Final
 import grpc
 import psutil
 
+from rankmem_agent.ship.election import LOCK_NAME, is_shipping
+
 TRAINING: Final = Path(__file__).with_name("train_gpt.py")
 START_S: Final = 30.0  # an aggregator opens its file and listens well within it
 STOP_S: Final = 60.0  # it commits what is queued, then leaves
@@ -98,12 +100,16 @@ def torchrun(ranks: int) -> list[str]:
 
 
 def wait_until_quiet(folder: Path, timeout_s: float = 60.0) -> None:
-    """Waits until no spool is left below ``folder``: everything is acknowledged and the shipper is gone."""
+    """Waits until everything below ``folder`` is acknowledged and its shippers are gone: nothing runs on.
+
+    Raises:
+        RuntimeError: that took longer than ``timeout_s``.
+    """
     until = time.monotonic() + timeout_s
-    while any(folder.rglob("control")):
+    while any(folder.rglob("control")) or any(is_shipping(lock.parent) for lock in folder.rglob(LOCK_NAME)):
         if time.monotonic() > until:
             raise RuntimeError("the shipper did not deliver everything")
-        time.sleep(0.1)
+        time.sleep(0.05)
 
 
 def _free_port() -> int:
