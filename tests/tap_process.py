@@ -74,9 +74,10 @@ def record_process(script: str, folder: Path, budget_bytes: int = BUDGET_BYTES) 
     spool.mkdir()
     path = folder / "script.py"
     path.write_text(PRELUDE + script)
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
         [sys.executable, str(path), str(spool), str(budget_bytes)],
-        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        capture_output=True, text=True, timeout=120, check=False, env=environment,
     )  # fmt: skip
     return read_spool(spool, done)
 

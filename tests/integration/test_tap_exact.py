@@ -74,7 +74,8 @@ def test_events_equal_kinetos_memory_events_one_by_one(tmp_path: Path) -> None:
 
 def test_results_are_the_same_bit_for_bit_and_stdout_is_untouched(tmp_path: Path) -> None:
     train = """
-model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Dropout(0.3), torch.nn.Linear(32, 4))
+from torch import nn
+model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Dropout(0.3), nn.Linear(32, 4))
 optimizer = torch.optim.Adam(model.parameters(), 1e-2)
 for _ in range(20):
     loss = model(torch.randn(8, 16)).square().mean()

@@ -74,11 +74,20 @@ inline bool same_name(const char* interned, const char* name) noexcept {
   return interned != nullptr && std::strncmp(interned, name, RKM_STRING_BYTES_MAX) == 0;
 }
 
-// FNV-1a over 8 bytes at a time would need the length first; names are short, and only made-up ones come here.
+// Only for names made anew each time, some 40 characters long: eight at a time.
 inline size_t hash_text(const char* text) noexcept {
-  uint64_t hash = 0xCBF2'9CE4'8422'2325u;
-  for (; *text != '\0'; ++text) hash = (hash ^ static_cast<unsigned char>(*text)) * 0x100'0000'01B3u;
-  return hash ^ hash >> 32;
+  size_t left = strnlen(text, RKM_STRING_BYTES_MAX);
+  uint64_t hash = left;
+  for (; left != 0; ) {
+    const size_t taken = std::min<size_t>(left, 8);
+    uint64_t word = 0;
+    std::memcpy(&word, text, taken);
+    hash = (hash ^ word) * 0x9E37'79B9'7F4A'7C15u;
+    hash ^= hash >> 32;
+    text += taken;
+    left -= taken;
+  }
+  return hash;
 }
 
 __attribute__((noinline)) NameEntry learn_name(const at::RecordFunction& function, const char* name,
@@ -103,35 +112,41 @@ inline NameEntry name_of(const at::RecordFunction& function, ThreadCaches& cache
   return learn_name(function, name, caches, entry);
 }
 
+inline uint32_t known_thread_id(ThreadState& thread) noexcept {
+  if (thread.thread_id == 0) thread.thread_id = static_cast<uint32_t>(at::RecordFunction::currentThreadId());
+  return thread.thread_id;
+}
+
 inline Frame* current_frame(ThreadState& thread) noexcept {
   if (thread.operator_at != 0) return &thread.frames[thread.operator_at - 1];
   return thread.depth != 0 ? &thread.frames[thread.depth - 1] : nullptr;
 }
 
-void write_call_record(uint8_t kind, const Frame& frame, RkmRecord& record) noexcept {
-  record.kind = kind;
+inline void write_call_record(ThreadState& thread, const Frame& frame, RkmRecord& record, uint64_t now) noexcept {
   record.call_id = frame.call_id;
-  record.thread = current_thread_id();
-  write_record(record);
+  record.thread = thread.thread_id;
+  write_record_at(thread.last_segment, record, now);
 }
 
 // Gives a frame its call id and writes how it began. Hot path: from a call's first event.
-__attribute__((noinline)) void begin_call(ThreadState& thread, Frame& frame) noexcept {
+__attribute__((noinline)) void begin_call(ThreadState& thread, Frame& frame, uint64_t now) noexcept {
   frame.call_id = last_call_id.fetch_add(1, std::memory_order_relaxed) + 1;
   RkmRecord begin = {};
+  begin.kind = RKM_KIND_CALL_BEGIN;
   begin.action = phase.load(std::memory_order_relaxed);
   begin.a = frame.started_ns;
   begin.b = thread.module;
   begin.c = step.load(std::memory_order_relaxed);
   begin.e = frame.name;
-  write_call_record(RKM_KIND_CALL_BEGIN, frame, begin);
+  write_call_record(thread, frame, begin, now);
   for (uint32_t index = thread.depth; index-- > 0;) {
     const Frame& backward = thread.frames[index];
     if (backward.forward_sequence == RKM_NO_SEQUENCE) continue;
     RkmRecord forward = {};
+    forward.kind = RKM_KIND_CALL_FORWARD;
     forward.a = backward.forward_thread;
     forward.b = backward.forward_sequence;
-    write_call_record(RKM_KIND_CALL_FORWARD, frame, forward);
+    write_call_record(thread, frame, forward, now);
     return;
   }
 }
@@ -151,6 +166,7 @@ void push_frame(ThreadState& thread, const at::RecordFunction& function, bool is
   const uint64_t sequence = at::sequence_number::peek();
   // What moved before an inner call began is the outer one's own.
   if (thread.depth != 0 && thread.operator_at == 0) credit_sequence(thread.frames[thread.depth - 1], sequence);
+  known_thread_id(thread);
   Frame& frame = thread.frames[thread.depth++];
   frame.function = &function;
   frame.call_id = 0;
@@ -175,8 +191,10 @@ void end_call(ThreadState& thread, Frame& frame) {
   const bool made_nodes = frame.sequence_first != RKM_NO_SEQUENCE;
   if (frame.call_id == 0 && !made_nodes) return;
   if (!enabled(kCalls)) return;
-  if (frame.call_id == 0) begin_call(thread, frame);
+  const uint64_t now = monotonic_ns();
+  if (frame.call_id == 0) begin_call(thread, frame, now);
   RkmRecord end = {};
+  end.kind = RKM_KIND_CALL_END;
   end.a = frame.started_ns;
   end.b = frame.sequence_first;
   end.c = frame.sequence_last;
@@ -187,7 +205,7 @@ void end_call(ThreadState& thread, Frame& frame) {
   if (frame.device_mask != 0) {
     if (CallEndHook hook = call_end_hook.load(std::memory_order_acquire)) hook(frame.call_id, frame.device_mask);
   }
-  write_call_record(RKM_KIND_CALL_END, frame, end);
+  write_call_record(thread, frame, end, now);
 }
 
 // A marker may end on another thread (a Work of torch.distributed), so its id travels in torch's own context.
@@ -248,11 +266,7 @@ void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
 
 }  // namespace
 
-uint32_t current_thread_id() noexcept {
-  uint32_t& id = thread_state.thread_id;
-  if (id == 0) id = static_cast<uint32_t>(at::RecordFunction::currentThreadId());
-  return id;
-}
+uint32_t current_thread_id() noexcept { return known_thread_id(thread_state); }
 
 uint64_t current_call_id() noexcept {
   const Frame* frame = current_frame(thread_state);
@@ -264,9 +278,11 @@ void set_call_end_hook(CallEndHook hook) noexcept { call_end_hook.store(hook, st
 void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint64_t address, uint64_t size_bytes,
                  uint64_t stream, uint64_t pool_or_free_bytes) noexcept {
   ThreadState& thread = thread_state;
+  const uint64_t now = monotonic_ns();
   RkmRecord event = {};
+  event.thread = known_thread_id(thread);
   if (Frame* frame = current_frame(thread)) {
-    if (frame->call_id == 0) begin_call(thread, *frame);
+    if (frame->call_id == 0) begin_call(thread, *frame, now);
     // An OOM wants its stack more than anything.
     if (action == RKM_ACTION_ALLOC || action == RKM_ACTION_OOM) frame->wants_stack = true;
     const bool moves_counters = action != RKM_ACTION_FREE_REQUESTED && action != RKM_ACTION_FREE_COMPLETED;
@@ -281,8 +297,7 @@ void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint
   event.b = size_bytes;
   event.c = stream;
   event.d = pool_or_free_bytes;
-  event.thread = current_thread_id();
-  write_record_at(event, monotonic_ns());
+  write_record_at(thread.last_segment, event, now);
 }
 
 uint64_t calls_begun() noexcept { return last_call_id.load(std::memory_order_relaxed); }

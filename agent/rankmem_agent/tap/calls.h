@@ -28,6 +28,14 @@ struct Frame {
 
 struct ThreadCaches;
 
+// The segment a thread wrote to last. Its base is used only for a number within the segment; as long as such a
+// number is uncommitted the native thread does not unmap it, so the pointer never dangles in use.
+struct LastSegment {
+  char* base;
+  uint64_t number;
+};
+
+// All that a thread keeps, in one object: each thread-local of a loaded library costs a call to find it.
 // One a thread, zero-initialised and trivially destroyed: usable in late thread-local destructors, and its
 // first use in a thread needs no registration.
 struct ThreadState {
@@ -36,6 +44,7 @@ struct ThreadState {
   uint32_t depth;        // of frames[]
   uint32_t operator_at;  // 1 + index of the outermost operator's frame; 0: none
   bool gathering;        // in gather_stack: what Python does there is not looked at again
+  LastSegment last_segment;
   ThreadCaches* caches;
   Frame frames[kFramesMax];
 };

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "calls.h"
 #include "spool.h"
 
 namespace rankmem {
@@ -11,38 +12,29 @@ constinit Spool spool;
 
 namespace {
 
-// The segment this thread wrote to last. Its base is used only for a number within the segment; as long as
-// such a number is uncommitted the native thread does not unmap it, so the pointer never dangles in use.
-struct LastSegment {
-  uint64_t number = ~uint64_t{0};
-  char* base = nullptr;
-};
-constinit thread_local LastSegment last_segment;
-
 // The base of a segment that is not this thread's last one; nullptr if it is lost. The first writer who needs
 // a segment that is not ready declares it lost: waiting for it would block the trainer, and deciding each
 // record anew would leave holes that the reader could not tell from records still being written.
-__attribute__((noinline)) char* find_segment(uint64_t number) noexcept {
+__attribute__((noinline)) char* find_segment(LastSegment& last, uint64_t number) noexcept {
   SegmentSlot& slot = spool.slots[number % kSlots];
   uint64_t word = slot.word.load(std::memory_order_acquire);
   while (word != (number << 2 | kReady)) {
     if (word == (number << 2 | kLost)) return nullptr;
     if (slot.word.compare_exchange_weak(word, number << 2 | kLost, std::memory_order_acq_rel)) return nullptr;
   }
-  last_segment = {number, slot.base.load(std::memory_order_relaxed)};
-  return last_segment.base;
+  last = {slot.base.load(std::memory_order_relaxed), number};
+  return last.base;
 }
-
 
 
 }  // namespace
 
-inline void write_record_at(RkmRecord& fields, uint64_t time_ns) noexcept {
+inline void write_record_at(LastSegment& last, RkmRecord& fields, uint64_t time_ns) noexcept {
   // Relaxed is enough for order: additions to one atomic agree with happens-before, so a free that is
   // recorded before the block is given back has a lower number than the alloc that gets its address.
   const uint64_t seq = __atomic_fetch_add(&spool.control->next_seq, 1, __ATOMIC_RELAXED);
   const uint64_t number = seq / RKM_RECORDS_PER_SEGMENT;
-  char* base = number == last_segment.number ? last_segment.base : find_segment(number);
+  char* base = last.base != nullptr && number == last.number ? last.base : find_segment(last, number);
   if (base == nullptr) {
     __atomic_fetch_add(&spool.control->dropped, 1, __ATOMIC_RELAXED);
     return;
@@ -58,7 +50,7 @@ inline void write_record_at(RkmRecord& fields, uint64_t time_ns) noexcept {
 
 void write_record(RkmRecord& fields) noexcept {
   if (spool.control == nullptr) return;
-  write_record_at(fields, fields.time_ns != 0 ? fields.time_ns : monotonic_ns());
+  write_record_at(thread_state.last_segment, fields, fields.time_ns != 0 ? fields.time_ns : monotonic_ns());
 }
 
 }  // namespace rankmem

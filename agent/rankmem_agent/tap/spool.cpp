@@ -305,6 +305,7 @@ int open_spool(const char* folder, uint64_t budget_bytes) noexcept try {
   prepare_segment(state, 0);
   is_open.store(true, std::memory_order_release);
   write_clock();
+  write_host_sample();  // an OOM wants to know what was free, however early
   const int failure = start_keeper(state);
   if (failure != 0) {
     is_open.store(false);

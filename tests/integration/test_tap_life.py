@@ -1,0 +1,208 @@
+"""The tap through a process's life: threads, a full budget, fork, kill, out of memory, late frees."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import numpy as np
+
+from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, SEGMENT_BYTES, Action, Kind, State
+from tap_process import record_process
+
+
+def test_no_record_is_lost_when_eight_threads_allocate_at_once(tmp_path: Path) -> None:
+    script = """
+tap.enable(What.CPU_EVENTS)
+barrier = threading.Barrier(8)
+def work():
+    barrier.wait()
+    for size in range(1, 2001):
+        torch.empty(size)
+threads = [threading.Thread(target=work) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+tap.close()
+"""
+    recording = record_process(script, tmp_path)
+    assert recording.returncode == 0, recording.stderr
+    assert recording.gaps == []
+    assert recording.seq.tolist() == list(range(len(recording.seq)))
+    events = recording.of(Kind.EVENT)
+    assert len(events) == 8 * 2000 * 2
+    assert len(set(events["thread"].tolist())) == 8
+    for thread in set(events["thread"].tolist()):
+        own = events[events["thread"] == thread]
+        assert own["b"][own["action"] == Action.ALLOC].tolist() == [4 * size for size in range(1, 2001)]
+        assert (np.diff(own["time_ns"].astype(np.int64)) >= 0).all()
+    live: set[int] = set()
+    for event in events:  # a block that is reused across threads is freed before it is got again
+        if event["action"] == Action.ALLOC:
+            assert int(event["a"]) not in live
+            live.add(int(event["a"]))
+        else:
+            live.remove(int(event["a"]))
+
+
+def test_a_full_budget_costs_whole_segments_and_recording_resumes_after_deletion(tmp_path: Path) -> None:
+    script = """
+import time
+def fill(upto):
+    while tap.stat(Stat.NEXT_SEQ) < upto:
+        torch.empty(10)
+def settle(segments):
+    for _ in range(2000):
+        if tap.stat(Stat.SEGMENTS_READY) >= segments: return
+        time.sleep(0.005)
+    raise SystemExit("no segment was made ready")
+tap.enable(What.CPU_EVENTS)
+fill(65536 - 2000); settle(2)
+fill(3 * 65536 + 100)
+assert tap.stat(Stat.DROPPED) > 0, "nothing was dropped"
+(folder / "segment-00000000").rename(folder.parent / "segment-00000000")
+(folder / "segment-00000001").rename(folder.parent / "segment-00000001")
+settle(3)
+fill(5 * 65536)
+tap.close()
+for number in (0, 1):
+    (folder.parent / f"segment-{number:08d}").rename(folder / f"segment-{number:08d}")
+"""
+    recording = record_process(script, tmp_path, budget_bytes=2 * SEGMENT_BYTES)
+    assert recording.returncode == 0, recording.stderr
+    first, last = RECORDS_PER_SEGMENT * 2, RECORDS_PER_SEGMENT * 4 - 1
+    lost = [gap for gap in recording.gaps if gap.sequence_first < 4 * RECORDS_PER_SEGMENT]
+    assert lost[0].sequence_first == first
+    assert lost[-1].sequence_last == last
+    assert {gap.why for gap in lost} == {"spool_full"}
+    assert recording.seq[recording.seq > last].size >= RECORDS_PER_SEGMENT
+    dropped = sum(gap.sequence_last - gap.sequence_first + 1 for gap in recording.gaps)
+    assert recording.reader.control_value("dropped") == dropped
+
+
+def test_a_forked_child_writes_nothing_and_frees_its_parents_blocks(tmp_path: Path) -> None:
+    script = """
+tap.enable(ALL)
+inherited = torch.ones(1 << 16)
+before = tap.stat(Stat.NEXT_SEQ)
+child = os.fork()
+if child == 0:
+    del inherited
+    own = [torch.ones(100).mul(2) for _ in range(100)]
+    tap.record(Kind.STEP, a=99)
+    assert tap.intern("only in the child") == 0
+    del own
+    tap.close()
+    os._exit(0 if tap.stat(Stat.SPOOL_OPEN) == 0 else 3)
+assert os.waitpid(child, 0)[1] == 0
+torch.ones(5)
+tap.close()
+"""
+    recording = record_process(script, tmp_path)
+    assert recording.returncode == 0, recording.stderr
+    steps = recording.of(Kind.STEP)
+    assert len(steps) == 0
+    assert len(recording.of(Kind.END)) == 1
+    assert recording.gaps == []
+    assert len(recording.calls_named("aten::mul")) == 0
+    assert len(recording.calls_named("aten::ones")) == 2
+
+
+def test_a_killed_process_leaves_every_record_up_to_the_kill(tmp_path: Path) -> None:
+    script = """
+import signal
+tap.enable(ALL)
+kept = [torch.ones(100) for _ in range(1000)]
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    recording = record_process(script, tmp_path)
+    assert recording.returncode == -signal.SIGKILL
+    assert recording.gaps == []
+    assert recording.reader.control_value("state") == State.RUNNING
+    allocs = recording.of(Kind.EVENT)
+    assert (allocs["b"] == 400).sum() == 1000
+    assert len(recording.calls_named("aten::ones")) == 1000
+
+
+def test_an_allocation_that_fails_is_an_oom_event_and_the_same_exception(tmp_path: Path) -> None:
+    script = """
+def ask():
+    try:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    except RuntimeError as error:
+        return str(error)
+before = ask()
+tap.enable(ALL)
+assert before is not None and ask() == before
+tap.close()
+"""
+    recording = record_process(script, tmp_path)
+    assert recording.returncode == 0, recording.stderr
+    (oom,) = (event for event in recording.of(Kind.EVENT) if event["action"] == Action.OOM)
+    assert oom["b"] == 1 << 60
+    assert 0 < oom["d"] < 1 << 50
+    (end,) = (end for end in recording.of(Kind.CALL_END) if end["call_id"] == oom["call_id"])
+    assert recording.reader.strings.stack(int(end["e"]))[0].function == "ask"
+
+
+def test_blocks_freed_after_close_and_at_exit_do_no_harm(tmp_path: Path) -> None:
+    script = """
+import atexit
+tap.enable(ALL)
+torch.kept_until_the_very_end = torch.ones(1 << 12)
+enough = threading.Event()
+def work():
+    while not enough.is_set():
+        torch.ones(10).mul(2)
+worker = threading.Thread(target=work)
+worker.start()
+while tap.stat(Stat.STACKS_GATHERED) < 1000:
+    torch.ones(3).sum()
+def at_exit():
+    tap.stop_stacks()
+    tap.close()  # while the worker allocates
+    torch.ones(10).sum()
+    enough.set()
+    worker.join()
+threading._register_atexit(at_exit)
+print("done")
+"""
+    recording = record_process(script, tmp_path)
+    assert (recording.returncode, recording.stdout, recording.stderr) == (0, "done\n", "")
+    assert len(recording.of(Kind.END)) == 1
+    assert recording.reader.control_value("state") == State.ENDED
+
+
+def test_the_first_record_is_a_clock_and_the_last_one_end(tmp_path: Path) -> None:
+    recording = record_process("tap.enable(ALL); torch.ones(3); tap.close(); tap.close()", tmp_path)
+    assert recording.records["kind"][0] == Kind.CLOCK
+    assert recording.records["kind"][-1] == Kind.END
+    clock = recording.records[0]
+    assert abs(int(clock["a"]) - (tmp_path / "spool" / "control").stat().st_ctime_ns) < 60_000_000_000
+    (sample, *_) = recording.of(Kind.SAMPLE)
+    assert 10 << 20 < sample["a"] < sample["d"]
+    assert sample["b"] + sample["c"] == sample["d"]
+
+
+def test_a_second_spool_in_a_process_is_refused(tmp_path: Path) -> None:
+    script = """
+from rankmem_protos.errors import Code, RankmemError
+for again in (lambda: tap.open(folder, 1 << 24), tap.attach_cpu, tap.attach_calls):
+    try:
+        again()
+    except RankmemError as error:
+        print(error.code.value)
+try:
+    tap.attach_cuda()
+except RankmemError as error:
+    print(error.code.value)
+"""
+    recording = record_process(script, tmp_path)
+    assert recording.stdout.split() == ["conflict", "conflict", "conflict", "unsupported"], recording.stderr
+
+
+def test_files_of_the_spool_are_the_users_alone(tmp_path: Path) -> None:
+    record_process("tap.close()", tmp_path)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "spool").iterdir()}
+    del modes["meta.json"]  # the test's own
+    assert len(modes) >= 3
+    assert set(modes.values()) == {0o600}
