@@ -49,10 +49,11 @@ def wait(session_dir: Path, own: Path, *, timeout_s: float) -> bool:
 def is_alive(spool_dir: Path) -> bool:
     """True while the process that writes a spool runs and has not ended its log."""
     control = _control(spool_dir)
-    if _value(control, "state") == State.ENDED:
+    pid = _value(control, "pid")
+    if _value(control, "state") == State.ENDED or pid == 0:
         return False
     try:
-        os.kill(_value(control, "pid"), 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:

@@ -1,0 +1,41 @@
+"""A recorder that keeps what the hooks tell it, for tests of the hooks without a tap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rankmem_agent.spool.layout import Kind, Phase
+
+
+@dataclass
+class Recorded:
+    """Implements ``rankmem_agent.hooks.recorder.Recorder`` with lists."""
+
+    strings: list[str] = field(default_factory=lambda: [""])
+    records: list[tuple[Kind, dict[str, int]]] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)
+    phases: list[Phase] = field(default_factory=list)
+    step: int = 0
+
+    def intern(self, text: str) -> int:
+        if text not in self.strings:
+            self.strings.append(text)
+        return self.strings.index(text)
+
+    def record(self, kind: Kind, **fields: int) -> None:
+        self.records.append((kind, fields))
+
+    def set_module(self, module_string_id: int) -> None:
+        self.modules.append(self.strings[module_string_id])
+
+    def set_phase(self, phase: Phase) -> None:
+        self.phases.append(phase)
+
+    def set_step(self, step: int) -> None:
+        self.step = step
+
+    def steps(self) -> list[tuple[int, str]]:
+        """The STEP records: number and who ended it."""
+        return [
+            (fields["a"], self.strings[fields["e"]]) for kind, fields in self.records if kind is Kind.STEP
+        ]

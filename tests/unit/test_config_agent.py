@@ -1,0 +1,76 @@
+"""The agent's configuration: defaults, and a clear word about every value that cannot be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rankmem_agent.config import AGGREGATOR_DEFAULT, SPOOL_BYTES_DEFAULT, AgentConfig
+from rankmem_protos.errors import Code, RankmemError
+
+
+def test_an_empty_environment_gives_the_defaults() -> None:
+    config = AgentConfig.from_environment({})
+    assert config.aggregator == AGGREGATOR_DEFAULT
+    assert config.spool_bytes == SPOOL_BYTES_DEFAULT
+    assert config.session_id is None
+    assert config.spool_dir is None
+    assert config.devices is None
+    assert config.stacks
+    assert config.modules
+    assert not config.command_arguments
+    assert config.drain_s == 10.0
+
+
+def test_every_setting_is_read() -> None:
+    config = AgentConfig.from_environment(
+        {
+            "RANKMEM_SESSION": "1ng35yz7rzsj",
+            "RANKMEM_NAME": "nightly",
+            "RANKMEM_AGGREGATOR": "[::1]:9",
+            "RANKMEM_SPOOL_DIR": "spools",
+            "RANKMEM_SPOOL_BYTES": "33554432",
+            "RANKMEM_DEVICES": "cpu, cuda",
+            "RANKMEM_STACKS": "off",
+            "RANKMEM_MODULES": "off",
+            "RANKMEM_DRAIN_S": "0.5",
+            "RANKMEM_COMMAND": "full",
+            "TMPDIR": "/var/tmp",
+        }
+    )
+    assert config.session_id == "1ng35yz7rzsj"
+    assert config.name == "nightly"
+    assert config.aggregator == "[::1]:9"
+    assert config.spool_dir == Path.cwd() / "spools"  # absolute: the shipper runs elsewhere
+    assert config.spool_bytes == 32 * 2**20
+    assert config.devices == {"cpu", "cuda"}
+    assert (config.stacks, config.modules, config.command_arguments) == (False, False, True)
+    assert config.drain_s == 0.5
+    assert config.temporary_dir == Path("/var/tmp")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RANKMEM_SESSION", "short"),
+        ("RANKMEM_SESSION", "../../etc/xx"),
+        ("RANKMEM_AGGREGATOR", "localhost"),
+        ("RANKMEM_AGGREGATOR", "localhost:99999"),
+        ("RANKMEM_AGGREGATOR", ":7077"),
+        ("RANKMEM_SPOOL_BYTES", "1k"),
+        ("RANKMEM_SPOOL_BYTES", "1024"),
+        ("RANKMEM_DEVICES", "tpu"),
+        ("RANKMEM_STACKS", "yes"),
+        ("RANKMEM_DRAIN_S", "-1"),
+        ("RANKMEM_DRAIN_S", "nan"),
+        ("RANKMEM_DRAIN_S", "soon"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_named_with_its_variable(name: str, value: str) -> None:
+    with pytest.raises(RankmemError) as caught:
+        AgentConfig.from_environment({name: value})
+    assert caught.value.code is Code.INVALID
+    assert name in caught.value.message
+    assert value in caught.value.message
+    assert name in caught.value.hint

@@ -1,0 +1,165 @@
+"""Facts of job, rank and host: ids that all ranks derive alike, and columns that exist."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import rankmem_agent
+from rankmem_agent import facts
+from rankmem_agent.config import AgentConfig
+from rankmem_agent.preload.claim import Claim
+from rankmem_protos.tables import TABLES
+
+TORCHRUN = Claim(rank=3, world_size=8, local_rank=1, local_world_size=2, attempt=2, key="RANK/3/8/1/2")
+PLAIN = Claim()
+
+
+def _decoded(text: str) -> int:
+    value = 0
+    for char in text:
+        value = value * 32 + facts.ALPHABET.index(char)
+    return value
+
+
+def test_session_ids_sort_by_their_start() -> None:
+    ids = [facts.make_session_id(started_s) for started_s in (1, 31, 32, 1_795_266_555, 1_795_266_556)]
+    assert ids == sorted(ids)
+    assert {len(each) for each in ids} == {12}
+    assert _decoded(ids[3][: facts.TIME_CHARS]) == 1_795_266_555
+
+
+def test_two_sessions_of_one_second_differ() -> None:
+    ids = {facts.make_session_id(1_795_266_555) for _ in range(20)}
+    assert len(ids) == 20 or len(ids) == 19  # a clash of two in 33 million is no defect
+
+
+def test_a_configured_session_wins() -> None:
+    assert (
+        facts.session_id({"SLURM_JOB_ID": "7", "SLURM_NNODES": "2"}, TORCHRUN, "1ng35yz7rzsj")
+        == "1ng35yz7rzsj"
+    )
+
+
+def test_ranks_of_one_launcher_derive_the_same_session() -> None:
+    other = Claim(rank=0, world_size=8, local_rank=0, attempt=3, key="RANK/0/8/0/3")
+    assert facts.session_id({"GROUP_WORLD_SIZE": "1"}, TORCHRUN) == facts.session_id({}, other)
+    started_s = _decoded(facts.session_id({}, TORCHRUN)[: facts.TIME_CHARS])
+    assert started_s == facts.process_started_ns(os.getppid()) // 1_000_000_000
+
+
+def test_a_script_without_a_launcher_is_a_session_of_its_own() -> None:
+    plain = facts.session_id({}, PLAIN)
+    assert plain != facts.session_id({}, TORCHRUN)
+    assert _decoded(plain[: facts.TIME_CHARS]) == facts.process_started_ns(os.getpid()) // 1_000_000_000
+
+
+def test_hosts_of_a_slurm_job_step_derive_the_same_session() -> None:
+    step = {
+        "GROUP_WORLD_SIZE": "2",
+        "SLURM_JOB_ID": "77",
+        "SLURM_STEP_ID": "0",
+        "SLURM_JOB_START_TIME": "1795266555",
+    }
+    first, second = ({**step, "SLURM_NODEID": str(node), "MASTER_PORT": str(node)} for node in range(2))
+    assert facts.session_id(first, TORCHRUN) == facts.session_id(second, TORCHRUN)
+    assert facts.session_id(first, TORCHRUN) != facts.session_id({**step, "SLURM_JOB_ID": "78"}, TORCHRUN)
+    assert facts.session_id(first, TORCHRUN) != facts.session_id({**step, "SLURM_STEP_ID": "1"}, TORCHRUN)
+    assert _decoded(facts.session_id(step, TORCHRUN)[: facts.TIME_CHARS]) == 1_795_266_555
+
+
+def test_hosts_of_a_rendezvous_derive_the_same_session_from_its_id() -> None:
+    several = {"GROUP_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "job-9"}
+    assert facts.session_id(several, TORCHRUN) == facts.session_id({**several, "MASTER_ADDR": "b"}, TORCHRUN)
+    assert facts.session_id(several, TORCHRUN) != facts.session_id({}, TORCHRUN)
+
+
+def test_hosts_that_share_nothing_unique_are_sessions_of_their_own() -> None:
+    several = {
+        "GROUP_WORLD_SIZE": "2",
+        "TORCHELASTIC_RUN_ID": "none",
+        "MASTER_ADDR": "a",
+        "MASTER_PORT": "29500",
+    }
+    assert facts.session_id(several, TORCHRUN) == facts.session_id({}, TORCHRUN)
+
+
+def test_this_process_started_before_now_and_after_the_boot() -> None:
+    started_ns = facts.process_started_ns(os.getpid())
+    uptime_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    now_ns = time.time_ns()
+    assert now_ns - uptime_ns - 2_000_000_000 < started_ns <= now_ns
+
+
+def test_a_process_name_with_spaces_and_parentheses_does_not_shift_the_fields(tmp_path: Path) -> None:
+    ticks = facts.process_start_ticks(os.getpid())
+    comm = Path("/proc/self/comm")
+    before = comm.read_text()
+    try:
+        comm.write_text("a) 1 (b")
+        assert facts.process_start_ticks(os.getpid()) == ticks > 0
+    finally:
+        comm.write_text(before.strip())
+
+
+def test_a_missing_process_has_no_start() -> None:
+    assert facts.process_start_ticks(2**22 + 1) == 0
+
+
+def test_the_spool_id_names_session_attempt_rank_and_process() -> None:
+    session, attempt, rank, pid, ticks = facts.spool_id("1ng35yz7rzsj", TORCHRUN).split("-")
+    assert (session, attempt, rank) == ("1ng35yz7rzsj", "2", "3")
+    assert int(pid) == os.getpid()
+    assert int(ticks) == facts.process_start_ticks(os.getpid())
+    assert facts.spool_id("1ng35yz7rzsj", TORCHRUN, 1).endswith(f"-{ticks}-1")
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        (
+            "session",
+            facts.session_facts(AgentConfig.from_environment({}), "1ng35yz7rzsj", TORCHRUN, "2.13.0"),
+        ),
+        ("rank_info", facts.rank_facts("1ng35yz7rzsj", TORCHRUN, "spool")),
+        ("host_info", facts.host_facts()),
+    ],
+)
+def test_every_fact_is_a_column_and_none_that_must_be_there_is_missing(
+    table: str, told: dict[str, object]
+) -> None:
+    columns = {column.name: column for column in TABLES[table].columns}
+    assert set(told) <= set(columns)
+    assert {name for name, column in columns.items() if not column.nullable} <= {
+        name for name, value in told.items() if value is not None
+    }
+
+
+def test_arguments_of_the_script_are_stored_on_demand_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", "--token", "secret"])
+    monkeypatch.setattr(facts, "script_name", lambda: "train.py")
+    quiet = facts.session_facts(AgentConfig.from_environment({}), "s", PLAIN, "2.13.0")
+    full = facts.session_facts(
+        AgentConfig.from_environment({"RANKMEM_COMMAND": "full"}), "s", PLAIN, "2.13.0"
+    )
+    assert quiet["command"] == "train.py"
+    assert full["command"] == "train.py --token secret"
+
+
+def test_the_address_is_found_without_asking_a_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_resolver(*_: object) -> None:
+        raise AssertionError("asked a resolver")
+
+    for name in ("getaddrinfo", "gethostbyname", "getfqdn", "gethostbyaddr"):
+        monkeypatch.setattr(facts.socket, name, no_resolver)
+    assert facts.address()
+
+
+def test_the_version_is_the_project_s() -> None:
+    project = tomllib.loads(Path(__file__).parents[2].joinpath("pyproject.toml").read_text())
+    assert rankmem_agent.__version__ == project["project"]["version"]

@@ -1,0 +1,122 @@
+"""The spool's folder: where it goes, who may have made it, what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from rankmem_agent.config import AgentConfig
+from rankmem_agent.spool import folder
+from rankmem_protos.errors import Code, RankmemError
+
+
+def _config(**settings: str) -> AgentConfig:
+    return AgentConfig.from_environment(settings)
+
+
+def _room(monkeypatch: pytest.MonkeyPatch, free_bytes: int) -> None:
+    monkeypatch.setattr(folder, "free_bytes", lambda _: free_bytes)
+
+
+def test_memory_is_chosen_when_every_rank_of_the_host_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = _config(RANKMEM_SPOOL_BYTES=str(64 * 2**20), TMPDIR="/tmp")
+    _room(monkeypatch, 8 * 64 * 2**20 + folder.MARGIN_BYTES)
+    assert folder.choose_root(config, 8) == folder.SHARED_MEMORY / f"rankmem-{os.getuid()}"
+
+
+def test_the_temporary_folder_is_chosen_when_one_rank_would_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = _config(RANKMEM_SPOOL_BYTES=str(64 * 2**20), TMPDIR="/tmp")
+    _room(monkeypatch, 8 * 64 * 2**20 + folder.MARGIN_BYTES - 1)
+    assert folder.choose_root(config, 8) == Path("/tmp") / f"rankmem-{os.getuid()}"
+
+
+def test_a_told_folder_is_taken_as_it_is(tmp_path: Path) -> None:
+    assert (
+        folder.choose_root(_config(RANKMEM_SPOOL_DIR=str(tmp_path / "deep/down")), 8)
+        == tmp_path / "deep/down"
+    )
+
+
+def test_a_network_file_system_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(folder, "file_system", lambda _: "nfs4")
+    with pytest.raises(
+        RankmemError, match="RANKMEM_SPOOL_DIR is on a network file system \\(nfs4\\)"
+    ) as caught:
+        folder.choose_root(_config(RANKMEM_SPOOL_DIR=str(tmp_path)), 1)
+    assert caught.value.code is Code.INVALID
+
+
+def test_the_file_system_is_that_of_the_longest_and_latest_mount_point(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        "root / ext4 rw 0 0\nsrv:/home /home nfs4 rw 0 0\ntmp /home/me tmpfs rw 0 0\n"
+        "srv:/x /with\\040blank lustre rw 0 0\nover / overlay rw 0 0\n"
+    )
+    kinds = {
+        path: folder.file_system(Path(path), mounts)
+        for path in ("/home/you/spool", "/home/me/spool", "/homework", "/with blank/spool", "/")
+    }
+    assert kinds == {
+        "/home/you/spool": "nfs4",
+        "/home/me/spool": "tmpfs",
+        "/homework": "overlay",
+        "/with blank/spool": "lustre",
+        "/": "overlay",
+    }
+
+
+def test_shared_memory_is_a_tmpfs_here() -> None:
+    assert folder.file_system(folder.SHARED_MEMORY) == "tmpfs"
+
+
+def test_folders_are_this_user_s_alone_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        spool, start = folder.create_spool(tmp_path / "root/session", attempt=0, rank=1)
+    finally:
+        os.umask(before)
+    assert start == 0
+    assert spool.name == f"0-1-{os.getpid()}"
+    for made in (spool, spool.parent, spool.parent.parent):
+        assert stat.S_IMODE(made.stat().st_mode) == 0o700
+
+
+def test_a_process_that_replaced_itself_gets_another_spool(tmp_path: Path) -> None:
+    first, _ = folder.create_spool(tmp_path / "session", attempt=0, rank=1)
+    second, start = folder.create_spool(tmp_path / "session", attempt=0, rank=1)
+    assert start == 1
+    assert first != second
+
+
+def test_a_link_in_the_way_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "root").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RankmemError) as caught:
+        folder.make_private(tmp_path / "root")
+    assert caught.value.code is Code.DENIED
+
+
+def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "root").mkdir()
+    monkeypatch.setattr(os, "getuid", lambda: os.stat(tmp_path).st_uid + 1)
+    with pytest.raises(RankmemError, match="not a folder of this user"):
+        folder.make_private(tmp_path / "root")
+
+
+def test_a_folder_is_listed_as_a_spool_once_its_meta_is_whole(tmp_path: Path) -> None:
+    spool, _ = folder.create_spool(tmp_path / "session", attempt=0, rank=0)
+    (spool / "meta.json.new").write_text("{")
+    (tmp_path / "session/shipper.log").write_text("")
+    assert folder.spools(tmp_path / "session") == []
+    folder.write_meta(spool, {"spool_id": "x"})
+    assert folder.spools(tmp_path / "session") == [spool]
+    assert json.loads((spool / "meta.json").read_text()) == {"format": "rankmem-spool", "spool_id": "x"}
+    assert not (spool / "meta.json.new").exists()
+
+
+def test_a_session_that_is_gone_has_no_spools(tmp_path: Path) -> None:
+    assert folder.spools(tmp_path / "nothing") == []

@@ -1,0 +1,178 @@
+"""What a training step is, for one optimizer, several, nested ones, and for a user who tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+from hook_recorder import Recorded
+from rankmem_agent.hooks.guard import Guard
+from rankmem_agent.hooks.steps import REPEATS_MAX, Removable, Steps
+from rankmem_agent.spool.layout import Phase
+
+Made = tuple[Recorded, Steps]
+
+
+@pytest.fixture
+def made() -> Iterator[Made]:
+    recorded = Recorded()
+    steps = Steps(recorded, torch.compiler.is_compiling, Guard(0))
+    handles: list[Removable] = steps.install()
+    yield recorded, steps
+    for handle in handles:
+        handle.remove()
+
+
+def _optimizer(kind: Callable[..., torch.optim.Optimizer] = torch.optim.SGD) -> torch.optim.Optimizer:
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.grad = torch.ones(2)
+    return kind([weight], lr=0.1)
+
+
+def _step(*optimizers: torch.optim.Optimizer) -> None:
+    for optimizer in optimizers:
+        optimizer.step()
+
+
+def test_with_one_optimizer_each_step_ends_one(made: Made) -> None:
+    recorded, _ = made
+    optimizer = _optimizer(torch.optim.AdamW)
+    _step(optimizer, optimizer, optimizer)
+    assert recorded.steps() == [(0, "AdamW"), (1, "AdamW"), (2, "AdamW")]
+    assert recorded.step == 3
+    assert recorded.phases == [Phase.OPTIMIZER, Phase.OTHER] * 3
+
+
+def test_with_two_optimizers_a_round_of_both_is_a_step_ended_by_the_second(made: Made) -> None:
+    recorded, _ = made
+    critic, generator = _optimizer(), _optimizer(torch.optim.Adam)
+    _step(critic, generator)
+    first_round = len(recorded.steps())
+    for _ in range(3):
+        _step(critic, generator)
+    assert recorded.steps()[first_round:] == [(first_round + n, "Adam") for n in range(3)]
+
+
+def test_five_critic_steps_and_one_of_the_generator_are_one_step(made: Made) -> None:
+    recorded, _ = made
+    critic, generator = _optimizer(), _optimizer(torch.optim.Adam)
+    _step(*[critic] * 5, generator)
+    first_round = len(recorded.steps())
+    for _ in range(4):
+        _step(*[critic] * 5, generator)
+    assert [name for _, name in recorded.steps()[first_round:]] == ["Adam"] * 4
+
+
+def test_an_optimizer_for_each_parameter_makes_one_step_a_round(made: Made) -> None:
+    recorded, _ = made
+    optimizers = [_optimizer() for _ in range(40)]
+    _step(*optimizers)
+    first_round = len(recorded.steps())
+    _step(*optimizers, *optimizers)
+    assert len(recorded.steps()) - first_round == 2
+
+
+def test_an_optimizer_that_is_used_no_more_is_not_waited_for(made: Made) -> None:
+    recorded, _ = made
+    warm_up, main = _optimizer(), _optimizer(torch.optim.Adam)
+    _step(*[warm_up] * 3)
+    _step(*[main] * 50)
+    assert len(recorded.steps()) >= 3 + 50 - REPEATS_MAX - 3
+
+
+def test_an_optimizer_that_is_gone_is_not_waited_for(made: Made) -> None:
+    recorded, _ = made
+    warm_up = _optimizer()
+    _step(warm_up)
+    del warm_up
+    main = _optimizer(torch.optim.Adam)
+    _step(main, main)
+    assert recorded.steps() == [(0, "SGD"), (1, "Adam"), (2, "Adam")]
+
+
+def test_an_optimizer_inside_another_is_part_of_its_step(made: Made) -> None:
+    recorded, _ = made
+    inner = _optimizer()
+
+    class Sharded(torch.optim.SGD):
+        def step(self, closure: None = None) -> None:  # type: ignore[override]
+            inner.step()
+
+    outer = Sharded([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    _step(outer, outer)
+    assert recorded.steps() == [(0, "Sharded"), (1, "Sharded")]
+
+
+def test_a_step_that_raised_leaves_the_count_in_order(made: Made) -> None:
+    recorded, _ = made
+
+    class Failing(torch.optim.SGD):
+        fail = True
+
+        def step(self, closure: None = None) -> None:  # type: ignore[override]
+            if self.fail:
+                raise RuntimeError("out of memory")
+
+    optimizer = Failing([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        optimizer.step()
+    optimizer.fail = False
+    _step(optimizer)
+    assert recorded.steps() == [(0, "Failing")]
+
+
+def test_a_step_that_the_user_tells_ends_the_guessing(made: Made) -> None:
+    recorded, steps = made
+    optimizer = _optimizer()
+    _step(optimizer)
+    steps.told()
+    _step(optimizer, optimizer)
+    steps.told()
+    assert recorded.steps() == [(0, "SGD"), (1, "user"), (2, "user")]
+
+
+def test_after_stop_nothing_is_told(made: Made) -> None:
+    recorded, steps = made
+    steps.stop()
+    _step(_optimizer())
+    steps.told()
+    assert recorded.steps() == []
+    assert recorded.phases == []
+
+
+def test_a_failure_of_ours_is_said_once_and_never_reaches_the_user(
+    made: Made, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded, _ = made
+
+    def broken(_: object) -> None:
+        raise OSError("no room")
+
+    monkeypatch.setattr(recorded, "set_phase", broken)
+    optimizer = _optimizer()
+    _step(optimizer, optimizer)
+    assert capsys.readouterr().err == (
+        "rankmem: rank 0: the agent is off: OSError: no room (try: rankmem doctor)\n"
+    )
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it traces
+def test_a_compiled_optimizer_has_the_same_graphs_with_the_hooks(made: Made) -> None:
+    optimizer = _optimizer()
+    graphs: list[object] = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    torch._dynamo.reset()
+    torch.compile(optimizer.step, backend=backend, fullgraph=False)()
+    with_hooks = len(graphs)
+    for hooks in (_global_optimizer_pre_hooks, _global_optimizer_post_hooks):
+        hooks.clear()
+    torch._dynamo.reset()
+    torch.compile(_optimizer().step, backend=backend, fullgraph=False)()
+    assert len(graphs) == 2 * with_hooks

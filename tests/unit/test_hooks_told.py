@@ -1,0 +1,63 @@
+"""annotate() and step(): nothing without an agent, markers and steps with one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import rankmem_agent
+from hook_recorder import Recorded
+from rankmem_agent.hooks import told
+from rankmem_agent.hooks.guard import Guard
+from rankmem_agent.hooks.steps import Steps
+from rankmem_agent.spool.layout import Kind, MarkerKind
+
+
+@pytest.fixture
+def recorded() -> Iterator[Recorded]:
+    made = Recorded()
+    told.connect(made, Steps(made, torch.compiler.is_compiling, Guard(0)), torch.compiler.is_compiling)
+    yield made
+    told.disconnect()
+
+
+def test_without_an_agent_both_do_nothing() -> None:
+    with rankmem_agent.annotate("loss"):
+        rankmem_agent.step()
+
+
+def test_ranges_nest_and_close_even_when_they_raise(recorded: Recorded) -> None:
+    with pytest.raises(ZeroDivisionError), rankmem_agent.annotate("outer"), rankmem_agent.annotate("inner"):
+        _ = 1 / 0
+    (begin_outer, outer), (begin_inner, inner), (end_inner, closed_inner), (end_outer, closed_outer) = (
+        recorded.records
+    )
+    assert [begin_outer, begin_inner] == [Kind.MARKER_BEGIN] * 2
+    assert [end_inner, end_outer] == [Kind.MARKER_END] * 2
+    assert [recorded.strings[each["e"]] for each in (outer, inner)] == ["outer", "inner"]
+    assert outer["action"] == MarkerKind.ANNOTATE
+    assert (closed_inner["a"], closed_outer["a"]) == (inner["a"], outer["a"])
+    assert inner["a"] != outer["a"]
+
+
+def test_a_range_that_began_before_the_agent_left_is_not_an_error(recorded: Recorded) -> None:
+    with rankmem_agent.annotate("range"):
+        told.disconnect()
+    assert [kind for kind, _ in recorded.records] == [Kind.MARKER_BEGIN]
+
+
+def test_a_told_step_is_a_step_of_the_user(recorded: Recorded) -> None:
+    rankmem_agent.step()
+    assert recorded.steps() == [(0, "user")]
+
+
+def test_inside_a_compiled_region_nothing_breaks_the_graph(recorded: Recorded) -> None:
+    @torch.compile(backend="eager", fullgraph=True)
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        with rankmem_agent.annotate("loss"):
+            return x.square().sum()
+
+    assert loss(torch.ones(3)).item() == 3
+    torch._dynamo.reset()

@@ -1,0 +1,126 @@
+"""Who is a rank: launchers and children are not, whatever variables they inherit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import pytest
+
+from rankmem_agent.preload.claim import MARK, Claim, claim, is_launcher
+
+SCRIPT = ["/usr/bin/python3", "train.py", "--lr", "1"]
+TORCHRUN = {
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "TORCHELASTIC_RESTART_COUNT": "2",
+    "TORCHELASTIC_RUN_ID": "none",
+    "MASTER_PORT": "29500",
+}
+
+
+def _claimed(environment: Mapping[str, str], program: list[str] = SCRIPT) -> Claim:
+    found = claim(environment, program)
+    assert found is not None
+    return found
+
+
+def _below(parent: Mapping[str, str]) -> dict[str, str]:
+    """The environment that a child of the rank with environment ``parent`` inherits."""
+    return {**parent, MARK: f"{os.getpid() + 1} {_claimed(parent).key}"}
+
+
+def test_a_worker_of_torchrun_is_its_rank() -> None:
+    found = _claimed(TORCHRUN)
+    assert (found.rank, found.world_size, found.local_rank, found.local_world_size, found.attempt) == (
+        5,
+        8,
+        1,
+        4,
+        2,
+    )
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "1"},
+        {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1"},
+        {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"},
+    ],
+)
+def test_workers_of_other_launchers_are_their_ranks(variables: dict[str, str]) -> None:
+    found = _claimed(variables)
+    assert (found.rank, found.world_size, found.local_rank, found.attempt) == (5, 8, 1, 0)
+
+
+def test_torchrun_s_numbers_win_over_those_of_the_scheduler_around_it() -> None:
+    assert _claimed({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", **TORCHRUN}).rank == 5
+
+
+def test_a_script_without_a_launcher_is_rank_0_of_1() -> None:
+    found = _claimed({})
+    assert (found.rank, found.world_size, found.local_rank, found.attempt) == (0, 1, 0, 0)
+
+
+def test_numbers_that_are_none_count_as_no_launcher() -> None:
+    assert _claimed({"RANK": "first", "WORLD_SIZE": "8"}).world_size == 1
+
+
+def test_a_child_of_a_rank_is_none() -> None:
+    assert claim(_below(TORCHRUN), SCRIPT) is None
+    assert claim(_below({}), SCRIPT) is None
+
+
+def test_a_worker_below_a_script_that_claimed_before_it_started_torchrun_is_its_rank() -> None:
+    assert _claimed(_below({}) | TORCHRUN).rank == 5
+
+
+def test_a_worker_below_another_attempt_or_launch_is_its_rank() -> None:
+    below = _below(TORCHRUN)
+    assert _claimed({**below, "TORCHELASTIC_RESTART_COUNT": "3"}).attempt == 3
+    assert _claimed({**below, "MASTER_PORT": "29501"}).rank == 5
+
+
+def test_a_process_that_replaces_itself_claims_again() -> None:
+    found = _claimed(TORCHRUN)
+    assert _claimed({**TORCHRUN, MARK: found.mark()}).key == found.key
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["/opt/env/bin/torchrun", "--nproc-per-node", "8", "train.py"],
+        ["-m", "torch.distributed.run", "train.py"],
+        ["-u", "-m", "torch.distributed.launch", "train.py"],
+        ["-um", "torch.distributed.run", "train.py"],
+        ["-mtorch.distributed.run", "train.py"],
+        ["-W", "error", "-X", "dev", "-m", "torchx.apps.main"],
+        ["/opt/env/bin/accelerate", "launch", "train.py"],
+        ["-m", "accelerate.commands.launch", "train.py"],
+        ["/opt/env/bin/deepspeed", "train.py"],
+        ["-u", "-m", "deepspeed.launcher.launch", "train.py"],
+        ["/opt/env/bin/rankmem", "run", "--", "torchrun", "train.py"],
+        ["-m", "rankmem_agent.ship", "/dev/shm/x"],
+    ],
+)
+def test_launchers_are_left_alone_even_with_a_scheduler_s_variables(arguments: list[str]) -> None:
+    program = ["/usr/bin/python3", *arguments]
+    assert is_launcher(program)
+    assert claim({"RANK": "0", "WORLD_SIZE": "2"}, program) is None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train.py"],
+        ["-u", "train.py", "-m", "torch.distributed.run"],
+        ["-m", "trainer.torchrun"],
+        ["-c", "pass"],
+        [],
+    ],
+)
+def test_programs_of_the_user_are_no_launchers(arguments: list[str]) -> None:
+    assert not is_launcher(["/usr/bin/python3", *arguments])
