@@ -76,7 +76,9 @@ class RankLog:
         seq = self._event("free_completed", row["size_bytes"], -row["size_bytes"], at, row["device"])
         freed = {"freed_ns": BASE_NS + at, "freed_seq": seq}
         if told_later:
-            self.endings.append(self._of_device(row["device"]) | {"allocation_id": row["allocation_id"]} | freed)
+            self.endings.append(
+                self._of_device(row["device"]) | {"allocation_id": row["allocation_id"]} | freed
+            )
         else:
             row |= freed
         return seq

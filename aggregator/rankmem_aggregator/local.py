@@ -7,7 +7,6 @@ holds cannot be opened by DuckDB at all; :func:`open_file` then follows the addr
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -15,6 +14,7 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
+from rankmem_aggregator.address import read_address
 from rankmem_aggregator.exports import export_duckdb
 from rankmem_aggregator.queries import Parameters, Queries
 from rankmem_protos.errors import Code, RankmemError
@@ -35,12 +35,12 @@ def open_file(path: Path) -> Queries:
     try:
         return LocalQueries(path)
     except RankmemError as exc:
-        address = _address_beside(path) if exc.code is Code.CONFLICT else None
-        if address is None:
+        server = read_address(path) if exc.code is Code.CONFLICT else None
+        if server is None:
             raise
     from rankmem_aggregator.remote import RemoteQueries
 
-    return RemoteQueries(address)
+    return RemoteQueries(server.address)
 
 
 class LocalQueries(Queries):
@@ -101,16 +101,6 @@ class LocalQueries(Queries):
                 Code.INVALID, "no statement in the SQL", 'rankmem sql "SELECT * FROM peak_by_rank"'
             )
         return relation
-
-
-def _address_beside(path: Path) -> str | None:
-    """The address that an aggregator left in ``<path>.address``; None without a readable one."""
-    try:
-        content = json.loads(path.with_name(path.name + ".address").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    address = content.get("address") if isinstance(content, dict) else None
-    return address if isinstance(address, str) else None
 
 
 def _cannot_open(path: Path, exc: duckdb.Error) -> RankmemError:

@@ -52,8 +52,7 @@ class RemoteQueries(Queries):
         )
         call = self._stub.Sql(request)
         try:
-            for chunk in call:
-                yield from _batches(chunk.arrow_ipc)
+            yield from _without_empty(batch for chunk in call for batch in _batches(chunk.arrow_ipc))
         except grpc.RpcError as exc:
             raise _error_of(exc, self.target) from exc
         finally:
@@ -97,12 +96,19 @@ def _wire_value(value: PythonValue) -> Value:
 
 def _batches(arrow_ipc: bytes) -> Iterator[pa.RecordBatch]:
     with pa.ipc.open_stream(pa.py_buffer(arrow_ipc)) as reader:
-        empty = True
-        for batch in reader:
-            empty = False
-            yield batch
-        if empty:
-            yield pa.RecordBatch.from_pylist([], schema=reader.schema)
+        yield from reader
+        yield pa.RecordBatch.from_pylist([], schema=reader.schema)
+
+
+def _without_empty(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches that have rows, or one without where none has, for its schema."""
+    last, any_rows = None, False
+    for last in batches:
+        if last.num_rows:
+            any_rows = True
+            yield last
+    if last is not None and not any_rows:
+        yield last
 
 
 def _error_of(exc: grpc.RpcError, address: str) -> RankmemError:

@@ -7,9 +7,10 @@ from typing import Any
 
 import duckdb
 import pytest
-from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, empty_database, store_logs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, empty_database, store_logs
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +117,9 @@ def test_each_device_type_has_its_own_peak(database: duckdb.DuckDBPyConnection) 
     log.totals("cuda:0", [(3, 70), (4, 1)])
     log.totals("cuda:1", [(5, 60)])
     rows = of_logs(database, log)
-    assert [(r["device_type"], r["device"], r["job_peak_bytes"], r["job_peak_ns"] - BASE_NS) for r in rows] == [
+    assert [
+        (r["device_type"], r["device"], r["job_peak_bytes"], r["job_peak_ns"] - BASE_NS) for r in rows
+    ] == [
         ("cpu", "cpu", 10, 1),
         ("cuda", "cuda:0", 70, 3),
     ]
@@ -129,7 +132,9 @@ def test_a_session_without_events_has_no_peak(database: duckdb.DuckDBPyConnectio
 GAPS_NS = st.sampled_from(
     [0, 0, 1, 1000, 2_000_000, 3_906_249, 3_906_250, 250_000_000, SECOND_NS - 1, SECOND_NS, 7 * SECOND_NS]
 )
-OFFSETS_NS = st.sampled_from([0, 0, 1, -1, 3_906_250, -2_000_000, SECOND_NS, -3 * SECOND_NS // 2, 123_456_789])
+OFFSETS_NS = st.sampled_from(
+    [0, 0, 1, -1, 3_906_250, -2_000_000, SECOND_NS, -3 * SECOND_NS // 2, 123_456_789]
+)
 
 
 @st.composite
@@ -142,7 +147,9 @@ def log_of_a_rank(draw: st.DrawFn, attempt: int, rank: int, offsets: list[int], 
     for gap in draw(st.lists(GAPS_NS, max_size=12)):
         now += gap
         log.skip(draw(st.integers(0, 1)))
-        log.totals(draw(st.sampled_from(["cuda:0", "cuda:0", "cuda:1", "cpu"])), [(now, draw(st.integers(0, 20)))])
+        log.totals(
+            draw(st.sampled_from(["cuda:0", "cuda:0", "cuda:1", "cpu"])), [(now, draw(st.integers(0, 20)))]
+        )
     log.ended = draw(st.none() | GAPS_NS.map(lambda gap: now + gap))
     return log
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import duckdb
 
 VIEWS: Final = (
-    "utc",
+    "utc_of",
     "stack",
     "rank_span",
     "memory_event_utc",
@@ -91,12 +91,14 @@ def head_of(text: str) -> Head:
     for line in text.splitlines():
         if not line.startswith("--"):
             break
-        body = line[2:].strip()
-        label, colon, rest = body.partition(":")
-        if colon and label in sections:
-            section, body = label, rest.strip()
-        if body:
-            sections[section].append(body)
+        label, colon, rest = line[2:].strip().partition(":")
+        if line.startswith("-- ") and line[3:4] != " " and colon and label in sections:
+            section = label
+            sections[section] += [rest.strip()] if rest.strip() else []
+        elif line.startswith("--     ") and sections[section]:
+            sections[section][-1] += " " + line[2:].strip()  # a line that goes on
+        else:
+            sections[section].append(line[2:].strip())
     return Head(
         question=" ".join(sections["Question"]),
         parameters=tuple(sections["Parameters"]),

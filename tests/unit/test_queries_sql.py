@@ -1,0 +1,93 @@
+"""The .sql files: each says its question, answers in its order, and the examples of the guide run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from constructed import RankLog, empty_database, store_logs
+from rankmem_aggregator.sql import VIEWS, head_of, query_names, query_text, view_text
+from rankmem_protos.errors import Code, RankmemError
+
+GUIDE = Path(__file__).parents[2] / "docs" / "sql.md"
+EXAMPLES = re.findall(r"```sql\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[duckdb.DuckDBPyConnection]:
+    log = RankLog()
+    log.alloc("weights", 100, at=10, operator="aten::empty", stack_id=1)
+    log.alloc("activation", 50, at=20, operator="aten::mm", stack_id=1)
+    log.free("activation", at=30)
+    with empty_database() as connection:
+        store_logs(connection, [log])
+        yield connection
+
+
+def test_every_view_file_is_installed() -> None:
+    folder = resources.files("rankmem_aggregator.sql") / "views"
+    files = {file.name.removesuffix(".sql") for file in folder.iterdir() if file.name.endswith(".sql")}
+    assert files == set(VIEWS)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_says_its_question_and_its_columns_and_has_a_comment(name: str) -> None:
+    text = view_text(name)
+    head = head_of(text)
+    assert head.question.endswith(("?", "Exact."))
+    assert head.columns
+    assert re.search(rf"CREATE OR REPLACE (VIEW|MACRO) {name}\b", text)
+    assert re.search(rf"COMMENT ON (VIEW|MACRO|MACRO TABLE) {name} IS", text)
+
+
+def test_the_columns_that_a_head_names_are_those_of_the_view(database: duckdb.DuckDBPyConnection) -> None:
+    arguments = {"memory_curve": "('', 0)", "job_peak": "('')", "operator_at_peak": "('')"}
+    arguments |= {"operator_total": "('')", "line_at_peak": "('')"}
+    whole = [name for name in VIEWS if "all columns" not in view_text(name) and name != "utc_of"]
+    for name in whole:
+        named = [
+            column.strip()
+            for line in head_of(view_text(name)).columns
+            for column in line.partition(":")[0].split(" (")[0].split(",")
+        ]
+        shown = database.sql(f"SELECT * FROM {name}{arguments.get(name, '')}").columns
+        assert sorted(named) == sorted(shown), name
+
+
+@pytest.mark.parametrize("name", query_names())
+def test_a_query_says_its_question_and_orders_its_answer(name: str) -> None:
+    head = head_of(query_text(name))
+    assert head.question
+    assert head.columns
+    last_clause = query_text(name).rpartition("ORDER BY")[2]
+    assert last_clause.rstrip().endswith(";")
+    assert "FROM" not in last_clause
+    named = {line.partition(" ")[0] for line in head.parameters}
+    assert named == set(re.findall(r"\$(\w+)", query_text(name)))
+
+
+def test_the_guide_has_examples() -> None:
+    assert len(EXAMPLES) > 8
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_of_the_guide_answers(database: duckdb.DuckDBPyConnection, example: str) -> None:
+    assert database.sql(example).to_arrow_table().num_rows > 0
+
+
+def test_an_unknown_query_is_refused_by_name() -> None:
+    with pytest.raises(RankmemError, match=r"no nonsense\.sql") as caught:
+        query_text("nonsense")
+    assert caught.value.code is Code.NOT_FOUND
+
+
+def test_views_may_be_installed_twice(database: duckdb.DuckDBPyConnection) -> None:
+    from rankmem_aggregator.sql import install_views
+
+    install_views(database)
+    assert database.sql("SELECT * FROM peak_by_rank").to_arrow_table().num_rows == 1
