@@ -195,7 +195,8 @@ def test_the_file_stays_as_it_was(tmp_path: Path) -> None:
 def test_the_short_import_loads_nothing_heavy() -> None:
     check = (
         "import sys; from rankmem_aggregator import connect; "
-        "heavy = {'duckdb', 'grpc', 'pyarrow', 'numpy'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+        "heavy = {'duckdb', 'grpc', 'pyarrow', 'numpy'} & set(sys.modules); "
+        "sys.exit(str(heavy) if heavy else 0)"
     )
     result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -8,6 +8,7 @@ from typing import Any
 
 import duckdb
 import pytest
+
 from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, empty_database, store_logs, store_rows
 
 
@@ -34,7 +35,7 @@ def test_a_peak_is_the_first_of_equals_over_batches_and_seconds(database: duckdb
     store_logs(database, [log], cuts=[1, 2])
     answer = rows(
         database,
-        "SELECT peak_requested_bytes, peak_time_ns, peak_seq, peak_time_utc, events FROM peak_by_rank",,
+        "SELECT peak_requested_bytes, peak_time_ns, peak_seq, peak_time_utc, events FROM peak_by_rank",
     )
     at = datetime.datetime.fromtimestamp(BASE_NS // SECOND_NS, tz=datetime.UTC)
     assert answer == [(90, BASE_NS + 27, 1, at, 5)]
@@ -86,8 +87,8 @@ def test_hosts_show_their_highest_rank(database: duckdb.DuckDBPyConnection) -> N
     store_logs(database, logs)
     answer = rows(
         database,
-        "SELECT host_name, num_ranks, highest_rank, peak_requested_bytes, lowest_peak_bytes, sum_of_peaks_bytes "
-        "FROM peak_by_host ORDER BY host_name",
+        "SELECT host_name, num_ranks, highest_rank, peak_requested_bytes, lowest_peak_bytes, "
+        "sum_of_peaks_bytes FROM peak_by_host ORDER BY host_name",
     )
     assert answer == [("name-of-host-0", 2, 1, 30, 10, 40), ("name-of-host-1", 2, 2, 20, 20, 40)]
 
