@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def stop_on_signals(aggregator: server.Aggregator) -> None:
-    """The first SIGTERM or SIGINT drains, the second ends the process at once (what is acknowledged is stored)."""
+    """The first SIGTERM or SIGINT drains, the second ends the process; what is acknowledged is stored."""
     stopping = False
 
     def handle(number: int, frame: FrameType | None) -> None:

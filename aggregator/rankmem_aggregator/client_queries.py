@@ -7,9 +7,8 @@ caller's thread (a gRPC handler's); never waits for ingest, and gives way to it:
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 import duckdb
@@ -21,21 +20,36 @@ from rankmem_aggregator.store import Store
 from rankmem_protos.errors import Code, RankmemError
 
 Parameter = int | float | str | bool | None
+Watch = Callable[[Callable[[], None]], object]
 
 BATCH_ROWS: Final = 16_384
 """Rows fetched at once: some 1 MiB of a ten-column result."""
 
 
-@dataclass(slots=True, eq=False)
+def _nobody(stop: Callable[[], None]) -> None:
+    """Nobody watches: the statement ends by itself or by its time limit."""
+
+
 class _Running:
     """A statement under way, and why it was interrupted if it was."""
 
-    cursor: duckdb.DuckDBPyConnection
-    stopped_by: RankmemError | None = None
+    def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        self.cursor = cursor
+        self.stopped_by: RankmemError | None = None
+        self._lock = threading.Lock()
+        self._finished = False
 
     def stop(self, reason: RankmemError) -> None:
-        self.stopped_by = self.stopped_by or reason
-        self.cursor.interrupt()
+        """Interrupts it. Any thread, at any time, also after its end."""
+        with self._lock:
+            if not self._finished:
+                self.stopped_by = self.stopped_by or reason
+                self.cursor.interrupt()
+
+    def finish(self) -> None:
+        with self._lock:
+            self._finished = True
+        self.cursor.close()
 
 
 class ClientQueries:
@@ -48,28 +62,36 @@ class ClientQueries:
         self._running: set[_Running] = set()
 
     def run(
-        self, sql: str, parameters: Mapping[str, Parameter], *, timeout_s: float = 0.0, row_limit: int = 0
+        self,
+        sql: str,
+        parameters: Mapping[str, Parameter],
+        *,
+        timeout_s: float = 0.0,
+        row_limit: int = 0,
+        watch: Watch = _nobody,
     ) -> Iterator[pa.RecordBatch]:
         """The result in batches; the first comes even when there are no rows, so that the schema is known.
 
         Args:
             sql: one SELECT, with ``$name`` for each parameter.
-            timeout_s: limit of the whole, the reading of the result included; 0 or above the server's: the server's.
+            timeout_s: of the whole, reading the result included; 0 or above the server's: the server's.
             row_limit: more rows end the result with an error; 0 or above the server's: the server's.
+            watch: is given a function that stops the statement, to be called when its client is gone.
 
         Raises:
             RankmemError: DENIED, INVALID for wrong SQL, EXHAUSTED at a limit.
         """
-        timeout_s = min(timeout_s or self._config.query_timeout_s, self._config.query_timeout_s)
+        if not 0 < timeout_s < self._config.query_timeout_s:
+            timeout_s = self._config.query_timeout_s
         row_limit = min(row_limit or self._config.query_row_limit, self._config.query_row_limit)
-        with self.reading(timeout_s) as cursor:
+        with self.reading(timeout_s, watch) as cursor:
             check_statement(cursor, sql)
             reader = cursor.sql(sql, params=dict(parameters)).to_arrow_reader(BATCH_ROWS)
             yield from _limited(reader, row_limit)
 
     @contextmanager
-    def reading(self, timeout_s: float) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A cursor in a read-only transaction: one consistent state of the database, until the time is over."""
+    def reading(self, timeout_s: float, watch: Watch = _nobody) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A cursor in a read-only transaction: one state of the database, until the time is over."""
         running = self._admit()
         reason = RankmemError(
             Code.EXHAUSTED,
@@ -79,6 +101,7 @@ class ClientQueries:
         timer = threading.Timer(timeout_s, running.stop, [reason])
         timer.name, timer.daemon = "rankmem-query-timer", True
         timer.start()
+        watch(lambda: running.stop(RankmemError(Code.UNAVAILABLE, "the client is gone")))
         try:
             running.cursor.execute("BEGIN TRANSACTION READ ONLY")
             yield running.cursor
@@ -88,7 +111,7 @@ class ClientQueries:
             timer.cancel()
             with self._lock:
                 self._running.discard(running)
-            running.cursor.close()
+            running.finish()
 
     def interrupt_all(self, reason: RankmemError) -> None:
         """Stops every statement under way; their clients get the reason. Any thread."""

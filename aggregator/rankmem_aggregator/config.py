@@ -38,7 +38,8 @@ class AggregatorConfig:
     insecure: bool = False
     """Serve plain text without a token to other hosts. Needed for any address off loopback."""
     memory_limit_bytes: int = 0
-    """DuckDB's memory, bytes; 0: a quarter of the machine's, at most 16 GiB. Environment: RANKMEM_MEMORY_LIMIT_BYTES."""
+    """DuckDB's memory, bytes; 0: a quarter of the machine's, at most 16 GiB.
+    Environment: RANKMEM_MEMORY_LIMIT_BYTES."""
     threads: int = 0
     """DuckDB's threads; 0: as many as this process may use processors. Environment: RANKMEM_THREADS."""
     temp_directory: Path | None = None
@@ -82,7 +83,8 @@ class AggregatorConfig:
             raise RankmemError(
                 Code.DENIED,
                 f"--listen {self.listen} is not loopback, and this aggregator has neither TLS nor tokens",
-                "listen on 127.0.0.1 (with an SSH tunnel), or add --insecure: anyone who reaches the port can read and add data",
+                "listen on 127.0.0.1 (with an SSH tunnel), or add --insecure: "
+                "whoever reaches the port can then read everything and add data",
             )
         if 0 < self.memory_limit_bytes < MEMORY_LIMIT_MIN_BYTES:
             raise RankmemError(
@@ -93,7 +95,7 @@ class AggregatorConfig:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None, **options: object) -> Self:
-        """Options given here first, then the environment, then the defaults; an option that is None counts as not given."""
+        """Options given here, else the environment, else the defaults; None counts as not given."""
         environment = os.environ if environment is None else environment
         given: dict[str, object] = {}
         for name, (variable, convert) in _ENVIRONMENT.items():
@@ -129,7 +131,9 @@ def target_from_environment(
     aggregator: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """What a reading verb reads: a database's path or HOST:PORT. Options, then RANKMEM_DB and RANKMEM_AGGREGATOR, then the file here.
+    """What a reading verb reads: a database's path or HOST:PORT.
+
+    The options first, then RANKMEM_DB, then RANKMEM_AGGREGATOR, then the file in this folder.
 
     Raises:
         RankmemError: INVALID if both options are given.

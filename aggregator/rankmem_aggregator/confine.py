@@ -26,8 +26,8 @@ TABLE_FUNCTIONS: Final = frozenset(
         "duckdb_columns", "duckdb_constraints", "duckdb_databases", "duckdb_functions", "duckdb_keywords",
         "duckdb_memory", "duckdb_schemas", "duckdb_settings", "duckdb_tables", "duckdb_types", "duckdb_views",
         "generate_series", "histogram", "histogram_values", "json_each", "json_tree", "pg_timezone_names",
-        "pragma_database_size", "pragma_storage_info", "pragma_table_info", "pragma_version", "range", "repeat",
-        "repeat_row", "summary", "unnest",
+        "pragma_database_size", "pragma_storage_info", "pragma_table_info", "pragma_version", "range",
+        "repeat", "repeat_row", "summary", "unnest",
     }
 )  # fmt: skip
 """DuckDB's own table functions that only read the data or describe it; the database's macros are added."""

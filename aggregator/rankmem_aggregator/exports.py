@@ -21,6 +21,9 @@ from rankmem_protos.tables import SCHEMA_VERSION
 BATCH_ROWS: Final = 122_880
 """DuckDB's row group: one batch fills one."""
 
+_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {"memory_limit": "1GB", "threads": 1}
+"""The copying instance lives beside the one in use; one thread keeps rows in order and row groups full."""
+
 
 def export_duckdb(source: duckdb.DuckDBPyConnection, out_path: Path) -> None:
     """Copies the source's database to a new file.
@@ -36,7 +39,7 @@ def export_duckdb(source: duckdb.DuckDBPyConnection, out_path: Path) -> None:
         raise RankmemError(Code.CONFLICT, f"{out_path} is there already", "give another name, or remove it")
     unfinished = out_path.with_name(f"{out_path.name}.{os.getpid()}.tmp")
     try:
-        with duckdb.connect(unfinished) as target:
+        with duckdb.connect(unfinished, config=_SETTINGS) as target:
             _copy(source, target)
         unfinished.replace(out_path)
     finally:
@@ -47,7 +50,6 @@ def export_duckdb(source: duckdb.DuckDBPyConnection, out_path: Path) -> None:
 def _copy(source: duckdb.DuckDBPyConnection, target: duckdb.DuckDBPyConnection) -> None:
     from rankmem_aggregator.sql import install_views
 
-    target.execute("SET preserve_insertion_order = false")
     for table in schema.ALL_TABLES.values():
         target.execute(schema.create_statement(table))
         for statement in schema.comment_statements(table):

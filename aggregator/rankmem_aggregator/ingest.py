@@ -66,7 +66,7 @@ class Writer:
         free_memory: Callable[[], None],
         died: Callable[[BaseException], None],
     ) -> None:
-        """``free_memory`` interrupts client queries; ``died`` stops the service. Both are called in the writer's thread."""
+        """``free_memory`` interrupts client queries, ``died`` stops the service: from the writer's thread."""
         self.queue = BatchQueue(batches_max=config.queue_batches_max, bytes_max=config.queue_bytes_max)
         self.counters = WriterCounters()
         self._store = store

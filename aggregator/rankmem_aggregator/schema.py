@@ -99,7 +99,7 @@ def prepare(connection: duckdb.DuckDBPyConnection) -> DatabaseFacts:
         elif set(present) & set(ALL_TABLES):
             raise RankmemError(
                 Code.INVALID,
-                f"the database has tables named {sorted(set(present) & set(ALL_TABLES))} that rankmem did not make",
+                f"the database has tables {sorted(set(present) & set(ALL_TABLES))} that rankmem did not make",
                 "give another file with --db",
             )
         for table in ALL_TABLES.values():
@@ -114,7 +114,7 @@ def prepare(connection: duckdb.DuckDBPyConnection) -> DatabaseFacts:
 
 
 def create_statement(table: Table) -> str:
-    """``CREATE TABLE`` for one table. No key constraint: an index would cost every insert, the writer upserts."""
+    """``CREATE TABLE`` for one table. No key constraint: an index costs every insert."""
     columns = ", ".join(
         f"{quoted(c.name)} {duckdb_type(c.type)}{'' if c.nullable else ' NOT NULL'}" for c in table.columns
     )

@@ -78,7 +78,8 @@ class SpoolProgress:
         if batch.sequence_first != last + 1 and last != NOTHING_STORED:
             raise RankmemError(
                 Code.CONFLICT,
-                f"batch [{batch.sequence_first}, {batch.sequence_last}] of spool {batch.spool.spool_id} does not follow {last}",
+                f"batch [{batch.sequence_first}, {batch.sequence_last}] of spool {batch.spool.spool_id} "
+                f"does not follow {last}",
                 f"send from {last + 1} on; OpenSpool tells the last one stored",
             )
         self._tentative[batch.spool.spool_id] = Progress(

@@ -1,8 +1,9 @@
 """The aggregator's life: open, serve, close.
 
-Stage: wiring. :func:`open` makes store, writer, queries and gRPC server, binds the port and leaves the address
-beside the database; :meth:`Aggregator.serve` blocks until asked to stop or a thread died; :meth:`Aggregator.close`
-drains: no new streams, what is queued is committed and acknowledged, the file is checkpointed and closed.
+Stage: wiring. :func:`open` makes store, writer, queries and gRPC server, binds the port and leaves the
+address beside the database; :meth:`Aggregator.serve` blocks until asked to stop or a thread died;
+:meth:`Aggregator.close` drains: no new streams, what is queued is committed and acknowledged, the file is
+checkpointed and closed.
 Threads only, no process, no signal handler: it may be embedded in another program.
 """
 
@@ -62,7 +63,11 @@ class Aggregator:
         self._writer = Writer(store, config, free_memory=self._free_memory, died=self._die)
         self._collector = CollectorService(self._writer, store.facts.database_id, config)
         self._health = health.HealthServicer()
-        self._server = _grpc_server(config)
+        self._threads = futures.ThreadPoolExecutor(
+            max_workers=config.max_streams + config.queries_max + UNARY_THREADS,
+            thread_name_prefix="rankmem-rpc",
+        )
+        self._server = _grpc_server(self._threads)
         self._register()
 
     def start(self) -> None:
@@ -119,6 +124,7 @@ class Aggregator:
         self._queries.interrupt_all(
             RankmemError(Code.UNAVAILABLE, "the aggregator is closing", "ask again when it is back")
         )
+        self._threads.shutdown(wait=False)
         self._store.close()
         remove_address(self.config.database_path)
         return drained and self._failure is None
@@ -165,17 +171,20 @@ def open(config: AggregatorConfig) -> Aggregator:
     store = open_store(config)
     try:
         aggregator = Aggregator(config, store)
-        aggregator.start()
     except BaseException:
         store.close()
+        raise
+    try:
+        aggregator.start()
+    except BaseException:
+        aggregator.close(0.0)
         raise
     return aggregator
 
 
-def _grpc_server(config: AggregatorConfig) -> grpc.Server:
-    threads = config.max_streams + config.queries_max + UNARY_THREADS
+def _grpc_server(threads: futures.ThreadPoolExecutor) -> grpc.Server:
     return grpc.server(
-        futures.ThreadPoolExecutor(max_workers=threads, thread_name_prefix="rankmem-rpc"),
+        threads,
         options=[
             ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
             ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),

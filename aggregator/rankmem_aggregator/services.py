@@ -113,7 +113,11 @@ class QueryService(query_pb2_grpc.QueryServicer):
         try:
             parameters = {name: _parameter(value) for name, value in request.parameters.items()}
             batches = self._queries.run(
-                request.sql, parameters, timeout_s=request.timeout_s, row_limit=request.row_limit
+                request.sql,
+                parameters,
+                timeout_s=request.timeout_s,
+                row_limit=request.row_limit,
+                watch=context.add_callback,
             )
             for batch in _without_empty(batches):
                 for data in _chunks(batch):
@@ -130,7 +134,7 @@ class QueryService(query_pb2_grpc.QueryServicer):
                 prefix=".rankmem-export-", dir=self._store.path.parent
             ) as folder:
                 path = Path(folder) / "copy.duckdb"
-                with self._queries.reading(EXPORT_TIMEOUT_S) as cursor:
+                with self._queries.reading(EXPORT_TIMEOUT_S, context.add_callback) as cursor:
                     export_duckdb(cursor, path)
                 with path.open("rb") as file:
                     while data := file.read(FILE_CHUNK_BYTES):

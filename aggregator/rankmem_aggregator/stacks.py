@@ -1,4 +1,4 @@
-"""Stacks' numbers: the wire's 64-bit content hashes become small dense integers, each stack's frames stored once.
+"""Stacks' numbers: the wire's content hashes become small integers, each stack's frames stored once.
 
 Stage: ingest, in the writer's thread alone. In: the checked tables of a batch; out: the same tables with the
 database's own ``stack_id``, frames only of stacks that have none yet, and the new (number, hash) pairs to
@@ -40,7 +40,7 @@ class StackNumbers:
         self._committed = (self._hashes, self._numbers, self._next)
 
     def replace(self, rows: dict[str, pa.Table]) -> dict[str, pa.Table]:
-        """The tables with the database's numbers in every column named stack_id, frames of known stacks left out."""
+        """The tables with the database's numbers for stack_id, without frames of stacks that have them."""
         replaced = {
             name: self._renumbered(table) if name in WITH_STACK_ID else table for name, table in rows.items()
         }

@@ -8,6 +8,9 @@ The instance is confined at open: no files, no extensions, no settings after tha
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +23,8 @@ from rankmem_aggregator import schema
 from rankmem_aggregator.address import address_path, read_address
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_protos.errors import Code, RankmemError
+
+logger = logging.getLogger(__name__)
 
 TRANSIENT: Final = (duckdb.OutOfMemoryException, duckdb.IOException)
 """Errors of a commit that may pass: memory taken by a client's query, a full disk."""
@@ -55,7 +60,7 @@ class Store:
             return self._connection.cursor()
 
     def write(self, rows: Mapping[str, pa.Table]) -> None:
-        """Stores the rows of all tables in one transaction; they are durable when it returns. Writer's thread.
+        """Stores the rows of all tables in one transaction: durable when it returns. Writer's thread.
 
         Raises:
             duckdb.Error: nothing of it is stored; :data:`TRANSIENT` ones may be tried again.
@@ -85,20 +90,19 @@ class Store:
             self._closed = True
         try:
             self._connection.execute("CHECKPOINT")
-        except duckdb.Error:
-            pass  # a reader still holds an old version, or the disk is full: the log beside the file has it all
+        except duckdb.Error as exc:
+            # A reader holds an old version, or the disk is full. The log beside the file has it all.
+            logger.warning("%s is closed without a checkpoint: %s", self.path, exc)
         finally:
             self._connection.close()
 
     def _rollback(self) -> None:
-        try:
+        with contextlib.suppress(duckdb.Error):  # a failed COMMIT has ended the transaction already
             self._connection.execute("ROLLBACK")
-        except duckdb.Error:
-            pass  # DuckDB has rolled back by itself (a failed COMMIT ends the transaction)
 
 
 def open_store(config: AggregatorConfig) -> Store:
-    """Opens or makes the database, brings its schema to this version, installs the views, confines the instance.
+    """Opens or makes the database, brings its schema to this version, installs the views, confines it.
 
     Raises:
         RankmemError: CONFLICT if another process holds the file, INVALID if it is not a DuckDB file,
@@ -108,6 +112,12 @@ def open_store(config: AggregatorConfig) -> Store:
     if not path.parent.is_dir():
         raise RankmemError(
             Code.NOT_FOUND, f"no folder {path.parent} for the database", "make it, or give another --db"
+        )
+    served = read_address(path)
+    if served is not None and served.pid == os.getpid():
+        # DuckDB would share one instance within a process: two writers on one file.
+        raise RankmemError(
+            Code.CONFLICT, f"{path} is served by this process at {served.address}", "close it first"
         )
     try:
         connection = duckdb.connect(path, config=_settings(config))
@@ -155,7 +165,8 @@ def _cannot_open(path: Path, exc: duckdb.Error) -> RankmemError:
         if served is not None:
             return RankmemError(
                 Code.CONFLICT,
-                f"{path} is held by the aggregator at {served.address} (pid {served.pid}), see {address_path(path)}",
+                f"{path} is held by the aggregator at {served.address} (pid {served.pid}, "
+                f"see {address_path(path)})",
                 f"ask it with --aggregator {served.address}, or stop it",
             )
         return RankmemError(

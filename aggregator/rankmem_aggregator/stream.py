@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 PROTOCOL_VERSION: Final = 1
 SPOOLS_MAX: Final = 4096
 """Spools opened on one stream: ranks of a host times restarts."""
+REPLIES_MAX: Final = 100_000
+"""Replies that the shipper has not taken: a client that asks and never reads must not fill the memory."""
 
 
 class IngestStream:
@@ -71,6 +73,8 @@ class IngestStream:
                 received_ns = time.time_ns()
                 if self._ended:
                     return
+                if self._replies.qsize() > REPLIES_MAX:
+                    raise RankmemError(Code.EXHAUSTED, f"{REPLIES_MAX} replies wait to be read", "read them")
                 self._handle(request, received_ns)
         except RankmemError as exc:
             error = exc
