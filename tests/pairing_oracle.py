@@ -58,7 +58,7 @@ class Oracle:
             known = call is not None
             for name in ("operator", "module", "step"):
                 allocation[name] = (
-                    call[name] if known and call[name] != 0 or known and name == "step" else None
+                    call[name] if (known and call[name] != 0) or (known and name == "step") else None
                 )
             allocation["phase"] = call["phase"] if known else None
             allocation["stack"] = call["stack"] if known and call["ended_ns"] is not None else 0

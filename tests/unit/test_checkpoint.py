@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from spool_synthetic import SyntheticSpool, training_records
 
 from rankmem_agent.pairing.pairing import Pairing
 from rankmem_agent.pairing.state import PairingState
 from rankmem_agent.ship.checkpoint import CHECKPOINT_NAME, load_checkpoint, save_checkpoint
 from rankmem_agent.spool.reader import Chunk, SpoolReader
 from rankmem_protos.errors import Code, RankmemError
+from spool_synthetic import SyntheticSpool, training_records
 
 
 def some_state(tmp_path: Path) -> PairingState:
@@ -31,7 +31,9 @@ def some_state(tmp_path: Path) -> PairingState:
 
 def test_the_state_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     state = some_state(tmp_path)
-    assert len(state.live) and len(state.calls) and len(state.ranges)
+    assert len(state.live)
+    assert len(state.calls)
+    assert len(state.ranges)
     save_checkpoint(tmp_path, state)
     loaded = load_checkpoint(tmp_path)
     assert loaded is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import defaultdict
 from pathlib import Path
@@ -11,8 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pairing_oracle import Oracle, Record
 
+from pairing_oracle import Oracle, Record
 from rankmem_agent.pairing.pairing import Pairing
 from rankmem_agent.ship.checkpoint import load_checkpoint, save_checkpoint
 from rankmem_agent.spool.layout import NO_SEQUENCE, Action, DeviceType, Kind
@@ -138,13 +139,13 @@ class LogMaker:
 def paired(
     records: list[Record], cuts: list[int], tmp: Path | None = None
 ) -> dict[str, list[dict[str, Any]]]:
-    """All rows of the log, cut before each of ``cuts``; the state goes through a checkpoint at each if ``tmp``."""
+    """All rows of the log, cut before each of ``cuts``; with ``tmp`` the state goes through a checkpoint."""
     array = np.array([tuple(r[n] for n in RECORD_DTYPE.names or ()) for r in records], RECORD_DTYPE)
     strings = StringTable(Path("/nonexistent"))
     pairing = Pairing(META, strings)
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
     borders = [0, *sorted(cuts), len(records)]
-    for begin, end in zip(borders, borders[1:], strict=False):
+    for begin, end in itertools.pairwise(borders):
         if end > begin:
             pairing.feed(Chunk(sequence_first=begin, records=array[begin:end]))
         for table, batch in pairing.cut(final=end == len(records)):

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from spool_synthetic import SyntheticSpool, clock_record, make_records
 
 from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, SEGMENT_BYTES, Action, Kind, mark_of, segment_name
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
@@ -22,6 +21,7 @@ from rankmem_agent.spool.reader import (
     read_meta,
 )
 from rankmem_protos.errors import Code, RankmemError
+from spool_synthetic import SyntheticSpool, clock_record, make_records
 
 
 def everything(reader: SpoolReader, max_records: int = 1 << 20) -> list[Chunk | Gap]:

@@ -1,0 +1,325 @@
+"""kill -9 of the shipper, anywhere: what is stored is what one undisturbed run would have stored."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fake_collector import Cut, FakeCollector
+from rankmem_agent.ship import lane as lane_module
+from rankmem_agent.ship.config import ShipConfig
+from rankmem_agent.ship.lane import LANE_BATCHES_MAX
+from rankmem_agent.ship.sender import Stream
+from rankmem_agent.ship.shipper import Shipper
+from rankmem_agent.spool import layout
+from rankmem_agent.spool import reader as reader_module
+from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, Kind
+from rankmem_protos.collector_pb2 import Batch, IngestRequest
+from spool_synthetic import SyntheticSpool, training_records
+
+NOW = ShipConfig(grace_s=0.0)
+COMPARED = ("memory_event", "operator_call", "marker", "step", "gap", "oom")
+TIMEOUT_S = 30.0
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL within the test's process: nobody catches it."""
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Path:
+    folder = tmp_path / "session"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def collector() -> Iterator[FakeCollector]:
+    with FakeCollector() as fake:
+        yield fake
+
+
+def make_spool(session: Path, collector: FakeCollector, *, calls: int, rank: int = 0) -> SyntheticSpool:
+    spool = SyntheticSpool(path=session / f"0-{rank}-1", rank=rank, aggregator=collector.address)
+    spool.append(training_records(spool, calls, live_calls=40))
+    spool.end()
+    return spool
+
+
+def ship_all(session: Path, config: ShipConfig = NOW) -> Shipper:
+    """Run a shipper in this thread until all is delivered."""
+    shipper = Shipper(session, config)
+    deadline_s = time.monotonic() + TIMEOUT_S
+    shipper.scan()
+    try:
+        while not shipper.is_done:
+            assert time.monotonic() < deadline_s, shipper.error
+            shipper.step()
+            shipper.wait()
+    finally:
+        shipper.close("done")
+    return shipper
+
+
+def stored(collector: FakeCollector) -> dict[str, list[dict[str, Any]]]:
+    """What the tables hold, in an order of its own, without what depends on the cuts."""
+    found = {table: collector.rows(table) for table in COMPARED}
+    records = collector.rows("allocation_record")
+    allocations = {(row["rank"], row["allocation_id"]): dict(row) for row in records}
+    assert len(allocations) == len(records)
+    for row in collector.rows("allocation_end"):
+        allocations[row["rank"], row["allocation_id"]] |= {k: v for k, v in row.items() if "free" in k and v is not None}
+    found["allocation"] = [allocations[key] for key in sorted(allocations)]  # type: ignore[type-var]
+    stack_ids = {row["stack_id"] for row in collector.rows("operator_call")}
+    assert stack_ids == {row["stack_id"] for row in collector.rows("stack_frame")}
+    return found
+
+
+def undisturbed(session: Path, collector: FakeCollector) -> dict[str, list[dict[str, Any]]]:
+    """What one whole run over a copy of the spools stores; the collector is empty afterwards."""
+    copy = session.with_name("undisturbed")
+    shutil.copytree(session, copy)
+    ship_all(copy)
+    expected = stored(collector)
+    forget(collector)
+    return expected
+
+
+def forget(collector: FakeCollector) -> None:
+    collector.batches.clear()
+    collector.last.clear()
+    collector.final.clear()
+
+
+def die_at(monkeypatch: pytest.MonkeyPatch, number: int) -> list[str]:
+    """Make the ``number``-th durable act (write, sync, rename, delete, send) of the shipper its last."""
+    acts: list[str] = []
+
+    def deadly(name: str, act: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            acts.append(name)
+            if len(acts) == number:
+                raise Killed(name)
+            return act(*args, **kwargs)
+
+        return wrapped
+
+    def sends(self: Stream, request: IngestRequest) -> None:
+        if request.WhichOneof("body") == "batch":
+            acts.append("send")
+            if len(acts) == number:
+                raise Killed("send")
+        plain_send(self, request)
+
+    plain_send = Stream.send
+    for owner, name in (
+        (os, "fsync"),
+        (os, "rename"),
+        (Path, "rename"),
+        (Path, "unlink"),
+        (shutil, "rmtree"),
+    ):
+        monkeypatch.setattr(owner, name, deadly(name, getattr(owner, name)))
+    monkeypatch.setattr(np, "savez", deadly("savez", np.savez))
+    monkeypatch.setattr(Stream, "send", sends)
+    return acts
+
+
+@pytest.fixture
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Segments of 1024 records and batches of 600, so that a small log has several of both."""
+    for module in (layout, reader_module, lane_module):
+        monkeypatch.setattr(module, "RECORDS_PER_SEGMENT", 1024)
+    monkeypatch.setattr(lane_module, "BATCH_RECORDS", 600)
+    monkeypatch.setattr(lane_module, "CHECKPOINT_INTERVAL_S", 0.0)
+    return 1024
+
+
+def test_killed_between_any_two_of_its_acts_a_shipper_loses_and_doubles_nothing(
+    tmp_path: Path, session: Path, collector: FakeCollector, small_segments: int
+) -> None:
+    make_spool(session, collector, calls=350)
+    expected = undisturbed(session, collector)
+    died_in: list[str] = []
+    for number in range(1, 200):
+        victim = tmp_path / f"victim-{number}"
+        shutil.copytree(session, victim)
+        with pytest.MonkeyPatch.context() as deadly:
+            die_at(deadly, number)
+            try:
+                ship_all(victim)
+                break  # it has fewer acts than that
+            except Killed as death:
+                died_in.append(str(death))
+        ship_all(victim)
+        assert stored(collector) == expected, died_in[-1]
+        assert not list(victim.glob("0-*"))
+        forget(collector)
+    assert {"send", "savez", "fsync", "rename", "unlink", "rmtree"} <= set(died_in)
+
+
+def test_killed_by_sigkill_at_random_times_a_shipper_loses_and_doubles_nothing(
+    session: Path, collector: FakeCollector
+) -> None:
+    for rank in range(2):
+        make_spool(session, collector, calls=8_000, rank=rank)
+    expected = undisturbed(session, collector)
+    rng = random.Random(5)
+    target = 0
+    for _ in range(5):
+        process = start_shipper(session)
+        target += rng.randrange(1, 3)
+        collector.wait_until(lambda: len(collector.batches) >= target or process.poll() is not None)  # noqa: B023
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    process = start_shipper(session)
+    assert process.wait(timeout=60) == 0
+    assert sorted_rows(stored(collector)) == sorted_rows(expected)
+    assert not list(session.glob("0-*"))
+
+
+def start_shipper(session: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-P", "-m", "rankmem_agent.ship", str(session)])
+
+
+def sorted_rows(tables: dict[str, list[dict[str, Any]]]) -> dict[str, list[str]]:
+    """Ranks arrive interleaved: compare the rows as sets that count."""
+    return {table: sorted(map(repr, rows)) for table, rows in tables.items()}
+
+
+def test_a_stream_cut_before_and_after_the_store_doubles_nothing(
+    session: Path, collector: FakeCollector, small_segments: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankmem_agent.ship.sender.BACKOFF_MAX_S", 0.01)
+    make_spool(session, collector, calls=1500)
+    expected = undisturbed(session, collector)
+    cuts = iter([False, True, False, False, True, True])
+
+    def maybe_cut(batch: Batch) -> None:
+        if next(cuts, False):
+            raise Cut
+
+    collector.before_store = collector.before_ack = maybe_cut
+    streams = collector.num_streams
+    ship_all(session)
+    assert collector.num_streams - streams == 4
+    assert stored(collector) == expected
+
+
+def test_an_aggregator_that_comes_late_and_restarts_gets_everything(session: Path) -> None:
+    with FakeCollector() as found:
+        port = found.port
+    collector = FakeCollector(port=port)
+    make_spool(session, collector, calls=30_000)
+    shipper = Shipper(session, NOW)
+    stop = threading.Event()
+    thread = threading.Thread(target=run_until_done, args=(shipper, stop))
+    thread.start()
+    time.sleep(0.3)
+    collector.start()
+    assert collector.wait_until(lambda: len(collector.batches) >= 3)
+    collector.stop()
+    collector.start()
+    thread.join(TIMEOUT_S)
+    stop.set()
+    collector.stop()
+    shipper.close("done")
+    events = [row["seq"] for row in collector.rows("memory_event")]
+    assert events == sorted(set(events))
+    assert len(events) == collector.rows("rank_info")[-1]["events"]
+    assert not list(session.glob("0-*"))
+
+
+def run_until_done(shipper: Shipper, stop: threading.Event) -> None:
+    shipper.scan()
+    while not shipper.is_done and not stop.is_set():
+        shipper.step()
+        shipper.wait()
+
+
+def test_another_database_gets_a_gap_row_and_every_living_block(
+    session: Path, collector: FakeCollector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_module, "CHECKPOINT_INTERVAL_S", 0.0)
+    spool = SyntheticSpool(path=session / "0-0-1", alive=True, aggregator=collector.address)
+    records = training_records(spool, 10_000, live_calls=40)
+    spool.append(records[: RECORDS_PER_SEGMENT + 5000])
+    first = Shipper(session, NOW)
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not (first.lanes and first.is_idle):
+        assert time.monotonic() < deadline_s
+        first.step()
+        first.wait()
+    first.close("done")
+    lost = max(collector.last.values()) + 1
+    spool.append(records[RECORDS_PER_SEGMENT + 5000 :])
+    spool.end()
+    with FakeCollector(database_id="db-2") as other:
+        ship_all(session, ShipConfig(aggregator=other.address, grace_s=0.0))
+        (gap,) = other.rows("gap")
+        assert (gap["sequence_first"], gap["why"]) == (0, "other_database")
+        assert RECORDS_PER_SEGMENT <= int(str(gap["sequence_last"])) + 1 <= lost
+        told = {row["allocation_id"] for row in other.rows("allocation_record")}
+        ended = {row["allocation_id"] for row in other.rows("allocation_end")}
+        freed = {row["allocation_id"] for row in other.rows("memory_event") if row["action"] != "alloc"}
+        assert ended <= told
+        assert freed <= told
+        assert len([i for i in told if int(str(i)) <= int(str(gap["sequence_last"]))]) >= 40
+        assert other.rows("rank_info")[-1]["complete"] is False
+        named = {row["stack_id"] for row in other.rows("operator_call")}
+        assert named <= {row["stack_id"] for row in other.rows("stack_frame")}
+
+
+def test_torn_records_and_lost_segments_arrive_as_gap_rows_and_never_as_events(
+    session: Path, collector: FakeCollector
+) -> None:
+    spool = SyntheticSpool(path=session / "0-0-1", aggregator=collector.address)
+    records = training_records(spool, 9000, live_calls=40)
+    spool.append(records[:RECORDS_PER_SEGMENT], torn=[100, 101, 500])
+    spool.lose_segment()
+    spool.append(records[RECORDS_PER_SEGMENT:])
+    ship_all(session)
+    gaps = [(g["sequence_first"], g["sequence_last"], g["records"], g["why"]) for g in collector.rows("gap")]
+    lost = (RECORDS_PER_SEGMENT, 2 * RECORDS_PER_SEGMENT - 1, RECORDS_PER_SEGMENT, "spool_full")
+    assert gaps == [(100, 101, 2, "torn"), (500, 500, 1, "torn"), lost]
+    committed = np.delete(records, [100, 101, 500])
+    assert len(collector.rows("memory_event")) == int((committed["kind"] == Kind.EVENT).sum())
+    assert not {100, 101, 500} & {row["seq"] for row in collector.rows("memory_event")}
+    rank = collector.rows("rank_info")[-1]
+    assert (rank["end_reason"], rank["complete"]) == ("killed", False)
+    assert rank["events_lost"] == RECORDS_PER_SEGMENT + 3
+
+
+def test_a_full_window_waits_for_acknowledgements(session: Path, collector: FakeCollector) -> None:
+    make_spool(session, collector, calls=60_000)
+    release = threading.Event()
+    collector.before_store = lambda batch: release.wait(TIMEOUT_S) and None
+    shipper = Shipper(session, NOW)
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not any(lane.num_unacked == LANE_BATCHES_MAX for lane in shipper.lanes.values()):
+        assert time.monotonic() < deadline_s
+        shipper.step()
+        shipper.wait()
+    for _ in range(3):
+        shipper.step()
+    (lane,) = shipper.lanes.values()
+    assert lane.num_unacked == LANE_BATCHES_MAX
+    release.set()
+    while not shipper.is_done:
+        assert time.monotonic() < deadline_s
+        shipper.step()
+        shipper.wait()
+    shipper.close("done")
+    assert len(collector.final) == 1
