@@ -196,8 +196,8 @@ def _find_cuda(cuda_version: str | None) -> tuple[tuple[Path, ...], str]:
 
 def _sources(has_cuda: bool) -> list[Path]:
     folder = Path(__file__).parent
-    files = sorted([*folder.glob("*.cpp"), *folder.glob("*.h")])
-    return [file for file in files if has_cuda or file.name != _CUDA_SOURCE]
+    files = sorted([*folder.rglob("*.cpp"), *folder.rglob("*.h")])  # with the stand-ins for CUDA's headers
+    return [file for file in files if has_cuda or "cuda" not in str(file.relative_to(folder))]
 
 
 def _compiler_key(compiler: str) -> str:

@@ -1,0 +1,146 @@
+"""What ``rankmem doctor`` says of this machine: can the tap be built, loaded and trusted here?
+
+Stage: tap; runs in the command's process, or under a test. In: the installed torch, the compiler, the
+spool's folder. Out: a list of checks with what to do about each that failed. It builds the tap if it is
+not in the cache, and records a few tensors in a process of its own: the allocator and callback that a tap
+attaches stay for good, so they never enter the process that asks. It must never raise for a machine that
+lacks something: that is its answer.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rankmem_agent.spool.layout import SEGMENT_BYTES
+from rankmem_agent.tap import build
+from rankmem_protos.errors import Code, RankmemError
+
+SELF_TEST_TIMEOUT_S: Final = 120  # importing torch from a cold network file system takes half of it
+SELF_TEST_BLOCKS: Final = 64
+PREFERRED_ROOT: Final = Path("/dev/shm")
+_CUDA_CHECKS: Final = "rankmem_agent.tap.doctor_cuda"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool
+    detail: str
+    """What was found, with the value."""
+    hint: str = ""
+    """What to do if it is not ok."""
+
+
+def examine() -> list[Check]:
+    """All checks, in the order in which one needs the other; what needs a failed one is left out."""
+    checks = [_guarded("torch", _torch)]
+    if not checks[0].ok:
+        return checks
+    checks += [_guarded("compiler", _compiler), _guarded("torch headers", _headers), _guarded("tap", _tap)]
+    if checks[-1].ok:
+        checks += _self_test()
+    checks += _cuda()
+    checks.append(_guarded("spool folder", _spool_folder))
+    return checks
+
+
+def _guarded(name: str, look: Callable[[], Check]) -> Check:
+    try:
+        return look()
+    except RankmemError as exc:
+        return Check(name=name, ok=False, detail=exc.message, hint=exc.hint)
+
+
+def _torch() -> Check:
+    try:
+        import torch
+    except ImportError as exc:
+        return Check(name="torch", ok=False, detail=str(exc), hint="install torch 2.6 or newer here")
+    kind = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
+    detail = f"{torch.__version__} for {kind}, Python {sys.version_info.major}.{sys.version_info.minor}"
+    return Check(name="torch", ok=True, detail=detail)
+
+
+def _compiler() -> Check:
+    found = build.find_compiler()
+    if found is None:
+        hint = f"{build.COMPILER_HINT}; not needed where the tap was built ahead"
+        return Check(name="compiler", ok=False, detail="none of $CXX, g++, c++, clang++ is here", hint=hint)
+    return Check(name="compiler", ok=True, detail=found)
+
+
+def _headers() -> Check:
+    return Check(name="torch headers", ok=True, detail=str(build.torch_include_dir()))
+
+
+def _tap() -> Check:
+    built = build.ensure_built()
+    how = f"built in {built.compiled_s:.1f} s" if built.compiled_s else "in the cache"
+    devices = "cpu and cuda" if built.has_cuda else "cpu"
+    return Check(name="tap", ok=True, detail=f"{how}, for {devices}: {built.path}")
+
+
+def _self_test() -> list[Check]:
+    """Record a few tensors in another process and read them back."""
+    with tempfile.TemporaryDirectory(prefix="rankmem-doctor-") as folder:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "rankmem_agent.tap.self_test", folder, str(SELF_TEST_BLOCKS)],
+                capture_output=True, text=True, timeout=SELF_TEST_TIMEOUT_S, check=False,
+                env={**os.environ, "RANKMEM_DISABLE": "1"},
+            )  # fmt: skip
+            found = json.loads(done.stdout)
+        except (OSError, subprocess.TimeoutExpired, ValueError) as exc:
+            return [Check(name="self test", ok=False, detail=f"it did not answer: {exc}", hint=_REPORT)]
+    return [*_judged(found)]
+
+
+_REPORT: Final = "run it with -v and report what it says: this is a defect of rankmem"
+
+
+def _judged(found: dict[str, int]) -> Iterable[Check]:
+    recorded = f"{found['allocs']} of {SELF_TEST_BLOCKS} blocks got and {found['frees']} given back"
+    exact = found["allocs"] == found["frees"] == SELF_TEST_BLOCKS
+    detail = f"recorded {recorded}, {found['event_ns']} ns an event, {found['dropped']} records lost"
+    yield Check(name="self test", ok=exact and not found["dropped"], detail=detail, hint=_REPORT)
+    named = found["python_found"] and found["stacks"]
+    detail = f"{found['stacks']} seen" if named else "CPython's functions are not visible in this process"
+    yield Check(name="python stacks", ok=bool(named), detail=detail, hint="use CPython 3.11 to 3.14")
+
+
+def _cuda() -> list[Check]:
+    """CUDA's own checks, where that part is there."""
+    if importlib.util.find_spec(_CUDA_CHECKS) is None:
+        return []
+    checks: list[Check] = importlib.import_module(_CUDA_CHECKS).examine()
+    return checks
+
+
+def _spool_folder() -> Check:
+    named = os.environ.get("RANKMEM_SPOOL_DIR")
+    root = Path(named) if named else PREFERRED_ROOT
+    while not root.exists():
+        root = root.parent
+    free_bytes = shutil.disk_usage(root).free
+    enough = free_bytes >= 8 * SEGMENT_BYTES
+    detail = f"{root} has {free_bytes / 2**30:.1f} GiB free"
+    if not enough and not named:
+        detail += f"; {tempfile.gettempdir()} is used"
+        enough = shutil.disk_usage(tempfile.gettempdir()).free >= 8 * SEGMENT_BYTES
+    hint = "name a local folder with room in RANKMEM_SPOOL_DIR"
+    if not os.access(root, os.W_OK):
+        raise RankmemError(Code.DENIED, f"{root} is not writable", hint)
+    return Check(name="spool folder", ok=enough, detail=detail, hint=hint)
