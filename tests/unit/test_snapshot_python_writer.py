@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import struct
-import zlib
 from pathlib import Path
 
 import pytest
@@ -16,31 +15,9 @@ import pytest
 from rankmem_agent.spool import layout
 from rankmem_agent.spool.layout import Action, DeviceType, Kind
 from rankmem_agent.spool.python_writer import DROPPED, RECORD_STRUCT, PythonSpoolWriter
+from spool_bytes import NAMES, control_of, entries_of, records_of
 
-NAMES = tuple(f.name for f in layout.RECORD_FIELDS)
 BUDGET_BYTES = 4 * layout.SEGMENT_BYTES
-
-
-def records_of(folder: Path) -> dict[int, dict[str, int]]:
-    """Every committed record by number, read the slow obvious way."""
-    found: dict[int, dict[str, int]] = {}
-    for path in sorted(folder.glob("segment-*")):
-        raw = path.read_bytes()
-        first = struct.unpack_from("<Q", raw, 24)[0]
-        for index in range(layout.RECORDS_PER_SEGMENT):
-            row = RECORD_STRUCT.unpack_from(raw, layout.SEGMENT_HEADER_BYTES + index * layout.RECORD_BYTES)
-            if row[-1] == layout.mark_of(first + index):
-                found[first + index] = dict(zip(NAMES, row, strict=True))
-    return found
-
-
-def control_of(folder: Path) -> dict[str, int]:
-    raw = (folder / "control").read_bytes()
-    return {
-        f.name: int.from_bytes(raw[f.offset : f.offset + layout.TYPE_BYTES[f.ctype]], "little")
-        for f in layout.CONTROL_FIELDS
-        if f.ctype != "char[8]"
-    }
 
 
 def test_the_record_struct_has_the_layout_of_the_format() -> None:
@@ -113,25 +90,13 @@ def test_texts_frames_and_stacks_are_written_once_each(tmp_path: Path) -> None:
     writer.frame("x" * 5000, "forward", 12)
     writer.intern("{" * 100_000)
     writer.abandon()
-    entries = entries_of((tmp_path / "spool" / "strings").read_bytes())
+    entries = entries_of(tmp_path / "spool")
     kinds = [(kind, number) for kind, number, _ in entries]
     assert kinds == [(1, 1), (1, 2), (1, 3), (2, 1), (3, 1), (1, 4), (2, 2), (1, 5)]
     assert entries[0][2] == b"aten::mm"
     assert struct.unpack("<III", entries[3][2]) == (2, 3, 12)
     assert len(entries[5][2]) == layout.STRING_BYTES_MAX
     assert len(entries[7][2]) == layout.NOTE_BYTES_MAX
-
-
-def entries_of(raw: bytes) -> list[tuple[int, int, bytes]]:
-    assert raw[:12] == layout.STRINGS_MAGIC + struct.pack("<I", layout.FORMAT_VERSION)
-    found, at = [], layout.STRINGS_HEADER_BYTES
-    while at < len(raw):
-        kind, number, length, crc = struct.unpack_from("<B3xIII", raw, at)
-        payload = raw[at + 16 : at + 16 + length]
-        assert zlib.crc32(payload) == crc
-        found.append((kind, number, payload))
-        at += 16 + length + -length % 8
-    return found
 
 
 def test_a_disk_that_is_full_loses_the_segment_and_says_how_many(

@@ -1,0 +1,296 @@
+"""Records CUDA without a compiler: PyTorch's own memory history, drained into a spool.
+
+Stage: trainer, the fallback where the native tap cannot be built. Comes in: the allocator's ring of events
+(:mod:`rankmem_agent.tap.snapshot_ring`) and what the hooks tell. Goes out: the records of a spool, like
+the tap's, through :class:`~rankmem_agent.spool.python_writer.PythonSpoolWriter`. Runs in the user's threads,
+from the hooks, at step ends; there is no thread of ours. It never takes over a history that the user records
+(it reads along) and never switches a history off: that erases what was not read.
+
+What is lost against the tap is said once: see :data:`LOSSES`. A look holds the GIL and each allocator's
+lock for some 7 us an entry of the ring (0.5 s for a full one), so this is not for production.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from rankmem_agent.readers.torch_snapshot import (
+    DeviceSnapshot,
+    Event,
+    MemoryState,
+    baseline,
+    events_of,
+    parse,
+)
+from rankmem_agent.spool.layout import NO_SEQUENCE, UNKNOWN, Action, DeviceType, Kind, Phase
+from rankmem_agent.spool.python_writer import RECORD_STRUCT, PythonSpoolWriter
+from rankmem_agent.tap.snapshot_ring import RING_ENTRIES, History, RingCursor
+
+DRAIN_INTERVAL_S: Final = 5.0
+"""A drain is due after so long, if something was allocated: what a kill may lose."""
+EVENTS_PER_ALLOCATION: Final = 3
+"""An alloc, its free_requested, its free_completed: how allocations fill the ring."""
+UNKNOWN_OPERATOR: Final = "(not recorded)"
+LOSSES: Final = (
+    "CUDA is recorded through PyTorch's memory history, for want of a compiler: no operator names, calls, "
+    "threads or autograd links, steps and phases by time, no events of the last seconds if the process is "
+    "killed, and some 14 us an event (try: install g++ or clang++)"
+)
+
+_CUDA: Final = int(DeviceType.CUDA)
+
+
+class SnapshotDrain:
+    """A recorder (see :mod:`rankmem_agent.hooks.recorder`) that drains the allocator's history.
+
+    Args:
+        history: the recording; :class:`~rankmem_agent.tap.snapshot_ring.TorchHistory` in a trainer.
+        writer: the open spool.
+        say: takes one line for the user; called once, with what is lost.
+    """
+
+    def __init__(self, history: History, writer: PythonSpoolWriter, say: Callable[[str], None]) -> None:
+        self._history = history
+        self._writer = writer
+        self._say = say
+        self._lock = threading.RLock()
+        self._cursors: dict[int, RingCursor] = {}
+        self._described: set[int] = set()
+        self._pending: list[tuple[int, bytes]] = []
+        self._course: list[tuple[int, int, int]] = [(0, 0, int(Phase.OTHER))]
+        self._next_call = 1
+        self._drained_s = time.monotonic()
+        self._drained_allocations = 0
+        self._on = False
+
+    def attach(self) -> None:
+        """Start: switch the history on, unless the user has, and write what is alive already.
+
+        After CUDA's initialisation. Raises RankmemError where this torch cannot.
+        """
+        with self._lock:
+            if not self._history.is_recording():
+                self._history.start()
+            self._on = True
+            self._say(LOSSES)
+            self.drain()
+
+    def drain(self) -> None:
+        """Write what happened since the last drain."""
+        with self._lock:
+            if not self._on:
+                return
+            self._drained_s = time.monotonic()
+            self._drained_allocations = self._history.allocations()
+            now_ns, realtime_ns = time.monotonic_ns(), time.time_ns()
+            if not self._history.is_recording():
+                self._give_up()
+                return
+            raw = self._history.look()
+            records, self._pending = self._pending, []
+            devices = {device.device_index: device for device in parse({**raw, "device_traces": ()})}
+            for index, trace in enumerate(raw["device_traces"]):
+                device = devices.get(index) or _without_segments(index)
+                records += self._device_records(device, trace, now_ns - realtime_ns)
+            self._write(records)
+            self._writer.record(Kind.CLOCK, a=realtime_ns, time_ns=now_ns)
+            del self._course[:-1]
+
+    def drain_if_due(self) -> None:
+        """Drain if half the ring may be full, or after DRAIN_INTERVAL_S; else nothing. For step ends."""
+        if not self._on:
+            return
+        made = self._history.allocations() - self._drained_allocations
+        is_late = time.monotonic() - self._drained_s >= DRAIN_INTERVAL_S and bool(made or self._pending)
+        is_full = max(made * EVENTS_PER_ALLOCATION, len(self._pending)) >= RING_ENTRIES // 2
+        if is_late or is_full:
+            self.drain()
+
+    def close(self) -> None:
+        """Drain and end the spool. Idempotent.
+
+        The history stays on: the process ends, and a program that has switched on its own would lose it.
+        """
+        with self._lock:
+            self.drain()
+            self._on = False
+            self._writer.close()
+
+    def intern(self, text: str) -> int:
+        """The string's id in the spool; 0 if it could not be written."""
+        return self._writer.intern(text)
+
+    def record(
+        self,
+        kind: int,
+        *,
+        action: int = 0,
+        device_type: int = 0,
+        device_index: int = 0,
+        a: int = 0,
+        b: int = 0,
+        c: int = 0,
+        d: int = 0,
+        e: int = 0,
+    ) -> None:
+        """Keep a record until the next drain, which puts it among the events by its time."""
+        with self._lock:
+            where = (action, device_type, device_index)
+            self._pending.append(_record(time.monotonic_ns(), kind, a, b, c, d, 0, e, *where))
+            if not self._on:  # before CUDA's initialisation there is nothing to wait for
+                self._write(self._pending)
+                self._pending = []
+        if kind == Kind.STEP:
+            self.drain_if_due()
+
+    def set_module(self, module_string_id: int) -> None:
+        """Events carry no module here; a program without steps drains from here."""
+        if time.monotonic() - self._drained_s >= DRAIN_INTERVAL_S:
+            self.drain_if_due()
+
+    def set_phase(self, phase: int) -> None:
+        """The process' phase from now on."""
+        self._course.append((time.monotonic_ns(), self._course[-1][1], phase))
+
+    def set_step(self, step: int) -> None:
+        """The number of the step that has begun."""
+        self._course.append((time.monotonic_ns(), step, self._course[-1][2]))
+
+    def _write(self, records: list[tuple[int, bytes]]) -> None:
+        """By time, so that steps and marks stand among the events; equal times keep their order."""
+        records.sort(key=lambda item: item[0])
+        self._writer.record_many(b"".join(record for _, record in records))
+
+    def _give_up(self) -> None:
+        """The program switched the history off, which erased what was not read: say what is lost, and end."""
+        why = self._writer.intern("history_switched_off")
+        records = [(now := time.monotonic_ns(), _lost(now, index, why)) for index in self._described]
+        self._write(self._pending + records)
+        self._pending = []
+        self._on = False
+        self._say("the memory history was switched off by the program: CUDA is recorded no more")
+
+    def _device_records(
+        self, device: DeviceSnapshot, trace: Sequence[dict[str, Any]], to_monotonic_ns: int
+    ) -> list[tuple[int, bytes]]:
+        """The records of one device: at first its facts and what was alive, then the new events."""
+        index = device.device_index
+        entries, lost = self._cursors.setdefault(index, RingCursor()).advance(trace)
+        events = events_of(entries)
+        if not events and not lost and not device.segments:
+            return []  # a device that the rank does not use
+        first_ns = _time_ns(events[0], to_monotonic_ns) if events else time.monotonic_ns()
+        records: list[tuple[int, bytes]] = []
+        if index not in self._described:
+            self._described.add(index)
+            records += self._first_records(index, baseline(replace(device, events=events)), first_ns)
+        if lost:
+            records.append((first_ns, _lost(first_ns, index, self._writer.intern("ring_overwritten"))))
+        records += self._event_records(index, events, to_monotonic_ns)
+        figures = _figures(device)
+        records.append(_record(time.monotonic_ns(), Kind.COUNTERS, *figures, 0, 0, 0, _CUDA, index))
+        return records
+
+    def _first_records(self, index: int, state: MemoryState, time_ns: int) -> list[tuple[int, bytes]]:
+        facts = {**self._history.device_facts(index), "source": "snapshot"}
+        e = self._writer.intern(json.dumps(facts))
+        records = [_record(time_ns, Kind.DEVICE, 0, 0, 0, 0, 0, e, 0, _CUDA, index)]
+        for segment in state.segments.values():
+            values = (segment.address, segment.size_bytes, segment.stream, segment.pool, 0, 0)
+            where = (Action.SEGMENT_ALLOC, _CUDA, index)
+            records.append(_record(time_ns, Kind.PREEXISTING, *values, *where))
+        for block in state.blocks.values():
+            values = (block.address, block.requested_bytes, block.stream, block.pool, 0, 0)
+            records.append(_record(time_ns, Kind.PREEXISTING, *values, Action.ALLOC, _CUDA, index))
+            if block.awaiting_free:
+                where = (Action.FREE_REQUESTED, _CUDA, index)
+                records.append(_record(time_ns, Kind.PREEXISTING, *values, *where))
+        return records
+
+    def _event_records(
+        self, index: int, events: Sequence[Event], to_monotonic_ns: int
+    ) -> list[tuple[int, bytes]]:
+        """Events as records; runs of allocations with one stack become a call, which carries the stack."""
+        records: list[tuple[int, bytes]] = []
+        call_id, run, time_ns = 0, (0, 0), 0  # the open call; its stack and place in the course
+        for event in events:
+            time_ns = max(time_ns, _time_ns(event, to_monotonic_ns))
+            is_alloc = event.action is Action.ALLOC
+            now = (self._stack(event.frames), self._place(time_ns)) if is_alloc else run
+            if call_id and now != run:
+                records.append(_call_end(time_ns, call_id, run[0]))
+                call_id = 0
+            if is_alloc and now[0] and not call_id:
+                call_id, run = self._next_call, now
+                self._next_call += 1
+                records.append(self._call_begin(time_ns, call_id, self._course[now[1]]))
+            last = event.device_free_bytes or 0 if event.action is Action.OOM else event.pool
+            values = (event.address, event.size_bytes, event.stream, last, call_id if is_alloc else 0, 0)
+            records.append(_record(time_ns, Kind.EVENT, *values, event.action, _CUDA, index))
+        if call_id:
+            records.append(_call_end(time_ns, call_id, run[0]))
+        return records
+
+    def _place(self, time_ns: int) -> int:
+        """Which entry of the course was the last before this time."""
+        return max(0, bisect_right(self._course, time_ns, key=lambda change: change[0]) - 1)
+
+    def _call_begin(self, time_ns: int, call_id: int, course: tuple[int, int, int]) -> tuple[int, bytes]:
+        _, step, phase = course
+        operator = self._writer.intern(UNKNOWN_OPERATOR)
+        return _record(time_ns, Kind.CALL_BEGIN, time_ns, 0, step, 0, call_id, operator, phase)
+
+    def _stack(self, frames: Sequence[dict[str, Any]]) -> int:
+        """The id of a stack; 0 without frames (the autograd thread has no Python frame)."""
+        frame = self._writer.frame
+        return self._writer.stack([frame(f["filename"], f["name"], int(f["line"])) for f in frames])
+
+
+def _record(
+    time_ns: int,
+    kind: int,
+    a: int,
+    b: int,
+    c: int,
+    d: int,
+    call_id: int,
+    e: int,
+    action: int = 0,
+    device_type: int = 0,
+    device_index: int = 0,
+) -> tuple[int, bytes]:
+    """A record with its time, to be sorted by."""
+    packed = RECORD_STRUCT.pack(
+        time_ns, a, b, c, d, call_id, 0, e, kind, action, device_type, device_index, 0
+    )
+    return time_ns, packed
+
+
+def _call_end(time_ns: int, call_id: int, stack: int) -> tuple[int, bytes]:
+    return _record(time_ns, Kind.CALL_END, time_ns, NO_SEQUENCE, NO_SEQUENCE, 0, call_id, stack)
+
+
+def _time_ns(event: Event, to_monotonic_ns: int) -> int:
+    """The event's time on CLOCK_MONOTONIC; the history has microseconds since 1970."""
+    return max(0, (event.time_us or 0) * 1000 + to_monotonic_ns)
+
+
+def _lost(time_ns: int, index: int, why: int) -> bytes:
+    return _record(time_ns, Kind.LOST, UNKNOWN, 0, 0, 0, 0, why, 0, _CUDA, index)[1]
+
+
+def _without_segments(index: int) -> DeviceSnapshot:
+    return DeviceSnapshot(device_index=index, events=[], blocks={}, segments=[])
+
+
+def _figures(device: DeviceSnapshot) -> tuple[int, int, int, int]:
+    """allocated, active, reserved, requested: the allocator's own, of the instant of the look."""
+    requested = sum(block.requested_bytes for block in device.blocks.values())
+    reserved = sum(segment.size_bytes for segment in device.segments)
+    return device.allocated_bytes, device.active_bytes, reserved, requested
