@@ -45,12 +45,17 @@ def deliver_folder(folder: Path, *, aggregator: str | None, db: Path | None, tim
 
 
 def _tell(report: DeliveryReport, folder: Path) -> None:
-    note(f"rankmem: {count_text(report.records)} records of {report.spools_delivered} spools are stored")
-    for session_dir in report.busy_sessions:
-        note(f"rankmem: a shipper is at work on {session_dir}; left to it")
+    if report.records or report.spools_delivered:
+        note(f"rankmem: {count_text(report.records)} records of {report.spools_delivered} spools are stored")
     for error in report.errors:
         note(f"rankmem: {error}")
-    if report.spools_left and not report.busy_sessions:
+    if report.busy_sessions:
+        raise RankmemError(
+            Code.CONFLICT,
+            f"a shipper is at work on {', '.join(str(folder) for folder in report.busy_sessions)}",
+            "wait until it has delivered or given up; shipper.json there says how far it is",
+        )
+    if report.spools_left:
         raise RankmemError(
             Code.UNAVAILABLE,
             f"{report.spools_left} spools in {folder} are not delivered",

@@ -62,7 +62,7 @@ def run_job(job: Job, report: Report) -> int:
     session_id = os.environ.get("RANKMEM_SESSION") or make_session_id()
     with child.SignalDesk() as desk, open_destination(job.place) as destination:
         environment = launch.environment(
-            {**os.environ, **job.environment},
+            _base(job),
             session_id=session_id,
             aggregator=destination.address,
             name=job.name,
@@ -78,6 +78,11 @@ def run_job(job: Job, report: Report) -> int:
         except (RankmemError, OSError) as error:
             note(f"rankmem: {error}")  # the training has ended and its exit code stands
     return code
+
+
+def _base(job: Job) -> dict[str, str]:
+    """The command's variables; the shipper gives up when the wait does, for ``rankmem ship`` to take over."""
+    return {"RANKMEM_SHIP_DRAIN_S": f"{job.drain_s:g}"} | dict(os.environ) | job.environment
 
 
 def report_summary(destination: Destination, session_id: str) -> None:

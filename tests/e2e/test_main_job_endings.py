@@ -1,0 +1,180 @@
+"""However a training ends, `rankmem run` ends as it would, and what was recorded is there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from main_job import RANKMEM, TIMEOUT_S, TRAIN, call, environment, rows
+from rankmem_agent.ship.election import is_shipping, take_lock
+
+PLAIN = (sys.executable, str(TRAIN), "--steps", "2")
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "reason"),
+    [("exit:3", 3, "exit"), ("kill", 137, "killed"), ("raise", 1, "exit")],
+)
+def test_a_plain_script_is_rank_0_of_1_however_it_ends(
+    tmp_path: Path, end: str, code: int, reason: str
+) -> None:
+    done = call((*RANKMEM, "run", "--", *PLAIN, "--end", end), tmp_path)
+    assert done.returncode == code, done.stderr
+    assert done.stdout.count("loss") == 2
+    assert ("the training failed" in done.stderr) == (end == "raise")
+    (rank,) = rows(tmp_path, "ranks")
+    assert (rank["rank"], rank["events_lost"], rank["end_reason"]) == (0, 0, reason)
+    (peak,) = rows(tmp_path, "peak")
+    blocks = rows(tmp_path, "live", "--rank", "0")
+    assert sum(row["size_bytes"] for row in blocks) == peak["peak_requested_bytes"] > 1 << 20
+
+
+def test_a_command_without_torch_is_left_alone(tmp_path: Path) -> None:
+    script = "import sys; print(sys.stdin.read(), end=''); print('to stderr', file=sys.stderr); sys.exit(5)"
+    done = call((*RANKMEM, "run", "--", sys.executable, "-c", script), tmp_path, text_in="through stdin\n")
+    assert (done.returncode, done.stdout, done.stderr) == (5, "through stdin\n", "to stderr\n")
+
+
+def test_arguments_after_the_command_are_the_commands_own(tmp_path: Path) -> None:
+    script = "import sys; print(sys.argv[1:])"
+    done = call((*RANKMEM, "run", sys.executable, "-c", script, "--db", "x", "--help", "--", "-v"), tmp_path)
+    assert done.stdout == "['--db', 'x', '--help', '--', '-v']\n"
+
+
+def test_a_command_that_does_not_exist_is_127_and_makes_no_database(tmp_path: Path) -> None:
+    done = call((*RANKMEM, "run", "--", "no-such-program"), tmp_path)
+    assert done.returncode == 127
+    assert done.stderr.startswith("Error: no-such-program: command not found")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_executed_is_126(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("not a program")
+    assert call((*RANKMEM, "run", "--", "./notes.txt"), tmp_path).returncode == 126
+
+
+def test_a_database_that_is_none_is_said_before_the_training_starts(tmp_path: Path) -> None:
+    (tmp_path / "rankmem.duckdb").write_text("this is not a database" * 1000)
+    done = call((*RANKMEM, "run", "--", sys.executable, "-c", "print('ran')"), tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: ")
+    assert "rankmem.duckdb" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_rankmem_reaches_the_command_once(tmp_path: Path, number: signal.Signals) -> None:
+    script = f"""
+import signal, sys, time
+count = 0
+def handle(got, frame):
+    global count
+    count += 1
+signal.signal({int(number)}, handle)
+print("ready", flush=True)
+while not count:
+    signal.pause()
+signal.sigtimedwait([], 0.2)
+print("got", count, flush=True)
+sys.exit(7)
+"""
+    with subprocess.Popen(
+        (*RANKMEM, "run", "--", sys.executable, "-c", script),
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # no terminal: as under a scheduler
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        os.kill(process.pid, number)
+        out, _ = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, out) == (7, "got 1\n")
+
+
+def test_a_command_killed_by_a_signal_gives_the_shells_code(tmp_path: Path) -> None:
+    script = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
+    assert (
+        call((*RANKMEM, "run", "--", sys.executable, "-c", script), tmp_path).returncode
+        == 128 + signal.SIGTERM
+    )
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_command_once(tmp_path: Path) -> None:
+    script = """
+import signal
+count = 0
+def handle(got, frame):
+    global count
+    count += 1
+signal.signal(signal.SIGINT, handle)
+print("ready", flush=True)
+while not count:
+    signal.pause()
+signal.sigtimedwait([], 0.2)
+print("got", count, flush=True)
+"""
+    controller, terminal = os.openpty()
+    opener = (
+        "import os, sys; os.close(os.open(os.ttyname(0), os.O_RDWR)); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    command = (*RANKMEM, "run", "--", sys.executable, "-c", script)
+    with subprocess.Popen(
+        (sys.executable, "-c", opener, *command),
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # opening the terminal then makes it the controlling one
+    ) as process:
+        os.close(terminal)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        os.write(controller, b"\x03")
+        out, _ = process.communicate(timeout=TIMEOUT_S)
+    os.close(controller)
+    assert (process.returncode, out) == (0, "got 1\n")
+
+
+def test_without_an_aggregator_the_spool_stays_and_ship_delivers_it(tmp_path: Path) -> None:
+    closed = "127.0.0.1:9"  # discard: nobody listens there
+    done = call((*RANKMEM, "run", "--aggregator", closed, "--drain-s", "0", "--", *PLAIN), tmp_path)
+    assert done.returncode == 0
+    assert "Try: rankmem ship " in done.stderr
+    folder = done.stderr.partition("Try: rankmem ship ")[2].splitlines()[0]
+    wait_until_free(Path(folder))
+    shipped = call((*RANKMEM, "ship", folder, "--db", "late.duckdb"), tmp_path)
+    assert shipped.returncode == 0, shipped.stderr
+    (rank,) = rows(tmp_path, "ranks", "--db", "late.duckdb")
+    assert (rank["complete"], rank["events_lost"]) == (True, 0)
+
+
+def wait_until_free(session_dir: Path) -> None:
+    """Until the job's own shipper has given up, which it does at once where run waits for 0 seconds."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while is_shipping(session_dir):
+        assert time.monotonic() < deadline, "the job's shipper does not give up"
+        time.sleep(0.05)
+
+
+def test_ship_says_who_else_is_at_work(tmp_path: Path) -> None:
+    session_dir = tmp_path / "spool" / "0123456789ab"
+    spool = session_dir / "0-0-1"
+    spool.mkdir(parents=True)
+    (spool / "meta.json").write_text("{}")
+    lock_fd = take_lock(session_dir)
+    assert lock_fd is not None
+    try:
+        done = call((*RANKMEM, "ship", str(session_dir), "--aggregator", "127.0.0.1:9"), tmp_path)
+    finally:
+        os.close(lock_fd)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"Error: a shipper is at work on {session_dir}")

@@ -1,0 +1,56 @@
+"""The command line as a user calls it, for the end-to-end tests of the main job."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+TRAIN = Path(__file__).with_name("e2e") / "main_job_train.py"
+RANKMEM = (sys.executable, "-m", "rankmem_cli")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+TIMEOUT_S = 120
+"""For one command; a loaded machine takes a quarter of it."""
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    """The variables of a command whose spools lie below ``folder``, with nothing of rankmem's inherited."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RANKMEM_")}
+    kept |= {"OMP_NUM_THREADS": "1", "RANKMEM_SPOOL_DIR": str(folder / "spool"), "NO_COLOR": "1"}
+    if "RANKMEM_TAP_CACHE" in os.environ:
+        kept["RANKMEM_TAP_CACHE"] = os.environ["RANKMEM_TAP_CACHE"]
+    return kept | more
+
+
+def call(
+    command: Sequence[str], folder: Path, *, text_in: str | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command in ``folder`` to its end."""
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment(folder, **variables),
+        input=text_in,
+        stdin=subprocess.DEVNULL if text_in is None else None,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def rankmem(folder: Path, *arguments: str, text_in: str | None = None) -> str:
+    """Runs a verb that must succeed and returns its stdout."""
+    done = call((*RANKMEM, *arguments), folder, text_in=text_in)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def rows(folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    """The rows of a reading verb, through its JSON."""
+    found: list[dict[str, Any]] = json.loads(rankmem(folder, *arguments, "--format", "json"))
+    return found
