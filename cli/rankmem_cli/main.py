@@ -86,4 +86,4 @@ app.add_typer(export, name="export")
 
 def main() -> None:
     """The entry point: runs the command line and exits with its code."""
-    sys.exit(door.call(app, verbose=lambda: _verbose))
+    sys.exit(door.call(lambda: app(prog_name="rankmem"), verbose=lambda: _verbose))

@@ -186,4 +186,4 @@ def test_every_table_fits_with_large_values(name: str, shown: list[Column], widt
             values[column.name] = START_NS + 10**13 if column.numeric else "a-rather-long-text-of-some-kind"
     lines, left_out = drawn(pa.Table.from_pylist([values]), shown, width)
     assert all(cell_len(line) <= width for line in lines)
-    assert len(shown) - len(left_out) >= 3, "a table of two columns says nothing"
+    assert len(shown) - len(left_out) >= (3 if width >= 80 else 2), "too little is left to tell anything"
