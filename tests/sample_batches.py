@@ -156,7 +156,8 @@ class RankSource:
         calls.append(
             (call_id, operator, module, phase, step, 1 if phase != "backward" else 2, sequence, sequence,
              1 if phase == "backward" else None, call_id * 3 - 300 if phase == "backward" else None,
-             call_id - 100 if phase == "backward" else None, stack, started_ns, self.time_ns + 400, allocated, freed, count)
+             call_id - 100 if phase == "backward" else None, stack, started_ns, self.time_ns + 400,
+             allocated, freed, count)
         )  # fmt: skip
 
     def _tick(self) -> int:
@@ -209,10 +210,11 @@ class RankSource:
 
 
 _ORDER = {
-    "memory_event": ("seq", "time_ns", "action", "address", "size_bytes", "requested_bytes", "allocation_id", "call_id"),
+    "memory_event": ("seq", "time_ns", "action", "address", "size_bytes", "requested_bytes", "allocation_id",
+                     "call_id"),
     "allocation_record": (
-        "allocation_id", "address", "size_bytes", "operator", "module", "phase", "step", "call_id", "stack_id",
-        "allocated_ns", "freed_ns", "freed_seq",
+        "allocation_id", "address", "size_bytes", "operator", "module", "phase", "step", "call_id",
+        "stack_id", "allocated_ns", "freed_ns", "freed_seq",
     ),
     "allocation_end": ("allocation_id", "freed_ns", "freed_seq"),
     "operator_call": (

@@ -34,7 +34,7 @@ RETRY_FIRST_S: Final = 0.05
 RETRY_MAX_S: Final = 5.0
 """A full disk is looked at every five seconds: batches wait in the spools meanwhile."""
 WARN_EVERY_S: Final = 60.0
-BAD_ROWS: Final = (duckdb.DataError, duckdb.IntegrityError, duckdb.ProgrammingError)
+BAD_ROWS: Final = (duckdb.DataError, duckdb.IntegrityError, duckdb.ProgrammingError, pa.ArrowException)
 """What rows that passed every check can still cause: the batch is at fault, not the database."""
 
 

@@ -1,0 +1,78 @@
+"""The aggregator's options: validated at once, with messages that name the option."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rankmem_aggregator.config import GIB, AggregatorConfig, split_address, target_from_environment
+from rankmem_protos.errors import Code, RankmemError
+
+
+def test_an_argument_wins_over_the_environment_and_that_over_the_default() -> None:
+    environment = {"RANKMEM_DB": "from_env.duckdb", "RANKMEM_LISTEN": "127.0.0.1:1", "RANKMEM_THREADS": "3"}
+    config = AggregatorConfig.from_environment(environment, listen="127.0.0.1:2", threads=None)
+    assert (config.database_path, config.listen, config.threads) == (
+        Path("from_env.duckdb"),
+        "127.0.0.1:2",
+        3,
+    )
+    assert config.queries_max == AggregatorConfig().queries_max
+
+
+def test_a_wrong_number_names_its_variable_and_value() -> None:
+    with pytest.raises(RankmemError, match="RANKMEM_THREADS is 'many'") as caught:
+        AggregatorConfig.from_environment({"RANKMEM_THREADS": "many"})
+    assert caught.value.code is Code.INVALID
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "named"),
+    [
+        ("threads", -1, "--threads is -1"),
+        ("queue_batches_max", 0, "--queue-batches-max is 0"),
+        ("memory_limit_bytes", 1000, "--memory-limit-bytes is 1000"),
+        ("query_timeout_s", float("nan"), "--query-timeout-s is nan"),
+        ("listen", "nowhere", "'nowhere' is not an address"),
+        ("listen", "127.0.0.1:70000", "port 70000"),
+    ],
+)
+def test_a_bad_option_is_refused_with_its_name_and_value(option: str, value: object, named: str) -> None:
+    with pytest.raises(RankmemError, match=named):
+        AggregatorConfig.from_environment({}, **{option: value})
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:7077", "10.0.0.1:7077", "[::]:7077", "some-host:7077"])
+def test_listening_off_loopback_needs_the_flag_that_names_what_it_means(listen: str) -> None:
+    with pytest.raises(RankmemError, match="neither TLS nor tokens") as caught:
+        AggregatorConfig(listen=listen)
+    assert caught.value.code is Code.DENIED
+    assert "--insecure" in caught.value.hint
+    assert AggregatorConfig(listen=listen, insecure=True).listen == listen
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "localhost:7077", "[::1]:7077", "127.8.8.8:1"])
+def test_loopback_needs_no_flag(listen: str) -> None:
+    assert AggregatorConfig(listen=listen).listen == listen
+
+
+def test_the_memory_limit_defaults_to_a_share_of_the_machine_and_is_capped() -> None:
+    assert 256 << 20 <= AggregatorConfig().memory_limit() <= 16 * GIB
+    assert AggregatorConfig(memory_limit_bytes=GIB).memory_limit() == GIB
+
+
+def test_an_address_splits_into_host_and_port() -> None:
+    assert split_address("[::1]:7077") == ("::1", 7077)
+    assert split_address("node-3:1") == ("node-3", 1)
+
+
+def test_a_reader_is_led_by_options_then_environment_then_the_file_here() -> None:
+    both = {"RANKMEM_DB": "env.duckdb", "RANKMEM_AGGREGATOR": "h:1"}
+    assert target_from_environment("a.duckdb", None, both) == "a.duckdb"
+    assert target_from_environment(None, "g:2", both) == "g:2"
+    assert target_from_environment(None, None, both) == "env.duckdb"
+    assert target_from_environment(None, None, {"RANKMEM_AGGREGATOR": "h:1"}) == "h:1"
+    assert target_from_environment(None, None, {}) == "rankmem.duckdb"
+    with pytest.raises(RankmemError, match="both --db"):
+        target_from_environment("a.duckdb", "g:2", {})

@@ -1,0 +1,334 @@
+"""The writer's promises, without gRPC: once, in order, refused alone, acknowledged after the commit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from rankmem_aggregator.batch import IncomingBatch, Spool, decode_batch
+from rankmem_aggregator.batch_queue import BatchQueue, Outcome, Submission
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.ingest import Writer
+from rankmem_aggregator.store import Store, open_store
+from rankmem_protos.arrow_wire import encode_rows
+from rankmem_protos.collector_pb2 import Batch
+from rankmem_protos.errors import Code, RankmemError
+from sample_batches import RankSource
+
+TIMEOUT_S = 30.0
+
+
+class Desk:
+    """A writer on a real store; batches are queued while it does not run, so that they form one group."""
+
+    def __init__(self, path: Path) -> None:
+        self.config = AggregatorConfig(database_path=path, group_wait_s=0.0)
+        self.store = open_store(self.config)
+        self.freed = 0
+        self.died: list[BaseException] = []
+        self.writer = Writer(self.store, self.config, free_memory=self._free, died=self.died.append)
+        self.outcomes: dict[tuple[str, int], Outcome] = {}
+        self._order: list[int] = []
+
+    def _free(self) -> None:
+        self.freed += 1
+
+    def submit(self, source: RankSource, message: Batch) -> None:
+        self.submit_decoded(decode_batch(message, spool_of(source)))
+
+    def submit_decoded(self, batch: IncomingBatch) -> None:
+        key = (batch.spool.spool_id, len(self._order))
+        self._order.append(batch.batch_number)
+        assert self.writer.submit(
+            Submission(batch=batch, done=lambda outcome: self.outcomes.update({key: outcome}))
+        )
+
+    def run(self) -> list[RankmemError | int]:
+        """Commits what was queued, closes the writer; each batch's error or sequence, in order."""
+        self.writer.start()
+        self.writer.close(TIMEOUT_S)
+        ordered = sorted(self.outcomes.items(), key=lambda item: item[0][1])
+        return [outcome.error or outcome.last_sequence for _, outcome in ordered]
+
+    def count(self, table: str) -> int:
+        ((number,),) = self.store.cursor().table(table).count("*").fetchall()
+        return int(number)
+
+
+def spool_of(source: RankSource) -> Spool:
+    return Spool(
+        spool_id=source.spool_id, session_id=source.session_id, attempt=source.attempt, rank=source.rank
+    )
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(tmp_path / "w.duckdb")
+    yield made
+    made.writer.close(TIMEOUT_S)
+    made.store.close()
+
+
+def code_of(outcome: RankmemError | int) -> Code | None:
+    return outcome.code if isinstance(outcome, RankmemError) else None
+
+
+def test_batches_of_several_spools_are_stored_in_one_group_and_acknowledged(desk: Desk) -> None:
+    sources = [RankSource(rank=rank) for rank in range(3)]
+    messages = [(source, source.batch(200)) for _ in range(2) for source in sources]
+    for source, message in messages:
+        desk.submit(source, message)
+    assert desk.run() == [message.sequence_last for _, message in messages]
+    assert desk.writer.counters.groups == 1
+    expected = sum(pa.ipc.open_stream(m.tables[0].arrow_ipc).read_all().num_rows for _, m in messages)
+    assert desk.count("memory_event") == expected
+    assert desk.count("rank_info") == 3
+    assert desk.count("ingest_progress") == 3
+
+
+def test_a_batch_sent_twice_in_one_group_is_stored_once_and_acknowledged_twice(desk: Desk) -> None:
+    source = RankSource()
+    message = source.batch(100)
+    for _ in range(3):
+        desk.submit(source, message)
+    assert desk.run() == [message.sequence_last] * 3
+    assert (desk.writer.counters.batches, desk.writer.counters.duplicates) == (1, 2)
+    seqs = desk.store.cursor().execute("SELECT count(*), count(DISTINCT seq) FROM memory_event").fetchone()
+    assert seqs is not None
+    assert seqs[0] == seqs[1] > 0
+
+
+def test_a_batch_known_from_before_a_restart_is_not_stored_again(tmp_path: Path) -> None:
+    source = RankSource()
+    message = source.batch(100)
+    first = Desk(tmp_path / "w.duckdb")
+    first.submit(source, message)
+    first.run()
+    rows = first.count("memory_event")
+    first.store.close()
+    again = Desk(tmp_path / "w.duckdb")
+    assert again.writer.last_sequence(spool_of(source)) == message.sequence_last
+    following = source.batch(50)
+    again.submit(source, message)
+    again.submit(source, following)
+    assert again.run() == [message.sequence_last, following.sequence_last]
+    assert again.writer.counters.duplicates == 1
+    assert again.count("memory_event") >= rows + 50
+    again.store.close()
+
+
+def test_a_hole_is_refused_as_a_conflict_that_names_both_numbers(desk: Desk) -> None:
+    source = RankSource()
+    first, lost, third = source.batch(50), source.batch(50), source.batch(50)
+    desk.submit(source, first)
+    desk.submit(source, third)
+    acknowledged, refused = desk.run()
+    assert acknowledged == first.sequence_last
+    assert code_of(refused) is Code.CONFLICT
+    assert str(first.sequence_last) in str(refused)
+    assert desk.writer.last_sequence(spool_of(source)) == first.sequence_last == lost.sequence_first - 1
+
+
+def test_a_batch_that_overlaps_what_is_stored_is_refused(desk: Desk) -> None:
+    source = RankSource()
+    first = source.batch(50)
+    second = source.batch(50)
+    second.sequence_first -= 1
+    desk.submit(source, first)
+    desk.submit(source, second)
+    assert code_of(desk.run()[1]) is Code.CONFLICT
+
+
+def test_a_spool_whose_beginning_is_in_another_database_may_start_anywhere(desk: Desk) -> None:
+    source = RankSource()
+    source.batch(50)
+    later = source.batch(50)
+    desk.submit(source, later)
+    assert desk.run() == [later.sequence_last]
+
+
+def test_the_last_batch_marks_the_spool_as_final(desk: Desk) -> None:
+    source = RankSource()
+    desk.submit(source, source.batch(50))
+    desk.submit(source, source.batch(50, final=True))
+    desk.run()
+    assert desk.store.cursor().execute("SELECT final FROM ingest_progress").fetchall() == [(True,)]
+
+
+def test_a_keyed_row_replaces_the_one_before_also_within_a_group(desk: Desk) -> None:
+    source = RankSource()
+    for _ in range(3):
+        desk.submit(source, source.batch(50))
+    desk.run()
+    rows = desk.store.cursor().execute("SELECT rank, events FROM rank_info").fetchall()
+    assert rows == [(0, source.next_sequence)]
+
+
+def test_rows_the_database_does_not_take_are_refused_alone(desk: Desk) -> None:
+    good, bad = RankSource(rank=0), RankSource(rank=1)
+    first, wrong, second = good.batch(50), bad.batch(50), good.batch(50)
+    decoded = decode_batch(wrong, spool_of(bad))
+    table = decoded.rows["memory_bucket"]
+    place = table.schema.get_field_index("events")
+    # Past every check of ours, so that the database's own NOT NULL is what stops it.
+    decoded.rows["memory_bucket"] = table.set_column(
+        place, table.schema.field(place), pa.nulls(table.num_rows, pa.int64())
+    )
+    desk.submit(good, first)
+    desk.submit_decoded(decoded)
+    desk.submit(good, second)
+    outcomes = desk.run()
+    assert outcomes[0::2] == [first.sequence_last, second.sequence_last]
+    assert code_of(outcomes[1]) is Code.INVALID
+    ranks = desk.store.cursor().execute("SELECT DISTINCT rank FROM memory_event").fetchall()
+    assert ranks == [(0,)]
+    assert desk.writer.last_sequence(spool_of(bad)) == -1
+
+
+def test_a_commit_without_memory_frees_it_from_clients_and_is_tried_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = RankSource()
+    message = source.batch(50)
+    failures = iter([duckdb.OutOfMemoryException("no memory"), duckdb.IOException("No space left on device")])
+    write = desk.store.write
+
+    def failing(rows: Mapping[str, pa.Table]) -> None:
+        failure = next(failures, None)
+        if failure is not None:
+            raise failure
+        write(rows)
+
+    monkeypatch.setattr(desk.store, "write", failing)
+    desk.submit(source, message)
+    assert desk.run() == [message.sequence_last]
+    assert (desk.freed, desk.writer.counters.retries) == (2, 2)
+    assert not desk.died
+
+
+def test_a_failed_commit_leaves_nothing_and_a_close_gives_up_without_an_acknowledgement(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = RankSource()
+    tried = threading.Event()
+
+    def full(rows: Mapping[str, pa.Table]) -> None:
+        tried.set()
+        raise duckdb.IOException("No space left on device")
+
+    monkeypatch.setattr(desk.store, "write", full)
+    desk.submit(source, source.batch(50))
+    desk.writer.start()
+    assert tried.wait(TIMEOUT_S)
+    assert desk.writer.close(0.0) is False
+    assert not any(outcome.error is None for outcome in desk.outcomes.values())
+    assert desk.count("memory_event") == 0
+    assert desk.writer.last_sequence(spool_of(source)) == -1
+
+
+def test_any_other_failure_of_the_database_ends_the_writer_and_tells_the_service(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(rows: Mapping[str, pa.Table]) -> None:
+        raise duckdb.FatalException("database has been invalidated")
+
+    monkeypatch.setattr(desk.store, "write", broken)
+    source = RankSource()
+    desk.submit(source, source.batch(50))
+    desk.run()
+    assert [type(exc) for exc in desk.died] == [duckdb.FatalException]
+    assert not desk.writer.submit(
+        Submission(batch=decode_batch(source.batch(10), spool_of(source)), done=lambda outcome: None)
+    )
+
+
+def test_a_queue_takes_less_than_a_row_group_or_many_never_one_and_a_bit() -> None:
+    queue = BatchQueue(batches_max=1000, bytes_max=1 << 40)
+    source = RankSource()
+    batch = decode_batch(source.batch(100), spool_of(source))
+
+    def fill(rows: int, count: int) -> None:
+        for _ in range(count):
+            tall = IncomingBatch(
+                spool=batch.spool, batch_number=1, sequence_first=0, sequence_last=1, final=False,
+                rows=batch.rows, num_rows=2 * rows, tallest_rows=rows, size_bytes=1,
+            )  # fmt: skip
+            queue.put(Submission(batch=tall, done=lambda outcome: None))
+
+    def take() -> int:
+        return len(queue.take(rows_max=1_000_000, bytes_max=1 << 40, wait_s=0.0))
+
+    fill(50_000, 6)
+    assert [take(), take(), take()] == [2, 2, 2]
+    fill(50_000, 8)
+    assert take() == 8
+    fill(3_000_000, 2)
+    assert [take(), take()] == [1, 1]
+    assert len(queue) == 0
+
+
+def test_encoded_rows_of_one_rank_are_not_taken_for_another() -> None:
+    source = RankSource(rank=1)
+    message = source.batch(20)
+    with pytest.raises(RankmemError, match="rank holds 1") as caught:
+        decode_batch(message, spool_of(RankSource(rank=0)))
+    assert caught.value.code is Code.INVALID
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "named"),
+    [
+        ("size_bytes", -1, "size_bytes holds -1"),
+        ("size_bytes", 2**60, "must be within"),
+        ("seq", None, "seq has a NULL"),
+        ("action", None, "action has a NULL"),
+        ("session_id", "another", "session_id holds .* to 'another'"),
+        ("attempt", 7, "attempt holds 0 to 7"),
+    ],
+)
+def test_a_row_with_an_absurd_value_refuses_its_batch(column: str, value: object, named: str) -> None:
+    source = RankSource()
+    table = source.rows(20)["memory_event"]
+    place = table.schema.get_field_index(column)
+    field = table.schema.field(place)
+    values = table.column(place).to_pylist()
+    values[3] = value
+    plain = pa.array(values, field.type.value_type if pa.types.is_dictionary(field.type) else field.type)
+    changed = table.set_column(place, field, plain.cast(field.type))
+    message = Batch(sequence_first=0, sequence_last=9)
+    message.tables.add(table="memory_event", arrow_ipc=encode_rows(changed))
+    # Encoded tables keep the declared nullability, so the check is ours alone to make.
+    with pytest.raises(RankmemError, match=named):
+        decode_batch(message, spool_of(source))
+
+
+@pytest.mark.parametrize(("first", "last"), [(5, 4), (0, 2**63)])
+def test_a_range_that_is_none_is_refused(first: int, last: int) -> None:
+    with pytest.raises(RankmemError, match="not a range"):
+        decode_batch(Batch(sequence_first=first, sequence_last=last), spool_of(RankSource()))
+
+
+def test_bytes_that_are_no_arrow_and_tables_we_do_not_have_are_refused() -> None:
+    source = RankSource()
+    for name, data in (("memory_event", b"garbage"), ("memory_event", b""), ("no_such_table", b"")):
+        message = Batch(sequence_first=0, sequence_last=1)
+        message.tables.add(table=name, arrow_ipc=data)
+        with pytest.raises(RankmemError) as caught:
+            decode_batch(message, spool_of(source))
+        assert caught.value.code is Code.INVALID
+
+
+def test_a_store_writes_all_tables_of_a_group_or_none(desk: Desk) -> None:
+    store: Store = desk.store
+    rows = RankSource().rows(50)
+    broken = rows["memory_bucket"].set_column(0, "session_id", pa.nulls(1, pa.string()))
+    with pytest.raises(duckdb.ConstraintException):
+        store.write({"memory_event": rows["memory_event"], "memory_bucket": broken})
+    assert desk.count("memory_event") == 0
+    store.write({"memory_event": rows["memory_event"]})
+    assert desk.count("memory_event") == rows["memory_event"].num_rows

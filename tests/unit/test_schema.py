@@ -1,0 +1,92 @@
+"""The database's tables are those declared, commented throughout, and an older file is brought up to date."""
+
+from __future__ import annotations
+
+import duckdb
+import pytest
+
+from rankmem_aggregator import schema
+from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.tables import SCHEMA_VERSION, TABLES
+
+
+def columns_of(connection: duckdb.DuckDBPyConnection, table: str) -> dict[str, tuple[str, bool, str | None]]:
+    rows = connection.execute(
+        "SELECT column_name, data_type, is_nullable, comment FROM duckdb_columns() WHERE table_name = ?",
+        [table],
+    ).fetchall()
+    return {name: (kind, nullable, comment) for name, kind, nullable, comment in rows}
+
+
+def test_every_declared_column_is_there_with_its_type_and_comment() -> None:
+    with duckdb.connect() as connection:
+        schema.prepare(connection)
+        for table in schema.ALL_TABLES.values():
+            present = columns_of(connection, table.name)
+            assert tuple(present) == table.column_names()
+            for column in table.columns:
+                kind, nullable, comment = present[column.name]
+                assert kind == schema.duckdb_type(column.type)
+                assert nullable == column.nullable
+                assert comment is not None
+                assert comment.startswith(column.doc)
+        comments = connection.execute("SELECT comment FROM duckdb_tables()").fetchall()
+        assert all(comment for (comment,) in comments)
+
+
+def test_bytes_and_times_are_64_bit_integers_and_names_plain_text() -> None:
+    types = {c.name: schema.duckdb_type(c.type) for table in TABLES.values() for c in table.columns}
+    assert {kind for name, kind in types.items() if name.endswith(("_bytes", "_ns"))} == {"BIGINT"}
+    assert types["operator"] == types["device"] == "VARCHAR"
+
+
+def test_a_prepared_file_keeps_its_id_when_prepared_again() -> None:
+    with duckdb.connect() as connection:
+        first = schema.prepare(connection)
+        assert schema.prepare(connection) == first
+        assert connection.execute("SELECT count(*) FROM rankmem_meta").fetchone() == (1,)
+
+
+def test_two_databases_have_different_ids() -> None:
+    with duckdb.connect() as one, duckdb.connect() as other:
+        assert schema.prepare(one).database_id != schema.prepare(other).database_id
+
+
+def test_an_older_file_gets_the_tables_and_columns_that_came_since_and_keeps_its_rows() -> None:
+    with duckdb.connect() as connection:
+        schema.prepare(connection)
+        connection.execute("DROP TABLE weight")
+        connection.execute("ALTER TABLE session DROP COLUMN torch_version")
+        connection.execute("INSERT INTO session (session_id, source) VALUES ('s', 'live')")
+        connection.execute("UPDATE rankmem_meta SET schema_version = 0")
+        facts = schema.prepare(connection)
+        assert facts.schema_version == SCHEMA_VERSION
+        assert connection.execute("SELECT schema_version FROM rankmem_meta").fetchone() == (SCHEMA_VERSION,)
+        assert connection.execute("SELECT session_id, torch_version FROM session").fetchall() == [("s", None)]
+        assert "name" in columns_of(connection, "weight")
+        assert columns_of(connection, "session")["torch_version"][2]
+
+
+def test_a_newer_file_is_refused_and_left_as_it_is() -> None:
+    with duckdb.connect() as connection:
+        schema.prepare(connection)
+        connection.execute("UPDATE rankmem_meta SET schema_version = ?", [SCHEMA_VERSION + 1])
+        with pytest.raises(RankmemError, match=f"version {SCHEMA_VERSION + 1}") as caught:
+            schema.prepare(connection)
+        assert caught.value.code is Code.UNSUPPORTED
+        assert connection.execute("SELECT schema_version FROM rankmem_meta").fetchone() == (
+            SCHEMA_VERSION + 1,
+        )
+
+
+def test_a_foreign_database_with_our_names_is_refused() -> None:
+    with duckdb.connect() as connection:
+        connection.execute("CREATE TABLE session (whatever INTEGER)")
+        with pytest.raises(RankmemError, match="did not make"):
+            schema.prepare(connection)
+        assert connection.execute("SELECT count(*) FROM duckdb_tables()").fetchone() == (1,)
+
+
+def test_quotes_in_names_and_comments_stay_text() -> None:
+    assert schema.quoted('a"b') == '"a""b"'
+    assert schema.literal("it's") == "'it''s'"
