@@ -27,6 +27,7 @@ TORCH_HEADERS: Final = ("c10/cuda/CUDACachingAllocator.h", "c10/cuda/impl/cuda_c
 SHIM_DIR: Final = Path(__file__).parent / "cuda_shim"
 
 _TOOLKITS: Final = (Path("/usr/local/cuda"), Path("/opt/cuda"))
+_VERSIONED_TOOLKITS: Final = Path("/usr/local")
 _CUDA_VERSION: Final = re.compile(r"^cuda\b[^=]*=\s*'(\d+)\.", re.MULTILINE)
 
 
@@ -86,7 +87,7 @@ def _candidates(torch_dir: Path, environ: Mapping[str, str]) -> Iterator[Path]:
         yield folder / "nvidia" / "cuda_runtime" / "include"
     if environ.get("CONDA_PREFIX"):
         yield from _toolkit_includes(Path(environ["CONDA_PREFIX"]))
-    for toolkit in (*_TOOLKITS, *sorted(Path("/usr/local").glob("cuda-*"), reverse=True)):
+    for toolkit in (*_TOOLKITS, *sorted(_VERSIONED_TOOLKITS.glob("cuda-*"), reverse=True)):
         yield from _toolkit_includes(toolkit)
 
 
