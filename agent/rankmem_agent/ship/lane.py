@@ -298,4 +298,10 @@ class Lane:
         gone = self.folder.with_name(GONE_PREFIX + self.folder.name)
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.folder, gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        remove_gone(gone)
+
+
+def remove_gone(folder: Path) -> None:
+    """Delete a finished spool's folder, its meta.json first: without it nobody counts it as a spool."""
+    (folder / "meta.json").unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -97,6 +97,8 @@ class Sender:
         self.generation = 0
         """Counts the streams that were welcomed: a new number means that every spool must be opened again."""
         self.database_id = ""
+        self.num_failures = 0
+        """Streams that could not be opened, or broke, so far."""
         self.error: RankmemError | None = None
         """Why there is no stream now; None while welcomed."""
         self._wake = wake
@@ -153,6 +155,7 @@ class Sender:
         self._stream, self._welcomed, self._asked_s = None, False, None
         pause_s = min(BACKOFF_FIRST_S * 2.0 ** min(self._failures, 16), BACKOFF_MAX_S)
         self._failures += 1
+        self.num_failures += 1
         self._next_try_s = time.monotonic() + pause_s * random.uniform(0.5, 1.0)
 
     def close(self) -> None:

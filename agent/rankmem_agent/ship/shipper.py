@@ -20,7 +20,7 @@ from rankmem_agent.pairing.rows import Rows
 from rankmem_agent.ship.clock import PROBE_INTERVAL_S, PROBES_AT_ONCE, ClockOffset
 from rankmem_agent.ship.config import ShipConfig
 from rankmem_agent.ship.envelope import Envelope
-from rankmem_agent.ship.lane import GONE_PREFIX, Lane, LaneState, Riders
+from rankmem_agent.ship.lane import GONE_PREFIX, Lane, LaneState, Riders, remove_gone
 from rankmem_agent.ship.self_cost import self_cost_row
 from rankmem_agent.ship.sender import Sender
 from rankmem_agent.ship.status import Faults, StatusFile
@@ -70,10 +70,10 @@ class Shipper:
         self._status = StatusFile(session_dir)
         self._clock = ClockOffset()
         self._generation = 0
+        self._failures_said = 0
         self._batch_number = 0
         self._unreadable: dict[Path, RankmemError] = {}
         self._probe_s = 0.0
-        self._probes_left = 0
         self._riders_s: dict[Path, float] = {}
         self._offset_told_s = 0.0
         self._scan_s = 0.0
@@ -168,7 +168,10 @@ class Shipper:
             children = sorted(self._dir.iterdir())
         except FileNotFoundError:
             return ()
-        return [c for c in children if not c.name.startswith(GONE_PREFIX) and (c / "meta.json").exists()]
+        for child in children:
+            if child.name.startswith(GONE_PREFIX):
+                remove_gone(child)  # a shipper died while it deleted
+        return [c for c in children if (c / "meta.json").exists()]
 
     def _take_up(self, folder: Path) -> None:
         try:
@@ -270,12 +273,9 @@ class Shipper:
         if self.sender is None or not self.sender.connected:
             return
         if now_s - self._probe_s >= PROBE_INTERVAL_S:
-            self._probe_s, self._probes_left = now_s, PROBES_AT_ONCE
-            self._send_probe()
-
-    def _send_probe(self) -> None:
-        self._probes_left -= 1
-        self._send(clock_probe=ClockProbe(sent_ns=time.monotonic_ns()))
+            self._probe_s = now_s
+            for _ in range(PROBES_AT_ONCE):
+                self._send(clock_probe=ClockProbe(sent_ns=time.monotonic_ns()))
 
     # -- replies ---------------------------------------------------------------------------------
 
@@ -286,8 +286,9 @@ class Shipper:
         replies = self.sender.poll()
         if self.sender.generation != self._generation:
             self._generation = self.sender.generation
-            self._probe_s, self._probes_left = 0.0, 0
             self._clock.forget()
+            self._probe_s = 0.0
+            self._send_probes(time.monotonic())  # now, while no batch stands before them in a queue
             for lane in self._open_lanes():
                 lane.disconnected()
         for reply in replies:
@@ -295,9 +296,10 @@ class Shipper:
         if was_connected and not self.sender.connected:
             for lane in self._open_lanes():
                 lane.disconnected()
-        if self.sender.error is not None:
-            self._faults.say(self.sender.error.message, f"not connected: {self.sender.error}")
-        elif not any(lane.num_unacked or lane.state is LaneState.OPENING for lane in self._open_lanes()):
+        if self.sender.error is not None and self.sender.num_failures != self._failures_said:
+            self._failures_said = self.sender.num_failures
+            self._faults.say("connection", f"not connected: {self.sender.error}")
+        if not any(lane.num_unacked or lane.state is LaneState.OPENING for lane in self._open_lanes()):
             self.sender.nothing_asked()
         return len(replies)
 
@@ -317,8 +319,6 @@ class Shipper:
                 replied_ns=clock.replied_ns,
                 got_ns=time.monotonic_ns(),
             )
-            if self._probes_left > 0 and self.sender is not None and self.sender.connected:
-                self._send_probe()
         elif body == "refusal":
             self._refused(reply.refusal)
 
