@@ -23,7 +23,7 @@ from grpc_reflection.v1alpha import reflection
 from rankmem_aggregator.address import remove_address, write_address
 from rankmem_aggregator.client_queries import ClientQueries
 from rankmem_aggregator.config import AggregatorConfig, is_loopback, split_address
-from rankmem_aggregator.ingest import Writer
+from rankmem_aggregator.ingest import Writer, WriterCounters
 from rankmem_aggregator.services import CollectorService, QueryService
 from rankmem_aggregator.store import Store, open_store
 from rankmem_protos import collector_pb2, collector_pb2_grpc, query_pb2, query_pb2_grpc
@@ -54,7 +54,7 @@ class Aggregator:
         self.config = config
         self.address = ""
         """HOST:PORT with the port that was bound."""
-        self._store = store
+        self.store = store
         self._stop = threading.Event()
         self._closed = False
         self._close_lock = threading.Lock()
@@ -69,6 +69,11 @@ class Aggregator:
         )
         self._server = _grpc_server(self._threads)
         self._register()
+
+    @property
+    def counters(self) -> WriterCounters:
+        """What was written so far."""
+        return self._writer.counters
 
     def start(self) -> None:
         """Binds the port, starts the threads, leaves the address beside the database."""
@@ -125,7 +130,7 @@ class Aggregator:
             RankmemError(Code.UNAVAILABLE, "the aggregator is closing", "ask again when it is back")
         )
         self._threads.shutdown(wait=False)
-        self._store.close()
+        self.store.close()
         remove_address(self.config.database_path)
         return drained and self._failure is None
 
@@ -138,7 +143,7 @@ class Aggregator:
         self.close()
 
     def _register(self) -> None:
-        query = QueryService(self._store, self._queries, self._writer, self._collector)
+        query = QueryService(self.store, self._queries, self._writer, self._collector)
         collector_pb2_grpc.add_CollectorServicer_to_server(self._collector, self._server)
         query_pb2_grpc.add_QueryServicer_to_server(query, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

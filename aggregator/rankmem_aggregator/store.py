@@ -160,7 +160,7 @@ def _install_views(connection: duckdb.DuckDBPyConnection) -> None:
 
 def _cannot_open(path: Path, exc: duckdb.Error) -> RankmemError:
     text = str(exc)
-    if "lock" in text.lower():
+    if "could not set lock" in text.lower():
         served = read_address(path)
         if served is not None:
             return RankmemError(

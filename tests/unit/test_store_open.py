@@ -1,4 +1,4 @@
-"""Opening the one file: who else may hold it, what it is, what is left after a close; and its address file."""
+"""Opening the one file: who else may hold it, what it is, what a close leaves; and its address file."""
 
 from __future__ import annotations
 
