@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,8 +21,9 @@ from rankmem_agent.preload.drain import is_alive
 from rankmem_agent.ship.election import elect, is_shipping
 from rankmem_agent.spool.folder import SHARED_MEMORY, spools
 from rankmem_cli.child import SignalDesk
+from rankmem_cli.patience import patience
 from rankmem_cli.render import note
-from rankmem_cli.units import count_text, safe_text
+from rankmem_cli.units import count_text
 
 POLL_S: Final = 0.05
 """Between two looks at the folder: not to be noticed at the end of a run, and no load."""
@@ -32,8 +31,6 @@ ELECT_EVERY_S: Final = 2.0
 """Between two attempts to have a shipper: it needs about half a second to start."""
 ELECTIONS_MAX: Final = 3
 """Shippers started here; one that ends and leaves spools as often cannot deliver them."""
-PROGRESS_AFTER_S: Final = 0.5
-"""A wait shorter than that is not worth a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +55,7 @@ def wait_delivered(session_dirs: Sequence[Path], desk: SignalDesk, *, drain_s: f
     deadline = time.monotonic() + drain_s
     elections = _Elections()
     warned = 0
-    with _progress() as say:
+    with patience("rankmem: delivering") as say:
         while waiting := [folder for folder in session_dirs if undelivered(folder)]:
             now = time.monotonic()
             if now >= deadline or desk.num_stop_requests > 1 or not elections.have_a_shipper(waiting, now):
@@ -66,7 +63,7 @@ def wait_delivered(session_dirs: Sequence[Path], desk: SignalDesk, *, drain_s: f
             if desk.num_stop_requests > warned:
                 warned = desk.num_stop_requests
                 note("rankmem: the training has ended; delivering what it recorded (once more to stop)")
-            say(shipper_state(waiting[0]), deadline - now)
+            say(_told(shipper_state(waiting[0]), deadline - now))
             desk.stop_requested.clear()
             desk.stop_requested.wait(POLL_S)
     return True
@@ -122,26 +119,7 @@ def shipper_state(session_dir: Path) -> ShipperState:
         return ShipperState()
 
 
-@contextmanager
-def _progress() -> Iterator[Any]:
-    """A line on stderr that is rewritten while the wait lasts; silent where stderr is no terminal."""
-    if not sys.stderr.isatty():
-        yield lambda state, left_s: None
-        return
-    from rich.console import Console
-
-    started = time.monotonic()
-    status = Console(stderr=True).status("rankmem: delivering")
-
-    def say(state: ShipperState, left_s: float) -> None:
-        if time.monotonic() - started < PROGRESS_AFTER_S:
-            return
-        pending = "" if state.pending_records is None else f" {count_text(state.pending_records)} records"
-        why = f" ({safe_text(state.error)})" if state.error else ""
-        status.update(f"rankmem: delivering{pending}, at most {left_s:.0f} s more{why}")
-        status.start()
-
-    try:
-        yield say
-    finally:
-        status.stop()
+def _told(state: ShipperState, left_s: float) -> str:
+    pending = "" if state.pending_records is None else f" {count_text(state.pending_records)} records"
+    why = f" ({state.error})" if state.error else ""
+    return f"rankmem: delivering{pending}, at most {left_s:.0f} s more{why}"

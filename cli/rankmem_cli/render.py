@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from rankmem_cli import units
+from rankmem_cli.patience import patience
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from rankmem_agent.tap.doctor import Check
     from rich.console import Console
 
+    from rankmem_agent.tap.doctor import Check
     from rankmem_cli.table import Column
 
 STACK_SEPARATOR: Final = " < "
@@ -199,7 +200,8 @@ def show_stream(
             writer.write(pa.Table.from_batches([batch]))
         writer.end()
         return
-    rows = pa.Table.from_batches(list(kept))
+    with patience("asking"):
+        rows = pa.Table.from_batches(list(kept))
     show_table(rows, plain_columns(rows))
     if more() and limit is None:
         note(f"the first {rows_max} rows; --limit 0 shows all")

@@ -24,9 +24,10 @@ def _only_subcommands() -> None:
 @export.command()
 def duckdb(out: Out, db: ReadDb = None, aggregator: Aggregator = None) -> None:
     """Writes a consistent copy of the database."""
+    from rankmem_cli.patience import patience
     from rankmem_cli.render import note
     from rankmem_cli.target import open_queries
 
-    with open_queries(db, aggregator) as queries:
+    with open_queries(db, aggregator) as queries, patience(f"copying to {out}"):
         queries.copy_to(out)
     note(f"wrote {out}")

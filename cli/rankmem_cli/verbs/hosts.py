@@ -11,9 +11,12 @@ def hosts(
 ) -> None:
     """The hosts of a job and their highest peaks."""
     from rankmem_cli import columns
+    from rankmem_cli.patience import patience
     from rankmem_cli.render import show
     from rankmem_cli.target import open_queries, session_facts
 
     with open_queries(db, aggregator) as queries:
         facts = session_facts(queries, session)
-        show(queries.hosts(facts.session_id), columns.hosts(), output=output, title=facts.title())
+        with patience("asking"):
+            rows = queries.hosts(facts.session_id)
+        show(rows, columns.hosts(), output=output, title=facts.title())

@@ -14,10 +14,12 @@ def job_peak(
     With each rank's share at that instant, on aligned clocks.
     """
     from rankmem_cli import columns
+    from rankmem_cli.patience import patience
     from rankmem_cli.render import show
     from rankmem_cli.target import open_queries, session_facts
 
     with open_queries(db, aggregator) as queries:
         facts = session_facts(queries, session)
-        rows = queries.job_peak(facts.session_id)
+        with patience("asking"):
+            rows = queries.job_peak(facts.session_id)
         show(rows, columns.job_peak(facts.started_ns), output=output, title=facts.title())

@@ -38,11 +38,13 @@ def live(
     The largest first; JSON has the whole stack of each.
     """
     from rankmem_cli import columns
+    from rankmem_cli.patience import patience
     from rankmem_cli.render import head, show
     from rankmem_cli.target import instant, open_queries, session_facts
 
     with open_queries(db, aggregator) as queries:
         facts = session_facts(queries, session)
-        rows = queries.live(rank, facts.session_id, at="peak" if at == "peak" else instant(at, facts))
+        with patience("asking"):
+            rows = queries.live(rank, facts.session_id, at="peak" if at == "peak" else instant(at, facts))
         rows = head(rows, limit, output=output, table_rows=TABLE_ROWS)
         show(rows, columns.live(facts.started_ns), output=output, title=facts.title())

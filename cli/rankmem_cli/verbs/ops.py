@@ -49,11 +49,13 @@ def ops(
     The largest first, with what each allocated in all.
     """
     from rankmem_cli import columns
+    from rankmem_cli.patience import patience
     from rankmem_cli.render import head, show
     from rankmem_cli.target import moment, open_queries, session_facts
 
     with open_queries(db, aggregator) as queries:
         facts = session_facts(queries, session)
-        rows = queries.ops(facts.session_id, by=by.value, at=moment(at, facts), rank=rank)
+        with patience("asking"):
+            rows = queries.ops(facts.session_id, by=by.value, at=moment(at, facts), rank=rank)
         rows = head(rows, limit, output=output, table_rows=TABLE_ROWS)
         show(rows, columns.ops(), output=output, title=facts.title())

@@ -18,10 +18,12 @@ def peak(
     The high-water mark of requested bytes on each device, the highest first.
     """
     from rankmem_cli import columns
+    from rankmem_cli.patience import patience
     from rankmem_cli.render import show
     from rankmem_cli.target import open_queries, session_facts
 
     with open_queries(db, aggregator) as queries:
         facts = session_facts(queries, session)
-        rows = queries.peak(facts.session_id, rank=rank)
+        with patience("asking"):
+            rows = queries.peak(facts.session_id, rank=rank)
         show(rows, columns.peak(facts.started_ns), output=output, title=facts.title())

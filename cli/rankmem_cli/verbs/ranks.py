@@ -11,10 +11,12 @@ def ranks(
 ) -> None:
     """Where the ranks ran, and whether all of it is there."""
     from rankmem_cli import columns
+    from rankmem_cli.patience import patience
     from rankmem_cli.render import show
     from rankmem_cli.target import open_queries, session_facts
 
     with open_queries(db, aggregator) as queries:
         facts = session_facts(queries, session)
-        rows = queries.ranks(facts.session_id)
+        with patience("asking"):
+            rows = queries.ranks(facts.session_id)
         show(rows, columns.ranks(facts.started_ns), output=output, title=facts.title())

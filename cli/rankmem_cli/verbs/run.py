@@ -43,9 +43,7 @@ DrainS = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No summary at the end.")]
-Command = Annotated[
-    list[str], typer.Argument(metavar="COMMAND", help="The training, as you would start it.")
-]
+Command = Annotated[list[str], typer.Argument(metavar="COMMAND", help="The training, as you would start it.")]
 
 
 def run(

@@ -1,0 +1,112 @@
+"""The wait for the last acknowledgement ends: delivered, at its limit, when told, or if none can deliver."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from rankmem_agent.config import AgentConfig
+from rankmem_agent.spool import layout
+from rankmem_cli import drain
+from rankmem_cli.child import SignalDesk
+
+LONG_S = 60.0
+GONE_PID = 2**22 + 1  # above the largest pid that Linux gives
+
+
+def spool(session_dir: Path, *, pid: int = GONE_PID) -> Path:
+    """A spool with records that nobody has acknowledged, written by a process that is gone."""
+    folder = session_dir / f"0-0-{pid}"
+    folder.mkdir(parents=True)
+    control = bytearray(layout.CONTROL_BYTES)
+    control[12:16] = pid.to_bytes(4, "little")
+    control[16:20] = int(layout.State.RUNNING).to_bytes(4, "little")
+    (folder / "control").write_bytes(control)
+    (folder / "meta.json").write_text("{}")
+    return folder
+
+
+class Shippers:
+    """Stands for the election: what it is asked is counted, what it answers is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.started = 0
+        self.one_runs = False
+        self.on_start = lambda: None
+        monkeypatch.setattr(drain, "elect", self.elect)
+        monkeypatch.setattr(drain, "is_shipping", lambda folder: self.one_runs)
+        monkeypatch.setattr(drain, "ELECT_EVERY_S", 0.0)
+
+    def elect(self, session_dir: Path) -> bool:
+        if self.one_runs:
+            return False
+        self.started += 1
+        self.on_start()
+        return True
+
+
+def test_nothing_to_deliver_is_delivered_at_once(tmp_path: Path) -> None:
+    assert drain.wait_delivered([tmp_path, tmp_path / "gone"], SignalDesk(), drain_s=LONG_S)
+
+
+def test_the_wait_ends_at_its_limit(tmp_path: Path) -> None:
+    spool(tmp_path)
+    assert not drain.wait_delivered([tmp_path], SignalDesk(), drain_s=0.0)
+
+
+def test_a_shipper_is_started_where_none_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = spool(tmp_path)
+    shippers = Shippers(monkeypatch)
+    shippers.on_start = lambda: (folder / "meta.json").unlink()
+    assert drain.wait_delivered([tmp_path], SignalDesk(), drain_s=LONG_S)
+    assert shippers.started == 1
+
+
+def test_shippers_that_fail_again_and_again_are_not_started_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool(tmp_path)
+    shippers = Shippers(monkeypatch)
+    assert not drain.wait_delivered([tmp_path], SignalDesk(), drain_s=LONG_S)
+    assert shippers.started == drain.ELECTIONS_MAX
+
+
+def test_the_first_signal_is_answered_and_the_second_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spool(tmp_path)
+    Shippers(monkeypatch).one_runs = True
+    desk = SignalDesk()
+    desk.num_stop_requests = 1
+    monkeypatch.setattr(drain, "note", lambda text: setattr(desk, "num_stop_requests", 2))
+    assert not drain.wait_delivered([tmp_path], desk, drain_s=LONG_S)
+
+
+def test_a_rank_that_still_lives_is_not_waited_for(tmp_path: Path) -> None:
+    spool(tmp_path, pid=os.getpid())
+    assert drain.wait_delivered([tmp_path], SignalDesk(), drain_s=LONG_S)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"pending_records": "x"}'])
+def test_a_shippers_file_that_is_not_whole_says_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "shipper.json").write_text(text)
+    assert drain.shipper_state(tmp_path) == drain.ShipperState()
+
+
+def test_the_shippers_own_words_are_read(tmp_path: Path) -> None:
+    (tmp_path / "shipper.json").write_text(json.dumps({"pending_records": 7, "error": "no aggregator"}))
+    assert drain.shipper_state(tmp_path) == drain.ShipperState(pending_records=7, error="no aggregator")
+
+
+def test_the_folders_of_a_session_are_where_the_agent_puts_them(tmp_path: Path) -> None:
+    config = AgentConfig.from_environment({"RANKMEM_SPOOL_DIR": str(tmp_path)})
+    assert drain.session_dirs("0123456789ab", config) == []
+    (tmp_path / "0123456789ab").mkdir()
+    assert drain.session_dirs("0123456789ab", config) == [tmp_path / "0123456789ab"]
+    by_default = AgentConfig.from_environment({"TMPDIR": str(tmp_path)})
+    own = tmp_path / f"rankmem-{os.getuid()}" / "0123456789ab"
+    own.mkdir(parents=True)
+    assert drain.session_dirs("0123456789ab", by_default) == [own]

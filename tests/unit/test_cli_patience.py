@@ -1,0 +1,50 @@
+"""A moving line appears only where something takes long and somebody looks."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+import pytest
+
+from rankmem_cli import patience as module
+from rankmem_cli.patience import patience
+
+
+class Terminal(io.StringIO):
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = threading.Event()
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if "copying" in text:
+            self.written.set()
+        return super().write(text)
+
+
+def test_a_pipe_gets_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(module, "AFTER_S", 0.0)
+    with patience("asking") as say:
+        say("still asking")
+    assert capsys.readouterr().err == ""
+
+
+def test_what_is_quick_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr(module, "AFTER_S", 60.0)
+    with patience("copying"):
+        pass
+    assert not terminal.written.is_set()
+
+
+def test_what_takes_long_is_said_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr(module, "AFTER_S", 0.0)
+    with patience("copying\x1b]0;x"):
+        assert terminal.written.wait(timeout=30)
+    assert "\x1b]0" not in terminal.getvalue()

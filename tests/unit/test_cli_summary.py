@@ -1,0 +1,119 @@
+"""The few lines that end a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rankmem_cli.summary import print_summary
+
+START_NS = 1_795_264_702_000_000_000
+GIB = 1 << 30
+
+
+class Stored:
+    """The answers of a session of ``num_ranks`` ranks, of which rank r peaks at (r + 1) GiB."""
+
+    def __init__(
+        self, num_ranks: int, *, device_types: tuple[str, ...] = ("cuda",), incomplete: int = -1
+    ) -> None:
+        self.num_ranks = num_ranks
+        self.device_types = device_types
+        self.incomplete = incomplete
+
+    def session_id(self, session: str) -> str:
+        return session
+
+    def sessions(self) -> pa.Table:
+        return pa.table({"session_id": ["s"], "name": ["gpt"], "started_ns": [START_NS]})
+
+    def ranks(self, session: str) -> pa.Table:
+        rows = [
+            {
+                "rank": r,
+                "events": 1000,
+                "events_lost": 5 * (r == self.incomplete),
+                "complete": r != self.incomplete,
+            }
+            for r in range(self.num_ranks)
+        ]
+        return pa.Table.from_pylist(rows, schema=RANKS)
+
+    def peak(self, session: str) -> pa.Table:
+        rows = [
+            {
+                "rank": rank,
+                "host_name": f"node{rank // 8}",
+                "device": f"{kind}:0",
+                "device_type": kind,
+                "peak_requested_bytes": (rank + 1) * GIB,
+                "peak_time_ns": START_NS + 10**9,
+                "complete": True,
+                "is_rank_peak": attempt == 1,
+            }
+            for attempt in (1, 0)
+            for kind in self.device_types
+            for rank in reversed(range(self.num_ranks))
+        ]
+        return pa.Table.from_pylist(rows) if rows else pa.table({"is_rank_peak": pa.array([], pa.bool_())})
+
+    def job_peak(self, session: str) -> pa.Table:
+        rows = [
+            {"device_type": kind, "job_peak_bytes": 42 * GIB, "job_peak_ns": START_NS + 2 * 10**9}
+            for kind in self.device_types
+        ]
+        return pa.Table.from_pylist(rows)
+
+    def ops(self, session: str, **options: Any) -> pa.Table:
+        return pa.table({"operator": ["aten::mm\x1b[2J", None], "live_bytes_at_peak": [3 * GIB, GIB]})
+
+
+RANKS = pa.schema(
+    [("rank", pa.int32()), ("events", pa.int64()), ("events_lost", pa.int64()), ("complete", pa.bool_())]
+)
+
+
+def said(stored: Stored, capsys: pytest.CaptureFixture[str]) -> str:
+    print_summary(stored, "s", "--db x.duckdb")  # type: ignore[arg-type]
+    out, err = capsys.readouterr()
+    assert out == "", "stdout belongs to the training"
+    return err
+
+
+def test_hundreds_of_ranks_fit_on_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(Stored(256), capsys)
+    assert "256 ranks, 256,000 events, 0 lost, all complete" in text
+    assert "… and 248 more: rankmem peak" in text
+    assert "spread over 256: 255.00 GiB between rank 255 and rank 0 (99.6% of the highest)" in text
+    assert "job's peak (cuda, all ranks at one instant): 42.00 GiB at +2.000 s" in text
+    assert "--db x.duckdb" in text
+    assert len(text.splitlines()) < 20
+
+
+def test_one_rank_has_no_spread(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(Stored(1), capsys)
+    assert "1 rank, 1,000 events" in text
+    assert "spread" not in text
+
+
+def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "5 lost, not complete: rank 2" in said(Stored(4, incomplete=2), capsys)
+
+
+def test_operators_are_made_safe(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(Stored(2), capsys)
+    assert "\x1b" not in text
+    assert "held at the peak of rank 1: aten::mm\\x1b[2J 3.00 GiB, (outside of operators) 1.00 GiB" in text
+
+
+def test_each_kind_of_device_is_summed_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(Stored(2, device_types=("cuda", "cpu")), capsys)
+    assert text.count("spread over 2") == 2
+    assert "job's peak (cuda" in text
+    assert "job's peak (cpu" in text
+
+
+def test_a_session_without_events_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no allocator events were recorded" in said(Stored(0), capsys)
