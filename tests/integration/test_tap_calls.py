@@ -33,6 +33,14 @@ class Double(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient): return gradient * 2
 Double.apply(torch.ones(3, requires_grad=True)).sum().backward()
+torch.library.define("rankmem_test::trains_inside", "(Tensor value) -> Tensor")
+@torch.library.impl("rankmem_test::trains_inside", "CompositeImplicitAutograd")
+def trains_inside(value):
+    with torch.enable_grad():
+        leaf = value.detach().requires_grad_()
+        (slope,) = torch.autograd.grad((leaf * leaf).sum(), leaf, create_graph=True)
+    return slope.detach() + 1
+torch.ops.rankmem_test.trains_inside(torch.randn(40))
 tap.stop_stacks()
 torch.zeros(1000)
 tap.close()
@@ -151,3 +159,13 @@ def test_autograd_numbers_of_different_calls_do_not_overlap(recording: Recording
         numbers = {(int(end["thread"]), number) for number in range(int(end["b"]), int(end["c"]) + 1)}
         assert not numbers & seen
         seen |= numbers
+
+
+def test_all_that_an_operator_does_is_its_own_even_a_backward(recording: Recording) -> None:
+    (outer,) = recording.calls_named("rankmem_test::trains_inside")
+    position = {(int(r["kind"]), int(r["call_id"])): index for index, r in enumerate(recording.records)}
+    begin, end = position[Kind.CALL_BEGIN, outer], position[Kind.CALL_END, outer]
+    inside = recording.records[begin : end + 1]
+    assert set(inside["call_id"][inside["kind"] == Kind.EVENT].tolist()) == {outer}
+    assert set(inside["call_id"][inside["kind"] == Kind.CALL_END].tolist()) == {outer}
+    assert inside[-1]["b"] < inside[-1]["c"]  # the nodes of the graph made in it, and of its backward

@@ -35,7 +35,7 @@ std::atomic<uint64_t> last_marker_id{0};
 
 }  // namespace
 
-// A name seen by this thread: by its address (operators' names lie in their schemas), or, for names that are
+// A name seen by a thread: by its address (operators' names lie in their schemas), or, for names that are
 // made anew each time ("autograd::engine::evaluate_function: …"), by its text.
 struct NameEntry {
   const char* address;
@@ -55,7 +55,7 @@ struct ThreadCaches {
 
 namespace {
 
-pthread_key_t caches_key;  // for its destructor: it runs after C++ thread_locals are gone, then late users make new ones
+pthread_key_t caches_key;  // for its destructor, which runs after those of C++ thread_locals; late users make new ones
 
 ThreadCaches* caches_of(ThreadState& thread) noexcept {
   if (thread.caches == nullptr) {
@@ -256,12 +256,14 @@ void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
   uint32_t index = thread.depth;
   while (index != 0 && thread.frames[index - 1].function != &function) --index;
   if (index == 0) return;
-  Frame& frame = thread.frames[index - 1];
-  end_call(thread, frame);
+  // A BACKWARD_FUNCTION inside an operator is no call; what it made is the operator's.
+  if (thread.operator_at == 0 || thread.operator_at >= index) end_call(thread, thread.frames[index - 1]);
   thread.depth = index - 1;
   if (thread.operator_at > thread.depth) thread.operator_at = 0;
   // What an inner call made is not the outer one's.
-  if (thread.depth != 0) thread.frames[thread.depth - 1].sequence_mark = at::sequence_number::peek();
+  if (thread.depth != 0 && thread.operator_at == 0) {
+    thread.frames[thread.depth - 1].sequence_mark = at::sequence_number::peek();
+  }
 }
 
 }  // namespace
