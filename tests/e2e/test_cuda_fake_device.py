@@ -238,3 +238,22 @@ def test_an_allocator_without_events_gives_samples_only_and_says_so(
     assert seen.end["attached"] == [-errno.EINVAL, -errno.EOPNOTSUPP]
     assert [(t["source"], t["allocator"]) for t in seen.texts] == [("samples", allocator)]
     assert "samples only" in seen.texts[0]["settings"]
+
+
+def test_facts_come_from_the_driver_and_samples_from_nvml(harness: Path, tmp_path: Path) -> None:
+    for soname in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        source = FAKE / "fake_driver.c"
+        run(["gcc", "-shared", "-fPIC", f"-Wl,-soname,{soname}", "-o", tmp_path / soname, source])
+    seen = Seen(harness, "samples", LD_LIBRARY_PATH=str(tmp_path))
+    assert [(t["name"], t["uuid"], t["total_bytes"]) for t in seen.texts] == [
+        ('Fake "0"', "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", 2 << 30),
+        ('Fake "1"', "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f", (2 << 30) + 1),
+    ]
+    assert [r[4:8] for r in seen.of(Kind.SAMPLE, 0)] == [[123, 400, 600, 1000]] * 2
+    assert [r[4:8] for r in seen.of(Kind.SAMPLE, 1)] == [[77, 400, 600, 2000]] * 2
+
+
+def test_without_a_driver_library_there_are_no_samples_and_no_harm(harness: Path) -> None:
+    seen = Seen(harness, "samples")
+    assert not [record for record in seen.records if record[1] == Kind.SAMPLE]
+    assert [text["uuid"] for text in seen.texts] == ["", ""]

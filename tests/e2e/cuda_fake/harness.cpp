@@ -7,7 +7,7 @@
 //   {"g": [device, address, size]}                            a segment of it
 //   {"f": [device, allocated, active, reserved, requested, peak allocated, peak reserved]}   the final statistics
 //   {"ns": {...}}                                             costs
-// Usage: harness check SEED | harness cost | harness backend
+// Usage: harness check SEED | harness cost | harness backend | harness samples
 #include "tap.h"
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -245,6 +245,20 @@ int cost() {
   return 0;
 }
 
+// Two rounds of samples of two devices in use, as the native thread takes them.
+int samples() {
+  caching::init(2);
+  spool_is_open = true;
+  rkm_attach_cuda();
+  for (int device = 0; device < 2; ++device) {
+    c10::cuda::set_device(static_cast<c10::DeviceIndex>(device));
+    caching::get()->allocate(4096);
+  }
+  for (int round = 0; round < 2; ++round) rankmem::sample();
+  print_records();
+  return 0;
+}
+
 int backend() {
   caching::init(2);
   const int before = rkm_attach_cuda();
@@ -263,6 +277,7 @@ int main(int argc, char** argv) {
   if (what == "check") return check(static_cast<unsigned>(argc > 2 ? std::stoul(argv[2]) : 1));
   if (what == "cost") return cost();
   if (what == "backend") return backend();
-  std::fprintf(stderr, "usage: harness check SEED | cost | backend\n");
+  if (what == "samples") return samples();
+  std::fprintf(stderr, "usage: harness check SEED | cost | backend | samples\n");
   return 2;
 }
