@@ -1,54 +1,54 @@
 """CUDA: attached when the user's program has initialised it, never before.
 
 Stage: trainer, the thread that initialises CUDA. Comes in: torch's own call after initialisation
-(``torch.cuda._lazy_call``, 2.6 to 2.13). Goes out: the tap's trace trackers on every device, or, where the
-tap was built without CUDA, the fallback that drains snapshots. A job that uses an accelerator is recorded
-there: from then on plain CPU tensors are not, unless ``RANKMEM_DEVICES`` names ``cpu``.
+(``torch.cuda._lazy_call``, 2.6 to 2.13). Goes out: the tap's trace trackers on every device, or, where no
+tap with CUDA could be built, PyTorch's memory history drained into the spool. A job that uses an accelerator
+is recorded there: from then on plain CPU tensors are not, unless ``RANKMEM_DEVICES`` names ``cpu``.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import Any, Final
 
+from rankmem_agent.config import AgentConfig
 from rankmem_agent.hooks.guard import Guard
+from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.spool.layout import DeviceType, Kind
-from rankmem_agent.tap.build import Build
+from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_agent.tap.library import Tap, What
 
-_CPU_LEFT_JSON: Final = json.dumps({"name": "cpu", "allocator": "cpu", "source": "tap, until CUDA was used"})
+CPU_JSON: Final = {"name": "cpu", "allocator": "cpu", "source": "tap"}
+"""What ``device_info`` says of the host's memory."""
 
 
 class CudaAttachment:
-    """Follows the CUDA allocator once there is one.
+    """Follows the CUDA allocator through the tap, once there is one.
 
     Args:
-        keep_cpu: record CPU events beside CUDA's, if they are recorded.
+        keep_cpu: go on recording CPU events beside CUDA's, if they are recorded.
     """
 
-    def __init__(self, tap: Tap, build: Build, guard: Guard, *, keep_cpu: bool) -> None:
+    def __init__(self, tap: Tap, guard: Guard, *, keep_cpu: bool) -> None:
         self._tap = tap
-        self._build = build
         self._guard = guard
         self._keep_cpu = keep_cpu
         self._pid = os.getpid()
-        self._is_on = True
+        self._may_attach = True
         self._is_attached = False
 
-    def when_initialised(self, torch: Any) -> None:
-        """Attaches after CUDA's initialisation; at once if that has happened; never without CUDA."""
-        if torch.version.cuda is not None:
-            torch.cuda._lazy_call(self.attach)
-
     def attach(self) -> None:
-        """Called by torch; a forked child that initialises CUDA for itself stays silent."""
-        if not self._is_on or self._is_attached or os.getpid() != self._pid:
+        """Called by torch after initialisation; a forked child that initialises CUDA for itself stays silent."""
+        if not self._may_attach or os.getpid() != self._pid:
             return
-        self._is_attached = True
+        self._may_attach = False
         try:
             self._tap.enable(What.CUDA_EVENTS)
-            self._tap.attach_cuda()
+            if not self._tap.attach_cuda():
+                self._guard.say("this CUDA allocator reports no events: samples only (try: rankmem doctor)")
+            self._is_attached = True
             if not self._keep_cpu:
                 self._leave_cpu()
         except Exception as error:  # noqa: BLE001  the trainer's guard
@@ -56,11 +56,56 @@ class CudaAttachment:
 
     def finish(self) -> None:
         """Writes the allocator's last figures and its peaks, for the check of the replay."""
+        if self._is_attached:
+            self._tap.cuda_counters()
 
     def stop(self) -> None:
         """Attaches no more."""
-        self._is_on = False
+        self._may_attach = False
 
     def _leave_cpu(self) -> None:
         self._tap.enable(What.CPU_EVENTS, False)
-        self._tap.record(Kind.DEVICE, device_type=DeviceType.CPU, e=self._tap.intern(_CPU_LEFT_JSON))
+        said = json.dumps(CPU_JSON | {"source": "tap, until CUDA was used"})
+        self._tap.record(Kind.DEVICE, device_type=DeviceType.CPU, e=self._tap.intern(said))
+
+
+class SnapshotAttachment:
+    """The recording where there is no tap: see :mod:`rankmem_agent.tap.snapshot_drain` for what it loses."""
+
+    def __init__(self, torch: Any, config: AgentConfig, guard: Guard) -> None:
+        self._torch = torch
+        self._config = config
+        self._guard = guard
+        self._pid = os.getpid()
+        self._drain: Any = None
+
+    def open(self, spool_dir: Path) -> Recorder:
+        """Creates the spool; the history is switched on after CUDA's initialisation."""
+        from rankmem_agent.tap.snapshot_drain import SnapshotDrain
+        from rankmem_agent.tap.snapshot_ring import TorchHistory
+
+        history = TorchHistory(self._torch)
+        writer = PythonSpoolWriter(spool_dir, self._config.spool_bytes)
+        self._drain = SnapshotDrain(history, writer, self._guard.say)
+        self._torch.cuda._lazy_call(self._attach)
+        recorder: Recorder = self._drain
+        return recorder
+
+    def finish(self) -> None:
+        """Nothing: closing drains."""
+
+    def close(self) -> None:
+        """Drains what happened since the last step, and writes END."""
+        if self._drain is not None and os.getpid() == self._pid:
+            self._drain.close()
+
+    def forget(self) -> None:
+        """The writer has let go by itself in a forked child."""
+
+    def _attach(self) -> None:
+        if os.getpid() != self._pid:
+            return
+        try:
+            self._drain.attach()
+        except Exception as error:  # noqa: BLE001  the trainer's guard
+            self._guard.failed(error)

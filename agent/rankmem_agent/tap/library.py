@@ -131,13 +131,21 @@ class Tap:
         """Put the recording allocator in front of the CPU one, for good; it records when enabled."""
         _check(self._library.rkm_attach_cpu(), "record the CPU allocator")
 
-    def attach_cuda(self) -> None:
-        """Attach to every CUDA device's allocator, for good; after CUDA's initialisation.
+    def attach_cuda(self) -> bool:
+        """Attach to every CUDA device's allocator, for good; after CUDA's initialisation. Enables its events.
+
+        Returns:
+            False where the allocator reports no events (cudaMallocAsync, a pluggable one, caching switched
+            off): samples of the devices' memory are taken all the same.
 
         Raises:
-            RankmemError: UNSUPPORTED if the tap was built without CUDA or the allocator has no trackers.
+            RankmemError: UNSUPPORTED if the tap was built without CUDA.
         """
-        _check(self._library.rkm_attach_cuda(), "record the CUDA allocator")
+        result = self._library.rkm_attach_cuda()
+        if result == -errno.EOPNOTSUPP:
+            return False
+        _check(result, "record the CUDA allocator")
+        return True
 
     def attach_calls(self) -> None:
         """Add the global RecordFunction callback, for good."""
