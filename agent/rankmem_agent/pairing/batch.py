@@ -17,7 +17,7 @@ from rankmem_agent.pairing.calls import Calls, find_forward_calls, follow_calls,
 from rankmem_agent.pairing.devices import block_keys, device_codes, with_devices
 from rankmem_agent.pairing.markers import Markers, follow_markers
 from rankmem_agent.pairing.points import Points, Totals, points_of, totals_of
-from rankmem_agent.pairing.state import ABSENT, BLOCK_DTYPE, Array, PairingState
+from rankmem_agent.pairing.state import ABSENT, BLOCK_DTYPE, Array, PairingState, joined, rows_at
 from rankmem_agent.spool.layout import Action, Kind
 from rankmem_agent.spool.reader import Gap
 
@@ -72,8 +72,8 @@ def advance(
     time_ns = np.maximum.accumulate(
         np.concatenate([[state.last_ns], records["time_ns"].astype(np.int64) + base_ns])
     )[1:]
-    of_device = records[np.isin(records["kind"], _OF_DEVICE)]
-    devices = with_devices(state.devices, device_codes(of_device))
+    of_device = np.isin(records["kind"], _OF_DEVICE)
+    devices = with_devices(state.devices, device_codes(records)[of_device])
     calls = follow_calls(state.calls, records, seq, time_ns, base_ns)
     points = points_of(state.live, devices, records, seq, time_ns)
     blocks, num_preexisting = _blocks(state, points)
@@ -102,7 +102,7 @@ def advance(
         state,
         live=live,
         ended=ended,
-        calls=calls.table[~calls.ended],
+        calls=rows_at(calls.table, ~calls.ended),
         ranges=ranges,
         markers=markers.still_open(),
         devices=_named(devices, records),
@@ -144,7 +144,7 @@ def _blocks(state: PairingState, points: Points) -> tuple[Array, int]:
         rows[column] = ABSENT
     rows["device"] = points.device[made]
     rows["preexisting"] = older
-    blocks = np.concatenate([state.live, rows])
+    blocks = joined([state.live, rows])
     _write_frees(blocks, points)
     return blocks, state.num_preexisting + int(older.sum())
 
@@ -178,28 +178,27 @@ def _settle(
     state: PairingState, blocks: Array, calls: Calls, final: bool
 ) -> tuple[Array, Array, Array, Array]:
     """Decide what goes out: (allocation records, allocation ends, blocks alive after, blocks that wait)."""
-    waiting = np.concatenate([blocks, state.ended])
+    waiting = joined([blocks, state.ended])
     place = calls.place(waiting["call_id"])
     is_open = calls.are_open(place)
     due = ~waiting["sent"] & (~is_open | final)
     freed = waiting["freed_seq"] != ABSENT
     told_twice = final & ~freed & (waiting["free_requested_seq"] != ABSENT) & ~waiting["sent_free_requested"]
-    ends_due = waiting[waiting["sent"] & (freed | told_twice)]
+    ends_due = rows_at(waiting, waiting["sent"] & (freed | told_twice))
     _describe(waiting, due & (place != ABSENT), place, calls)
-    records_due = waiting[due]
+    records_due = rows_at(waiting, due)
     waiting["sent_free_requested"] |= due & (waiting["free_requested_seq"] != ABSENT)
     waiting["sent"] |= due
-    live = waiting[: len(blocks)][~freed[: len(blocks)]]
-    live = live[np.argsort(live["key"], kind="stable")]
-    return records_due, ends_due, live, waiting[freed & ~waiting["sent"]]
+    alive = np.flatnonzero(~freed[: len(blocks)])
+    live = rows_at(waiting, alive[np.argsort(waiting["key"][alive], kind="stable")])
+    return records_due, ends_due, live, rows_at(waiting, freed & ~waiting["sent"])
 
 
 def _describe(blocks: Array, chosen: Array, place: Array, calls: Calls) -> None:
     """Copy what the call says to the chosen blocks."""
     at = np.flatnonzero(chosen)
-    rows = calls.table[place[at]]
     for column in ("operator", "module", "step", "phase"):
-        blocks[column][at] = rows[column]
+        blocks[column][at] = calls.table[column][place[at]]
     blocks["stack"][at] = calls.stack[place[at]]
 
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from rankmem_agent.pairing.state import ABSENT, CALL_DTYPE, RANGE_DTYPE, Array
+from rankmem_agent.pairing.state import ABSENT, CALL_DTYPE, RANGE_DTYPE, Array, joined, rows_at
 from rankmem_agent.spool.layout import NO_SEQUENCE, Kind, Phase
 
 FORWARD_RECORDS_MAX: Final = 1 << 20
@@ -65,7 +65,7 @@ def follow_calls(open_calls: Array, records: Array, seq: Array, time_ns: Array, 
         base_ns: what makes a record's monotonic time a host time.
     """
     kind = records["kind"]
-    table = _with_begun(open_calls, records[kind == Kind.CALL_BEGIN], base_ns)
+    table = _with_begun(open_calls, rows_at(records, kind == Kind.CALL_BEGIN), base_ns)
     calls = Calls(
         table=table,
         ended=np.zeros(len(table), np.bool_),
@@ -75,9 +75,9 @@ def follow_calls(open_calls: Array, records: Array, seq: Array, time_ns: Array, 
         stack=np.zeros(len(table), np.uint32),
         end_seq=np.zeros(len(table), np.int64),
     )
-    _set_forward(calls, records[kind == Kind.CALL_FORWARD])
+    _set_forward(calls, rows_at(records, kind == Kind.CALL_FORWARD))
     ends = np.flatnonzero(kind == Kind.CALL_END)
-    _set_ends(calls, records[ends], seq[ends], time_ns[ends])
+    _set_ends(calls, rows_at(records, ends), seq[ends], time_ns[ends])
     return calls
 
 
@@ -92,10 +92,9 @@ def _with_begun(open_calls: Array, begins: Array, base_ns: int) -> Array:
     rows["phase"] = begins["action"]
     rows["forward_thread"] = ABSENT
     rows["forward_sequence"] = ABSENT
-    table = np.concatenate([open_calls, rows])
+    table = joined([open_calls, rows])
     _, first = np.unique(table["call_id"], return_index=True)  # sorts; the first begin of a call counts
-    taken: Array = table[first]
-    return taken
+    return rows_at(table, first)
 
 
 def _set_forward(calls: Calls, forwards: Array) -> None:
@@ -113,7 +112,7 @@ def _set_forward(calls: Calls, forwards: Array) -> None:
 def _set_ends(calls: Calls, ends: Array, seq: Array, time_ns: Array) -> None:
     place = calls.place(ends["call_id"])
     known = place != ABSENT
-    place, ends = place[known], ends[known]
+    place, ends = place[known], rows_at(ends, known)
     calls.ended[place] = True
     calls.ended_ns[place] = time_ns[known]
     calls.end_seq[place] = seq[known]
@@ -131,9 +130,11 @@ def with_ranges(ranges: Array, calls: Calls, next_seq: int) -> Array:
     rows["last"] = calls.sequence_last[made]
     rows["call_id"] = calls.table["call_id"][made]
     rows["end_seq"] = calls.end_seq[made]
-    joined = np.concatenate([ranges[ranges["end_seq"] >= next_seq - FORWARD_RECORDS_MAX], rows])
-    ordered: Array = joined[np.argsort(joined["key"], kind="stable")]
-    return ordered
+    kept = ranges
+    if len(ranges) and int(ranges["end_seq"].min()) < next_seq - FORWARD_RECORDS_MAX:
+        kept = rows_at(ranges, ranges["end_seq"] >= next_seq - FORWARD_RECORDS_MAX)
+    together = joined([kept, rows])
+    return rows_at(together, np.argsort(together["key"], kind="stable"))
 
 
 def find_forward_calls(ranges: Array, calls: Calls) -> Array:

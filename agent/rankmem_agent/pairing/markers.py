@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from rankmem_agent.pairing.state import ABSENT, MARKER_DTYPE, Array
+from rankmem_agent.pairing.state import ABSENT, MARKER_DTYPE, Array, joined, rows_at
 from rankmem_agent.spool.layout import Kind
 
 OPEN_MARKERS_MAX: Final = 65_536
@@ -39,7 +39,7 @@ def follow_markers(open_markers: Array, records: Array, time_ns: Array) -> Marke
     steps = np.flatnonzero((kind == Kind.MARKER_BEGIN) | (kind == Kind.MARKER_END))
     if not len(steps):
         return Markers(table=open_markers, ended_ns=np.full(len(open_markers), ABSENT))
-    moves, times = records[steps], time_ns[steps]
+    moves, times = rows_at(records, steps), time_ns[steps]
     is_begin = moves["kind"] == Kind.MARKER_BEGIN
     begun = np.zeros(int(is_begin.sum()), MARKER_DTYPE)
     begun["marker_id"] = moves["a"][is_begin]
@@ -48,7 +48,7 @@ def follow_markers(open_markers: Array, records: Array, time_ns: Array) -> Marke
     begun["kind"] = moves["action"][is_begin]
     begun["thread"] = moves["thread"][is_begin]
     begun["depth"] = _depths(open_markers, moves["thread"], is_begin)[is_begin]
-    table = np.concatenate([open_markers, begun])
+    table = joined([open_markers, begun])
     return Markers(table=table, ended_ns=_ends(table, moves[~is_begin]["a"], times[~is_begin]))
 
 

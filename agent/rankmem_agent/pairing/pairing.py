@@ -20,7 +20,7 @@ from rankmem_agent.pairing.batch import Batch, advance
 from rankmem_agent.pairing.columns import rows_of
 from rankmem_agent.pairing.rows import RowMaker, Rows
 from rankmem_agent.pairing.stacks import Stacks
-from rankmem_agent.pairing.state import Array, PairingState
+from rankmem_agent.pairing.state import Array, PairingState, joined
 from rankmem_agent.pairing.upserts import (
     ClockEstimate,
     device_rows,
@@ -141,7 +141,7 @@ def _joined(chunks: Sequence[Chunk]) -> tuple[Array, Array]:
     if not chunks:
         return np.zeros(0, RECORD_DTYPE), np.zeros(0, np.int64)
     seq = [np.arange(c.sequence_first, c.sequence_last + 1, dtype=np.int64) for c in chunks]
-    return np.concatenate([c.records for c in chunks]), np.concatenate(seq)
+    return joined([c.records for c in chunks]), np.concatenate(seq)
 
 
 def table_of(rows: Sequence[Rows], table: str) -> pa.Table | None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from rankmem_agent.pairing.blocks import match_blocks
 from rankmem_agent.pairing.devices import block_keys, dense_numbers, device_codes
-from rankmem_agent.pairing.state import ABSENT, Array
+from rankmem_agent.pairing.state import ABSENT, Array, rows_at
 from rankmem_agent.spool.layout import Action, Kind
 
 
@@ -57,7 +57,7 @@ def points_of(live: Array, devices: Array, records: Array, seq: Array, time_ns: 
         (kind == Kind.EVENT) | (kind == Kind.PREEXISTING) | (kind == Kind.COUNTERS) | (kind == Kind.PEAKS)
     )
     rows = np.flatnonzero(wanted)
-    own = records[rows]
+    own = rows_at(records, rows)
     kind, action = own["kind"], own["action"]
     device = dense_numbers(devices, device_codes(own))
     address = own["a"]

@@ -28,7 +28,7 @@ from rankmem_agent.pairing.columns import (
 )
 from rankmem_agent.pairing.devices import dense_numbers, device_codes, device_name, is_host_memory
 from rankmem_agent.pairing.stacks import Stacks
-from rankmem_agent.pairing.state import ABSENT, Array
+from rankmem_agent.pairing.state import ABSENT, Array, rows_at
 from rankmem_agent.spool.layout import UNKNOWN, Action, DeviceType, Kind, MarkerKind, Phase
 from rankmem_agent.spool.string_table import StringTable
 
@@ -84,14 +84,13 @@ class RowMaker:
             return None
         numbers, block = points.device[at], points.block[at]
         has_block = block != ABSENT
-        blocks = batch.blocks[np.maximum(block, 0)] if len(batch.blocks) else None
         size, pool, stream = points.size[at], points.pool[at], points.stream[at]
         allocation_id = np.full(len(at), ABSENT)
-        if blocks is not None:
-            size = np.where(has_block, blocks["size"], size)
-            pool = np.where(has_block, blocks["pool"], pool)
-            stream = np.where(has_block, blocks["stream"], stream)
-            allocation_id = np.where(has_block, blocks["allocation_id"], allocation_id)
+        if len(batch.blocks):
+            size = np.where(has_block, batch.blocks["size"][block], size)
+            pool = np.where(has_block, batch.blocks["pool"][block], pool)
+            stream = np.where(has_block, batch.blocks["stream"][block], stream)
+            allocation_id = np.where(has_block, batch.blocks["allocation_id"][block], allocation_id)
         pool = np.where(points.action[at] == Action.OOM, 0, pool)  # an oom's d is the free bytes
         on_host = _on_host(devices)[numbers]
         call_id = points.call_id[at]
@@ -147,7 +146,7 @@ class RowMaker:
         due = batch.calls_due
         if not len(due):
             return None
-        table, calls = batch.calls.table[due], batch.calls
+        table, calls = rows_at(batch.calls.table, due), batch.calls
         stack, forward = calls.stack[due], batch.forward_call_id[due]
         no_forward = table["forward_thread"] == ABSENT
         columns = self._of_rank(len(due)) | {

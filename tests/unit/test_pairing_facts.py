@@ -1,0 +1,159 @@
+"""Rows that the oracle does not cover: facts of the rank, the allocator's own figures, stacks, components."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankmem_agent.pairing.pairing import Pairing
+from rankmem_agent.pairing.stacks import stack_hash
+from rankmem_agent.spool.layout import UNKNOWN, Action, DeviceType, Kind
+from rankmem_agent.spool.reader import SpoolReader
+from spool_synthetic import SyntheticSpool, clock_record, make_records
+
+CUDA = {"device_type": int(DeviceType.CUDA), "device_index": 1}
+
+
+class Log:
+    """A spool written record by record."""
+
+    def __init__(self, folder: Path) -> None:
+        self.spool = SyntheticSpool(path=folder / "s")
+        self.spool.append(clock_record(self.spool))
+
+    def add(self, kind: Kind, **fields: int) -> None:
+        time_ns = fields.pop("time_ns", self.spool.monotonic_ns + self.spool.next_seq)
+        self.spool.append(make_records(1, kind=kind, time_ns=time_ns, **fields))
+
+    def rows(self, *, final: bool = True) -> dict[str, list[dict[str, Any]]]:
+        reader = SpoolReader(self.spool.path)
+        pairing = Pairing(reader.meta, reader.strings)
+        while (part := reader.read(1000)) is not None:
+            pairing.feed(part)
+        return {table: batch.to_pylist() for table, batch in pairing.cut(final=final)}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path)
+
+
+def test_a_clean_end_is_an_exit_and_its_absence_a_kill(tmp_path: Path) -> None:
+    for number, clean in enumerate((True, False)):
+        log = Log(tmp_path / str(number))
+        log.add(Kind.EVENT, a=1, b=2)
+        if clean:
+            log.add(Kind.END)
+        (rank,) = log.rows()["rank_info"]
+        assert rank["end_reason"] == ("exit" if clean else "killed")
+        assert rank["complete"] is True
+        assert rank["ended_at_ns"] is not None
+
+
+def test_a_rank_that_runs_has_no_end(log: Log) -> None:
+    rows = log.rows(final=False)
+    assert rows["rank_info"][0]["end_reason"] is None
+    assert rows["session"][0]["ended_at_ns"] is None
+
+
+def test_a_note_is_laid_over_the_facts(log: Log) -> None:
+    note = log.spool.string(json.dumps({"rank": {"dp": 3, "tp": "x"}, "session": {"name": "better"}}))
+    log.add(Kind.NOTE, e=note)
+    rows = log.rows()
+    assert (rows["rank_info"][0]["dp"], rows["rank_info"][0]["tp"]) == (3, None)
+    assert (rows["session"][0]["name"], rows["session"][0]["world_size"]) == ("better", 1)
+
+
+def test_a_device_record_fills_device_info(log: Log) -> None:
+    facts = {"name": "H200", "uuid": "GPU-1", "total_bytes": 2**37, "allocator": "native", "surplus": 1}
+    log.add(Kind.DEVICE, e=log.spool.string(json.dumps(facts)), **CUDA)
+    (row,) = log.rows()["device_info"]
+    assert (row["device"], row["name"], row["total_bytes"]) == ("cuda:1", "H200", 2**37)
+
+
+def test_a_replay_that_differs_from_the_allocator_is_unexplained(log: Log) -> None:
+    log.add(Kind.EVENT, action=Action.ALLOC, a=0x100, b=64, call_id=1, **CUDA)
+    log.add(Kind.COUNTERS, a=512, b=512, c=2**21, d=60, call_id=1, **CUDA)
+    (rank,) = log.rows()["rank_info"]
+    assert (rank["unexplained_bytes"], rank["complete"]) == (4, False)
+
+
+def test_counters_that_another_calls_event_came_before_prove_nothing(log: Log) -> None:
+    log.add(Kind.EVENT, action=Action.ALLOC, a=0x100, b=64, call_id=1, **CUDA)
+    log.add(Kind.EVENT, action=Action.ALLOC, a=0x200, b=8, call_id=2, **CUDA)
+    log.add(Kind.COUNTERS, a=512, b=512, c=2**21, d=64, call_id=1, **CUDA)
+    (rank,) = log.rows()["rank_info"]
+    assert (rank["unexplained_bytes"], rank["complete"]) == (0, True)
+
+
+def test_the_allocators_own_peak_reaches_the_bucket(log: Log) -> None:
+    log.add(Kind.PEAKS, a=1000, b=1000, c=2**21, d=900, **CUDA)
+    log.add(Kind.EVENT, action=Action.ALLOC, a=0x100, b=64, call_id=1, **CUDA)
+    log.add(Kind.EVENT, action=Action.SEGMENT_ALLOC, a=0x100, b=2**21, **CUDA)
+    log.add(Kind.COUNTERS, a=512, b=600, c=2**21, d=64, call_id=1, **CUDA)
+    log.add(Kind.PEAKS, a=4096, b=5000, c=2**21, d=3000, **CUDA)
+    (bucket,) = log.rows()["memory_bucket"]
+    assert (bucket["allocated_peak_bytes"], bucket["allocated_last_bytes"]) == (4096, 512)
+    assert (bucket["active_peak_bytes"], bucket["active_last_bytes"]) == (5000, 600)
+    assert (bucket["reserved_peak_bytes"], bucket["events"]) == (2**21, 2)
+    assert bucket["requested_peak_bytes"] == 64
+
+
+def test_pools_and_components_come_from_the_pool_id(log: Log) -> None:
+    for number, pool in enumerate((0, 7 << 32, 9)):
+        log.add(Kind.EVENT, action=Action.ALLOC, a=0x100 * (number + 1), b=1, c=5, d=pool, **CUDA)
+    log.add(Kind.EVENT, action=Action.ALLOC, a=0x900, b=1, device_type=int(DeviceType.PINNED))
+    rows = log.rows()
+    expected = [(None, "pytorch"), ("7.0", "cuda_graph"), ("0.9", "mem_pool"), (None, "pinned_host")]
+    for table in ("memory_event", "allocation_record"):
+        assert [(row["pool"], row["component"]) for row in rows[table]] == expected
+    assert [row["stream"] for row in rows["memory_event"]] == [5, 5, 5, None]
+
+
+def test_an_out_of_memory_names_its_operator_and_what_was_free(log: Log) -> None:
+    log.add(Kind.CALL_BEGIN, call_id=1, e=log.spool.string("aten::empty"))
+    log.add(Kind.EVENT, action=Action.ALLOC, a=0x100, b=64, call_id=1, **CUDA)
+    log.add(Kind.EVENT, action=Action.OOM, b=2**40, d=12345, call_id=1, **CUDA)
+    rows = log.rows()
+    (oom,) = rows["oom"]
+    assert (oom["size_bytes"], oom["device_free_bytes"], oom["requested_bytes"]) == (2**40, 12345, 64)
+    assert oom["operator"] == "aten::empty"
+    assert rows["memory_event"][-1]["pool"] is None
+
+
+def test_an_unknown_sample_is_null(log: Log) -> None:
+    log.add(Kind.SAMPLE, a=10, b=UNKNOWN, c=UNKNOWN, d=UNKNOWN)
+    (row,) = log.rows()["process_sample"]
+    assert (row["device"], row["app_reserved_bytes"], row["device_free_bytes"]) == ("cpu", 10, None)
+
+
+def test_one_stack_has_one_id_wherever_the_project_lies(tmp_path: Path) -> None:
+    ids = []
+    for number, root in enumerate(("/home/a/project", "/mnt/b/project")):
+        log = Log(tmp_path / str(number))
+        meta = json.loads((log.spool.path / "meta.json").read_text()) | {"project_root": root}
+        (log.spool.path / "meta.json").write_text(json.dumps(meta))
+        stack = log.spool.stack([(f"{root}/model.py", "forward", 7), ("/usr/lib/x.py", "f", 1)])
+        log.add(Kind.CALL_BEGIN, call_id=1, e=log.spool.string("op"))
+        log.add(Kind.CALL_END, call_id=1, e=stack)
+        rows = log.rows()
+        assert [row["file_path"] for row in rows["stack_frame"]] == ["model.py", "/usr/lib/x.py"]
+        ids.append(rows["operator_call"][0]["stack_id"])
+    assert ids[0] == ids[1] == stack_hash([("model.py", 7, "forward"), ("/usr/lib/x.py", 1, "f")])
+
+
+def test_a_step_of_the_hosts_clock_moves_no_row(log: Log) -> None:
+    log.add(Kind.EVENT, a=1, b=1)
+    log.add(Kind.CLOCK, a=log.spool.realtime_ns - 10**12)
+    log.add(Kind.EVENT, a=2, b=1)
+    times = np.array([row["time_ns"] for row in log.rows()["memory_event"]])
+    assert list(times - log.spool.realtime_ns) == [1, 3]
+
+
+def test_an_empty_log_tells_of_its_rank_all_the_same(log: Log) -> None:
+    rows = log.rows()
+    assert rows.keys() == {"rank_info", "session", "host_info"}
