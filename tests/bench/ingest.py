@@ -13,17 +13,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+import psutil
 import pyarrow as pa
 from delay import delays
 from harness import Figure, Options, alternate, main, of_ratio, of_samples, say
-from processes import Aggregator, aggregator, environment
+from processes import Aggregator, aggregator, cpu_s, environment
 from raw_sender import batches_in, write_batches
 
 from rankmem_agent.pairing.pairing import Pairing
@@ -60,15 +61,23 @@ class Work:
     rows: int
 
 
+@dataclass(slots=True, kw_only=True)
+class Cpu:
+    """CPU seconds that a million events took, one entry a run."""
+
+    shippers: list[float] = field(default_factory=list)
+    aggregator: list[float] = field(default_factory=list)
+
+
 def measure(options: Options) -> list[Figure]:
     """All figures of this benchmark."""
-    work = _prepare(options)
+    work, cpu = _prepare(options), Cpu()
     say(f"{work.events:,} events, {work.rows:,} rows")
     samples = alternate(
         {
             "duckdb": lambda: work.events / _insert_in_process(work),
             "paired": lambda: work.events / _send_paired(work),
-            "shipped": lambda: work.events / _ship(work),
+            "shipped": lambda: work.events / _ship(work, cpu),
         },
         2 if options.quick else 5,
         partial(_say, "events/s"),
@@ -83,6 +92,8 @@ def measure(options: Options) -> list[Figure]:
         of_samples(f"{SENDERS} shippers, rows", [rows * value for value in samples["shipped"]], "rows/s"),
         of_ratio("paired beforehand / DuckDB alone", samples["paired"], samples["duckdb"]),
         of_ratio("shipped / DuckDB alone", samples["shipped"], samples["duckdb"], at_least=0.7),
+        of_samples("shippers' CPU for a million events", cpu.shippers, "s"),
+        of_samples("aggregator's CPU for a million events", cpu.aggregator, "s"),
     ]
     return [*throughput, *delays(options)]
 
@@ -204,27 +215,30 @@ def _raw_sender(work: Work, rank: int, address: str) -> subprocess.Popen[str]:
     )
 
 
-def _ship(work: Work) -> float:
+def _ship(work: Work, cpu: Cpu) -> float:
     """Seconds from the spools' appearance to the commit of the last; the shippers were connected by then."""
     path = _fresh_database(work.options)
     root = Path(tempfile.mkdtemp(dir=work.options.memory_folder))
+    hosts = [root / f"host-{rank}" / SESSION for rank in range(SENDERS)]
     with aggregator(path) as server, ExitStack() as stack:
-        hosts = [_waiting_shipper(root / f"host-{rank}", rank, server, stack) for rank in range(SENDERS)]
+        shippers = [_waiting_shipper(host, rank, server, stack) for rank, host in enumerate(hosts)]
         waiting = [_copy(spool, root / "ready") for spool in work.spools]
-        _wait(server, "SELECT count(*) AS n FROM ingest_progress WHERE rank >= $least", IDLE_RANK, SENDERS)
+        _wait_until(partial(_all_connected, server))
+        before = (sum(map(cpu_s, shippers)), server.cpu_s())
         began = time.perf_counter()
-        for session_dir, spool in zip(hosts, waiting, strict=True):
-            spool.rename(session_dir / spool.name)
-        _wait(server, "SELECT count(*) AS n FROM ingest_progress WHERE final AND rank >= $least", 0, SENDERS)
+        arrived = [spool.rename(host / spool.name) for host, spool in zip(hosts, waiting, strict=True)]
+        # A shipper deletes a spool once all of it is acknowledged; asking the aggregator would add work.
+        _wait_until(lambda: not any((host / "control").exists() for host in arrived))
         taken = time.perf_counter() - began
+        cpu.shippers.append((sum(map(cpu_s, shippers)) - before[0]) / work.events * 1e6)
+        cpu.aggregator.append((server.cpu_s() - before[1]) / work.events * 1e6)
     shutil.rmtree(root)
     _remove(path)
     return taken
 
 
-def _waiting_shipper(host: Path, rank: int, server: Aggregator, stack: ExitStack) -> Path:
-    """A shipper with a spool whose writer lives and writes nothing, until its end. Its session's folder."""
-    session_dir = host / SESSION
+def _waiting_shipper(session_dir: Path, rank: int, server: Aggregator, stack: ExitStack) -> psutil.Popen:
+    """A shipper with a spool whose writer lives and writes nothing; it ends with the stack."""
     idle = SyntheticSpool(
         path=session_dir / f"0-{IDLE_RANK + rank}-1",
         session_id=SESSION,
@@ -234,27 +248,33 @@ def _waiting_shipper(host: Path, rank: int, server: Aggregator, stack: ExitStack
         aggregator=server.address,
     )
     idle.append(training_records(idle, 1))
-    process = subprocess.Popen(
+    process = psutil.Popen(
         [sys.executable, "-m", "rankmem_agent.ship", str(session_dir)],
         env=environment(),
         stderr=subprocess.DEVNULL,
     )
     stack.callback(process.wait, TIMEOUT_S)
     stack.callback(idle.end)
-    return session_dir
+    return process
 
 
 def _copy(spool: Path, folder: Path) -> Path:
     return Path(shutil.copytree(spool, folder / spool.name))
 
 
-def _wait(server: Aggregator, sql: str, least: int, wanted: int) -> None:
-    until = time.monotonic() + TIMEOUT_S
+def _all_connected(server: Aggregator) -> bool:
+    """Whether something of every shipper's idle spool is stored."""
     with connect(server.address) as queries:
-        while queries.sql(sql, {"least": least}).to_pylist()[0]["n"] < wanted:
-            if time.monotonic() > until:
-                raise RuntimeError(f"waited for {TIMEOUT_S} s: {sql}")
-            time.sleep(POLL_S)
+        rows = queries.sql("SELECT count(*) AS n FROM ingest_progress").to_pylist()
+    return bool(rows[0]["n"] >= SENDERS)
+
+
+def _wait_until(is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + TIMEOUT_S
+    while not is_so():
+        if time.monotonic() > until:
+            raise RuntimeError(f"the shippers took longer than {TIMEOUT_S} s")
+        time.sleep(POLL_S)
 
 
 def _fresh_database(options: Options) -> Path:

@@ -41,8 +41,13 @@ class Aggregator:
 
     def cpu_s(self) -> float:
         """CPU seconds that it has used."""
-        times = self.process.cpu_times()
-        return float(times.user + times.system)
+        return cpu_s(self.process)
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """CPU seconds of a process that runs, in user and kernel."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 @contextmanager
