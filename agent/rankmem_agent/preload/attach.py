@@ -10,7 +10,6 @@ before the user does.
 from __future__ import annotations
 
 import atexit
-import json
 import logging
 import os
 import shutil
@@ -24,14 +23,12 @@ from rankmem_agent.config import AgentConfig
 from rankmem_agent.hooks import told
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.modules import Modules
+from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.steps import Steps
-from rankmem_agent.preload import cuda, drain
+from rankmem_agent.preload import drain, recording
 from rankmem_agent.preload.claim import Claim
 from rankmem_agent.ship import election
 from rankmem_agent.spool import folder, layout
-from rankmem_agent.spool.layout import DeviceType, Kind
-from rankmem_agent.tap.build import Build, ensure_built
-from rankmem_agent.tap.library import Tap, What
 
 _ATTACH_NS_OFFSET: Final = next(f.offset for f in layout.CONTROL_FIELDS if f.name == "attach_ns")
 
@@ -49,12 +46,10 @@ class Agent:
         self._pid = os.getpid()
         self._session = facts.session_id(os.environ, claim, config.session_id)
         self._session_dir = folder.choose_root(config, claim.local_world_size) / self._session
-        self._build: Build = ensure_built()
-        self._tap = Tap(self._build.path)
+        self._recording = recording.choose(torch, config, guard)
         self._spool_dir: Path | None = None
         self._steps: Steps | None = None
         self._modules: Modules | None = None
-        self._cuda: cuda.CudaAttachment | None = None
 
     def start(self, began_ns: int) -> None:
         """Opens the spool, records into it and has it shipped.
@@ -68,14 +63,13 @@ class Agent:
         self._guard.when_off(self.stop)
         os.register_at_fork(after_in_child=self.stop)
         try:
-            self._tap.open(spool_dir, self._config.spool_bytes)
-            self._record()
+            recorder = self._recording.open(spool_dir)
             folder.write_meta(spool_dir, self._meta(facts.spool_id(self._session, claim, start)))
         except BaseException:
-            self._tap.close()
+            self._recording.close()
             shutil.rmtree(spool_dir, ignore_errors=True)
             raise
-        self._install_hooks()
+        self._install_hooks(recorder)
         atexit.register(self.finish)
         self._elect()
         _write_attach_ns(spool_dir, time.monotonic_ns() - began_ns)
@@ -83,37 +77,22 @@ class Agent:
     def stop(self) -> None:
         """Records nothing more: after a failure, and in a forked child (the tap stops by itself there)."""
         told.disconnect()
-        for hooks in (self._steps, self._modules, self._cuda):
+        for hooks in (self._steps, self._modules):
             if hooks is not None:
                 hooks.stop()
-        if os.getpid() == self._pid:
-            self._tap.close()
+        self._recording.forget()
+        self._recording.close()
 
     def finish(self) -> None:
         """At the interpreter's exit: the last figures, END, and the wait for the last acknowledgement."""
         if os.getpid() != self._pid or self._spool_dir is None:
             return
         try:
-            self._tap.stop_stacks()
-            if self._cuda is not None:
-                self._cuda.finish()
+            self._recording.finish()
             self.stop()
             drain.wait(self._session_dir, self._spool_dir, timeout_s=self._config.drain_s)
         except Exception as error:  # noqa: BLE001  the trainer's guard
             self._guard.failed(error)
-
-    def _record(self) -> None:
-        wanted = self._config.devices
-        what = What.CALLS | (What.STACKS if self._config.stacks else What(0))
-        if wanted is None or "cpu" in wanted:
-            self._tap.attach_cpu()
-            what |= What.CPU_EVENTS
-            self._tap.record(Kind.DEVICE, device_type=DeviceType.CPU, e=self._tap.intern(_CPU_JSON))
-        self._tap.attach_calls()
-        self._tap.enable(what)
-        if wanted is None or "cuda" in wanted:
-            self._cuda = cuda.CudaAttachment(self._tap, self._build, self._guard, keep_cpu=wanted is not None)
-            self._cuda.when_initialised(self._torch)
 
     def _meta(self, spool: str) -> dict[str, object]:
         return {
@@ -129,14 +108,14 @@ class Agent:
             "clock": {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()},
         }
 
-    def _install_hooks(self) -> None:
+    def _install_hooks(self, recorder: Recorder) -> None:
         is_compiling = self._torch.compiler.is_compiling
-        self._steps = Steps(self._tap, is_compiling, self._guard)
+        self._steps = Steps(recorder, is_compiling, self._guard)
         self._steps.install()
         if self._config.modules:
-            self._modules = Modules(self._tap, is_compiling, self._guard)
+            self._modules = Modules(recorder, is_compiling, self._guard)
             self._modules.install()
-        told.connect(self._tap, self._steps, is_compiling)
+        told.connect(recorder, self._steps, is_compiling)
 
     def _elect(self) -> None:
         """Starts the shipper. Without one the spool stays on disk, to be delivered by ``rankmem ship``."""
@@ -146,7 +125,6 @@ class Agent:
             self._guard.say(f"no shipper was started: {error} (try: rankmem ship {self._session_dir})")
 
 
-_CPU_JSON: Final = json.dumps({"name": "cpu", "allocator": "cpu", "source": "tap"})
 _agent: Agent | None = None
 """One a process: the tap can be opened once and never be taken out."""
 

@@ -37,10 +37,9 @@ class CudaAttachment:
         self._keep_cpu = keep_cpu
         self._pid = os.getpid()
         self._may_attach = True
-        self._is_attached = False
 
     def attach(self) -> None:
-        """Called by torch after initialisation; a forked child that initialises CUDA for itself stays silent."""
+        """Called by torch after initialisation; in a forked child that does so for itself, nothing."""
         if not self._may_attach or os.getpid() != self._pid:
             return
         self._may_attach = False
@@ -48,16 +47,10 @@ class CudaAttachment:
             self._tap.enable(What.CUDA_EVENTS)
             if not self._tap.attach_cuda():
                 self._guard.say("this CUDA allocator reports no events: samples only (try: rankmem doctor)")
-            self._is_attached = True
             if not self._keep_cpu:
                 self._leave_cpu()
         except Exception as error:  # noqa: BLE001  the trainer's guard
             self._guard.failed(error)
-
-    def finish(self) -> None:
-        """Writes the allocator's last figures and its peaks, for the check of the replay."""
-        if self._is_attached:
-            self._tap.cuda_counters()
 
     def stop(self) -> None:
         """Attaches no more."""

@@ -1,0 +1,100 @@
+"""What records in this process: the native tap, or PyTorch's own memory history where no tap can be built.
+
+Stage: trainer, while the agent attaches. Comes in: torch, the configuration, whatever a compiler and headers
+allow here. Goes out: one :class:`Recording` over an open spool. On CPU there is no second way: without a
+compiler the agent says so and stays off.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from rankmem_agent.config import AgentConfig
+from rankmem_agent.hooks.guard import Guard
+from rankmem_agent.hooks.recorder import Recorder
+from rankmem_agent.preload.cuda import CPU_JSON, CudaAttachment, SnapshotAttachment
+from rankmem_agent.spool.layout import DeviceType, Kind
+from rankmem_agent.tap.build import Build, ensure_built
+from rankmem_agent.tap.library import Tap, What
+from rankmem_protos.errors import RankmemError
+
+_NVIDIA_CONTROL: Final = Path("/dev/nvidiactl")
+"""There where a CUDA device can be used: its driver makes it."""
+
+
+class Recording(Protocol):
+    """Records one process into one spool."""
+
+    def open(self, spool_dir: Path) -> Recorder:
+        """Creates the spool's files and begins; what the hooks tell goes to what it returns."""
+
+    def finish(self) -> None:
+        """At the interpreter's exit, before close: Python is not touched after it."""
+
+    def close(self) -> None:
+        """Writes END. Idempotent."""
+
+    def forget(self) -> None:
+        """In a forked child: attaches to nothing more."""
+
+
+def choose(torch: Any, config: AgentConfig, guard: Guard) -> Recording:
+    """The best recording that this machine allows.
+
+    Raises:
+        RankmemError: UNSUPPORTED where there is none.
+    """
+    has_cuda = torch.version.cuda is not None and (config.devices is None or "cuda" in config.devices)
+    try:
+        build = ensure_built()
+    except RankmemError:
+        if not has_cuda:
+            raise
+        return SnapshotAttachment(torch, config, guard)
+    if has_cuda and not build.has_cuda and _NVIDIA_CONTROL.exists():
+        return SnapshotAttachment(torch, config, guard)
+    return NativeRecording(torch, config, guard, build)
+
+
+class NativeRecording:
+    """The tap: operators, CPU at once, CUDA when it is initialised."""
+
+    def __init__(self, torch: Any, config: AgentConfig, guard: Guard, build: Build) -> None:
+        self._torch = torch
+        self._config = config
+        self._tap = Tap(build.path)
+        keep_cpu = config.devices is not None  # named in so many words
+        self._cuda = CudaAttachment(self._tap, guard, keep_cpu=keep_cpu) if build.has_cuda else None
+        self._pid = os.getpid()
+
+    def open(self, spool_dir: Path) -> Recorder:
+        """Creates the spool's files and begins."""
+        tap, wanted = self._tap, self._config.devices
+        tap.open(spool_dir, self._config.spool_bytes)
+        what = What.CALLS | (What.STACKS if self._config.stacks else What(0))
+        if wanted is None or "cpu" in wanted:
+            tap.attach_cpu()
+            what |= What.CPU_EVENTS
+            tap.record(Kind.DEVICE, device_type=DeviceType.CPU, e=tap.intern(json.dumps(CPU_JSON)))
+        tap.attach_calls()
+        tap.enable(what)
+        if self._cuda is not None and (wanted is None or "cuda" in wanted):
+            self._torch.cuda._lazy_call(self._cuda.attach)
+        return tap
+
+    def finish(self) -> None:
+        """Stops gathering stacks."""
+        self._tap.stop_stacks()
+
+    def close(self) -> None:
+        """Writes the allocators' last figures and END; a forked child has no spool to end."""
+        if os.getpid() == self._pid:
+            self._tap.close()
+
+    def forget(self) -> None:
+        """The tap itself has stopped in a forked child."""
+        if self._cuda is not None:
+            self._cuda.stop()
