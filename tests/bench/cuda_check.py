@@ -216,7 +216,7 @@ def finish(
 ) -> list[Row]:
     """Judges what was recorded, then measures what recording costs (without the allocator's own history)."""
     stats = torch.cuda.memory_stats()
-    tap._library.rkm_cuda_counters()
+    tap.cuda_counters()
     tap.enable(What.CUDA_EVENTS, False)
     trace = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
     torch.cuda.memory._record_memory_history(enabled=None)

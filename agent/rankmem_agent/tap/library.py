@@ -58,6 +58,7 @@ _SIGNATURES: Final[dict[str, tuple[type | None, tuple[type, ...]]]] = {
     "rkm_open": (_INT, (ctypes.c_char_p, _U64, _U32)),
     "rkm_attach_cpu": (_INT, ()),
     "rkm_attach_cuda": (_INT, ()),
+    "rkm_cuda_counters": (_INT, ()),
     "rkm_attach_calls": (_INT, ()),
     "rkm_enable": (None, (_U32, _INT)),
     "rkm_intern": (_U32, (ctypes.c_char_p, _U64)),
@@ -146,6 +147,10 @@ class Tap:
             return False
         _check(result, "record the CUDA allocator")
         return True
+
+    def cuda_counters(self) -> None:
+        """Write the allocator's own figures and peaks of every CUDA device in use, as :meth:`close` does."""
+        self._library.rkm_cuda_counters()
 
     def attach_calls(self) -> None:
         """Add the global RecordFunction callback, for good."""

@@ -39,6 +39,7 @@ RKM_EXPORT int rkm_attach_calls() { return attach_calls(); }
 
 #ifndef RKM_WITH_CUDA
 RKM_EXPORT int rkm_attach_cuda() { return -ENOSYS; }
+RKM_EXPORT int rkm_cuda_counters() { return 0; }
 #endif
 
 RKM_EXPORT void rkm_enable(uint32_t what, int on) {
@@ -82,9 +83,7 @@ RKM_EXPORT void rkm_set_step(uint64_t now) { step.store(now, std::memory_order_r
 RKM_EXPORT void rkm_stop_stacks() { stop_stacks(); }
 
 RKM_EXPORT int rkm_close() {
-#ifdef RKM_WITH_CUDA
   rkm_cuda_counters();  // the allocator's last word, to hold the replay against
-#endif
   return close_spool();
 }
 
