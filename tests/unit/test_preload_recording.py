@@ -1,0 +1,152 @@
+"""Which recording is chosen, and what happens when CUDA comes up, with a torch that only looks like one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hook_recorder import Recorded
+from rankmem_agent.config import AgentConfig
+from rankmem_agent.hooks.guard import Guard
+from rankmem_agent.preload import cuda, recording
+from rankmem_agent.spool.layout import Kind
+from rankmem_agent.tap.build import Build
+from rankmem_agent.tap.library import What
+from rankmem_protos.errors import Code, RankmemError
+
+
+class FakeTap(Recorded):
+    """A tap that keeps what is switched and attached."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        super().__init__()
+        self.did: list[object] = []
+
+    def open(self, folder: Path, budget_bytes: int) -> None:
+        self.did.append("open")
+
+    def attach_cpu(self) -> None:
+        self.did.append("cpu")
+
+    def attach_calls(self) -> None:
+        self.did.append("calls")
+
+    def attach_cuda(self) -> None:
+        self.did.append("cuda")
+
+    def enable(self, what: What, on: bool = True) -> None:
+        self.did.append((what, on))
+
+
+class FakeTorch:
+    """As much of torch as is asked: its CUDA version and a queue of calls after initialisation."""
+
+    def __init__(self, cuda_version: str | None) -> None:
+        self.queued: list[Callable[[], None]] = []
+        self.version = SimpleNamespace(cuda=cuda_version)
+        self.cuda = SimpleNamespace(_lazy_call=self.queued.append)
+
+
+def _build(has_cuda: bool) -> Build:
+    return Build(
+        path=Path("tap.so"), has_cuda=has_cuda, compiled_s=0.0, cuda_missing="" if has_cuda else "no headers"
+    )
+
+
+def _open(monkeypatch: pytest.MonkeyPatch, torch: FakeTorch, **settings: str) -> FakeTap:
+    monkeypatch.setattr(recording, "ensure_built", lambda: _build(True))
+    monkeypatch.setattr(recording, "Tap", FakeTap)
+    config: Any = AgentConfig.from_environment(settings)
+    tap: Any = recording.choose(torch, config, Guard(0)).open(Path("spool"))
+    assert isinstance(tap, FakeTap)
+    return tap
+
+
+def _sources(tap: FakeTap) -> list[str]:
+    told = [tap.strings[fields["e"]] for kind, fields in tap.records if kind is Kind.DEVICE]
+    return [json.loads(each)["source"] for each in told]
+
+
+def test_cpu_is_recorded_until_cuda_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = FakeTorch("13.0")
+    tap = _open(monkeypatch, torch)
+    assert tap.did == ["open", "cpu", "calls", (What.CALLS | What.STACKS | What.CPU_EVENTS, True)]
+    torch.queued[0]()
+    assert tap.did[4:] == [(What.CUDA_EVENTS, True), "cuda", (What.CPU_EVENTS, False)]
+    assert _sources(tap) == ["tap", "tap, until CUDA was used"]
+
+
+def test_cpu_is_recorded_beside_cuda_when_both_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = FakeTorch("13.0")
+    tap = _open(monkeypatch, torch, RANKMEM_DEVICES="cpu,cuda")
+    torch.queued[0]()
+    assert tap.did[4:] == [(What.CUDA_EVENTS, True), "cuda"]
+    assert _sources(tap) == ["tap"]
+
+
+def test_only_what_is_named_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = FakeTorch("13.0")
+    assert "cpu" not in _open(monkeypatch, torch, RANKMEM_DEVICES="cuda").did
+    assert len(torch.queued) == 1
+    assert "cpu" in _open(monkeypatch, torch, RANKMEM_DEVICES="cpu", RANKMEM_STACKS="off").did
+    assert len(torch.queued) == 1
+
+
+def test_a_forked_child_that_initialises_cuda_stays_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = FakeTorch("13.0")
+    tap = _open(monkeypatch, torch)
+    monkeypatch.setattr(cuda.os, "getpid", lambda: -1)
+    torch.queued[0]()
+    assert "cuda" not in tap.did
+
+
+def test_a_cuda_allocator_that_cannot_be_recorded_switches_the_agent_off(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch = FakeTorch("13.0")
+    tap = _open(monkeypatch, torch)
+
+    def refuse() -> None:
+        raise RankmemError(Code.UNSUPPORTED, "no trackers here", "rankmem doctor")
+
+    monkeypatch.setattr(tap, "attach_cuda", refuse)
+    torch.queued[0]()  # torch would turn an exception into one of the user's
+    assert capsys.readouterr().err == (
+        "rankmem: rank 0: the agent is off: no trackers here (try: rankmem doctor)\n"
+    )
+
+
+def _no_compiler() -> Build:
+    raise RankmemError(Code.UNSUPPORTED, "no C++ compiler found")
+
+
+def test_without_a_compiler_cuda_is_recorded_through_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "ensure_built", _no_compiler)
+    chosen = recording.choose(FakeTorch("13.0"), AgentConfig.from_environment({}), Guard(0))
+    assert isinstance(chosen, cuda.SnapshotAttachment)
+
+
+@pytest.mark.parametrize(("version", "devices"), [(None, "auto"), ("13.0", "cpu")])
+def test_without_a_compiler_cpu_is_not_recorded(
+    version: str | None, devices: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "ensure_built", _no_compiler)
+    config = AgentConfig.from_environment({"RANKMEM_DEVICES": devices})
+    with pytest.raises(RankmemError, match=r"no C\+\+ compiler"):
+        recording.choose(FakeTorch(version), config, Guard(0))
+
+
+@pytest.mark.parametrize("has_device", [True, False])
+def test_without_cuda_s_headers_the_history_is_used_where_there_is_a_device(
+    has_device: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(recording, "ensure_built", lambda: _build(False))
+    monkeypatch.setattr(recording, "Tap", FakeTap)
+    monkeypatch.setattr(recording, "_NVIDIA_CONTROL", tmp_path if has_device else tmp_path / "none")
+    chosen = recording.choose(FakeTorch("13.0"), AgentConfig.from_environment({}), Guard(0))
+    assert isinstance(chosen, cuda.SnapshotAttachment if has_device else recording.NativeRecording)
