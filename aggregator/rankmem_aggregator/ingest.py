@@ -110,6 +110,8 @@ class Writer:
                 for submission, outcome in self._store_group(group):
                     submission.done(outcome)
         except BaseException as exc:  # noqa: BLE001  a dead writer stops the whole service
+            if self._given_up.is_set():
+                return  # close() ran out of time: what is left is in the shippers' spools
             logger.error("the writer stopped: %s", exc)
             self.queue.close()
             self._died(exc)
@@ -179,8 +181,9 @@ class Writer:
         self._progress.commit()
         self._stacks.commit()
 
-    def _retry_after(self, exc: duckdb.Error, wait_s: float) -> None:
-        self._free_memory()
+    def _retry_after(self, exc: Exception, wait_s: float) -> None:
+        if isinstance(exc, duckdb.OutOfMemoryException):
+            self._free_memory()
         self._count(retries=1)
         if time.monotonic() - self._warned_at_s > WARN_EVERY_S:
             self._warned_at_s = time.monotonic()

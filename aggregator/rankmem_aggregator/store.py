@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +27,15 @@ from rankmem_protos.errors import Code, RankmemError
 
 logger = logging.getLogger(__name__)
 
-TRANSIENT: Final = (duckdb.OutOfMemoryException, duckdb.IOException)
+DISK_SLACK_BYTES: Final = 16 << 20
+"""Room for a checkpoint's own blocks beside the rows."""
+
+
+class DiskLowError(Exception):
+    """A commit was not begun: the disk might not hold it and the checkpoint after it."""
+
+
+TRANSIENT: Final = (duckdb.OutOfMemoryException, duckdb.IOException, DiskLowError)
 """Errors of a commit that may pass: memory taken by a client's query, a full disk."""
 
 _STORE: Final = {name: schema.store_statement(table) for name, table in schema.ALL_TABLES.items()}
@@ -63,8 +72,9 @@ class Store:
         """Stores the rows of all tables in one transaction: durable when it returns. Writer's thread.
 
         Raises:
-            duckdb.Error: nothing of it is stored; :data:`TRANSIENT` ones may be tried again.
+            duckdb.Error, DiskLowError: nothing of it is stored; :data:`TRANSIENT` ones may be tried again.
         """
+        self._check_room(sum(table.nbytes for table in rows.values()))
         connection = self._connection
         connection.execute("BEGIN TRANSACTION")
         try:
@@ -95,6 +105,16 @@ class Store:
             logger.warning("%s is closed without a checkpoint: %s", self.path, exc)
         finally:
             self._connection.close()
+
+    def _check_room(self, size_bytes: int) -> None:
+        """A checkpoint that meets a full disk invalidates the instance (seen: DuckDB 2.0)."""
+        log = self.path.with_name(self.path.name + ".wal")
+        log_bytes = log.stat().st_size if log.exists() else 0
+        # The log grows by the rows at most; a checkpoint packs log and rows to less than half.
+        needed = size_bytes + (log_bytes + size_bytes) // 2 + DISK_SLACK_BYTES
+        free = shutil.disk_usage(self.path.parent).free
+        if free < needed:
+            raise DiskLowError(f"{free} bytes are free beside {self.path}, a commit may need {needed}")
 
     def _rollback(self) -> None:
         with contextlib.suppress(duckdb.Error):  # a failed COMMIT has ended the transaction already

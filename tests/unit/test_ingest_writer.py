@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -195,7 +196,7 @@ def test_a_commit_without_memory_frees_it_from_clients_and_is_tried_again(
 ) -> None:
     source = RankSource()
     message = source.batch(50)
-    failures = iter([duckdb.OutOfMemoryException("no memory"), duckdb.IOException("No space left on device")])
+    failures = iter([duckdb.OutOfMemoryException("no memory"), duckdb.IOException("cannot write")])
     write = desk.store.write
 
     def failing(rows: Mapping[str, pa.Table]) -> None:
@@ -207,8 +208,24 @@ def test_a_commit_without_memory_frees_it_from_clients_and_is_tried_again(
     monkeypatch.setattr(desk.store, "write", failing)
     desk.submit(source, message)
     assert desk.run() == [message.sequence_last]
-    assert (desk.freed, desk.writer.counters.retries) == (2, 2)
+    assert (desk.freed, desk.writer.counters.retries) == (1, 2)
     assert not desk.died
+
+
+def test_a_commit_waits_for_room_on_the_disk_instead_of_meeting_its_end(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = RankSource()
+    message = source.batch(50)
+    free = iter([1000, 2000])
+
+    def usage(path: Path) -> shutil._ntuple_diskusage:
+        return shutil._ntuple_diskusage(0, 0, next(free, 1 << 40))
+
+    monkeypatch.setattr("rankmem_aggregator.store.shutil.disk_usage", usage)
+    desk.submit(source, message)
+    assert desk.run() == [message.sequence_last]
+    assert (desk.freed, desk.writer.counters.retries) == (0, 2)
 
 
 def test_a_failed_commit_leaves_nothing_and_a_close_gives_up_without_an_acknowledgement(
