@@ -265,12 +265,10 @@ def c_header() -> str:
     for name, value in sorted(_constants().items()):
         lines.append(f"constexpr uint64_t RKM_{name} = {value}ull;")
     for enum_class in (Kind, Action, DeviceType, Phase, MarkerKind, Entry, State):
-        for member in enum_class:
-            lines.append(
-                f"constexpr uint8_t RKM_{enum_class.__name__.upper()}_{member.name} = {int(member)};"
-            )
-    for magic in ("SEGMENT_MAGIC", "CONTROL_MAGIC", "STRINGS_MAGIC"):
-        lines.append(f'#define RKM_{magic} "{globals()[magic].decode()}"')
+        prefix = f"constexpr uint8_t RKM_{enum_class.__name__.upper()}"
+        lines += [f"{prefix}_{member.name} = {int(member)};" for member in enum_class]
+    magics = ("SEGMENT_MAGIC", "CONTROL_MAGIC", "STRINGS_MAGIC")
+    lines += [f'#define RKM_{magic} "{globals()[magic].decode()}"' for magic in magics]
     for name, fields, size in STRUCTS:
         lines += _c_struct(name, fields, size)
     lines += [

@@ -49,7 +49,7 @@ inline void write_record_at(LastSegment& last, RkmRecord& fields, uint64_t time_
 }
 
 void write_record(RkmRecord& fields) noexcept {
-  if (spool.control == nullptr) return;
+  if (!spool_is_open()) return;
   write_record_at(thread_state.last_segment, fields, fields.time_ns != 0 ? fields.time_ns : monotonic_ns());
 }
 

@@ -319,7 +319,8 @@ int open_spool(const char* folder, uint64_t budget_bytes) noexcept try {
 }
 
 int close_spool() noexcept {
-  if (!is_open.exchange(false)) return 0;
+  static std::atomic<bool> closing{false};
+  if (!is_open.load() || closing.exchange(true)) return 0;
   enabled_bits.store(0);
   Keeper& state = keeper();
   {
@@ -329,10 +330,11 @@ int close_spool() noexcept {
   state.wake.notify_one();
   pthread_join(state.thread, nullptr);
   write_clock();
+  is_open.store(false);
   RkmRecord end = {};
   end.kind = RKM_KIND_END;
   end.a = __atomic_load_n(&spool.control->dropped, __ATOMIC_RELAXED);
-  write_record(end);
+  write_record_at(thread_state.last_segment, end, monotonic_ns());
   // After END. A writer that was past its enabled() check may still commit a record behind it.
   __atomic_store_n(&spool.control->state, uint32_t{RKM_STATE_ENDED}, __ATOMIC_RELEASE);
   return 0;

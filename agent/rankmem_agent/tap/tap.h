@@ -42,7 +42,8 @@ inline uint64_t monotonic_ns() noexcept {
 
 // Appends a record: takes its sequence number, copies the fields, stores the mark last with release.
 // `fields.mark` is ours to set; `fields.time_ns` is now unless it is set. A record whose segment could not be
-// reserved is counted in control.dropped. Hot path.
+// reserved is counted in control.dropped; before rkm_open, after rkm_close and in a forked child it does nothing.
+// Hot path.
 void write_record(RkmRecord& fields) noexcept;
 
 // Appends an allocator event with the thread and the call it happens in; before a call's first event, its
