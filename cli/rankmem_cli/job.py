@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -18,11 +19,10 @@ from typing import Final
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.facts import make_session_id
 from rankmem_agent.preload import launch
-from rankmem_cli import child, drain
+from rankmem_cli import child, door, drain
 from rankmem_cli.destination import Destination, open_destination
 from rankmem_cli.options import Place
 from rankmem_cli.render import note
-from rankmem_protos.errors import RankmemError
 
 DRAIN_S_DEFAULT: Final = 120.0
 """To catch up takes seconds; an aggregator that is away must not hold the job's nodes for long."""
@@ -60,7 +60,8 @@ def run_job(job: Job, report: Report) -> int:
     if shutil.which(job.command[0]) is None:
         return _cannot_run(job.command[0])
     session_id = os.environ.get("RANKMEM_SESSION") or make_session_id()
-    with child.SignalDesk() as desk, open_destination(job.place) as destination:
+    with child.SignalDesk() as desk, ExitStack() as opened:
+        destination = opened.enter_context(open_destination(job.place))
         environment = launch.environment(
             _base(job),
             session_id=session_id,
@@ -73,10 +74,12 @@ def run_job(job: Job, report: Report) -> int:
         except OSError as error:
             print(f"Error: cannot run {job.command[0]}: {error.strerror}", file=sys.stderr)
             return child.CANNOT_EXECUTE
-        try:
-            _finish(job, session_id, environment, desk, lambda: report(destination, session_id))
-        except (RankmemError, OSError) as error:
-            note(f"rankmem: {error}")  # the training has ended and its exit code stands
+        # The training has ended and its exit code stands: what fails from here on is said and no more.
+        for step in (
+            lambda: _finish(job, session_id, environment, desk, lambda: report(destination, session_id)),
+            opened.close,
+        ):
+            door.call(step, verbose=lambda: False)
     return code
 
 
@@ -91,7 +94,10 @@ def report_summary(destination: Destination, session_id: str) -> None:
     from rankmem_cli.summary import print_summary
 
     with connect(destination.address) as queries:
-        print_summary(queries, session_id, destination.shown)
+        if session_id not in queries.sessions()["session_id"].to_pylist():
+            note("rankmem: nothing was recorded")  # the agent switched itself off, and has said why
+        else:
+            print_summary(queries, session_id, destination.shown)
 
 
 def report_nothing(destination: Destination, session_id: str) -> None:

@@ -1,0 +1,112 @@
+"""The life of a recorded job: the training's exit code stands, whatever fails beside it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from rankmem_cli import drain, job
+from rankmem_cli.destination import Destination
+from rankmem_cli.job import Job, run_job
+from rankmem_cli.options import Place
+from rankmem_protos.errors import Code, RankmemError
+
+HERE = Destination(address="127.0.0.1:9", shown="--db x")
+
+
+def ends_with(code: int) -> tuple[str, ...]:
+    return (sys.executable, "-S", "-c", f"raise SystemExit({code})")
+
+
+@pytest.fixture
+def life(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """What happens around the training, in order; a session's folder with nothing left in it."""
+    happened: list[str] = []
+
+    @contextmanager
+    def opened(place: Place) -> Iterator[Destination]:
+        happened.append("open")
+        yield HERE
+        happened.append("close")
+
+    def waited(*_: object, **__: object) -> bool:
+        happened.append("wait")
+        return True
+
+    monkeypatch.setattr(job, "open_destination", opened)
+    monkeypatch.setattr(drain, "session_dirs", lambda session_id, config: [tmp_path])
+    monkeypatch.setattr(drain, "wait_delivered", waited)
+    return happened
+
+
+def test_a_job_opens_runs_waits_reports_and_closes(life: list[str]) -> None:
+    code = run_job(
+        Job(command=ends_with(3), place=Place(db=Path("x"))),
+        lambda destination, session_id: life.append(f"report {destination.shown} {len(session_id)}"),
+    )
+    assert code == 3
+    assert life == ["open", "wait", "report --db x 12", "close"]
+
+
+@pytest.mark.parametrize("error", [RankmemError(Code.UNAVAILABLE, "gone"), ValueError("a defect")])
+def test_a_failing_report_does_not_change_the_exit_code(
+    life: list[str], error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def report(destination: Destination, session_id: str) -> None:
+        raise error
+
+    assert run_job(Job(command=ends_with(3), place=Place(db=Path("x"))), report) == 3
+    assert str(error) in capsys.readouterr().err
+    assert life[-1] == "close"
+
+
+def test_an_aggregator_that_fails_to_close_does_not_change_the_exit_code(
+    life: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def opened(place: Place) -> Iterator[Destination]:
+        yield HERE
+        raise OSError("disk full")
+
+    monkeypatch.setattr(job, "open_destination", opened)
+    assert run_job(Job(command=ends_with(4), place=Place(db=Path("x"))), job.report_nothing) == 4
+    assert "disk full" in capsys.readouterr().err
+
+
+def test_a_database_that_cannot_be_opened_stops_before_the_training(
+    life: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    @contextmanager
+    def opened(place: Place) -> Iterator[Destination]:
+        raise RankmemError(Code.CONFLICT, "locked")
+        yield HERE
+
+    monkeypatch.setattr(job, "open_destination", opened)
+    touch = (sys.executable, "-S", "-c", f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(RankmemError, match="locked"):
+        run_job(Job(command=touch, place=Place(db=Path("x"))), job.report_nothing)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_command_that_attached_no_agent_is_not_reported(
+    life: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain, "session_dirs", lambda session_id, config: [])
+    run_job(Job(command=ends_with(0), place=Place(db=Path("x"))), lambda *_: life.append("report"))
+    assert life == ["open", "close"]
+
+
+def test_what_could_not_be_delivered_is_told_with_the_command_that_does(
+    life: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(drain, "wait_delivered", lambda *_, **__: False)
+    monkeypatch.setattr(drain, "undelivered", lambda folder: [folder])
+    (tmp_path / "shipper.json").write_text('{"error": "no aggregator answers"}')
+    run_job(Job(command=ends_with(0), place=Place(db=Path("x"))), job.report_nothing)
+    err = capsys.readouterr().err
+    assert "not all that was recorded is stored yet: no aggregator answers" in err
+    assert f"Try: rankmem ship {tmp_path}" in err
