@@ -17,7 +17,8 @@ from pairing_oracle import Oracle, Record
 from rankmem_agent.pairing.pairing import Pairing
 from rankmem_agent.ship.checkpoint import load_checkpoint, save_checkpoint
 from rankmem_agent.spool.layout import NO_SEQUENCE, Action, DeviceType, Kind
-from rankmem_agent.spool.reader import RECORD_DTYPE, Chunk, SpoolMeta
+from rankmem_agent.spool.meta import SpoolMeta
+from rankmem_agent.spool.reader import RECORD_DTYPE, Chunk
 from rankmem_agent.spool.string_table import StringTable
 
 BASE_NS = 1_700_000_000_000_000_000

@@ -10,16 +10,9 @@ import numpy as np
 import pytest
 
 from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, SEGMENT_BYTES, Action, Kind, mark_of, segment_name
+from rankmem_agent.spool.meta import read_meta
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
-from rankmem_agent.spool.reader import (
-    RECORD_DTYPE,
-    Chunk,
-    Gap,
-    SpoolReader,
-    _marks,
-    process_is_alive,
-    read_meta,
-)
+from rankmem_agent.spool.reader import RECORD_DTYPE, Chunk, Gap, SpoolReader, _marks, process_is_alive
 from rankmem_protos.errors import Code, RankmemError
 from spool_synthetic import SyntheticSpool, clock_record, make_records
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from rankmem_agent.pairing.devices import device_name
 from rankmem_agent.pairing.state import Array, PairingState
-from rankmem_agent.spool.reader import SpoolMeta
+from rankmem_agent.spool.meta import SpoolMeta
 from rankmem_agent.spool.string_table import StringTable
 from rankmem_protos.tables import DEVICE_INFO, HOST_INFO, RANK_INFO, SESSION, Table
 

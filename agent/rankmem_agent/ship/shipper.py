@@ -15,13 +15,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from rankmem_agent.pairing.columns import rows_of
-from rankmem_agent.pairing.rows import Rows
-from rankmem_agent.ship.clock import PROBE_INTERVAL_S, PROBES_AT_ONCE, ClockOffset
+from rankmem_agent.ship.clock import PROBE_INTERVAL_S, PROBES_AT_ONCE
 from rankmem_agent.ship.config import ShipConfig
 from rankmem_agent.ship.envelope import Envelope
-from rankmem_agent.ship.lane import GONE_PREFIX, Lane, LaneState, Riders, remove_gone
-from rankmem_agent.ship.self_cost import self_cost_row
+from rankmem_agent.ship.lane import GONE_PREFIX, Lane, LaneState, remove_gone
+from rankmem_agent.ship.measurements import Measurements
 from rankmem_agent.ship.sender import Sender
 from rankmem_agent.ship.status import Faults, StatusFile
 from rankmem_protos.collector_pb2 import ClockProbe, IngestReply, IngestRequest, OpenSpool, Refusal
@@ -40,8 +38,6 @@ WINDOW_BATCHES_MAX: Final = 64
 """Unacknowledged batches of all lanes."""
 WINDOW_BYTES_MAX: Final = 32 << 20
 """The same in bytes: what the shipper may hold in memory for the wire."""
-RIDERS_INTERVAL_S: Final = 10.0
-"""Clock and own cost of a rank are told this often."""
 REOPEN_S: Final = 1.0
 """A refused spool is opened again after this."""
 TEMPORARY: Final = (Code.CONFLICT, Code.UNAVAILABLE, Code.EXHAUSTED)
@@ -68,14 +64,12 @@ class Shipper:
         self._only = None if only is None else tuple(only)
         self._faults = Faults(logger)
         self._status = StatusFile(session_dir)
-        self._clock = ClockOffset()
+        self._measured = Measurements()
         self._generation = 0
         self._failures_said = 0
         self._batch_number = 0
         self._unreadable: dict[Path, RankmemError] = {}
         self._probe_s = 0.0
-        self._riders_s: dict[Path, float] = {}
-        self._offset_told_s = 0.0
         self._scan_s = 0.0
         self._reopen_s: dict[Path, float] = {}
         self._busy_s = time.monotonic()
@@ -230,7 +224,7 @@ class Shipper:
     def _next_of(self, lane: Lane, now_s: float) -> Envelope | None:
         """The lane's next batch, its faults kept to itself: one broken spool must not stop the others."""
         try:
-            return lane.next_batch(self._riders(lane, now_s))
+            return lane.next_batch(self._measured.riders(lane, now_s))
         except (RankmemError, OSError) as exc:
             self._fail(lane, exc if isinstance(exc, RankmemError) else RankmemError(Code.INVALID, str(exc)))
             return None
@@ -245,29 +239,6 @@ class Shipper:
         batches = sum(lane.num_unacked for lane in lanes)
         size_bytes = sum(lane.unacked_bytes for lane in lanes)
         return batches < WINDOW_BATCHES_MAX and size_bytes < WINDOW_BYTES_MAX
-
-    def _riders(self, lane: Lane, now_s: float) -> Riders:
-        due = now_s - self._riders_s.get(lane.folder, -RIDERS_INTERVAL_S) >= RIDERS_INTERVAL_S
-        now_ns = time.monotonic_ns()
-        clock = self._clock.estimate(lane.base_ns, now_ns)
-        if due and clock is None:
-            due = False  # the first exchange takes a moment; then both go out together
-
-        def rows() -> Sequence[Rows]:
-            self._riders_s[lane.folder] = now_s
-            made: list[Rows] = [self_cost_row(lane.reader, now_ns + lane.base_ns, lane.sent_bytes)]
-            if clock is not None and now_s - self._offset_told_s >= RIDERS_INTERVAL_S:
-                self._offset_told_s = now_s
-                row = {
-                    "host_uid": str(lane.meta.host.get("host_uid") or "unknown"),
-                    "time_ns": now_ns + lane.base_ns,
-                    "offset_ns": clock.offset_ns,
-                    "error_ns": clock.error_ns,
-                }
-                made.append(("clock_offset", rows_of("clock_offset", [row])))
-            return made
-
-        return Riders(clock=clock, rows=rows, due=due)
 
     def _send_probes(self, now_s: float) -> None:
         if self.sender is None or not self.sender.connected:
@@ -286,7 +257,7 @@ class Shipper:
         replies = self.sender.poll()
         if self.sender.generation != self._generation:
             self._generation = self.sender.generation
-            self._clock.forget()
+            self._measured.clock.forget()
             self._probe_s = 0.0
             self._send_probes(time.monotonic())  # now, while no batch stands before them in a queue
             for lane in self._open_lanes():
@@ -313,7 +284,7 @@ class Shipper:
             self._opened(reply.spool_state.spool_id, reply.spool_state.last_sequence)
         elif body == "clock_reply":
             clock = reply.clock_reply
-            self._clock.add(
+            self._measured.clock.add(
                 sent_ns=clock.sent_ns,
                 received_ns=clock.received_ns,
                 replied_ns=clock.replied_ns,

@@ -1,0 +1,81 @@
+"""``meta.json``, read: whose log a spool is, and how its clock began.
+
+Stage: spool, reading side, in the shipper process. In: the file that the trainer wrote whole or not at all.
+Out: :class:`SpoolMeta`. What cannot be understood is refused by its name, never guessed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankmem_agent.spool.layout import FORMAT_VERSION
+from rankmem_protos.errors import Code, RankmemError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolMeta:
+    """What meta.json says: who wrote here. Keys of session, rank and host are columns of their tables."""
+
+    spool_id: str
+    session_id: str
+    attempt: int
+    rank: int
+    pid: int
+    process_start_ticks: int
+    start: int
+    """How many spools this very process had before: it replaced itself by exec."""
+    aggregator: str
+    project_root: str
+    monotonic_ns: int
+    realtime_ns: int
+    session: dict[str, Any]
+    rank_row: dict[str, Any]
+    host: dict[str, Any]
+
+
+def read_meta(folder: Path) -> SpoolMeta:
+    """The facts of a spool.
+
+    Raises:
+        RankmemError: NOT_FOUND without a meta.json, INVALID if it cannot be understood, UNSUPPORTED if
+            a newer rankmem wrote it.
+    """
+    path = folder / "meta.json"
+    try:
+        meta = json.loads(path.read_text("utf-8"))
+        if meta["format"] != "rankmem-spool":
+            raise ValueError(f"format is {meta['format']!r}")
+        if meta["version"] > FORMAT_VERSION:
+            raise RankmemError(
+                Code.UNSUPPORTED,
+                f"{path} has format version {meta['version']}; this rankmem reads up to {FORMAT_VERSION}",
+                "deliver it with the version of rankmem that recorded it",
+            )
+        return _spool_meta(meta)
+    except FileNotFoundError as exc:
+        raise RankmemError(Code.NOT_FOUND, f"{path} does not exist", "name the folder of a spool") from exc
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise RankmemError(Code.INVALID, f"{path} is not the description of a spool: {exc}") from exc
+
+
+def _spool_meta(meta: dict[str, Any]) -> SpoolMeta:
+    session_id, attempt, rank, pid, ticks, *start = str(meta["spool_id"]).split("-")
+    return SpoolMeta(
+        spool_id=meta["spool_id"],
+        session_id=session_id,
+        attempt=int(attempt),
+        rank=int(rank),
+        pid=int(pid),
+        process_start_ticks=int(ticks),
+        start=int(start[0]) if start else 0,
+        aggregator=meta.get("aggregator") or "",
+        project_root=meta.get("project_root") or "",
+        monotonic_ns=int(meta["clock"]["monotonic_ns"]),
+        realtime_ns=int(meta["clock"]["realtime_ns"]),
+        session=dict(meta["session"]),
+        rank_row=dict(meta["rank"]),
+        host=dict(meta["host"]),
+    )
