@@ -81,7 +81,7 @@ def test_it_finds_a_rank_that_comes_later(session: Path, collector: FakeCollecto
     first = spool_of(session, collector.address, alive=True)
     process = start(session)
     assert collector.wait_until(lambda: bool(collector.last), TIMEOUT_S)
-    spool_of(session, collector.address, rank=1).end()
+    spool_of(session, collector.address, rank=1, alive=True).end()
     assert collector.wait_until(lambda: len(collector.final) == 1, TIMEOUT_S)
     first.end()
     assert process.wait(TIMEOUT_S) == 0
