@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -127,6 +128,40 @@ def test_each_device_type_has_its_own_peak(database: duckdb.DuckDBPyConnection) 
 
 def test_a_session_without_events_has_no_peak(database: duckdb.DuckDBPyConnection) -> None:
     assert of_logs(database, RankLog()) == []
+
+
+def test_a_second_may_straddle_two_seconds_of_the_common_clock(database: duckdb.DuckDBPyConnection) -> None:
+    # The best bound is that of the window before the peak's own: found by hypothesis.
+    log = RankLog(offset_ns=-1)
+    log.totals("cuda:0", [(0, 0), (1, 1)])
+    assert [(row["job_peak_bytes"], row["job_peak_ns"]) for row in of_logs(database, log)] == [(1, BASE_NS)]
+
+
+def steps_of_a_rank(chance: random.Random, rank: int, offset_ns: int) -> RankLog:
+    """Steps of about 300 ms that rise, fall and leak, with events up to 30 ms apart; some ranks pause or end."""
+    log = RankLog(rank=rank, host_uid=f"host-{offset_ns}", offset_ns=offset_ns)
+    now, leaked = chance.randrange(SECOND_NS), 0
+    for _ in range(25):
+        heights = [chance.randrange(1000) for _ in range(8)]
+        leaked += chance.choice([0, 0, 5, -3])
+        for height in sorted(heights) + sorted(heights, reverse=True):
+            now += chance.randrange(30_000_000)
+            log.totals("cuda:0", [(now, 2000 + leaked + height)])
+        now += chance.choice([0, 0, 0, 2 * SECOND_NS])
+    log.ended = chance.choice([None, now, now + SECOND_NS])
+    return log
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_pruning_loses_nothing_where_most_can_be_pruned(
+    database: duckdb.DuckDBPyConnection, seed: int
+) -> None:
+    chance = random.Random(seed)
+    offsets = [0, chance.randrange(SECOND_NS), -chance.randrange(3 * SECOND_NS)]
+    logs = [steps_of_a_rank(chance, rank, offsets[rank % 3]) for rank in range(chance.choice([1, 3, 5]))]
+    clear(database)
+    store_logs(database, logs, cuts=[chance.randrange(400) for _ in range(10)])
+    assert as_merged(ask(database)) == merged(logs)
 
 
 GAPS_NS = st.sampled_from(

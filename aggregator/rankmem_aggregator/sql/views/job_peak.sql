@@ -122,7 +122,10 @@ reached AS MATERIALIZED (
     FROM (
         SELECT kind, track, arg_max(bytes, seq) AS bytes
         FROM (
-            SELECT p.kind, c.track, c.last_bytes AS bytes, c.seq_last AS seq
+            -- Nothing before its first event; and 0, if the window's bound came from a peak beside it.
+            SELECT kind, track, 0 AS bytes, -1 AS seq FROM track
+            UNION ALL
+            SELECT p.kind, c.track, c.last_bytes, c.seq_last
             FROM probe AS p
             INNER JOIN coarse AS c ON c.kind = p.kind AND c.last_ns <= p.time_ns
             UNION ALL
