@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 from pathlib import Path
@@ -9,8 +10,11 @@ from typing import NamedTuple
 
 import pytest
 
-from main_job import RANKMEM, TORCHRUN, TRAIN, call, rankmem, rows
+from main_job import RANKMEM, TORCHRUN, TRAIN, call, rankmem
+from main_job import rows as ask
 
+rows = functools.cache(ask)
+"""The database does not change once it is recorded, and a verb costs half a second to start."""
 COMMAND = (*TORCHRUN, "--nproc-per-node", "2", str(TRAIN))
 
 
@@ -169,12 +173,12 @@ def test_wrong_sql_is_one_error_with_a_hint(recorded: Recorded) -> None:
 def test_sql_of_a_file_cannot_change_it(recorded: Recorded) -> None:
     done = call((*RANKMEM, "sql", "DELETE FROM session"), recorded.folder)
     assert done.returncode == 1
-    assert len(rows(recorded.folder, "sessions")) == 1
+    assert len(ask(recorded.folder, "sessions")) == 1
 
 
 def test_a_copy_answers_as_the_database_does(recorded: Recorded) -> None:
     rankmem(recorded.folder, "export", "duckdb", "copy.duckdb")
-    assert rows(recorded.folder, "peak", "--db", "copy.duckdb") == rows(recorded.folder, "peak")
+    assert ask(recorded.folder, "peak", "--db", "copy.duckdb") == rows(recorded.folder, "peak")
     done = call((*RANKMEM, "export", "duckdb", "copy.duckdb"), recorded.folder)
     assert done.returncode == 1
     assert "copy.duckdb is there already" in done.stderr
