@@ -137,30 +137,27 @@ def test_a_second_may_straddle_two_seconds_of_the_common_clock(database: duckdb.
     assert [(row["job_peak_bytes"], row["job_peak_ns"]) for row in of_logs(database, log)] == [(1, BASE_NS)]
 
 
-def steps_of_a_rank(chance: random.Random, rank: int, offset_ns: int) -> RankLog:
-    """Steps of about 300 ms that rise, fall and leak, with events up to 30 ms apart; some ranks pause or end."""
+def wild_rank(chance: random.Random, rank: int, offset_ns: int) -> RankLog:
+    """Idle, low and near the top in turns, at intervals of milliseconds or of most of a second."""
     log = RankLog(rank=rank, host_uid=f"host-{offset_ns}", offset_ns=offset_ns)
-    now, leaked = chance.randrange(SECOND_NS), 0
-    for _ in range(25):
-        heights = [chance.randrange(1000) for _ in range(8)]
-        leaked += chance.choice([0, 0, 5, -3])
-        for height in sorted(heights) + sorted(heights, reverse=True):
-            now += chance.randrange(30_000_000)
-            log.totals("cuda:0", [(now, 2000 + leaked + height)])
-        now += chance.choice([0, 0, 0, 2 * SECOND_NS])
-    log.ended = chance.choice([None, now, now + SECOND_NS])
+    now = chance.randrange(SECOND_NS)
+    longest_ns = chance.choice([2_000_000, 50_000_000, 900_000_000])
+    for _ in range(40):
+        now += chance.randrange(longest_ns)
+        height = chance.choice([0, 0, chance.randrange(1000), 1000 + chance.randrange(30)])
+        log.totals("cuda:0", [(now, height)])
+    log.ended = chance.choice([None, now])
     return log
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_pruning_loses_nothing_where_most_can_be_pruned(
-    database: duckdb.DuckDBPyConnection, seed: int
-) -> None:
+@pytest.mark.parametrize("seed", range(60))
+def test_pruning_loses_nothing(database: duckdb.DuckDBPyConnection, seed: int) -> None:
+    """The seeds were chosen so that each line of the pruning, when broken on purpose, fails one at least."""
     chance = random.Random(seed)
     offsets = [0, chance.randrange(SECOND_NS), -chance.randrange(3 * SECOND_NS)]
-    logs = [steps_of_a_rank(chance, rank, offsets[rank % 3]) for rank in range(chance.choice([1, 3, 5]))]
+    logs = [wild_rank(chance, rank, offsets[rank % 3]) for rank in range(chance.choice([2, 3, 3, 4]))]
     clear(database)
-    store_logs(database, logs, cuts=[chance.randrange(400) for _ in range(10)])
+    store_logs(database, logs, cuts=[chance.randrange(40) for _ in range(3)])
     assert as_merged(ask(database)) == merged(logs)
 
 
@@ -200,7 +197,7 @@ def jobs(draw: st.DrawFn) -> list[RankLog]:
     return logs
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(logs=jobs(), cuts=st.lists(st.integers(0, 20), max_size=4))
 def test_the_peak_equals_a_merge_of_all_events(
     database: duckdb.DuckDBPyConnection, logs: list[RankLog], cuts: list[int]
