@@ -76,6 +76,12 @@ def session_id(environment: Mapping[str, str], claim: Claim, configured: str | N
     return _of_process(os.getppid())
 
 
+def launch(claim: Claim) -> str:
+    """Names the process that started this rank: its launcher, or for a plain script itself."""
+    pid = os.getpid() if claim.key == PLAIN else os.getppid()
+    return f"{pid}-{process_start_ticks(pid)}"
+
+
 def spool_id(session: str, claim: Claim, start: int = 0) -> str:
     """Names the log of this process for good.
 

@@ -122,6 +122,7 @@ def _finish(
             note("rankmem: not all that was recorded is stored yet" + (f": {why}" if why else ""))
             note(f"Try: rankmem ship {folder}")
     report()
+    drain.forget(folders)
 
 
 def _cannot_run(program: str) -> int:

@@ -28,7 +28,7 @@ from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.preload import drain, recording
 from rankmem_agent.preload.claim import Claim
 from rankmem_agent.ship import election
-from rankmem_agent.spool import folder, layout
+from rankmem_agent.spool import folder, launches, layout
 
 _ATTACH_NS_OFFSET: Final = next(f.offset for f in layout.CONTROL_FIELDS if f.name == "attach_ns")
 
@@ -58,6 +58,9 @@ class Agent:
             began_ns: CLOCK_MONOTONIC when the attachment began, for its own cost.
         """
         claim = self._claim
+        folder.make_private(self._session_dir.parent)
+        folder.make_private(self._session_dir)
+        claim.attempt = launches.attempt_of(self._session_dir, facts.launch(claim), claim.attempt)
         spool_dir, start = folder.create_spool(self._session_dir, attempt=claim.attempt, rank=claim.rank)
         self._spool_dir = spool_dir
         self._guard.when_off(self.stop)
