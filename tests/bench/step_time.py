@@ -49,7 +49,7 @@ class Size:
 
 SMALL: Final = Size(name="small GPT", model=("--batch", "4"), steps=200, quick_steps=60, budget=1.05)
 LARGE: Final = Size(
-    name="larger GPT", model=("--width", "256", "--batch", "16"), steps=40, quick_steps=12, budget=1.01
+    name="larger GPT", model=("--width", "256", "--batch", "16"), steps=25, quick_steps=12, budget=1.01
 )
 
 
@@ -141,7 +141,7 @@ def processes(run: Run) -> list[Figure]:
             "without": lambda: statistics.median(run.plain()),
             "with": lambda: statistics.median(run.recorded()),
         },
-        run.rounds(8),
+        run.rounds(5),
         partial(_say, run.size.name),
     )
     return [
@@ -163,7 +163,7 @@ def others(run: Run) -> list[Figure]:
     }
     if importlib.util.find_spec("memray") is not None:
         variants["memray run --native"] = lambda: _under_memray(run)
-    samples = alternate(variants, run.rounds(3), partial(_say, run.size.name))
+    samples = alternate(variants, run.rounds(2), partial(_say, run.size.name))
     plain = samples.pop("plain")
     figures = [of_ratio(f"{run.size.name}: {name} / plain", taken, plain) for name, taken in samples.items()]
     if "memray run --native" not in samples:
@@ -183,7 +183,7 @@ def two_ranks(options: Options, size: Size) -> list[Figure]:
                 "without": lambda: statistics.median(run.plain(torchrun(2))),
                 "with": lambda: statistics.median(run.recorded(torchrun(2))),
             },
-            run.rounds(6),
+            run.rounds(4),
             partial(_say, name),
         )
         aggregator_s = server.cpu_s() - idle_s
