@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,13 +67,6 @@ def wait_delivered(session_dirs: Sequence[Path], desk: SignalDesk, *, drain_s: f
             desk.stop_requested.clear()
             desk.stop_requested.wait(POLL_S)
     return True
-
-
-def forget(session_dirs: Sequence[Path]) -> None:
-    """Removes the folders of a session that has ended and is stored; the shipper's log goes with them."""
-    for folder in session_dirs:
-        if not spools(folder) and not is_shipping(folder):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def undelivered(session_dir: Path) -> list[Path]:

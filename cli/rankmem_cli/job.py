@@ -19,6 +19,7 @@ from typing import Final
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.facts import make_session_id
 from rankmem_agent.preload import launch
+from rankmem_agent.ship import closing
 from rankmem_cli import child, door, drain
 from rankmem_cli.destination import Destination, open_destination
 from rankmem_cli.options import Place
@@ -115,6 +116,8 @@ def _finish(
     folders = drain.session_dirs(session_id, AgentConfig.from_environment(environment))
     if not folders:
         return  # no rank attached: a command without torch is left alone, and so is its stderr
+    for folder in folders:
+        closing.close(folder)
     if not drain.wait_delivered(folders, desk, drain_s=job.drain_s):
         left = [folder for folder in folders if drain.undelivered(folder)]
         for folder in left:
@@ -122,7 +125,8 @@ def _finish(
             note("rankmem: not all that was recorded is stored yet" + (f": {why}" if why else ""))
             note(f"Try: rankmem ship {folder}")
     report()
-    drain.forget(folders)
+    for folder in folders:
+        closing.remove_unless_shipping(folder)
 
 
 def _cannot_run(program: str) -> int:

@@ -37,7 +37,9 @@ def decode_rows(table_name: str, data: bytes) -> pa.Table:
     """
     table = TABLES.get(table_name)
     if table is None:
-        raise RankmemError(Code.INVALID, f"unknown table {table_name!r}", "send only tables of rankmem_protos.tables")
+        raise RankmemError(
+            Code.INVALID, f"unknown table {table_name!r}", "send only tables of rankmem_protos.tables"
+        )
     try:
         with pa.ipc.open_stream(pa.py_buffer(data), options=_READING) as reader:
             expected = table.arrow_schema()
@@ -50,5 +52,7 @@ def decode_rows(table_name: str, data: bytes) -> pa.Table:
             rows = reader.read_all()
         rows.validate(full=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, ValueError, EOFError) as exc:
-        raise RankmemError(Code.INVALID, f"rows for {table_name} are not a readable Arrow stream: {exc}") from exc
+        raise RankmemError(
+            Code.INVALID, f"rows for {table_name} are not a readable Arrow stream: {exc}"
+        ) from exc
     return rows

@@ -136,14 +136,24 @@ RANK_INFO: Final = Table(
         _small("pp", "Pipeline-parallel coordinate, where known."),
         _small("cp", "Context-parallel coordinate, where known."),
         _small("ep", "Expert-parallel coordinate, where known."),
-        _int("clock_offset_ns", "Add to this host's times to get the aggregator's clock; best estimate.", "ns"),
-        _int("clock_error_ns", "Half the round trip of that estimate: the offset is within this bound.", "ns"),
+        _int(
+            "clock_offset_ns", "Add to this host's times to get the aggregator's clock; best estimate.", "ns"
+        ),
+        _int(
+            "clock_error_ns", "Half the round trip of that estimate: the offset is within this bound.", "ns"
+        ),
         _time("started_at_ns", "When the agent attached."),
         _time("ended_at_ns", "When the process ended; NULL while it runs."),
-        _text("end_reason", "exit (ran to its end), killed (vanished without a word), or NULL while it runs."),
+        _text(
+            "end_reason", "exit (ran to its end), killed (vanished without a word), or NULL while it runs."
+        ),
         _int("events", "Allocator events stored so far."),
         _int("events_lost", "Events known to be missing; each hole is a row of gap."),
-        _int("unexplained_bytes", "Replayed requested bytes minus the allocator's own figure, at the end.", "bytes"),
+        _int(
+            "unexplained_bytes",
+            "Replayed requested bytes minus the allocator's own figure, at the end.",
+            "bytes",
+        ),
         _flag("complete", "True if no event is missing and the replay equals the allocator's own counter."),
     ),
 )
@@ -168,7 +178,11 @@ MEMORY_EVENT: Final = Table(
     doc="One action of an allocator. Totals are those after the event.",
     columns=(
         *_OF_DEVICE,
-        _int("seq", "Position in the rank's log; orders the events of a rank even where times tie.", nullable=False),
+        _int(
+            "seq",
+            "Position in the rank's log; orders the events of a rank even where times tie.",
+            nullable=False,
+        ),
         _time("time_ns", "When; does not decrease in seq.", nullable=False),
         _name(
             "action",
@@ -177,13 +191,23 @@ MEMORY_EVENT: Final = Table(
             nullable=False,
         ),
         _int("address", "Address of the block or segment on its device."),
-        _bytes("size_bytes", "Requested size of the block, or size of the segment; for oom the (rounded) request."),
+        _bytes(
+            "size_bytes",
+            "Requested size of the block, or size of the segment; for oom the (rounded) request.",
+        ),
         _int("stream", "The stream the block belongs to; 0 is the default stream, NULL on cpu."),
         _name("pool", "Private pool as first.second id; NULL for the default pool."),
-        _name("component", "Who allocated: pytorch, cuda_graph, mem_pool, pinned_host or app.", nullable=False),
+        _name(
+            "component", "Who allocated: pytorch, cuda_graph, mem_pool, pinned_host or app.", nullable=False
+        ),
         _bytes("requested_bytes", "Requested bytes of all blocks alive on the device after this event."),
-        _bytes("allocated_bytes", "The allocator's own allocated bytes, where known; NULL on cpu (= requested)."),
-        _bytes("active_bytes", "Allocated plus freed but awaiting a stream, where known; NULL on cpu (= requested)."),
+        _bytes(
+            "allocated_bytes", "The allocator's own allocated bytes, where known; NULL on cpu (= requested)."
+        ),
+        _bytes(
+            "active_bytes",
+            "Allocated plus freed but awaiting a stream, where known; NULL on cpu (= requested).",
+        ),
         _bytes("reserved_bytes", "Bytes the allocator holds from the device; NULL on cpu (= requested)."),
         _int("allocation_id", "The block's life this event belongs to; see allocation."),
         _int("call_id", "The operator call that caused it; see operator_call. NULL outside of calls."),
@@ -193,18 +217,25 @@ MEMORY_EVENT: Final = Table(
 
 ALLOCATION_RECORD: Final = Table(
     name="allocation_record",
-    doc="A block's life as known when its rows were sent; ask the view allocation, which adds allocation_end.",
+    doc="A block's life as known when its rows were sent; the view allocation adds allocation_end.",
     columns=(
         *_OF_DEVICE,
-        _int("allocation_id", "seq of the alloc event; negative for blocks older than the recording.", nullable=False),
+        _int(
+            "allocation_id",
+            "seq of the alloc event; negative for blocks older than the recording.",
+            nullable=False,
+        ),
         _int("address", "Address on its device."),
         _bytes("size_bytes", "Requested size."),
         _bytes("requested_bytes", "Requested size where it differs from size_bytes (imported recordings)."),
         _int("stream", "Stream it belongs to; NULL on cpu."),
         _name("pool", "Private pool as first.second id; NULL for the default pool."),
         _name("component", "Who allocated; see memory_event.", nullable=False),
-        _name("category", "What the bytes mean: parameter, optimizer_state, input, temporary, activation, "
-                          "gradient, autograd_detail or unknown."),
+        _name(
+            "category",
+            "What the bytes mean: parameter, optimizer_state, input, temporary, activation, "
+            "gradient, autograd_detail or unknown.",
+        ),
         _name("operator", "The operator call that allocated it, such as aten::mm; NULL outside of calls."),
         _name("module", "Path of the innermost module around it."),
         _name("phase", "forward, backward, optimizer or other."),
@@ -264,7 +295,11 @@ STACK_FRAME: Final = Table(
     columns=(
         _int("stack_id", "The stack.", nullable=False),
         _small("ordering", "0 is the frame nearest to the operator.", nullable=False),
-        _text("file_path", "Path of the source file, relative to the project's root where inside it.", nullable=False),
+        _text(
+            "file_path",
+            "Path of the source file, relative to the project's root where inside it.",
+            nullable=False,
+        ),
         _small("line_number", "Line, from 1.", nullable=False),
         _text("function", "Qualified name of the function.", nullable=False),
     ),
@@ -277,7 +312,9 @@ MARKER: Final = Table(
         *_OF_RANK,
         _int("marker_id", "Unique in its rank and attempt.", nullable=False),
         _name("name", "The annotation's text.", nullable=False),
-        _name("kind", "user_scope (record_function), annotate (rankmem's own), module, nvtx.", nullable=False),
+        _name(
+            "kind", "user_scope (record_function), annotate (rankmem's own), module, nvtx.", nullable=False
+        ),
         _small("depth", "0 is the outermost range of its thread."),
         _small("thread", "Thread number."),
         _time("started_ns", "Start."),
@@ -336,7 +373,11 @@ GAP: Final = Table(
         _int("sequence_first", "First missing position.", nullable=False),
         _int("sequence_last", "Last missing position.", nullable=False),
         _int("records", "Records missing, of which most are events.", nullable=False),
-        _text("why", "spool_full, torn, reserve_failed, corrupt, ring_overwritten, other_database.", nullable=False),
+        _text(
+            "why",
+            "spool_full, torn, reserve_failed, corrupt, ring_overwritten, other_database.",
+            nullable=False,
+        ),
         _time("noticed_ns", "When it was noticed."),
     ),
 )

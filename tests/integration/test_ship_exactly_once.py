@@ -80,7 +80,8 @@ def stored(collector: FakeCollector) -> dict[str, list[dict[str, Any]]]:
     allocations = {(row["rank"], row["allocation_id"]): dict(row) for row in records}
     assert len(allocations) == len(records)
     for row in collector.rows("allocation_end"):
-        allocations[row["rank"], row["allocation_id"]] |= {k: v for k, v in row.items() if "free" in k and v is not None}
+        ends = {k: v for k, v in row.items() if "free" in k and v is not None}
+        allocations[row["rank"], row["allocation_id"]] |= ends
     found["allocation"] = [allocations[key] for key in sorted(allocations)]  # type: ignore[type-var]
     stack_ids = {row["stack_id"] for row in collector.rows("operator_call")}
     assert stack_ids == {row["stack_id"] for row in collector.rows("stack_frame")}
@@ -302,7 +303,10 @@ def test_torn_records_and_lost_segments_arrive_as_gap_rows_and_never_as_events(
     assert rank["events_lost"] == RECORDS_PER_SEGMENT + 3
 
 
-def test_a_full_window_waits_for_acknowledgements(session: Path, collector: FakeCollector) -> None:
+def test_a_full_window_waits_for_acknowledgements(
+    session: Path, collector: FakeCollector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_module, "BATCH_RECORDS", 4096)
     make_spool(session, collector, calls=60_000)
     release = threading.Event()
     collector.before_store = lambda batch: release.wait(TIMEOUT_S) and None

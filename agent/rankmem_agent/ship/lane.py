@@ -41,8 +41,9 @@ BATCH_RECORDS: Final = 32_768
 half as many cost a third more (measured)..."""
 BATCH_AGE_S: Final = 0.2
 """... or when its first record has waited this long."""
-LANE_BATCHES_MAX: Final = 8
-"""Unacknowledged batches of one spool: 4 MiB usually, and no rank can take the whole window."""
+LANE_BATCHES_MAX: Final = 32
+"""Unacknowledged batches of one spool: 16 MiB usually, half of the window. With 8, four ranks never had
+enough under way for the aggregator's large groups, which take two thirds of the CPU of small ones."""
 REPLAY_RECORDS: Final = 65_536
 """Records at once when the way from the checkpoint is gone again."""
 CHECKPOINT_INTERVAL_S: Final = 2.0

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from rankmem_agent.ship import closing
 from rankmem_agent.ship.config import ShipConfig
 from rankmem_agent.ship.election import take_lock
 from rankmem_agent.ship.shipper import Shipper
@@ -53,7 +54,10 @@ class Service:
                 code = self._ship(shipper)
             finally:
                 shipper.close("done" if code == 0 else "given_up")
+                removed = closing.remove_if_over(self._dir)
                 os.close(lock_fd)
+            if removed:
+                break
             # A rank that came while we held the lock started no shipper of its own.
             if code or self._signals or not self._someone_came(shipper):
                 break
@@ -82,6 +86,8 @@ class Service:
         """Nothing to do for a while: longer at the very start, when the first rank is still on its way."""
         if not shipper.is_done:
             return False
+        if closing.is_closed(self._dir):
+            return True
         found_any = bool(shipper.num_delivered or shipper.lanes or shipper.failures)
         return quiet_s > self._config.grace_s if found_any else age_s > self._config.first_spool_s
 

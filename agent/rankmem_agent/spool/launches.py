@@ -1,4 +1,4 @@
-"""Numbers the starts of a session's workers on this host, so that two launches in one job never share an attempt.
+"""Numbers the starts of a session's workers on this host: two launches in one job never share an attempt.
 
 Stage: trainer, while the agent attaches. One ``rankmem run`` may run a script that prepares data and then a
 torchrun, or two torchruns in a row: each counts its own restarts from 0, and rows of two processes
