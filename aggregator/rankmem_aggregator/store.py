@@ -41,6 +41,8 @@ TRANSIENT: Final = (duckdb.OutOfMemoryException, duckdb.IOException, DiskLowErro
 _STORE: Final = {name: schema.store_statement(table) for name, table in schema.ALL_TABLES.items()}
 
 
+_TIME_ZONE: Final = "SET GLOBAL TimeZone = 'UTC'"
+"""What the columns named _utc promise; the default is the machine's zone."""
 _CONFINEMENT: Final = ("SET enable_external_access = false", "SET lock_configuration = true")
 """After open: with external access off, DuckDB refuses even the temp_directory of its own options."""
 
@@ -146,7 +148,7 @@ def open_store(config: AggregatorConfig) -> Store:
     try:
         facts = schema.prepare(connection)
         _install_views(connection)
-        for setting in _CONFINEMENT:
+        for setting in (_TIME_ZONE, *_CONFINEMENT):
             connection.execute(setting)
     except duckdb.Error as exc:
         connection.close()
