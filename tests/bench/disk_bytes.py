@@ -95,7 +95,7 @@ def _block_bytes(connection: duckdb.DuckDBPyConnection, table: str) -> int:
 
 
 def _parquet_bytes(connection: duckdb.DuckDBPyConnection, folder: Path) -> dict[str, int]:
-    """Size of every table as one Parquet file: version 2, which has delta encodings, the large ones by rank."""
+    """Size of every table as one Parquet file: with delta encodings (version 2), the large ones by rank."""
     sizes: dict[str, int] = {}
     for name in schema.ALL_TABLES:
         path = folder / f"{name}.parquet"
