@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import duckdb
 from harness import Figure, Options, alternate, main, of_ratio, of_samples, say
@@ -68,6 +68,15 @@ def measure(options: Options) -> list[Figure]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """What the steps of one process took, in seconds."""
+
+    wall_s: list[float]
+    cpu_s: list[float]
+    """CPU time of all its threads: what a busy machine changes little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """A size under these options against this aggregator."""
 
@@ -84,19 +93,18 @@ class Run:
         """Rounds of alternation."""
         return 2 if self.options.quick else full
 
-    def plain(self, before: Sequence[str] = (), extra: Sequence[str] = ()) -> list[float]:
-        """Step times in seconds, without rankmem."""
+    def plain(self, before: Sequence[str] = (), extra: Sequence[str] = ()) -> Steps:
+        """Steps without rankmem."""
         arguments = [*self.arguments(), *extra]
-        result = train(before, arguments, self.options.folder, environment())
-        return list(result["steps_s"])
+        return _steps(train(before, arguments, self.options.folder, environment()))
 
-    def recorded(self, before: Sequence[str] = ()) -> list[float]:
-        """Step times in seconds, recorded; returns when all is stored, so that nothing runs on."""
+    def recorded(self, before: Sequence[str] = ()) -> Steps:
+        """Steps that are recorded; returns when all is stored, so that nothing runs on."""
         spools = Path(tempfile.mkdtemp(dir=self.options.memory_folder))
         env = recording_environment(self.server.address, spools)
         result = train([*before, *AGENT], self.arguments(), self.options.folder, env)
         wait_until_quiet(spools)
-        return list(result["steps_s"])
+        return _steps(result)
 
 
 def switched(run: Run) -> list[Figure]:
@@ -107,12 +115,14 @@ def switched(run: Run) -> list[Figure]:
     result = train(AGENT, arguments, run.options.folder, env)
     wait_until_quiet(spools)
     on, off = _split(result["steps_s"], result["on"])
+    cpu_on, cpu_off = _split(result["cpu_s"], result["on"])
     events = result["records_a_step"] * _events_a_record(run.server)
     added_ns = 1e9 * (statistics.median(on) - statistics.median(off)) / events
     name = run.size.name
     return [
         of_samples(f"{name}: step, recording off", _ms(off), "ms", note=f"{events:,.0f} events a step"),
         of_ratio(f"{name}: step, recording on / off, in one process", on, off, at_most=run.size.budget),
+        of_ratio(f"{name}: its CPU time, recording on / off, in one process", cpu_on, cpu_off),
         Figure(what=f"{name}: an event, with its calls and stacks", value=added_ns, unit="ns", at_most=500),
     ]
 
@@ -135,30 +145,38 @@ def _events_a_record(server: Aggregator) -> float:
 
 
 def processes(run: Run) -> list[Figure]:
-    """Processes without and with the agent in turn; a sample is a process's median step."""
+    """Processes without and with the agent in turn."""
+    return _compared(run, run.size.name, (), run.rounds(5))
+
+
+def _compared(run: Run, name: str, before: Sequence[str], rounds: int) -> list[Figure]:
+    """Trainings without and with the agent in turn; a sample is a process's median step."""
+    cpu: dict[str, list[float]] = {"without": [], "with": []}
+
+    def median(which: str, steps: Steps) -> float:
+        cpu[which].append(statistics.median(steps.cpu_s))
+        return statistics.median(steps.wall_s)
+
     samples = alternate(
         {
-            "without": lambda: statistics.median(run.plain()),
-            "with": lambda: statistics.median(run.recorded()),
+            "without": lambda: median("without", run.plain(before)),
+            "with": lambda: median("with", run.recorded(before)),
         },
-        run.rounds(5),
-        partial(_say, run.size.name),
+        rounds,
+        partial(_say, name),
     )
+    step = f"{name}: step with / without rankmem, processes in turn"
     return [
-        of_samples(f"{run.size.name}: step without rankmem", _ms(samples["without"]), "ms"),
-        of_ratio(
-            f"{run.size.name}: step with / without rankmem, processes in turn",
-            samples["with"],
-            samples["without"],
-            at_most=run.size.budget,
-        ),
+        of_samples(f"{name}: step without rankmem", _ms(samples["without"]), "ms"),
+        of_ratio(step, samples["with"], samples["without"], at_most=run.size.budget),
+        of_ratio(f"{name}: its CPU time, with / without, processes in turn", cpu["with"], cpu["without"]),
     ]
 
 
 def others(run: Run) -> list[Figure]:
     """torch.profiler in exported cycles, and memray, on the same training; means, exports included."""
     variants: dict[str, Callable[[], float]] = {
-        "plain": lambda: statistics.mean(run.plain()),
+        "plain": lambda: statistics.mean(run.plain().wall_s),
         "torch.profiler(profile_memory, with_stack), exported cycles": lambda: _under_profiler(run),
     }
     if importlib.util.find_spec("memray") is not None:
@@ -178,22 +196,12 @@ def two_ranks(options: Options, size: Size) -> list[Figure]:
     with aggregator(database) as server:
         run = Run(options=options, server=server, size=size)
         idle_s = server.cpu_s()
-        samples = alternate(
-            {
-                "without": lambda: statistics.median(run.plain(torchrun(2))),
-                "with": lambda: statistics.median(run.recorded(torchrun(2))),
-            },
-            run.rounds(4),
-            partial(_say, name),
-        )
+        figures = _compared(run, name, torchrun(2), run.rounds(4))
         aggregator_s = server.cpu_s() - idle_s
     events, shipper_s = _shipped(database)
     million = max(1, events) / 1e6
     return [
-        of_samples(f"{name}: step without rankmem", _ms(samples["without"]), "ms"),
-        of_ratio(
-            f"{name}: step with / without rankmem", samples["with"], samples["without"], at_most=size.budget
-        ),
+        *figures,
         Figure(what=f"{name}: shipper's CPU for a million events", value=shipper_s / million, unit="s"),
         Figure(what=f"{name}: aggregator's CPU for a million events", value=aggregator_s / million, unit="s"),
     ]
@@ -215,7 +223,7 @@ def _under_profiler(run: Run) -> float:
     folder = Path(tempfile.mkdtemp(dir=run.options.folder))
     steps = run.plain(extra=["--profile-folder", str(folder)])
     shutil.rmtree(folder)
-    return statistics.mean(steps)
+    return statistics.mean(steps.wall_s)
 
 
 def _under_memray(run: Run) -> float:
@@ -223,7 +231,11 @@ def _under_memray(run: Run) -> float:
     recording = run.options.folder / "memray.bin"
     steps = run.plain(["-m", "memray", "run", "--native", "--quiet", "--output", str(recording)])
     recording.unlink()
-    return statistics.mean(steps)
+    return statistics.mean(steps.wall_s)
+
+
+def _steps(result: dict[str, Any]) -> Steps:
+    return Steps(wall_s=list(result["steps_s"]), cpu_s=list(result["cpu_s"]))
 
 
 def _ms(seconds: Sequence[float]) -> list[float]:

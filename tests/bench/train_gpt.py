@@ -3,7 +3,7 @@
 Stage: the user's script. It knows nothing of rankmem and runs the same with and without it, but for
 ``--switch``: then it takes the tap that the agent has loaded into this process and turns its recording
 off and on in turn, which compares the two on the same memory, in the same minute.
-Writes a JSON object ``{"steps_s": [...], "on": [...]}`` to ``--out`` (of rank 0).
+Writes a JSON object to ``--out`` (of rank 0): time and CPU time of each step, whether it was recorded.
 """
 
 from __future__ import annotations
@@ -141,19 +141,21 @@ def _timed(
     tap = _loaded_tap() if switch else None
     records = 0
     times: list[float] = []
+    cpu_times: list[float] = []
     flags: list[bool] = []
     for number in range(steps):
         on = tap is None or _is_on(number // switch)
         if tap is not None and number % switch == 0:
             tap.rkm_enable(TAP_ALL, int(on))
         records_before = _records(tap)
-        before = time.perf_counter()
+        before, cpu_before = time.perf_counter(), time.process_time()
         step()
         end_of_step()
         times.append(time.perf_counter() - before)
+        cpu_times.append(time.process_time() - cpu_before)
         records += _records(tap) - records_before
         flags.append(on)
-    return {"steps_s": times, "on": flags, "records_a_step": records / max(1, sum(flags))}
+    return {"steps_s": times, "cpu_s": cpu_times, "on": flags, "records_a_step": records / max(1, sum(flags))}
 
 
 def _is_on(block: int) -> bool:

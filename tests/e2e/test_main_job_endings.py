@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,22 @@ def test_a_database_that_is_none_is_said_before_the_training_starts(tmp_path: Pa
     assert "rankmem.duckdb" in done.stderr
 
 
+@pytest.fixture
+def _heeding_signals() -> Iterator[None]:
+    """Children start with the signals' defaults, also where this run is in the background or under nohup.
+
+    A shell starts background commands with SIGINT ignored, nohup with SIGHUP; children inherit that.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_heeding_signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_to_rankmem_reaches_the_command_once(tmp_path: Path, number: signal.Signals) -> None:
     script = f"""
@@ -107,6 +124,7 @@ def test_a_command_killed_by_a_signal_gives_the_shells_code(tmp_path: Path) -> N
     )
 
 
+@pytest.mark.usefixtures("_heeding_signals")
 def test_ctrl_c_in_a_terminal_reaches_the_command_once(tmp_path: Path) -> None:
     script = """
 import signal
