@@ -61,10 +61,8 @@ def measure(options: Options) -> list[Figure]:
             run = Run(options=options, server=server, size=size)
             figures += switched(run)
             figures += processes(run)
-            figures += others(run)
-    for size in (SMALL, LARGE):
-        figures += two_ranks(options, size)
-    return figures
+        figures += others(Run(options=options, server=server, size=SMALL))
+    return [*figures, *two_ranks(options, SMALL)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
