@@ -21,7 +21,7 @@ env: .venv/.complete ## the virtual environment with rankmem, torch and the tool
 	@touch $@
 
 demo: env ## a real training on 2 ranks, recorded, and the answers
-	@d=$$(mktemp -d) && $(BIN)/rankmem demo --ranks 2 --db $$d/demo.duckdb
+	$(BIN)/rankmem demo --ranks 2 --db demo.duckdb
 
 test: env ## unit, integration and end-to-end tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
