@@ -33,6 +33,11 @@ from processes import (
 from rankmem_aggregator import connect
 
 AGENT: Final = ("-m", "rankmem_agent")
+# Of one session alone: all sessions' events over one session's sequence would be nonsense. Ids sort by start.
+_EVENTS_OF_NEWEST: Final = """
+SELECT count(*) AS events, max(seq) + 1 AS records FROM memory_event
+WHERE session_id = (SELECT max(session_id) FROM memory_event)
+"""
 SWITCH_STEPS: Final = 10  # long enough that the first step after a turn weighs little
 
 
@@ -109,7 +114,7 @@ def switched(run: Run) -> list[Figure]:
     """On and off in one process, in blocks of some steps; the first step of a block is left out."""
     spools = Path(tempfile.mkdtemp(dir=run.options.memory_folder))
     env = recording_environment(run.server.address, spools)
-    arguments = [*run.arguments(times=1 if run.options.quick else 4), "--switch", str(SWITCH_STEPS)]
+    arguments = [*run.arguments(times=4), "--switch", str(SWITCH_STEPS)]
     result = train(AGENT, arguments, run.options.folder, env)
     wait_until_quiet(spools)
     on, off = _split(result["steps_s"], result["on"])
@@ -136,9 +141,7 @@ def _split(steps_s: Sequence[float], flags: Sequence[bool]) -> tuple[list[float]
 def _events_a_record(server: Aggregator) -> float:
     """Share of the spool's records that are events; the others are calls, steps, clocks."""
     with connect(server.address) as queries:
-        row = queries.sql("SELECT count(*) AS events, max(seq) + 1 AS records FROM memory_event").to_pylist()[
-            0
-        ]
+        row = queries.sql(_EVENTS_OF_NEWEST).to_pylist()[0]
     return float(row["events"]) / float(row["records"])
 
 
