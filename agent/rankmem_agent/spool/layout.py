@@ -89,7 +89,8 @@ class Kind(enum.IntEnum):
     """Seen from outside. device; a=app reserved (RSS for cpu), b=device used, c=device free, d=device total;
     UNKNOWN where not known."""
     TAG = 12
-    """A storage's meaning from here on. device; a=address, action=category, e=name string id."""
+    """A storage's meaning. device; a=address of the storage, b=its size in bytes, action=Category, e=name string id;
+    c=1: it has meant this since it was allocated, 0: from here on."""
     DEVICE = 13
     """Recording of a device starts. device; e=string id of JSON {name, uuid, total_bytes, allocator,
     settings, source}."""
@@ -104,6 +105,24 @@ class Kind(enum.IntEnum):
     LOST = 17
     """Events that the source had and could not give, just before this record (the fallback's ring was
     overwritten). device; a=how many, UNKNOWN where not known; e=string id of why (a ``gap.why``)."""
+    WEIGHT = 18
+    """A parameter of the model, or its new place. device; a=address of its storage, b=size in bytes, c=size of its
+    gradient in bytes (0: none yet), e=string id of JSON {name, dtype, shape}."""
+    MODULE = 19
+    """A module ran for the first time. a=string id of its path, e=string id of its class."""
+
+
+class Category(enum.IntEnum):
+    """What bytes mean, with torch.profiler's names and numbers; UNKNOWN is ours."""
+
+    UNKNOWN = 0
+    INPUT = 1
+    TEMPORARY = 2
+    ACTIVATION = 3
+    GRADIENT = 4
+    AUTOGRAD_DETAIL = 5
+    PARAMETER = 6
+    OPTIMIZER_STATE = 7
 
 
 class Action(enum.IntEnum):
@@ -264,7 +283,7 @@ def c_header() -> str:
     ]
     for name, value in sorted(_constants().items()):
         lines.append(f"constexpr uint64_t RKM_{name} = {value}ull;")
-    for enum_class in (Kind, Action, DeviceType, Phase, MarkerKind, Entry, State):
+    for enum_class in (Kind, Category, Action, DeviceType, Phase, MarkerKind, Entry, State):
         prefix = f"constexpr uint8_t RKM_{enum_class.__name__.upper()}"
         lines += [f"{prefix}_{member.name} = {int(member)};" for member in enum_class]
     magics = ("SEGMENT_MAGIC", "CONTROL_MAGIC", "STRINGS_MAGIC")
