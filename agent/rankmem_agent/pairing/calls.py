@@ -40,6 +40,8 @@ class Calls:
     """Stack's string-table id, 0 for none."""
     end_seq: Array
     """Position of CALL_END in the log."""
+    with_grad: Array
+    """bool, where ended: autograd was recording, so what it made without a node needs no gradient."""
 
     def place(self, call_ids: Array) -> Array:
         """Index of each call in the table, ABSENT where it is not there (0, ended before, or lost)."""
@@ -74,6 +76,7 @@ def follow_calls(open_calls: Array, records: Array, seq: Array, time_ns: Array, 
         sequence_last=np.full(len(table), ABSENT),
         stack=np.zeros(len(table), np.uint32),
         end_seq=np.zeros(len(table), np.int64),
+        with_grad=np.zeros(len(table), np.bool_),
     )
     _set_forward(calls, rows_at(records, kind == Kind.CALL_FORWARD))
     ends = np.flatnonzero(kind == Kind.CALL_END)
@@ -90,6 +93,7 @@ def _with_begun(open_calls: Array, begins: Array, base_ns: int) -> Array:
     rows["module"] = begins["b"]
     rows["thread"] = begins["thread"]
     rows["phase"] = begins["action"]
+    rows["node"] = begins["d"]
     rows["forward_thread"] = ABSENT
     rows["forward_sequence"] = ABSENT
     table = joined([open_calls, rows])
@@ -117,6 +121,7 @@ def _set_ends(calls: Calls, ends: Array, seq: Array, time_ns: Array) -> None:
     calls.ended_ns[place] = time_ns[known]
     calls.end_seq[place] = seq[known]
     calls.stack[place] = ends["e"]
+    calls.with_grad[place] = ends["d"] != 0
     made = ends["b"] != NO_SEQUENCE
     calls.sequence_first[place[made]] = ends["b"][made].astype(np.int64)
     calls.sequence_last[place[made]] = ends["c"][made].astype(np.int64)

@@ -62,6 +62,7 @@ CALL_DTYPE: Final = np.dtype(
         ("thread", "<u4"),
         ("forward_thread", "<i4"),
         ("phase", "<i2"),
+        ("node", "<u8"),  # the outermost autograd node it runs in, see Kind.CALL_BEGIN; 0: none
     ]
 )
 """A call that began and has not ended."""
@@ -87,6 +88,18 @@ MARKER_DTYPE: Final = np.dtype(
     ]
 )
 """A marker that is open."""
+
+CATEGORY_DTYPE: Final = np.dtype(
+    [
+        ("allocation_id", "<i8"),
+        ("node", "<u8"),  # the autograd node it was made in; 0: none
+        ("from_seq", "<i8"),  # since which record it has the category
+        ("category", "u1"),  # layout.Category
+        ("source", "u1"),  # why, see rankmem_agent.pairing.categories.Source
+        ("spare", "V6"),
+    ]
+)
+"""What a living block means."""
 
 DEVICE_DTYPE: Final = np.dtype(
     [
@@ -142,6 +155,8 @@ class PairingState:
     """Sequence ranges of calls that ended lately, sorted by key."""
     markers: Array = field(default_factory=lambda: _empty(MARKER_DTYPE))
     """Open markers."""
+    categories: Array = field(default_factory=lambda: _empty(CATEGORY_DTYPE))
+    """What blocks mean whose row went out and that live, sorted by allocation_id."""
     devices: Array = field(default_factory=lambda: _empty(DEVICE_DTYPE))
     stacks_sent: Array = field(default_factory=lambda: np.zeros(0, np.bool_))
     """By stack id, whether its frames went out. Not stored in a checkpoint: sending twice is harmless."""

@@ -25,7 +25,7 @@ from rankmem_protos.errors import Code, RankmemError
 CHECKPOINT_NAME: Final = "checkpoint"
 CHECKPOINT_VERSION: Final = 1
 _FORMAT: Final = "rankmem-checkpoint"
-_ARRAYS: Final = ("live", "ended", "calls", "ranges", "markers", "devices")
+_ARRAYS: Final = ("live", "ended", "calls", "ranges", "markers", "devices", "categories")
 _PLAIN: Final = tuple(
     f.name for f in dataclasses.fields(PairingState) if f.name not in (*_ARRAYS, "stacks_sent")
 )

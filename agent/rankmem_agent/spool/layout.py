@@ -64,11 +64,12 @@ class Kind(enum.IntEnum):
     """An allocator event. action, device; a=address, b=size, c=stream, d=pool (first<<32 | second);
     for oom d=device free bytes; call_id, thread."""
     CALL_BEGIN = 2
-    """First record of a call. call_id, thread; a=started_ns, b=module string id, c=step, action=Phase,
-    e=operator string id. Written by the call's first event (just before it), or by its end."""
+    """First record of a call. call_id, thread; a=started_ns, b=module string id, c=step, action=Phase (BACKWARD
+    for all that autograd's engine runs), d=number of the outermost autograd node that it runs in (from 1; 0:
+    none), e=operator string id. Written by the call's first event (just before it), or by its end."""
     CALL_END = 3
     """Last record of a call. call_id, thread; a=started_ns, b=first and c=last autograd sequence number
-    made in it (both NO_SEQUENCE if none), e=stack id (0: none)."""
+    made in it (both NO_SEQUENCE if none), d=1 if autograd was recording (grad mode), e=stack id (0: none)."""
     CALL_FORWARD = 4
     """Which forward call a backward call belongs to. call_id, thread; a=forward thread, b=sequence number.
     Between its CALL_BEGIN and CALL_END."""
