@@ -93,7 +93,7 @@ CATEGORY_DTYPE: Final = np.dtype(
     [
         ("allocation_id", "<i8"),
         ("node", "<u8"),  # the autograd node it was made in; 0: none
-        ("from_seq", "<i8"),  # since which record it has the category
+        ("told_seq", "<i8"),  # seq of the last category_change told; ABSENT: none
         ("category", "u1"),  # layout.Category
         ("source", "u1"),  # why, see rankmem_agent.pairing.categories.Source
         ("spare", "V6"),

@@ -1,0 +1,142 @@
+"""Curves of memory over time, ready to be drawn: names, instants and bytes on one grid.
+
+Stage: between query and picture, in the reader's process. In: the rows of the named query ``timeline``, one
+for each group and instant. Out: a :class:`Chart`: every series has a value at every instant, because memory
+holds its value until the next event. Bytes stay integers. Draws nothing and asks nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One curve."""
+
+    name: str
+    values_bytes: Ints
+    """Bytes from each of the chart's instants to the next."""
+
+    def peak_bytes(self) -> int:
+        """Its highest value; 0 where there is none."""
+        return int(self.values_bytes.max()) if len(self.values_bytes) else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Curves over one time axis."""
+
+    title: str
+    subtitle: str = ""
+    """What the figures mean, said under the title."""
+    times_ns: Ints
+    """Instants on the session's common clock, ascending, the same for all series."""
+    start_ns: int
+    """The session's start: the zero of the axis."""
+    series: tuple[Series, ...]
+    """In the order in which they are drawn, from the bottom where stacked."""
+    stacked: bool
+    """True where the series add up to a whole; False where they measure the same thing in different ways."""
+
+    def total_bytes(self) -> Ints:
+        """The top of the picture at each instant: the sum where stacked, else the highest series."""
+        if not self.series:
+            return np.zeros(len(self.times_ns), np.int64)
+        values = np.stack([one.values_bytes for one in self.series])
+        top: Ints = values.sum(axis=0) if self.stacked else values.max(axis=0)
+        return top
+
+    def peak_index(self) -> int | None:
+        """Where the top is highest for the first time; None without instants."""
+        return int(self.total_bytes().argmax()) if len(self.times_ns) else None
+
+
+def on_one_grid(names: Sequence[str], times_ns: Ints, values_bytes: Ints) -> tuple[Ints, dict[str, Ints]]:
+    """Curves told point by point as curves over the same instants; each holds its value until its next point.
+
+    Args:
+        names: of each point: whose it is.
+        times_ns: of each point, ascending within a name; of several points at one instant the last holds.
+        values_bytes: of each point.
+
+    Returns:
+        The instants, ascending, each once; and for each name, in the order of first appearance, its bytes at
+        each of them: 0 before its first point.
+    """
+    grid = np.unique(times_ns)
+    labels = np.asarray(names, dtype=object)
+    curves: dict[str, Ints] = {}
+    for name in dict.fromkeys(names):
+        mine = labels == name
+        # The last point at or before each instant; position 0 stands for "none yet".
+        place = np.searchsorted(times_ns[mine], grid, side="right")
+        curves[name] = np.concatenate([np.zeros(1, np.int64), values_bytes[mine]])[place]
+    return grid, curves
+
+
+def columns(chart: Chart, width: int) -> Ints:
+    """For each of ``width`` equal stretches of time the position of the instant that stands for it.
+
+    It is the one at which the top stood highest, with what held when the stretch began: a picture of these
+    alone has every maximum of the top. The chart has at least one instant; ``width`` is at least 1.
+    """
+    begin, end = stretches(chart, width)
+    top = chart.total_bytes()
+    return np.array([b + int(top[b:e].argmax()) for b, e in zip(begin, end, strict=True)], np.int64)
+
+
+def stretches(chart: Chart, width: int) -> tuple[Ints, Ints]:
+    """The same stretches as slices of positions, first and one past last; each has at least one position."""
+    first, last = int(chart.times_ns[0]), int(chart.times_ns[-1])
+    edges = first + np.arange(width + 1, dtype=np.int64) * (last - first) // width
+    begin = np.searchsorted(chart.times_ns, edges[:-1], side="right") - 1
+    end = np.searchsorted(chart.times_ns, np.append(edges[1:-1], last + 1), side="left")
+    return begin, np.maximum(end, begin + 1)
+
+
+def reduced(chart: Chart, points_max: int) -> Chart:
+    """The chart with at most ``points_max`` of its instants, every maximum of every series kept.
+
+    Time is cut into equal stretches; of each stay the first instant, the lowest of the top, and the highest
+    of the top and of each series. A stretch without an instant takes none: the value before it holds. For
+    fewer points than one stretch needs (the series and four), that many stay.
+    """
+    if len(chart.times_ns) <= points_max:
+        return chart
+    count = points_max
+    kept = _kept(chart, count)
+    while len(kept) > points_max and count > 1:
+        count //= 2
+        kept = _kept(chart, count)
+    series = tuple(Series(name=one.name, values_bytes=one.values_bytes[kept]) for one in chart.series)
+    return replace(chart, times_ns=chart.times_ns[kept], series=series)
+
+
+def _kept(chart: Chart, count: int) -> Ints:
+    """Positions to keep, ascending, each once; the last instant is always there."""
+    first, last = int(chart.times_ns[0]), int(chart.times_ns[-1])
+    stretch = (chart.times_ns - first) * count // max(1, last - first + 1)
+    starts = np.flatnonzero(np.diff(stretch, prepend=-1))
+    top = chart.total_bytes()
+    kept = [starts, np.array([len(top) - 1], np.int64), _arg_of_each(-top, starts), _arg_of_each(top, starts)]
+    kept += [_arg_of_each(one.values_bytes, starts) for one in chart.series]
+    return np.unique(np.concatenate(kept))
+
+
+def _arg_of_each(values: Ints, starts: Ints) -> Ints:
+    """Position of the first highest value in each stretch."""
+    highest = np.maximum.reduceat(values, starts)
+    lengths = np.diff(starts, append=len(values))
+    hits = np.flatnonzero(values == np.repeat(highest, lengths))
+    _, first = np.unique(np.searchsorted(starts, hits, side="right"), return_index=True)
+    return hits[first]
