@@ -45,6 +45,15 @@ class Named(NamedTuple):
     """What stands before its children's names: the path, or nothing for a root."""
 
 
+class Learnt(NamedTuple):
+    """What was named at once."""
+
+    keys: list[int]
+    """Identities of the modules, some of them named anew."""
+    root: Any
+    """The root of the tree; None for a module made within another's forward."""
+
+
 class ModuleNames:
     """Names modules; made once, when the agent attaches.
 
@@ -78,32 +87,26 @@ class ModuleNames:
         """What is known of the module with this identity. Raises KeyError if nothing is."""
         return self._named[key]
 
-    def roots(self) -> list[tuple[Any, str]]:
-        """The roots that are alive, each with the prefix of its tree's names."""
-        alive = [(reference(), self._named.get(key)) for key, reference in list(self._roots.items())]
-        return [(root, named.prefix) for root, named in alive if root is not None and named is not None]
+    def roots(self) -> list[Any]:
+        """The roots that are alive."""
+        alive = (reference() for reference in list(self._roots.values()))
+        return [root for root in alive if root is not None]
 
-    def learn(self, module: Any, around: int) -> list[int]:
+    def learn(self, module: Any, around: int) -> Learnt:
         """Names a module that is not known yet, with the whole tree that it belongs to.
 
         Args:
             around: identity of the module whose forward it is called in; 0 for none.
-
-        Returns:
-            the identities of all that were named, some of them anew.
         """
         top = self._top(module)
         outer = self._named.get(around)
-        before = len(self._named)
         if top is module and outer is not None:
-            path = ".".join(part for part in (outer.prefix, type(module).__name__) if part)
-            keys = self._name_tree(list(tree(module)), path, path)
-        else:
-            keys = self._name_root(top)
-        if len(self._named) == before or id(module) not in self._named:
+            path = _joined(outer.prefix, class_name(module))
+            return Learnt(self._name_tree(list(tree(module)), path, path), None)
+        learnt = self._name_root(top)
+        if id(module) not in self._named:  # a holder that hides its parts from named_children()
             self._name(module, class_name(module), class_name(module), class_name(module))
-            keys.append(id(module))
-        return keys
+        return learnt
 
     def _top(self, module: Any) -> Any:
         """The outermost module that this one is a part of."""
@@ -115,7 +118,7 @@ class ModuleNames:
             module = parent
         return module
 
-    def _name_root(self, top: Any) -> list[int]:
+    def _name_root(self, top: Any) -> Learnt:
         root = unwrapped(top)
         members = list(tree(root))
         prefix, path = self._free_prefix(root, members)
@@ -127,7 +130,7 @@ class ModuleNames:
         self._roots[id(root)] = weakref.ref(root, functools.partial(_pop, self._roots, id(root)))
         for wrapper in wrappers:
             self._name(wrapper, class_name(wrapper), class_name(wrapper), prefix)
-        return [*keys, *(id(wrapper) for wrapper in wrappers)]
+        return Learnt([*keys, *(id(wrapper) for wrapper in wrappers)], root)
 
     def _free_prefix(self, root: Any, members: list[tuple[str, Any]]) -> tuple[str, str]:
         """The first prefix and root's path under which no name belongs to another tree that is alive."""

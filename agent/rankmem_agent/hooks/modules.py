@@ -37,20 +37,13 @@ class Modules:
     Args:
         is_compiling: True while Dynamo traces. It is called twice a module: ``is_dynamo_compiling`` is three
             times as fast as ``is_compiling``, and Dynamo knows both.
-        when_named: called after a tree was named, in the thread that calls its root for the first time.
     """
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        is_compiling: Callable[[], bool],
-        guard: Guard,
-        when_named: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, recorder: Recorder, is_compiling: Callable[[], bool], guard: Guard) -> None:
         self._recorder = recorder
         self._is_compiling = is_compiling
         self._guard = guard
-        self._when_named = when_named
+        self._when_named: list[Callable[[Any], None]] = []
         self._paths: dict[int, int] = {OUTSIDE: 0}
         """By identity of a module that has run: the string id of its path."""
         self._told: dict[str, int] = {}
@@ -69,6 +62,10 @@ class Modules:
         put = torch_module.register_module_module_registration_hook(self._registered)
         hide_from_dynamo(torch_module, before_id=before.id, after_id=after.id)
         return [before, after, put]
+
+    def when_named(self, tell: Callable[[Any], None]) -> None:
+        """Has ``tell(root)`` called when a tree was named, in the thread that calls into it first."""
+        self._when_named.append(tell)
 
     def stop(self) -> None:
         """Does nothing from now on; the hooks stay registered."""
@@ -134,11 +131,12 @@ class Modules:
     def _first_sight(self, module: Any, around: int) -> int:
         """The path of a module that has not run yet, told with its class."""
         if self.names.of(module) is None:
-            for key in self.names.learn(module, around):
+            keys, root = self.names.learn(module, around)
+            for key in keys:
                 if key in self._paths:  # it ran before its whole did, under another name
                     self._paths[key] = self._tell(key)
-            if self._when_named is not None:
-                self._when_named()
+            for tell in self._when_named if root is not None else ():
+                tell(root)
         path = self._paths[id(module)] = self._tell(id(module))
         return path
 
