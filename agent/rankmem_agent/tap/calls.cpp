@@ -142,29 +142,38 @@ __attribute__((noinline)) void begin_call(ThreadState& thread, Frame& frame, uin
   RkmRecord begin = {};
   begin.kind = RKM_KIND_CALL_BEGIN;
   begin.action = phase.load(std::memory_order_relaxed);
+  const bool in_optimizer = begin.action == RKM_PHASE_OPTIMIZER;  // a hook of a gradient may step one in backward
+  bool in_engine = false;
   begin.a = frame.started_ns;
   begin.b = thread.module;
   begin.c = step.load(std::memory_order_relaxed);
   begin.e = frame.name;
   for (uint32_t index = 0; index < thread.depth; ++index) {  // outermost first: a backward may run in another
     Frame& outer = thread.frames[index];
-    if (outer.is_engine) begin.action = RKM_PHASE_BACKWARD;
+    in_engine |= outer.is_engine;
     if (!outer.is_backward) continue;
     if (outer.node == 0) outer.node = last_node.fetch_add(1, std::memory_order_relaxed) + 1;
     begin.d = outer.node;
     break;
   }
+  if (in_engine && !in_optimizer) begin.action = RKM_PHASE_BACKWARD;
   write_call_record(thread, frame, begin, now);
+  RkmRecord forward = {};
+  forward.kind = RKM_KIND_CALL_FORWARD;
   for (uint32_t index = thread.depth; index-- > 0;) {
     const Frame& backward = thread.frames[index];
     if (backward.forward_sequence == RKM_NO_SEQUENCE) continue;
-    RkmRecord forward = {};
-    forward.kind = RKM_KIND_CALL_FORWARD;
     forward.a = backward.forward_thread;
     forward.b = backward.forward_sequence;
     write_call_record(thread, frame, forward, now);
     return;
   }
+  // What the engine does around nodes, and AccumulateGrad, have no forward call of their own: they work on the
+  // gradient that the node before them made (AccumulateGrad has the highest priority in the engine's queue).
+  if (!in_engine || in_optimizer || thread.last_forward_thread == 0) return;
+  forward.a = thread.last_forward_thread;
+  forward.b = thread.last_forward_sequence;
+  write_call_record(thread, frame, forward, now);
 }
 
 // Credits autograd nodes made since the last look to `frame`.
@@ -277,7 +286,12 @@ void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
   while (index != 0 && thread.frames[index - 1].function != &function) --index;
   if (index == 0) return;
   // A BACKWARD_FUNCTION inside an operator is no call; what it made is the operator's.
-  if (thread.operator_at == 0 || thread.operator_at >= index) end_call(thread, thread.frames[index - 1]);
+  Frame& ended = thread.frames[index - 1];
+  if (thread.operator_at == 0 || thread.operator_at >= index) end_call(thread, ended);
+  if (ended.forward_sequence != RKM_NO_SEQUENCE) {
+    thread.last_forward_thread = ended.forward_thread;
+    thread.last_forward_sequence = ended.forward_sequence;
+  }
   thread.depth = index - 1;
   if (thread.operator_at > thread.depth) thread.operator_at = 0;
   // What an inner call made is not the outer one's.

@@ -46,6 +46,7 @@ struct ThreadState {
   uint32_t module;       // string id, rkm_set_module
   uint32_t depth;        // of frames[]
   uint32_t operator_at;  // 1 + index of the outermost operator's frame; 0: none
+  uint64_t last_forward_thread, last_forward_sequence;  // of the autograd node that ended last; thread 0: none
   bool gathering;        // in gather_stack: what Python does there is not looked at again
   LastSegment last_segment;
   ThreadCaches* caches;
