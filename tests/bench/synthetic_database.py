@@ -114,10 +114,13 @@ WITH numbered AS (
 )
 SELECT $session AS session_id, 0 AS attempt, rank, 'cuda:' || (rank % 8) AS device, seq AS allocation_id,
        CAST(140000000000000 + hash(rank, place) % 16777216 * 512 AS BIGINT) AS address,
-       (1000 + rank % 8 * 50) * 20000 AS size_bytes, hash(place) % 16 // 15 * 7 AS stream, 'pytorch' AS component,
-       ['activation', 'temporary', 'gradient', 'autograd_detail'][hash(place, 1) % 4 + 1] AS category,
-       'aten::op' || hash(place, 2) % 24 AS operator, 'GPT.blocks.' || place // 64 || '.mlp.fc' || place % 2 AS module,
-       ['forward', 'backward'][hash(place, 3) % 2 + 1] AS phase, step, seq // 3 AS call_id,
+       (1000 + rank % 8 * 50) * 20000 AS size_bytes, CAST(hash(place) % 16 // 15 * 7 AS BIGINT) AS stream,
+       'pytorch' AS component,
+       ['activation', 'temporary', 'gradient', 'autograd_detail'][1 + (hash(place, 1) % 4)::INTEGER]
+       AS category,
+       'aten::op' || hash(place, 2) % 24 AS operator,
+       'GPT.blocks.' || place // 64 || '.mlp.fc' || place % 2 AS module,
+       ['forward', 'backward'][1 + (hash(place, 3) % 2)::INTEGER] AS phase, step, seq // 3 AS call_id,
        CAST(hash(place, 4) % 500 AS BIGINT) AS stack_id,
        CAST(1800000000000000000 + seq * $event_ns + step * (2 * $skew) + hash(rank, step) % $skew
             + hash(rank, seq) % $event_ns AS BIGINT) AS allocated_ns,

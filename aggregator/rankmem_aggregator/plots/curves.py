@@ -8,15 +8,31 @@ holds its value until the next event. Bytes stay integers. Draws nothing and ask
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
+
+    import pyarrow as pa
 
 Ints = npt.NDArray[np.int64]
+
+SERIES_MAX: Final = 9
+"""Series of a stacked chart: eight, and one of all others. More colours are not told apart."""
+CATEGORY_ORDER: Final = (
+    "parameter",
+    "optimizer_state",
+    "gradient",
+    "input",
+    "activation",
+    "temporary",
+    "autograd_detail",
+    "unknown",
+)
+"""From the bottom of the stack: what stays over steps, then what comes and goes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,27 +77,67 @@ class Chart:
         return int(self.total_bytes().argmax()) if len(self.times_ns) else None
 
 
-def on_one_grid(names: Sequence[str], times_ns: Ints, values_bytes: Ints) -> tuple[Ints, dict[str, Ints]]:
+def chart_of(rows: pa.Table, *, start_ns: int, stacked: bool, title: str, subtitle: str = "") -> Chart:
+    """The chart of a timeline's rows.
+
+    Args:
+        rows: columns time_ns, group, bytes, as the named query ``timeline`` gives them.
+        start_ns: the session's start.
+        stacked: True for groups that add up to a whole; they are ordered, and the smallest gathered in one.
+        title: what is drawn.
+        subtitle: what the figures mean.
+    """
+    encoded = rows["group"].combine_chunks().dictionary_encode()
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    times_ns, values = (rows[name].to_numpy().astype(np.int64, copy=False) for name in ("time_ns", "bytes"))
+    points = {
+        str(name): (times_ns[codes == code], values[codes == code])
+        for code, name in enumerate(encoded.dictionary.to_pylist())
+    }
+    grid, curves = on_one_grid(points)
+    series = [Series(name=name, values_bytes=curve) for name, curve in curves.items()]
+    return Chart(
+        title=title,
+        subtitle=subtitle,
+        times_ns=grid,
+        start_ns=start_ns,
+        series=_arranged(series) if stacked else tuple(series),
+        stacked=stacked,
+    )
+
+
+def on_one_grid(points: Mapping[str, tuple[Ints, Ints]]) -> tuple[Ints, dict[str, Ints]]:
     """Curves told point by point as curves over the same instants; each holds its value until its next point.
 
     Args:
-        names: of each point: whose it is.
-        times_ns: of each point, ascending within a name; of several points at one instant the last holds.
-        values_bytes: of each point.
+        points: of each curve its instants, ascending, and its bytes from each on; of several points at one
+            instant the last holds.
 
     Returns:
-        The instants, ascending, each once; and for each name, in the order of first appearance, its bytes at
-        each of them: 0 before its first point.
+        The instants, ascending, each once; and for each curve its bytes at each of them: 0 before its first.
     """
-    grid = np.unique(times_ns)
-    labels = np.asarray(names, dtype=object)
+    empty = np.zeros(0, np.int64)
+    grid = np.unique(np.concatenate([empty, *(times for times, _ in points.values())]))
     curves: dict[str, Ints] = {}
-    for name in dict.fromkeys(names):
-        mine = labels == name
+    for name, (times, values) in points.items():
         # The last point at or before each instant; position 0 stands for "none yet".
-        place = np.searchsorted(times_ns[mine], grid, side="right")
-        curves[name] = np.concatenate([np.zeros(1, np.int64), values_bytes[mine]])[place]
+        place = np.searchsorted(times, grid, side="right")
+        curves[name] = np.concatenate([np.zeros(1, np.int64), values])[place]
     return grid, curves
+
+
+def _arranged(series: list[Series]) -> tuple[Series, ...]:
+    """At the bottom what stays, above it what moves; what is too small to be told apart as one."""
+    if all(one.name in CATEGORY_ORDER for one in series):
+        return tuple(sorted(series, key=lambda one: CATEGORY_ORDER.index(one.name)))
+    ranked = sorted(series, key=lambda one: (-one.peak_bytes(), one.name))
+    if len(ranked) <= SERIES_MAX:
+        return tuple(ranked)
+    rest = np.sum([one.values_bytes for one in ranked[SERIES_MAX - 1 :]], axis=0, dtype=np.int64)
+    return (
+        *ranked[: SERIES_MAX - 1],
+        Series(name=f"{len(ranked) - SERIES_MAX + 1} others", values_bytes=rest),
+    )
 
 
 def columns(chart: Chart, width: int) -> Ints:

@@ -19,16 +19,14 @@ OF_CATEGORY: Final = {
     "autograd_detail": "#009e73",
     "unknown": "#8c8c8c",
 }
-IN_TURN: Final = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442")
-REST: Final = "#8c8c8c"
-"""For what gathers all others."""
+IN_TURN: Final = (
+    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#5a4a9c", "#8c8c8c",
+)  # fmt: skip
+"""The grey comes last: to what gathers all others, where there is such."""
 
 
 def colours(names: Sequence[str]) -> list[str]:
-    """A colour for each name, in order; categories have theirs, ``other`` and ``unknown`` are grey."""
-    if names and all(name in OF_CATEGORY for name in names):
+    """A colour for each name, in order; categories have theirs."""
+    if all(name in OF_CATEGORY for name in names):
         return [OF_CATEGORY[name] for name in names]
-    return [
-        REST if name in ("other", "unknown") else IN_TURN[place % len(IN_TURN)]
-        for place, name in enumerate(names)
-    ]
+    return [IN_TURN[place % len(IN_TURN)] for place in range(len(names))]
