@@ -110,8 +110,8 @@ class Kind(enum.IntEnum):
     """Events that the source had and could not give, just before this record (the fallback's ring was
     overwritten). device; a=how many, UNKNOWN where not known; e=string id of why (a ``gap.why``)."""
     WEIGHT = 18
-    """A parameter of the model, or its new place. device; a=address of its storage, b=size in bytes, c=size of
-    its gradient in bytes (0: none yet), e=string id of JSON {name, dtype, shape}."""
+    """A parameter of the model, or its new place. device; a=address of its storage, b=size in bytes, c=size
+    of its gradient in bytes (0: none yet), e=string id of JSON {name, dtype, shape}."""
     MODULE = 19
     """A module ran for the first time. a=string id of its path, e=string id of its class."""
 
