@@ -8,7 +8,7 @@ ASCII characters stand in, with four. Runs in the command line's process.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -82,14 +82,21 @@ def draw(chart: Chart, *, width: int, glyphs: Glyphs, hues: list[str] | None = N
         hues: a colour for each series, which fills the curve with its parts; None for none.
     """
     frame = _frame(chart, width)
-    picked = columns(chart, frame.plot)
-    lines = _curve(chart, picked, frame, glyphs, hues)
+    # Of curves that measure one thing in several ways the first is drawn large.
+    main = chart if chart.stacked else replace(chart, series=chart.series[:1])
+    lines = _curve(main, columns(main, frame.plot), frame, glyphs, hues[: len(main.series)] if hues else None)
     lines.append(Text(" " * (frame.gutter + 1) + glyphs.corner + glyphs.floor * frame.plot))
     lines.append(Text(_time_axis(chart, frame)))
     if len(chart.series) > 1:
         lines.append(Text(_heading(chart, frame), style="dim"))
-        lines += [_part(chart, n, frame, glyphs, hues) for n in reversed(range(len(chart.series)))]
+        lines += [_part(chart, n, frame, glyphs, hues) for n in _order(chart)]
     return lines
+
+
+def _order(chart: Chart) -> list[int]:
+    """The parts from top to bottom: as they lie above one another."""
+    order = list(range(len(chart.series)))
+    return order[::-1] if chart.stacked else order
 
 
 def _frame(chart: Chart, width: int) -> _Frame:
@@ -123,7 +130,7 @@ def _curve(chart: Chart, picked: Ints, frame: _Frame, glyphs: Glyphs, hues: list
 def _bounds(chart: Chart, picked: Ints, most: int) -> Ints:
     """Upper edge of each part in each column, in levels from the bottom; parts x columns."""
     values = np.stack([one.values_bytes[picked] for one in chart.series])
-    summed = np.cumsum(values, axis=0) if chart.stacked else values.max(axis=0, keepdims=True)
+    summed = np.cumsum(values, axis=0)
     # Rounded up: what holds a byte is seen, and the highest column alone reaches the top.
     edges: Ints = -(-summed.clip(min=0).astype(object) * HEIGHT * LEVELS // most)
     return edges.astype(np.int64)
@@ -135,6 +142,8 @@ def _cell(bounds: Ints, row: int, glyphs: Glyphs, hues: list[str] | None) -> tup
     filled = int(inside[-1])
     if hues is None or filled == 0 or len(bounds) != len(hues):
         return glyphs.levels[filled], ""
+    if len(hues) == 1:
+        return glyphs.levels[filled], hues[0]
     shares = np.diff(inside, prepend=0)
     low, high = sorted(np.argsort(-shares, kind="stable")[:2].tolist())
     if shares[low] == 0 or shares[high] == 0 or filled < LEVELS:
@@ -197,7 +206,7 @@ def _heading(chart: Chart, frame: _Frame) -> str:
 
 
 def _part(chart: Chart, number: int, frame: _Frame, glyphs: Glyphs, hues: list[str] | None) -> Text:
-    """One part: name, its own curve in a row of cells, its peak, and what it held at the top's."""
+    """One part: name, its own curve in a row of cells, its peak, and what it held at the curve's."""
     one = chart.series[number]
     most = max(1, one.peak_bytes())
     name = shorten(units.safe_text(one.name), frame.gutter - 2, keep_end=True)
@@ -206,9 +215,9 @@ def _part(chart: Chart, number: int, frame: _Frame, glyphs: Glyphs, hues: list[s
     levels = -(-_highest(chart, one.values_bytes, frame.plot).astype(object) * LEVELS // most)
     line.append("".join(glyphs.levels[max(0, min(LEVELS, int(level)))] for level in levels), style)
     line.append(f"  {units.bytes_text(one.peak_bytes()):>{min(frame.right, 11)}}")
-    peak = chart.peak_index()
-    if frame.right > 12 and peak is not None:
-        line.append(f"{units.bytes_text(int(one.values_bytes[peak])):>{frame.right - 11}}")
+    if frame.right > 12:
+        held = int(one.values_bytes[int(chart.top().argmax())])
+        line.append(f"{units.bytes_text(held):>{frame.right - 11}}")
     return line
 
 

@@ -40,6 +40,10 @@ Output = Annotated[
     Format,
     typer.Option("--format", help="A table for people; json and csv carry plain bytes and nanoseconds."),
 ]
+Attempt = Annotated[
+    int | None,
+    typer.Option("--attempt", metavar="N", min=0, help="This start of the workers, from 0."),
+]
 Rank = Annotated[int | None, typer.Option("--rank", metavar="R", min=0, help="This rank alone.")]
 Limit = Annotated[
     int | None,

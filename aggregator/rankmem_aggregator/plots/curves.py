@@ -72,9 +72,9 @@ class Chart:
         top: Ints = values.sum(axis=0) if self.stacked else values.max(axis=0)
         return top
 
-    def peak_index(self) -> int | None:
-        """Where the top is highest for the first time; None without instants."""
-        return int(self.total_bytes().argmax()) if len(self.times_ns) else None
+    def top(self) -> Ints:
+        """What one curve can tell of it: the sum where stacked, else the first series."""
+        return self.total_bytes() if self.stacked or not self.series else self.series[0].values_bytes
 
 
 def chart_of(rows: pa.Table, *, start_ns: int, stacked: bool, title: str, subtitle: str = "") -> Chart:
@@ -133,7 +133,7 @@ def _arranged(series: list[Series]) -> tuple[Series, ...]:
     ranked = sorted(series, key=lambda one: (-one.peak_bytes(), one.name))
     if len(ranked) <= SERIES_MAX:
         return tuple(ranked)
-    rest = np.sum([one.values_bytes for one in ranked[SERIES_MAX - 1 :]], axis=0, dtype=np.int64)
+    rest: Ints = np.stack([one.values_bytes for one in ranked[SERIES_MAX - 1 :]]).sum(axis=0)
     return (
         *ranked[: SERIES_MAX - 1],
         Series(name=f"{len(ranked) - SERIES_MAX + 1} others", values_bytes=rest),
