@@ -7,7 +7,7 @@ alive but what the optimizer keeps alive itself; it does nothing while Dynamo tr
 
 - *Parameters* when a module registers them, and before a step those whose address has changed since (after
   ``.to()``, sharding, ``load_state_dict(assign=True)``). The rest of the model, before an optimizer sees it,
-  through :meth:`Tags.tree`.
+  through :meth:`Tags.tree`, with those that want no gradient marked.
 - *Gradients* before each step, all of them: ``set_to_none`` gives a step new blocks at the same addresses, so
   there is nothing to compare. AccumulateGrad steals what backward made, so a block has been a gradient since
   it was allocated; pairing judges it so.
@@ -30,7 +30,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.steps import Removable
-from rankmem_agent.spool.layout import Category, DeviceType
+from rankmem_agent.spool.layout import Category, DeviceType, Kind
 
 NESTING_MAX: Final = 3
 """Containers around a tensor of an optimizer's state: LBFGS keeps lists, Shampoo lists in mappings."""
@@ -140,23 +140,34 @@ class Tags:
         self._tag(Category.UNKNOWN, [(buffer, f"{type(module).__name__}.{name}")])
 
     def _tree(self, root: Any) -> None:
-        self._tag(Category.PARAMETER, ((parameter, name) for name, parameter in root.named_parameters()))
+        for name, parameter in root.named_parameters():
+            self._tag(Category.PARAMETER, [(parameter, name)], frozen=not parameter.requires_grad)
 
-    def _tag(self, category: Category, tensors: Iterable[tuple[Any, str]]) -> None:
+    def _tag(self, category: Category, tensors: Iterable[tuple[Any, str]], *, frozen: bool = False) -> None:
         """Tags a few tensors; for what happens once, not in each step."""
         for tensor, name in tensors:
             device, address = device_of(tensor), address_of(tensor)
             if device is None or address == 0:
                 continue
-            one = array("Q", [address]), array("Q", [size_of(tensor)]), array("I", [self._recorder.intern(name)])
-            self._recorder.tag(category, *device, *one)
+            self._recorder.record(
+                Kind.TAG,
+                action=category,
+                device_type=device[0],
+                device_index=device[1],
+                a=address,
+                b=size_of(tensor),
+                c=1,
+                d=int(frozen),
+                e=self._recorder.intern(name),
+            )
 
     def _before(self, optimizer: Any) -> None:
         plan = self._plan(optimizer)
         for device, group in plan.groups.items():
             now = addresses_of(group.parameters)
             if now != group.addresses:
-                moved = array("Q", [new if new != old else 0 for new, old in zip(now, group.addresses, strict=True)])
+                both = zip(now, group.addresses, strict=True)
+                moved = array("Q", [new if new != old else 0 for new, old in both])
                 self._recorder.tag(Category.PARAMETER, *device, moved, group.sizes, group.names)
                 group.addresses = now
             gradients = gradients_of(group.parameters)
@@ -168,9 +179,9 @@ class Tags:
         """The optimizer's plan; a new one where its parameters are others than before."""
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         plan = self._plans.get(optimizer)
-        if plan is not None and len(plan.parameters) == len(parameters):
-            if all(map(operator.is_, plan.parameters, parameters)):
-                return plan
+        is_same = plan is not None and len(plan.parameters) == len(parameters)
+        if plan is not None and is_same and all(map(operator.is_, plan.parameters, parameters)):
+            return plan
         names = self._names()
         groups: dict[Device, _Group] = {}
         for parameter in parameters:
@@ -207,7 +218,7 @@ class Tags:
             self._tag(Category.OPTIMIZER_STATE, tensors_in(values, prefix))
 
     def _judge_buffers(self) -> None:
-        """At the second step after a buffer appeared: nobody has written to it between the two, so it is input."""
+        """At the second step after a buffer appeared: if nobody has written to it, it is input."""
         with self._lock:
             undecided, self._buffers = self._buffers, WeakKeyDictionary()
         for module, versions in undecided.items():
@@ -231,7 +242,7 @@ def device_of(tensor: Any) -> Device | None:
 
 
 def address_of(tensor: Any) -> int:
-    """Address of the tensor's first element; 0 where it has none: sparse, meta, a subclass without storage."""
+    """Address of the tensor's first element; 0 where it has none: sparse, a subclass without storage."""
     try:
         local = getattr(tensor, "_local_tensor", None)  # DTensor: this rank's shard
         return int((tensor if local is None else local).data_ptr())
@@ -269,7 +280,8 @@ def tensors_in(value: Any, name: str, depth: int = 0) -> Iterator[tuple[Any, str
     if hasattr(value, "data_ptr"):
         yield value, name
     elif depth < NESTING_MAX:
-        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+        is_list = isinstance(value, (list, tuple))
+        items = value.items() if isinstance(value, dict) else enumerate(value) if is_list else ()
         for key, each in items:
             yield from tensors_in(each, f"{name}.{key}", depth + 1)
 

@@ -11,7 +11,8 @@ The names and their meaning are torch.profiler's (docs/categories.md says how th
 4. Made by the optimizer: unknown, until a tag says that it is its state.
 5. *activation*: its call made autograd nodes, or ran in a module's forward while autograd was off.
 6. *input*: its call, in forward with autograd on, made no node, so that it depends on no parameter; or it
-   was made outside of modules and optimizers, and lives when the next forward or backward begins.
+   was made so outside of modules and optimizers, and lives when the next forward or backward begins. While
+   a parameter is frozen the first says nothing: only what a factory made depends on none.
 
 What none of them says is unknown.
 """
@@ -28,6 +29,7 @@ from rankmem_agent.pairing.batch import Batch
 from rankmem_agent.pairing.categories_tags import blocks_at
 from rankmem_agent.pairing.devices import dense_numbers, device_codes
 from rankmem_agent.pairing.state import ABSENT, CATEGORY_DTYPE, Array, joined, rows_at
+from rankmem_agent.pairing.texts import Texts
 from rankmem_agent.spool.layout import Action, Category, Kind, Phase
 
 CATEGORIES: Final = tuple(category.name.lower() for category in Category)
@@ -75,17 +77,20 @@ class Resolved:
     """CHANGE_DTYPE, in order of seq: blocks whose row went out earlier, or that change after their alloc."""
 
 
-def resolve(known: Array, batch: Batch, devices: Array) -> Resolved:
+def resolve(known: Array, batch: Batch, devices: Array, texts: Texts) -> Resolved:
     """The categories of a batch.
 
     Args:
         known: PairingState.categories before the batch.
         batch: its facts.
         devices: PairingState.devices after it.
+        texts: what names of the spool mean.
     """
-    due, num_old = batch.records_due, len(known)
-    places = _places(batch.blocks, np.concatenate([known["allocation_id"], due["allocation_id"]]))
-    table = joined([known, _by_rules(batch, due)])
+    has_frozen = bool(known["frozen"].any() or _frozen_tags(batch.records).any())
+    due = _by_rules(batch, has_frozen, texts)
+    known = _told_again(due, known)
+    num_old, table = len(known), joined([known, due])
+    places = _places(batch.blocks, table["allocation_id"])
     told = table["category"][:num_old].copy()
     _find_temporaries(table, batch, places, num_old)
     _find_inputs(table, batch, places)
@@ -131,9 +136,27 @@ def _of_calls(batch: Batch, call_ids: Array, column: Array, missing: int) -> Arr
     return values
 
 
-def _by_rules(batch: Batch, due: Array) -> Array:
+def _frozen_tags(records: Array) -> Array:
+    is_parameter = (records["kind"] == Kind.TAG) & (records["action"] == Category.PARAMETER)
+    frozen: Array = is_parameter & (records["d"] == 1)
+    return frozen
+
+
+def _told_again(due: Array, known: Array) -> Array:
+    """Blocks whose row goes out once more, to another database, keep what is known; returns the others."""
+    if not len(known) or not len(due):
+        return known
+    place = np.minimum(np.searchsorted(known["allocation_id"], due["allocation_id"]), len(known) - 1)
+    again = known["allocation_id"][place] == due["allocation_id"]
+    due[again] = known[place[again]]
+    due["told_seq"][again] = ABSENT
+    return rows_at(known, ~np.isin(known["allocation_id"], due["allocation_id"][again]))
+
+
+def _by_rules(batch: Batch, has_frozen: bool, texts: Texts) -> Array:
     """CATEGORY_DTYPE of the blocks whose row goes out, from their calls alone."""
-    calls, call_id = batch.calls, due["call_id"]
+    due, calls = batch.records_due, batch.calls
+    call_id = due["call_id"]
     phase = _of_calls(batch, call_id, calls.table["phase"], ABSENT)
     made_nodes = _of_calls(batch, call_id, calls.sequence_first, ABSENT) != ABSENT
     with_grad = _of_calls(batch, call_id, calls.with_grad, False)
@@ -141,6 +164,9 @@ def _by_rules(batch: Batch, due: Array) -> Array:
     rows["allocation_id"] = due["allocation_id"]
     rows["told_seq"] = ABSENT
     rows["node"] = _of_calls(batch, call_id, calls.table["node"], 0)
+    depends_on_none = with_grad & ~made_nodes
+    if has_frozen:
+        depends_on_none &= texts.are_factories(due["operator"])
     in_backward = (rows["node"] != 0) | (phase == Phase.BACKWARD)
     in_forward = phase == Phase.FORWARD
     outside = phase == Phase.OTHER
@@ -149,12 +175,12 @@ def _by_rules(batch: Batch, due: Array) -> Array:
             in_backward,
             phase == Phase.OPTIMIZER,
             made_nodes | (in_forward & ~with_grad),
-            in_forward,
+            in_forward & depends_on_none,
         ],
         [Category.AUTOGRAD_DETAIL, Category.UNKNOWN, Category.ACTIVATION, Category.INPUT],
         Category.UNKNOWN,
     )
-    rows["source"] = np.where(outside & with_grad & ~made_nodes, Source.CANDIDATE, Source.RULE)
+    rows["source"] = np.where(outside & depends_on_none, Source.CANDIDATE, Source.RULE)
     return rows
 
 
@@ -197,6 +223,8 @@ class _Tags:
     source: Array
     since_alloc: Array
     """bool: the block has meant this since it was allocated."""
+    frozen: Array
+    """bool: a parameter that wants no gradient."""
 
 
 def _tags(batch: Batch, devices: Array, places: Array) -> _Tags:
@@ -215,6 +243,7 @@ def _tags(batch: Batch, devices: Array, places: Array) -> _Tags:
         category=tags["action"][held],
         source=_SOURCE_OF_TAG[tags["action"][held]],
         since_alloc=tags["c"][held] != 0,
+        frozen=_frozen_tags(tags)[held],
     )
 
 
@@ -226,6 +255,8 @@ def _apply(table: Array, tags: _Tags) -> Array:
         own = own[table["source"][tags.row[own]] <= strength]
         table["category"][tags.row[own]] = tags.category[own]  # of several on a block the last one holds
         table["source"][tags.row[own]] = strength
+        if strength == Source.PARAMETER:
+            table["frozen"][tags.row[own]] = tags.frozen[own]
         record[tags.row[own]] = tags.record[own]
     return record
 

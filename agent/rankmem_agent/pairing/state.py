@@ -124,7 +124,8 @@ CATEGORY_DTYPE: Final = np.dtype(
         ("told_seq", "<i8"),  # seq of the last category_change told; ABSENT: none
         ("category", "u1"),  # layout.Category
         ("source", "u1"),  # why, see rankmem_agent.pairing.categories.Source
-        ("spare", "V6"),
+        ("frozen", "?"),  # a parameter that wants no gradient
+        ("spare", "V5"),
     ]
 )
 """What a living block means."""

@@ -42,6 +42,16 @@ TORCHS_OWN_RANGES: Final = (
 """How the names of ranges begin that torch (2.6 to 2.15) opens by itself through record_function. They are
 rows of ``marker`` like others, and nobody's annotation: they would hide the user's own around them."""
 
+FACTORIES: Final = frozenset(
+    f"aten::{name}"
+    for name in (
+        "arange", "blackman_window", "empty", "empty_permuted", "empty_strided", "eye", "full", "hann_window",
+        "hamming_window", "linspace", "logspace", "normal", "ones", "rand", "randint", "randn", "randperm",
+        "range", "scalar_tensor", "stack", "tril_indices", "triu_indices", "zeros",
+    )
+)  # fmt: skip
+"""Operators that take no tensor, so that what they make depends on none; stack, which collates a batch."""
+
 _BACKWARD_ENTRY: Final = "_engine_run_backward"
 """torch.autograd.graph: what every backward() calls; frames nearer to the operator run within it."""
 _MODULE_CALL: Final = ("torch/nn/modules/module.py", "_call_impl")
@@ -59,11 +69,16 @@ class Texts:
 
     def __init__(self, strings: StringTable) -> None:
         self._own_ranges = _Answers(lambda name: (strings.text(name) or "").startswith(TORCHS_OWN_RANGES))
+        self._factories = _Answers(lambda name: strings.text(name) in FACTORIES)
         self._recomputing = _Answers(lambda stack: runs_forward_again(strings.stack(stack)))
 
     def are_torchs_own(self, name_ids: Array) -> Array:
         """Whether a range of that name is torch's, not the user's."""
         return self._own_ranges.of(name_ids)
+
+    def are_factories(self, name_ids: Array) -> Array:
+        """Whether what an operator of that name makes depends on no tensor."""
+        return self._factories.of(name_ids)
 
     def are_recomputing(self, stack_ids: Array) -> Array:
         """Of calls that autograd's engine runs: whether their stack shows a forward; False for no stack."""

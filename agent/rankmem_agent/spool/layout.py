@@ -93,7 +93,8 @@ class Kind(enum.IntEnum):
     UNKNOWN where not known."""
     TAG = 12
     """A storage's meaning. device; a=address of the storage, b=its size in bytes, action=Category, e=name
-    string id; c=1: it has meant this since it was allocated, 0: from here on."""
+    string id; c=1: it has meant this since it was allocated, 0: from here on; d=1: a parameter that wants no
+    gradient."""
     DEVICE = 13
     """Recording of a device starts. device; e=string id of JSON {name, uuid, total_bytes, allocator,
     settings, source}. A second one for a device: its recording ended here, or begins anew; the blocks alive
