@@ -40,7 +40,7 @@ def fact_rows(
         ("marker", _markers(whose, batch)),
         ("step", _steps(whose, batch)),
         ("process_sample", _process_samples(whose, batch, devices)),
-        ("oom", _ooms(whose, batch, devices)),
+        ("oom", _ooms(whose, stacks, batch, devices)),
         ("gap", _gaps(whose, batch)),
         ("module", _modules(whose, batch.modules_due)),
         ("weight", _weights(whose, stacks, batch.weights_due)),
@@ -98,7 +98,7 @@ def _process_samples(whose: RankColumns, batch: Batch, devices: Array) -> pa.Rec
     return record_batch("process_sample", columns, len(at))
 
 
-def _ooms(whose: RankColumns, batch: Batch, devices: Array) -> pa.RecordBatch | None:
+def _ooms(whose: RankColumns, stacks: Stacks, batch: Batch, devices: Array) -> pa.RecordBatch | None:
     points, totals = batch.points, batch.totals
     at = np.flatnonzero(points.is_event & (points.action == Action.OOM))
     if not len(at):
@@ -107,6 +107,7 @@ def _ooms(whose: RankColumns, batch: Batch, devices: Array) -> pa.RecordBatch | 
     on_host = are_on_host(devices)[numbers]
     place = batch.calls.place(call_id.astype(np.uint64))
     operator = batch.calls.table["operator"][np.maximum(place, 0)] if len(batch.calls.table) else place
+    stack = np.append(batch.calls.stack, np.zeros(1, np.uint32))[place]  # ABSENT is -1: the last
     columns = whose.of_device(numbers, devices) | {
         "seq": ints(points.seq[at]),
         "time_ns": ints(points.time_ns[at]),
@@ -117,6 +118,7 @@ def _ooms(whose: RankColumns, batch: Batch, devices: Array) -> pa.RecordBatch | 
         "stream": ints(points.stream[at], null=on_host),
         "call_id": ints(call_id, null=call_id == 0),
         "operator": string_names(np.where(place == ABSENT, 0, operator), whose.strings),
+        "stack_id": ints(stacks.hashes(stack), null=stack == 0),
     }
     return record_batch("oom", columns, len(at))
 
