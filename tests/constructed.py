@@ -90,6 +90,13 @@ class RankLog:
             row |= freed
         return seq
 
+    def request_free(self, name: str, *, at: int) -> int:
+        """A block's tensor is freed while another stream may still use the block; returns the seq."""
+        row = self.allocations[name]
+        seq = self._event("free_requested", row["size_bytes"], 0, at, row["device"])
+        row |= {"free_requested_ns": BASE_NS + at, "free_requested_seq": seq}
+        return seq
+
     def means(self, name: str, category: str, *, at: int, since_alloc: bool = False) -> int:
         """A block's category from here on, or as it always was; returns the seq of the change."""
         row = self.allocations[name]

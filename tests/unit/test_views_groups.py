@@ -1,4 +1,4 @@
-"""Peaks, bytes and curves by group, against a replay that adds up every living block anew after each event."""
+"""Peaks, bytes and curves by group, against a replay that adds up all living blocks anew after each event."""
 
 from __future__ import annotations
 

@@ -64,10 +64,8 @@ def _draw(axes: Axes, chart: Chart) -> None:
         _draw_areas(axes, chart, power, hues, labels)
     else:
         _draw_lines(axes, chart, power, hues, labels)
-    axes.set_title(_plain(chart.title), loc="left", fontsize=11)
-    axes.set_xlabel(
-        "seconds since the session's start" + (_plain(f"  -  {chart.subtitle}") if chart.subtitle else "")
-    )
+    axes.set_title(_plain("\n".join(filter(None, (chart.title, chart.subtitle)))), loc="left", fontsize=10)
+    axes.set_xlabel("seconds since the session's start")
     axes.set_ylabel(_UNITS[power])
     axes.set_ylim(bottom=0)
     axes.margins(x=0)

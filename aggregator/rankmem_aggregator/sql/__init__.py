@@ -61,6 +61,30 @@ VIEWS: Final = (
 )
 """Views and macros in the order of their installation: each stands after those it reads."""
 
+MINDSTUDIO: Final = (
+    "id_of",
+    "device_id",
+    "HOST_INFO",
+    "RANK_DEVICE_MAP",
+    "STRING_IDS",
+    "META_DATA",
+    "SESSION_TIME_INFO",
+    "STEP_TIME",
+    "NPU_INFO",
+    "MEMORY_RECORD",
+    "OP_MEMORY",
+    "NPU_MEM",
+    "ENUM_MODULE",
+    "NPU_MODULE_MEM",
+    "NPU_OP_MEM",
+    "group_total",
+    "overall_curve",
+    "stream_curve",
+    "component_curve",
+    "component_peak",
+)
+"""Views and macros of the schema ``mindstudio``, in the order of their installation."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
@@ -81,12 +105,21 @@ def install_views(connection: duckdb.DuckDBPyConnection) -> None:
     """
     for name in VIEWS:
         connection.execute(view_text(name))
+    connection.execute("CREATE SCHEMA IF NOT EXISTS mindstudio")
+    for name in MINDSTUDIO:
+        connection.execute(mindstudio_text(name))
 
 
 @cache
 def view_text(name: str) -> str:
     """The text of ``views/{name}.sql``."""
     return _read("views", name)
+
+
+@cache
+def mindstudio_text(name: str) -> str:
+    """The text of ``mindstudio/{name}.sql``."""
+    return _read("mindstudio", name)
 
 
 @cache
