@@ -100,7 +100,7 @@ class Gpt(nn.Module):
 def backward(loss: torch.Tensor) -> None:
     """loss.backward(), in its range."""
     with annotate(BACKWARD):
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
 
 
 def mlp() -> Step:
