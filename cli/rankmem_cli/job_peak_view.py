@@ -66,7 +66,7 @@ def _say(bound: dict[str, Any], started_ns: int | None) -> None:
     note(f"{bound['device_type']}: {bytes_text(peak)} on {ranks} at {offset} ({utc_text(at)} UTC)")
     gap = bytes_text(bound["gap_bytes"]) + (f" ({bound['gap_bytes'] / peak:.1%})" if peak else "")
     if bound["gap_bytes"]:
-        note(f"  the ranks' own peaks add up to {bytes_text(total)}, {gap} more: their instants differ")
+        note(f"  the ranks' own peaks add up to {bytes_text(total)}, {gap} more")
     else:
         note("  the ranks' own peaks add up to the same: all stood highest then")
     note(f"  {_certainty(bound)}")

@@ -92,7 +92,8 @@ def _print_curve(chart: Chart) -> None:
     console = console_for(sys.stdout)
     width = get_terminal_size((PIPE_WIDTH, 24)).columns
     console.width = max(width, console.width)
-    hues = colours([one.name for one in chart.series]) if console.color_system is not None else None
+    has_colours = console.color_system is not None and not console.no_color
+    hues = colours([one.name for one in chart.series]) if has_colours else None
     for line in draw(chart, width=width, glyphs=glyphs_for(sys.stdout.encoding), hues=hues):
         console.print(line, no_wrap=True, crop=False)
 

@@ -52,11 +52,11 @@ Grouping = Annotated[
     ),
 ]
 BLOCKS_NOTES: Final = (
-    "at rank's peak: alive when its rank stood highest; the groups of a rank add up to it",
+    "at rank's peak: alive when its rank stood highest; a rank's groups add up to it",
     "own peak: the most the group held at any instant of its own",
 )
 RANKS_NOTES: Final = (
-    "each at its own: its ranks' peaks added up, though they happen at different instants",
+    "each at its own: its ranks' peaks added up; they happen at different instants",
     "own peak: the most its ranks held together at one instant",
 )
 
@@ -100,7 +100,7 @@ def _ask(queries: Queries, facts: SessionFacts, by: By, rank: int | None) -> pa.
 
 
 def _group(by: By) -> PeakBy:
-    return by.value  # type: ignore[return-value]  # the same words
+    return by.value
 
 
 def _notes(by: By, rows: pa.Table) -> tuple[str, ...]:
