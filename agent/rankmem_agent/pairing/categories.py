@@ -92,7 +92,7 @@ def resolve(known: Array, batch: Batch, devices: Array, texts: Texts) -> Resolve
     num_old, table = len(known), joined([known, due])
     places = _places(batch.blocks, table["allocation_id"])
     told = table["category"][:num_old].copy()
-    _find_temporaries(table, batch, places, num_old)
+    _find_temporaries(table, batch, places)
     _find_inputs(table, batch, places)
     tags = _tags(batch, devices, places)
     record = _apply(table, tags)
@@ -180,17 +180,20 @@ def _by_rules(batch: Batch, has_frozen: bool, texts: Texts) -> Array:
         [Category.AUTOGRAD_DETAIL, Category.UNKNOWN, Category.ACTIVATION, Category.INPUT],
         Category.UNKNOWN,
     )
-    rows["source"] = np.where(outside & depends_on_none, Source.CANDIDATE, Source.RULE)
+    first = batch.seq[0] if len(batch.seq) else np.iinfo(np.int64).max
+    died = np.where(due["free_requested_seq"] != ABSENT, due["free_requested_seq"], due["freed_seq"])
+    early = (died != ABSENT) & (died < first)  # in an earlier batch, so while its call went on
+    rows["category"][early] = Category.TEMPORARY
+    rows["source"] = np.where(~early & outside & depends_on_none, Source.CANDIDATE, Source.RULE)
     return rows
 
 
-def _find_temporaries(table: Array, batch: Batch, places: Array, num_old: int) -> None:
+def _find_temporaries(table: Array, batch: Batch, places: Array) -> None:
     """Blocks that died in the call or in the autograd node that made them."""
     death_call, death_node = (np.append(each, np.zeros(1, np.uint64))[places] for each in _deaths(batch))
     call_id = np.append(batch.blocks["call_id"], np.zeros(1, np.uint64))[places]
     temporary = (death_call != 0) & (death_call == call_id)
     temporary |= (death_node != 0) & (death_node == table["node"])
-    temporary[num_old:] |= places[num_old:] == ABSENT  # freed in an earlier batch while its call went on
     table["category"][temporary & (table["source"] <= Source.CANDIDATE)] = Category.TEMPORARY
     table["source"][temporary & (table["source"] == Source.CANDIDATE)] = Source.RULE
 
