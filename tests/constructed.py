@@ -279,4 +279,6 @@ def _bucket_of(events: Sequence[Row]) -> Row:
         "requested_peak_ns": top["time_ns"],
         "requested_peak_seq": top["seq"],
         "requested_last_bytes": last["requested_bytes"],
+        "reserved_peak_bytes": max((e.get("reserved_bytes") or 0 for e in events), default=0) or None,
+        "reserved_last_bytes": last.get("reserved_bytes"),
     }

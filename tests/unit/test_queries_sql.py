@@ -11,6 +11,7 @@ import duckdb
 import pytest
 
 from constructed import RankLog, empty_database, store_logs
+from guide import guide_database, shown
 from rankmem_aggregator.sql import VIEWS, head_of, query_names, query_text, view_text
 from rankmem_protos.errors import Code, RankmemError
 
@@ -26,6 +27,12 @@ def database() -> Iterator[duckdb.DuckDBPyConnection]:
     log.free("activation", at=30)
     with empty_database() as connection:
         store_logs(connection, [log])
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def job() -> Iterator[duckdb.DuckDBPyConnection]:
+    with guide_database() as connection:
         yield connection
 
 
@@ -75,13 +82,18 @@ def test_a_query_says_its_question_and_orders_its_answer(name: str) -> None:
     assert named == set(re.findall(r"\$(\w+)", query_text(name)))
 
 
-def test_the_guide_has_examples() -> None:
-    assert len(EXAMPLES) > 8
+def test_the_guide_asks_twenty_questions() -> None:
+    asked = re.findall(r"^### (\d+)\. .*\?$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert asked == [str(number) for number in range(1, 21)]
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_of_the_guide_answers(database: duckdb.DuckDBPyConnection, example: str) -> None:
-    assert database.sql(example).to_arrow_table().num_rows > 0
+def test_an_example_of_the_guide_answers_what_it_shows(job: duckdb.DuckDBPyConnection, example: str) -> None:
+    answer = shown(job, example)
+    assert answer.count("\n") > 1  # more than the names of the columns
+    assert f"```sql\n{example}```\n\n```text\n{answer}```\n" in GUIDE.read_text(encoding="utf-8"), (
+        "run: python tests/guide.py"
+    )
 
 
 def test_an_unknown_query_is_refused_by_name() -> None:

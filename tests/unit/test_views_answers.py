@@ -8,10 +8,9 @@ from typing import Any
 import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from test_job_peak import jobs, merged
 
 from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, empty_database, store_logs, store_rows
-from test_job_peak import jobs, merged
 
 PLACE = {"session_id": SESSION, "attempt": 0, "rank": 0}
 

@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from constructed import BASE_NS, SESSION, RankLog, empty_database, store_logs
+from constructed import SESSION, RankLog, empty_database, store_logs
 from rankmem_aggregator.sql import MINDSTUDIO, head_of, mindstudio_text
 
 MB = 1 << 20
@@ -52,7 +52,6 @@ def a_rank_on_two_streams() -> RankLog:
 def database() -> Iterator[duckdb.DuckDBPyConnection]:
     with empty_database() as opened:
         store_logs(opened, [a_rank_on_two_streams()])
-        opened.execute("UPDATE memory_bucket SET reserved_last_bytes = $mb", {"mb": 600 * MB})
         yield opened
 
 
@@ -79,7 +78,8 @@ def test_every_record_comes_as_pta_and_as_pta_with_ge(database: duckdb.DuckDBPyC
     counted = rows(
         database,
         "SELECT s.value, count(*), max(totalAllocated), max(totalReserved) "
-        "FROM mindstudio.MEMORY_RECORD AS r JOIN mindstudio.STRING_IDS AS s ON s.id = r.component WHERE rankId = 3 GROUP BY 1 ORDER BY 1",
+        "FROM mindstudio.MEMORY_RECORD AS r JOIN mindstudio.STRING_IDS AS s ON s.id = r.component "
+        "WHERE rankId = 3 GROUP BY 1 ORDER BY 1",
     )
     assert counted == [
         ("APP", 1, None, 900 * MB),
