@@ -13,8 +13,8 @@ alive but what the optimizer keeps alive itself; it does nothing while Dynamo tr
   it was allocated; pairing judges it so.
 - *Optimizer state* after a step, as long as it is new: when the optimizer's state was replaced or has grown,
   or its first tensor moved.
-- *Buffers* (``running_mean``, a mask) are unknown at first. At the second step after they appeared those
-  that nobody has written to are inputs; the others stay unknown, as torch.profiler has it.
+- *Buffers* (``running_mean``, a mask) are unknown at first. At the second step after they appeared those of a
+  module to none of which anybody has written are inputs; the others stay unknown, as torch.profiler has it.
 """
 
 from __future__ import annotations
@@ -222,14 +222,15 @@ class Tags:
         with self._lock:
             undecided, self._buffers = self._buffers, WeakKeyDictionary()
         for module, versions in undecided.items():
-            for name, before in versions.items():
-                buffer = module._buffers.get(name)
-                if buffer is None:
-                    continue
-                if before < 0:
-                    self._buffers.setdefault(module, {})[name] = buffer._version
-                elif buffer._version == before:
-                    self._tag(Category.INPUT, [(buffer, f"{type(module).__name__}.{name}")])
+            now = {name: buffer for name in versions if (buffer := module._buffers.get(name)) is not None}
+            seen = {name: buffer._version for name, buffer in now.items() if versions[name] >= 0}
+            # BatchNorm writes its statistics without counting their versions, its num_batches_tracked with.
+            if all(versions[name] == version for name, version in seen.items()):
+                names = type(module).__name__
+                self._tag(Category.INPUT, [(now[name], f"{names}.{name}") for name in seen])
+            fresh = {name: buffer._version for name, buffer in now.items() if name not in seen}
+            if fresh:
+                self._buffers[module] = fresh
 
 
 def device_of(tensor: Any) -> Device | None:
