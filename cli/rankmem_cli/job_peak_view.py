@@ -15,7 +15,7 @@ from rankmem_cli.target import SessionFacts
 from rankmem_cli.units import age_text, bytes_text, offset_text, utc_text
 
 if TYPE_CHECKING:
-    from rankmem_aggregator.queries import By, Queries
+    from rankmem_aggregator.queries import BlockBy, Queries
 
 RANKS_SHOWN: Final = 16
 """Shares in the overview: the largest; --by rank has all."""
@@ -85,5 +85,5 @@ def _certainty(bound: dict[str, Any]) -> str:
     return f"{clocks}: with other hosts' events within that, the sum then was between {low} and {high}"
 
 
-def _by(by: str) -> By:
+def _by(by: str) -> BlockBy:
     return by  # type: ignore[return-value]

@@ -17,14 +17,14 @@ from rankmem_cli.units import bytes_text, safe_text
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rankmem_aggregator.queries import By, Queries
+    from rankmem_aggregator.queries import BlockBy, Queries
 
 GROUPS_SHOWN: Final = 8
 """Rows of each part: the largest tell most."""
 RANKS_SHOWN: Final = 16
 FAILURES_SHOWN: Final = 20
 """A program that catches the error and tries again fails many times."""
-PARTS: Final[tuple[By, ...]] = ("category", "operator", "line")
+PARTS: Final[tuple[BlockBy, ...]] = ("category", "operator", "line")
 
 
 def print_oom(queries: Queries, facts: SessionFacts, failures: pa.Table) -> None:

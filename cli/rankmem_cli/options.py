@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -49,6 +49,11 @@ Limit = Annotated[
     int | None,
     typer.Option("--limit", metavar="N", min=0, help="Rows at most; 0 for all."),
 ]
+
+
+POINTS_DEFAULT: Final = 1_000_000
+"""Points of a curve unless --points says less: all, short of recordings that would not fit in memory. The
+parts of a stack must meet at the same instants, so thinning is left to what draws them together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

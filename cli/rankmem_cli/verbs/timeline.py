@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
-from rankmem_cli.options import Aggregator, Attempt, Output, ReadDb, Session
+from rankmem_cli.options import POINTS_DEFAULT, Aggregator, Attempt, Output, ReadDb, Session
 from rankmem_cli.render import Format
-
-POINTS_DEFAULT: Final = 1_000_000
-"""Points of a curve unless --points says less: all, short of recordings that would not fit in memory. The
-parts of a stack must meet at the same instants, so thinning is left to what draws them together."""
 
 
 class By(enum.StrEnum):
