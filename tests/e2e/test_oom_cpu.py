@@ -48,7 +48,8 @@ def test_the_exception_is_the_same_and_the_request_is_recorded_with_its_line(
     assert oom["device_free_bytes"] > 0
     frames = sql(
         tmp_path,
-        "SELECT file_path, function, line_number FROM oom JOIN stack_frame USING (stack_id) ORDER BY ordering",
+        "SELECT file_path, function, line_number FROM oom JOIN stack_frame USING (stack_id) "
+        "ORDER BY ordering",
     )
     asking = next(n for n, line in enumerate(SCRIPT.read_text().splitlines(), 1) if "held.append" in line)
     assert frames[0]["file_path"].endswith("out_of_memory.py")

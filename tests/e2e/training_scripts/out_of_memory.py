@@ -1,7 +1,8 @@
 """A training under ``ulimit -v`` that runs out of memory in a step. Prints the exception that it sees.
 
-Argument: ``once`` asks for too much at once and goes on training, ``raise`` lets the exception end it, ``kill``
-is killed when it has seen it, ``fill`` fills the memory block by block and says on stderr how many it got.
+Argument: ``once`` asks for too much at once and goes on training, ``raise`` lets the exception end it,
+``kill`` is killed when it has seen it, ``fill`` fills the memory block by block and says on stderr how many
+it got.
 """
 
 import os
