@@ -14,7 +14,7 @@ alive but what the optimizer keeps alive itself; it does nothing while Dynamo tr
 - *Optimizer state* after a step, as long as it is new: when the optimizer's state was replaced or has grown,
   or its first tensor moved.
 - *Buffers* (``running_mean``, a mask) are unknown at first. At the second step after they appeared those of a
-  module to none of which anybody has written are inputs; the others stay unknown, as torch.profiler has it.
+  module to none of which anybody has written are inputs; the others stay unknown.
 """
 
 from __future__ import annotations
