@@ -31,10 +31,12 @@ Value = int | float | str | bool | None
 
 Parameters = Mapping[str, Value]
 
-By = Literal[
-    "operator", "module", "line", "category", "phase", "step", "annotation", "stream", "component", "rank"
+BlockBy = Literal[
+    "operator", "module", "line", "category", "phase", "step", "annotation", "stream", "component"
 ]
-"""What blocks can be grouped by; ``rank``: operators of each rank."""
+"""What blocks can be grouped by."""
+By = Literal[BlockBy, "rank"]
+"""``rank``: operators of each rank."""
 PeakBy = Literal[
     "rank", "host", "device", "dp", "tp", "pp", "cp", "ep",
     "stream", "component", "category", "phase", "operator", "module", "step", "annotation",
@@ -163,7 +165,7 @@ class Queries(abc.ABC):
         """
         return self._ask("job_peak_bound", session=self.session_id(session))
 
-    def job_peak_held(self, session: str | None = None, *, by: By = "category") -> pa.Table:
+    def job_peak_held(self, session: str | None = None, *, by: BlockBy = "category") -> pa.Table:
         """What held the job's memory at its peak; columns: those of the macro ``job_peak_held``.
 
         device_type, group_name, live_bytes, live_allocations, largest_bytes, num_ranks; the largest first.
@@ -216,7 +218,7 @@ class Queries(abc.ABC):
         rank: int,
         device: str,
         seq: int,
-        by: By = "category",
+        by: BlockBy = "category",
     ) -> pa.Table:
         """What was alive when an allocation failed; the arguments are columns of a row of :meth:`oom`.
 
