@@ -72,11 +72,11 @@ class Oracle:
         for call in sorted(self.calls.values(), key=lambda call: call["end_seq"] or 0):
             self._attribute(call)
         for allocation in self.allocations.values():
-            call = self.calls.get(allocation["call_id"] or 0)
-            if call is None:
+            made_by = self.calls.get(allocation["call_id"] or 0)
+            if made_by is None:
                 continue
             names = ("operator", "module", "annotation", "step", "phase", "stack", "forward_stack")
-            allocation |= {name: call[name] for name in (*names, "forward_call_id", "recomputed")}
+            allocation |= {name: made_by[name] for name in (*names, "forward_call_id", "recomputed")}
 
     def _attribute(self, call: dict[str, Any]) -> None:
         ended, in_backward = call["ended_ns"] is not None, call["phase"] == "backward"

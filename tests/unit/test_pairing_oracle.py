@@ -277,7 +277,7 @@ def test_every_block_is_told_once_and_as_the_oracle_saw_it(log: tuple[list[Recor
     expected = oracle_of(records).allocations
     got = merged_allocations(paired(records, cuts))
     assert got.keys() == expected.keys()
-    columns = (
+    columns: tuple[str, ...] = (
         "device",
         "address",
         "size_bytes",
@@ -305,7 +305,15 @@ def test_calls_and_their_forward_calls_are_the_oracles(log: tuple[list[Record], 
     expected = oracle_of(records).calls
     rows = paired(records, cuts)["operator_call"]
     assert sorted(row["call_id"] for row in rows) == sorted(expected)
-    columns = ("phase", "step", "thread", "sequence_first", "sequence_last", "forward_thread", "started_ns")
+    columns: tuple[str, ...] = (
+        "phase",
+        "step",
+        "thread",
+        "sequence_first",
+        "sequence_last",
+        "forward_thread",
+        "started_ns",
+    )
     columns += (
         "recomputed",
         "forward_sequence",

@@ -32,7 +32,7 @@ from rankmem_agent.pairing.state import ABSENT, RANGE_DTYPE, Array, joined, rows
 from rankmem_agent.spool.layout import Phase
 
 FORWARD_RECORDS_MAX: Final = 1 << 20
-"""How far back a forward call is found: five steps of the largest trainings; 20 MiB a rank at worst."""
+"""How far back a forward call is found: five steps of the largest trainings; 32 MiB a rank at worst."""
 _SEQUENCE_BITS: Final = np.uint64(40)
 """Autograd sequence numbers of a thread: 10^12 of them."""
 _SEQUENCE_MASK: Final = np.uint64((1 << 40) - 1)
@@ -111,14 +111,22 @@ def _with_ranges(ranges: Array, calls: Calls, next_seq: int) -> tuple[Array, Arr
     rows["module"] = calls.table["module"][made_by]
     rows["annotation"] = calls.table["annotation"][made_by]
     rows["stack"] = calls.stack[made_by]
-    kept = ranges
-    if len(ranges) and int(ranges["end_seq"].min()) < next_seq - FORWARD_RECORDS_MAX:
-        kept = rows_at(ranges, ranges["end_seq"] >= next_seq - FORWARD_RECORDS_MAX)
+    by_key = np.argsort(rows["key"], kind="stable")
+    rows, made_by = rows_at(rows, by_key), made_by[by_key]
+    kept = _without_old(ranges, next_seq)
     together = joined([kept, rows])
+    if not len(kept) or not len(rows) or kept["key"][-1] < rows["key"][0]:  # one thread makes them, in order
+        return together, np.arange(len(kept), len(together)), made_by
     order = np.argsort(together["key"], kind="stable")
     place_of = np.empty(len(order), np.int64)
     place_of[order] = np.arange(len(order))
     return rows_at(together, order), place_of[len(kept) :], made_by
+
+
+def _without_old(ranges: Array, next_seq: int) -> Array:
+    """The ranges without those that no call finds any more, once these are a quarter: it is a copy."""
+    young = ranges["end_seq"] >= next_seq - FORWARD_RECORDS_MAX
+    return ranges if 4 * int(young.sum()) >= 3 * len(ranges) else rows_at(ranges, young)
 
 
 def _find_forward(ranges: Array, calls: Calls, asked: Array) -> Array:

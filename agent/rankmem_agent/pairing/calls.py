@@ -40,6 +40,9 @@ class Calls:
         known = self.table["call_id"]
         if not len(known):
             return np.full(len(call_ids), ABSENT)
+        if int(known[-1] - known[0]) == len(known) - 1:  # as a rule: they are numbered as they begin
+            offset = call_ids.astype(np.uint64, copy=False) - known[0]  # wraps around below the first
+            return np.where(offset < len(known), offset.astype(np.int64), ABSENT)
         place = np.minimum(np.searchsorted(known, call_ids), len(known) - 1)
         found: Array = np.where(known[place] == call_ids, place, ABSENT)
         return found

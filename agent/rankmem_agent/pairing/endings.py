@@ -25,8 +25,11 @@ def with_endings(
         live: BLOCK_DTYPE, alive before the batch.
         devices: DEVICE_DTYPE, before the batch but with all that occur in it.
     """
-    for place in _second_tellings(devices, records):
-        freed = _frees(live, devices, records, int(place))
+    added = 0
+    for told in _second_tellings(devices, records):
+        place = int(told) + added
+        freed = _frees(live, devices, records, place)
+        added += len(freed)
         order = np.concatenate(
             [np.arange(place + 1), np.full(len(freed), place), np.arange(place + 1, len(seq))]
         )
@@ -36,7 +39,7 @@ def with_endings(
 
 
 def _second_tellings(devices: Array, records: Array) -> Array:
-    """Places of the DEVICE records that are not their device's first, the last one first."""
+    """Places of the DEVICE records that are not their device's first."""
     told = np.flatnonzero(records["kind"] == Kind.DEVICE)
     codes = device_codes(records[told])
     again = np.zeros(len(told), np.bool_)
@@ -44,7 +47,7 @@ def _second_tellings(devices: Array, records: Array) -> Array:
         own = np.flatnonzero(codes == code)
         first_is_new = devices["name_id"][devices["code"] == code][0] == 0
         again[own[1:] if first_is_new else own] = True
-    return told[again][::-1]
+    return told[again]
 
 
 def _frees(live: Array, devices: Array, records: Array, place: int) -> Array:

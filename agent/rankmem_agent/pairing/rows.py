@@ -21,6 +21,7 @@ from rankmem_agent.pairing.columns import (
     flags,
     ints,
     known,
+    nulls,
     record_batch,
     smalls,
     string_names,
@@ -181,6 +182,8 @@ class RowMaker:
 
     def _stack_ids(self, stacks: Array) -> pa.Array:
         """Content hashes of string-table stack ids; NULL where 0."""
+        if not stacks.any():
+            return nulls(len(stacks), pa.int64())
         return ints(self.stacks.hashes(stacks), null=stacks == 0)
 
 
