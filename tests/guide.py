@@ -1,9 +1,9 @@
 """The small job that docs/sql.md asks about, and the real output of each of its examples.
 
 Stage: tests and documentation. Comes in: the guide; goes out: the same with the block ``text`` after each
-block ``sql`` replaced by what that SQL answers. ``python tests/guide.py`` (``make docs``) rewrites the page,
-a test compares. The job: four ranks on two hosts, tensor parallel 2, data parallel 2, three steps of a model of
-two layers; rank 2 keeps a tensor from each step and fails in the last one.
+block ``sql`` replaced by what that SQL answers. ``python tests/guide.py`` (``make docs``) rewrites the
+page, a test compares. The job: four ranks on two hosts, tensor parallel 2, data parallel 2, three steps of
+a model of two layers; rank 2 keeps a tensor from each step and fails in the last one.
 """
 
 from __future__ import annotations
