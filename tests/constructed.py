@@ -42,6 +42,12 @@ class RankLog:
     events: list[Row] = field(default_factory=list)
     allocations: dict[str, Row] = field(default_factory=dict)
     endings: list[Row] = field(default_factory=list)
+    changes: list[Row] = field(default_factory=list)
+    steps: list[Row] = field(default_factory=list)
+    ooms: list[Row] = field(default_factory=list)
+    samples: list[Row] = field(default_factory=list)
+    coordinates: dict[str, int] = field(default_factory=dict)
+    """Parallel coordinates, columns of rank_info such as dp."""
     _totals: dict[str, int] = field(default_factory=dict)
     _seq: int = 0
 
@@ -59,8 +65,8 @@ class RankLog:
         }
         return seq
 
-    def preexisting(self, name: str, size_bytes: int, *, device: str = "cpu") -> None:
-        """A block older than the recording."""
+    def preexisting(self, name: str, size_bytes: int, *, device: str = "cpu", **columns: Any) -> None:
+        """A block older than the recording. ``columns`` are those of allocation_record."""
         self._totals[device] = self._totals.get(device, 0) + size_bytes
         number = sum(row["preexisting"] for row in self.allocations.values())
         self.allocations[name] = self._of_device(device) | {
@@ -68,6 +74,7 @@ class RankLog:
             "size_bytes": size_bytes,
             "component": "pytorch",
             "preexisting": True,
+            **columns,
         }
 
     def free(self, name: str, *, at: int, told_later: bool = False) -> int:
@@ -82,6 +89,66 @@ class RankLog:
         else:
             row |= freed
         return seq
+
+    def request_free(self, name: str, *, at: int) -> int:
+        """A block's tensor is freed while another stream may still use the block; returns the seq."""
+        row = self.allocations[name]
+        seq = self._event("free_requested", row["size_bytes"], 0, at, row["device"])
+        row |= {"free_requested_ns": BASE_NS + at, "free_requested_seq": seq}
+        return seq
+
+    def means(self, name: str, category: str, *, at: int, since_alloc: bool = False) -> int:
+        """A block's category from here on, or as it always was; returns the seq of the change."""
+        row = self.allocations[name]
+        seq = row["allocation_id"] if since_alloc else self._seq
+        self._seq += 1
+        time_ns = row.get("allocated_ns", BASE_NS + self.started) if since_alloc else BASE_NS + at
+        self.changes.append(
+            self._of_device(row["device"])
+            | {
+                "allocation_id": row["allocation_id"],
+                "seq": seq,
+                "time_ns": time_ns,
+                "category": category,
+            }
+        )
+        return seq
+
+    def step_ends(self, step: int, *, at: int, optimizer: str = "SGD") -> None:
+        """A training step is over."""
+        self.steps.append(
+            self._of_rank()
+            | {"step": step, "ended_ns": BASE_NS + at, "seq": self._seq, "optimizer": optimizer}
+        )
+        self._seq += 1
+
+    def segment(self, action: str, address: int, size_bytes: int, *, at: int, device: str = "cuda:0") -> None:
+        """The allocator gets memory from the device, or gives it back."""
+        self._event(action, size_bytes, 0, at, device)
+        self.events[-1]["address"] = address
+
+    def oom(self, size_bytes: int, *, at: int, device: str = "cuda:0", **columns: Any) -> int:
+        """An allocation fails; returns its seq. ``columns`` are those of oom."""
+        seq = self._event("oom", size_bytes, 0, at, device)
+        self.ooms.append(
+            self._of_device(device)
+            | {
+                "seq": seq,
+                "time_ns": BASE_NS + at,
+                "size_bytes": size_bytes,
+                "requested_bytes": self._totals[device],
+                **columns,
+            }
+        )
+        return seq
+
+    def sample(self, app_reserved_bytes: int, *, at: int, device: str = "cpu") -> None:
+        """The process is seen from outside."""
+        self.samples.append(
+            self._of_device(device)
+            | {"seq": self._seq, "time_ns": BASE_NS + at, "app_reserved_bytes": app_reserved_bytes}
+        )
+        self._seq += 1
 
     def totals(self, device: str, values: Iterable[tuple[int, int]]) -> None:
         """Events told by (time, requested bytes after it) alone, for tests of sums."""
@@ -109,8 +176,11 @@ class RankLog:
         )
         return seq
 
+    def _of_rank(self) -> Row:
+        return {"session_id": self.session_id, "attempt": self.attempt, "rank": self.rank}
+
     def _of_device(self, device: str) -> Row:
-        return {"session_id": self.session_id, "attempt": self.attempt, "rank": self.rank, "device": device}
+        return self._of_rank() | {"device": device}
 
     def rank_row(self) -> Row:
         """Its row of rank_info."""
@@ -128,6 +198,7 @@ class RankLog:
             "events": len(self.events),
             "events_lost": 0,
             "complete": self.complete,
+            **self.coordinates,
         }
 
 
@@ -174,6 +245,10 @@ def store_logs(
     store_rows(connection, "memory_event", [row for log in logs for row in log.events])
     store_rows(connection, "allocation_record", [row for log in logs for row in log.allocations.values()])
     store_rows(connection, "allocation_end", [row for log in logs for row in log.endings])
+    store_rows(connection, "category_change", [row for log in logs for row in log.changes])
+    store_rows(connection, "step", [row for log in logs for row in log.steps])
+    store_rows(connection, "oom", [row for log in logs for row in log.ooms])
+    store_rows(connection, "process_sample", [row for log in logs for row in log.samples])
     store_rows(connection, "memory_bucket", [row for log in logs for row in buckets_of(log.events, cuts)])
 
 
@@ -204,4 +279,6 @@ def _bucket_of(events: Sequence[Row]) -> Row:
         "requested_peak_ns": top["time_ns"],
         "requested_peak_seq": top["seq"],
         "requested_last_bytes": last["requested_bytes"],
+        "reserved_peak_bytes": max((e.get("reserved_bytes") or 0 for e in events), default=0) or None,
+        "reserved_last_bytes": last.get("reserved_bytes"),
     }

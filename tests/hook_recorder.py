@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 
-from rankmem_agent.spool.layout import Kind, Phase
+from rankmem_agent.spool.layout import Category, Kind, Phase
 
 
 @dataclass
@@ -25,8 +26,37 @@ class Recorded:
     def record(self, kind: Kind, **fields: int) -> None:
         self.records.append((kind, fields))
 
+    def tag(
+        self,
+        category: Category,
+        device_type: int,
+        device_index: int,
+        addresses: array[int],
+        sizes: array[int],
+        names: array[int],
+    ) -> None:
+        for a, b, e in zip(addresses, sizes, names, strict=True):
+            if a:
+                fields = {"action": int(category), "device_type": device_type, "device_index": device_index}
+                self.records.append((Kind.TAG, fields | {"a": a, "b": b, "c": 1, "e": e}))
+
+    def tags(self) -> list[tuple[Category, int, str]]:
+        """The TAG records: category, address and name."""
+        return [
+            (Category(fields["action"]), fields["a"], self.strings[fields["e"]])
+            for kind, fields in self.records
+            if kind is Kind.TAG
+        ]
+
     def set_module(self, module_string_id: int) -> None:
         self.modules.append(self.strings[module_string_id])
+
+    def module_slot(self) -> Recorded:
+        return self
+
+    def __setitem__(self, index: int, module_string_id: int) -> None:
+        assert index == 0
+        self.set_module(module_string_id)
 
     def set_phase(self, phase: Phase) -> None:
         self.phases.append(phase)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from rankmem_agent.spool.layout import NO_SEQUENCE, Action, DeviceType, Kind
+from rankmem_agent.spool.layout import NO_SEQUENCE, UNKNOWN, Action, DeviceType, Kind, MarkerKind
 
 Record = dict[str, int]
+PHASES = ("other", "forward", "backward", "optimizer")
 
 
 @dataclass
@@ -19,6 +20,10 @@ class Oracle:
     """Feed records in order, then :meth:`finish`."""
 
     base_ns: int
+    torchs_own: frozenset[int] = frozenset()
+    """String ids of names that are no annotation."""
+    recomputing: frozenset[int] = frozenset()
+    """Stack ids that show a forward within backward."""
     now_ns: int = 0
     events: list[dict[str, Any]] = field(default_factory=list)
     allocations: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -32,6 +37,12 @@ class Oracle:
     alive: dict[tuple[str, int], int] = field(default_factory=dict)
     num_older: int = 0
     open_markers: dict[int, list[int]] = field(default_factory=dict)
+    phases: dict[int, str] = field(default_factory=dict)
+    """By thread, of its last call."""
+    step: int | None = None
+    told: set[str] = field(default_factory=set)
+    """Devices with a DEVICE record."""
+    losses: list[tuple[int, int]] = field(default_factory=list)
 
     def feed(self, seq: int, record: Record) -> None:
         self.now_ns = max(self.now_ns, record["time_ns"] + self.base_ns)
@@ -46,22 +57,37 @@ class Oracle:
             self._call(seq, record)
         elif kind in (Kind.MARKER_BEGIN, Kind.MARKER_END):
             self._marker(record)
+        elif kind == Kind.STEP:
+            self.step = record["a"] + 1
+            self.phases = dict.fromkeys(self.phases, "other")
+        elif kind == Kind.DEVICE:
+            self._device(seq, device_of(record))
+        elif kind == Kind.LOST:
+            self.losses.append((seq, 1 if record["a"] == UNKNOWN else record["a"]))
         if kind in (Kind.EVENT, Kind.PREEXISTING, Kind.COUNTERS, Kind.PEAKS):
             device = device_of(record)
             self.totals.append((seq, device, self.now_ns, self.requested.get(device, 0)))
 
     def finish(self) -> None:
-        for call in self.calls.values():
-            call["forward_call_id"] = self._forward(call) if call["ended_ns"] is not None else None
+        for call in sorted(self.calls.values(), key=lambda call: call["end_seq"] or 0):
+            self._attribute(call)
         for allocation in self.allocations.values():
-            call = self.calls.get(allocation["call_id"] or 0)
-            known = call is not None
-            for name in ("operator", "module", "step"):
-                allocation[name] = (
-                    call[name] if (known and call[name] != 0) or (known and name == "step") else None
-                )
-            allocation["phase"] = call["phase"] if known else None
-            allocation["stack"] = call["stack"] if known and call["ended_ns"] is not None else 0
+            made_by = self.calls.get(allocation["call_id"] or 0)
+            if made_by is None:
+                continue
+            names = ("operator", "module", "annotation", "step", "phase", "stack", "forward_stack")
+            allocation |= {name: made_by[name] for name in (*names, "forward_call_id", "recomputed")}
+
+    def _attribute(self, call: dict[str, Any]) -> None:
+        ended, in_backward = call["ended_ns"] is not None, call["phase"] == "backward"
+        shown = call["stack"] in self.recomputing if call["stack"] else call["with_grad"] and call["module"]
+        call["recomputed"] = bool(ended and in_backward and shown)
+        call |= {"forward_call_id": None, "forward_stack": 0}
+        forward = self._forward(call) if ended and not call["recomputed"] else None
+        if forward is not None:
+            call |= {"forward_call_id": forward["call_id"], "forward_stack": forward["stack"]}
+            call["module"] = forward["module"] or call["module"]
+            call["annotation"] = call["annotation"] or forward["annotation"]
 
     def _event(self, seq: int, record: Record) -> None:
         device, action, address = device_of(record), record["action"], record["a"]
@@ -119,7 +145,14 @@ class Oracle:
             "freed_ns": None,
             "freed_seq": None,
             "preexisting": older,
+            **dict.fromkeys(("operator", "module", "annotation", "stack", "forward_stack"), 0),
+            **dict.fromkeys(("phase", "step", "forward_call_id")),
+            "recomputed": False,
         }
+        if not older and not record["call_id"]:
+            thread = record["thread"]
+            around = {"phase": self.phases.get(thread), "step": self.step}
+            self.allocations[allocation_id] |= around | {"annotation": self._annotation(thread)}
         call = self.calls.get(record["call_id"])
         if not older and call is not None and call["ended_ns"] is None:
             call["allocated_bytes"] += record["b"]
@@ -153,8 +186,9 @@ class Oracle:
                 "call_id": call_id,
                 "operator": record["e"],
                 "module": record["b"],
+                "annotation": self._annotation(record["thread"]),
                 "step": record["c"],
-                "phase": ("other", "forward", "backward", "optimizer")[record["action"]],
+                "phase": PHASES[record["action"]],
                 "thread": record["thread"],
                 "started_ns": record["a"] + self.base_ns,
                 "ended_ns": None,
@@ -164,10 +198,12 @@ class Oracle:
                 "forward_thread": None,
                 "forward_sequence": None,
                 "stack": 0,
+                "with_grad": False,
                 "allocated_bytes": 0,
                 "freed_bytes": 0,
                 "allocations": 0,
             }
+            self.step, self.phases[record["thread"]] = record["c"], PHASES[record["action"]]
             return
         call = self.calls.get(call_id)
         if call is None or call["ended_ns"] is not None:
@@ -176,36 +212,61 @@ class Oracle:
             call |= {"forward_thread": record["a"], "forward_sequence": record["b"], "phase": "backward"}
         elif record["kind"] == Kind.CALL_END:
             call |= {"ended_ns": self.now_ns, "end_seq": seq, "stack": record["e"]}
+            call["with_grad"] = bool(record["d"])
             if record["b"] != NO_SEQUENCE:
                 call |= {"sequence_first": record["b"], "sequence_last": record["c"]}
 
-    def _forward(self, call: dict[str, Any]) -> int | None:
+    def _forward(self, call: dict[str, Any]) -> dict[str, Any] | None:
+        """The call whose autograd numbers enclose the node's; of nested ones the innermost."""
         if call["forward_thread"] is None:
             return None
-        for other in self.calls.values():
-            if (
-                other["thread"] == call["forward_thread"]
-                and other["sequence_first"] is not None
-                and other["sequence_first"] <= call["forward_sequence"] <= other["sequence_last"]
-                and other["end_seq"] < call["end_seq"]
-            ):
-                return int(other["call_id"])
-        return None
+        around = [
+            other
+            for other in self.calls.values()
+            if other["thread"] == call["forward_thread"]
+            and other["sequence_first"] is not None
+            and other["sequence_first"] <= call["forward_sequence"] <= other["sequence_last"]
+        ]
+        innermost = max(around, key=lambda other: other["sequence_first"], default=None)
+        return innermost if innermost is not None and innermost["end_seq"] < call["end_seq"] else None
 
     def _marker(self, record: Record) -> None:
-        open_here = self.open_markers.setdefault(record["thread"], [])
         if record["kind"] == Kind.MARKER_BEGIN:
+            open_here = self.open_markers.setdefault(record["thread"], [])
             self.markers[record["a"]] = {
                 "marker_id": record["a"],
                 "started_ns": self.now_ns,
                 "ended_ns": None,
                 "depth": len(open_here),
                 "thread": record["thread"],
+                "annotation": self._annotation_of(record),
             }
             open_here.append(record["a"])
-        elif record["a"] in open_here:
-            self.markers[record["a"]]["ended_ns"] = self.now_ns
-            open_here.remove(record["a"])
+            return
+        for open_there in self.open_markers.values():
+            if record["a"] in open_there:
+                self.markers[record["a"]]["ended_ns"] = self.now_ns
+                open_there.remove(record["a"])
+
+    def _annotation_of(self, record: Record) -> int:
+        if record["action"] in (MarkerKind.ANNOTATE, MarkerKind.NVTX):
+            return record["e"]
+        is_users = record["action"] == MarkerKind.USER_SCOPE and record["e"] not in self.torchs_own
+        return record["e"] if is_users else 0
+
+    def _annotation(self, thread: int) -> int:
+        names = [self.markers[marker]["annotation"] for marker in self.open_markers.get(thread, [])]
+        return next((name for name in reversed(names) if name), 0)
+
+    def _device(self, seq: int, device: str) -> None:
+        if device not in self.told:
+            self.told.add(device)
+            return
+        for where in sorted(key for key in self.alive if key[0] == device):
+            allocation = self.allocations[self.alive.pop(where)]
+            allocation |= {"freed_ns": self.now_ns, "freed_seq": seq}
+            self.requested[device] -= allocation["size_bytes"]
+            self.totals.append((seq, device, self.now_ns, self.requested[device]))
 
 
 def device_of(record: Record) -> str:

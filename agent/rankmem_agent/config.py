@@ -25,6 +25,7 @@ DRAIN_S_DEFAULT: Final = 10.0
 DRAIN_S_MAX: Final = 3600.0  # a job that ends later than that was forgotten, not drained
 SESSION_CHARS: Final = 12
 DEVICES: Final = ("cpu", "cuda")
+PARALLEL_DIMENSIONS: Final = ("dp", "tp", "pp", "cp", "ep")  # columns of rank_info
 _SESSION_ALPHABET: Final = frozenset("0123456789abcdefghjkmnpqrstvwxyzABCDEFGHJKMNPQRSTVWXYZ")
 
 
@@ -49,7 +50,10 @@ class AgentConfig:
     stacks: bool
     """Gather Python stacks of calls that allocate. ``RANKMEM_STACKS`` full (default) or off."""
     modules: bool
-    """Name the module around each call, through global forward hooks. ``RANKMEM_MODULES`` on or off."""
+    """Name the module around each call and the weights, through global forward hooks. ``RANKMEM_MODULES`` on
+    (default) or off."""
+    parallel: Mapping[str, int]
+    """This rank's place in parallel dimensions. ``RANKMEM_PARALLEL``, as dp=1,tp=0; default none."""
     drain_s: float
     """Longest wait, in seconds, of a host's last rank for the last acknowledgement.
     ``RANKMEM_DRAIN_S``, default 10."""
@@ -77,6 +81,7 @@ class AgentConfig:
             devices=_devices(env),
             stacks=_choice(env, "RANKMEM_STACKS", ("full", "off")) == "full",
             modules=_choice(env, "RANKMEM_MODULES", ("on", "off")) == "on",
+            parallel=_parallel(env),
             drain_s=_seconds(env, "RANKMEM_DRAIN_S", DRAIN_S_DEFAULT, DRAIN_S_MAX),
             command_arguments=_choice(env, "RANKMEM_COMMAND", ("script", "full")) == "full",
         )
@@ -141,3 +146,17 @@ def _devices(env: Mapping[str, str]) -> frozenset[str] | None:
     if not devices <= set(DEVICES):
         raise _invalid("RANKMEM_DEVICES", value, "auto, or a comma list of cpu, cuda")
     return devices
+
+
+def _parallel(env: Mapping[str, str]) -> Mapping[str, int]:
+    """The value dp=1,tp=0 as a mapping."""
+    value = env.get("RANKMEM_PARALLEL") or ""
+    dimensions: dict[str, int] = {}
+    for part in filter(None, (part.strip() for part in value.split(","))):
+        name, _, number = part.partition("=")
+        if name.strip() not in PARALLEL_DIMENSIONS or not number.strip().isdecimal():
+            raise _invalid(
+                "RANKMEM_PARALLEL", value, f"a comma list as dp=1,tp=0 of {', '.join(PARALLEL_DIMENSIONS)}"
+            )
+        dimensions[name.strip()] = int(number)
+    return dimensions

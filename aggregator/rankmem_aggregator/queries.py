@@ -31,7 +31,19 @@ Value = int | float | str | bool | None
 
 Parameters = Mapping[str, Value]
 
-By = Literal["operator", "line", "rank"]
+BlockBy = Literal[
+    "operator", "module", "line", "category", "phase", "step", "annotation", "stream", "component"
+]
+"""What blocks can be grouped by."""
+By = Literal[BlockBy, "rank"]
+"""``rank``: operators of each rank."""
+PeakBy = Literal[
+    "rank", "host", "device", "dp", "tp", "pp", "cp", "ep",
+    "stream", "component", "category", "phase", "operator", "module", "step", "annotation",
+]  # fmt: skip
+CurveBy = Literal[
+    "overall", "stream", "component", "category", "phase", "operator", "module", "step", "annotation"
+]
 At = Literal["peak", "total"] | int
 """The rank's own peak, the whole recording, or an instant (ns, common clock)."""
 
@@ -113,6 +125,27 @@ class Queries(abc.ABC):
         """
         return self._ask("peak", session=self.session_id(session), rank=rank, attempt=attempt)
 
+    def peak_by(self, session: str | None = None, *, by: PeakBy, rank: int | None = None) -> pa.Table:
+        """Both figures of a group's peak: at the ranks' own peaks, and the group's own peak with its instant.
+
+        Args:
+            session: see :meth:`session_id`.
+            by: what a group is. ``rank``: the answer is that of :meth:`peak`.
+            rank: of this rank alone; without meaning for groups of ranks (host, device, dp, tp, pp, cp, ep).
+
+        Returns:
+            Of groups of ranks the columns of the macro ``peak_by_ranks``: group_name, device_type, num_ranks,
+            peak_bytes, peak_time_ns, peak_time_utc, sum_of_peaks_bytes, highest_rank, highest_peak_bytes,
+            lowest_rank, lowest_peak_bytes. Of groups within a rank those of ``peak_by_group``: attempt, rank,
+            device, device_type, host_name, group_name, bytes_at_rank_peak, rank_peak_bytes, rank_peak_ns,
+            peak_bytes, peak_time_ns, peak_time_utc, peak_seq.
+        """
+        if by == "rank":
+            return self.peak(session, rank=rank)
+        if by in RANK_GROUPS:
+            return self._ask("peak_by_ranks", session=self.session_id(session), by=by)
+        return self._ask("peak_by_group", session=self.session_id(session), by=by, rank=rank)
+
     def peak_by_host(self, session: str | None = None) -> pa.Table:
         """The highest rank of each host. Columns: those of the view ``peak_by_host``."""
         return self._ask("peak_by_host", session=self.session_id(session))
@@ -123,6 +156,127 @@ class Queries(abc.ABC):
         Columns: those of the macro ``job_peak``; ``job_peak_bytes`` and ``job_peak_ns`` repeat in every row.
         """
         return self._ask("job_peak", session=self.session_id(session))
+
+    def job_peak_bound(self, session: str | None = None) -> pa.Table:
+        """How sure the job's peak is, for each device type; columns: those of the macro ``job_peak_bound``.
+
+        device_type, job_peak_bytes, job_peak_ns, job_peak_utc, num_ranks, sum_of_peaks_bytes, gap_bytes,
+        clock_error_ns, lowest_bytes, highest_bytes, order_is_certain.
+        """
+        return self._ask("job_peak_bound", session=self.session_id(session))
+
+    def job_peak_held(self, session: str | None = None, *, by: BlockBy = "category") -> pa.Table:
+        """What held the job's memory at its peak; columns: those of the macro ``job_peak_held``.
+
+        device_type, group_name, live_bytes, live_allocations, largest_bytes, num_ranks; the largest first.
+        """
+        return self._ask("job_peak_held", session=self.session_id(session), by=by)
+
+    def held_at(self, time_ns: int, session: str | None = None) -> pa.Table:
+        """What every rank held at an instant; columns: those of the macro ``held_at``."""
+        return self._ask("held_at", session=self.session_id(session), time_ns=time_ns)
+
+    def steps(self, session: str | None = None, *, rank: int | None = None) -> pa.Table:
+        """Peak, allocated bytes and growth of each step; columns: those of the macro ``step_total``.
+
+        attempt, rank, device, device_type, step, started_ns, ended_ns, duration_ns, peak_bytes, peak_time_ns,
+        end_bytes, allocated_bytes, num_allocations, peak_growth_bytes, end_growth_bytes, optimizers (list).
+        """
+        return self._ask("steps", session=self.session_id(session), rank=rank)
+
+    def modules(self, session: str | None = None, *, rank: int | None = None) -> pa.Table:
+        """The module tree with bytes at the peak, in the tree's order; columns: those of ``module_at_peak``.
+
+        device_type, module (path; NULL: outside of modules), class, depth (0: a root), own_bytes, total_bytes
+        (with all that is within it), own_allocations, num_ranks. ``rank`` None: all ranks added up, each at
+        its own peak.
+        """
+        return self._ask("modules", session=self.session_id(session), rank=rank)
+
+    def weights(self, session: str | None = None, *, rank: int | None = None) -> pa.Table:
+        """The parameters of the model on each rank, the largest first; columns: those of ``weight_line``.
+
+        session_id, attempt, rank, name, size_bytes, grad_size_bytes, dtype, shape, line, stack_id.
+        """
+        return self._ask("weights", session=self.session_id(session), rank=rank)
+
+    def oom(self, session: str | None = None) -> pa.Table:
+        """The allocations that failed, the earliest first; columns: those of the view ``oom_overview``.
+
+        session_id, attempt, rank, device, host_name, seq, time_ns, time_utc, size_bytes, device_free_bytes,
+        requested_bytes, reserved_bytes, unused_bytes, largest_free_bytes, fragmentation (0 to 1; NULL where
+        segments are not told), stream, operator, line, stack_id. What was alive: :meth:`oom_held`; what the
+        other ranks held: :meth:`held_at` with its ``time_ns``.
+        """
+        return self._ask("oom", session=self.session_id(session))
+
+    def oom_held(
+        self,
+        session: str | None = None,
+        *,
+        attempt: int,
+        rank: int,
+        device: str,
+        seq: int,
+        by: BlockBy = "category",
+    ) -> pa.Table:
+        """What was alive when an allocation failed; the arguments are columns of a row of :meth:`oom`.
+
+        Returns:
+            The columns of the macro ``held_at_points``: attempt, rank, device, device_type, point_seq,
+            group_name, live_bytes, live_allocations, largest_bytes; the largest first.
+        """
+        full_id = self.session_id(session)
+        return self._ask(
+            "oom_held", session=full_id, by=by, attempt=attempt, rank=rank, device=device, seq=seq
+        )
+
+    def timeline(
+        self,
+        session: str | None = None,
+        *,
+        by: CurveBy = "overall",
+        rank: int | None = None,
+        attempt: int | None = None,
+        device: str | None = None,
+        from_ns: int | None = None,
+        until_ns: int | None = None,
+        points: int = 2000,
+    ) -> pa.Table:
+        """A rank's memory over time as curves, thinned where they have more points than asked for.
+
+        Args:
+            by: ``overall``: the curves requested, allocated, active and reserved (the allocator's own, absent
+                on cpu) and app_reserved (the whole process); else a curve for each group of blocks, of
+                requested bytes. ``component`` has app too: what the process holds beyond the allocator.
+            session: see :meth:`session_id`.
+            rank: None: the one that stood highest; likewise attempt and device.
+            attempt: which start of the workers.
+            device: device type and index.
+            from_ns: the beginning, on the common clock; None: the rank's own.
+            until_ns: the end.
+            points: of a curve, at most. One with no more shows every point; a longer one keeps the highest
+                point of each stretch (see ``curves``).
+
+        Returns:
+            time_ns, group, bytes: a point each, curve after curve in order of time; a value holds until the
+            next point. The schema's metadata says attempt, rank, device, host_name, first_ns, last_ns, and
+            ``exact``: True if no point was left out.
+
+        Raises:
+            RankmemError: NOT_FOUND where there is no such rank, INVALID for too few points.
+        """
+        from rankmem_aggregator.timeline import Timeline
+
+        return Timeline(self._ask, points).rows(
+            self.session_id(session),
+            by=by,
+            rank=rank,
+            attempt=attempt,
+            device=device,
+            from_ns=from_ns,
+            until_ns=until_ns,
+        )
 
     def curve(self, rank: int, session: str | None = None, *, attempt: int | None = None) -> pa.Table:
         """A rank's memory second by second. Columns: those of the macro ``memory_curve``."""
@@ -137,24 +291,32 @@ class Queries(abc.ABC):
         rank: int | None = None,
         device: str | None = None,
     ) -> pa.Table:
-        """Which operators, lines, or operators of which rank held the memory, the largest first.
+        """What held the memory, by any grouping of blocks, the largest first.
 
         Args:
             session: see :meth:`session_id`.
-            by: what a row is.
+            by: what a row is. Of backward's blocks ``line`` is that of the forward call. ``category``: what
+                the bytes meant at the peak or instant; for bytes allocated, what they meant last.
             at: ``peak``: alive at the peak, each rank at its own, on its highest attempt; ``total``: the same
                 rows ordered by what was allocated; an instant in ns: alive on all ranks then.
             rank: of this rank alone.
             device: of this device alone.
 
         Returns:
-            device_type, operator | line | rank and operator, live_bytes_at_peak (live_bytes_at_time),
-            live_allocations_at_peak (.._at_time), allocated_bytes, num_allocations, largest_bytes, num_ranks.
+            device_type, a column named after ``by`` (of ``rank``: rank and operator), live_bytes_at_peak
+            (live_bytes_at_time), live_allocations_at_peak (.._at_time), allocated_bytes, num_allocations,
+            largest_bytes, num_ranks.
         """
         full_id = self.session_id(session)
-        if isinstance(at, int):
-            return self._ask(f"ops_by_{by}_at_time", session=full_id, rank=rank, device=device, time_ns=at)
-        return self._ask(f"ops_by_{by}_at_peak", session=full_id, rank=rank, device=device, order=at)
+        chosen: dict[str, Value] = {"session": full_id, "rank": rank, "device": device}
+        when, chosen[("time_ns" if isinstance(at, int) else "order")] = (
+            "time" if isinstance(at, int) else "peak",
+            at,
+        )
+        if by == "rank":
+            return self._ask(f"ops_by_rank_at_{when}", **chosen)
+        rows = self._ask(f"ops_at_{when}", **chosen, by=by)
+        return rows.rename_columns([by if name == "group_name" else name for name in rows.column_names])
 
     def live(
         self,
@@ -227,5 +389,7 @@ def _the_session(matches: Sequence[Mapping[str, Value]], session: str | None, ta
     return str(best[0]["session_id"])
 
 
+RANK_GROUPS: Final = frozenset({"host", "device", "dp", "tp", "pp", "cp", "ep"})
+"""Groups of ranks, whose peaks are sums over ranks; the other groups lie within a rank."""
 SESSIONS_NAMED_MAX: Final = 5
 """Ids named in a message about an ambiguous beginning: more do not help."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from rankmem_aggregator.schema import duckdb_type
-from rankmem_aggregator.sql import VIEWS, Head, head_of, view_text
+from rankmem_aggregator.sql import MINDSTUDIO, VIEWS, Head, head_of, mindstudio_text, view_text
 from rankmem_protos.tables import SCHEMA_VERSION, TABLES, Column, Table
 
 PATH: Final = Path("docs/schema.md")
@@ -31,6 +31,17 @@ column `…_utc` beside them is the same instant as TIMESTAMPTZ. Nothing is rena
 [sql.md](sql.md) shows how to ask.
 """
 
+_MINDSTUDIO: Final = """\
+## The schema mindstudio
+
+MindStudio's own tables as views, for whoever has queries for them: its column names in its order, its
+units. There one file is one rank; here columns sessionId, attempt and rankId stand before them where a row
+belongs to a rank, so `SELECT * EXCLUDE (sessionId, attempt, rankId) FROM mindstudio.MEMORY_RECORD WHERE
+rankId = 3` is its table. The last four macros are its group-bys Overall, Stream and Component, and its
+component table. Where MindStudio shows the device's totals at each record of a stream, stream_curve shows
+the stream's own.
+"""
+
 
 def render() -> str:
     """The whole page."""
@@ -38,6 +49,8 @@ def render() -> str:
     parts += [_table(table) for table in TABLES.values()]
     parts.append("## Views and macros\n")
     parts += [_view(name, view_text(name)) for name in VIEWS]
+    parts.append(_MINDSTUDIO)
+    parts += [_view(f"mindstudio.{name}", mindstudio_text(name)) for name in MINDSTUDIO]
     return "\n".join(parts)
 
 

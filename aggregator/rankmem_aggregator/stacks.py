@@ -1,8 +1,9 @@
 """Stacks' numbers: the wire's content hashes become small integers, each stack's frames stored once.
 
 Stage: ingest, in the writer's thread alone. In: the checked tables of a batch; out: the same tables with the
-database's own ``stack_id``, frames only of stacks that have none yet, and the new (number, hash) pairs to
-store with them. Numbers given since the last commit are taken back by :meth:`StackNumbers.rollback`.
+database's own numbers in every column that names a stack (``stack_id``, ``forward_stack_id``), frames only of
+stacks that have none yet, and the new (number, hash) pairs to store with them. Numbers given since the last
+commit are taken back by :meth:`StackNumbers.rollback`.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankmem_aggregator.schema import STACK
-from rankmem_protos.tables import STACK_FRAME, tables_with
+from rankmem_protos.tables import STACK_FRAME, TABLES
 
 Int64s = npt.NDArray[np.int64]
 
-WITH_STACK_ID: Final = frozenset(table.name for table in tables_with("stack_id"))
+STACK_COLUMNS: Final = {
+    table.name: tuple(name for name in table.column_names() if name.endswith("stack_id"))
+    for table in TABLES.values()
+}
+"""By table, the columns that carry content hashes on the wire."""
 
 
 class StackNumbers:
@@ -40,10 +45,8 @@ class StackNumbers:
         self._committed = (self._hashes, self._numbers, self._next)
 
     def replace(self, rows: dict[str, pa.Table]) -> dict[str, pa.Table]:
-        """The tables with the database's numbers for stack_id, without frames of stacks that have them."""
-        replaced = {
-            name: self._renumbered(table) if name in WITH_STACK_ID else table for name, table in rows.items()
-        }
+        """The tables with the database's numbers for stacks, without frames of stacks that have them."""
+        replaced = {name: self._renumbered(name, table) for name, table in rows.items()}
         frames = replaced.get(STACK_FRAME.name)
         if frames is not None:
             replaced[STACK_FRAME.name] = self._unknown_frames(frames)
@@ -70,15 +73,19 @@ class StackNumbers:
         self._new_hashes = []
         self._new_framed = set()
 
-    def _renumbered(self, table: pa.Table) -> pa.Table:
-        place = table.schema.get_field_index("stack_id")
-        column = table.column(place).combine_chunks()
+    def _renumbered(self, name: str, table: pa.Table) -> pa.Table:
+        for column in STACK_COLUMNS[name]:
+            place = table.schema.get_field_index(column)
+            table = table.set_column(place, table.schema.field(place), self._numbered(table.column(place)))
+        return table
+
+    def _numbered(self, hashes: pa.ChunkedArray) -> pa.Array:
+        column = hashes.combine_chunks()
         valid = column.is_valid().to_numpy(zero_copy_only=False)
         numbers = np.zeros(len(column), dtype=np.int64)
         if valid.any():
             numbers[valid] = self._numbers_of(column.drop_null().to_numpy())
-        array = pa.array(numbers, mask=None if valid.all() else ~valid)
-        return table.set_column(place, table.schema.field(place), array)
+        return pa.array(numbers, mask=None if valid.all() else ~valid)
 
     def _numbers_of(self, hashes: Int64s) -> Int64s:
         unique, inverse = np.unique(hashes, return_inverse=True)

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from rankmem_cli import columns
 from rankmem_cli.destination import Destination
-from rankmem_cli.render import console_for, show_table
+from rankmem_cli.options import POINTS_DEFAULT
+from rankmem_cli.render import Format, console_for, show_table
 from rankmem_cli.table import plain_columns
 from rankmem_cli.target import session_facts
+from rankmem_cli.timeline_view import show_timeline
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,6 +74,7 @@ class _Tour:
         )
         by_line = queries.ops(session_id, rank=rank, by="line")
         self._answer("And which lines of the source?", f"ops --rank {rank} --by line", by_line, columns.ops())
+        self._print_categories(rank)
         live = queries.live(rank, session_id)
         self._answer(
             f"Which blocks were alive then ({live.num_rows}, the largest)?",
@@ -79,6 +82,15 @@ class _Tour:
             live,
             columns.live(self._facts.started_ns),
         )
+
+    def _print_categories(self, rank: int) -> None:
+        queries, session_id = self._queries, self._facts.session_id
+        held = queries.ops(session_id, rank=rank, by="category")
+        self._answer("What did the bytes mean?", f"ops --rank {rank} --by category", held, columns.ops())
+        self._heading("And over time?")
+        self._line(f"$ rankmem timeline --rank {rank} --by category {self._shown}".rstrip())
+        curves = queries.timeline(session_id, by="category", rank=rank, points=POINTS_DEFAULT)
+        show_timeline(curves, "category", self._facts, output=Format.TABLE)
 
     def _answer_sql(self) -> None:
         rows = self._queries.sql(EXAMPLE_SQL)

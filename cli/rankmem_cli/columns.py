@@ -12,14 +12,19 @@ from rankmem_cli.table import (
     age,
     count,
     flag,
+    module,
     number,
     offset,
     operator,
     path,
+    percent,
+    signed_size,
     size,
     text,
+    tree,
     utc,
     utc_day,
+    words,
 )
 
 
@@ -92,6 +97,40 @@ def peak(started_ns: int | None) -> list[Column]:
     ]
 
 
+def peak_of_blocks(group: str, started_ns: int | None) -> list[Column]:
+    """Columns of ``rankmem peak --by`` stream, component, category or phase: a group of a rank's blocks."""
+    return [
+        text(group, "group_name", importance=0),
+        number("rank", "rank"),
+        number("attempt", "attempt", importance=1),
+        text("host", "host_name", importance=2),
+        text("device", "device", importance=5),
+        size("at rank's peak", "bytes_at_rank_peak", importance=0),
+        size("own peak", "peak_bytes", importance=0),
+        offset("own peak at", "peak_time_ns", started_ns, importance=8),
+        utc("own peak at (UTC)", "peak_time_ns", importance=1),
+        size("rank's peak", "rank_peak_bytes", importance=7),
+        offset("rank's peak at", "rank_peak_ns", started_ns, importance=6),
+    ]
+
+
+def peak_of_ranks(group: str, started_ns: int | None) -> list[Column]:
+    """Columns of ``rankmem peak --by`` host, device or a parallel dimension: a group of ranks."""
+    return [
+        text(group, "group_name", importance=0),
+        text("devices", "device_type", importance=4),
+        count("ranks", "num_ranks", importance=6),
+        size("each at its own", "sum_of_peaks_bytes", importance=8),
+        size("own peak", "peak_bytes", importance=0),
+        offset("own peak at", "peak_time_ns", started_ns, importance=8),
+        utc("own peak at (UTC)", "peak_time_ns", importance=1),
+        number("highest rank", "highest_rank", importance=7),
+        size("its peak", "highest_peak_bytes", importance=7),
+        number("lowest rank", "lowest_rank", importance=5),
+        size("its peak", "lowest_peak_bytes", importance=5),
+    ]
+
+
 def summary(started_ns: int | None) -> list[Column]:
     """Columns of the few lines that end ``rankmem run``."""
     return [
@@ -120,6 +159,78 @@ def job_peak(started_ns: int | None) -> list[Column]:
     ]
 
 
+def job_peak_shares() -> list[Column]:
+    """Columns of the shares in the overview of ``rankmem job-peak``, whose head has the instant."""
+    return [
+        number("rank", "rank"),
+        number("attempt", "attempt", importance=1),
+        text("host", "host_name", importance=5),
+        text("device", "device", importance=4),
+        size("share", "requested_bytes", importance=0),
+        age("clock error", "clock_error_ns", importance=2),
+    ]
+
+
+def job_peak_held(group: str) -> list[Column]:
+    """Columns of what held the job's memory at its peak."""
+    return [
+        _group(group),
+        text("device", "device_type", importance=1),
+        size("alive then", "live_bytes", importance=0),
+        count("blocks", "live_allocations", importance=5),
+        size("largest", "largest_bytes", importance=4),
+        count("ranks", "num_ranks", importance=3),
+    ]
+
+
+def oom(started_ns: int | None) -> list[Column]:
+    """Columns of ``rankmem oom``: an allocation that failed."""
+    return [
+        number("rank", "rank"),
+        number("attempt", "attempt", importance=1),
+        text("host", "host_name", importance=2),
+        text("device", "device", importance=5),
+        offset("at", "time_ns", started_ns, importance=7),
+        size("asked for", "size_bytes", importance=0),
+        size("free", "device_free_bytes", importance=8),
+        size("alive", "requested_bytes", importance=9),
+        size("reserved", "reserved_bytes", importance=4),
+        size("unused", "unused_bytes", importance=2),
+        size("largest piece", "largest_free_bytes", importance=6),
+        percent("fragmented", "fragmentation", importance=3),
+        operator("operator", "operator", importance=8),
+        path("line", "line", importance=6),
+    ]
+
+
+def oom_held(group: str) -> list[Column]:
+    """Columns of what was alive when an allocation failed."""
+    return [
+        _group(group),
+        size("alive then", "live_bytes", importance=0),
+        count("blocks", "live_allocations", importance=5),
+        size("largest", "largest_bytes", importance=4),
+    ]
+
+
+def held_at(started_ns: int | None) -> list[Column]:
+    """Columns of what every rank held at an instant."""
+    return [
+        number("rank", "rank"),
+        number("attempt", "attempt", importance=1),
+        text("host", "host_name", importance=4),
+        text("device", "device", importance=5),
+        size("held", "requested_bytes", importance=0),
+        offset("since", "time_ns", started_ns, importance=2),
+    ]
+
+
+def _group(group: str) -> Column:
+    """The column that names a group."""
+    kind = {"operator": operator, "line": path, "module": module}.get(group, text)
+    return kind(group, "group_name", importance=0)
+
+
 def ops() -> list[Column]:
     """Columns of ``rankmem ops``, whatever it is grouped by: those the result lacks are passed over."""
     return [
@@ -127,6 +238,11 @@ def ops() -> list[Column]:
         number("rank", "rank"),
         operator("operator", "operator", importance=0),
         path("line", "line", importance=0),
+        module("module", "module"),
+        text("category", "category", importance=0),
+        text("phase", "phase", importance=0),
+        number("step", "step"),
+        text("annotation", "annotation", importance=0),
         size("alive at peak", "live_bytes_at_peak", importance=9),
         count("blocks", "live_allocations_at_peak", importance=5),
         size("alive then", "live_bytes_at_time", importance=9),
@@ -135,6 +251,51 @@ def ops() -> list[Column]:
         count("allocations", "num_allocations", importance=6),
         size("largest", "largest_bytes", importance=4),
         count("ranks", "num_ranks", importance=3),
+    ]
+
+
+def modules() -> list[Column]:
+    """Columns of ``rankmem modules``."""
+    return [
+        text("device", "device_type", importance=1),
+        tree("module", "tree"),
+        text("class", "class", importance=3),
+        size("with its parts", "total_bytes", importance=0),
+        size("its own", "own_bytes", importance=8),
+        count("own blocks", "own_allocations", importance=4),
+        count("ranks", "num_ranks", importance=2),
+    ]
+
+
+def weights() -> list[Column]:
+    """Columns of ``rankmem weights``."""
+    return [
+        number("rank", "rank"),
+        path("name", "name", importance=0),
+        size("size", "size_bytes", importance=9),
+        size("gradient", "grad_size_bytes", importance=7),
+        text("type", "dtype", importance=5),
+        text("shape", "shape", importance=6),
+        path("made at", "line", importance=4),
+    ]
+
+
+def steps(started_ns: int | None) -> list[Column]:
+    """Columns of ``rankmem steps``."""
+    return [
+        number("rank", "rank"),
+        number("attempt", "attempt", importance=1),
+        text("device", "device", importance=3),
+        number("step", "step"),
+        size("peak", "peak_bytes", importance=0),
+        signed_size("peak grew", "peak_growth_bytes", importance=7),
+        size("left at end", "end_bytes", importance=8),
+        signed_size("left grew", "end_growth_bytes", importance=9),
+        size("allocated", "allocated_bytes", importance=6),
+        count("allocations", "num_allocations", importance=4),
+        age("took", "duration_ns", importance=5),
+        offset("peak at", "peak_time_ns", started_ns, importance=2),
+        words("ended by", "optimizers", importance=1),
     ]
 
 

@@ -19,6 +19,8 @@ from rankmem_cli.verbs.export import export
 from rankmem_cli.verbs.hosts import hosts
 from rankmem_cli.verbs.job_peak import job_peak
 from rankmem_cli.verbs.live import live
+from rankmem_cli.verbs.modules import modules
+from rankmem_cli.verbs.oom import oom
 from rankmem_cli.verbs.ops import ops
 from rankmem_cli.verbs.peak import peak
 from rankmem_cli.verbs.ranks import ranks
@@ -27,6 +29,9 @@ from rankmem_cli.verbs.serve import serve
 from rankmem_cli.verbs.sessions import sessions
 from rankmem_cli.verbs.ship import ship
 from rankmem_cli.verbs.sql import sql
+from rankmem_cli.verbs.steps import steps
+from rankmem_cli.verbs.timeline import timeline
+from rankmem_cli.verbs.weights import weights
 
 VERBS: tuple[Callable[..., None], ...] = (
     demo,
@@ -38,6 +43,11 @@ VERBS: tuple[Callable[..., None], ...] = (
     ops,
     live,
     job_peak,
+    timeline,
+    modules,
+    weights,
+    steps,
+    oom,
     sql,
     ship,
     doctor,

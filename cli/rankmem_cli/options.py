@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -40,11 +40,20 @@ Output = Annotated[
     Format,
     typer.Option("--format", help="A table for people; json and csv carry plain bytes and nanoseconds."),
 ]
+Attempt = Annotated[
+    int | None,
+    typer.Option("--attempt", metavar="N", min=0, help="This start of the workers, from 0."),
+]
 Rank = Annotated[int | None, typer.Option("--rank", metavar="R", min=0, help="This rank alone.")]
 Limit = Annotated[
     int | None,
     typer.Option("--limit", metavar="N", min=0, help="Rows at most; 0 for all."),
 ]
+
+
+POINTS_DEFAULT: Final = 1_000_000
+"""Points of a curve unless --points says less: all, short of recordings that would not fit in memory. The
+parts of a stack must meet at the same instants, so thinning is left to what draws them together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,9 @@ class Format(enum.StrEnum):
     CSV = "csv"
 
 
-def show(rows: pa.Table, columns: Sequence[Column], *, output: Format, title: str = "") -> None:
+def show(
+    rows: pa.Table, columns: Sequence[Column], *, output: Format, title: str = "", notes: Sequence[str] = ()
+) -> None:
     """Writes a result to stdout.
 
     Args:
@@ -47,9 +49,12 @@ def show(rows: pa.Table, columns: Sequence[Column], *, output: Format, title: st
         columns: what a table shows of it; JSON and CSV carry all of it.
         output: the format.
         title: said above a table, on stderr (it is no data).
+        notes: lines below the title, on stderr too: what the figures of the table mean.
     """
     if output is Format.TABLE:
-        show_table(rows, columns, title=title)
+        for line in (title, *notes) if title else notes:
+            note(line)
+        show_table(rows, columns)
     else:
         start = begin(output)
         start.write(rows)

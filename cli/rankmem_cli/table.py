@@ -32,6 +32,7 @@ TEXT_CELLS_MAX: Final = 72
 ELLIPSIS: Final = "…"
 OUTSIDE: Final = "(outside of operators)"
 """An allocation that no operator made: by the user's own call of an allocator, or before the recording."""
+OUTSIDE_OF_MODULES: Final = "(outside of modules)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +73,38 @@ def path(header: str, name: str, *, importance: int = 1) -> Column:
     )
 
 
+def module(header: str, name: str, *, importance: int = 0) -> Column:
+    """A column of modules: paths whose end tells more."""
+    forms, least = (_module,), NAME_CELLS_MIN
+    return Column(
+        header=header, name=name, forms=forms, keep_end=True, cells_min=least, importance=importance
+    )
+
+
+def words(header: str, name: str, *, importance: int = 1) -> Column:
+    """A column of short lists of names."""
+    return Column(header=header, name=name, forms=(_words,), importance=importance)
+
+
 def size(header: str, name: str, *, importance: int = 1) -> Column:
     """A column of bytes, shown in KiB, MiB, GiB."""
     return Column(header=header, name=name, forms=(units.bytes_text,), numeric=True, importance=importance)
+
+
+def signed_size(header: str, name: str, *, importance: int = 1) -> Column:
+    """A column of differences in bytes, with their sign."""
+    forms = (units.growth_text,)
+    return Column(header=header, name=name, forms=forms, numeric=True, importance=importance)
+
+
+def percent(header: str, name: str, *, importance: int = 1) -> Column:
+    """A column of fractions of one, shown as per cent."""
+    return Column(header=header, name=name, forms=(units.percent_text,), numeric=True, importance=importance)
+
+
+def tree(header: str, name: str) -> Column:
+    """A column of indented names, which never goes."""
+    return Column(header=header, name=name, forms=(_safe,), cells_min=NAME_CELLS_MIN, importance=0)
 
 
 def count(header: str, name: str, *, importance: int = 1) -> Column:
@@ -233,6 +263,14 @@ def _safe(value: object) -> str:
 
 def _operator(value: object) -> str:
     return OUTSIDE if value is None else _safe(value)
+
+
+def _module(value: object) -> str:
+    return OUTSIDE_OF_MODULES if value is None else _safe(value)
+
+
+def _words(value: list[object] | None) -> str:
+    return units.safe_text(", ".join(map(str, value))) if value else units.NOTHING
 
 
 def _plain(value: object) -> str:

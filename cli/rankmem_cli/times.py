@@ -65,7 +65,7 @@ def _decimal_ns(number: str, unit_ns: int) -> int:
 def _epoch_ns(text: str) -> int:
     value = int(text)
     if value < _SMALLEST_EPOCH_NS:
-        raise RankmemError(Code.INVALID, f"--at {text} has no unit", f"--at {text}s for an offset; or {HINT}")
+        raise RankmemError(Code.INVALID, f"the time {text} has no unit", f"{text}s for an offset; or {HINT}")
     return value
 
 
@@ -83,7 +83,7 @@ def _iso_ns(text: str) -> int:
                 match["fraction"] or "",
             )
     except ValueError as exc:
-        raise RankmemError(Code.INVALID, f"--at {text!r} is not a time", HINT) from exc
+        raise RankmemError(Code.INVALID, f"{text!r} is not a time", HINT) from exc
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     since = moment - _EPOCH

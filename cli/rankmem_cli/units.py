@@ -34,6 +34,18 @@ def bytes_text(num_bytes: int | None) -> str:
     return f"{sign}{scaled:.2f} {_BYTE_UNITS[power]}"
 
 
+def growth_text(num_bytes: int | None) -> str:
+    """A difference in bytes with its sign: ``+1.50 GiB``, ``-3 B``; ``0`` where nothing changed."""
+    if num_bytes is None or num_bytes == 0:
+        return NOTHING if num_bytes is None else "0"
+    return ("+" if num_bytes > 0 else "") + bytes_text(num_bytes)
+
+
+def percent_text(fraction: float | None) -> str:
+    """A fraction of one as per cent: ``12.5%``."""
+    return NOTHING if fraction is None else f"{fraction:.1%}"
+
+
 def count_text(count: int | None) -> str:
     """The count with its thousands set apart: ``1,234,567``."""
     return NOTHING if count is None else f"{count:,}"

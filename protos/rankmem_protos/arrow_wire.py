@@ -15,7 +15,8 @@ from rankmem_protos.tables import TABLES
 
 COMPRESSION: Final = "lz4"
 """Codec of the buffers. Against zstd twice the bytes (45 an event, all tables) for half the CPU time on both
-ends (0.23 instead of 0.50 s a million events, measured): CPU is what runs short, beside trainers and in ingest."""
+ends (0.23 instead of 0.50 s a million events, measured): CPU is what runs short, beside trainers and in
+ingest."""
 
 _READING: Final = pa.ipc.IpcReadOptions(use_threads=False)
 """Arrow's own threads double the CPU on batches of this size (measured); streams run side by side anyway."""

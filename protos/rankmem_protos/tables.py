@@ -248,6 +248,10 @@ ALLOCATION_RECORD: Final = Table(
         _time("freed_ns", "When the block was given back; NULL if not known to be."),
         _int("freed_seq", "seq of that event."),
         _flag("preexisting", "True for a block older than the recording.", nullable=False),
+        _name("annotation", "Innermost user annotation around its call; see marker."),
+        _int("forward_call_id", "For a block of backward: the forward call it belongs to."),
+        _int("forward_stack_id", "Python stack of that forward call; see stack_frame."),
+        _flag("recomputed", "True if made while a checkpoint computed forward again, within backward."),
     ),
 )
 
@@ -286,6 +290,9 @@ OPERATOR_CALL: Final = Table(
         _bytes("allocated_bytes", "Requested bytes allocated in the call, all devices."),
         _bytes("freed_bytes", "Requested bytes freed in the call, all devices."),
         _int("allocations", "Blocks allocated in the call."),
+        _name("annotation", "Innermost user annotation around it; see marker."),
+        _int("forward_stack_id", "For a backward call: Python stack of its forward call."),
+        _flag("recomputed", "True if a checkpoint computed forward again, within backward."),
     ),
 )
 
@@ -362,6 +369,7 @@ OOM: Final = Table(
         _int("stream", "Stream of the request."),
         _int("call_id", "The operator call."),
         _name("operator", "The operator."),
+        _int("stack_id", "Python stack of that call; see stack_frame."),
     ),
 )
 
@@ -460,12 +468,23 @@ WEIGHT: Final = Table(
     ),
 )
 
+MODULE: Final = Table(
+    name="module",
+    doc="A module of the model that ran.",
+    key=("session_id", "attempt", "rank", "module"),
+    columns=(
+        *_OF_RANK,
+        _text("module", "Path in the module tree, as in allocation.module.", nullable=False),
+        _text("class", "Class of the module, such as Linear.", nullable=False),
+    ),
+)
+
 TABLES: Final[dict[str, Table]] = {
     table.name: table
     for table in (
         SESSION, HOST_INFO, RANK_INFO, DEVICE_INFO, MEMORY_EVENT, ALLOCATION_RECORD, ALLOCATION_END,
         OPERATOR_CALL, STACK_FRAME, MARKER, STEP, PROCESS_SAMPLE, OOM, GAP, SELF_COST, MEMORY_BUCKET,
-        CLOCK_OFFSET, CATEGORY_CHANGE, WEIGHT,
+        CLOCK_OFFSET, CATEGORY_CHANGE, WEIGHT, MODULE,
     )
 }  # fmt: skip
 """All tables by name."""

@@ -103,6 +103,59 @@ SELECT session_id, 'synthetic' AS name, 'live' AS source, CAST(count(*) AS INTEG
 FROM rank_info GROUP BY session_id
 """
 
+_BLOCKS = """
+INSERT INTO allocation_record BY NAME
+WITH numbered AS (
+    SELECT CAST((n // $batch) % $ranks AS INTEGER) AS rank,
+           (n // ($batch * $ranks)) * $batch + n % $batch AS seq
+    FROM range(CAST($first AS BIGINT), CAST($last AS BIGINT)) AS r(n)
+), placed AS (
+    SELECT rank, seq, seq // $step_events AS step, seq % $step_events AS place FROM numbered
+)
+SELECT $session AS session_id, 0 AS attempt, rank, 'cuda:' || (rank % 8) AS device, seq AS allocation_id,
+       CAST(140000000000000 + hash(rank, place) % 16777216 * 512 AS BIGINT) AS address,
+       (1000 + rank % 8 * 50) * 20000 AS size_bytes, CAST(hash(place) % 16 // 15 * 7 AS BIGINT) AS stream,
+       'pytorch' AS component,
+       ['activation', 'temporary', 'gradient', 'autograd_detail'][1 + (hash(place, 1) % 4)::INTEGER]
+       AS category,
+       'aten::op' || hash(place, 2) % 24 AS operator,
+       'GPT.blocks.' || place // 64 || '.mlp.fc' || place % 2 AS module,
+       ['forward', 'backward'][1 + (hash(place, 3) % 2)::INTEGER] AS phase, step, seq // 3 AS call_id,
+       CAST(hash(place, 4) % 500 AS BIGINT) AS stack_id,
+       CAST(1800000000000000000 + seq * $event_ns + step * (2 * $skew) + hash(rank, step) % $skew
+            + hash(rank, seq) % $event_ns AS BIGINT) AS allocated_ns,
+       CAST(1800000000000000000 + (seq + $step_events - 1 - 2 * place) * $event_ns + step * (2 * $skew)
+            + hash(rank, step) % $skew AS BIGINT) AS freed_ns,
+       seq + $step_events - 1 - 2 * place AS freed_seq, false AS preexisting, false AS recomputed
+FROM placed
+WHERE place < $step_events // 2
+"""
+
+_CHANGES = """
+INSERT INTO category_change BY NAME
+SELECT session_id, attempt, rank, device, allocation_id, allocated_ns + 1000000 AS time_ns,
+       allocation_id + 10 AS seq, 'gradient' AS category
+FROM allocation_record
+WHERE allocation_id % 16 = 3
+"""
+
+_STEPS = """
+INSERT INTO step BY NAME
+SELECT session_id, attempt, rank, n AS step, seq_last AS seq, 'AdamW' AS optimizer,
+       1800000000000000000 + seq_last * $event_ns AS ended_ns
+FROM (
+    SELECT session_id, attempt, rank, n, (n + 1) * $step_events - 1 AS seq_last
+    FROM rank_info, range(CAST($rank_events // $step_events AS BIGINT)) AS r(n)
+)
+"""
+
+_STACKS = """
+INSERT INTO stack_frame BY NAME
+SELECT s.n AS stack_id, CAST(f.n AS INTEGER) AS ordering, 'model' || f.n || '.py' AS file_path,
+       CAST(1 + hash(s.n, f.n) % 900 AS INTEGER) AS line_number, 'forward' AS function
+FROM range(500) AS s(n), range(20) AS f(n)
+"""
+
 INSERT_EVENTS: Final = 16 * BATCH_EVENTS * RANKS  # one statement: 8 M rows, some 2 GiB of work memory at most
 
 
@@ -120,8 +173,27 @@ def fill(connection: duckdb.DuckDBPyConnection, shape: Shape, events: int) -> in
     return whole
 
 
-def _parameters(shape: Shape, first: int, last: int) -> dict[str, int | str]:
-    return {
+def fill_blocks(connection: duckdb.DuckDBPyConnection, shape: Shape, events: int) -> None:
+    """Adds to a filled database the blocks behind its events: with category, module, line, phase and step.
+
+    Each step's first half allocates, its second half frees in the reverse order.
+
+    Args:
+        events: what :func:`fill` returned.
+    """
+    for first in range(0, events, INSERT_EVENTS):
+        connection.execute(
+            _BLOCKS, _parameters(shape, first, min(first + INSERT_EVENTS, events), of_blocks=True)
+        )
+    connection.execute(_CHANGES)
+    steps = {"rank_events": events // RANKS, "step_events": shape.step_events, "event_ns": EVENT_NS}
+    connection.execute(_STEPS, steps)
+    connection.execute(_STACKS)
+    connection.execute("CHECKPOINT")
+
+
+def _parameters(shape: Shape, first: int, last: int, *, of_blocks: bool = False) -> dict[str, int | str]:
+    values: dict[str, int | str] = {
         "first": first,
         "last": last,
         "batch": BATCH_EVENTS,
@@ -132,3 +204,6 @@ def _parameters(shape: Shape, first: int, last: int) -> dict[str, int | str]:
         "event_ns": EVENT_NS,
         "session": SESSION,
     }
+    if of_blocks:
+        del values["leak"]
+    return values

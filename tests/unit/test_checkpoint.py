@@ -88,7 +88,7 @@ def test_a_damaged_checkpoint_is_refused_by_its_name(tmp_path: Path, damage: str
 def test_a_pickled_array_is_refused_and_never_run(tmp_path: Path) -> None:
     bomb = np.array([{"a": 1}], dtype=object)
     facts = np.frombuffer(
-        json.dumps({"format": "rankmem-checkpoint", "version": 1, "state": {}}).encode(), "u1"
+        json.dumps({"format": "rankmem-checkpoint", "version": 2, "state": {}}).encode(), "u1"
     )
     with (tmp_path / CHECKPOINT_NAME).open("wb") as file:
         np.savez(file, facts=facts, live=bomb)
@@ -97,9 +97,9 @@ def test_a_pickled_array_is_refused_and_never_run(tmp_path: Path) -> None:
 
 
 def test_a_newer_checkpoint_is_refused(tmp_path: Path) -> None:
-    facts = np.frombuffer(json.dumps({"format": "rankmem-checkpoint", "version": 2}).encode(), "u1")
+    facts = np.frombuffer(json.dumps({"format": "rankmem-checkpoint", "version": 3}).encode(), "u1")
     with (tmp_path / CHECKPOINT_NAME).open("wb") as file:
         np.savez(file, facts=facts)
-    with pytest.raises(RankmemError, match="version 2") as raised:
+    with pytest.raises(RankmemError, match="version 3") as raised:
         load_checkpoint(tmp_path)
     assert raised.value.code is Code.UNSUPPORTED

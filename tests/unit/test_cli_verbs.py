@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rankmem_cli.main import app
+from rankmem_protos.errors import Code, RankmemError
 
 START_NS = 1_795_264_702_000_000_000
 ID = "1vg3zw6abcde"
@@ -22,6 +23,8 @@ class FakeQueries:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
+        self.answers: dict[str, pa.Table] = {}
+        """What a query answers instead of the one row."""
 
     def __enter__(self) -> FakeQueries:
         return self
@@ -43,9 +46,11 @@ class FakeQueries:
     def __getattr__(self, name: str) -> Any:
         def answer(*arguments: Any, **options: Any) -> pa.Table:
             self.calls.append((name, *arguments, options))
-            return pa.table(
-                {"rank": [3], "operator": ["aten::mm"], "size_bytes": [1 << 30], "stack": [["a.py:1 f"]]}
-            )
+            if name in self.answers:
+                return self.answers[name]
+            row = {"rank": 3, "operator": "aten::mm", "size_bytes": 1 << 30, "stack": ["a.py:1 f"]}
+            more = {"group_name": "x", "module": "a.b", "depth": 1, "total_bytes": 5}
+            return pa.Table.from_pylist([row | more])
 
         return answer
 
@@ -78,8 +83,15 @@ def invoke(*arguments: str, **options: Any) -> str:
         (["peak", "--rank", "3"], ("peak", ID, {"rank": 3})),
         (["ranks"], ("ranks", ID, {})),
         (["hosts"], ("hosts", ID, {})),
-        (["job-peak"], ("job_peak", ID, {})),
+        (["peak", "--by", "host"], ("peak_by", ID, {"by": "host", "rank": None})),
+        (["peak", "--by", "category", "--rank", "2"], ("peak_by", ID, {"by": "category", "rank": 2})),
+        (["job-peak", "--by", "rank"], ("job_peak", ID, {})),
+        (["job-peak", "--by", "module"], ("job_peak_held", ID, {"by": "module"})),
+        (["modules", "--rank", "1"], ("modules", ID, {"rank": 1})),
+        (["weights"], ("weights", ID, {"rank": None})),
+        (["steps", "--rank", "0"], ("steps", ID, {"rank": 0})),
         (["ops"], ("ops", ID, {"by": "operator", "at": "peak", "rank": None})),
+        (["ops", "--by", "annotation"], ("ops", ID, {"by": "annotation", "at": "peak", "rank": None})),
         (["ops", "--at", "total", "--by", "line"], ("ops", ID, {"by": "line", "at": "total", "rank": None})),
         (
             ["ops", "--at", "12.5s", "--by", "rank", "--rank", "1"],
@@ -150,3 +162,156 @@ def test_a_place_for_recording_tells_a_file_from_an_aggregator(monkeypatch: pyte
     assert place(Path("x"), None) == Place(db=Path("x"))
     monkeypatch.setenv("RANKMEM_AGGREGATOR", "")
     assert place(None, None) == Place(db=Path("rankmem.duckdb"))
+
+
+def refused(*arguments: str) -> RankmemError:
+    with pytest.raises(RankmemError) as told:
+        CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    return told.value
+
+
+def test_a_rank_does_not_go_with_groups_of_ranks(queries: FakeQueries) -> None:
+    assert refused("peak", "--by", "host", "--rank", "1").code is Code.INVALID
+    assert [made[0] for made in queries.calls] == []
+
+
+def test_a_timeline_passes_its_range_on_as_instants(queries: FakeQueries) -> None:
+    queries.answers["timeline"] = timeline_rows()
+    invoke("timeline", "--by", "category", "--rank", "1", "--from", "1s", "--until", "2s", "--format", "csv")
+    (call,) = [made for made in queries.calls if made[0] == "timeline"]
+    asked = call[2]
+    assert (asked["by"], asked["rank"]) == ("category", 1)
+    assert (asked["from_ns"], asked["until_ns"]) == (START_NS + 10**9, START_NS + 2 * 10**9)
+
+
+def timeline_rows() -> pa.Table:
+    rows = [
+        {"time_ns": START_NS + second * 10**9, "group": group, "bytes": second * size}
+        for group, size in (("activation", 1 << 30), ("parameter", 1 << 20))
+        for second in range(1, 5)
+    ]
+    facts = {"rank": "1", "device": "cuda:0", "host_name": "node-7", "attempt": "0", "exact": "True"}
+    return pa.Table.from_pylist(rows).replace_schema_metadata(facts)
+
+
+def test_a_timeline_is_drawn_with_its_peak_its_parts_and_its_axes(queries: FakeQueries) -> None:
+    queries.answers["timeline"] = timeline_rows()
+    done = CliRunner(env={"COLUMNS": "90"}).invoke(
+        app, ["timeline", "--by", "category"], catch_exceptions=False
+    )
+    lines = done.stdout.splitlines()
+    assert "4.00 GiB ┤" in lines[0]
+    assert any("■ activation" in line and "4.00 GiB" in line for line in lines)
+    assert any("■ parameter" in line and "4.00 MiB" in line for line in lines)
+    assert any("+2 s" in line for line in lines)
+    assert max(map(len, lines)) <= 90
+    assert "rank 1, cuda:0 on node-7, by category" in done.stderr
+    assert "highest: 4.00 GiB at +4.000 s" in done.stderr
+
+
+def test_a_timelines_json_has_the_querys_own_names_and_plain_numbers(queries: FakeQueries) -> None:
+    queries.answers["timeline"] = timeline_rows()
+    rows = json.loads(invoke("timeline", "--format", "json"))
+    assert rows[0] == {"time_ns": START_NS + 10**9, "group": "activation", "bytes": 1 << 30}
+    assert len(rows) == 8
+
+
+@pytest.mark.parametrize("end", ["html", "png", "csv", "parquet"])
+def test_a_timeline_is_written_where_the_user_says(queries: FakeQueries, tmp_path: Path, end: str) -> None:
+    queries.answers["timeline"] = timeline_rows()
+    out_path = tmp_path / f"x.{end}"
+    out_path.write_text("from before")
+    done = CliRunner().invoke(app, ["timeline", "--out", str(out_path)], catch_exceptions=False)
+    assert f"wrote {out_path}" in done.stderr
+    assert out_path.read_bytes()[:4] == {
+        "html": b"<!do", "png": b"\x89PNG", "csv": b"time", "parquet": b"PAR1"
+    }[end]  # fmt: skip
+    assert [path.name for path in tmp_path.iterdir()] == [out_path.name]
+
+
+def test_the_points_in_a_file_are_those_of_the_query(queries: FakeQueries, tmp_path: Path) -> None:
+    from pyarrow import csv, parquet
+
+    queries.answers["timeline"] = timeline_rows()
+    for name in ("x.csv", "x.parquet"):
+        invoke("timeline", "--out", str(tmp_path / name))
+    for rows in (csv.read_csv(tmp_path / "x.csv"), parquet.read_table(tmp_path / "x.parquet")):
+        assert rows.to_pylist() == timeline_rows().to_pylist()
+
+
+def test_a_file_of_no_known_kind_is_refused_before_anything_is_asked(
+    queries: FakeQueries, tmp_path: Path
+) -> None:
+    assert refused("timeline", "--out", str(tmp_path / "x.svg")).code is Code.INVALID
+    assert refused("timeline", "--out", str(tmp_path / "none" / "x.html")).code is Code.NOT_FOUND
+    assert queries.calls == []
+
+
+def test_an_empty_timeline_says_so_and_draws_nothing(queries: FakeQueries) -> None:
+    queries.answers["timeline"] = timeline_rows().slice(0, 0)
+    done = CliRunner().invoke(app, ["timeline"], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert done.stdout == ""
+    assert "no events" in done.stderr
+
+
+BOUND = {
+    "device_type": "cuda", "job_peak_bytes": 8 << 30, "job_peak_ns": START_NS + 10**9, "num_ranks": 2,
+    "sum_of_peaks_bytes": 10 << 30, "gap_bytes": 2 << 30, "clock_error_ns": 250_000,
+    "lowest_bytes": 7 << 30, "highest_bytes": 9 << 30, "order_is_certain": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, "250 µs: with other hosts' events within that, the sum then was between 7.00 GiB and 9.00 GiB"),
+        ({"order_is_certain": True}, "no other host has an event so close: the answer is certain"),
+        ({"clock_error_ns": 0}, "one clock"),
+        ({"clock_error_ns": None}, "never compared"),
+    ],
+)
+def test_the_jobs_peak_says_gap_and_certainty(
+    queries: FakeQueries, changed: dict[str, Any], said: str
+) -> None:
+    queries.answers["job_peak_bound"] = pa.Table.from_pylist([BOUND | changed])
+    done = CliRunner().invoke(app, ["job-peak"], catch_exceptions=False)
+    assert "cuda: 8.00 GiB on 2 ranks at +1.000 s" in done.stderr
+    assert "add up to 10.00 GiB, 2.00 GiB (25.0%) more" in done.stderr
+    assert said in done.stderr
+    asked = [made for made in queries.calls if made[0].startswith("job_peak")]
+    assert ("job_peak_held", ID, {"by": "category"}) in asked
+    assert ("job_peak_held", ID, {"by": "operator"}) in asked
+
+
+FAILURE = {
+    "attempt": 0, "rank": 3, "device": "cuda:1", "host_name": "node-7", "seq": 99,
+    "time_ns": START_NS + 10**9,
+    "size_bytes": 2 << 30, "device_free_bytes": 1 << 30, "requested_bytes": 70 << 30,
+    "reserved_bytes": 78 << 30, "unused_bytes": 8 << 30, "largest_free_bytes": 1 << 29,
+    "fragmentation": 0.9375,
+    "operator": "aten::mm", "line": "train.py:7",
+}  # fmt: skip
+
+
+def test_the_last_failure_is_taken_apart(queries: FakeQueries) -> None:
+    queries.answers["oom"] = pa.Table.from_pylist([FAILURE | {"seq": 5}, FAILURE])
+    done = CliRunner().invoke(app, ["oom"], catch_exceptions=False)
+    assert "aten::mm asked for 2.00 GiB (rounded up by the allocator) with 70.00 GiB alive" in done.stderr
+    assert "1.00 GiB free on cuda:1" in done.stderr
+    assert "8.00 GiB reserved but unused, the largest piece 512.00 MiB" in done.stderr
+    assert "93.8%" in done.stdout
+    place = {"attempt": 0, "rank": 3, "device": "cuda:1", "seq": 99}
+    for by in ("category", "operator", "line"):
+        assert ("oom_held", ID, {**place, "by": by}) in queries.calls
+    assert ("held_at", START_NS + 10**9, ID, {}) in queries.calls
+
+
+def test_a_job_that_never_ran_out_says_so(queries: FakeQueries) -> None:
+    queries.answers["oom"] = pa.Table.from_pylist([FAILURE]).slice(0, 0)
+    assert "no allocation failed" in CliRunner().invoke(app, ["oom"], catch_exceptions=False).stderr
+
+
+def test_the_failures_of_a_job_in_json_are_those_of_the_query(queries: FakeQueries) -> None:
+    queries.answers["oom"] = pa.Table.from_pylist([FAILURE])
+    assert json.loads(invoke("oom", "--format", "json")) == [FAILURE]

@@ -21,6 +21,7 @@ def test_an_empty_environment_gives_the_defaults() -> None:
     assert config.modules
     assert not config.command_arguments
     assert config.drain_s == 10.0
+    assert config.parallel == {}
 
 
 def test_every_setting_is_read() -> None:
@@ -34,6 +35,7 @@ def test_every_setting_is_read() -> None:
             "RANKMEM_DEVICES": "cpu, cuda",
             "RANKMEM_STACKS": "off",
             "RANKMEM_MODULES": "off",
+            "RANKMEM_PARALLEL": "dp=12, tp=0",
             "RANKMEM_DRAIN_S": "0.5",
             "RANKMEM_COMMAND": "full",
             "TMPDIR": "/var/tmp",
@@ -46,6 +48,7 @@ def test_every_setting_is_read() -> None:
     assert config.spool_bytes == 32 * 2**20
     assert config.devices == {"cpu", "cuda"}
     assert (config.stacks, config.modules, config.command_arguments) == (False, False, True)
+    assert config.parallel == {"dp": 12, "tp": 0}
     assert config.drain_s == 0.5
     assert config.temporary_dir == Path("/var/tmp")
 
@@ -62,6 +65,9 @@ def test_every_setting_is_read() -> None:
         ("RANKMEM_SPOOL_BYTES", "1024"),
         ("RANKMEM_DEVICES", "tpu"),
         ("RANKMEM_STACKS", "yes"),
+        ("RANKMEM_PARALLEL", "dp"),
+        ("RANKMEM_PARALLEL", "dp=1,xp=2"),
+        ("RANKMEM_PARALLEL", "dp=-1"),
         ("RANKMEM_DRAIN_S", "-1"),
         ("RANKMEM_DRAIN_S", "nan"),
         ("RANKMEM_DRAIN_S", "soon"),

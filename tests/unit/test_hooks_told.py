@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +13,7 @@ import rankmem_agent
 from hook_recorder import Recorded
 from rankmem_agent.hooks import told
 from rankmem_agent.hooks.guard import Guard
+from rankmem_agent.hooks.parallel import Parallel
 from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.spool.layout import Kind, MarkerKind
 
@@ -23,9 +26,41 @@ def recorded() -> Iterator[Recorded]:
     told.disconnect()
 
 
-def test_without_an_agent_both_do_nothing() -> None:
+def test_without_an_agent_they_do_nothing() -> None:
     with rankmem_agent.annotate("loss"):
         rankmem_agent.step()
+        rankmem_agent.parallel(dp=1)
+
+
+def test_a_told_range_never_has_the_id_of_one_of_torchs(recorded: Recorded) -> None:
+    with rankmem_agent.annotate("range"):
+        pass
+    assert recorded.records[0][1]["a"] >= told.FIRST_MARKER > 10**12  # the tap counts from 1
+
+
+def test_ranges_of_threads_have_ids_of_their_own(recorded: Recorded) -> None:
+    def work() -> None:
+        for _ in range(500):
+            with rankmem_agent.annotate("range"):
+                pass
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ids = [fields["a"] for kind, fields in recorded.records if kind is Kind.MARKER_BEGIN]
+    assert len(set(ids)) == 2000
+
+
+def test_told_coordinates_are_a_note_and_only_those_that_were_given(recorded: Recorded) -> None:
+    parallel = Parallel(recorded, torch.compiler.is_compiling, Guard(0), {})
+    steps = Steps(recorded, torch.compiler.is_compiling, Guard(0))
+    told.connect(recorded, steps, torch.compiler.is_compiling, parallel)
+    rankmem_agent.parallel(dp=2, tp=0)
+    ((kind, fields),) = recorded.records
+    assert kind is Kind.NOTE
+    assert json.loads(recorded.strings[fields["e"]]) == {"rank": {"dp": 2, "tp": 0}}
 
 
 def test_ranges_nest_and_close_even_when_they_raise(recorded: Recorded) -> None:
@@ -51,6 +86,17 @@ def test_a_range_that_began_before_the_agent_left_is_not_an_error(recorded: Reco
 def test_a_told_step_is_a_step_of_the_user(recorded: Recorded) -> None:
     rankmem_agent.step()
     assert recorded.steps() == [(0, "user")]
+
+
+def test_at_a_told_step_the_weights_are_looked_at_before_it_counts(recorded: Recorded) -> None:
+    seen: list[int] = []
+    steps = Steps(recorded, torch.compiler.is_compiling, Guard(0))
+    told.connect(
+        recorded, steps, torch.compiler.is_compiling, at_step=lambda: seen.append(len(recorded.steps()))
+    )
+    rankmem_agent.step()
+    rankmem_agent.step()
+    assert seen == [0, 1]
 
 
 def test_inside_a_compiled_region_nothing_breaks_the_graph(recorded: Recorded) -> None:

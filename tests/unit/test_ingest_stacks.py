@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankmem_aggregator.stacks import StackNumbers
+from rankmem_aggregator.stacks import STACK_COLUMNS, StackNumbers
 from rankmem_protos.tables import TABLES
 
 HASHES = st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.integers(0, 5)), max_size=30)
@@ -18,8 +18,9 @@ def empty() -> StackNumbers:
     return StackNumbers(nothing, nothing, nothing)
 
 
-def calls(hashes: list[int | None]) -> dict[str, pa.Table]:
-    return {"operator_call": pa.table({"stack_id": pa.array(hashes, pa.int64())})}
+def calls(hashes: list[int | None], forward: list[int | None] | None = None) -> dict[str, pa.Table]:
+    columns = {"stack_id": hashes, "forward_stack_id": forward or [None] * len(hashes)}
+    return {"operator_call": pa.table({n: pa.array(v, pa.int64()) for n, v in columns.items()})}
 
 
 def frames(*stacks: tuple[int, int]) -> dict[str, pa.Table]:
@@ -31,8 +32,10 @@ def frames(*stacks: tuple[int, int]) -> dict[str, pa.Table]:
     return {"stack_frame": pa.Table.from_pylist(rows, schema=TABLES["stack_frame"].arrow_schema())}
 
 
-def numbers_of(replaced: dict[str, pa.Table], table: str = "operator_call") -> list[int | None]:
-    result: list[int | None] = replaced[table].column("stack_id").to_pylist()
+def numbers_of(
+    replaced: dict[str, pa.Table], table: str = "operator_call", column: str = "stack_id"
+) -> list[int | None]:
+    result: list[int | None] = replaced[table].column(column).to_pylist()
     return result
 
 
@@ -82,3 +85,21 @@ def test_a_reopened_database_goes_on_where_it_was() -> None:
     stacks = StackNumbers(np.array([2, 1]), np.array([-5, 9]), np.array([1]))
     assert numbers_of(stacks.replace(calls([9, -5, 4]))) == [1, 2, 3]
     assert numbers_of(stacks.replace(frames((9, 1), (-5, 1))), "stack_frame") == [2]
+
+
+def test_a_forward_stack_has_the_number_that_the_stack_has_elsewhere() -> None:
+    stacks = empty()
+    replaced = stacks.replace(calls([77, None, 88], [None, 77, 99]))
+    first, none, second = numbers_of(replaced)
+    assert none is None
+    assert numbers_of(replaced, column="forward_stack_id")[:2] == [None, first]
+    assert numbers_of(stacks.replace(frames((77, 1), (88, 1))), "stack_frame") == [first, second]
+    (third,) = numbers_of(stacks.replace(frames((99, 2))), "stack_frame")[:1]
+    assert numbers_of(replaced, column="forward_stack_id")[2] == third
+    assert {first, second, third} == {1, 2, 3}
+
+
+def test_every_column_that_names_a_stack_is_numbered() -> None:
+    assert STACK_COLUMNS["allocation_record"] == ("stack_id", "forward_stack_id")
+    assert STACK_COLUMNS["weight"] == ("stack_id",)
+    assert STACK_COLUMNS["memory_event"] == ()

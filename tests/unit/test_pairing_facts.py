@@ -157,3 +157,76 @@ def test_a_step_of_the_hosts_clock_moves_no_row(log: Log) -> None:
 def test_an_empty_log_tells_of_its_rank_all_the_same(log: Log) -> None:
     rows = log.rows()
     assert rows.keys() == {"rank_info", "session", "host_info"}
+
+
+def test_events_lost_at_the_source_are_a_gap_and_the_rank_is_not_complete(log: Log) -> None:
+    why = log.spool.string("ring_overwritten")
+    log.add(Kind.LOST, a=40, e=why, **CUDA)
+    log.add(Kind.LOST, a=UNKNOWN, e=why, **CUDA)
+    rows = log.rows()
+    assert [(row["why"], row["records"], row["sequence_first"]) for row in rows["gap"]] == [
+        ("ring_overwritten", 40, 1),
+        ("ring_overwritten", 1, 2),
+    ]
+    assert (rows["rank_info"][0]["events_lost"], rows["rank_info"][0]["complete"]) == (41, False)
+
+
+def test_blocks_of_a_device_whose_recording_ended_do_not_live_on(log: Log) -> None:
+    until = [
+        log.spool.string(json.dumps({"source": source})) for source in ("tap", "tap, until CUDA was used")
+    ]
+    log.add(Kind.DEVICE, e=until[0])
+    log.add(Kind.EVENT, a=0x100, b=64)
+    log.add(Kind.EVENT, a=0x200, b=32)
+    log.add(Kind.EVENT, a=0x200, action=Action.FREE_COMPLETED)
+    log.add(Kind.EVENT, a=0x100, b=8, **CUDA)
+    log.add(Kind.DEVICE, e=until[1])
+    rows = log.rows()
+    freed = {(row["device"], row["address"]): row["freed_seq"] for row in rows["allocation_record"]}
+    assert freed == {("cpu", 0x100): 6, ("cpu", 0x200): 4, ("cuda:1", 0x100): None}
+    assert 6 not in {row["seq"] for row in rows["memory_event"]}
+    assert rows["memory_bucket"][0]["requested_last_bytes"] == 0
+    assert {row["source"] for row in rows["device_info"] if row["device"] == "cpu"} == {
+        "tap, until CUDA was used"
+    }
+    assert rows["rank_info"][0]["complete"] is True
+
+
+def test_a_parameter_has_the_stack_of_the_block_it_lies_in_and_only_its_last_telling(log: Log) -> None:
+    stack = log.spool.stack([("/project/m.py", "build", 3)])
+    facts = [{"name": "a.weight", "dtype": dtype, "shape": [4, 2]} for dtype in ("float32", "bfloat16")]
+    texts = [log.spool.string(json.dumps(each)) for each in facts]
+    log.add(Kind.CALL_BEGIN, call_id=1, e=log.spool.string("aten::empty"))
+    log.add(Kind.EVENT, a=0x100, b=128, call_id=1)
+    log.add(Kind.CALL_END, call_id=1, e=stack)
+    log.add(Kind.WEIGHT, a=0x100, b=32, e=texts[0])
+    log.add(Kind.WEIGHT, a=0x140, b=16, c=16, e=texts[1])
+    (row,) = log.rows()["weight"]
+    assert (row["name"], row["dtype"], row["shape"]) == ("a.weight", "bfloat16", "[4, 2]")
+    assert (row["size_bytes"], row["grad_size_bytes"]) == (16, 16)
+    assert row["stack_id"] == stack_hash([("m.py", 3, "build")])
+
+
+def test_another_database_is_told_the_model_anew_and_this_one_only_once(log: Log) -> None:
+    log.add(Kind.MODULE, a=log.spool.string("encoder.0"), e=log.spool.string("Linear"))
+    log.add(Kind.WEIGHT, a=0x100, b=32, e=log.spool.string(json.dumps({"name": "encoder.0.weight"})))
+    reader = SpoolReader(log.spool.path)
+    pairing = Pairing(reader.meta, reader.strings)
+    part = reader.read(1000)
+    assert part is not None
+    pairing.feed(part)
+    told = [{table for table, _ in pairing.cut()} & {"module", "weight"} for _ in range(2)]
+    pairing.forget_sent()
+    told.append({table for table, _ in pairing.cut()} & {"module", "weight"})
+    assert told == [{"module", "weight"}, set(), {"module", "weight"}]
+
+
+def test_a_range_of_torchs_own_hides_no_annotation(log: Log) -> None:
+    names = ("mine", "Optimizer.step#AdamW.step", "ProfilerStep#7", "DistributedDataParallel.forward")
+    for number, name in enumerate(names):
+        log.add(Kind.MARKER_BEGIN, a=number + 1, e=log.spool.string(name), thread=1)
+    log.add(Kind.EVENT, a=0x100, b=8, thread=1)
+    log.add(Kind.EVENT, a=0x200, b=8, thread=2)
+    rows = log.rows()
+    assert [row["annotation"] for row in rows["allocation_record"]] == ["mine", None]
+    assert len(rows["marker"]) == len(names)

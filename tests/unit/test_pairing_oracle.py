@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import json
 import random
+import tempfile
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -15,11 +18,13 @@ from hypothesis import strategies as st
 
 from pairing_oracle import Oracle, Record
 from rankmem_agent.pairing.pairing import Pairing
+from rankmem_agent.pairing.stacks import stack_hash
 from rankmem_agent.ship.checkpoint import load_checkpoint, save_checkpoint
-from rankmem_agent.spool.layout import NO_SEQUENCE, Action, DeviceType, Kind
+from rankmem_agent.spool.layout import NO_SEQUENCE, UNKNOWN, Action, DeviceType, Kind
 from rankmem_agent.spool.meta import SpoolMeta
 from rankmem_agent.spool.reader import RECORD_DTYPE, Chunk
 from rankmem_agent.spool.string_table import StringTable
+from spool_synthetic import SyntheticSpool
 
 BASE_NS = 1_700_000_000_000_000_000
 DEVICES = [(DeviceType.CPU, 0), (DeviceType.CUDA, 0), (DeviceType.CUDA, 1), (DeviceType.PINNED, 0)]
@@ -42,6 +47,30 @@ META = SpoolMeta(
 )
 
 
+TEXTS = ["one", "Optimizer.step#SGD.step", "ProfilerStep#3", "two"]
+TEXTS += [json.dumps({"name": name, "dtype": "torch.float32", "shape": [3, 3]}) for name in ("w", "v")]
+TORCHS_OWN = frozenset({2, 3})
+BACKWARD = ("/x/torch/autograd/graph.py", "_engine_run_backward", 1)
+STACKS = [
+    [("/x/a.py", "f", 1)],
+    [("/x/a.py", "f", 1), ("/x/torch/nn/modules/module.py", "Module._call_impl", 2), BACKWARD],
+    [BACKWARD, ("/x/torch/utils/checkpoint.py", "CheckpointFunction.backward", 3), BACKWARD],
+]
+RECOMPUTING = frozenset({2})
+
+
+@functools.cache
+def strings() -> StringTable:
+    """TEXTS and STACKS, numbered from 1."""
+    with tempfile.TemporaryDirectory() as folder:
+        spool = SyntheticSpool(path=Path(folder) / "s")
+        assert [spool.string(text) for text in TEXTS] == list(range(1, len(TEXTS) + 1))
+        assert [spool.stack(stack) for stack in STACKS] == [1, 2, 3]
+        table = StringTable(spool.path / "strings")
+        table.poll()
+    return table
+
+
 class LogMaker:
     """A random log that keeps the format's rules (calls of a thread follow one another) and no others."""
 
@@ -49,7 +78,7 @@ class LogMaker:
         self.rng = rng
         self.records: list[Record] = []
         self.time_ns = 0
-        self.open_call: dict[int, int] = {}
+        self.open_calls: dict[int, list[dict[str, int]]] = defaultdict(list)
         self.sequence: dict[int, int] = defaultdict(int)
         self.num_calls = 0
         self.num_markers = 0
@@ -59,7 +88,8 @@ class LogMaker:
         self._add(Kind.CLOCK, 0)
         self.records[0]["a"] = BASE_NS + self.records[0]["time_ns"]
         steps = [self._block] * 12 + [self._begin, self._end, self._end, self._forward, self._marker]
-        steps += [self._segment, self._older, self._counters, self._oom]
+        steps += [self._begin, self._node, self._node, self._marker, self._segment, self._older]
+        steps += [self._counters, self._oom, self._step, self._lost, self._telling, self._model]
         while len(self.records) < count:
             self.rng.choice(steps)(self.rng.randrange(3))
         return self.records
@@ -79,42 +109,61 @@ class LogMaker:
         action = self.rng.choice([Action.ALLOC, Action.ALLOC, Action.FREE_COMPLETED, Action.FREE_REQUESTED])
         size = self.rng.randrange(1, 100) if action == Action.ALLOC else 0
         address = self.rng.choice(ADDRESSES)
-        call_id = self.open_call.get(thread, 0)
+        call_id = self._call(thread)
         self._add(Kind.EVENT, thread, action=action, a=address, b=size, call_id=call_id, **self._device())
 
+    def _call(self, thread: int) -> int:
+        return self.open_calls[thread][-1]["call_id"] if self.open_calls[thread] else 0
+
     def _begin(self, thread: int) -> None:
-        if thread not in self.open_call:
-            self.num_calls += 1
-            self.open_call[thread] = self.num_calls
-            fields = {
-                "action": self.rng.randrange(4),
-                "c": self.rng.randrange(3),
-                "e": self.rng.randrange(1, 5),
-            }
-            self._add(Kind.CALL_BEGIN, thread, call_id=self.num_calls, a=self.time_ns, b=0, **fields)
+        """A call, perhaps within others."""
+        self.num_calls += 1
+        self.open_calls[thread].append({"call_id": self.num_calls})
+        fields = {"action": self.rng.randrange(4), "c": self.rng.randrange(3), "e": self.rng.randrange(1, 5)}
+        module = self.rng.randrange(4)
+        self._add(Kind.CALL_BEGIN, thread, call_id=self.num_calls, a=self.time_ns, b=module, **fields)
+
+    def _node(self, thread: int) -> None:
+        """An autograd node, made by the innermost call."""
+        if self.open_calls[thread]:
+            call = self.open_calls[thread][-1]
+            call |= {"b": call.get("b", self.sequence[thread]), "c": self.sequence[thread]}
+            self.sequence[thread] += 1
 
     def _end(self, thread: int) -> None:
-        call_id = self.open_call.pop(thread, None)
-        if call_id is not None:
-            made = self.rng.randrange(3)
-            first = self.sequence[thread]
-            self.sequence[thread] += made
-            sequences = {"b": first, "c": first + made - 1} if made else {"b": NO_SEQUENCE, "c": NO_SEQUENCE}
-            self._add(Kind.CALL_END, thread, call_id=call_id, e=self.rng.randrange(3), **sequences)
+        if self.open_calls[thread]:
+            fields = {"b": NO_SEQUENCE, "c": NO_SEQUENCE} | self.open_calls[thread].pop()
+            self._add(Kind.CALL_END, thread, d=self.rng.randrange(2), e=self.rng.randrange(4), **fields)
 
     def _forward(self, thread: int) -> None:
-        if thread in self.open_call:
-            link = {"a": self.rng.randrange(3), "b": self.rng.randrange(6)}
-            self._add(Kind.CALL_FORWARD, thread, call_id=self.open_call[thread], **link)
+        if self.open_calls[thread]:
+            link = {"a": self.rng.randrange(3), "b": self.rng.randrange(9)}
+            self._add(Kind.CALL_FORWARD, thread, call_id=self._call(thread), **link)
 
     def _marker(self, thread: int) -> None:
-        open_here = self.open_markers[thread]
-        if open_here and self.rng.random() < 0.5:
-            self._add(Kind.MARKER_END, thread, a=open_here.pop())
+        open_here = self.open_markers[self.rng.choice([thread, thread, thread, 0])]
+        if open_here and self.rng.random() < 0.4:
+            at = self.rng.choice([-1, -1, -1, 0])
+            self._add(Kind.MARKER_END, thread, a=open_here.pop(at))
         else:
             self.num_markers += 1
-            open_here.append(self.num_markers)
-            self._add(Kind.MARKER_BEGIN, thread, a=self.num_markers, e=1)
+            self.open_markers[thread].append(self.num_markers)
+            kind, name = self.rng.choice([0, 0, 0, 1, 2, 3]), self.rng.randrange(1, 5)
+            self._add(Kind.MARKER_BEGIN, thread, a=self.num_markers, action=kind, e=name)
+
+    def _step(self, thread: int) -> None:
+        self._add(Kind.STEP, thread, a=self.rng.randrange(3), e=1)
+
+    def _lost(self, thread: int) -> None:
+        self._add(Kind.LOST, thread, a=self.rng.choice([UNKNOWN, 7]), e=1, **self._device())
+
+    def _telling(self, thread: int) -> None:
+        self._add(Kind.DEVICE, thread, e=1, **self._device())
+
+    def _model(self, thread: int) -> None:
+        self._add(Kind.MODULE, thread, a=self.rng.randrange(1, 5), e=self.rng.randrange(1, 5))
+        weight = {"a": self.rng.choice(ADDRESSES), "b": 9, "c": 0, "e": self.rng.randrange(5, 7)}
+        self._add(Kind.WEIGHT, thread, **weight, **self._device())
 
     def _segment(self, thread: int) -> None:
         action = self.rng.choice(
@@ -131,7 +180,7 @@ class LogMaker:
     def _counters(self, thread: int) -> None:
         figures = {name: self.rng.randrange(1000) for name in "abcd"}
         device = {"device_type": int(DeviceType.CUDA), "device_index": self.rng.randrange(2)}
-        self._add(Kind.COUNTERS, thread, call_id=self.open_call.get(thread, 0), **figures, **device)
+        self._add(Kind.COUNTERS, thread, call_id=self._call(thread), **figures, **device)
 
     def _oom(self, thread: int) -> None:
         self._add(Kind.EVENT, thread, action=Action.OOM, a=0, b=77, d=5, **self._device())
@@ -142,8 +191,7 @@ def paired(
 ) -> dict[str, list[dict[str, Any]]]:
     """All rows of the log, cut before each of ``cuts``; with ``tmp`` the state goes through a checkpoint."""
     array = np.array([tuple(r[n] for n in RECORD_DTYPE.names or ()) for r in records], RECORD_DTYPE)
-    strings = StringTable(Path("/nonexistent"))
-    pairing = Pairing(META, strings)
+    pairing = Pairing(META, strings())
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
     borders = [0, *sorted(cuts), len(records)]
     for begin, end in itertools.pairwise(borders):
@@ -154,7 +202,7 @@ def paired(
             rows[table] += batch.to_pylist()
         if tmp is not None:
             save_checkpoint(tmp, pairing.state)
-            pairing = Pairing(META, strings, load_checkpoint(tmp))
+            pairing = Pairing(META, strings(), load_checkpoint(tmp))
         if end == len(records):
             break
     return rows
@@ -184,8 +232,20 @@ def logs(draw: st.DrawFn) -> tuple[list[Record], list[int]]:
     return records, cuts
 
 
+def text(string_id: int) -> str | None:
+    return TEXTS[string_id - 1] if string_id else None
+
+
+def hash_of(stack: int) -> int | None:
+    return stack_hash((file, line, name) for file, name, line in STACKS[stack - 1]) if stack else None
+
+
+def texts_of(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in ("operator", "module", "annotation", "stack_id", "forward_stack_id")}
+
+
 def oracle_of(records: list[Record]) -> Oracle:
-    oracle = Oracle(base_ns=BASE_NS)
+    oracle = Oracle(base_ns=BASE_NS, torchs_own=TORCHS_OWN, recomputing=RECOMPUTING)
     for seq, record in enumerate(records):
         oracle.feed(seq, record)
     oracle.finish()
@@ -217,7 +277,7 @@ def test_every_block_is_told_once_and_as_the_oracle_saw_it(log: tuple[list[Recor
     expected = oracle_of(records).allocations
     got = merged_allocations(paired(records, cuts))
     assert got.keys() == expected.keys()
-    columns = (
+    columns: tuple[str, ...] = (
         "device",
         "address",
         "size_bytes",
@@ -227,11 +287,15 @@ def test_every_block_is_told_once_and_as_the_oracle_saw_it(log: tuple[list[Recor
         "preexisting",
     )
     columns += ("free_requested_seq", "freed_ns", "freed_seq", "phase", "step")
+    columns += ("forward_call_id", "recomputed")
     for allocation_id, block in expected.items():
         row = got[allocation_id]
         assert {name: row[name] for name in columns} == {name: block[name] for name in columns}
-        assert (row["stack_id"] is not None) == (block["stack"] != 0)
-        assert (row["operator"] is not None) == (block["operator"] is not None)
+        assert texts_of(row) == {
+            **{name: text(block[name]) for name in ("operator", "module", "annotation")},
+            "stack_id": hash_of(block["stack"]),
+            "forward_stack_id": hash_of(block["forward_stack"]),
+        }
 
 
 @RELAXED
@@ -241,8 +305,17 @@ def test_calls_and_their_forward_calls_are_the_oracles(log: tuple[list[Record], 
     expected = oracle_of(records).calls
     rows = paired(records, cuts)["operator_call"]
     assert sorted(row["call_id"] for row in rows) == sorted(expected)
-    columns = ("phase", "step", "thread", "sequence_first", "sequence_last", "forward_thread", "started_ns")
+    columns: tuple[str, ...] = (
+        "phase",
+        "step",
+        "thread",
+        "sequence_first",
+        "sequence_last",
+        "forward_thread",
+        "started_ns",
+    )
     columns += (
+        "recomputed",
         "forward_sequence",
         "forward_call_id",
         "ended_ns",
@@ -253,6 +326,25 @@ def test_calls_and_their_forward_calls_are_the_oracles(log: tuple[list[Record], 
     for row in rows:
         call = expected[row["call_id"]]
         assert {name: row[name] for name in columns} == {name: call[name] for name in columns}
+        assert texts_of(row) == {
+            **{name: text(call[name]) for name in ("operator", "module", "annotation")},
+            "stack_id": hash_of(call["stack"]),
+            "forward_stack_id": hash_of(call["forward_stack"]),
+        }
+
+
+@RELAXED
+@given(logs())
+def test_events_that_the_source_lost_are_gaps_and_the_rank_is_not_complete(
+    log: tuple[list[Record], list[int]],
+) -> None:
+    records, cuts = log
+    expected = oracle_of(records).losses
+    rows = paired(records, cuts)
+    assert [(row["sequence_first"], row["records"]) for row in rows["gap"]] == expected
+    assert all(row["why"] == "one" for row in rows["gap"])
+    assert rows["rank_info"][-1]["events_lost"] == sum(number for _, number in expected)
+    assert not (expected and rows["rank_info"][-1]["complete"])
 
 
 @RELAXED
@@ -287,7 +379,8 @@ def test_markers_are_the_oracles(log: tuple[list[Record], list[int]]) -> None:
     assert len(rows) == len(expected)
     for row in rows:
         marker = expected[row["marker_id"]]
-        assert {name: row[name] for name in marker} == marker
+        told = {name: value for name, value in marker.items() if name != "annotation"}
+        assert {name: row[name] for name in told} == told
 
 
 @settings(RELAXED, max_examples=25)

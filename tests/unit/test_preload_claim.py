@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 
 import pytest
+import torch  # noqa: F401  else nothing is attached
 
-from rankmem_agent.preload.claim import MARK, Claim, claim, is_launcher
+from rankmem_agent.preload.claim import MARK, Claim, attach_after_torch, claim, is_launcher
 
 SCRIPT = ["/usr/bin/python3", "train.py", "--lr", "1"]
 TORCHRUN = {
@@ -124,3 +126,13 @@ def test_launchers_are_left_alone_even_with_a_scheduler_s_variables(arguments: l
 )
 def test_programs_of_the_user_are_no_launchers(arguments: list[str]) -> None:
     assert not is_launcher(["/usr/bin/python3", *arguments])
+
+
+def test_an_agent_that_cannot_be_imported_is_said_and_torch_is_imported_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = _claimed(TORCHRUN)
+    monkeypatch.setitem(os.environ, MARK, "")
+    monkeypatch.setitem(sys.modules, "rankmem_agent.preload.attach", None)  # what an import then raises
+    attach_after_torch(mine)  # torch is here already, so at once
+    assert capsys.readouterr().err.startswith("rankmem: rank 5: the agent is off: ")

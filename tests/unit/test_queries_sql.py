@@ -11,6 +11,7 @@ import duckdb
 import pytest
 
 from constructed import RankLog, empty_database, store_logs
+from guide import guide_database, shown
 from rankmem_aggregator.sql import VIEWS, head_of, query_names, query_text, view_text
 from rankmem_protos.errors import Code, RankmemError
 
@@ -26,6 +27,12 @@ def database() -> Iterator[duckdb.DuckDBPyConnection]:
     log.free("activation", at=30)
     with empty_database() as connection:
         store_logs(connection, [log])
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def job() -> Iterator[duckdb.DuckDBPyConnection]:
+    with guide_database() as connection:
         yield connection
 
 
@@ -46,16 +53,20 @@ def test_a_view_says_its_question_and_its_columns_and_has_a_comment(name: str) -
 
 
 def test_the_columns_that_a_head_names_are_those_of_the_view(database: duckdb.DuckDBPyConnection) -> None:
-    arguments = {"memory_curve": "('', 0)", "job_peak": "('')", "operator_at_peak": "('')"}
-    arguments |= {"operator_total": "('')", "line_at_peak": "('')"}
-    whole = [name for name in VIEWS if "all columns" not in view_text(name) and name != "utc_of"]
+    values = {"of_rank": "0", "of_points": "[{attempt: 0, rank: 0, device: '', seq: 0}]", "at_ns": "0"}
+    whole = [
+        name for name in VIEWS if "all columns" not in view_text(name) and "one value" not in view_text(name)
+    ]
     for name in whole:
         named = [
             column.strip()
             for line in head_of(view_text(name)).columns
             for column in line.partition(":")[0].split(" (")[0].split(",")
         ]
-        shown = database.sql(f"SELECT * FROM {name}{arguments.get(name, '')}").columns
+        needed = re.search(r"MACRO \w+\((.*?)\) AS", view_text(name))
+        given = [p.strip() for p in needed[1].split(",") if ":=" not in p] if needed else []
+        arguments = f"({', '.join(values.get(parameter, repr('')) for parameter in given)})" if needed else ""
+        shown = database.sql(f"SELECT * FROM {name}{arguments}").columns
         assert sorted(named) == sorted(shown), name
 
 
@@ -71,13 +82,18 @@ def test_a_query_says_its_question_and_orders_its_answer(name: str) -> None:
     assert named == set(re.findall(r"\$(\w+)", query_text(name)))
 
 
-def test_the_guide_has_examples() -> None:
-    assert len(EXAMPLES) > 8
+def test_the_guide_asks_twenty_questions() -> None:
+    asked = re.findall(r"^### (\d+)\. .*\?$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert asked == [str(number) for number in range(1, 21)]
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_of_the_guide_answers(database: duckdb.DuckDBPyConnection, example: str) -> None:
-    assert database.sql(example).to_arrow_table().num_rows > 0
+def test_an_example_of_the_guide_answers_what_it_shows(job: duckdb.DuckDBPyConnection, example: str) -> None:
+    answer = shown(job, example)
+    assert answer.count("\n") > 1  # more than the names of the columns
+    assert f"```sql\n{example}```\n\n```text\n{answer}```\n" in GUIDE.read_text(encoding="utf-8"), (
+        "run: python tests/guide.py"
+    )
 
 
 def test_an_unknown_query_is_refused_by_name() -> None:

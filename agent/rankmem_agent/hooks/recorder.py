@@ -5,9 +5,17 @@ Stage: trainer; the seam between hooks and tap. Types only.
 
 from __future__ import annotations
 
-from typing import Protocol
+from array import array
+from typing import Literal, Protocol
 
-from rankmem_agent.spool.layout import Kind, Phase
+from rankmem_agent.spool.layout import Category, Kind, Phase
+
+
+class ModuleSlot(Protocol):
+    """Where a thread's module stands: the tap reads it when a call begins."""
+
+    def __setitem__(self, index: Literal[0], module_string_id: int, /) -> None:
+        """Item 0 is the string id of the path; 0 for none."""
 
 
 class Recorder(Protocol):
@@ -31,8 +39,27 @@ class Recorder(Protocol):
     ) -> None:
         """Appends a record; the fields are those of ``spool.layout.Kind``."""
 
+    def tag(
+        self,
+        category: Category,
+        device_type: int,
+        device_index: int,
+        addresses: array[int],
+        sizes: array[int],
+        names: array[int],
+    ) -> None:
+        """Appends a TAG record (c=1) for each address that is not 0.
+
+        Args:
+            addresses, sizes: array("Q"); names: array("I"), string ids; all of one length.
+        """
+
     def set_module(self, module_string_id: int) -> None:
         """The module that this thread's next calls run in; 0 for none."""
+
+    def module_slot(self) -> ModuleSlot:
+        """The calling thread's own slot, valid in this thread until it ends: storing into it does what
+        ``set_module`` does, at a tenth of the cost."""
 
     def set_phase(self, phase: Phase) -> None:
         """The process' phase from now on; see ``spool.layout.Phase``."""

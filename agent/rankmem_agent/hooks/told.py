@@ -1,19 +1,26 @@
-"""What the training script tells of its own accord: named ranges and step boundaries.
+"""What the training script tells of its own accord: named ranges, steps, its place among the ranks.
 
-Stage: trainer, the user's threads. Comes in: the user's calls. Goes out: MARKER and STEP records. Public
-through :mod:`rankmem_agent`; imported in every process below ``rankmem run``, so it imports nothing itself.
-Without an agent, in a forked child and inside a compiled region everything here does nothing.
+Stage: trainer, the user's threads. Comes in: the user's calls. Goes out: MARKER, STEP and NOTE records.
+Public through :mod:`rankmem_agent`; imported in every process below ``rankmem run``, so it imports next to
+nothing itself. Without an agent, in a forked child and inside a compiled region everything here does nothing.
 """
 
 from __future__ import annotations
+
+from itertools import count
 
 TYPE_CHECKING = False  # typing's own is not worth its import here
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from rankmem_agent.hooks.parallel import Parallel
     from rankmem_agent.hooks.recorder import Recorder
     from rankmem_agent.hooks.steps import Steps
+    from rankmem_agent.spool.layout import MarkerKind
+
+FIRST_MARKER = 1 << 48
+"""Ids of ranges that Python tells; the tap numbers those that torch tells from 1."""
 
 
 class _Told:
@@ -21,9 +28,11 @@ class _Told:
 
     recorder: Recorder | None = None
     steps: Steps | None = None
+    parallel: Parallel | None = None
+    at_step: Callable[[], None] | None = None
     is_compiling: Callable[[], bool] | None = None
-    markers: int = 0
-    """Markers begun so far; the last one's id."""
+    markers = count(FIRST_MARKER)
+    """The next marker's id; taken from it in one piece, whatever the threads do."""
 
 
 class annotate:
@@ -39,25 +48,39 @@ class annotate:
         self._marker = 0
 
     def __enter__(self) -> annotate:
-        recorder = _recorder()
-        if recorder is not None:
-            from rankmem_agent.spool.layout import Kind, MarkerKind  # loaded, since there is an agent
+        if _recorder() is not None:
+            from rankmem_agent.spool.layout import MarkerKind  # loaded, since there is an agent
 
-            _Told.markers += 1
-            self._marker = _Told.markers
-            name = recorder.intern(self._name)
-            recorder.record(Kind.MARKER_BEGIN, action=MarkerKind.ANNOTATE, a=self._marker, e=name)
+            self._marker = begin_range(self._name, MarkerKind.ANNOTATE)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        recorder = _recorder()
-        if recorder is not None and self._marker:
-            from rankmem_agent.spool.layout import Kind
-
-            recorder.record(Kind.MARKER_END, a=self._marker)
+        if self._marker:
+            end_range(self._marker)
             self._marker = 0
+
+
+def begin_range(name: str, kind: MarkerKind) -> int:
+    """Opens a range on this thread; its id, or 0 where nothing is recorded."""
+    recorder = _recorder()
+    if recorder is None:
+        return 0
+    from rankmem_agent.spool.layout import Kind
+
+    marker = next(_Told.markers)
+    recorder.record(Kind.MARKER_BEGIN, action=kind, a=marker, e=recorder.intern(str(name)))
+    return marker
+
+
+def end_range(marker: int) -> None:
+    """Closes a range, on whatever thread."""
+    recorder = _recorder()
+    if recorder is not None:
+        from rankmem_agent.spool.layout import Kind
+
+        recorder.record(Kind.MARKER_END, a=marker)
 
 
 def step() -> None:
@@ -66,17 +89,49 @@ def step() -> None:
     For trainings whose optimizers do not tell the steps: custom optimizers, many optimizers in turns.
     """
     if _recorder() is not None and _Told.steps is not None:
+        if _Told.at_step is not None:
+            _Told.at_step()
         _Told.steps.told()
 
 
-def connect(recorder: Recorder, steps: Steps, is_compiling: Callable[[], bool]) -> None:
-    """Called by the agent when it is on."""
+def parallel(
+    *,
+    dp: int | None = None,
+    tp: int | None = None,
+    pp: int | None = None,
+    cp: int | None = None,
+    ep: int | None = None,
+) -> None:
+    """Says where this rank is: its data, tensor, pipeline, context and expert parallel coordinates.
+
+    For trainings that use neither torch's ``DeviceMesh`` with named dimensions nor Megatron; what is told
+    here wins over both. May be called again, with what has become known since.
+    """
+    if _recorder() is None or _Told.parallel is None:
+        return
+    given = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": ep}
+    _Told.parallel.told({name: int(at) for name, at in given.items() if at is not None})
+
+
+def connect(
+    recorder: Recorder,
+    steps: Steps,
+    is_compiling: Callable[[], bool],
+    parallel: Parallel | None = None,
+    at_step: Callable[[], None] | None = None,
+) -> None:
+    """Called by the agent when it is on.
+
+    Args:
+        at_step: called when the user tells that a step has ended, before it is counted.
+    """
     _Told.recorder, _Told.steps, _Told.is_compiling = recorder, steps, is_compiling
+    _Told.parallel, _Told.at_step = parallel, at_step
 
 
 def disconnect() -> None:
     """Called by the agent when it is off, and in a forked child: whatever was connected is forgotten."""
-    _Told.recorder = _Told.steps = None
+    _Told.recorder = _Told.steps = _Told.parallel = _Told.at_step = None
 
 
 def _recorder() -> Recorder | None:

@@ -13,12 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from rankmem_agent.pairing.calls import Calls, find_forward_calls, follow_calls, with_ranges
+from rankmem_agent.pairing.attribution import Attribution, attribute
+from rankmem_agent.pairing.calls import Calls, follow_calls
 from rankmem_agent.pairing.devices import block_keys, device_codes, with_devices
+from rankmem_agent.pairing.endings import with_endings
 from rankmem_agent.pairing.markers import Markers, follow_markers
+from rankmem_agent.pairing.model import with_modules, with_weights
+from rankmem_agent.pairing.phases import Phases, phases_of
 from rankmem_agent.pairing.points import Points, Totals, points_of, totals_of
 from rankmem_agent.pairing.state import ABSENT, BLOCK_DTYPE, Array, PairingState, joined, rows_at
-from rankmem_agent.spool.layout import Action, Kind
+from rankmem_agent.pairing.texts import Texts
+from rankmem_agent.spool.layout import UNKNOWN, Action, Kind
 from rankmem_agent.spool.reader import Gap
 
 _OF_DEVICE = (Kind.EVENT, Kind.PREEXISTING, Kind.COUNTERS, Kind.PEAKS, Kind.SAMPLE, Kind.DEVICE)
@@ -42,10 +47,16 @@ class Batch:
     calls: Calls
     calls_due: Array
     """Indices of the calls whose operator_call goes out."""
-    forward_call_id: Array
-    """Of each call, 0 for none."""
+    attribution: Attribution
+    """Of each call."""
     markers: Markers
+    modules_due: Array
+    """MODULE_DTYPE."""
+    weights_due: Array
+    """WEIGHT_DTYPE."""
     gaps: tuple[Gap, ...]
+    losses: Array
+    """Indices of the LOST records."""
     final: bool
 
 
@@ -55,6 +66,7 @@ def advance(
     seq: Array,
     gaps: tuple[Gap, ...],
     *,
+    texts: Texts,
     fallback_base_ns: int,
     final: bool,
 ) -> tuple[PairingState, Batch]:
@@ -63,6 +75,7 @@ def advance(
     Args:
         records: RECORD_DTYPE, in log order; seq: their positions.
         gaps: holes in the same stretch of the log.
+        texts: what names and stacks of the spool mean.
         fallback_base_ns: realtime minus monotonic from meta.json, for a log whose first record is lost.
         final: the log ends here: all that waits goes out.
     """
@@ -74,14 +87,21 @@ def advance(
     )[1:]
     of_device = np.isin(records["kind"], _OF_DEVICE)
     devices = with_devices(state.devices, device_codes(records)[of_device])
-    calls = follow_calls(state.calls, records, seq, time_ns, base_ns)
-    points = points_of(state.live, devices, records, seq, time_ns)
+    markers = follow_markers(state.markers, records, time_ns, texts.are_torchs_own)
+    calls = follow_calls(state.calls, records, seq, time_ns, base_ns, markers)
+    with_ends = with_endings(state.live, devices, records, seq, time_ns)
+    points = points_of(state.live, devices, *with_ends)
     blocks, num_preexisting = _blocks(state, points)
     totals, devices = totals_of(points, blocks["size"], devices)
     _add_call_sums(calls, points, blocks)
-    records_due, ends_due, live, ended = _settle(state, blocks, calls, final)
-    ranges = with_ranges(state.ranges, calls, int(seq[-1]) + 1 if len(seq) else state.next_seq)
-    markers = follow_markers(state.markers, records, time_ns)
+    next_seq = int(seq[-1]) + 1 if len(seq) else state.next_seq
+    ranges, attribution = attribute(state.ranges, calls, next_seq, texts.are_recomputing)
+    phases = phases_of(state.threads, state.step, records)
+    threads, step = phases.after(seq)
+    _describe_outside(blocks, points, np.searchsorted(seq, points.seq), phases, markers)
+    settled = _settle(state, blocks, calls, attribution, final)
+    modules = with_modules(state.modules, records)
+    weights = with_weights(state.weights, records, seq, settled.blocks, devices)
     batch = Batch(
         records=records,
         seq=seq,
@@ -89,22 +109,29 @@ def advance(
         points=points,
         totals=totals,
         blocks=blocks,
-        records_due=records_due,
-        ends_due=ends_due,
+        records_due=settled.records_due,
+        ends_due=settled.ends_due,
         calls=calls,
         calls_due=np.arange(len(calls.table)) if final else np.flatnonzero(calls.ended),
-        forward_call_id=find_forward_calls(ranges, calls),
+        attribution=attribution,
         markers=markers,
+        modules_due=rows_at(modules, ~modules["sent"]),
+        weights_due=rows_at(weights, ~weights["sent"]),
         gaps=gaps,
+        losses=np.flatnonzero(records["kind"] == Kind.LOST),
         final=final,
     )
     after = dataclasses.replace(
         state,
-        live=live,
-        ended=ended,
+        live=settled.live,
+        ended=settled.ended,
         calls=rows_at(calls.table, ~calls.ended),
         ranges=ranges,
         markers=markers.still_open(),
+        threads=threads,
+        step=step,
+        modules=_all_sent(modules),
+        weights=_all_sent(weights),
         devices=_named(devices, records),
         clock_base_ns=base_ns if len(records) else state.clock_base_ns,
         last_ns=int(time_ns[-1]) if len(time_ns) else state.last_ns,
@@ -174,10 +201,36 @@ def _add_call_sums(calls: Calls, points: Points, blocks: Array) -> None:
     np.add.at(calls.table["freed_bytes"], place[freed], blocks["size"][points.block[freed]])
 
 
+def _describe_outside(blocks: Array, points: Points, places: Array, phases: Phases, markers: Markers) -> None:
+    """Phase, step and annotation of the blocks made outside of calls, from the calls and markers around."""
+    made = np.flatnonzero(points.makes_block)
+    outside = np.flatnonzero(points.is_event[made] & (points.call_id[made] == 0))
+    if not len(outside):
+        return
+    at = made[outside]
+    number = len(blocks) - len(made) + outside
+    blocks["phase"][number], blocks["step"][number] = phases.at(points.thread[at], places[at])
+    blocks["annotation"][number] = markers.annotations(points.thread[at], places[at])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Settled:
+    """What goes out and what stays; all BLOCK_DTYPE."""
+
+    records_due: Array
+    ends_due: Array
+    blocks: Array
+    """Batch.blocks, with what their calls say where their rows went out."""
+    live: Array
+    """Alive after the batch."""
+    ended: Array
+    """Freed, but their rows wait."""
+
+
 def _settle(
-    state: PairingState, blocks: Array, calls: Calls, final: bool
-) -> tuple[Array, Array, Array, Array]:
-    """Decide what goes out: (allocation records, allocation ends, blocks alive after, blocks that wait)."""
+    state: PairingState, blocks: Array, calls: Calls, attribution: Attribution, final: bool
+) -> _Settled:
+    """Decide what goes out."""
     waiting = joined([blocks, state.ended])
     place = calls.place(waiting["call_id"])
     is_open = calls.are_open(place)
@@ -185,21 +238,37 @@ def _settle(
     freed = waiting["freed_seq"] != ABSENT
     told_twice = final & ~freed & (waiting["free_requested_seq"] != ABSENT) & ~waiting["sent_free_requested"]
     ends_due = rows_at(waiting, waiting["sent"] & (freed | told_twice))
-    _describe(waiting, due & (place != ABSENT), place, calls)
+    _describe(waiting, due & (place != ABSENT), place, calls, attribution)
     records_due = rows_at(waiting, due)
     waiting["sent_free_requested"] |= due & (waiting["free_requested_seq"] != ABSENT)
     waiting["sent"] |= due
     alive = np.flatnonzero(~freed[: len(blocks)])
-    live = rows_at(waiting, alive[np.argsort(waiting["key"][alive], kind="stable")])
-    return records_due, ends_due, live, rows_at(waiting, freed & ~waiting["sent"])
+    return _Settled(
+        records_due=records_due,
+        ends_due=ends_due,
+        blocks=waiting[: len(blocks)],
+        live=rows_at(waiting, alive[np.argsort(waiting["key"][alive], kind="stable")]),
+        ended=rows_at(waiting, freed & ~waiting["sent"]),
+    )
 
 
-def _describe(blocks: Array, chosen: Array, place: Array, calls: Calls) -> None:
+def _describe(blocks: Array, chosen: Array, place: Array, calls: Calls, attribution: Attribution) -> None:
     """Copy what the call says to the chosen blocks."""
     at = np.flatnonzero(chosen)
-    for column in ("operator", "module", "step", "phase"):
-        blocks[column][at] = calls.table[column][place[at]]
-    blocks["stack"][at] = calls.stack[place[at]]
+    own = place[at]
+    for column in ("operator", "step", "phase"):
+        blocks[column][at] = calls.table[column][own]
+    blocks["stack"][at] = calls.stack[own]
+    for column in ("module", "annotation", "forward_call_id", "forward_stack", "recomputed"):
+        blocks[column][at] = getattr(attribution, column)[own]
+
+
+def _all_sent(told: Array) -> Array:
+    if told["sent"].all():
+        return told
+    told = told.copy()
+    told["sent"] = True
+    return told
 
 
 def _named(devices: Array, records: Array) -> Array:
@@ -215,6 +284,7 @@ def _counted(state: PairingState, batch: Batch) -> dict[str, Any]:
     frees = points.is_event & (points.action == Action.FREE_COMPLETED) & (points.block == ABSENT)
     implied = points.implied_free[points.implied_free != ABSENT]
     lost = sum(gap.sequence_last - gap.sequence_first + 1 for gap in batch.gaps)
+    lost += int(num_lost(batch.records[batch.losses]).sum())
     kind = batch.records["kind"]
     notes = tuple(int(e) for e in batch.records["e"][kind == Kind.NOTE])
     ends = [int(batch.seq[-1]) if len(batch.seq) else -1, *(gap.sequence_last for gap in batch.gaps)]
@@ -227,3 +297,9 @@ def _counted(state: PairingState, batch: Batch) -> dict[str, Any]:
         "notes": state.notes + notes,
         "saw_end": state.saw_end or bool((kind == Kind.END).any()),
     }
+
+
+def num_lost(losses: Array) -> Array:
+    """Events that each of these LOST records stands for; 1 where it is not known how many."""
+    number: Array = np.where(losses["a"] == UNKNOWN, 1, losses["a"]).astype(np.int64)
+    return number

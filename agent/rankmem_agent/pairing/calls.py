@@ -1,26 +1,18 @@
-"""Operator calls: opened by CALL_BEGIN, closed by CALL_END, backward ones led to their forward call.
+"""Operator calls: opened by CALL_BEGIN, closed by CALL_END, with what the records between say.
 
 Stage: pairing; shipper process, pure functions over arrays. In: a batch's call records and the calls open
-before. Out: a table of all calls that the batch touches, which of them ended, and the autograd sequence
-ranges by which later backward calls are resolved. Memory is bounded: a range is forgotten
-FORWARD_RECORDS_MAX records after its call ended, counted in the log, so that the answer does not depend
-on where batches were cut.
+before. Out: a table of all calls that the batch touches, and which of them ended.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
-from rankmem_agent.pairing.state import ABSENT, CALL_DTYPE, RANGE_DTYPE, Array, joined, rows_at
+from rankmem_agent.pairing.markers import Markers
+from rankmem_agent.pairing.state import ABSENT, CALL_DTYPE, Array, joined, rows_at
 from rankmem_agent.spool.layout import NO_SEQUENCE, Kind, Phase
-
-FORWARD_RECORDS_MAX: Final = 1 << 20
-"""How far back a forward call is found: five steps of the largest trainings; 20 MiB a rank at worst."""
-_SEQUENCE_BITS: Final = np.uint64(40)
-"""Autograd sequence numbers of a thread: 10^12 of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +32,17 @@ class Calls:
     """Stack's string-table id, 0 for none."""
     end_seq: Array
     """Position of CALL_END in the log."""
+    with_grad: Array
+    """bool, where ended: autograd was recording, so what it made without a node needs no gradient."""
 
     def place(self, call_ids: Array) -> Array:
         """Index of each call in the table, ABSENT where it is not there (0, ended before, or lost)."""
         known = self.table["call_id"]
         if not len(known):
             return np.full(len(call_ids), ABSENT)
+        if int(known[-1] - known[0]) == len(known) - 1:  # as a rule: they are numbered as they begin
+            offset = call_ids.astype(np.uint64, copy=False) - known[0]  # wraps around below the first
+            return np.where(offset < len(known), offset.astype(np.int64), ABSENT)
         place = np.minimum(np.searchsorted(known, call_ids), len(known) - 1)
         found: Array = np.where(known[place] == call_ids, place, ABSENT)
         return found
@@ -56,16 +53,21 @@ class Calls:
         return unended
 
 
-def follow_calls(open_calls: Array, records: Array, seq: Array, time_ns: Array, base_ns: int) -> Calls:
+def follow_calls(
+    open_calls: Array, records: Array, seq: Array, time_ns: Array, base_ns: int, markers: Markers
+) -> Calls:
     """The calls of a batch, with what their begin, forward and end records say.
 
     Args:
         open_calls: CALL_DTYPE, sorted by call_id: open before the batch.
         records: the batch's records, RECORD_DTYPE; seq, time_ns: their positions and host times.
         base_ns: what makes a record's monotonic time a host time.
+        markers: the batch's: a call has the annotation open on its thread when it begins.
     """
     kind = records["kind"]
-    table = _with_begun(open_calls, rows_at(records, kind == Kind.CALL_BEGIN), base_ns)
+    begins = np.flatnonzero(kind == Kind.CALL_BEGIN)
+    begun = rows_at(records, begins)
+    table = _with_begun(open_calls, begun, base_ns, markers.annotations(begun["thread"], begins))
     calls = Calls(
         table=table,
         ended=np.zeros(len(table), np.bool_),
@@ -74,6 +76,7 @@ def follow_calls(open_calls: Array, records: Array, seq: Array, time_ns: Array, 
         sequence_last=np.full(len(table), ABSENT),
         stack=np.zeros(len(table), np.uint32),
         end_seq=np.zeros(len(table), np.int64),
+        with_grad=np.zeros(len(table), np.bool_),
     )
     _set_forward(calls, rows_at(records, kind == Kind.CALL_FORWARD))
     ends = np.flatnonzero(kind == Kind.CALL_END)
@@ -81,15 +84,17 @@ def follow_calls(open_calls: Array, records: Array, seq: Array, time_ns: Array, 
     return calls
 
 
-def _with_begun(open_calls: Array, begins: Array, base_ns: int) -> Array:
+def _with_begun(open_calls: Array, begins: Array, base_ns: int, annotation: Array) -> Array:
     rows = np.zeros(len(begins), CALL_DTYPE)
     rows["call_id"] = begins["call_id"]
     rows["started"] = begins["a"].astype(np.int64) + base_ns
     rows["step"] = begins["c"].astype(np.int64)
     rows["operator"] = begins["e"]
     rows["module"] = begins["b"]
+    rows["annotation"] = annotation
     rows["thread"] = begins["thread"]
     rows["phase"] = begins["action"]
+    rows["node"] = begins["d"]
     rows["forward_thread"] = ABSENT
     rows["forward_sequence"] = ABSENT
     table = joined([open_calls, rows])
@@ -117,45 +122,7 @@ def _set_ends(calls: Calls, ends: Array, seq: Array, time_ns: Array) -> None:
     calls.ended_ns[place] = time_ns[known]
     calls.end_seq[place] = seq[known]
     calls.stack[place] = ends["e"]
+    calls.with_grad[place] = ends["d"] != 0
     made = ends["b"] != NO_SEQUENCE
     calls.sequence_first[place[made]] = ends["b"][made].astype(np.int64)
     calls.sequence_last[place[made]] = ends["c"][made].astype(np.int64)
-
-
-def with_ranges(ranges: Array, calls: Calls, next_seq: int) -> Array:
-    """``ranges`` with those of the calls ended in this batch, without those too old to be found."""
-    made = calls.ended & (calls.sequence_first != ABSENT)
-    rows = np.zeros(int(made.sum()), RANGE_DTYPE)
-    rows["key"] = _range_keys(calls.table["thread"][made], calls.sequence_first[made])
-    rows["last"] = calls.sequence_last[made]
-    rows["call_id"] = calls.table["call_id"][made]
-    rows["end_seq"] = calls.end_seq[made]
-    kept = ranges
-    if len(ranges) and int(ranges["end_seq"].min()) < next_seq - FORWARD_RECORDS_MAX:
-        kept = rows_at(ranges, ranges["end_seq"] >= next_seq - FORWARD_RECORDS_MAX)
-    together = joined([kept, rows])
-    return rows_at(together, np.argsort(together["key"], kind="stable"))
-
-
-def find_forward_calls(ranges: Array, calls: Calls) -> Array:
-    """For each call of the table: the call_id of its forward call, 0 where none is known."""
-    table = calls.table
-    found = np.zeros(len(table), np.int64)
-    asked = np.flatnonzero(calls.ended & (table["forward_thread"] != ABSENT))
-    if not len(asked) or not len(ranges):
-        return found
-    sequence = table["forward_sequence"][asked]
-    key = _range_keys(table["forward_thread"][asked], sequence)
-    place = np.searchsorted(ranges["key"], key, side="right") - 1
-    near = ranges[np.maximum(place, 0)]
-    end_seq = calls.end_seq[asked]
-    right = (
-        (place >= 0) & (near["key"] >> _SEQUENCE_BITS == key >> _SEQUENCE_BITS) & (near["last"] >= sequence)
-    )
-    right &= (near["end_seq"] < end_seq) & (near["end_seq"] >= end_seq - FORWARD_RECORDS_MAX)
-    found[asked[right]] = near["call_id"][right]
-    return found
-
-
-def _range_keys(threads: Array, sequences: Array) -> Array:
-    return (threads.astype(np.uint64) << _SEQUENCE_BITS) | sequences.astype(np.uint64)

@@ -56,6 +56,8 @@ def coded_names(codes: Array, texts: Sequence[str], *, null: Array | None = None
 
 def string_names(ids: Array, strings: StringTable) -> pa.Array:
     """A name column out of string ids of a spool; NULL where 0."""
+    if not ids.any():
+        return _null_column(NAME, len(ids))
     used, codes = dense_codes(ids)
     texts = [strings.name(int(i)) for i in used]
     return coded_names(np.where(ids == 0, ABSENT, codes), texts or [""])

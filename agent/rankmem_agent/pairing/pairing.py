@@ -17,10 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from rankmem_agent.pairing.batch import Batch, advance
+from rankmem_agent.pairing.categories import resolve
 from rankmem_agent.pairing.columns import rows_of
+from rankmem_agent.pairing.rank_columns import RankColumns
 from rankmem_agent.pairing.rows import RowMaker, Rows
 from rankmem_agent.pairing.stacks import Stacks
 from rankmem_agent.pairing.state import Array, PairingState, joined
+from rankmem_agent.pairing.texts import Texts
 from rankmem_agent.pairing.upserts import (
     ClockEstimate,
     device_rows,
@@ -53,13 +56,9 @@ class Pairing:
         self._meta = meta
         self._strings = strings
         self._stacks = Stacks(strings, meta.project_root)
-        self._rows = RowMaker(
-            session_id=meta.session_id,
-            attempt=meta.attempt,
-            rank=meta.rank,
-            strings=strings,
-            stacks=self._stacks,
-        )
+        self._texts = Texts(strings)
+        whose = RankColumns(session_id=meta.session_id, attempt=meta.attempt, rank=meta.rank, strings=strings)
+        self._rows = RowMaker(whose=whose, stacks=self._stacks)
 
     def feed(self, part: Chunk | Gap) -> None:
         """Take what comes next in the log; its rows come with the next cut."""
@@ -83,25 +82,44 @@ class Pairing:
         records, seq = _joined([part for part in parts if isinstance(part, Chunk)])
         gaps = tuple(part for part in parts if isinstance(part, Gap))
         base_ns = self._meta.realtime_ns - self._meta.monotonic_ns
-        self.state, batch = advance(before, records, seq, gaps, fallback_base_ns=base_ns, final=final)
+        after, batch = advance(
+            before, records, seq, gaps, texts=self._texts, fallback_base_ns=base_ns, final=final
+        )
+        resolved = resolve(before.categories, batch, after.devices, self._texts)
+        self.state = dataclasses.replace(after, categories=resolved.known)
         end = max(self.state.last_ns, ended_ns or 0) if final else None
-        rows = self._rows.rows(batch, self.state.devices)
+        rows = self._rows.rows(batch, resolved, self.state.devices)
         rows += self._new_stacks(batch)
         rows += self._told(before, batch, clock, end)
         return rows
 
     def forget_sent(self) -> None:
-        """Another database listens now: tell every living block, every stack and the rank anew."""
+        """Another database listens now: tell all that lives, the stacks, the model and the rank anew."""
         live = self.state.live.copy()
         live["sent"] = False
         live["sent_free_requested"] = False
+        modules, weights = self.state.modules.copy(), self.state.weights.copy()
+        modules["sent"] = weights["sent"] = False
         self.state = dataclasses.replace(
-            self.state, live=live, stacks_sent=np.zeros(0, np.bool_), rank_sent_ns=-1
+            self.state,
+            live=live,
+            modules=modules,
+            weights=weights,
+            stacks_sent=np.zeros(0, np.bool_),
+            rank_sent_ns=-1,
         )
 
     def _new_stacks(self, batch: Batch) -> list[Rows]:
         """Frames of the stacks that this batch names first."""
-        named = np.concatenate([batch.records_due["stack"], batch.calls.stack[batch.calls_due]])
+        calls = batch.calls_due
+        named = np.concatenate(
+            [
+                *(batch.records_due[column] for column in ("stack", "forward_stack")),
+                batch.calls.stack[calls],
+                batch.attribution.forward_stack[calls],
+                batch.weights_due["stack"],
+            ]
+        )
         if not len(named):
             return []
         sent = np.zeros(max(int(named.max()) + 1, len(self.state.stacks_sent)), np.bool_)
@@ -122,7 +140,8 @@ class Pairing:
         first = before.rank_sent_ns < 0
         fact = first or batch.final or state.notes != before.notes
         rows: list[Rows] = []
-        if fact or clock or batch.gaps or state.last_ns - before.rank_sent_ns >= RANK_INFO_NS:
+        hole = batch.gaps or len(batch.losses)
+        if fact or clock or hole or state.last_ns - before.rank_sent_ns >= RANK_INFO_NS:
             notes = merged_notes(state.notes, self._strings)
             rows.append(
                 ("rank_info", rows_of("rank_info", [rank_row(self._meta, notes, state, clock, end_ns)]))

@@ -29,6 +29,7 @@ BLOCK_DTYPE: Final = np.dtype(
         ("stream", "<i8"),
         ("pool", "<u8"),
         ("call_id", "<u8"),
+        ("forward_call_id", "<u8"),
         ("allocated_ns", "<i8"),
         ("free_requested_ns", "<i8"),
         ("free_requested_seq", "<i8"),
@@ -37,13 +38,16 @@ BLOCK_DTYPE: Final = np.dtype(
         ("step", "<i8"),
         ("operator", "<u4"),  # string ids of this spool; 0: none
         ("module", "<u4"),
+        ("annotation", "<u4"),
         ("stack", "<u4"),
+        ("forward_stack", "<u4"),
         ("phase", "<i2"),  # layout.Phase, -1: none
         ("device", "<i2"),  # dense number, index into PairingState.devices
         ("preexisting", "?"),
+        ("recomputed", "?"),
         ("sent", "?"),  # its allocation_record went out
         ("sent_free_requested", "?"),  # and it carried free_requested
-        ("spare", "V5"),  # to 128 bytes, so that columns are aligned
+        ("spare", "V4"),  # to 144 bytes, so that columns are aligned
     ]
 )
 """A block: alive, or freed while its call (and so its row) is still open."""
@@ -57,11 +61,14 @@ CALL_DTYPE: Final = np.dtype(
         ("allocated_bytes", "<i8"),
         ("freed_bytes", "<i8"),
         ("allocations", "<i8"),
+        ("node", "<u8"),  # the outermost autograd node it runs in, see Kind.CALL_BEGIN; 0: none
         ("operator", "<u4"),
-        ("module", "<u4"),
+        ("module", "<u4"),  # that of its thread when it began
+        ("annotation", "<u4"),  # name of the user's innermost open range on its thread; 0: none
         ("thread", "<u4"),
         ("forward_thread", "<i4"),
         ("phase", "<i2"),
+        ("spare", "V2"),
     ]
 )
 """A call that began and has not ended."""
@@ -72,6 +79,10 @@ RANGE_DTYPE: Final = np.dtype(
         ("last", "<i8"),
         ("call_id", "<u8"),
         ("end_seq", "<i8"),
+        ("module", "<u4"),  # as told in the call's row; likewise annotation
+        ("annotation", "<u4"),
+        ("stack", "<u4"),
+        ("spare", "V4"),
     ]
 )
 """The autograd sequence numbers that an ended call made: how backward finds its forward call."""
@@ -87,6 +98,37 @@ MARKER_DTYPE: Final = np.dtype(
     ]
 )
 """A marker that is open."""
+
+THREAD_DTYPE: Final = np.dtype([("thread", "<u4"), ("phase", "<i2"), ("spare", "V2"), ("seq", "<i8")])
+"""A thread that began calls: the phase of its last one, and where in the log that began."""
+
+MODULE_DTYPE: Final = np.dtype([("path", "<u4"), ("class_name", "<u4"), ("sent", "?"), ("spare", "V7")])
+"""A module that ran."""
+
+WEIGHT_DTYPE: Final = np.dtype(
+    [
+        ("text", "<u4"),  # string id of its JSON
+        ("stack", "<u4"),
+        ("size", "<i8"),
+        ("grad_size", "<i8"),
+        ("sent", "?"),
+        ("spare", "V7"),
+    ]
+)
+"""A parameter, as it was last told."""
+
+CATEGORY_DTYPE: Final = np.dtype(
+    [
+        ("allocation_id", "<i8"),
+        ("node", "<u8"),  # the autograd node it was made in; 0: none
+        ("told_seq", "<i8"),  # seq of the last category_change told; ABSENT: none
+        ("category", "u1"),  # layout.Category
+        ("source", "u1"),  # why, see rankmem_agent.pairing.categories.Source
+        ("frozen", "?"),  # a parameter that wants no gradient
+        ("spare", "V5"),
+    ]
+)
+"""What a living block means."""
 
 DEVICE_DTYPE: Final = np.dtype(
     [
@@ -142,6 +184,14 @@ class PairingState:
     """Sequence ranges of calls that ended lately, sorted by key."""
     markers: Array = field(default_factory=lambda: _empty(MARKER_DTYPE))
     """Open markers."""
+    threads: Array = field(default_factory=lambda: _empty(THREAD_DTYPE))
+    """Threads, sorted by number."""
+    modules: Array = field(default_factory=lambda: _empty(MODULE_DTYPE))
+    """Modules, sorted by path."""
+    weights: Array = field(default_factory=lambda: _empty(WEIGHT_DTYPE))
+    """Parameters, in order of their last telling."""
+    categories: Array = field(default_factory=lambda: _empty(CATEGORY_DTYPE))
+    """What blocks mean whose row went out and that live, sorted by allocation_id."""
     devices: Array = field(default_factory=lambda: _empty(DEVICE_DTYPE))
     stacks_sent: Array = field(default_factory=lambda: np.zeros(0, np.bool_))
     """By stack id, whether its frames went out. Not stored in a checkpoint: sending twice is harmless."""
@@ -149,10 +199,12 @@ class PairingState:
     """Add to a record's time to get the host's time; None before the first record."""
     last_ns: int = 0
     """Highest host time so far."""
+    step: int = ABSENT
+    """The step that goes on; ABSENT before the first call."""
     num_preexisting: int = 0
     num_events: int = 0
     num_lost: int = 0
-    """Records in gaps."""
+    """Records in gaps, and events that the source could not give (at least one for each LOST)."""
     num_unknown_frees: int = 0
     """Frees of blocks that we never saw: older than the recording, or allocated in a gap."""
     implied_free_bytes: int = 0

@@ -14,23 +14,35 @@ import logging
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from rankmem_agent import facts
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.hooks import told
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.modules import Modules
+from rankmem_agent.hooks.nvtx import NvtxRanges
+from rankmem_agent.hooks.parallel import Parallel
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.steps import Steps
+from rankmem_agent.hooks.tags import Tags
+from rankmem_agent.hooks.weights import Weights
 from rankmem_agent.preload import drain, recording
 from rankmem_agent.preload.claim import Claim
 from rankmem_agent.ship import election
 from rankmem_agent.spool import folder, launches, layout
 
 _ATTACH_NS_OFFSET: Final = next(f.offset for f in layout.CONTROL_FIELDS if f.name == "attach_ns")
+
+
+class Stoppable(Protocol):
+    """A set of hooks."""
+
+    def stop(self) -> None:
+        """Does nothing from now on."""
 
 
 class Agent:
@@ -48,8 +60,7 @@ class Agent:
         self._session_dir = folder.choose_root(config, claim.local_world_size) / self._session
         self._recording = recording.choose(torch, config, guard)
         self._spool_dir: Path | None = None
-        self._steps: Steps | None = None
-        self._modules: Modules | None = None
+        self._hooks: list[Stoppable] = []
 
     def start(self, began_ns: int) -> None:
         """Opens the spool, records into it and has it shipped.
@@ -80,9 +91,8 @@ class Agent:
     def stop(self) -> None:
         """Records nothing more: after a failure, and in a forked child (the tap stops by itself there)."""
         told.disconnect()
-        for hooks in (self._steps, self._modules):
-            if hooks is not None:
-                hooks.stop()
+        for hooks in self._hooks:
+            hooks.stop()
         self._recording.forget()
         self._recording.close()
 
@@ -113,12 +123,29 @@ class Agent:
 
     def _install_hooks(self, recorder: Recorder) -> None:
         is_compiling = self._torch.compiler.is_compiling
-        self._steps = Steps(recorder, is_compiling, self._guard)
-        self._steps.install()
-        if self._config.modules:
-            self._modules = Modules(recorder, is_compiling, self._guard)
-            self._modules.install()
-        told.connect(recorder, self._steps, is_compiling)
+        steps = Steps(recorder, is_compiling, self._guard)
+        parallel = Parallel(recorder, is_compiling, self._guard, self._config.parallel)
+        tags = Tags(recorder, is_compiling, self._guard)
+        self._hooks += [steps, parallel, tags]
+        steps.install()
+        tags.install()
+        parallel.install(_device_mesh_class())
+        NvtxRanges(self._guard).install(self._torch.cuda.nvtx)
+        weights = self._install_module_hooks(recorder, steps, tags) if self._config.modules else None
+        at_step = weights.at_step if weights is not None else None
+        told.connect(recorder, steps, is_compiling, parallel, at_step)
+
+    def _install_module_hooks(self, recorder: Recorder, steps: Steps, tags: Tags) -> Weights:
+        # Dynamo alone must not see what hooks do; other tracers run it. Asked three times as fast.
+        is_compiling = self._torch.compiler.is_dynamo_compiling
+        modules = Modules(recorder, is_compiling, self._guard)
+        weights = Weights(recorder, modules.names, lambda: steps.number, is_compiling, self._guard)
+        modules.when_named(weights.tree_named)
+        modules.when_named(tags.tree)
+        self._hooks += [modules, weights]
+        modules.install()
+        weights.install()
+        return weights
 
     def _elect(self) -> None:
         """Starts the shipper. Without one the spool stays on disk, to be delivered by ``rankmem ship``."""
@@ -155,6 +182,13 @@ def _keep_out_of_the_users_log() -> None:
     ours = logging.getLogger("rankmem_agent")
     ours.addHandler(logging.NullHandler())
     ours.propagate = False
+
+
+def _device_mesh_class() -> type[Any] | None:
+    """torch's DeviceMesh; None where torch was built without torch.distributed."""
+    device_mesh = sys.modules.get("torch.distributed.device_mesh")
+    found: type[Any] | None = getattr(device_mesh, "DeviceMesh", None)
+    return found
 
 
 def _write_attach_ns(spool_dir: Path, attach_ns: int) -> None:

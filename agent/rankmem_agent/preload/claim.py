@@ -172,8 +172,13 @@ def attach_after_torch(mine: Claim) -> None:
 
 
 def _attach(mine: Claim) -> None:
-    from rankmem_agent.preload.attach import attach  # only now: the process has torch and is a rank
+    try:
+        from rankmem_agent.preload.attach import attach  # only now: the process has torch and is a rank
+    except Exception as error:  # noqa: BLE001  the trainer's guard: else the user's import of torch fails
+        from rankmem_agent.hooks.guard import Guard
 
+        Guard(mine.rank).failed(error)
+        return
     attach(mine)
 
 

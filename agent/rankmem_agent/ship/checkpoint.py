@@ -23,9 +23,11 @@ from rankmem_agent.pairing.state import PairingState
 from rankmem_protos.errors import Code, RankmemError
 
 CHECKPOINT_NAME: Final = "checkpoint"
-CHECKPOINT_VERSION: Final = 1
+CHECKPOINT_VERSION: Final = 2
 _FORMAT: Final = "rankmem-checkpoint"
-_ARRAYS: Final = ("live", "ended", "calls", "ranges", "markers", "devices")
+_ARRAYS: Final = (
+    "live", "ended", "calls", "ranges", "markers", "threads", "modules", "weights", "devices", "categories",
+)  # fmt: skip
 _PLAIN: Final = tuple(
     f.name for f in dataclasses.fields(PairingState) if f.name not in (*_ARRAYS, "stacks_sent")
 )

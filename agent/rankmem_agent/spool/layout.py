@@ -64,13 +64,16 @@ class Kind(enum.IntEnum):
     """An allocator event. action, device; a=address, b=size, c=stream, d=pool (first<<32 | second);
     for oom d=device free bytes; call_id, thread."""
     CALL_BEGIN = 2
-    """First record of a call. call_id, thread; a=started_ns, b=module string id, c=step, action=Phase,
-    e=operator string id. Written by the call's first event (just before it), or by its end."""
+    """First record of a call. call_id, thread; a=started_ns, b=module string id, c=step, action=Phase (what
+    autograd's engine runs outside of an optimizer is BACKWARD), d=number of the outermost autograd node that
+    it runs in (from 1; 0: none), e=operator string id. Written by the call's first event (just before it), or
+    by its end."""
     CALL_END = 3
     """Last record of a call. call_id, thread; a=started_ns, b=first and c=last autograd sequence number
-    made in it (both NO_SEQUENCE if none), e=stack id (0: none)."""
+    made in it (both NO_SEQUENCE if none), d=1 if autograd was recording (grad mode), e=stack id (0: none)."""
     CALL_FORWARD = 4
-    """Which forward call a backward call belongs to. call_id, thread; a=forward thread, b=sequence number.
+    """Which forward call a backward call belongs to. call_id, thread; a=forward thread, b=sequence number:
+    those of the node that it runs in, or that ended last before it (sums of gradients, AccumulateGrad).
     Between its CALL_BEGIN and CALL_END."""
     MARKER_BEGIN = 5
     """A range opens. a=marker id, e=name string id, action=MarkerKind, thread."""
@@ -89,10 +92,13 @@ class Kind(enum.IntEnum):
     """Seen from outside. device; a=app reserved (RSS for cpu), b=device used, c=device free, d=device total;
     UNKNOWN where not known."""
     TAG = 12
-    """A storage's meaning from here on. device; a=address, action=category, e=name string id."""
+    """A storage's meaning. device; a=address of the storage, b=its size in bytes, action=Category, e=name
+    string id; c=1: it has meant this since it was allocated, 0: from here on; d=1: a parameter that wants no
+    gradient."""
     DEVICE = 13
     """Recording of a device starts. device; e=string id of JSON {name, uuid, total_bytes, allocator,
-    settings, source}."""
+    settings, source}. A second one for a device: its recording ended here, or begins anew; the blocks alive
+    are followed no more."""
     PREEXISTING = 14
     """A block older than the recording. Fields as EVENT; action=alloc for blocks, segment_alloc for
     segments."""
@@ -104,6 +110,24 @@ class Kind(enum.IntEnum):
     LOST = 17
     """Events that the source had and could not give, just before this record (the fallback's ring was
     overwritten). device; a=how many, UNKNOWN where not known; e=string id of why (a ``gap.why``)."""
+    WEIGHT = 18
+    """A parameter of the model, or its new place. device; a=address of its storage, b=size in bytes, c=size
+    of its gradient in bytes (0: none yet), e=string id of JSON {name, dtype, shape}."""
+    MODULE = 19
+    """A module ran for the first time. a=string id of its path, e=string id of its class."""
+
+
+class Category(enum.IntEnum):
+    """What bytes mean, with torch.profiler's names and numbers; UNKNOWN is ours."""
+
+    UNKNOWN = 0
+    INPUT = 1
+    TEMPORARY = 2
+    ACTIVATION = 3
+    GRADIENT = 4
+    AUTOGRAD_DETAIL = 5
+    PARAMETER = 6
+    OPTIMIZER_STATE = 7
 
 
 class Action(enum.IntEnum):
@@ -264,7 +288,7 @@ def c_header() -> str:
     ]
     for name, value in sorted(_constants().items()):
         lines.append(f"constexpr uint64_t RKM_{name} = {value}ull;")
-    for enum_class in (Kind, Action, DeviceType, Phase, MarkerKind, Entry, State):
+    for enum_class in (Kind, Category, Action, DeviceType, Phase, MarkerKind, Entry, State):
         prefix = f"constexpr uint8_t RKM_{enum_class.__name__.upper()}"
         lines += [f"{prefix}_{member.name} = {int(member)};" for member in enum_class]
     magics = ("SEGMENT_MAGIC", "CONTROL_MAGIC", "STRINGS_MAGIC")

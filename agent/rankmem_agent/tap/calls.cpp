@@ -11,6 +11,7 @@
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
 
 #include <pthread.h>
 
@@ -32,6 +33,7 @@ at::CallbackHandle callback_handle = at::INVALID_CALLBACK_HANDLE;
 std::atomic<CallEndHook> call_end_hook{nullptr};
 std::atomic<uint64_t> last_call_id{0};
 std::atomic<uint64_t> last_marker_id{0};
+std::atomic<uint64_t> last_node{0};
 
 }  // namespace
 
@@ -42,6 +44,7 @@ struct NameEntry {
   const char* text;  // interned copy: an address may be reused by another name, so it is compared
   uint32_t id;
   bool is_operator;
+  bool is_engine;  // "autograd::engine::evaluate_function: …", around each node
 };
 constexpr size_t kNamesByAddress = 512;  // 12 KiB a thread; a training uses about 100 operators
 constexpr size_t kNamesByText = 256;
@@ -74,6 +77,11 @@ inline bool same_name(const char* interned, const char* name) noexcept {
   return interned != nullptr && std::strncmp(interned, name, RKM_STRING_BYTES_MAX) == 0;
 }
 
+inline bool is_engine_name(const char* name) noexcept {
+  constexpr std::string_view prefix = "autograd::engine::evaluate_function";
+  return std::strncmp(name, prefix.data(), prefix.size()) == 0;
+}
+
 // Only for names made anew each time, some 40 characters long: eight at a time.
 inline size_t hash_text(const char* text) noexcept {
   size_t left = strnlen(text, RKM_STRING_BYTES_MAX);
@@ -96,10 +104,10 @@ __attribute__((noinline)) NameEntry learn_name(const at::RecordFunction& functio
   NameEntry& by_text = caches.by_text[hash_text(name) % kNamesByText];
   if (!same_name(by_text.text, name) || by_text.is_operator != is_operator) {
     const Interned interned = intern_entry(name, RKM_STRING_BYTES_MAX);
-    if (interned.id == 0) return {name, nullptr, 0, is_operator};
-    by_text = {nullptr, interned.text, interned.id, is_operator};
+    if (interned.id == 0) return {name, nullptr, 0, is_operator, is_engine_name(name)};
+    by_text = {nullptr, interned.text, interned.id, is_operator, is_engine_name(name)};
   }
-  if (is_operator) by_address = {name, by_text.text, by_text.id, true};
+  if (is_operator) by_address = {name, by_text.text, by_text.id, true, false};
   return by_text;
 }
 
@@ -134,21 +142,38 @@ __attribute__((noinline)) void begin_call(ThreadState& thread, Frame& frame, uin
   RkmRecord begin = {};
   begin.kind = RKM_KIND_CALL_BEGIN;
   begin.action = phase.load(std::memory_order_relaxed);
+  const bool in_optimizer = begin.action == RKM_PHASE_OPTIMIZER;  // a hook of a gradient may step one in backward
+  bool in_engine = false;
   begin.a = frame.started_ns;
   begin.b = thread.module;
   begin.c = step.load(std::memory_order_relaxed);
   begin.e = frame.name;
+  for (uint32_t index = 0; index < thread.depth; ++index) {  // outermost first: a backward may run in another
+    Frame& outer = thread.frames[index];
+    in_engine |= outer.is_engine;
+    if (!outer.is_backward) continue;
+    if (outer.node == 0) outer.node = last_node.fetch_add(1, std::memory_order_relaxed) + 1;
+    begin.d = outer.node;
+    break;
+  }
+  if (in_engine && !in_optimizer) begin.action = RKM_PHASE_BACKWARD;
   write_call_record(thread, frame, begin, now);
+  RkmRecord forward = {};
+  forward.kind = RKM_KIND_CALL_FORWARD;
   for (uint32_t index = thread.depth; index-- > 0;) {
     const Frame& backward = thread.frames[index];
     if (backward.forward_sequence == RKM_NO_SEQUENCE) continue;
-    RkmRecord forward = {};
-    forward.kind = RKM_KIND_CALL_FORWARD;
     forward.a = backward.forward_thread;
     forward.b = backward.forward_sequence;
     write_call_record(thread, frame, forward, now);
     return;
   }
+  // What the engine does around nodes, and AccumulateGrad, have no forward call of their own: they work on the
+  // gradient that the node before them made (AccumulateGrad has the highest priority in the engine's queue).
+  if (!in_engine || in_optimizer || thread.last_forward_thread == 0) return;
+  forward.a = thread.last_forward_thread;
+  forward.b = thread.last_forward_sequence;
+  write_call_record(thread, frame, forward, now);
 }
 
 // Credits autograd nodes made since the last look to `frame`.
@@ -175,7 +200,10 @@ void push_frame(ThreadState& thread, const at::RecordFunction& function, bool is
   frame.forward_sequence = RKM_NO_SEQUENCE;
   frame.device_mask = 0;
   frame.name = name.id;
+  frame.node = 0;
   frame.is_operator = name.is_operator;
+  frame.is_backward = is_backward;
+  frame.is_engine = is_backward || name.is_engine;
   frame.wants_stack = false;
   if (is_backward && function.seqNr() >= 0 && function.forwardThreadId() != 0) {
     frame.forward_thread = function.forwardThreadId();
@@ -198,6 +226,7 @@ void end_call(ThreadState& thread, Frame& frame) {
   end.a = frame.started_ns;
   end.b = frame.sequence_first;
   end.c = frame.sequence_last;
+  end.d = c10::GradMode::is_enabled() ? 1 : 0;
   if (frame.wants_stack && enabled(kStacks)) {
     ThreadCaches* caches = caches_of(thread);
     end.e = caches != nullptr ? gather_stack(caches->stacks) : 0;
@@ -257,7 +286,12 @@ void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
   while (index != 0 && thread.frames[index - 1].function != &function) --index;
   if (index == 0) return;
   // A BACKWARD_FUNCTION inside an operator is no call; what it made is the operator's.
-  if (thread.operator_at == 0 || thread.operator_at >= index) end_call(thread, thread.frames[index - 1]);
+  Frame& ended = thread.frames[index - 1];
+  if (thread.operator_at == 0 || thread.operator_at >= index) end_call(thread, ended);
+  if (ended.forward_sequence != RKM_NO_SEQUENCE) {
+    thread.last_forward_thread = ended.forward_thread;
+    thread.last_forward_sequence = ended.forward_sequence;
+  }
   thread.depth = index - 1;
   if (thread.operator_at > thread.depth) thread.operator_at = 0;
   // What an inner call made is not the outer one's.

@@ -21,8 +21,11 @@ struct Frame {
   uint64_t sequence_first, sequence_last;  // numbers made in it and not in calls inside of it
   uint64_t forward_thread, forward_sequence;  // of a BACKWARD_FUNCTION; sequence RKM_NO_SEQUENCE if unknown
   uint64_t device_mask;
+  uint64_t node;  // of a BACKWARD_FUNCTION: its number, 0 until a call in it begins
   uint32_t name;
   bool is_operator;
+  bool is_backward;  // a BACKWARD_FUNCTION: an autograd node runs
+  bool is_engine;    // that, or what autograd's engine does around it (it sums gradients there)
   bool wants_stack;
 };
 
@@ -43,6 +46,7 @@ struct ThreadState {
   uint32_t module;       // string id, rkm_set_module
   uint32_t depth;        // of frames[]
   uint32_t operator_at;  // 1 + index of the outermost operator's frame; 0: none
+  uint64_t last_forward_thread, last_forward_sequence;  // of the autograd node that ended last; thread 0: none
   bool gathering;        // in gather_stack: what Python does there is not looked at again
   LastSegment last_segment;
   ThreadCaches* caches;

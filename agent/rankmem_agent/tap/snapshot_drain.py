@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -153,6 +154,29 @@ class SnapshotDrain:
         """Events carry no module here; a program without steps drains from here."""
         if time.monotonic() - self._drained_s >= DRAIN_INTERVAL_S:
             self.drain_if_due()
+
+    def tag(
+        self,
+        category: int,
+        device_type: int,
+        device_index: int,
+        addresses: array[int],
+        sizes: array[int],
+        names: array[int],
+    ) -> None:
+        """A TAG record with c=1 for each address that is not 0."""
+        for address, size_bytes, name in zip(addresses, sizes, names, strict=True):
+            if address:
+                place = {"action": category, "device_type": device_type, "device_index": device_index}
+                self.record(Kind.TAG, **place, a=address, b=size_bytes, c=1, e=name)
+
+    def module_slot(self) -> SnapshotDrain:
+        """Itself: what is stored there goes to :meth:`set_module`."""
+        return self
+
+    def __setitem__(self, index: int, module_string_id: int) -> None:
+        """The module slot's store."""
+        self.set_module(module_string_id)
 
     def set_phase(self, phase: int) -> None:
         """The process' phase from now on."""

@@ -74,7 +74,32 @@ RKM_EXPORT void rkm_record(uint8_t kind, uint8_t action, uint8_t device_type, ui
   write_record(record);
 }
 
+// TAG records of blocks that have meant `category` since they were allocated; addresses of 0 are left out.
+RKM_EXPORT void rkm_tag(uint8_t category, uint8_t device_type, uint8_t device_index, uint32_t count,
+                        const uint64_t* addresses, const uint64_t* sizes_bytes, const uint32_t* names) {
+  if (!spool_is_open()) return;
+  const uint64_t now = monotonic_ns();
+  const uint32_t thread = current_thread_id();
+  for (uint32_t index = 0; index < count; ++index) {
+    if (addresses[index] == 0) continue;
+    RkmRecord record = {};
+    record.kind = RKM_KIND_TAG;
+    record.action = category;
+    record.device_type = device_type;
+    record.device_index = device_index;
+    record.a = addresses[index];
+    record.b = sizes_bytes[index];
+    record.c = 1;
+    record.e = names[index];
+    record.thread = thread;
+    record.time_ns = now;
+    write_record(record);
+  }
+}
+
 RKM_EXPORT void rkm_set_module(uint32_t module_string_id) { thread_state.module = module_string_id; }
+
+RKM_EXPORT uint32_t* rkm_module_slot() { return &thread_state.module; }
 
 RKM_EXPORT void rkm_set_phase(uint8_t now) { phase.store(now, std::memory_order_relaxed); }
 

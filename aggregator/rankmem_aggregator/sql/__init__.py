@@ -22,14 +22,34 @@ VIEWS: Final = (
     "stack",
     "rank_span",
     "memory_event_utc",
+    "allocation_life",
     "allocation",
+    "group_of",
+    "live_at_points",
     "peak_by_rank",
     "peak_by_host",
     "rank_overview",
     "host_overview",
     "session_overview",
     "memory_curve",
+    "rank_group",
+    "group_peak",
     "job_peak",
+    "peak_by_ranks",
+    "held_at",
+    "block_change",
+    "peak_by_group",
+    "made_block",
+    "held_at_points",
+    "held_at_peak",
+    "job_peak_held",
+    "job_peak_bound",
+    "oom_overview",
+    "step_total",
+    "module_at_peak",
+    "weight_line",
+    "curve_by_group",
+    "app_curve",
     "live_at_seq",
     "live_at",
     "allocation_at_peak",
@@ -40,6 +60,30 @@ VIEWS: Final = (
     "line_at_peak",
 )
 """Views and macros in the order of their installation: each stands after those it reads."""
+
+MINDSTUDIO: Final = (
+    "id_of",
+    "device_id",
+    "HOST_INFO",
+    "RANK_DEVICE_MAP",
+    "STRING_IDS",
+    "META_DATA",
+    "SESSION_TIME_INFO",
+    "STEP_TIME",
+    "NPU_INFO",
+    "MEMORY_RECORD",
+    "OP_MEMORY",
+    "NPU_MEM",
+    "ENUM_MODULE",
+    "NPU_MODULE_MEM",
+    "NPU_OP_MEM",
+    "group_total",
+    "overall_curve",
+    "stream_curve",
+    "component_curve",
+    "component_peak",
+)
+"""Views and macros of the schema ``mindstudio``, in the order of their installation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +105,21 @@ def install_views(connection: duckdb.DuckDBPyConnection) -> None:
     """
     for name in VIEWS:
         connection.execute(view_text(name))
+    connection.execute("CREATE SCHEMA IF NOT EXISTS mindstudio")
+    for name in MINDSTUDIO:
+        connection.execute(mindstudio_text(name))
 
 
 @cache
 def view_text(name: str) -> str:
     """The text of ``views/{name}.sql``."""
     return _read("views", name)
+
+
+@cache
+def mindstudio_text(name: str) -> str:
+    """The text of ``mindstudio/{name}.sql``."""
+    return _read("mindstudio", name)
 
 
 @cache

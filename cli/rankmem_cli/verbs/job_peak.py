@@ -1,25 +1,59 @@
-"""``rankmem job-peak``: when the sum over all ranks stood highest."""
+"""``rankmem job-peak``: when the sum over all ranks stood highest, and what made it."""
 
 from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import typer
 
 from rankmem_cli.options import Aggregator, Output, ReadDb, Session
 from rankmem_cli.render import Format
 
 
+class By(enum.StrEnum):
+    """What a row stands for."""
+
+    RANK = "rank"
+    CATEGORY = "category"
+    OPERATOR = "operator"
+    MODULE = "module"
+    LINE = "line"
+    PHASE = "phase"
+    STEP = "step"
+    ANNOTATION = "annotation"
+    STREAM = "stream"
+    COMPONENT = "component"
+
+
+Grouping = Annotated[
+    By | None,
+    typer.Option(
+        "--by",
+        help="This alone: each rank's share, or what held the memory of all ranks then.  [default: in a "
+        "table rank, category and operator; in json and csv rank]",
+    ),
+]
+
+
 def job_peak(
-    db: ReadDb = None, aggregator: Aggregator = None, session: Session = None, output: Output = Format.TABLE
+    db: ReadDb = None,
+    aggregator: Aggregator = None,
+    session: Session = None,
+    by: Grouping = None,
+    output: Output = Format.TABLE,
 ) -> None:
     """When the sum over all ranks was highest.
 
-    With each rank's share at that instant, on aligned clocks.
+    With each rank's share at that instant, what held it, how far the ranks' own peaks added up lie above it,
+    and whether the hosts' clocks could change the answer.
     """
-    from rankmem_cli import columns
-    from rankmem_cli.patience import patience
-    from rankmem_cli.render import show
+    from rankmem_cli.job_peak_view import print_job_peak, show_part
     from rankmem_cli.target import open_queries, session_facts
 
     with open_queries(db, aggregator) as queries:
         facts = session_facts(queries, session)
-        with patience("asking"):
-            rows = queries.job_peak(facts.session_id)
-        show(rows, columns.job_peak(facts.started_ns), output=output, title=facts.title())
+        if by is None and output is Format.TABLE:
+            print_job_peak(queries, facts)
+        else:
+            show_part(queries, facts, (by or By.RANK).value, output=output)

@@ -1,4 +1,4 @@
-"""``rankmem ops``: which operators, or source lines, held the memory."""
+"""``rankmem ops``: which operators, modules, source lines, categories … held the memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ class By(enum.StrEnum):
     """What a row stands for."""
 
     OPERATOR = "operator"
+    MODULE = "module"
     LINE = "line"
+    CATEGORY = "category"
+    PHASE = "phase"
+    STEP = "step"
+    ANNOTATION = "annotation"
     RANK = "rank"
 
 
@@ -31,7 +36,14 @@ At = Annotated[
         "12.5s (after the start), 2026-11-21T12:38:22.5 (UTC), or nanoseconds.",
     ),
 ]
-Grouping = Annotated[By, typer.Option("--by", help="Operator, line of the source, or operator of each rank.")]
+Grouping = Annotated[
+    By,
+    typer.Option(
+        "--by",
+        help="Operator, module, line of the source, meaning of the bytes, phase, training step, the user's "
+        "annotation; or operator of each rank.",
+    ),
+]
 
 
 def ops(
@@ -44,7 +56,7 @@ def ops(
     limit: Limit = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Which operators or lines held the memory.
+    """Which operators, lines, modules … held the memory.
 
     The largest first, with what each allocated in all.
     """

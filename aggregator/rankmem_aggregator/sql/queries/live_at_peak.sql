@@ -12,7 +12,8 @@
 --   operator: the operator call that allocated; NULL outside of calls
 --   line: file:line of the innermost frame inside the project
 --   stack: all frames as "file:line function", the one nearest to the operator first
---   category, module, phase, step, stream, component: as in the view allocation
+--   category: what the bytes meant at the peak
+--   module, phase, step, stream, component: as in the view allocation
 --   allocated_ns (ns, common clock): when; NULL for blocks older than the recording
 --   age_ns (ns): from its alloc to the peak
 --   preexisting: true for a block older than the recording
@@ -35,15 +36,14 @@ SELECT
     a.allocated_ns,
     p.peak_time_ns - a.allocated_ns AS age_ns,
     a.preexisting
-FROM allocation AS a
+FROM live_at_points($session, (
+    SELECT list({attempt: attempt, rank: rank, device: device, seq: peak_seq})
+    FROM peak_by_rank
+    WHERE session_id = $session
+        AND rank = $rank
+        AND CASE WHEN $attempt::INTEGER IS NULL THEN is_rank_peak ELSE attempt = $attempt END
+        AND ($device::VARCHAR IS NULL OR device = $device)
+)) AS a
 INNER JOIN peak_by_rank AS p USING (session_id, attempt, rank, device)
 LEFT JOIN stack AS s USING (stack_id)
-WHERE a.session_id = $session
-    AND a.rank = $rank
-    AND p.session_id = $session
-    AND p.rank = $rank
-    AND CASE WHEN $attempt::INTEGER IS NULL THEN p.is_rank_peak ELSE a.attempt = $attempt END
-    AND ($device::VARCHAR IS NULL OR a.device = $device)
-    AND a.allocation_id <= p.peak_seq
-    AND (a.freed_seq IS NULL OR a.freed_seq > p.peak_seq)
 ORDER BY a.size_bytes DESC, a.attempt, a.device, a.allocation_id;

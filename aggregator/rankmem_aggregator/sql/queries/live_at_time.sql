@@ -14,7 +14,8 @@
 --   operator: the operator call that allocated; NULL outside of calls
 --   line: file:line of the innermost frame inside the project
 --   stack: all frames as "file:line function", the one nearest to the operator first
---   category, module, phase, step, stream, component: as in the view allocation
+--   category: what the bytes meant then
+--   module, phase, step, stream, component: as in the view allocation
 --   allocated_ns (ns, common clock): when; NULL for blocks older than the recording
 --   age_ns (ns): from its alloc to the instant
 --   preexisting: true for a block older than the recording
@@ -26,6 +27,14 @@ WITH started AS (
         AND CASE WHEN $attempt::INTEGER IS NULL THEN coalesce(started_ns <= $time_ns, true) ELSE attempt = $attempt END
     ORDER BY attempt DESC
     LIMIT 1
+),
+meaning AS (
+    SELECT c.attempt, c.device, c.allocation_id, arg_max(c.category, (c.seq, c.time_ns)) AS category
+    FROM category_change AS c
+    INNER JOIN started USING (attempt)
+    LEFT JOIN rank_span AS r USING (session_id, attempt, rank)
+    WHERE c.session_id = $session AND c.rank = $rank AND c.time_ns + coalesce(r.offset_ns, 0) <= $time_ns
+    GROUP BY c.attempt, c.device, c.allocation_id
 )
 SELECT
     a.attempt,
@@ -37,7 +46,7 @@ SELECT
     a.operator,
     s.line,
     coalesce(s.frames, []) AS stack,
-    a.category,
+    coalesce(m.category, a.first_category) AS category,
     a.module,
     a.phase,
     a.step,
@@ -46,8 +55,9 @@ SELECT
     a.allocated_ns,
     $time_ns - a.allocated_ns AS age_ns,
     a.preexisting
-FROM allocation AS a
+FROM allocation_life AS a
 INNER JOIN started USING (attempt)
+LEFT JOIN meaning AS m USING (attempt, device, allocation_id)
 LEFT JOIN stack AS s USING (stack_id)
 WHERE a.session_id = $session
     AND a.rank = $rank

@@ -1,4 +1,4 @@
--- Question: Which blocks lived, from when to when, how large, and who made them?
+-- Question: Which blocks lived, from when to when, how large, who made them, and what did they come to mean?
 -- Columns:
 --   session_id, attempt, rank, device: whose
 --   allocation_id: seq of its alloc event; negative for blocks older than the recording
@@ -6,8 +6,10 @@
 --   size_bytes (bytes): requested size
 --   requested_bytes (bytes): requested size where it differs (imported recordings)
 --   stream, pool, component: where it was served from
---   category: what the bytes mean
---   operator, module, phase, step, call_id, stack_id: who made it
+--   category: what the bytes meant last; answers about an instant use what they meant then
+--   operator, module, phase, step, annotation, call_id, stack_id: who made it
+--   forward_call_id, forward_stack_id: for a block of backward, the forward call it belongs to
+--   recomputed: true if made while a checkpoint computed forward again
 --   allocated_ns (ns, common clock): when
 --   free_requested_ns (ns, common clock): when its tensor was freed, where the allocator tells
 --   free_requested_seq: that event
@@ -17,51 +19,17 @@
 --   preexisting: true for a block older than the recording
 --   allocated_utc, freed_utc: the same instants as TIMESTAMPTZ
 CREATE OR REPLACE VIEW allocation AS
-WITH ending AS (
-    -- A free may come in two rows: requested in one batch, completed in a later one.
-    SELECT
-        session_id,
-        attempt,
-        rank,
-        device,
-        allocation_id,
-        max(free_requested_ns) AS free_requested_ns,
-        max(free_requested_seq) AS free_requested_seq,
-        max(freed_ns) AS freed_ns,
-        max(freed_seq) AS freed_seq
-    FROM allocation_end
+WITH last_meaning AS (
+    SELECT session_id, attempt, rank, device, allocation_id, arg_max(category, (seq, time_ns)) AS category
+    FROM category_change
     GROUP BY ALL
 )
 SELECT
-    r.session_id,
-    r.attempt,
-    r.rank,
-    r.device,
-    r.allocation_id,
-    r.address,
-    r.size_bytes,
-    r.requested_bytes,
-    r.stream,
-    r.pool,
-    r.component,
-    r.category,
-    r.operator,
-    r.module,
-    r.phase,
-    r.step,
-    r.call_id,
-    r.stack_id,
-    r.allocated_ns + coalesce(s.offset_ns, 0) AS allocated_ns,
-    coalesce(r.free_requested_ns, e.free_requested_ns) + coalesce(s.offset_ns, 0) AS free_requested_ns,
-    coalesce(r.free_requested_seq, e.free_requested_seq) AS free_requested_seq,
-    coalesce(r.freed_ns, e.freed_ns) + coalesce(s.offset_ns, 0) AS freed_ns,
-    coalesce(r.freed_seq, e.freed_seq) AS freed_seq,
-    coalesce(r.freed_ns, e.freed_ns) - r.allocated_ns AS duration_ns,
-    r.preexisting,
-    utc_of(r.allocated_ns + coalesce(s.offset_ns, 0)) AS allocated_utc,
-    utc_of(coalesce(r.freed_ns, e.freed_ns) + coalesce(s.offset_ns, 0)) AS freed_utc
-FROM allocation_record AS r
-LEFT JOIN ending AS e USING (session_id, attempt, rank, device, allocation_id)
-LEFT JOIN rank_span AS s USING (session_id, attempt, rank);
+    a.* EXCLUDE (first_category),
+    coalesce(c.category, a.first_category) AS category,
+    utc_of(a.allocated_ns) AS allocated_utc,
+    utc_of(a.freed_ns) AS freed_utc
+FROM allocation_life AS a
+LEFT JOIN last_meaning AS c USING (session_id, attempt, rank, device, allocation_id);
 
-COMMENT ON VIEW allocation IS 'A block''s life, whole: its record and what became known of its end later.';
+COMMENT ON VIEW allocation IS 'A block''s life, whole: its record, what became known of its end, and what it meant last.';

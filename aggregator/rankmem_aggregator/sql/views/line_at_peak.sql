@@ -3,7 +3,8 @@
 --   of_session: session id
 -- Columns:
 --   attempt, rank, device, device_type: whose, on the attempt with the rank's highest peak
---   line: file:line of the innermost frame inside the project, else of the innermost; NULL without a stack
+--   line: file:line of the innermost frame inside the project, else of the innermost; NULL without a stack.
+--     Of blocks of backward: that of the forward call
 --   function: the function of that frame
 --   live_bytes_at_peak (bytes): of its blocks alive at the peak
 --   live_allocations_at_peak: how many
@@ -20,7 +21,7 @@ SELECT
     count(*) AS live_allocations_at_peak,
     max(a.size_bytes) AS largest_bytes
 FROM allocation_at_peak(of_session) AS a
-LEFT JOIN stack AS s USING (stack_id)
+LEFT JOIN stack AS s ON s.stack_id = coalesce(a.forward_stack_id, a.stack_id)
 WHERE a.alive_at_peak
 GROUP BY a.attempt, a.rank, a.device, a.device_type, s.line, s.function
 ORDER BY a.rank, a.device, live_bytes_at_peak DESC, s.line;

@@ -7,13 +7,32 @@
 --   at_ns (ns, common clock): the instant; events at that very nanosecond have happened. After the end of the
 --     process: what it held when it ended
 -- Columns:
---   all columns of the view allocation
+--   all columns of the view allocation; category: what the bytes meant then
 --   line: the line of the project that made it
 --   frames: its Python stack
 --   age_ns (ns): from its alloc to the instant; NULL for blocks older than the recording
 CREATE OR REPLACE MACRO live_at(of_session, of_attempt, of_rank, of_device, at_ns) AS TABLE
-SELECT a.*, s.line, s.frames, at_ns - a.allocated_ns AS age_ns
-FROM allocation AS a
+WITH meaning AS (
+    SELECT c.allocation_id, arg_max(c.category, (c.seq, c.time_ns)) AS category
+    FROM category_change AS c
+    LEFT JOIN rank_span AS r USING (session_id, attempt, rank)
+    WHERE c.session_id = of_session
+        AND c.attempt = of_attempt
+        AND c.rank = of_rank
+        AND c.device = of_device
+        AND c.time_ns + coalesce(r.offset_ns, 0) <= at_ns
+    GROUP BY c.allocation_id
+)
+SELECT
+    a.* EXCLUDE (first_category),
+    coalesce(m.category, a.first_category) AS category,
+    utc_of(a.allocated_ns) AS allocated_utc,
+    utc_of(a.freed_ns) AS freed_utc,
+    s.line,
+    s.frames,
+    at_ns - a.allocated_ns AS age_ns
+FROM allocation_life AS a
+LEFT JOIN meaning AS m USING (allocation_id)
 LEFT JOIN stack AS s USING (stack_id)
 WHERE a.session_id = of_session
     AND a.attempt = of_attempt

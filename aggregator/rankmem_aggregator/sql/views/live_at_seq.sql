@@ -6,19 +6,23 @@
 --   of_device: device type and index
 --   at_seq: seq of the event
 -- Columns:
---   all columns of the view allocation
+--   all columns of the view allocation; category: what the bytes meant then
 --   line: the line of the project that made it
 --   frames: its Python stack
 CREATE OR REPLACE MACRO live_at_seq(of_session, of_attempt, of_rank, of_device, at_seq) AS TABLE
-SELECT a.*, s.line, s.frames
-FROM allocation AS a
+SELECT
+    a.* EXCLUDE (first_category, device_type, point_seq),
+    utc_of(a.allocated_ns) AS allocated_utc,
+    utc_of(a.freed_ns) AS freed_utc,
+    s.line,
+    s.frames
+FROM live_at_points(
+    of_session,
+    [{
+        attempt: of_attempt::INTEGER, rank: of_rank::INTEGER, device: of_device::VARCHAR, seq: at_seq::BIGINT
+    }]
+) AS a
 LEFT JOIN stack AS s USING (stack_id)
-WHERE a.session_id = of_session
-    AND a.attempt = of_attempt
-    AND a.rank = of_rank
-    AND a.device = of_device
-    AND a.allocation_id <= at_seq
-    AND (a.freed_seq IS NULL OR a.freed_seq > at_seq)
 ORDER BY a.size_bytes DESC, a.allocation_id;
 
 COMMENT ON MACRO TABLE live_at_seq IS 'The blocks alive right after an event of a rank, exact by sequence.';

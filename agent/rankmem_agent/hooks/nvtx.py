@@ -1,0 +1,65 @@
+"""NVTX ranges of the training as markers: ``torch.cuda.nvtx.range_push``, ``range_pop`` and ``range``.
+
+Stage: trainer, the user's threads. Comes in: the calls of two functions, replaced by ones that call the
+genuine one first and hand on what it returns or raises (2.6 to 2.13). Goes out: MARKER records of kind
+``nvtx``. Ranges that torch's C++ pushes (``emit_nvtx``), those of the package ``nvtx``, and ``range_start`` /
+``range_end``, which belong to no thread, are not seen. A range costs two records; a training without NVTX
+nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from rankmem_agent.hooks import told
+from rankmem_agent.hooks.guard import Guard
+from rankmem_agent.spool.layout import MarkerKind
+
+DEPTH_MAX: Final = 1024
+"""Ranges open on a thread; a program that never pops is followed no further."""
+
+
+class NvtxRanges:
+    """Follows the ranges of each thread; made once, when the agent attaches."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._open = threading.local()
+
+    def install(self, nvtx: Any) -> None:
+        """Replaces the two functions of ``torch.cuda.nvtx``."""
+        nvtx.range_push = self._after(nvtx.range_push, self._pushed)
+        nvtx.range_pop = self._after(nvtx.range_pop, self._popped)
+
+    def _after(self, genuine: Callable[..., Any], then: Callable[..., None]) -> Callable[..., Any]:
+        @functools.wraps(genuine)
+        def both(*args: Any, **kwargs: Any) -> Any:
+            result = genuine(*args, **kwargs)
+            try:
+                then(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001  the trainer's guard
+                self._guard.failed(error)
+            return result
+
+        return both
+
+    def _pushed(self, msg: str) -> None:
+        ranges = self._ranges()
+        if len(ranges) < DEPTH_MAX:
+            ranges.append(told.begin_range(msg, MarkerKind.NVTX))
+
+    def _popped(self) -> None:
+        ranges = self._ranges()
+        marker = ranges.pop() if ranges else 0
+        if marker:
+            told.end_range(marker)
+
+    def _ranges(self) -> list[int]:
+        """This thread's open ranges, outermost first; 0 for one that was not recorded."""
+        ranges: list[int] | None = getattr(self._open, "ranges", None)
+        if ranges is None:
+            ranges = self._open.ranges = []
+        return ranges

@@ -1,0 +1,302 @@
+"""What blocks mean: the category of each block as its row goes out, and what is learned of it later.
+
+Stage: pairing; shipper process, pure functions over arrays. In: a batch's facts and what was known of the
+blocks alive before it. Out: a category for each row of allocation_record, and the changes of earlier rows.
+
+The names and their meaning are torch.profiler's (docs/categories.md says how they agree). In this order:
+
+1. *Tagged* by the hooks: optimizer_state, parameter, gradient; also buffers.
+2. *temporary*: freed in the call that made it; in backward, in the autograd node that made it.
+3. *autograd_detail*: made by autograd's engine.
+4. Made by the optimizer: unknown, until a tag says that it is its state.
+5. *activation*: its call made autograd nodes, or ran in a module's forward while autograd was off.
+6. *input*: its call, in forward with autograd on, made no node, so that it depends on no parameter; or it
+   was made so outside of modules and optimizers, and lives when the next forward or backward begins. While
+   a parameter is frozen the first says nothing: only what a factory made depends on none.
+
+What none of them says is unknown.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rankmem_agent.pairing.batch import Batch
+from rankmem_agent.pairing.categories_tags import blocks_at
+from rankmem_agent.pairing.devices import dense_numbers, device_codes
+from rankmem_agent.pairing.state import ABSENT, CATEGORY_DTYPE, Array, joined, rows_at
+from rankmem_agent.pairing.texts import Texts
+from rankmem_agent.spool.layout import Action, Category, Kind, Phase
+
+CATEGORIES: Final = tuple(category.name.lower() for category in Category)
+"""Names in the database, by number."""
+
+CHANGE_DTYPE: Final = np.dtype(
+    [
+        ("allocation_id", "<i8"),
+        ("time_ns", "<i8"),  # host time from which on the block means this; its own alloc's if it always did
+        ("seq", "<i8"),  # likewise
+        ("device", "<i2"),  # dense number
+        ("category", "u1"),
+    ]
+)
+"""A row of category_change. At most one for each (allocation_id, seq) in the life of a block."""
+
+
+class Source(enum.IntEnum):
+    """Why a block has its category; of two tags the one with the higher number holds, of equals the later."""
+
+    RULE = 0
+    CANDIDATE = 1
+    """Unknown; input if it lives when the next forward or backward begins."""
+    BUFFER = 2
+    GRADIENT = 3
+    PARAMETER = 4
+    OPTIMIZER_STATE = 5
+
+
+_SOURCE_OF_TAG: Final = np.full(256, Source.BUFFER, np.uint8)
+_SOURCE_OF_TAG[Category.GRADIENT] = Source.GRADIENT
+_SOURCE_OF_TAG[Category.PARAMETER] = Source.PARAMETER
+_SOURCE_OF_TAG[Category.OPTIMIZER_STATE] = Source.OPTIMIZER_STATE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """The categories that a batch tells."""
+
+    known: Array
+    """CATEGORY_DTYPE, PairingState.categories after the batch."""
+    initial: Array
+    """uint8, one for each of Batch.records_due: what the block has meant since it was allocated."""
+    changes: Array
+    """CHANGE_DTYPE, in order of seq: blocks whose row went out earlier, or that change after their alloc."""
+
+
+def resolve(known: Array, batch: Batch, devices: Array, texts: Texts) -> Resolved:
+    """The categories of a batch.
+
+    Args:
+        known: PairingState.categories before the batch.
+        batch: its facts.
+        devices: PairingState.devices after it.
+        texts: what names of the spool mean.
+    """
+    has_frozen = bool(known["frozen"].any() or _frozen_tags(batch.records).any())
+    due = _by_rules(batch, has_frozen, texts)
+    known = _told_again(due, known)
+    num_old, table = len(known), joined([known, due])
+    places = _places(batch.blocks, table["allocation_id"])
+    told = table["category"][:num_old].copy()
+    _find_temporaries(table, batch, places)
+    _find_inputs(table, batch, places)
+    tags = _tags(batch, devices, places)
+    record = _apply(table, tags)
+    initial = table["category"][num_old:].copy()
+    differs = np.flatnonzero(table["category"][:num_old] != told)
+    changes = _changes(table, batch, places, differs, record)
+    later = _later_changes(table, batch, places, tags)
+    changes = joined([changes, later])
+    return Resolved(
+        known=_still_alive(table, batch, places),
+        initial=initial,
+        changes=rows_at(changes, np.argsort(changes["seq"], kind="stable")),
+    )
+
+
+def _places(blocks: Array, allocation_ids: Array) -> Array:
+    """Index of each block in the batch's table; ABSENT for one freed before the batch."""
+    if not len(blocks):
+        return np.full(len(allocation_ids), ABSENT)
+    order = np.argsort(blocks["allocation_id"])
+    near = order[np.minimum(np.searchsorted(blocks["allocation_id"][order], allocation_ids), len(order) - 1)]
+    places: Array = np.where(blocks["allocation_id"][near] == allocation_ids, near, ABSENT)
+    return places
+
+
+def _deaths(batch: Batch) -> tuple[Array, Array]:
+    """Of each block: the call in which its tensor died in this batch, 0 if none, and that call's node."""
+    points = batch.points
+    ends = points.is_event & (points.block != ABSENT)
+    ends &= (points.action == Action.FREE_REQUESTED) | (points.action == Action.FREE_COMPLETED)
+    at = np.flatnonzero(ends)[::-1]  # the first one holds
+    call = np.zeros(len(batch.blocks), np.uint64)
+    call[points.block[at]] = points.call_id[at]
+    return call, _of_calls(batch, call, batch.calls.table["node"], 0)
+
+
+def _of_calls(batch: Batch, call_ids: Array, column: Array, missing: int) -> Array:
+    """A column of the calls' table for each call id."""
+    place = batch.calls.place(call_ids)
+    values: Array = np.append(column, np.array([missing], column.dtype))[place]  # ABSENT is the one appended
+    return values
+
+
+def _frozen_tags(records: Array) -> Array:
+    is_parameter = (records["kind"] == Kind.TAG) & (records["action"] == Category.PARAMETER)
+    frozen: Array = is_parameter & (records["d"] == 1)
+    return frozen
+
+
+def _told_again(due: Array, known: Array) -> Array:
+    """Blocks whose row goes out once more, to another database, keep what is known; returns the others."""
+    if not len(known) or not len(due):
+        return known
+    place = np.minimum(np.searchsorted(known["allocation_id"], due["allocation_id"]), len(known) - 1)
+    again = known["allocation_id"][place] == due["allocation_id"]
+    due[again] = known[place[again]]
+    due["told_seq"][again] = ABSENT
+    return rows_at(known, ~np.isin(known["allocation_id"], due["allocation_id"][again]))
+
+
+def _by_rules(batch: Batch, has_frozen: bool, texts: Texts) -> Array:
+    """CATEGORY_DTYPE of the blocks whose row goes out, from their calls alone."""
+    due, calls = batch.records_due, batch.calls
+    call_id = due["call_id"]
+    phase = _of_calls(batch, call_id, calls.table["phase"], ABSENT)
+    made_nodes = _of_calls(batch, call_id, calls.sequence_first, ABSENT) != ABSENT
+    with_grad = _of_calls(batch, call_id, calls.with_grad, False)
+    rows = np.zeros(len(due), CATEGORY_DTYPE)
+    rows["allocation_id"] = due["allocation_id"]
+    rows["told_seq"] = ABSENT
+    rows["node"] = _of_calls(batch, call_id, calls.table["node"], 0)
+    depends_on_none = with_grad & ~made_nodes
+    if has_frozen:
+        depends_on_none &= texts.are_factories(due["operator"])
+    in_backward = (rows["node"] != 0) | (phase == Phase.BACKWARD)
+    in_forward = phase == Phase.FORWARD
+    outside = phase == Phase.OTHER
+    rows["category"] = np.select(
+        [
+            in_backward,
+            phase == Phase.OPTIMIZER,
+            made_nodes | (in_forward & ~with_grad),
+            in_forward & depends_on_none,
+        ],
+        [Category.AUTOGRAD_DETAIL, Category.UNKNOWN, Category.ACTIVATION, Category.INPUT],
+        Category.UNKNOWN,
+    )
+    first = batch.seq[0] if len(batch.seq) else np.iinfo(np.int64).max
+    died = np.where(due["free_requested_seq"] != ABSENT, due["free_requested_seq"], due["freed_seq"])
+    early = (died != ABSENT) & (died < first)  # in an earlier batch, so while its call went on
+    rows["category"][early] = Category.TEMPORARY
+    rows["source"] = np.where(~early & outside & depends_on_none, Source.CANDIDATE, Source.RULE)
+    return rows
+
+
+def _find_temporaries(table: Array, batch: Batch, places: Array) -> None:
+    """Blocks that died in the call or in the autograd node that made them."""
+    death_call, death_node = (np.append(each, np.zeros(1, np.uint64))[places] for each in _deaths(batch))
+    call_id = np.append(batch.blocks["call_id"], np.zeros(1, np.uint64))[places]
+    temporary = (death_call != 0) & (death_call == call_id)
+    temporary |= (death_node != 0) & (death_node == table["node"])
+    table["category"][temporary & (table["source"] <= Source.CANDIDATE)] = Category.TEMPORARY
+    table["source"][temporary & (table["source"] == Source.CANDIDATE)] = Source.RULE
+
+
+def _find_inputs(table: Array, batch: Batch, places: Array) -> None:
+    """Candidates that live when the first forward or backward after their alloc begins."""
+    records = batch.records
+    begins = records["kind"] == Kind.CALL_BEGIN
+    begins &= (records["action"] == Phase.FORWARD) | (records["action"] == Phase.BACKWARD)
+    seq = batch.seq[begins]
+    at = np.flatnonzero((table["source"] == Source.CANDIDATE) & (places != ABSENT))
+    if not len(seq) or not len(at):
+        return
+    first = np.append(seq, np.iinfo(np.int64).max)[np.searchsorted(seq, table["allocation_id"][at])]
+    freed = batch.blocks["freed_seq"][places[at]]
+    comes = first != np.iinfo(np.int64).max
+    table["source"][at[comes]] = Source.RULE
+    table["category"][at[comes & ((freed == ABSENT) | (freed > first))]] = Category.INPUT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tags:
+    """The TAG records of a batch whose block is known, in order of the log."""
+
+    record: Array
+    """Index of the record."""
+    row: Array
+    """Row of the table."""
+    category: Array
+    source: Array
+    since_alloc: Array
+    """bool: the block has meant this since it was allocated."""
+    frozen: Array
+    """bool: a parameter that wants no gradient."""
+
+
+def _tags(batch: Batch, devices: Array, places: Array) -> _Tags:
+    known_device = np.isin(device_codes(batch.records), devices["code"])
+    rows = np.flatnonzero((batch.records["kind"] == Kind.TAG) & known_device)
+    tags = rows_at(batch.records, rows)
+    row_of = np.full(len(batch.blocks) + 1, ABSENT)
+    row_of[places] = np.arange(len(places))
+    row_of[-1] = ABSENT
+    numbers = dense_numbers(devices, device_codes(tags))
+    row = row_of[blocks_at(batch.blocks, numbers, tags["a"], batch.seq[rows])]
+    held = row != ABSENT
+    return _Tags(
+        record=rows[held],
+        row=row[held],
+        category=tags["action"][held],
+        source=_SOURCE_OF_TAG[tags["action"][held]],
+        since_alloc=tags["c"][held] != 0,
+        frozen=_frozen_tags(tags)[held],
+    )
+
+
+def _apply(table: Array, tags: _Tags) -> Array:
+    """Apply the tags that hold since a block's alloc; returns for each row the record of its last one."""
+    record = np.full(len(table), ABSENT)
+    for strength in range(Source.BUFFER, Source.OPTIMIZER_STATE + 1):
+        own = np.flatnonzero(tags.since_alloc & (tags.source == strength))
+        own = own[table["source"][tags.row[own]] <= strength]
+        table["category"][tags.row[own]] = tags.category[own]  # of several on a block the last one holds
+        table["source"][tags.row[own]] = strength
+        if strength == Source.PARAMETER:
+            table["frozen"][tags.row[own]] = tags.frozen[own]
+        record[tags.row[own]] = tags.record[own]
+    return record
+
+
+def _changes(table: Array, batch: Batch, places: Array, changed: Array, record: Array) -> Array:
+    """Rows for blocks that mean something else than their row said, mostly since they were allocated.
+
+    A second change of a block, and one of a block older than the recording, counts from its tag on.
+    """
+    blocks = rows_at(batch.blocks, places[changed])
+    since_alloc = (table["told_seq"][changed] == ABSENT) & ~blocks["preexisting"]
+    rows = np.zeros(len(changed), CHANGE_DTYPE)
+    rows["allocation_id"] = blocks["allocation_id"]
+    rows["time_ns"] = np.where(since_alloc, blocks["allocated_ns"], batch.time_ns[record[changed]])
+    rows["seq"] = np.where(since_alloc, blocks["allocation_id"], batch.seq[record[changed]])
+    rows["device"] = blocks["device"]
+    rows["category"] = table["category"][changed]
+    table["told_seq"][changed] = rows["seq"]
+    return rows
+
+
+def _later_changes(table: Array, batch: Batch, places: Array, tags: _Tags) -> Array:
+    """Rows for the tags that hold from their own place on."""
+    at = np.flatnonzero(~tags.since_alloc & (table["category"][tags.row] != tags.category))
+    row, blocks = tags.row[at], rows_at(batch.blocks, places[tags.row[at]])
+    rows = np.zeros(len(at), CHANGE_DTYPE)
+    rows["allocation_id"] = blocks["allocation_id"]
+    rows["time_ns"] = batch.time_ns[tags.record[at]]
+    rows["seq"] = batch.seq[tags.record[at]]
+    rows["device"] = blocks["device"]
+    rows["category"] = tags.category[at]
+    table["category"][row], table["source"][row] = tags.category[at], tags.source[at]
+    table["told_seq"][row] = rows["seq"]
+    return rows
+
+
+def _still_alive(table: Array, batch: Batch, places: Array) -> Array:
+    freed = np.append(batch.blocks["freed_seq"], 0)[places]  # ABSENT, freed before, is the one appended
+    alive = rows_at(table, freed == ABSENT)
+    return rows_at(alive, np.argsort(alive["allocation_id"], kind="stable"))

@@ -1,0 +1,74 @@
+"""The end of a device's recording within a log: blocks alive then are followed no more.
+
+Stage: pairing; shipper process, pure functions over arrays. A second DEVICE record of a device says that its
+recording ended there, or begins anew (on the CPU: ``tap, until CUDA was used``). Its blocks would look alive
+for ever, so each is given an end at that record: ``freed_ns`` is the record's time, ``freed_seq`` its
+position, which no row of ``memory_event`` has. The device's totals fall to zero with them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankmem_agent.pairing.blocks import match_blocks
+from rankmem_agent.pairing.devices import ADDRESS_BITS, block_keys, dense_numbers, device_codes
+from rankmem_agent.pairing.state import Array, joined, rows_at
+from rankmem_agent.spool.layout import Action, Kind
+
+
+def with_endings(
+    live: Array, devices: Array, records: Array, seq: Array, time_ns: Array
+) -> tuple[Array, Array, Array]:
+    """(records, seq, time_ns) with a PREEXISTING free of each block put behind the record that ends it.
+
+    Args:
+        live: BLOCK_DTYPE, alive before the batch.
+        devices: DEVICE_DTYPE, before the batch but with all that occur in it.
+    """
+    added = 0
+    for told in _second_tellings(devices, records):
+        place = int(told) + added
+        freed = _frees(live, devices, records, place)
+        added += len(freed)
+        order = np.concatenate(
+            [np.arange(place + 1), np.full(len(freed), place), np.arange(place + 1, len(seq))]
+        )
+        seq, time_ns = seq[order], time_ns[order]
+        records = joined([records[: place + 1], freed, records[place + 1 :]])
+    return records, seq, time_ns
+
+
+def _second_tellings(devices: Array, records: Array) -> Array:
+    """Places of the DEVICE records that are not their device's first."""
+    told = np.flatnonzero(records["kind"] == Kind.DEVICE)
+    codes = device_codes(records[told])
+    again = np.zeros(len(told), np.bool_)
+    for code in np.unique(codes):
+        own = np.flatnonzero(codes == code)
+        first_is_new = devices["name_id"][devices["code"] == code][0] == 0
+        again[own[1:] if first_is_new else own] = True
+    return told[again]
+
+
+def _frees(live: Array, devices: Array, records: Array, place: int) -> Array:
+    """Records that free the blocks of the device of ``records[place]`` alive at that place."""
+    device = records[place : place + 1]
+    number = int(dense_numbers(devices, device_codes(device))[0])
+    before = records[:place]
+    moves = (before["kind"] == Kind.EVENT) | (before["kind"] == Kind.PREEXISTING)
+    moves &= (before["action"] <= Action.FREE_COMPLETED) & (device_codes(before) == device_codes(device))
+    own = rows_at(before, moves)
+    keys = block_keys(np.full(len(own), number), own["a"])
+    is_alloc, is_free = own["action"] == Action.ALLOC, own["action"] == Action.FREE_COMPLETED
+    matches = match_blocks(live["key"], keys, is_alloc, is_free)
+    gone = np.concatenate([matches.block[is_free], matches.implied_free])
+    all_keys = np.concatenate([live["key"], keys[is_alloc]])
+    alive = np.ones(len(all_keys), np.bool_)
+    alive[gone[gone >= 0]] = False
+    ended = np.unique(all_keys[alive & (all_keys >> np.uint64(ADDRESS_BITS) == np.uint64(number))])
+    freed = np.zeros(len(ended), records.dtype)
+    for field in ("device_type", "device_index", "time_ns", "thread"):
+        freed[field] = device[field][0]
+    freed["kind"], freed["action"] = Kind.PREEXISTING, Action.FREE_COMPLETED
+    freed["a"] = ended & np.uint64((1 << ADDRESS_BITS) - 1)
+    return freed

@@ -1,0 +1,123 @@
+"""What a spool's names and stacks mean: whether a range is the user's own, whether a stack recomputes.
+
+Stage: pairing; shipper process. In: string and stack ids; out: masks. The answers are functions of the texts
+alone, so remembering them is no state: an id is looked at once, later by its place in an array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from rankmem_agent.pairing.state import Array
+from rankmem_agent.spool.string_table import Frame, StringTable
+
+TORCHS_OWN_RANGES: Final = (
+    "Optimizer.",  # step#AdamW.step, zero_grad#AdamW.zero_grad
+    "ProfilerStep#",
+    "enumerate(DataLoader)#",
+    "DataParallel.",
+    "DistributedDataParallel.",
+    "FullyShardedDataParallel.",
+    "FSDP::",
+    "torch.distributed.",
+    "torch::",
+    "autograd::",
+    "c10d::",
+    "nccl:",
+    "gloo:",
+    "mpi:",
+    "ucc:",
+    "record_param_comms",
+    "TorchDynamo ",
+    "Torch-Compiled Region",
+    "Pregraph bytecode",
+    "CompiledFxGraph",
+    "AOTDispatcher ",
+    "Inductor ",
+    "## ",  # inductor's graphs
+)
+"""How the names of ranges begin that torch (2.6 to 2.15) opens by itself through record_function. They are
+rows of ``marker`` like others, and nobody's annotation: they would hide the user's own around them."""
+
+FACTORIES: Final = frozenset(
+    f"aten::{name}"
+    for name in (
+        "arange", "blackman_window", "empty", "empty_permuted", "empty_strided", "eye", "full", "hann_window",
+        "hamming_window", "linspace", "logspace", "normal", "ones", "rand", "randint", "randn", "randperm",
+        "range", "scalar_tensor", "stack", "tril_indices", "triu_indices", "zeros",
+    )
+)  # fmt: skip
+"""Operators that take no tensor, so that what they make depends on none; stack, which collates a batch."""
+
+_BACKWARD_ENTRY: Final = "_engine_run_backward"
+"""torch.autograd.graph: what every backward() calls; frames nearer to the operator run within it."""
+_MODULE_CALL: Final = ("torch/nn/modules/module.py", "_call_impl")
+_CHECKPOINT_FILE: Final = "torch/utils/checkpoint.py"
+_CHECKPOINT_BACKWARD: Final = "CheckpointFunction.backward"
+"""Reentrant checkpointing of torch, Megatron, DeepSpeed and fairscale alike."""
+
+
+class Texts:
+    """Answers about one spool's texts.
+
+    Args:
+        strings: the spool's strings, polled by the reader before the records that name them.
+    """
+
+    def __init__(self, strings: StringTable) -> None:
+        self._own_ranges = _Answers(lambda name: (strings.text(name) or "").startswith(TORCHS_OWN_RANGES))
+        self._factories = _Answers(lambda name: strings.text(name) in FACTORIES)
+        self._recomputing = _Answers(lambda stack: runs_forward_again(strings.stack(stack)))
+
+    def are_torchs_own(self, name_ids: Array) -> Array:
+        """Whether a range of that name is torch's, not the user's."""
+        return self._own_ranges.of(name_ids)
+
+    def are_factories(self, name_ids: Array) -> Array:
+        """Whether what an operator of that name makes depends on no tensor."""
+        return self._factories.of(name_ids)
+
+    def are_recomputing(self, stack_ids: Array) -> Array:
+        """Of calls that autograd's engine runs: whether their stack shows a forward; False for no stack."""
+        return self._recomputing.of(stack_ids)
+
+
+def runs_forward_again(frames: Sequence[Frame]) -> bool:
+    """Whether a forward runs within backward, by the frames of the innermost backward, nearest first.
+
+    On the autograd engine's own threads (CUDA) the frame that entered backward is not there, and no other
+    foreign frame either.
+    """
+    for frame in frames:
+        if frame.function.endswith(_BACKWARD_ENTRY):
+            return False
+        if frame.function.endswith(_MODULE_CALL[1]) and frame.file.endswith(_MODULE_CALL[0]):
+            return True
+        if frame.file.endswith(_CHECKPOINT_FILE) or frame.function.endswith(_CHECKPOINT_BACKWARD):
+            return True
+    return False
+
+
+class _Answers:
+    """Yes or no for small numbers, asked once each; 0 is no."""
+
+    def __init__(self, ask: Callable[[int], bool]) -> None:
+        self._ask = ask
+        self._yes = np.zeros(1, np.bool_)
+        self._asked = np.ones(1, np.bool_)
+
+    def of(self, ids: Array) -> Array:
+        if not len(ids):
+            return np.zeros(0, np.bool_)
+        missing = int(ids.max()) + 1 - len(self._yes)
+        if missing > 0:
+            more = np.zeros(max(missing, len(self._yes)), np.bool_)
+            self._yes, self._asked = np.concatenate([self._yes, more]), np.concatenate([self._asked, more])
+        for number in np.unique(ids[~self._asked[ids]]):
+            self._yes[number] = self._ask(int(number))
+            self._asked[number] = True
+        answers: Array = self._yes[ids]
+        return answers

@@ -1,0 +1,54 @@
+"""A chart as one HTML file that needs no network and no library.
+
+Stage: render. In comes a chart, out goes the text of a page: its data as JSON, a style and a script of ours
+(``chart.css``, ``chart.js`` beside this module), together about 12 KB. The page forbids itself every
+connection (Content-Security-Policy). Names are data from outside: they reach the page as JSON alone and
+the screen as text alone. A plotting library would weigh 3 to 5 MB in each file.
+"""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from importlib.resources import files
+from typing import Final
+
+from rankmem_aggregator.plots.curves import Chart, reduced
+from rankmem_aggregator.plots.palette import colours
+
+POINTS_MAX: Final = 20_000
+"""Instants in a page: with eight series 1 to 2 MB, drawn in some 10 ms. A curve of fewer is there whole."""
+
+
+def html_page(chart: Chart) -> str:
+    """The page: the curves with values under the pointer, zoom by dragging, and series to switch off."""
+    parts = {
+        "title": escape(chart.title),
+        "subtitle": escape(chart.subtitle),
+        "style": _resource("chart.css"),
+        "script": _resource("chart.js"),
+        "data": _embedded(reduced(chart, POINTS_MAX), len(chart.times_ns)),
+    }
+    head, *rest = _resource("page.html").split("{{")
+    # Split, not replaced: what is put in is never searched again, whatever it contains.
+    return head + "".join(parts[name] + after for name, _, after in (piece.partition("}}") for piece in rest))
+
+
+def _embedded(chart: Chart, instants: int) -> str:
+    """The chart as JSON that cannot end its script element."""
+    names = [one.name for one in chart.series]
+    data = {
+        "stacked": chart.stacked,
+        "instants": instants,
+        "times_ns": (chart.times_ns - chart.start_ns).tolist(),  # offsets: 104 days stay exact in a double
+        "series": [
+            {"name": one.name, "colour": colour, "bytes": one.values_bytes.tolist()}
+            for one, colour in zip(chart.series, colours(names), strict=True)
+        ],
+    }
+    text = json.dumps(data, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _resource(name: str) -> str:
+    return (files("rankmem_aggregator.plots") / name).read_text(encoding="utf-8")

@@ -1,0 +1,32 @@
+"""The colours of curves: the same name has the same colour in every picture.
+
+Stage: render. Eight colours that people with any common colour blindness tell apart (Okabe and Ito's), given
+to torch.profiler's categories; other names take them in turn. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+OF_CATEGORY: Final = {
+    "parameter": "#0072b2",
+    "optimizer_state": "#56b4e9",
+    "input": "#f0e442",
+    "temporary": "#cc79a7",
+    "activation": "#e69f00",
+    "gradient": "#d55e00",
+    "autograd_detail": "#009e73",
+    "unknown": "#8c8c8c",
+}
+IN_TURN: Final = (
+    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#5a4a9c", "#8c8c8c",
+)  # fmt: skip
+"""The grey comes last: to what gathers all others, where there is such."""
+
+
+def colours(names: Sequence[str]) -> list[str]:
+    """A colour for each name, in order; categories have theirs."""
+    if all(name in OF_CATEGORY for name in names):
+        return [OF_CATEGORY[name] for name in names]
+    return [IN_TURN[place % len(IN_TURN)] for place in range(len(names))]

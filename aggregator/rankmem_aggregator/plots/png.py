@@ -1,0 +1,118 @@
+"""A chart as a PNG, drawn by matplotlib, which is an extra: ``pip install 'rankmem[plots]'``.
+
+Stage: render. In comes a chart, out go the bytes of a picture. matplotlib is imported here alone, when it is
+needed, and without pyplot: no window, no state of its own, nothing of a user's notebook changes.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from rankmem_aggregator.plots.curves import Chart, columns, reduced
+from rankmem_aggregator.plots.palette import colours
+from rankmem_protos.errors import Code, RankmemError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDTH_INCHES: Final = 12.0
+HEIGHT_INCHES: Final = 5.6
+DOTS_PER_INCH: Final = 150
+COLUMNS: Final = 600
+"""Half the dots of the time axis: a stacked chart has one instant, the highest, in each. More would be
+thinner than a dot and fade or vanish, and a peak of a few microseconds with them."""
+POINTS_MAX: Final = 16_000
+"""Instants of lines, which do not fade: more than eight a dot, which no eye tells from all."""
+NAME_CHARACTERS_MAX: Final = 32
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def png_bytes(chart: Chart) -> bytes:
+    """The picture.
+
+    Raises:
+        RankmemError: UNSUPPORTED if matplotlib is not installed.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as exc:
+        raise RankmemError(
+            Code.UNSUPPORTED,
+            f"a PNG needs matplotlib, which is not installed here ({exc})",
+            "pip install 'rankmem[plots]'; or --out x.html, which needs nothing",
+        ) from exc
+    figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES), dpi=DOTS_PER_INCH, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    _draw(axes, chart)
+    out = io.BytesIO()
+    figure.savefig(out, format="png")
+    return out.getvalue()
+
+
+def _draw(axes: Axes, chart: Chart) -> None:
+    power = _power(int(chart.total_bytes().max(initial=0)))
+    hues = colours([one.name for one in chart.series])
+    labels = [
+        _plain(f"{_short(one.name)}  (peak {one.peak_bytes() / 1024**power:.2f})") for one in chart.series
+    ]
+    if chart.stacked and chart.series and len(chart.times_ns):
+        _draw_areas(axes, chart, power, hues, labels)
+    else:
+        _draw_lines(axes, chart, power, hues, labels)
+    axes.set_title(_plain("\n".join(filter(None, (chart.title, chart.subtitle)))), loc="left", fontsize=10)
+    axes.set_xlabel("seconds since the session's start")
+    axes.set_ylabel(_UNITS[power])
+    axes.set_ylim(bottom=0)
+    axes.margins(x=0)
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    if chart.series:
+        handles, names = axes.get_legend_handles_labels()
+        order = -1 if chart.stacked else 1  # as they lie above one another
+        axes.legend(
+            handles[::order], names[::order], loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False
+        )
+
+
+def _draw_areas(axes: Axes, chart: Chart, power: int, hues: list[str], labels: list[str]) -> None:
+    first, last = int(chart.times_ns[0]), int(chart.times_ns[-1])
+    picked = columns(chart, COLUMNS)
+    picked = np.append(picked, picked[-1])  # the last stretch ends somewhere too
+    offsets_s = (first - chart.start_ns + np.arange(COLUMNS + 1) * (last - first) / COLUMNS) / 1e9
+    below = np.zeros(COLUMNS + 1, np.int64)
+    for one, hue, label in zip(chart.series, hues, labels, strict=True):
+        above = below + one.values_bytes[picked]
+        lower, upper = below / 1024**power, above / 1024**power
+        axes.fill_between(
+            offsets_s, lower, upper, step="post", color=hue, label=label, linewidth=0, antialiased=False
+        )
+        below = above
+
+
+def _draw_lines(axes: Axes, chart: Chart, power: int, hues: list[str], labels: list[str]) -> None:
+    shown = reduced(chart, POINTS_MAX)
+    offsets_s = (shown.times_ns - shown.start_ns) / 1e9
+    for one, hue, label in zip(shown.series, hues, labels, strict=True):
+        values = one.values_bytes / 1024**power
+        axes.plot(offsets_s, values, label=label, color=hue, drawstyle="steps-post", linewidth=1.3)
+
+
+def _power(most_bytes: int) -> int:
+    return min(max(most_bytes.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
+
+
+def _short(name: str) -> str:
+    """A name that leaves the curves their room; the end of a path tells more."""
+    return name if len(name) <= NAME_CHARACTERS_MAX else "…" + name[-NAME_CHARACTERS_MAX:]
+
+
+def _plain(text: str) -> str:
+    """Text that matplotlib does not read as a formula."""
+    return text.replace("$", "\\$")

@@ -1,0 +1,13 @@
+-- Question: Which text does an id of these views stand for?
+-- Columns:
+--   id: of component, name, type and operatorName
+--   value: the text
+CREATE OR REPLACE VIEW mindstudio.STRING_IDS AS
+SELECT mindstudio.id_of(value) AS id, value
+FROM (
+    SELECT unnest(['PTA', 'PTA+GE', 'GE', 'APP', 'WORKSPACE', 'app', 'device', 'unknown', 'alloc', 'release']) AS value
+    UNION
+    SELECT operator FROM allocation_record WHERE operator IS NOT NULL
+);
+
+COMMENT ON VIEW mindstudio.STRING_IDS IS 'STRING_IDS: the texts behind the ids; ids are hashes, not counted from 2<<28.';

@@ -1,0 +1,76 @@
+-- Question: How much did each stream or component allocate, activate and reserve, record by record?
+-- Parameters:
+--   of_session: session id
+--   of_rank: global rank; its attempts follow one another
+--   of_group: stream or component
+-- Columns:
+--   device: device type and index
+--   group_name: stream or component
+--   seq: the event
+--   time_ns (ns, common clock): when; NULL for blocks older than the recording
+--   allocated_bytes (bytes): requested bytes of the group's blocks until their free is requested
+--   active_bytes (bytes): the same until they are given back
+--   reserved_bytes (bytes): of the group's segments; on cpu and pinned the allocated
+CREATE OR REPLACE MACRO mindstudio.group_total(of_session, of_rank, of_group) AS TABLE
+WITH change AS (
+    SELECT
+        device,
+        group_of(of_group, '', '', '', '', '', 0, '', stream, component) AS group_name,
+        unnest([
+            {seq: greatest(allocation_id, -1), time_ns: allocated_ns, allocated: size_bytes, active: size_bytes},
+            {
+                seq: coalesce(free_requested_seq, freed_seq),
+                time_ns: coalesce(free_requested_ns, freed_ns),
+                allocated: -size_bytes,
+                active: 0
+            },
+            {seq: freed_seq, time_ns: freed_ns, allocated: 0, active: -size_bytes}
+        ], recursive := true),
+        0 AS reserved
+    FROM allocation_life
+    WHERE session_id = of_session AND rank = of_rank
+    UNION ALL
+    SELECT
+        e.device,
+        group_of(of_group, '', '', '', '', '', 0, '', e.stream, e.component),
+        e.seq,
+        e.time_ns + coalesce(s.offset_ns, 0),
+        0,
+        0,
+        CASE WHEN e.action IN ('segment_alloc', 'segment_map') THEN e.size_bytes ELSE -e.size_bytes END
+    FROM memory_event AS e
+    LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
+    WHERE e.session_id = of_session
+        AND e.rank = of_rank
+        AND e.action IN ('segment_alloc', 'segment_map', 'segment_free', 'segment_unmap')
+),
+course AS (
+    SELECT
+        device,
+        group_name,
+        seq,
+        time_ns,
+        (sum(allocated) OVER life)::BIGINT AS allocated_bytes,
+        (sum(active) OVER life)::BIGINT AS active_bytes,
+        (sum(reserved) OVER life)::BIGINT AS reserved_bytes,
+        lead(seq) OVER life AS seq_after
+    FROM change
+    WHERE seq IS NOT NULL
+    WINDOW life AS (
+        PARTITION BY device, group_name ORDER BY seq, active
+        ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+    )
+)
+SELECT
+    device,
+    group_name,
+    seq,
+    time_ns,
+    allocated_bytes,
+    active_bytes,
+    CASE WHEN device IN ('cpu', 'pinned') THEN allocated_bytes ELSE reserved_bytes END AS reserved_bytes
+FROM course
+WHERE seq_after IS DISTINCT FROM seq
+ORDER BY device, group_name, seq;
+
+COMMENT ON MACRO TABLE mindstudio.group_total IS 'Allocated, active and reserved bytes of each stream or component of a rank.';

@@ -1,0 +1,28 @@
+-- Question: How did a device of a rank go up and down, event by event?
+-- Parameters:
+--   session (text): session id
+--   attempt (count): which start of the workers
+--   rank (count): global rank
+--   device (text): device type and index
+--   from_ns (ns, common clock): the beginning; NULL for the rank's own
+--   until_ns (ns, common clock): the end; NULL for the rank's own
+-- Columns:
+--   time_ns (ns, common clock): of the event
+--   requested (bytes): requested bytes after it
+--   allocated, active, reserved (bytes): the allocator's own; NULL where not known, and on cpu
+SELECT
+    e.time_ns + coalesce(s.offset_ns, 0) AS time_ns,
+    e.requested_bytes AS requested,
+    e.allocated_bytes AS allocated,
+    e.active_bytes AS active,
+    e.reserved_bytes AS reserved
+FROM memory_event AS e
+LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
+WHERE e.session_id = $session
+    AND e.attempt = $attempt
+    AND e.rank = $rank
+    AND e.device = $device
+    AND e.requested_bytes IS NOT NULL
+    AND ($from_ns::BIGINT IS NULL OR e.time_ns + coalesce(s.offset_ns, 0) >= $from_ns)
+    AND ($until_ns::BIGINT IS NULL OR e.time_ns + coalesce(s.offset_ns, 0) <= $until_ns)
+ORDER BY e.seq;

@@ -1,0 +1,65 @@
+-- Question: What did every rank hold at one instant, and after which event of its own? Exact.
+-- Parameters:
+--   of_session: session id
+--   at_ns (ns, common clock): the instant; events at that very nanosecond have happened
+-- Columns:
+--   attempt, rank, device: a device of a rank that had begun and not ended by then
+--   device_type: cpu, cuda, ...
+--   host_name: its host
+--   requested_bytes (bytes): requested bytes then
+--   seq: its last event by then; live_at_points and live_at_seq tell what was alive
+--   time_ns (ns, common clock): when that event was
+CREATE OR REPLACE MACRO held_at(of_session, at_ns) AS TABLE
+WITH bucket AS (
+    SELECT b.*, coalesce(s.offset_ns, 0) AS offset_ns, s.host_uid
+    FROM memory_bucket AS b
+    LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
+    WHERE b.session_id = of_session
+        AND b.first_ns + coalesce(s.offset_ns, 0) <= at_ns
+        AND (s.ended_ns IS NULL OR s.ended_ns > at_ns)
+),
+-- The last of each device is read to the event; those before it are over.
+latest AS (
+    SELECT DISTINCT ON (attempt, rank, device) * FROM bucket ORDER BY attempt, rank, device, seq_first DESC
+),
+told AS (
+    SELECT attempt, rank, device, offset_ns, host_uid, requested_last_bytes AS bytes, seq_last AS seq, last_ns
+    FROM latest
+    WHERE last_ns + offset_ns <= at_ns
+    UNION ALL
+    SELECT
+        l.attempt,
+        l.rank,
+        l.device,
+        any_value(l.offset_ns),
+        any_value(l.host_uid),
+        arg_max(e.requested_bytes, e.seq),
+        max(e.seq),
+        max(e.time_ns)
+    FROM latest AS l
+    INNER JOIN memory_event AS e USING (attempt, rank, device)
+    WHERE e.session_id = of_session
+        AND e.requested_bytes IS NOT NULL
+        AND l.last_ns + l.offset_ns > at_ns
+        AND e.time_ns + l.offset_ns <= at_ns
+        AND e.seq >= l.seq_first
+        AND e.seq <= l.seq_last
+        -- Again for all hosts together, on the table's own column: most of the file is passed over.
+        AND e.time_ns >= (SELECT min(first_ns) FROM latest WHERE last_ns + offset_ns > at_ns)
+        AND e.time_ns <= (SELECT max(at_ns - offset_ns) FROM latest)
+    GROUP BY l.attempt, l.rank, l.device
+)
+SELECT
+    t.attempt,
+    t.rank,
+    t.device,
+    split_part(t.device, ':', 1) AS device_type,
+    h.host_name,
+    t.bytes AS requested_bytes,
+    t.seq,
+    t.last_ns + t.offset_ns AS time_ns
+FROM told AS t
+LEFT JOIN host_info AS h ON t.host_uid = h.host_uid
+ORDER BY t.bytes DESC, t.attempt, t.rank, t.device;
+
+COMMENT ON MACRO TABLE held_at IS 'What every rank held at one instant of the common clock, exact by event.';

@@ -1,0 +1,31 @@
+-- Question: What did each group of blocks hold, on several devices of ranks, each right after an event of its own? Exact.
+-- Parameters:
+--   of_session: session id
+--   of_group: operator, module, line, category, phase, step, annotation, stream or component
+--   of_points: list of {attempt, rank, device, seq}: after which event of which device of a rank
+-- Columns:
+--   attempt, rank, device, device_type: whose
+--   point_seq: the event
+--   group_name: the group; NULL for blocks without one. Of category: what the bytes meant then
+--   live_bytes (bytes): of its blocks alive then
+--   live_allocations: how many
+--   largest_bytes (bytes): the largest of them
+CREATE OR REPLACE MACRO held_at_points(of_session, of_group, of_points) AS TABLE
+SELECT
+    b.attempt,
+    b.rank,
+    b.device,
+    b.device_type,
+    b.point_seq,
+    group_of(
+        of_group, b.operator, b.module, s.line, b.category, b.phase, b.step, b.annotation, b.stream, b.component
+    ) AS group_name,
+    sum(b.size_bytes)::BIGINT AS live_bytes,
+    count(*) AS live_allocations,
+    max(b.size_bytes) AS largest_bytes
+FROM live_at_points(of_session, of_points) AS b
+LEFT JOIN stack AS s ON s.stack_id = coalesce(b.forward_stack_id, b.stack_id)
+GROUP BY b.attempt, b.rank, b.device, b.device_type, b.point_seq, group_name
+ORDER BY b.attempt, b.rank, b.device, b.point_seq, live_bytes DESC, group_name;
+
+COMMENT ON MACRO TABLE held_at_points IS 'Bytes alive after an event of each given device, by any grouping of blocks.';

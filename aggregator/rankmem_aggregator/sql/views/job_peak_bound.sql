@@ -1,0 +1,122 @@
+-- Question: How sure is the job's peak: how far below the sum of the ranks' peaks is it, and could the clocks change it?
+-- Parameters:
+--   of_session: session id
+-- Columns:
+--   device_type: the peak is over the devices of one type
+--   job_peak_bytes (bytes): requested bytes of all ranks together at the instant
+--   job_peak_ns (ns, common clock): the instant
+--   job_peak_utc: the same, readable
+--   num_ranks: ranks that held something then
+--   sum_of_peaks_bytes (bytes): every rank's own peak added up
+--   gap_bytes (bytes): by how much that sum overstates the job's peak
+--   clock_error_ns (ns): by how much the clock of another host may be off against that of the rank whose event made
+--     the peak, the largest; 0 on one host; NULL where an offset was never measured
+--   lowest_bytes (bytes): the sum at that instant if, within the error, each other host's ranks stood at their lowest
+--   highest_bytes (bytes): the same at their highest; both NULL with the error
+--   order_is_certain: true if no rank of another host has an event within the error of the instant
+CREATE OR REPLACE MACRO job_peak_bound(of_session) AS TABLE
+WITH share AS MATERIALIZED (
+    SELECT j.*, s.host_uid
+    FROM job_peak(of_session) AS j
+    LEFT JOIN rank_span AS s ON s.session_id = of_session AND s.attempt = j.attempt AND s.rank = j.rank
+),
+-- The rank whose event made the peak.
+maker AS MATERIALIZED (
+    SELECT DISTINCT ON (s.device_type) s.device_type, s.job_peak_ns, s.host_uid, s.clock_error_ns
+    FROM share AS s
+    INNER JOIN memory_event AS e USING (attempt, rank, device, seq)
+    INNER JOIN rank_span AS r ON r.session_id = of_session AND r.attempt = s.attempt AND r.rank = s.rank
+    WHERE e.session_id = of_session
+        AND e.time_ns + coalesce(r.offset_ns, 0) = s.job_peak_ns
+        AND e.time_ns >= (SELECT min(job_peak_ns) FROM share) - 86400000000000
+    ORDER BY s.device_type, s.attempt DESC, s.rank DESC
+),
+-- Every device of a rank on another host, and how far its clock may be off against the maker's.
+other AS MATERIALIZED (
+    SELECT
+        t.attempt,
+        t.rank,
+        t.device,
+        t.device_type,
+        m.job_peak_ns,
+        coalesce(s.offset_ns, 0) AS offset_ns,
+        s.error_ns + m.clock_error_ns AS error_ns
+    FROM peak_by_rank AS t
+    INNER JOIN maker AS m USING (device_type)
+    INNER JOIN rank_span AS s USING (session_id, attempt, rank)
+    WHERE t.session_id = of_session AND s.host_uid IS DISTINCT FROM m.host_uid
+),
+nearby AS (
+    SELECT
+        o.attempt,
+        o.rank,
+        o.device,
+        least(min(e.requested_bytes), arg_min(before_bytes, e.seq)) AS lowest_bytes,
+        greatest(max(e.requested_bytes), arg_min(before_bytes, e.seq)) AS highest_bytes
+    FROM (
+        SELECT
+            attempt,
+            rank,
+            device,
+            seq,
+            time_ns,
+            requested_bytes,
+            requested_bytes
+            - CASE action WHEN 'alloc' THEN size_bytes WHEN 'free_completed' THEN -size_bytes ELSE 0 END AS before_bytes
+        FROM memory_event
+        WHERE session_id = of_session
+            AND requested_bytes IS NOT NULL
+            AND time_ns >= (SELECT min(job_peak_ns - offset_ns - error_ns) FROM other)
+            AND time_ns <= (SELECT max(job_peak_ns - offset_ns + error_ns) FROM other)
+    ) AS e
+    INNER JOIN other AS o USING (attempt, rank, device)
+    WHERE e.time_ns + o.offset_ns BETWEEN o.job_peak_ns - o.error_ns AND o.job_peak_ns + o.error_ns
+    GROUP BY o.attempt, o.rank, o.device
+),
+bound AS (
+    SELECT
+        o.device_type,
+        max(o.error_ns) AS error_ns,
+        bool_and(o.error_ns IS NOT NULL) AS is_measured,
+        count(n.rank) AS num_uncertain,
+        coalesce(sum(n.lowest_bytes - coalesce(s.requested_bytes, 0)), 0)::BIGINT AS below_bytes,
+        coalesce(sum(n.highest_bytes - coalesce(s.requested_bytes, 0)), 0)::BIGINT AS above_bytes
+    FROM other AS o
+    LEFT JOIN nearby AS n USING (attempt, rank, device)
+    LEFT JOIN share AS s USING (attempt, rank, device)
+    GROUP BY o.device_type
+),
+summit AS (
+    SELECT
+        device_type,
+        any_value(job_peak_bytes) AS job_peak_bytes,
+        any_value(job_peak_ns) AS job_peak_ns,
+        any_value(job_peak_utc) AS job_peak_utc,
+        count(DISTINCT rank) AS num_ranks
+    FROM share
+    GROUP BY device_type
+),
+peaks AS (
+    SELECT device_type, sum(peak_requested_bytes)::BIGINT AS sum_of_peaks_bytes
+    FROM peak_by_rank
+    WHERE session_id = of_session AND is_rank_peak
+    GROUP BY device_type
+)
+SELECT
+    t.device_type,
+    t.job_peak_bytes,
+    t.job_peak_ns,
+    t.job_peak_utc,
+    t.num_ranks,
+    p.sum_of_peaks_bytes,
+    p.sum_of_peaks_bytes - t.job_peak_bytes AS gap_bytes,
+    CASE WHEN coalesce(b.is_measured, true) THEN coalesce(b.error_ns, 0) END AS clock_error_ns,
+    CASE WHEN coalesce(b.is_measured, true) THEN t.job_peak_bytes + coalesce(b.below_bytes, 0) END AS lowest_bytes,
+    CASE WHEN coalesce(b.is_measured, true) THEN t.job_peak_bytes + coalesce(b.above_bytes, 0) END AS highest_bytes,
+    coalesce(b.is_measured, true) AND coalesce(b.num_uncertain, 0) = 0 AS order_is_certain
+FROM summit AS t
+INNER JOIN peaks AS p USING (device_type)
+LEFT JOIN bound AS b USING (device_type)
+ORDER BY t.device_type;
+
+COMMENT ON MACRO TABLE job_peak_bound IS 'The job''s peak beside the sum of the ranks'' peaks, and what the error of the clocks leaves open.';

@@ -1,0 +1,122 @@
+"""A timeline on the screen and in a file.
+
+Stage: render. In come the rows of the named query ``timeline``, whose schema's metadata says whose they are;
+out goes a curve of characters, the rows as JSON or CSV, or a file of the aggregator package's making.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Final
+
+from rankmem_cli.render import Format, begin, console_for, note
+from rankmem_cli.target import SessionFacts
+from rankmem_cli.units import age_text, bytes_text, count_text, offset_text, safe_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rankmem_aggregator.plots.curves import Chart
+
+PIPE_WIDTH: Final = 100
+"""Cells of a curve that goes into a file or a pipe."""
+OVERALL: Final = "overall"
+MEANINGS: Final = {
+    OVERALL: "requested: exact; allocated, active, reserved: the allocator's; app_reserved: the process's",
+    "category": "requested bytes alive, by what they meant at the time",
+    "component": "requested bytes alive of each allocator; app: what the process holds beyond them",
+}
+MEANING: Final = "requested bytes alive"
+
+
+def show_timeline(rows: pa.Table, by: str, facts: SessionFacts, *, output: Format) -> None:
+    """Writes the curve to stdout, fitted to the terminal; or the rows as JSON or CSV.
+
+    Args:
+        rows: columns time_ns, group, bytes.
+        by: what a curve stands for.
+        facts: of the session, whose start is the zero of the axis.
+        output: the format.
+    """
+    if output is not Format.TABLE:
+        writer = begin(output)
+        writer.write(rows)
+        writer.end()
+        return
+    chart = _chart(rows, by, facts)
+    note(facts.title())
+    note(f"{chart.title}: {_meaning(by)}")
+    if rows.num_rows == 0:
+        note("no events in this range")
+        return
+    _print_curve(chart)
+    note(_in_words(chart))
+    if not _is_exact(rows):
+        note("not every point is drawn: --from and --until for a part of it")
+
+
+def write_file(rows: pa.Table, by: str, facts: SessionFacts, out_path: Path) -> None:
+    """Writes the picture or the rows that the name of the file asks for, and says so."""
+    from rankmem_aggregator.plots.files import write_timeline
+
+    write_timeline(_chart(rows, by, facts), rows, out_path)
+    note(f"wrote {out_path}")
+
+
+def _chart(rows: pa.Table, by: str, facts: SessionFacts) -> Chart:
+    from rankmem_aggregator.plots.curves import chart_of
+
+    said = _said(rows)
+    whose = f"rank {said.get('rank', '?')}, {said.get('device', '?')} on {said.get('host_name', '?')}"
+    attempt = said.get("attempt", "0")
+    title = whose if attempt == "0" else f"{whose}, attempt {attempt}"
+    start_ns = facts.started_ns if facts.started_ns is not None else int(said.get("first_ns", 0))
+    subtitle = f"{facts.title()} - {_meaning(by)}"
+    if not _is_exact(rows):
+        subtitle += " - thinned, maxima kept"
+    return chart_of(
+        rows,
+        start_ns=start_ns,
+        stacked=by != OVERALL,
+        title=title if by == OVERALL else f"{title}, by {by}",
+        subtitle=subtitle,
+    )
+
+
+def _print_curve(chart: Chart) -> None:
+    from rankmem_aggregator.plots.palette import colours
+    from rankmem_cli.curve import draw, glyphs_for
+
+    console = console_for(sys.stdout)
+    width = get_terminal_size((PIPE_WIDTH, 24)).columns
+    console.width = max(width, console.width)
+    has_colours = console.color_system is not None and not console.no_color
+    hues = colours([one.name for one in chart.series]) if has_colours else None
+    for line in draw(chart, width=width, glyphs=glyphs_for(sys.stdout.encoding), hues=hues):
+        console.print(line, no_wrap=True, crop=False)
+
+
+def _in_words(chart: Chart) -> str:
+    """The highest point, which the curve shows to a cell only."""
+    top = chart.top()
+    at = int(top.argmax())
+    offset = offset_text(int(chart.times_ns[at]) - chart.start_ns)
+    span = age_text(int(chart.times_ns[-1] - chart.times_ns[0]))
+    name = "" if chart.stacked else f" {safe_text(chart.series[0].name)}"
+    peak, instants = bytes_text(int(top[at])), count_text(len(chart.times_ns))
+    return f"highest{name}: {peak} at {offset}; {instants} instants in {span}"
+
+
+def _said(rows: pa.Table) -> dict[str, str]:
+    """What the query says of whose curve it is."""
+    return {key.decode(): safe_text(value.decode()) for key, value in (rows.schema.metadata or {}).items()}
+
+
+def _is_exact(rows: pa.Table) -> bool:
+    return _said(rows).get("exact") != "False"
+
+
+def _meaning(by: str) -> str:
+    return MEANINGS.get(by, MEANING)

@@ -1,0 +1,107 @@
+"""``rankmem timeline``: memory over time, in the terminal and as a file."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rankmem_cli.options import POINTS_DEFAULT, Aggregator, Attempt, Output, ReadDb, Session
+from rankmem_cli.render import Format
+
+
+class By(enum.StrEnum):
+    """What a curve stands for."""
+
+    OVERALL = "overall"
+    CATEGORY = "category"
+    STREAM = "stream"
+    COMPONENT = "component"
+    PHASE = "phase"
+    MODULE = "module"
+    OPERATOR = "operator"
+    ANNOTATION = "annotation"
+
+
+Grouping = Annotated[
+    By,
+    typer.Option(
+        "--by",
+        help="The allocator's totals, or requested bytes of each category, stream, component, phase, module, "
+        "operator or annotation.",
+    ),
+]
+OfRank = Annotated[
+    int | None, typer.Option("--rank", metavar="R", min=0, help="Which rank.  [default: the highest]")
+]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", metavar="D", help="Which device, such as cuda:0.  [default: the highest]"),
+]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="TIME", help="The beginning; as --at of rankmem live.  [default: the first event]"
+    ),
+]
+Until = Annotated[
+    str | None, typer.Option("--until", metavar="TIME", help="The end.  [default: the last event]")
+]
+Points = Annotated[
+    int,
+    typer.Option("--points", metavar="N", min=8, help="Points of a curve at most; its maxima are kept."),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="FILE",
+        help="Write a page (.html), a picture (.png) or the points (.csv, .parquet); replaces FILE.",
+    ),
+]
+
+
+def timeline(
+    db: ReadDb = None,
+    aggregator: Aggregator = None,
+    session: Session = None,
+    by: Grouping = By.OVERALL,
+    rank: OfRank = None,
+    attempt: Attempt = None,
+    device: Device = None,
+    start: From = None,
+    until: Until = None,
+    points: Points = POINTS_DEFAULT,
+    out: Out = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Memory over time: a curve here, a picture in a file.
+
+    Of one device of one rank, event by event. No maximum is lost where a curve has more points than the
+    terminal has cells.
+    """
+    from rankmem_aggregator.plots.files import check_out_path
+    from rankmem_cli.patience import patience
+    from rankmem_cli.target import instant, open_queries, session_facts
+    from rankmem_cli.timeline_view import show_timeline, write_file
+
+    if out is not None:
+        check_out_path(out)
+    with open_queries(db, aggregator) as queries:
+        facts = session_facts(queries, session)
+        with patience("asking"):
+            rows = queries.timeline(
+                facts.session_id,
+                by=by.value,
+                rank=rank,
+                attempt=attempt,
+                device=device,
+                from_ns=None if start is None else instant(start, facts),
+                until_ns=None if until is None else instant(until, facts),
+                points=points,
+            )
+    show_timeline(rows, by.value, facts, output=output)
+    if out is not None:
+        write_file(rows, by.value, facts, out)

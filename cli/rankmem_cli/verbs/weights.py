@@ -1,0 +1,36 @@
+"""``rankmem weights``: the parameters of the model."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rankmem_cli.options import Aggregator, Limit, Output, Rank, ReadDb, Session
+from rankmem_cli.render import Format
+
+TABLE_ROWS: Final = 40
+"""Rows of a table unless --limit says more: the largest tell most; JSON and CSV carry all."""
+
+
+def weights(
+    db: ReadDb = None,
+    aggregator: Aggregator = None,
+    session: Session = None,
+    rank: Rank = None,
+    limit: Limit = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """The model's parameters and their gradients.
+
+    Each rank's own, the largest first, with the line that made each.
+    """
+    from rankmem_cli import columns
+    from rankmem_cli.patience import patience
+    from rankmem_cli.render import head, show
+    from rankmem_cli.target import open_queries, session_facts
+
+    with open_queries(db, aggregator) as queries:
+        facts = session_facts(queries, session)
+        with patience("asking"):
+            rows = queries.weights(facts.session_id, rank=rank)
+        rows = head(rows, limit, output=output, table_rows=TABLE_ROWS)
+        show(rows, columns.weights(), output=output, title=facts.title())

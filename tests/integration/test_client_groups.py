@@ -1,0 +1,119 @@
+"""The Python client's questions by group and over time, asked of the guide's job in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import pyarrow as pa
+import pytest
+
+from constructed import BASE_NS
+from guide import MIB, MS, guide_database
+from rankmem_aggregator import connect
+from rankmem_aggregator.queries import BlockBy, By, CurveBy, PeakBy, Queries
+from rankmem_protos.errors import Code, RankmemError
+
+
+@pytest.fixture(scope="module")
+def queries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queries]:
+    path = tmp_path_factory.mktemp("guide") / "guide.duckdb"
+    guide_database(str(path)).close()
+    with connect(path) as opened:
+        yield opened
+
+
+def curve(table: pa.Table, group: str) -> list[tuple[int, int]]:
+    return [(row["time_ns"] - BASE_NS, row["bytes"]) for row in table.to_pylist() if row["group"] == group]
+
+
+@pytest.mark.parametrize("by", get_args(PeakBy))
+def test_every_grouping_of_a_peak_answers(queries: Queries, by: Any) -> None:
+    rows = queries.peak_by(by=by)
+    assert rows.num_rows
+    if "bytes_at_rank_peak" in rows.column_names:
+        held = rows.group_by("rank").aggregate([("bytes_at_rank_peak", "sum"), ("rank_peak_bytes", "max")])
+        assert held["bytes_at_rank_peak_sum"] == held["rank_peak_bytes_max"]
+        assert queries.peak_by(by=by, rank=1)["rank"].unique().to_pylist() == [1]
+
+
+@pytest.mark.parametrize("by", get_args(By))
+@pytest.mark.parametrize("at", ["peak", "total", BASE_NS + 60 * MS])
+def test_every_grouping_of_blocks_adds_up_to_the_same(queries: Queries, by: Any, at: Any) -> None:
+    rows = queries.ops(by=by, at=at)
+    live = rows["live_bytes_at_time" if isinstance(at, int) else "live_bytes_at_peak"]
+    whole = queries.ops(by="operator", at=at)
+    assert sum(live.to_pylist()) == sum(whole[live_name(whole)].to_pylist())
+    assert sum(rows["allocated_bytes"].to_pylist()) == sum(whole["allocated_bytes"].to_pylist())
+    assert ("operator" if by == "rank" else by) in rows.column_names
+
+
+def live_name(rows: pa.Table) -> str:
+    return next(name for name in rows.column_names if name.startswith("live_bytes"))
+
+
+def test_what_is_alive_at_an_instant_is_what_the_ranks_held_then(queries: Queries) -> None:
+    at = BASE_NS + 60 * MS
+    held = sum(queries.held_at(at)["requested_bytes"].to_pylist())
+    assert sum(queries.ops(by="category", at=at)["live_bytes_at_time"].to_pylist()) == held
+
+
+@pytest.mark.parametrize("by", get_args(CurveBy))
+def test_every_timeline_answers_for_the_highest_rank(queries: Queries, by: Any) -> None:
+    table = queries.timeline(by=by)
+    assert table.schema.names == ["time_ns", "group", "bytes"]
+    assert table.num_rows
+    facts = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
+    assert (facts["rank"], facts["device"], facts["exact"]) == ("2", "cuda:0", "True")
+
+
+def test_the_overall_timeline_has_the_allocators_curves_and_the_process(queries: Queries) -> None:
+    table = queries.timeline(rank=0)
+    assert set(table["group"].to_pylist()) == {"requested", "reserved", "app_reserved"}
+    requested = curve(table, "requested")
+    assert max(held for _, held in requested) == queries.peak(rank=0)["peak_requested_bytes"][0].as_py()
+    assert len({held for _, held in curve(table, "reserved")}) == 1
+
+
+def test_a_timeline_of_a_part_begins_with_what_was_there(queries: Queries) -> None:
+    from_ns, until_ns = BASE_NS + 60 * MS, BASE_NS + 80 * MS
+    table = queries.timeline(by="category", rank=0, from_ns=from_ns, until_ns=until_ns)
+    assert curve(table, "parameter") == [(60 * MS, 128 * MIB)]
+    assert all(from_ns <= time <= until_ns for time in table["time_ns"].to_pylist())
+
+
+def test_a_thinned_timeline_keeps_its_peak_and_says_that_it_is_thin(queries: Queries) -> None:
+    thin, whole = queries.timeline(rank=2, points=8), queries.timeline(rank=2)
+    assert thin.schema.metadata[b"exact"] == b"False"
+    assert len(curve(thin, "requested")) <= 8
+    highest = max(held for _, held in curve(whole, "requested"))
+    assert max(held for _, held in curve(thin, "requested")) == highest
+
+
+def test_a_timeline_of_nobody_says_so(queries: Queries) -> None:
+    with pytest.raises(RankmemError, match="of rank 9") as caught:
+        queries.timeline(rank=9)
+    assert caught.value.code is Code.NOT_FOUND
+    with pytest.raises(RankmemError, match="no shape"):
+        queries.timeline(points=2)
+
+
+def test_a_failed_allocation_leads_to_what_was_alive(queries: Queries) -> None:
+    failed = queries.oom().to_pylist()
+    assert [(row["rank"], row["size_bytes"]) for row in failed] == [(2, 96 * MIB)]
+    chosen = {name: failed[0][name] for name in ("attempt", "rank", "device", "seq")}
+    for by in get_args(BlockBy):
+        held = queries.oom_held(by=by, **chosen)
+        assert sum(held["live_bytes"].to_pylist()) == failed[0]["requested_bytes"]
+    others = queries.held_at(failed[0]["time_ns"])
+    assert sorted(others["rank"].to_pylist()) == [0, 1, 2, 3]
+
+
+def test_the_other_answers_come_by_rank(queries: Queries) -> None:
+    assert queries.steps(rank=2)["end_growth_bytes"].to_pylist() == [None, 24 * MIB, 24 * MIB]
+    assert queries.steps().num_rows == 12
+    assert queries.weights(rank=1)["name"].to_pylist() == ["h.0.fc.weight", "h.1.fc.weight"]
+    assert queries.modules(rank=1)["depth"].to_pylist() == [0, 1, 2, 3, 2, 3, 0]
+    assert queries.job_peak_bound()["gap_bytes"].to_pylist() == [112 * MIB]
+    held = queries.job_peak_held(by="operator")
+    assert sum(held["live_bytes"].to_pylist()) == queries.job_peak()["job_peak_bytes"][0].as_py()

@@ -1,0 +1,43 @@
+"""Trains a model of trained_models in a process of its own and pairs what it recorded; no aggregator."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+
+from rankmem_agent.pairing.pairing import Pairing
+from tap_process import read_spool
+
+SCRIPT = Path(__file__).with_name("trained_models.py")
+
+
+def recorded_model(name: str, folder: Path, steps: int = 3) -> dict[str, pa.Table]:
+    """The rows of each table of a recorded training, by name.
+
+    Args:
+        name: of trained_models.MODELS; folder: an existing one, the spool is made in it.
+    """
+    spool = folder / "spool"
+    spool.mkdir()
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), name, str(spool), str(steps)],
+        capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr)
+    recording = read_spool(spool, done)
+    reader = type(recording.reader)(spool)
+    pairing = Pairing(reader.meta, reader.strings)
+    rows: dict[str, list[pa.RecordBatch]] = {}
+    while (part := reader.read(32_768)) is not None:
+        pairing.feed(part)
+        for table, batch in pairing.cut():
+            rows.setdefault(table, []).append(batch)
+    for table, batch in pairing.cut(final=True):
+        rows.setdefault(table, []).append(batch)
+    return {table: pa.Table.from_batches(batches).unify_dictionaries() for table, batches in rows.items()}

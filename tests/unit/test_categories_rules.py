@@ -1,0 +1,313 @@
+"""What each block means, told by small logs; and that it does not depend on where batches are cut."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from category_story import Story, Told, take
+from rankmem_agent.pairing.pairing import Pairing
+from rankmem_agent.spool.layout import Action, Category, DeviceType, Phase
+from rankmem_agent.spool.reader import Chunk, SpoolReader
+
+FORWARD, BACKWARD, OPTIMIZER, OTHER = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.OTHER
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Story:
+    return Story(tmp_path / "s")
+
+
+def everywhere(story: Story) -> list[dict[str, Told]]:
+    """The story in one batch, and with a cut before every record."""
+    return [story.told(), story.told(range(1, story.spool.next_seq))]
+
+
+def last(told: dict[str, Told]) -> dict[str, str]:
+    return {name: block.last for name, block in told.items()}
+
+
+def test_a_block_freed_in_its_call_is_temporary(story: Story) -> None:
+    with story.call(FORWARD, nodes=1):
+        story.alloc("scratch")
+        story.alloc("output")
+        story.free("scratch")
+    for told in everywhere(story):
+        assert last(told) == {"scratch": "temporary", "output": "activation"}
+
+
+def test_in_backward_a_block_freed_within_its_node_is_temporary_though_its_call_has_ended(
+    story: Story,
+) -> None:
+    with story.call(BACKWARD, node=7):
+        story.alloc("within")
+        story.alloc("handed on")
+    with story.call(BACKWARD, node=7):
+        story.free("within")
+    with story.call(BACKWARD, node=8):
+        story.free("handed on")
+    at_once, one_by_one = everywhere(story)
+    assert last(at_once) == last(one_by_one) == {"within": "temporary", "handed on": "autograd_detail"}
+    # Told later, it holds since the alloc.
+    assert one_by_one["within"].initial == "autograd_detail"
+    assert [change[0] for change in one_by_one["within"].changes] == [one_by_one["within"].seq]
+    assert at_once["within"].changes == []
+
+
+def test_what_the_engine_sums_outside_of_nodes_is_autograd_detail(story: Story) -> None:
+    with story.call(BACKWARD, "aten::add"):
+        story.alloc("sum")
+    assert last(story.told()) == {"sum": "autograd_detail"}
+
+
+def test_a_gradient_has_been_one_since_it_was_made(story: Story) -> None:
+    with story.call(BACKWARD, node=1):
+        story.alloc("gradient")
+        story.alloc("other")
+    tag = story.tag(Category.GRADIENT, "gradient")
+    for told in everywhere(story):
+        assert last(told) == {"gradient": "gradient", "other": "autograd_detail"}
+        assert told["gradient"].at(tag - 1) == "gradient"
+
+
+def test_gradients_at_the_addresses_of_the_step_before_are_other_blocks(story: Story) -> None:
+    for step in range(3):
+        with story.call(BACKWARD, node=1 + step):
+            story.alloc(f"gradient {step}", address=4096)
+        if step != 1:  # an optimizer that skipped a step
+            story.tag(Category.GRADIENT, f"gradient {step}")
+        story.free(f"gradient {step}")
+    for told in everywhere(story):
+        assert last(told) == {
+            "gradient 0": "gradient",
+            "gradient 1": "autograd_detail",
+            "gradient 2": "gradient",
+        }
+
+
+def test_a_tag_inside_of_a_block_is_about_the_block_and_one_past_its_end_is_not(story: Story) -> None:
+    with story.call(BACKWARD, node=1):
+        story.alloc("bucket", size=1024)
+        story.alloc("neighbour", size=64)
+    story.tag(Category.GRADIENT, "bucket", offset=1000)
+    story.tag(Category.GRADIENT, "neighbour", offset=64)
+    for told in everywhere(story):
+        assert last(told) == {"bucket": "gradient", "neighbour": "autograd_detail"}
+
+
+def test_optimizer_state_is_known_when_the_step_has_ended_and_its_scratch_stays_unknown(story: Story) -> None:
+    with story.call(OPTIMIZER, "aten::zeros_like", grad=False):
+        story.alloc("exp_avg")
+    with story.call(OPTIMIZER, "aten::sqrt", grad=False):
+        story.alloc("denominator")
+    story.tag(Category.OPTIMIZER_STATE, "exp_avg")
+    story.free("denominator")
+    for told in everywhere(story):
+        assert last(told) == {"exp_avg": "optimizer_state", "denominator": "unknown"}
+        assert told["exp_avg"].at(told["exp_avg"].seq) == "optimizer_state"
+
+
+def test_a_parameter_stays_one_whatever_else_it_is_called(story: Story) -> None:
+    with story.call(OTHER, "aten::empty"):
+        story.alloc("weight")
+    for category in (Category.PARAMETER, Category.GRADIENT, Category.INPUT):
+        story.tag(category, "weight")
+    for told in everywhere(story):
+        assert last(told) == {"weight": "parameter"}
+
+
+def test_data_is_input_if_it_lives_when_the_forward_begins(story: Story) -> None:
+    with story.call(OTHER, "aten::randn"):
+        story.alloc("data")
+        story.alloc("metric")
+    story.free("metric")
+    with story.call(OTHER, "aten::zeros", grad=False):
+        story.alloc("made without grad")
+    with story.call(FORWARD, nodes=1):
+        story.alloc("hidden")
+    for told in everywhere(story):
+        assert last(told) == {
+            "data": "input", "metric": "unknown", "made without grad": "unknown", "hidden": "activation",
+        }  # fmt: skip
+        assert told["data"].at(told["data"].seq) == "input"
+
+
+def test_data_that_no_forward_has_seen_yet_is_unknown(story: Story) -> None:
+    with story.call(OTHER, "aten::randn"):
+        story.alloc("data")
+    assert last(story.told()) == {"data": "unknown"}
+
+
+def test_a_constant_made_in_forward_is_input_and_a_result_without_autograd_an_activation(
+    story: Story,
+) -> None:
+    with story.call(FORWARD, "aten::arange"):
+        story.alloc("places")
+    with story.call(FORWARD, "aten::linear", grad=False):
+        story.alloc("validation")
+    assert last(story.told()) == {"places": "input", "validation": "activation"}
+
+
+def test_with_a_frozen_parameter_a_call_without_nodes_may_depend_on_it_unless_it_is_a_factory(
+    story: Story,
+) -> None:
+    with story.call(OTHER, "aten::empty"):
+        story.alloc("frozen")
+    story.tag(Category.PARAMETER, "frozen", frozen=True)
+    with story.call(FORWARD, "aten::arange"):
+        story.alloc("places")
+    with story.call(FORWARD, "aten::linear"):
+        story.alloc("features")
+    with story.call(OTHER, "aten::mul"):
+        story.alloc("masked")
+    with story.call(FORWARD, nodes=1):
+        story.alloc("hidden")
+    for told in everywhere(story):
+        assert last(told) == {
+            "frozen": "parameter", "places": "input", "features": "unknown", "masked": "unknown",
+            "hidden": "activation",
+        }  # fmt: skip
+
+
+def test_a_buffer_is_unknown_until_nobody_has_written_to_it(story: Story) -> None:
+    with story.call(OTHER, "aten::zeros"):
+        story.alloc("running_mean")
+        story.alloc("mask")
+    for name in ("running_mean", "mask"):
+        story.tag(Category.UNKNOWN, name)
+    with story.call(FORWARD, nodes=1):
+        story.alloc("hidden")
+    tag = story.tag(Category.INPUT, "mask")
+    for told in everywhere(story):
+        assert last(told) == {"running_mean": "unknown", "mask": "input", "hidden": "activation"}
+        assert told["mask"].at(tag - 1) == "input"
+
+
+def test_a_tag_from_here_on_leaves_what_was_before(story: Story) -> None:
+    with story.call(FORWARD, nodes=1):
+        story.alloc("buffer")
+    here = story.tag(Category.GRADIENT, "buffer", since_alloc=False)
+    for told in everywhere(story):
+        assert told["buffer"].at(here - 1) == "activation"
+        assert told["buffer"].at(here) == told["buffer"].last == "gradient"
+
+
+def test_a_second_change_of_a_block_counts_from_its_own_tag_on(story: Story) -> None:
+    with story.call(BACKWARD, node=1):
+        story.alloc("block")
+    first = story.tag(Category.GRADIENT, "block")
+    second = story.tag(Category.PARAMETER, "block")
+    told = story.told([first, second])["block"]
+    assert [change[0] for change in told.changes] == [told.seq, second]
+    assert (told.at(first), told.at(second), told.last) == ("gradient", "parameter", "parameter")
+
+
+def test_on_cuda_a_tensor_dies_when_it_is_given_up_not_when_its_stream_lets_it_go(tmp_path: Path) -> None:
+    story = Story(tmp_path / "s", DeviceType.CUDA)
+    with story.call(FORWARD, nodes=1):
+        story.alloc("scratch")
+        story.free("scratch", Action.FREE_REQUESTED)
+    story.free("scratch")
+    for told in everywhere(story):
+        assert last(told) == {"scratch": "temporary"}
+
+
+def test_another_database_is_told_what_is_known_of_a_block(story: Story) -> None:
+    with story.call(BACKWARD, node=1):
+        story.alloc("gradient")
+    cut = story.tag(Category.GRADIENT, "gradient") + 1
+    with story.call(FORWARD, nodes=1):
+        story.alloc("later")
+    reader = SpoolReader(story.spool.path)
+    chunk = reader.read(1000)
+    assert isinstance(chunk, Chunk)
+    pairing = Pairing(reader.meta, reader.strings)
+    pairing.feed(Chunk(sequence_first=0, records=chunk.records[:cut]))
+    pairing.cut()
+    pairing.forget_sent()
+    pairing.feed(Chunk(sequence_first=cut, records=chunk.records[cut:]))
+    told: dict[int, Told] = {}
+    take(told, {table: batch.to_pylist() for table, batch in pairing.cut(final=True)})
+    assert sorted(block.last for block in told.values()) == ["activation", "gradient"]
+    assert len(pairing.state.categories) == 2
+
+
+def test_what_is_known_ends_with_the_block(story: Story) -> None:
+    with story.call(FORWARD, nodes=1):
+        story.alloc("gone")
+        story.alloc("stays")
+    story.free("gone")
+    reader = SpoolReader(story.spool.path)
+    chunk = reader.read(1000)
+    assert isinstance(chunk, Chunk)
+    pairing = Pairing(reader.meta, reader.strings)
+    pairing.feed(chunk)
+    pairing.cut()
+    assert pairing.state.categories["allocation_id"].tolist() == [story.blocks["stays"][0]]
+
+
+def _random_story(folder: Path, random: Random) -> Story:
+    """Anything that hooks and tap can write, in any order."""
+    story = Story(folder)
+    alive: list[str] = []
+    addresses = [4096 * place for place in range(1, 9)]
+    tags = [Category.UNKNOWN, Category.INPUT, Category.GRADIENT, Category.PARAMETER, Category.OPTIMIZER_STATE]
+
+    def event() -> None:
+        used = {story.blocks[name][1] for name in alive}
+        if alive and (len(alive) == len(addresses) or random.random() < 0.5):
+            story.free(alive.pop(random.randrange(len(alive))))
+        else:
+            name = f"block {len(story.blocks)}"
+            story.alloc(name, random.choice([each for each in addresses if each not in used]))
+            alive.append(name)
+
+    for _ in range(random.randrange(1, 25)):
+        chance = random.random()
+        if chance < 0.25 and alive:
+            story.tag(random.choice(tags), random.choice(alive), offset=random.choice([0, 0, 63, 64]))
+            continue
+        with story.call(
+            random.choice(list(Phase)), random.choice(["aten::mm", "aten::ones"]),
+            node=random.choice([0, 0, 1, 2]), nodes=random.choice([0, 2]), grad=random.random() < 0.7,
+        ):  # fmt: skip
+            for _ in range(random.randrange(4)):
+                event()
+    return story
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32))
+def test_the_last_word_on_each_block_does_not_depend_on_the_cuts(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    folder = tmp_path / str(len(list(tmp_path.iterdir())))
+    story = _random_story(folder, random)
+    cuts = random.sample(range(1, story.spool.next_seq), k=min(5, story.spool.next_seq - 1))
+    at_once, one_by_one, some = story.told(), everywhere(story)[1], story.told(cuts)
+    assert last(at_once) == last(one_by_one) == last(some)
+    for told in (one_by_one, some):
+        for block in told.values():
+            assert all(seq >= block.seq for seq, _, _ in block.changes)
+
+
+def test_a_state_from_a_checkpoint_goes_on_with_the_same_categories(story: Story) -> None:
+    with story.call(BACKWARD, node=1):
+        story.alloc("gradient")
+    cut = story.tag(Category.GRADIENT, "gradient")
+    reader = SpoolReader(story.spool.path)
+    chunk = reader.read(1000)
+    assert isinstance(chunk, Chunk)
+    first = Pairing(reader.meta, reader.strings)
+    first.feed(Chunk(sequence_first=0, records=chunk.records[:cut]))
+    first.cut()
+    second = Pairing(reader.meta, reader.strings, dataclasses.replace(first.state))
+    second.feed(Chunk(sequence_first=cut, records=chunk.records[cut:]))
+    rows = {table: batch.to_pylist() for table, batch in second.cut(final=True)}
+    (change,) = rows["category_change"]
+    assert (change["category"], change["allocation_id"]) == ("gradient", story.blocks["gradient"][0])
+    assert change["device"] == "cpu"
