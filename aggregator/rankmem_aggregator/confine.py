@@ -74,8 +74,9 @@ def check_statement(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
 def _parsed(cursor: duckdb.DuckDBPyConnection, text: str) -> Any:
     """DuckDB's own syntax tree of a SELECT."""
     try:
-        row = cursor.execute("SELECT json_serialize_sql(?)", [text]).fetchone()
-        tree = json.loads(row[0]) if row else {"error": True}
+        # All rows: a result that is not read to its end keeps the cursor from the statement itself.
+        ((serialized,),) = cursor.execute("SELECT json_serialize_sql(?)", [text]).fetchall()
+        tree = json.loads(serialized)
     except (duckdb.Error, RecursionError, ValueError) as exc:
         raise RankmemError(Code.DENIED, f"the statement cannot be checked: {exc}", _HINT) from exc
     if tree["error"]:
