@@ -84,12 +84,14 @@ class LogMaker:
         self.num_markers = 0
         self.open_markers: dict[int, list[int]] = defaultdict(list)
 
-    def make(self, count: int) -> list[Record]:
+    def make(self, count: int, *, only_calls: bool = False) -> list[Record]:
         self._add(Kind.CLOCK, 0)
         self.records[0]["a"] = BASE_NS + self.records[0]["time_ns"]
         steps = [self._block] * 12 + [self._begin, self._end, self._end, self._forward, self._marker]
         steps += [self._begin, self._node, self._node, self._marker, self._segment, self._older]
         steps += [self._counters, self._oom, self._step, self._lost, self._telling, self._model]
+        if only_calls:
+            steps = [self._begin, self._begin, self._end, self._end, self._node, self._node, self._forward]
         while len(self.records) < count:
             self.rng.choice(steps)(self.rng.randrange(3))
         return self.records
@@ -137,7 +139,8 @@ class LogMaker:
 
     def _forward(self, thread: int) -> None:
         if self.open_calls[thread]:
-            link = {"a": self.rng.randrange(3), "b": self.rng.randrange(9)}
+            made_by = self.rng.randrange(3)
+            link = {"a": made_by, "b": self.rng.randrange(self.sequence[made_by] + 2)}
             self._add(Kind.CALL_FORWARD, thread, call_id=self._call(thread), **link)
 
     def _marker(self, thread: int) -> None:
@@ -298,8 +301,16 @@ def test_every_block_is_told_once_and_as_the_oracle_saw_it(log: tuple[list[Recor
         }
 
 
+@st.composite
+def logs_of_calls(draw: st.DrawFn) -> tuple[list[Record], list[int]]:
+    """Nested calls that make autograd nodes and lead to one another, also in chains."""
+    maker = LogMaker(random.Random(draw(st.integers(0, 2**32))))
+    records = maker.make(draw(st.integers(50, 150)), only_calls=True)
+    return records, draw(st.lists(st.integers(0, len(records) - 1), max_size=6))
+
+
 @RELAXED
-@given(logs())
+@given(st.one_of(logs(), logs_of_calls(), logs_of_calls()))
 def test_calls_and_their_forward_calls_are_the_oracles(log: tuple[list[Record], list[int]]) -> None:
     records, cuts = log
     expected = oracle_of(records).calls
