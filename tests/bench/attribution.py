@@ -3,7 +3,7 @@
 Each model trains under the real tap and hooks in a process of its own; the spool is read and paired here,
 no aggregator is needed. What backward allocates is told by a range around ``backward()``, not by the records
 that attribution goes by. A loss computed outside of every module has a forward call and a line, but no
-module; a forward call that allocated nothing (a view) has no line.
+module.
 """
 
 from __future__ import annotations

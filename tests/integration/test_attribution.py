@@ -85,7 +85,9 @@ def test_nearly_all_bytes_of_backward_find_their_forward_call(
     within = in_backward(recorded(model))
     attributed = [row for row in within if row["forward_call_id"] is not None or row["recomputed"]]
     assert within
+    with_line = [row for row in within if row["forward_stack_id"] is not None or row["recomputed"]]
     assert num_bytes(attributed) >= 0.95 * num_bytes(within)
+    assert num_bytes(with_line) >= 0.95 * num_bytes(within)
     phases = Counter[str]()
     for row in within:
         phases[row["phase"]] += row["size_bytes"]

@@ -227,7 +227,8 @@ void end_call(ThreadState& thread, Frame& frame) {
   end.b = frame.sequence_first;
   end.c = frame.sequence_last;
   end.d = c10::GradMode::is_enabled() ? 1 : 0;
-  if (frame.wants_stack && enabled(kStacks)) {
+  // A call that made nodes is the line that backward's blocks are led to, also if it allocated nothing (a view).
+  if ((frame.wants_stack || made_nodes) && enabled(kStacks)) {
     ThreadCaches* caches = caches_of(thread);
     end.e = caches != nullptr ? gather_stack(caches->stacks) : 0;
   }
