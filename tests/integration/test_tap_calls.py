@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmem_agent.spool.layout import NO_SEQUENCE, Action, Kind, Phase
+from rankmem_agent.spool.layout import NO_SEQUENCE, STACK_FRAMES_MAX, Action, Kind, Phase
 from tap_process import Recording, record_process
 
 SCRIPT = """
@@ -41,6 +41,24 @@ def trains_inside(value):
         (slope,) = torch.autograd.grad((leaf * leaf).sum(), leaf, create_graph=True)
     return slope.detach() + 1
 torch.ops.rankmem_test.trains_inside(torch.randn(40))
+def asked_for(count, size):
+    for _ in range(count):
+        torch.empty(size)
+def stepwise():
+    while True:
+        yield torch.empty(6007)
+def recursive(depth):
+    return torch.empty(6011) if depth == 0 else recursive(depth - 1)
+steps = stepwise()
+def first(): return next(steps)
+def second(): return next(steps)
+first(); second(); first()
+recursive(5); recursive(7); recursive(300)
+asked_for(1, 5003)
+before = tap.stat(Stat.STACKS_GATHERED), tap.stat(Stat.STACKS_WALKED)
+asked_for(100, 5003)
+after = tap.stat(Stat.STACKS_GATHERED), tap.stat(Stat.STACKS_WALKED)
+print(after[0] - before[0], after[1] - before[1], tap.stat(Stat.FRAMES_KNOWN))
 tap.stop_stacks()
 torch.zeros(1000)
 tap.close()
@@ -117,6 +135,30 @@ def test_a_stack_gives_the_line_of_the_call(recording: Recording) -> None:
 def test_a_thread_of_the_users_has_its_own_stack(recording: Recording) -> None:
     stacks = [_stack(recording, call) for call in recording.calls_named("aten::ones")]
     assert any(("threading.py", "Thread.run") in stack for stack in stacks)
+
+
+def _stacks_of_size(recording: Recording, size_bytes: int) -> list[list[tuple[str, str]]]:
+    events = recording.of(Kind.EVENT)
+    allocs = events[(events["action"] == Action.ALLOC) & (events["b"] == size_bytes)]
+    return [_stack(recording, int(call)) for call in allocs["call_id"]]
+
+
+def test_a_generators_frame_has_the_caller_that_resumes_it(recording: Recording) -> None:
+    callers = [stack[1][1] for stack in _stacks_of_size(recording, 4 * 6007)]
+    assert callers == ["first", "second", "first"]
+
+
+def test_a_stack_has_as_many_frames_as_there_are_and_at_most_the_nearest_64(recording: Recording) -> None:
+    depths = [len(stack) for stack in _stacks_of_size(recording, 4 * 6011)]
+    assert depths == [7, 9, STACK_FRAMES_MAX]
+
+
+def test_a_stack_that_a_thread_has_met_is_known_again_without_the_gil(recording: Recording) -> None:
+    gathered, walked, frames_known = map(int, recording.stdout.split())
+    if not frames_known:
+        pytest.skip("this Python's frames are not known to the tap: it asks Python each time")
+    assert gathered == 100
+    assert walked <= 1  # the last 99 passes of the loop are at the same instruction
 
 
 def test_no_stack_is_gathered_after_stop(recording: Recording) -> None:

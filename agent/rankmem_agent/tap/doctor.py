@@ -117,7 +117,9 @@ def _judged(found: dict[str, int]) -> Iterable[Check]:
     detail = f"recorded {recorded}, {found['event_ns']} ns an event, {found['dropped']} records lost"
     yield Check(name="self test", ok=exact and not found["dropped"], detail=detail, hint=_REPORT)
     named = found["python_found"] and found["stacks"]
-    detail = f"{found['stacks']} seen" if named else "CPython's functions are not visible in this process"
+    again = "without the GIL" if found["frames_known"] else "with the GIL: this Python's frames are not known"
+    seen = f"{found['stacks']} seen, known again {again}"
+    detail = seen if named else "CPython's functions are not visible in this process"
     yield Check(name="python stacks", ok=bool(named), detail=detail, hint="use CPython 3.11 to 3.14")
 
 

@@ -43,7 +43,7 @@ class Stat(enum.IntEnum):
     CALLS = 4
     """Calls that wrote something."""
     STACKS_GATHERED = 5
-    """Times that a Python stack was walked."""
+    """Times that a call asked for its Python stack."""
     PYTHON_FOUND = 6
     """1 if CPython's functions were found, so that stacks can be gathered."""
     HAS_CUDA = 7
@@ -52,6 +52,10 @@ class Stat(enum.IntEnum):
     """Segment files made so far."""
     SPOOL_OPEN = 9
     """1 between open and close, in the process that opened."""
+    STACKS_WALKED = 10
+    """Of those gathered, how many took the GIL: the stack was new to its thread."""
+    FRAMES_KNOWN = 11
+    """1 if stacks are known again without the GIL in this Python."""
 
 
 _U8, _U32, _U64, _INT = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int

@@ -52,6 +52,7 @@ def main(folder: Path, num_blocks: int) -> dict[str, int]:
     return {
         "allocs": allocs, "frees": frees, "event_ns": event_ns, "dropped": tap.stat(Stat.DROPPED),
         "stacks": tap.stat(Stat.STACKS), "python_found": tap.stat(Stat.PYTHON_FOUND),
+        "frames_known": tap.stat(Stat.FRAMES_KNOWN),
     }  # fmt: skip
 
 

@@ -1,11 +1,12 @@
 // Python stacks: gathered once at the end of a call that allocated, interned, named by an id.
 //
-// Through CPython's public C API alone (3.11 to 3.14), whose few functions are declared here and found with
+// A stack that this thread has met before is known by the key of its frames (frames.cpp), without the GIL.
+// Otherwise through CPython's public C API alone (3.11 to 3.14), whose few functions are declared here and found with
 // dlsym: Python.h is absent on many machines. A frame is known by (code object, offset of its instruction);
 // file, function and line are looked up the first time it is seen. We keep a reference on each code object
 // seen, so an address never comes to mean another code.
 //
-// Locks: GIL, then `table().mutex`, then the strings' mutex; nothing of Python is called under the latter two,
+// Locks: the GIL (only for a stack that is new to the thread), then `table().mutex`, then the strings' mutex; nothing of Python is called under the latter two,
 // since a reference count that falls to zero may run anything. No GIL is asked for after stop_stacks(): a thread
 // that asks for it in a finalising interpreter never comes back.
 
@@ -18,14 +19,13 @@
 #include <vector>
 
 #include "calls.h"
+#include "frames.h"
 #include "spool.h"
 #include "stacks.h"
 
 namespace rankmem {
 
 namespace {
-
-struct PyObject;  // opaque: only pointers pass through here
 
 // Members carry the names of the functions, so that one macro finds them all.
 #define RKM_PYTHON_FUNCTIONS(F)                                           \
@@ -60,21 +60,9 @@ constinit Python python;
 constexpr size_t kFramesKnownMax = 200'000;
 constexpr uint32_t kOwnFrame = ~0u;  // rankmem's: left out of stacks
 
-struct FrameKey {
-  PyObject* code;
-  int offset;  // of the instruction, in bytes
-  bool operator==(const FrameKey& other) const noexcept { return code == other.code && offset == other.offset; }
-};
-
 struct FrameKeyHash {
   size_t operator()(const FrameKey& key) const noexcept;
 };
-
-// One multiplication to 128 bits, folded: two different stacks of 100,000 meet with probability 3e-10.
-inline uint64_t mix(uint64_t hash, uint64_t value) noexcept {
-  const unsigned __int128 product = static_cast<unsigned __int128>(hash ^ value) * 0x9E37'79B9'7F4A'7C15u;
-  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
-}
 
 inline uint64_t hash_frame(uint64_t hash, const FrameKey& key) noexcept {
   return mix(hash, reinterpret_cast<uintptr_t>(key.code) * 4 + static_cast<uint64_t>(key.offset));
@@ -98,6 +86,7 @@ Table& table() {
 std::atomic<bool> stopped{false};
 std::atomic<int> gatherers{0};
 std::atomic<uint64_t> gathered{0};
+std::atomic<uint64_t> walked{0};
 
 struct Walk {
   FrameKey keys[RKM_STACK_FRAMES_MAX];
@@ -198,18 +187,13 @@ uint32_t learn_stack(const Walk& walk) {
   return stack_id;
 }
 
-uint32_t stack_id_of(const Walk& walk, StackCacheEntry* cache) {
-  StackCacheEntry& entry = cache[walk.hash % kStacksCached];
-  if (entry.stack_id != 0 && entry.hash == walk.hash) return entry.stack_id;
-  uint32_t stack_id = 0;
+uint32_t stack_id_of(const Walk& walk) {
   {
     std::lock_guard lock(table().mutex);
     auto found = table().stacks.find(walk.hash);
-    if (found != table().stacks.end()) stack_id = found->second;
+    if (found != table().stacks.end()) return found->second;
   }
-  if (stack_id == 0) stack_id = learn_stack(walk);
-  if (stack_id != 0) entry = {walk.hash, stack_id};
-  return stack_id;
+  return learn_stack(walk);
 }
 
 // The GIL and the thread's Python error state, given back as they were. CPython 3.11 may collect garbage when
@@ -260,20 +244,35 @@ int find_python() noexcept {
   RKM_PYTHON_FUNCTIONS(RKM_FIND)
 #undef RKM_FIND
   python.found = true;
+  const void* thread_state = python.PyGILState_GetThisThreadState();
+  if (thread_state == nullptr) return 0;
+  PythonHeld held;
+  Walk walk;
+  walk_frames(walk);
+  check_frame_layout(thread_state, walk.keys, walk.count);
   return 0;
 }
 
 bool python_found() noexcept { return python.found; }
 
 uint32_t gather_stack(StackCacheEntry* cache) {
-  if (!python.found || python.PyGILState_GetThisThreadState() == nullptr) return 0;
+  if (!python.found) return 0;
   Gathering counted;
   if (stopped.load()) return 0;
+  const void* thread_state = python.PyGILState_GetThisThreadState();
+  if (thread_state == nullptr) return 0;
   gathered.fetch_add(1, std::memory_order_relaxed);
+  const uint64_t key = key_of_frames(thread_state);
+  if (key == kFramesNone) return 0;
+  StackCacheEntry& entry = cache[key % kStacksCached];
+  if (key != kFramesUnknown && entry.key == key) return entry.stack_id;
+  walked.fetch_add(1, std::memory_order_relaxed);
   PythonHeld held;
   Walk walk;
   walk_frames(walk);
-  return walk.count == 0 ? 0 : stack_id_of(walk, cache);
+  const uint32_t stack_id = walk.count == 0 ? 0 : stack_id_of(walk);
+  if (stack_id != 0 && key != kFramesUnknown) entry = {key, stack_id};
+  return stack_id;
 }
 
 void stop_stacks() noexcept {
@@ -284,5 +283,7 @@ void stop_stacks() noexcept {
 }
 
 uint64_t stacks_gathered() noexcept { return gathered.load(std::memory_order_relaxed); }
+
+uint64_t stacks_walked() noexcept { return walked.load(std::memory_order_relaxed); }
 
 }  // namespace rankmem

@@ -5,20 +5,24 @@
 
 namespace rankmem {
 
-// Stacks a thread remembers by hash before it asks the table that all threads share. 8 KiB.
-constexpr size_t kStacksCached = 512;
+// Stacks a thread remembers by the key of its frames, before it asks Python and the table that all threads
+// share. 32 KiB.
+constexpr size_t kStacksCached = 2048;
 struct StackCacheEntry {
-  uint64_t hash;
-  uint32_t stack_id;
+  uint64_t key;
+  uint32_t stack_id;  // never 0 in an entry in use
 };
 
 // Finds CPython's functions in this process. 0, or -ENOSYS if it has none (then stacks are never gathered).
 int find_python() noexcept;
 bool python_found() noexcept;
-// The id of this thread's Python stack; 0 if it has none or Python is going away. Takes the GIL.
+// The id of this thread's Python stack; 0 if it has none or Python is going away. Takes the
+// GIL for a stack that this thread has not met, or has forgotten.
 uint32_t gather_stack(StackCacheEntry* cache);
 // Never touch Python again. Returns when no thread is in the middle of it, at most a second later.
 void stop_stacks() noexcept;
 uint64_t stacks_gathered() noexcept;
+// Of those, how often Python was asked.
+uint64_t stacks_walked() noexcept;
 
 }  // namespace rankmem

@@ -26,6 +26,8 @@ enum Stat : uint32_t {
   kHasCuda = 7,
   kSegmentsReady = 8,
   kSpoolOpen = 9,
+  kStacksWalked = 10,
+  kFramesKnown = 11,
 };
 
 RKM_EXPORT int rkm_open(const char* folder, uint64_t budget_bytes, uint32_t flags) {
@@ -127,6 +129,8 @@ RKM_EXPORT uint64_t rkm_stat(uint32_t which) {
 #endif
     case kSegmentsReady: return segments_made();
     case kSpoolOpen: return spool_is_open() ? 1 : 0;
+    case kStacksWalked: return stacks_walked();
+    case kFramesKnown: return frame_layout_known() ? 1 : 0;
     default: return 0;
   }
 }

@@ -9,6 +9,7 @@
 #include "records.cpp"
 #include "strings.cpp"
 #include "spool.cpp"
+#include "frames.cpp"
 #include "stacks.cpp"
 #include "calls.cpp"
 #include "tap_cpu.cpp"

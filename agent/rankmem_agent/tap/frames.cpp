@@ -1,0 +1,128 @@
+// The key of a thread's Python stack, read from the interpreter's own frames without the GIL.
+//
+// Why: the public interface needs the GIL, which another thread may hold for 5 ms at a time, and makes a frame
+// object for each frame. A training asks for the same few hundred stacks again and again, so all that is
+// needed each time is whether it is one of them. Nothing is believed of what is read here but equality: names
+// and lines come from the public interface, once for each key.
+//
+// Why it holds: a thread's chain of frames is changed by that thread alone, and it is inside an operator now.
+// An instruction's address names code object and offset as long as the code object lives; stacks.cpp keeps
+// those of every stack it has an id for. At the interpreter's end nothing is read: stop_stacks().
+//
+// Layouts: CPython's Include/cpython/pystate.h and Include/internal/pycore_frame.h, x86-64 and aarch64, builds
+// with a GIL. They are fixed within a minor version; each process checks its own before the first use, reading
+// through the kernel, so that a wrong one is an error number and not a crash. Where none fits, the GIL it is.
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "frames.h"
+
+namespace rankmem {
+
+namespace {
+
+constexpr int16_t kDirect = -1;
+
+// Offsets in bytes.
+struct FrameLayout {
+  uint8_t minor_version;      // of Python 3
+  int16_t in_thread;          // in the thread's state: the current frame, or where it is kept (3.11, 3.12)
+  int16_t in_keeper;          // of the current frame there; kDirect: there is no such place
+  int16_t code;               // in a frame: its code object
+  int16_t previous;           // its caller's frame
+  int16_t instruction;        // the instruction it is at
+};
+constexpr FrameLayout kLayouts[] = {
+    {11, 56, 8, 32, 48, 56},
+    {12, 56, 0, 0, 8, 56},
+    {13, 72, kDirect, 0, 8, 56},
+};
+
+// Frames followed, the interpreter's own between them included. A deeper stack has no key.
+constexpr uint32_t kFramesFollowed = 192;
+
+FrameLayout layout = {};
+std::atomic<bool> layout_checked{false};
+
+inline const char* pointer_at(const char* address) noexcept {
+  const char* value;
+  std::memcpy(&value, address, sizeof value);
+  return value;
+}
+
+// Reads through the kernel: an address that is none gives false.
+class CarefulReader {
+ public:
+  CarefulReader() noexcept : fd_(::open("/proc/self/mem", O_RDONLY | O_CLOEXEC)) {}
+  ~CarefulReader() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  CarefulReader(const CarefulReader&) = delete;
+  CarefulReader& operator=(const CarefulReader&) = delete;
+
+  bool read(const char* address, const char*& value) const noexcept {
+    const auto offset = static_cast<off_t>(reinterpret_cast<uintptr_t>(address));
+    return fd_ >= 0 && address != nullptr && pread(fd_, &value, sizeof value, offset) == sizeof value;
+  }
+
+ private:
+  int fd_;
+};
+
+// Follows the frames in this layout and finds all of `keys` among them, in order. An instruction's address has
+// to be its code object's plus its offset plus what is the same for all code objects.
+bool fits(const FrameLayout& tried, const char* thread_state, const FrameKey* keys, uint32_t count) noexcept {
+  const CarefulReader memory;
+  const char* frame = nullptr;
+  if (!memory.read(thread_state + tried.in_thread, frame)) return false;
+  if (tried.in_keeper != kDirect && !memory.read(frame + tried.in_keeper, frame)) return false;
+  uint32_t found = 0;
+  ptrdiff_t start = 0;  // of the instructions in a code object
+  for (uint32_t followed = 0; frame != nullptr && followed < kFramesFollowed; ++followed) {
+    const char *code = nullptr, *instruction = nullptr;
+    if (!memory.read(frame + tried.code, code) || !memory.read(frame + tried.instruction, instruction)) return false;
+    if (found < count && code == reinterpret_cast<const char*>(keys[found].code)) {
+      const ptrdiff_t here = instruction - code - keys[found].offset;
+      if (found == 0) start = here;
+      if (here != start) return false;
+      ++found;
+    }
+    if (!memory.read(frame + tried.previous, frame)) return false;
+  }
+  return frame == nullptr && found == count;
+}
+
+}  // namespace
+
+void check_frame_layout(const void* thread_state, const FrameKey* keys, uint32_t count) noexcept {
+  const auto* version = static_cast<const unsigned long*>(dlsym(RTLD_DEFAULT, "Py_Version"));  // since 3.11
+  if (version == nullptr || thread_state == nullptr || count < 2 || frame_layout_known()) return;
+  for (const FrameLayout& tried : kLayouts) {
+    if (*version >> 16 != (0x300u | tried.minor_version)) continue;
+    if (!fits(tried, static_cast<const char*>(thread_state), keys, count)) return;
+    layout = tried;
+    layout_checked.store(true, std::memory_order_release);
+  }
+}
+
+bool frame_layout_known() noexcept { return layout_checked.load(std::memory_order_acquire); }
+
+uint64_t key_of_frames(const void* thread_state) noexcept {
+  if (!frame_layout_known()) return kFramesUnknown;
+  const char* frame = pointer_at(static_cast<const char*>(thread_state) + layout.in_thread);
+  if (layout.in_keeper != kDirect) frame = pointer_at(frame + layout.in_keeper);
+  if (frame == nullptr) return kFramesNone;
+  uint64_t key = 0x6A09'E667'F3BC'C908u;
+  for (uint32_t followed = 0; frame != nullptr; ++followed) {
+    if (followed == kFramesFollowed) return kFramesUnknown;
+    key = mix(key, reinterpret_cast<uintptr_t>(pointer_at(frame + layout.instruction)));
+    frame = pointer_at(frame + layout.previous);
+  }
+  return key > kFramesNone ? key : ~key;
+}
+
+}  // namespace rankmem
