@@ -186,7 +186,10 @@ def compare(model: str, recording: Recording, oracle: dict[str, Any], batches: i
             if key is None:
                 continue  # never touched in the window: the oracle does not know it
         versions = [each for each in sorted(made[key]) if each[0] > 0 and each[1] < stop]
-        first_one = next((each for each in made[key] if each[0] == 0), (0, start, "", ""))
+        first_one = next((each for each in made[key] if each[0] == 0), None)
+        if first_one is None:  # made by nothing that the oracle sees: for the engine, where it alone writes
+            writers = {each[3] for each in made[key]}
+            first_one = (0, start, "", "engine" if writers == {"engine"} else "")
         versions = [(0, start, *first_one[2:]), *[(v, max(t, start), *rest) for v, t, *rest in versions]]
         borders = [*[since for _, since, *_ in versions[1:]], stop]
         for (version, since, maker, within), until in zip(versions, borders, strict=True):

@@ -18,6 +18,8 @@ from torch.profiler import ProfilerActivity, profile
 from torch.profiler import _memory_profiler as oracle
 
 from category_models import MODELS
+from category_models_more import MODELS as MORE
+from category_models_ranks import MODELS as ON_RANKS
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.modules import Modules
 from rankmem_agent.hooks.steps import Steps
@@ -37,7 +39,7 @@ def record_window(tap: Tap, model: str, path: Path, *, warm_up: int, steps: int)
     for hooks in (of_steps, modules, tags):
         hooks.install()
     modules.when_named(tags.tree)
-    step = MODELS[model]()
+    step = (MODELS | MORE | ON_RANKS)[model]()
     for _ in range(warm_up):
         step()
     options = {"record_shapes": True, "profile_memory": True, "with_stack": True}

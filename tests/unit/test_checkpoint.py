@@ -11,7 +11,12 @@ import pytest
 
 from rankmem_agent.pairing.pairing import Pairing
 from rankmem_agent.pairing.state import PairingState
-from rankmem_agent.ship.checkpoint import CHECKPOINT_NAME, load_checkpoint, save_checkpoint
+from rankmem_agent.ship.checkpoint import (
+    CHECKPOINT_NAME,
+    CHECKPOINT_VERSION,
+    load_checkpoint,
+    save_checkpoint,
+)
 from rankmem_agent.spool.reader import Chunk, SpoolReader
 from rankmem_protos.errors import Code, RankmemError
 from spool_synthetic import SyntheticSpool, training_records
@@ -97,9 +102,11 @@ def test_a_pickled_array_is_refused_and_never_run(tmp_path: Path) -> None:
 
 
 def test_a_newer_checkpoint_is_refused(tmp_path: Path) -> None:
-    facts = np.frombuffer(json.dumps({"format": "rankmem-checkpoint", "version": 3}).encode(), "u1")
+    facts = np.frombuffer(
+        json.dumps({"format": "rankmem-checkpoint", "version": CHECKPOINT_VERSION + 1}).encode(), "u1"
+    )
     with (tmp_path / CHECKPOINT_NAME).open("wb") as file:
         np.savez(file, facts=facts)
-    with pytest.raises(RankmemError, match="version 3") as raised:
+    with pytest.raises(RankmemError, match=f"version {CHECKPOINT_VERSION + 1}") as raised:
         load_checkpoint(tmp_path)
     assert raised.value.code is Code.UNSUPPORTED

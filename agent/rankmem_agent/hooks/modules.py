@@ -48,6 +48,8 @@ class Modules:
         """By identity of a module that has run: the string id of its path."""
         self._told: dict[str, int] = {}
         """By path: its string id, once it has a MODULE record."""
+        self._frozen: set[int] = set()
+        """String ids of the paths of modules whose parameters want no gradient, all of them."""
         self.names = ModuleNames(is_compiling, lambda key: self._paths.pop(key, None))
         self._off: list[bool] = []
         """Not empty: off."""
@@ -134,18 +136,23 @@ class Modules:
             keys, root = self.names.learn(module, around)
             for key in keys:
                 if key in self._paths:  # it ran before its whole did, under another name
-                    self._paths[key] = self._tell(key)
+                    self._paths[key] = self._tell(key, is_frozen=self._paths[key] in self._frozen)
             for tell in self._when_named if root is not None else ():
                 tell(root)
-        path = self._paths[id(module)] = self._tell(id(module))
+        wants_gradient = [parameter.requires_grad for parameter in module.parameters()]
+        is_frozen = not any(wants_gradient) if wants_gradient else self._paths.get(around) in self._frozen
+        path = self._paths[id(module)] = self._tell(id(module), is_frozen=is_frozen)
         return path
 
-    def _tell(self, key: int) -> int:
+    def _tell(self, key: int, *, is_frozen: bool) -> int:
         named = self.names.known(key)
         path = self._told.get(named.path)
         if path is None:
             path = self._told[named.path] = self._recorder.intern(named.path)
-            self._recorder.record(Kind.MODULE, a=path, e=self._recorder.intern(named.class_name))
+            class_name = self._recorder.intern(named.class_name)
+            self._recorder.record(Kind.MODULE, a=path, b=int(is_frozen), e=class_name)
+            if is_frozen:
+                self._frozen.add(path)
         return path
 
     def _unwind(self, stack: list[int], key: int) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 
 from rankmem_agent.pairing.attribution import Attribution, attribute
 from rankmem_agent.pairing.calls import Calls, follow_calls
+from rankmem_agent.pairing.dependence import Dependence, dependence_of
 from rankmem_agent.pairing.devices import block_keys, device_codes, with_devices
 from rankmem_agent.pairing.endings import with_endings
 from rankmem_agent.pairing.markers import Markers, follow_markers
@@ -50,8 +51,11 @@ class Batch:
     attribution: Attribution
     """Of each call."""
     markers: Markers
+    dependence: Dependence
     modules_due: Array
     """MODULE_DTYPE."""
+    frozen_modules: Array
+    """String ids of the paths of modules whose parameters want no gradient, all of them."""
     weights_due: Array
     """WEIGHT_DTYPE."""
     gaps: tuple[Gap, ...]
@@ -100,6 +104,8 @@ def advance(
     threads, step = phases.after(seq)
     _describe_outside(blocks, points, np.searchsorted(seq, points.seq), phases, markers)
     settled = _settle(state, blocks, calls, attribution, final)
+    before = (state.last_nodes_seq, state.last_forward_seq, state.last_engine_seq)
+    dependence = dependence_of(before, records, seq, calls)
     modules = with_modules(state.modules, records)
     weights = with_weights(state.weights, records, seq, settled.blocks, devices)
     batch = Batch(
@@ -115,7 +121,9 @@ def advance(
         calls_due=np.arange(len(calls.table)) if final else np.flatnonzero(calls.ended),
         attribution=attribution,
         markers=markers,
+        dependence=dependence,
         modules_due=rows_at(modules, ~modules["sent"]),
+        frozen_modules=modules["path"][modules["frozen"]],
         weights_due=rows_at(weights, ~weights["sent"]),
         gaps=gaps,
         losses=np.flatnonzero(records["kind"] == Kind.LOST),
@@ -288,7 +296,11 @@ def _counted(state: PairingState, batch: Batch) -> dict[str, Any]:
     kind = batch.records["kind"]
     notes = tuple(int(e) for e in batch.records["e"][kind == Kind.NOTE])
     ends = [int(batch.seq[-1]) if len(batch.seq) else -1, *(gap.sequence_last for gap in batch.gaps)]
+    nodes, forward, engine = batch.dependence.last()
     return {
+        "last_nodes_seq": nodes,
+        "last_forward_seq": forward,
+        "last_engine_seq": engine,
         "next_seq": max(state.next_seq, max(ends) + 1),
         "num_events": state.num_events + int(points.is_event.sum()),
         "num_lost": state.num_lost + lost,

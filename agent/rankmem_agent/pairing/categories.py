@@ -7,28 +7,25 @@ The names and their meaning are torch.profiler's (docs/categories.md says how th
 
 1. *Tagged* by the hooks: optimizer_state, parameter, gradient; also buffers.
 2. *temporary*: freed in the call that made it; in backward, in the autograd node that made it.
-3. *autograd_detail*: made by autograd's engine.
-4. Made by the optimizer: unknown, until a tag says that it is its state.
-5. *activation*: its call made autograd nodes, or ran in a module's forward while autograd was off.
-6. *input*: its call, in forward with autograd on, made no node, so that it depends on no parameter; or it
-   was made so outside of modules and optimizers, and lives when the next forward or backward begins. While
-   a parameter is frozen the first says nothing: only what a factory made depends on none.
+3. What its call says (rankmem_agent.pairing.categories_rules): gradient, autograd_detail, activation, input.
+4. *input*: made outside of modules and optimizers from nothing that depends on a parameter, and alive when
+   the next forward or backward begins.
 
 What none of them says is unknown.
 """
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from rankmem_agent.pairing.batch import Batch
+from rankmem_agent.pairing.categories_rules import Source, by_rules, of_calls
 from rankmem_agent.pairing.categories_tags import blocks_at
 from rankmem_agent.pairing.devices import dense_numbers, device_codes
-from rankmem_agent.pairing.state import ABSENT, CATEGORY_DTYPE, Array, joined, rows_at
+from rankmem_agent.pairing.state import ABSENT, Array, joined, rows_at
 from rankmem_agent.pairing.texts import Texts
 from rankmem_agent.spool.layout import Action, Category, Kind, Phase
 
@@ -45,18 +42,6 @@ CHANGE_DTYPE: Final = np.dtype(
     ]
 )
 """A row of category_change. At most one for each (allocation_id, seq) in the life of a block."""
-
-
-class Source(enum.IntEnum):
-    """Why a block has its category; of two tags the one with the higher number holds, of equals the later."""
-
-    RULE = 0
-    CANDIDATE = 1
-    """Unknown; input if it lives when the next forward or backward begins."""
-    BUFFER = 2
-    GRADIENT = 3
-    PARAMETER = 4
-    OPTIMIZER_STATE = 5
 
 
 _SOURCE_OF_TAG: Final = np.full(256, Source.BUFFER, np.uint8)
@@ -87,7 +72,7 @@ def resolve(known: Array, batch: Batch, devices: Array, texts: Texts) -> Resolve
         texts: what names of the spool mean.
     """
     has_frozen = bool(known["frozen"].any() or _frozen_tags(batch.records).any())
-    due = _by_rules(batch, has_frozen, texts)
+    due = by_rules(batch, has_frozen, texts)
     known = _told_again(due, known)
     num_old, table = len(known), joined([known, due])
     places = _places(batch.blocks, table["allocation_id"])
@@ -126,14 +111,7 @@ def _deaths(batch: Batch) -> tuple[Array, Array]:
     at = np.flatnonzero(ends)[::-1]  # the first one holds
     call = np.zeros(len(batch.blocks), np.uint64)
     call[points.block[at]] = points.call_id[at]
-    return call, _of_calls(batch, call, batch.calls.table["node"], 0)
-
-
-def _of_calls(batch: Batch, call_ids: Array, column: Array, missing: int) -> Array:
-    """A column of the calls' table for each call id."""
-    place = batch.calls.place(call_ids)
-    values: Array = np.append(column, np.array([missing], column.dtype))[place]  # ABSENT is the one appended
-    return values
+    return call, of_calls(batch, call, batch.calls.table["node"], 0)
 
 
 def _frozen_tags(records: Array) -> Array:
@@ -151,41 +129,6 @@ def _told_again(due: Array, known: Array) -> Array:
     due[again] = known[place[again]]
     due["told_seq"][again] = ABSENT
     return rows_at(known, ~np.isin(known["allocation_id"], due["allocation_id"][again]))
-
-
-def _by_rules(batch: Batch, has_frozen: bool, texts: Texts) -> Array:
-    """CATEGORY_DTYPE of the blocks whose row goes out, from their calls alone."""
-    due, calls = batch.records_due, batch.calls
-    call_id = due["call_id"]
-    phase = _of_calls(batch, call_id, calls.table["phase"], ABSENT)
-    made_nodes = _of_calls(batch, call_id, calls.sequence_first, ABSENT) != ABSENT
-    with_grad = _of_calls(batch, call_id, calls.with_grad, False)
-    rows = np.zeros(len(due), CATEGORY_DTYPE)
-    rows["allocation_id"] = due["allocation_id"]
-    rows["told_seq"] = ABSENT
-    rows["node"] = _of_calls(batch, call_id, calls.table["node"], 0)
-    depends_on_none = with_grad & ~made_nodes
-    if has_frozen:
-        depends_on_none &= texts.are_factories(due["operator"])
-    in_backward = (rows["node"] != 0) | (phase == Phase.BACKWARD)
-    in_forward = phase == Phase.FORWARD
-    outside = phase == Phase.OTHER
-    rows["category"] = np.select(
-        [
-            in_backward,
-            phase == Phase.OPTIMIZER,
-            made_nodes | (in_forward & ~with_grad),
-            in_forward & depends_on_none,
-        ],
-        [Category.AUTOGRAD_DETAIL, Category.UNKNOWN, Category.ACTIVATION, Category.INPUT],
-        Category.UNKNOWN,
-    )
-    first = batch.seq[0] if len(batch.seq) else np.iinfo(np.int64).max
-    died = np.where(due["free_requested_seq"] != ABSENT, due["free_requested_seq"], due["freed_seq"])
-    early = (died != ABSENT) & (died < first)  # in an earlier batch, so while its call went on
-    rows["category"][early] = Category.TEMPORARY
-    rows["source"] = np.where(~early & outside & depends_on_none, Source.CANDIDATE, Source.RULE)
-    return rows
 
 
 def _find_temporaries(table: Array, batch: Batch, places: Array) -> None:

@@ -26,6 +26,7 @@ def with_modules(modules: Array, records: Array) -> Array:
         return modules
     rows = np.zeros(len(told), MODULE_DTYPE)
     rows["path"], rows["class_name"] = told["a"].astype(np.uint32), told["e"]
+    rows["frozen"] = told["b"] != 0
     both = joined([modules, rows])
     _, first = np.unique(both["path"], return_index=True)
     return rows_at(both, first)

@@ -102,7 +102,15 @@ MARKER_DTYPE: Final = np.dtype(
 THREAD_DTYPE: Final = np.dtype([("thread", "<u4"), ("phase", "<i2"), ("spare", "V2"), ("seq", "<i8")])
 """A thread that began calls: the phase of its last one, and where in the log that began."""
 
-MODULE_DTYPE: Final = np.dtype([("path", "<u4"), ("class_name", "<u4"), ("sent", "?"), ("spare", "V7")])
+MODULE_DTYPE: Final = np.dtype(
+    [
+        ("path", "<u4"),
+        ("class_name", "<u4"),
+        ("sent", "?"),
+        ("frozen", "?"),  # its parameters want no gradient, see Kind.MODULE
+        ("spare", "V6"),
+    ]
+)
 """A module that ran."""
 
 WEIGHT_DTYPE: Final = np.dtype(
@@ -201,6 +209,10 @@ class PairingState:
     """Highest host time so far."""
     step: int = ABSENT
     """The step that goes on; ABSENT before the first call."""
+    last_nodes_seq: int = ABSENT
+    """See rankmem_agent.pairing.dependence; likewise the next two."""
+    last_forward_seq: int = ABSENT
+    last_engine_seq: int = ABSENT
     num_preexisting: int = 0
     num_events: int = 0
     num_lost: int = 0

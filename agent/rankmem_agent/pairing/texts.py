@@ -42,19 +42,41 @@ TORCHS_OWN_RANGES: Final = (
 """How the names of ranges begin that torch (2.6 to 2.15) opens by itself through record_function. They are
 rows of ``marker`` like others, and nobody's annotation: they would hide the user's own around them."""
 
-FACTORIES: Final = frozenset(
-    f"aten::{name}"
-    for name in (
-        "arange", "blackman_window", "empty", "empty_permuted", "empty_strided", "eye", "full", "hann_window",
-        "hamming_window", "linspace", "logspace", "normal", "ones", "rand", "randint", "randn", "randperm",
-        "range", "scalar_tensor", "stack", "tril_indices", "triu_indices", "zeros",
-    )
-)  # fmt: skip
-"""Operators that take no tensor, so that what they make depends on none; stack, which collates a batch."""
+
+def _aten(names: str) -> frozenset[str]:
+    return frozenset(f"aten::{name}" for name in names.split())
+
+
+FACTORIES: Final = _aten(
+    "arange bartlett_window blackman_window eye full hamming_window hann_window kaiser_window linspace"
+    " logspace normal ones rand randint randn randperm range scalar_tensor tril_indices triu_indices zeros"
+)
+"""Operators that take no tensor, so that what they make depends on none."""
+
+UNINITIALIZED: Final = _aten(
+    "empty empty_like empty_permuted empty_quantized empty_strided new_empty new_empty_strided resize_"
+    " resize_as_"
+)
+"""Operators that leave the content to whoever writes it: buffers of the reducer, of FSDP, of the user."""
+
+OPAQUE: Final = _aten(
+    "__and__ __or__ __xor__ _unique _unique2 all allclose any argmax argmin argsort bincount bitwise_and"
+    " bitwise_not bitwise_or bitwise_xor bucketize clone count_nonzero eq equal ge greater greater_equal gt"
+    " histc histogram isclose isfinite isin isinf isnan isneginf isposinf le less less_equal logical_and"
+    " logical_not logical_or logical_xor lt mode multinomial ne nonzero nonzero_numpy nonzero_static"
+    " not_equal one_hot searchsorted signbit unique_consecutive unique_dim"
+)
+"""Operators that never make an autograd node, so that making none says nothing; and ``clone``, which outside
+of forward copies weights (an average of them, the best so far) rather than data."""
 
 _BACKWARD_ENTRY: Final = "_engine_run_backward"
 """torch.autograd.graph: what every backward() calls; frames nearer to the operator run within it."""
 _MODULE_CALL: Final = ("torch/nn/modules/module.py", "_call_impl")
+_REDUCER_MADE_IN: Final = (
+    "torch/nn/parallel/distributed.py",
+    ("DistributedDataParallel._ddp_init_helper", "DistributedDataParallel._pre_forward"),
+)
+"""Where DDP makes its reducer, and where the reducer orders its buckets anew (torch 2.6 to 2.13)."""
 _CHECKPOINT_FILE: Final = "torch/utils/checkpoint.py"
 _CHECKPOINT_BACKWARD: Final = "CheckpointFunction.backward"
 """Reentrant checkpointing of torch, Megatron, DeepSpeed and fairscale alike."""
@@ -70,6 +92,9 @@ class Texts:
     def __init__(self, strings: StringTable) -> None:
         self._own_ranges = _Answers(lambda name: (strings.text(name) or "").startswith(TORCHS_OWN_RANGES))
         self._factories = _Answers(lambda name: strings.text(name) in FACTORIES)
+        self._uninitialized = _Answers(lambda name: strings.text(name) in UNINITIALIZED)
+        self._opaque = _Answers(lambda name: strings.text(name) in OPAQUE)
+        self._reducers = _Answers(lambda stack: makes_reducer(strings.stack(stack)))
         self._recomputing = _Answers(lambda stack: runs_forward_again(strings.stack(stack)))
 
     def are_torchs_own(self, name_ids: Array) -> Array:
@@ -79,6 +104,18 @@ class Texts:
     def are_factories(self, name_ids: Array) -> Array:
         """Whether what an operator of that name makes depends on no tensor."""
         return self._factories.of(name_ids)
+
+    def are_uninitialized(self, name_ids: Array) -> Array:
+        """Whether an operator of that name leaves its result's content open."""
+        return self._uninitialized.of(name_ids)
+
+    def are_opaque(self, name_ids: Array) -> Array:
+        """Whether it says nothing that an operator of that name made no autograd node."""
+        return self._opaque.of(name_ids)
+
+    def are_reducers(self, stack_ids: Array) -> Array:
+        """Of uninitialized buffers: whether DistributedDataParallel's reducer makes them."""
+        return self._reducers.of(stack_ids)
 
     def are_recomputing(self, stack_ids: Array) -> Array:
         """Of calls that autograd's engine runs: whether their stack shows a forward; False for no stack."""
@@ -99,6 +136,12 @@ def runs_forward_again(frames: Sequence[Frame]) -> bool:
         if frame.file.endswith(_CHECKPOINT_FILE) or frame.function.endswith(_CHECKPOINT_BACKWARD):
             return True
     return False
+
+
+def makes_reducer(frames: Sequence[Frame]) -> bool:
+    """Whether the innermost Python frame is one from which DDP's reducer, which is C++, allocates."""
+    file, functions = _REDUCER_MADE_IN
+    return bool(frames) and frames[0].file.endswith(file) and frames[0].function.endswith(functions)
 
 
 class _Answers:

@@ -23,7 +23,7 @@ from rankmem_agent.pairing.state import PairingState
 from rankmem_protos.errors import Code, RankmemError
 
 CHECKPOINT_NAME: Final = "checkpoint"
-CHECKPOINT_VERSION: Final = 2
+CHECKPOINT_VERSION: Final = 3
 _FORMAT: Final = "rankmem-checkpoint"
 _ARRAYS: Final = (
     "live", "ended", "calls", "ranges", "markers", "threads", "modules", "weights", "devices", "categories",

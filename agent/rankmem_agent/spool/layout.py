@@ -114,7 +114,8 @@ class Kind(enum.IntEnum):
     """A parameter of the model, or its new place. device; a=address of its storage, b=size in bytes, c=size
     of its gradient in bytes (0: none yet), e=string id of JSON {name, dtype, shape}."""
     MODULE = 19
-    """A module ran for the first time. a=string id of its path, e=string id of its class."""
+    """A module ran for the first time. a=string id of its path, e=string id of its class; b=1: it has
+    parameters, none of which wants a gradient, or it has none and was called by such a module."""
 
 
 class Category(enum.IntEnum):

@@ -1,0 +1,79 @@
+"""Where in the log tensors may exist that depend on a parameter although no autograd node says so.
+
+Stage: pairing; shipper process, pure functions over arrays. In: a batch's calls and records. Out: an answer
+for each place of the log that is asked about.
+
+A call that makes no node while autograd records takes nothing that needs a gradient. It may yet depend on a
+parameter: through ``argmax`` or a comparison, whose results need none, through ``detach()``, or through a
+parameter that is frozen. For that, something must have been computed from parameters before: a call that made
+nodes, or, while a parameter is frozen, any call of forward. What was computed is as a rule used up when
+autograd's engine runs, or the optimizer: from there on the next batch may be made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankmem_agent.pairing.calls import Calls
+from rankmem_agent.pairing.state import ABSENT, Array
+from rankmem_agent.spool.layout import Kind, Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dependence:
+    """Places in the log (seq), ascending; the first of each is the last one before the batch, or ABSENT."""
+
+    nodes: Array
+    """Where calls ended that made autograd nodes, other than in backward."""
+    forwards: Array
+    """Where calls in a module's forward ended."""
+    engine: Array
+    """Where calls of autograd's engine or of an optimizer began."""
+
+    def is_possible(self, seq: Array, *, has_frozen: bool) -> Array:
+        """Whether a call that ended at each of these places may depend on a parameter without a node.
+
+        Args:
+            has_frozen: some parameter wants no gradient.
+        """
+        computed = _last(self.nodes, seq)
+        if has_frozen:
+            computed = np.maximum(computed, _last(self.forwards, seq))
+        possible: Array = computed > _last(self.engine, seq)
+        return possible
+
+    def last(self) -> tuple[int, int, int]:
+        """The last place of each, as :func:`dependence_of` takes them."""
+        return int(self.nodes[-1]), int(self.forwards[-1]), int(self.engine[-1])
+
+
+def dependence_of(before: tuple[int, int, int], records: Array, seq: Array, calls: Calls) -> Dependence:
+    """The places of a batch.
+
+    Args:
+        before: the last place of nodes, forwards and engine before it, ABSENT for none.
+        records: the batch's; seq: their places in the log; calls: its calls.
+    """
+    phase = calls.table["phase"]
+    made_nodes = calls.ended & (calls.sequence_first != ABSENT) & (phase != Phase.BACKWARD)
+    in_forward = calls.ended & (phase == Phase.FORWARD)
+    action = records["action"]
+    engine = (records["kind"] == Kind.CALL_BEGIN) & ((action == Phase.BACKWARD) | (action == Phase.OPTIMIZER))
+    engine |= records["kind"] == Kind.CALL_FORWARD
+    return Dependence(
+        nodes=_from(before[0], calls.end_seq[made_nodes]),
+        forwards=_from(before[1], calls.end_seq[in_forward]),
+        engine=_from(before[2], seq[engine]),
+    )
+
+
+def _from(before: int, places: Array) -> Array:
+    return np.concatenate([np.array([before], np.int64), np.sort(places)])
+
+
+def _last(ascending: Array, seq: Array) -> Array:
+    """The last place before each of these."""
+    last: Array = ascending[np.maximum(np.searchsorted(ascending, seq, side="left") - 1, 0)]
+    return last
