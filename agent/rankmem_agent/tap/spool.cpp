@@ -29,10 +29,10 @@ namespace {
 // Segments kept ready beyond the one in use: at 2.5 M events/s one lasts 26 ms, so two outlast any sleep below.
 constexpr uint64_t kSegmentsAhead = 2;
 // How long the native thread sleeps. Writers never wake it (that would be a system call under a lock), so it
-// looks: often while a segment fills within a second, rarely otherwise (100 wake-ups a second cost 0.05% of a core).
+// looks: often while a segment would fill within 80 ms, rarely otherwise: a wake-up may take the trainer's core.
 constexpr uint64_t kBusySleepNs = 2'000'000;
 constexpr uint64_t kCalmSleepNs = 10'000'000;
-constexpr uint64_t kBusyRecords = RKM_RECORDS_PER_SEGMENT / 64;  // in one calm sleep
+constexpr uint64_t kBusyRecords = RKM_RECORDS_PER_SEGMENT / 8;  // in one calm sleep
 constexpr uint64_t kSampleIntervalNs = 1'000'000'000;
 
 std::atomic<SampleHook> sample_hook{nullptr};
@@ -220,7 +220,7 @@ void write_samples() noexcept {
 void* run_keeper(void*) {
   Keeper& state = keeper();
   uint64_t sampled_ns = 0;
-  uint64_t seen_seq = 0;
+  uint64_t seen_seq = 0, seen_ns = monotonic_ns();
   std::unique_lock lock(state.mutex);
   while (!state.stop) {
     lock.unlock();
@@ -233,8 +233,9 @@ void* run_keeper(void*) {
       write_samples();
     }
     const uint64_t next_seq = __atomic_load_n(&spool.control->next_seq, __ATOMIC_RELAXED);
-    const bool busy = next_seq - seen_seq > kBusyRecords;
+    const bool busy = (next_seq - seen_seq) * kCalmSleepNs > kBusyRecords * (now - seen_ns);
     seen_seq = next_seq;
+    seen_ns = now;
     lock.lock();
     if (!state.stop) state.wake.wait_for(lock, std::chrono::nanoseconds(busy ? kBusySleepNs : kCalmSleepNs));
   }
