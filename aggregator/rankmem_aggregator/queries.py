@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rankmem_aggregator.sql import query_text
 from rankmem_protos.errors import Code, RankmemError
@@ -42,8 +43,12 @@ PeakBy = Literal[
     "stream", "component", "category", "phase", "operator", "module", "step", "annotation",
 ]  # fmt: skip
 CurveBy = Literal[
-    "overall", "stream", "component", "category", "phase", "operator", "module", "step", "annotation"
-]
+    "overall", "stream", "component", "category", "phase", "operator", "module", "step", "annotation",
+    "job", "rank", "host", "device", "dp", "tp", "pp", "cp", "ep",
+]  # fmt: skip
+"""What a curve stands for: a rank's totals, a group of its blocks, or ranks together."""
+Figure = Literal["requested", "allocated", "active", "reserved", "all"]
+"""Which bytes of it: from the events, exact; or the allocator's own."""
 At = Literal["peak", "total"] | int
 """The rank's own peak, the whole recording, or an instant (ns, common clock)."""
 
@@ -125,26 +130,40 @@ class Queries(abc.ABC):
         """
         return self._ask("peak", session=self.session_id(session), rank=rank, attempt=attempt)
 
-    def peak_by(self, session: str | None = None, *, by: PeakBy, rank: int | None = None) -> pa.Table:
+    def peak_by(
+        self,
+        session: str | None = None,
+        *,
+        by: PeakBy,
+        rank: int | None = None,
+        at_least_bytes: int = 0,
+    ) -> pa.Table:
         """Both figures of a group's peak: at the ranks' own peaks, and the group's own peak with its instant.
 
         Args:
             session: see :meth:`session_id`.
             by: what a group is. ``rank``: the answer is that of :meth:`peak`.
             rank: of this rank alone; without meaning for groups of ranks (host, device, dp, tp, pp, cp, ep).
+            at_least_bytes: only those whose own peak, in blocks or in segments, reaches it.
 
         Returns:
             Of groups of ranks the columns of the macro ``peak_by_ranks``: group_name, device_type, num_ranks,
             peak_bytes, peak_time_ns, peak_time_utc, sum_of_peaks_bytes, highest_rank, highest_peak_bytes,
             lowest_rank, lowest_peak_bytes. Of groups within a rank those of ``peak_by_group``: attempt, rank,
             device, device_type, host_name, group_name, bytes_at_rank_peak, rank_peak_bytes, rank_peak_ns,
-            peak_bytes, peak_time_ns, peak_time_utc, peak_seq.
+            peak_bytes, peak_time_ns, peak_time_utc, peak_seq; of stream and component also
+            peak_reserved_bytes and peak_reserved_ns (the macro ``allocator_peak``), and of component a group
+            app: what the process holds beyond the allocators.
         """
+        full_id = self.session_id(session)
         if by == "rank":
-            return self.peak(session, rank=rank)
-        if by in RANK_GROUPS:
-            return self._ask("peak_by_ranks", session=self.session_id(session), by=by)
-        return self._ask("peak_by_group", session=self.session_id(session), by=by, rank=rank)
+            rows = self.peak(full_id, rank=rank)
+        elif by in RANK_GROUPS:
+            rows = self._ask("peak_by_ranks", session=full_id, by=by)
+        else:
+            name = "peak_by_allocator" if by in ("stream", "component") else "peak_by_group"
+            rows = self._ask(name, session=full_id, by=by, rank=rank)
+        return _reaching(rows, at_least_bytes) if at_least_bytes else rows
 
     def peak_by_host(self, session: str | None = None) -> pa.Table:
         """The highest rank of each host. Columns: those of the view ``peak_by_host``."""
@@ -236,23 +255,31 @@ class Queries(abc.ABC):
         session: str | None = None,
         *,
         by: CurveBy = "overall",
-        rank: int | None = None,
+        figure: Figure | None = None,
+        rank: int | Sequence[int] | None = None,
         attempt: int | None = None,
         device: str | None = None,
         from_ns: int | None = None,
         until_ns: int | None = None,
         points: int = 2000,
     ) -> pa.Table:
-        """A rank's memory over time as curves, thinned where they have more points than asked for.
+        """Memory over time as curves, thinned where they have more points than asked for.
 
         Args:
-            by: ``overall``: the curves requested, allocated, active and reserved (the allocator's own, absent
-                on cpu) and app_reserved (the whole process); else a curve for each group of blocks, of
-                requested bytes. ``component`` has app too: what the process holds beyond the allocator.
+            by: ``overall``: of a rank's device the curves requested, allocated, active and reserved (the
+                allocator's own, absent on cpu) and app_reserved (the whole process). ``job``: the sum over
+                all ranks; ``rank``, ``host``, ``device`` or a parallel dimension: its parts. Anything else: a
+                curve for each group of a rank's blocks; ``component`` has app too, what the process holds
+                beyond the allocator.
+            figure: requested bytes unless said, of overall all. Streams and components have ``allocated``
+                (requested bytes until their free is requested), ``active`` (until they are given back),
+                ``reserved`` (their segments), and with ``all`` a curve for each; ranks together have the
+                allocator's own.
             session: see :meth:`session_id`.
-            rank: None: the one that stood highest; likewise attempt and device.
+            rank: None: of ranks together all; else the one that stood highest, likewise attempt and device.
+                Several only of ranks together.
             attempt: which start of the workers.
-            device: device type and index.
+            device: device type and index; of ranks together its type counts.
             from_ns: the beginning, on the common clock; None: the rank's own.
             until_ns: the end.
             points: of a curve, at most. One with no more shows every point; a longer one keeps the highest
@@ -260,23 +287,26 @@ class Queries(abc.ABC):
 
         Returns:
             time_ns, group, bytes: a point each, curve after curve in order of time; a value holds until the
-            next point. The schema's metadata says attempt, rank, device, host_name, first_ns, last_ns, and
-            ``exact``: True if no point was left out.
+            next point. The schema's metadata says device, figure, first_ns, last_ns; of one rank also
+            attempt, rank and host_name, of ranks together num_ranks and num_hosts; ``stacked``: True if the
+            curves add up to a whole; ``exact``: True if no point was left out.
 
         Raises:
-            RankmemError: NOT_FOUND where there is no such rank, INVALID for too few points.
+            RankmemError: NOT_FOUND where there is no such rank, INVALID for too few points and for a figure
+                that is not known of such groups.
         """
-        from rankmem_aggregator.timeline import Timeline
+        from rankmem_aggregator.timeline import Chosen, Timeline, chosen_ranks
 
-        return Timeline(self._ask, points).rows(
-            self.session_id(session),
+        chosen = Chosen(
             by=by,
-            rank=rank,
+            figure=figure,
+            ranks=chosen_ranks(rank),
             attempt=attempt,
             device=device,
             from_ns=from_ns,
             until_ns=until_ns,
         )
+        return Timeline(self._ask, points).rows(self.session_id(session), chosen)
 
     def curve(self, rank: int, session: str | None = None, *, attempt: int | None = None) -> pa.Table:
         """A rank's memory second by second. Columns: those of the macro ``memory_curve``."""
@@ -338,9 +368,9 @@ class Queries(abc.ABC):
             device: of this device alone; None: all, each at its own peak.
 
         Returns:
-            attempt, rank, device, allocation_id, address, size_bytes, operator, line, stack (list of
-            "file:line function"), category, module, phase, step, stream, component, allocated_ns, age_ns,
-            preexisting.
+            attempt, rank, device, allocation_id, address, size_bytes, operator, line, forward_line (of a
+            block of backward), stack (list of "file:line function"), category, module, phase, step, stream,
+            component, allocated_ns, age_ns, preexisting.
 
         Raises:
             RankmemError: NOT_FOUND for a rank that the session does not have.
@@ -387,6 +417,13 @@ def _the_session(matches: Sequence[Mapping[str, Value]], session: str | None, ta
             Code.INVALID, f"session {session!r} fits {len(best)}: {ids}", "give more of the id"
         )
     return str(best[0]["session_id"])
+
+
+def _reaching(rows: pa.Table, at_least_bytes: int) -> pa.Table:
+    """The rows of which a peak reaches so much."""
+    names = ("peak_requested_bytes", "peak_bytes", "peak_reserved_bytes")
+    peaks = [rows[name] for name in names if name in rows.column_names]
+    return rows.filter(pc.greater_equal(pc.max_element_wise(*peaks), at_least_bytes))
 
 
 RANK_GROUPS: Final = frozenset({"host", "device", "dp", "tp", "pp", "cp", "ep"})

@@ -98,9 +98,9 @@ def peak(started_ns: int | None) -> list[Column]:
 
 
 def peak_of_blocks(group: str, started_ns: int | None) -> list[Column]:
-    """Columns of ``rankmem peak --by`` stream, component, category or phase: a group of a rank's blocks."""
+    """Columns of ``rankmem peak --by`` category, phase, operator …: a group of a rank's blocks."""
     return [
-        text(group, "group_name", importance=0),
+        _group(group),
         number("rank", "rank"),
         number("attempt", "attempt", importance=1),
         text("host", "host_name", importance=2),
@@ -112,6 +112,17 @@ def peak_of_blocks(group: str, started_ns: int | None) -> list[Column]:
         size("rank's peak", "rank_peak_bytes", importance=7),
         offset("rank's peak at", "rank_peak_ns", started_ns, importance=6),
     ]
+
+
+def peak_of_allocator(group: str, started_ns: int | None) -> list[Column]:
+    """Columns of ``rankmem peak --by`` stream or component: the same, with what the group's segments held."""
+    reserved = [
+        size("reserved", "peak_reserved_bytes", importance=7),
+        offset("reserved at", "peak_reserved_ns", started_ns, importance=2),
+    ]
+    of_blocks = peak_of_blocks(group, started_ns)
+    place = next(at for at, column in enumerate(of_blocks) if column.name == "rank_peak_bytes")
+    return [*of_blocks[:place], *reserved, *of_blocks[place:]]
 
 
 def peak_of_ranks(group: str, started_ns: int | None) -> list[Column]:
@@ -243,6 +254,8 @@ def ops() -> list[Column]:
         text("phase", "phase", importance=0),
         number("step", "step"),
         text("annotation", "annotation", importance=0),
+        text("stream", "stream", importance=0),
+        text("component", "component", importance=0),
         size("alive at peak", "live_bytes_at_peak", importance=9),
         count("blocks", "live_allocations_at_peak", importance=5),
         size("alive then", "live_bytes_at_time", importance=9),
@@ -306,6 +319,7 @@ def live(started_ns: int | None) -> list[Column]:
         size("size", "size_bytes", importance=0),
         operator("operator", "operator", importance=8),
         path("line", "line", importance=7),
+        path("forward line", "forward_line", importance=6),
         text("phase", "phase", importance=3),
         number("step", "step", importance=3),
         age("age", "age_ns", importance=5),

@@ -14,7 +14,9 @@ import enum
 import json
 import math
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from rankmem_cli import units
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from rankmem_agent.tap.doctor import Check
     from rankmem_cli.table import Column
 
+NOTE_CELLS_MIN: Final = 40
+"""A note is not wrapped narrower: a terminal that small wraps it itself."""
 STACK_SEPARATOR: Final = " < "
 """Between the frames of a stack in CSV, nearest to the operator first."""
 
@@ -89,9 +93,15 @@ def console_for(file: TextIO) -> Console:
 
 
 def note(text: str) -> None:
-    """Says something beside the data: one line on stderr, after what stdout has so far."""
+    """Says something beside the data on stderr, after what stdout has so far; fitted to a terminal."""
     sys.stdout.flush()
-    print(units.safe_text(text), file=sys.stderr, flush=True)
+    said = units.safe_text(text)
+    if sys.stderr.isatty():
+        indent = " " * (len(said) - len(said.lstrip()))
+        width = max(get_terminal_size().columns, NOTE_CELLS_MIN)
+        lines = textwrap.wrap(said, width, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
+        said = "\n".join(lines)
+    print(said, file=sys.stderr, flush=True)
 
 
 class JsonRows:

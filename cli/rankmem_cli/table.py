@@ -180,6 +180,10 @@ class _Laid:
             longest = min(longest, TEXT_CELLS_MAX)
         self.width = max(longest, cell_len(self.column.header))
 
+    def tells(self) -> bool:
+        """False where no row has a value: such a column makes room without a word."""
+        return any(value is not None for value in self.values)
+
     def least(self) -> int:
         """The fewest cells this column can be shown in."""
         if self.column.numeric:
@@ -207,6 +211,7 @@ def _fit(laid: list[_Laid], width: int) -> list[str]:
     """Shortens, then drops, until the columns fit; returns the headers dropped, left to right."""
     dropped: list[_Laid] = []
     if _total([each.width for each in laid]) > width:
+        laid[:] = [each for each in laid if each.column.importance == 0 or each.tells()] or laid
         for each in laid:
             each.write(1)
     while _total([each.least() for each in laid]) > width and len(laid) > 1:

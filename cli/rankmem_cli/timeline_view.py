@@ -23,12 +23,23 @@ if TYPE_CHECKING:
 PIPE_WIDTH: Final = 100
 """Cells of a curve that goes into a file or a pipe."""
 OVERALL: Final = "overall"
-MEANINGS: Final = {
-    OVERALL: "requested: exact; allocated, active, reserved: the allocator's; app_reserved: the process's",
-    "category": "requested bytes alive, by what they meant at the time",
-    "component": "requested bytes alive of each allocator; app: what the process holds beyond them",
+ONE_FIGURE: Final = {
+    "requested": "requested bytes alive",
+    "allocated": "bytes allocated, until their free is requested",
+    "active": "bytes active, until they are given back",
+    "reserved": "bytes reserved from the device",
 }
-MEANING: Final = "requested bytes alive"
+ALL_FIGURES: Final = {
+    OVERALL: "requested: exact; allocated, active, reserved: the allocator's; app_reserved: the process's",
+    "stream": "allocated until the free is requested, active until given back, reserved by its segments",
+    "component": "allocated until the free is requested, active until given back, reserved by its segments; "
+    "app_reserved: the whole process",
+}
+MORE: Final = {
+    "category": ", by what they meant at the time",
+    "component": " of each allocator; app: what the process holds beyond them",
+}
+"""Said beside the one figure."""
 
 
 def show_timeline(rows: pa.Table, by: str, facts: SessionFacts, *, output: Format) -> None:
@@ -47,14 +58,14 @@ def show_timeline(rows: pa.Table, by: str, facts: SessionFacts, *, output: Forma
         return
     chart = _chart(rows, by, facts)
     note(facts.title())
-    note(f"{chart.title}: {_meaning(by)}")
+    note(f"{chart.title}: {_meaning(by, _said(rows))}")
     if rows.num_rows == 0:
         note("no events in this range")
         return
     _print_curve(chart)
     note(_in_words(chart))
     if not _is_exact(rows):
-        note("not every point is drawn: --from and --until for a part of it")
+        note(_inexact(_said(rows)))
 
 
 def write_file(rows: pa.Table, by: str, facts: SessionFacts, out_path: Path) -> None:
@@ -69,20 +80,33 @@ def _chart(rows: pa.Table, by: str, facts: SessionFacts) -> Chart:
     from rankmem_aggregator.plots.curves import chart_of
 
     said = _said(rows)
-    whose = f"rank {said.get('rank', '?')}, {said.get('device', '?')} on {said.get('host_name', '?')}"
-    attempt = said.get("attempt", "0")
-    title = whose if attempt == "0" else f"{whose}, attempt {attempt}"
     start_ns = facts.started_ns if facts.started_ns is not None else int(said.get("first_ns", 0))
-    subtitle = f"{facts.title()} - {_meaning(by)}"
+    subtitle = f"{facts.title()} - {_meaning(by, said)}"
     if not _is_exact(rows):
         subtitle += " - thinned, maxima kept"
+    whose = _whose(said)
     return chart_of(
         rows,
         start_ns=start_ns,
-        stacked=by != OVERALL,
-        title=title if by == OVERALL else f"{title}, by {by}",
+        stacked=_is_stacked(by, said),
+        title=whose if by in (OVERALL, "job") else f"{whose}, by {by}",
         subtitle=subtitle,
     )
+
+
+def _whose(said: dict[str, str]) -> str:
+    """A rank with its device, or ranks together."""
+    device = said.get("device", "?")
+    if "num_ranks" in said:
+        ranks = _counted(said["num_ranks"], "rank")
+        return f"{device}, sum of {ranks} on {_counted(said['num_hosts'], 'host')}"
+    whose = f"rank {said.get('rank', '?')}, {device} on {said.get('host_name', '?')}"
+    attempt = said.get("attempt", "0")
+    return whose if attempt == "0" else f"{whose}, attempt {attempt}"
+
+
+def _counted(number: str, noun: str) -> str:
+    return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
 
 
 def _print_curve(chart: Chart) -> None:
@@ -118,5 +142,22 @@ def _is_exact(rows: pa.Table) -> bool:
     return _said(rows).get("exact") != "False"
 
 
-def _meaning(by: str) -> str:
-    return MEANINGS.get(by, MEANING)
+def _inexact(said: dict[str, str]) -> str:
+    if "num_ranks" in said:
+        return (
+            "many events: each rank's highest of each second, whose sum may lie above what was reached; "
+            "--from and --until for a part, rankmem job-peak for the exact peak"
+        )
+    return "not every point is drawn: --from and --until for a part of it"
+
+
+def _is_stacked(by: str, said: dict[str, str]) -> bool:
+    return said.get("stacked", str(by != OVERALL)) == "True"
+
+
+def _meaning(by: str, said: dict[str, str]) -> str:
+    """What the figures of the curves are."""
+    figure = said.get("figure", "all" if by == OVERALL else "requested")
+    if figure == "all":
+        return ALL_FIGURES.get(by, "")
+    return ONE_FIGURE[figure] + MORE.get(by, "")

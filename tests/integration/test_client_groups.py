@@ -12,6 +12,7 @@ from constructed import BASE_NS
 from guide import MIB, MS, guide_database
 from rankmem_aggregator import connect
 from rankmem_aggregator.queries import BlockBy, By, CurveBy, PeakBy, Queries
+from rankmem_aggregator.timeline import OF_RANKS
 from rankmem_protos.errors import Code, RankmemError
 
 
@@ -59,12 +60,14 @@ def test_what_is_alive_at_an_instant_is_what_the_ranks_held_then(queries: Querie
 
 
 @pytest.mark.parametrize("by", get_args(CurveBy))
-def test_every_timeline_answers_for_the_highest_rank(queries: Queries, by: Any) -> None:
+def test_every_timeline_answers_for_the_highest_rank_or_for_all(queries: Queries, by: Any) -> None:
     table = queries.timeline(by=by)
     assert table.schema.names == ["time_ns", "group", "bytes"]
     assert table.num_rows
     facts = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
-    assert (facts["rank"], facts["device"], facts["exact"]) == ("2", "cuda:0", "True")
+    whose = ("4", "cuda") if by in OF_RANKS else ("2", "cuda:0")
+    assert (facts.get("num_ranks", facts.get("rank")), facts["device"], facts["exact"]) == (*whose, "True")
+    assert facts["stacked"] == str(by != "overall")
 
 
 def test_the_overall_timeline_has_the_allocators_curves_and_the_process(queries: Queries) -> None:
@@ -96,6 +99,78 @@ def test_a_timeline_of_nobody_says_so(queries: Queries) -> None:
     assert caught.value.code is Code.NOT_FOUND
     with pytest.raises(RankmemError, match="no shape"):
         queries.timeline(points=2)
+
+
+def held_by(table: pa.Table, at_ns: int) -> int:
+    """What all curves hold together after an instant."""
+    last = {row["group"]: row["bytes"] for row in table.to_pylist() if row["time_ns"] <= at_ns}
+    return sum(last.values())
+
+
+@pytest.mark.parametrize("by", sorted(OF_RANKS))
+def test_the_jobs_peak_is_the_highest_point_of_its_curve(queries: Queries, by: Any) -> None:
+    (peak,) = {(row["job_peak_bytes"], row["job_peak_ns"]) for row in queries.job_peak().to_pylist()}
+    table = queries.timeline(by=by)
+    assert held_by(table, peak[1]) == peak[0]
+    assert max(held_by(table, time_ns) for time_ns in table["time_ns"].to_pylist()) == peak[0]
+
+
+def test_several_ranks_are_added_up_and_others_are_left_out(queries: Queries) -> None:
+    table = queries.timeline(by="rank", rank=[1, 3])
+    assert table["group"].unique().to_pylist() == ["rank 1", "rank 3"]
+    peaks = {row["rank"]: row["peak_requested_bytes"] for row in queries.peak().to_pylist()}
+    assert max(held for _, held in curve(table, "rank 3")) == peaks[3]
+    with pytest.raises(RankmemError, match="no events of rank 8, 9"):
+        queries.timeline(by="rank", rank=[9, 1, 8])
+    with pytest.raises(RankmemError, match="by category is of one rank") as caught:
+        queries.timeline(by="category", rank=[1, 3])
+    assert caught.value.code is Code.INVALID
+
+
+def test_a_stream_has_every_figure_by_itself_and_beside_each_other(queries: Queries) -> None:
+    every = queries.timeline(by="stream", figure="all")
+    assert every.schema.metadata[b"stacked"] == b"False"
+    assert every["group"].unique().to_pylist() == ["0 allocated", "0 active", "0 reserved"]
+    for figure in ("allocated", "active", "reserved"):
+        alone: Any = queries.timeline(by="stream", figure=figure)
+        assert curve(alone, "0") == curve(every, f"0 {figure}")
+    requested = curve(queries.timeline(by="stream"), "0")
+    assert max(held for _, held in requested) == max(held for _, held in curve(every, "0 active"))
+
+
+def test_components_have_the_process_beside_them_and_in_a_stack_what_lies_beyond(queries: Queries) -> None:
+    every = queries.timeline(by="component", figure="all", rank=0)
+    assert [held for _, held in curve(every, "app_reserved")] == [760 * MIB] * 1
+    stack = queries.timeline(by="component", figure="reserved", rank=0)
+    assert stack["group"].unique().to_pylist() == ["pytorch", "app"]
+    highest = {row["group_name"]: row for row in queries.peak_by(by="component", rank=0).to_pylist()}
+    assert highest["pytorch"]["peak_reserved_bytes"] == max(held for _, held in curve(stack, "pytorch"))
+    assert highest["app"]["peak_bytes"] == max(held for _, held in curve(stack, "app"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"by": "category", "figure": "reserved"},
+        {"by": "job", "figure": "all"},
+        {"by": "rank", "attempt": 0},
+    ],
+)
+def test_a_figure_that_is_not_known_says_where_it_is(queries: Queries, wrong: Any) -> None:
+    with pytest.raises(RankmemError) as caught:
+        queries.timeline(**wrong)
+    assert caught.value.code is Code.INVALID
+    assert caught.value.hint
+
+
+def test_peaks_below_a_threshold_are_left_out(queries: Queries) -> None:
+    every = queries.peak_by(by="category").to_pylist()
+    some = queries.peak_by(by="category", at_least_bytes=100 * MIB).to_pylist()
+    assert some == [row for row in every if row["peak_bytes"] >= 100 * MIB]
+    assert 0 < len(some) < len(every)
+    assert queries.peak_by(by="host", at_least_bytes=1 << 50).num_rows == 0
+    reserving = queries.peak_by(by="component", rank=0, at_least_bytes=500 * MIB)["group_name"].to_pylist()
+    assert reserving == ["pytorch"]  # its blocks hold less, its segments 576 MiB
 
 
 def test_a_failed_allocation_leads_to_what_was_alive(queries: Queries) -> None:

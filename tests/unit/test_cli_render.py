@@ -146,3 +146,26 @@ def test_values_without_a_json_form_become_text() -> None:
     assert plain(b"\x00\xff") == "00ff"
     assert plain(datetime.timedelta(seconds=1)) == "0:00:01"
     assert plain({"a": [decimal.Decimal("1.50"), float("inf")]}) == {"a": [1.5, None]}
+
+
+class _Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_note_is_fitted_to_a_terminal_and_left_alone_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = "  no room for: " + ", ".join(f"column-{number}" for number in range(12))
+    note(long)
+    assert capsys.readouterr().err == f"{long}\n"
+    terminal = _Terminal()
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("sys.stderr", terminal)
+    note(long)
+    lines = terminal.getvalue().splitlines()
+    assert max(map(len, lines)) <= 60
+    assert lines[0].startswith("  no room for: column-0")
+    assert " ".join(line.strip() for line in lines) == long.strip()

@@ -81,6 +81,14 @@ def test_the_least_important_column_goes_first_and_is_named() -> None:
     assert lines[0].split() == ["rank", "b"]
 
 
+def test_where_it_is_narrow_a_column_without_a_value_makes_room_without_a_word() -> None:
+    rows = pa.table({"rank": [1], "a": pa.array([None], pa.string()), "b": ["y" * 16], "c": ["z" * 12]})
+    shown = [number("rank", "rank"), text("a", "a", importance=9), text("b", "b"), text("c", "c")]
+    lines, left_out = drawn(rows, shown, 36)
+    assert (lines[0].split(), left_out) == (["rank", "b", "c"], [])
+    assert drawn(rows, shown, 80)[0][0].split() == ["rank", "a", "b", "c"]
+
+
 def test_texts_are_shortened_before_a_column_goes() -> None:
     rows = pa.table({"operator": ["aten::_scaled_dot_product_flash_attention_for_cpu"], "bytes": [1 << 30]})
     lines, left_out = drawn(rows, [text("operator", "operator"), size("bytes", "bytes")], 40)

@@ -80,11 +80,20 @@ def invoke(*arguments: str, **options: Any) -> str:
 @pytest.mark.parametrize(
     ("arguments", "call"),
     [
-        (["peak", "--rank", "3"], ("peak", ID, {"rank": 3})),
+        (
+            ["peak", "--rank", "3", "--at-least", "1.5KiB"],
+            ("peak_by", ID, {"by": "rank", "rank": 3, "at_least_bytes": 1536}),
+        ),
         (["ranks"], ("ranks", ID, {})),
         (["hosts"], ("hosts", ID, {})),
-        (["peak", "--by", "host"], ("peak_by", ID, {"by": "host", "rank": None})),
-        (["peak", "--by", "category", "--rank", "2"], ("peak_by", ID, {"by": "category", "rank": 2})),
+        (
+            ["peak", "--by", "host"],
+            ("peak_by", ID, {"by": "host", "rank": None, "at_least_bytes": 0}),
+        ),
+        (
+            ["peak", "--by", "category", "--rank", "2"],
+            ("peak_by", ID, {"by": "category", "rank": 2, "at_least_bytes": 0}),
+        ),
         (["job-peak", "--by", "rank"], ("job_peak", ID, {})),
         (["job-peak", "--by", "module"], ("job_peak_held", ID, {"by": "module"})),
         (["modules", "--rank", "1"], ("modules", ID, {"rank": 1})),
@@ -177,11 +186,23 @@ def test_a_rank_does_not_go_with_groups_of_ranks(queries: FakeQueries) -> None:
 
 def test_a_timeline_passes_its_range_on_as_instants(queries: FakeQueries) -> None:
     queries.answers["timeline"] = timeline_rows()
-    invoke("timeline", "--by", "category", "--rank", "1", "--from", "1s", "--until", "2s", "--format", "csv")
+    range_asked = ("--from", "1s", "--until", "2s")
+    invoke("timeline", "--by", "stream", "--figure", "all", "--rank", "1", *range_asked, "--format", "csv")
     (call,) = [made for made in queries.calls if made[0] == "timeline"]
     asked = call[2]
-    assert (asked["by"], asked["rank"]) == ("category", 1)
+    assert (asked["by"], asked["figure"], asked["rank"]) == ("stream", "all", [1])
     assert (asked["from_ns"], asked["until_ns"]) == (START_NS + 10**9, START_NS + 2 * 10**9)
+
+
+def test_a_timeline_of_several_ranks_is_one_of_their_sum_by_rank(queries: FakeQueries) -> None:
+    queries.answers["timeline"] = timeline_rows()
+    one, two = ["--rank", "1"], ["--rank", "1", "--rank", "4"]
+    for given, by in (([], "overall"), (one, "overall"), (two, "rank")):
+        invoke("timeline", *given, "--format", "csv")
+        assert [made for made in queries.calls if made[0] == "timeline"][-1][2]["by"] == by
+    invoke("timeline", *two, "--by", "host", "--format", "csv")
+    asked = [made for made in queries.calls if made[0] == "timeline"][-1][2]
+    assert (asked["by"], asked["rank"]) == ("host", [1, 4])
 
 
 def timeline_rows() -> pa.Table:

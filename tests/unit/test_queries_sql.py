@@ -63,7 +63,7 @@ def test_the_columns_that_a_head_names_are_those_of_the_view(database: duckdb.Du
             for line in head_of(view_text(name)).columns
             for column in line.partition(":")[0].split(" (")[0].split(",")
         ]
-        needed = re.search(r"MACRO \w+\((.*?)\) AS", view_text(name))
+        needed = re.search(r"MACRO \w+\((.*?)\) AS", view_text(name), re.DOTALL)
         given = [p.strip() for p in needed[1].split(",") if ":=" not in p] if needed else []
         arguments = f"({', '.join(values.get(parameter, repr('')) for parameter in given)})" if needed else ""
         shown = database.sql(f"SELECT * FROM {name}{arguments}").columns

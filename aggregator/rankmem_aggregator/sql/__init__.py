@@ -50,6 +50,9 @@ VIEWS: Final = (
     "weight_line",
     "curve_by_group",
     "app_curve",
+    "allocator_curve",
+    "allocator_peak",
+    "curve_by_ranks",
     "live_at_seq",
     "live_at",
     "allocation_at_peak",
@@ -77,7 +80,6 @@ MINDSTUDIO: Final = (
     "ENUM_MODULE",
     "NPU_MODULE_MEM",
     "NPU_OP_MEM",
-    "group_total",
     "overall_curve",
     "stream_curve",
     "component_curve",
@@ -120,6 +122,12 @@ def view_text(name: str) -> str:
 def mindstudio_text(name: str) -> str:
     """The text of ``mindstudio/{name}.sql``."""
     return _read("mindstudio", name)
+
+
+@cache
+def summary_text(name: str) -> str:
+    """The text of ``summaries/{name}.sql``: one statement of a pass of the summaries."""
+    return _read("summaries", name)
 
 
 @cache

@@ -24,6 +24,8 @@ class By(enum.StrEnum):
     PHASE = "phase"
     STEP = "step"
     ANNOTATION = "annotation"
+    STREAM = "stream"
+    COMPONENT = "component"
     RANK = "rank"
 
 
@@ -41,7 +43,7 @@ Grouping = Annotated[
     typer.Option(
         "--by",
         help="Operator, module, line of the source, meaning of the bytes, phase, training step, the user's "
-        "annotation; or operator of each rank.",
+        "annotation, stream, component; or operator of each rank.",
     ),
 ]
 

@@ -14,9 +14,8 @@ from rankmem_protos.errors import Code, RankmemError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rankmem_aggregator.queries import PeakBy, Queries
+    from rankmem_aggregator.queries import PeakBy
     from rankmem_cli.table import Column
-    from rankmem_cli.target import SessionFacts
 
 TABLE_ROWS: Final = 100
 """Rows of a table unless --limit says more: groups of every rank are many; JSON and CSV carry all."""
@@ -32,6 +31,10 @@ class By(enum.StrEnum):
     COMPONENT = "component"
     CATEGORY = "category"
     PHASE = "phase"
+    OPERATOR = "operator"
+    MODULE = "module"
+    STEP = "step"
+    ANNOTATION = "annotation"
     DP = "dp"
     TP = "tp"
     PP = "pp"
@@ -40,7 +43,12 @@ class By(enum.StrEnum):
 
     def of_blocks(self) -> bool:
         """True where a rank's blocks are grouped, false where ranks are."""
-        return self in (By.STREAM, By.COMPONENT, By.CATEGORY, By.PHASE)
+        ranks = (By.RANK, By.HOST, By.DEVICE, By.DP, By.TP, By.PP, By.CP, By.EP)
+        return self not in ranks
+
+    def of_allocator(self) -> bool:
+        """True where the segments of a group are known, too."""
+        return self in (By.STREAM, By.COMPONENT)
 
 
 Grouping = Annotated[
@@ -48,13 +56,26 @@ Grouping = Annotated[
     typer.Option(
         "--by",
         help="A rank; ranks together by host, device or parallel dimension; or each rank's blocks by stream, "
-        "component, category or phase.",
+        "component, category, phase, operator, module, training step or annotation.",
+    ),
+]
+AtLeast = Annotated[
+    str | None,
+    typer.Option(
+        "--at-least",
+        metavar="SIZE",
+        help="Only what reached so much at its own peak: 100MiB, 1.5GiB, or bytes.",
     ),
 ]
 BLOCKS_NOTES: Final = (
     "at rank's peak: alive when its rank stood highest; a rank's groups add up to it",
     "own peak: the most the group held at any instant of its own",
 )
+ALLOCATOR_NOTES: Final = (
+    *BLOCKS_NOTES,
+    "reserved: the most its segments held; of host memory its own peak",
+)
+APP_NOTE: Final = "app: what the process holds beyond the allocators, by samples; in no sum"
 RANKS_NOTES: Final = (
     "each at its own: its ranks' peaks added up; they happen at different instants",
     "own peak: the most its ranks held together at one instant",
@@ -67,6 +88,7 @@ def peak(
     session: Session = None,
     by: Grouping = By.RANK,
     rank: Rank = None,
+    at_least: AtLeast = None,
     limit: Limit = None,
     output: Output = Format.TABLE,
 ) -> None:
@@ -77,26 +99,22 @@ def peak(
     """
     from rankmem_cli.patience import patience
     from rankmem_cli.render import head, show
+    from rankmem_cli.sizes import parse_size
     from rankmem_cli.target import open_queries, session_facts
 
+    at_least_bytes = 0 if at_least is None else parse_size(at_least)
     if rank is not None and by is not By.RANK and not by.of_blocks():
         raise RankmemError(
             Code.INVALID,
             f"--rank {rank} does not go with --by {by}, which is of ranks together",
-            "leave one out",
+            f"leave out --rank, or ask by blocks of the rank: rankmem peak --by category --rank {rank}",
         )
     with open_queries(db, aggregator) as queries:
         facts = session_facts(queries, session)
         with patience("asking"):
-            rows = _ask(queries, facts, by, rank)
+            rows = queries.peak_by(facts.session_id, by=_group(by), rank=rank, at_least_bytes=at_least_bytes)
         rows = head(rows, limit, output=output, table_rows=TABLE_ROWS)
         show(rows, _columns(by, facts.started_ns), output=output, title=facts.title(), notes=_notes(by, rows))
-
-
-def _ask(queries: Queries, facts: SessionFacts, by: By, rank: int | None) -> pa.Table:
-    if by is By.RANK:
-        return queries.peak(facts.session_id, rank=rank)
-    return queries.peak_by(facts.session_id, by=_group(by), rank=rank)
 
 
 def _group(by: By) -> PeakBy:
@@ -106,9 +124,12 @@ def _group(by: By) -> PeakBy:
 def _notes(by: By, rows: pa.Table) -> tuple[str, ...]:
     if by is By.RANK:
         return ()
-    if rows.num_rows and not by.of_blocks() and rows["group_name"].null_count == rows.num_rows:
-        return (*RANKS_NOTES, f"no rank of this session has told its {by}")
-    return BLOCKS_NOTES if by.of_blocks() else RANKS_NOTES
+    if by.of_allocator():
+        return (*ALLOCATOR_NOTES, APP_NOTE) if by is By.COMPONENT else ALLOCATOR_NOTES
+    if by.of_blocks():
+        return BLOCKS_NOTES
+    unknown = rows.num_rows and rows["group_name"].null_count == rows.num_rows
+    return (*RANKS_NOTES, f"no rank of this session has told its {by}") if unknown else RANKS_NOTES
 
 
 def _columns(by: By, started_ns: int | None) -> list[Column]:
@@ -116,5 +137,7 @@ def _columns(by: By, started_ns: int | None) -> list[Column]:
 
     if by is By.RANK:
         return columns.peak(started_ns)
+    if by.of_allocator():
+        return columns.peak_of_allocator(by.value, started_ns)
     of = columns.peak_of_blocks if by.of_blocks() else columns.peak_of_ranks
     return of(by.value, started_ns)

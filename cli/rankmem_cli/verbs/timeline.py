@@ -22,19 +22,54 @@ class By(enum.StrEnum):
     PHASE = "phase"
     MODULE = "module"
     OPERATOR = "operator"
+    STEP = "step"
     ANNOTATION = "annotation"
+    JOB = "job"
+    RANK = "rank"
+    HOST = "host"
+    DEVICE = "device"
+    DP = "dp"
+    TP = "tp"
+    PP = "pp"
+    CP = "cp"
+    EP = "ep"
+
+
+class Figure(enum.StrEnum):
+    """Which bytes."""
+
+    REQUESTED = "requested"
+    ALLOCATED = "allocated"
+    ACTIVE = "active"
+    RESERVED = "reserved"
+    ALL = "all"
 
 
 Grouping = Annotated[
-    By,
+    By | None,
     typer.Option(
         "--by",
-        help="The allocator's totals, or requested bytes of each category, stream, component, phase, module, "
-        "operator or annotation.",
+        help="A rank's totals; its blocks by category, stream, component, phase, module, operator, training "
+        "step or annotation; or the sum over the job, in all or by rank, host, device or parallel "
+        "dimension.  [default: overall; rank where several are given]",
     ),
 ]
-OfRank = Annotated[
-    int | None, typer.Option("--rank", metavar="R", min=0, help="Which rank.  [default: the highest]")
+OfFigure = Annotated[
+    Figure | None,
+    typer.Option(
+        "--figure",
+        help="Bytes requested, allocated, active or reserved; all of them beside each other by overall, "
+        "stream and component.  [default: requested; by overall all]",
+    ),
+]
+OfRanks = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--rank",
+        metavar="R",
+        min=0,
+        help="Which rank; several for a sum of these.  [default: the highest; of a sum all]",
+    ),
 ]
 Device = Annotated[
     str | None,
@@ -67,8 +102,9 @@ def timeline(
     db: ReadDb = None,
     aggregator: Aggregator = None,
     session: Session = None,
-    by: Grouping = By.OVERALL,
-    rank: OfRank = None,
+    by: Grouping = None,
+    figure: OfFigure = None,
+    rank: OfRanks = None,
     attempt: Attempt = None,
     device: Device = None,
     start: From = None,
@@ -79,8 +115,8 @@ def timeline(
 ) -> None:
     """Memory over time: a curve here, a picture in a file.
 
-    Of one device of one rank, event by event. No maximum is lost where a curve has more points than the
-    terminal has cells.
+    Of one device of one rank, or of the whole job, event by event. No maximum is lost where a curve has more
+    points than the terminal has cells.
     """
     from rankmem_aggregator.plots.files import check_out_path
     from rankmem_cli.patience import patience
@@ -89,13 +125,15 @@ def timeline(
 
     if out is not None:
         check_out_path(out)
+    by = by or (By.RANK if rank and len(rank) > 1 else By.OVERALL)
     with open_queries(db, aggregator) as queries:
         facts = session_facts(queries, session)
         with patience("asking"):
             rows = queries.timeline(
                 facts.session_id,
                 by=by.value,
-                rank=rank,
+                figure=None if figure is None else figure.value,
+                rank=rank or None,
                 attempt=attempt,
                 device=device,
                 from_ns=None if start is None else instant(start, facts),

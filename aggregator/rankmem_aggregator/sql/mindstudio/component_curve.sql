@@ -21,7 +21,7 @@ FROM (
         ], recursive := true)
     FROM (
         SELECT *, CASE group_name WHEN 'pytorch' THEN 'PTA' ELSE group_name END AS name
-        FROM mindstudio.group_total(of_session, of_rank, 'component')
+        FROM allocator_curve(of_session, of_rank, 'component')
     ) AS t
     CROSS JOIN start AS s
     WHERE t.time_ns IS NOT NULL

@@ -16,7 +16,7 @@ FROM (
             {legend: 'Activated of ' || t.group_name, mb: t.active_bytes / 1048576},
             {legend: 'Reserved of ' || t.group_name, mb: t.reserved_bytes / 1048576}
         ], recursive := true)
-    FROM mindstudio.group_total(of_session, of_rank, 'stream') AS t
+    FROM allocator_curve(of_session, of_rank, 'stream') AS t
     CROSS JOIN (SELECT started_ns FROM session_overview WHERE session_id = of_session) AS s
     WHERE t.group_name IS NOT NULL AND t.time_ns IS NOT NULL
 )

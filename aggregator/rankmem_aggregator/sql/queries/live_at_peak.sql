@@ -11,6 +11,7 @@
 --   size_bytes (bytes): requested size
 --   operator: the operator call that allocated; NULL outside of calls
 --   line: file:line of the innermost frame inside the project
+--   forward_line: of a block of backward the line of the forward call it belongs to
 --   stack: all frames as "file:line function", the one nearest to the operator first
 --   category: what the bytes meant at the peak
 --   module, phase, step, stream, component: as in the view allocation
@@ -18,32 +19,25 @@
 --   age_ns (ns): from its alloc to the peak
 --   preexisting: true for a block older than the recording
 SELECT
-    a.attempt,
-    a.rank,
-    a.device,
-    a.allocation_id,
-    a.address,
-    a.size_bytes,
-    a.operator,
-    s.line,
-    coalesce(s.frames, []) AS stack,
-    a.category,
-    a.module,
-    a.phase,
-    a.step,
-    a.stream,
-    a.component,
-    a.allocated_ns,
-    p.peak_time_ns - a.allocated_ns AS age_ns,
-    a.preexisting
-FROM live_at_points($session, (
-    SELECT list({attempt: attempt, rank: rank, device: device, seq: peak_seq})
-    FROM peak_by_rank
-    WHERE session_id = $session
-        AND rank = $rank
-        AND CASE WHEN $attempt::INTEGER IS NULL THEN is_rank_peak ELSE attempt = $attempt END
-        AND ($device::VARCHAR IS NULL OR device = $device)
-)) AS a
-INNER JOIN peak_by_rank AS p USING (session_id, attempt, rank, device)
-LEFT JOIN stack AS s USING (stack_id)
-ORDER BY a.size_bytes DESC, a.attempt, a.device, a.allocation_id;
+    attempt,
+    rank,
+    device,
+    allocation_id,
+    address,
+    size_bytes,
+    operator,
+    line,
+    forward_line,
+    coalesce(frames, []) AS stack,
+    category,
+    module,
+    phase,
+    step,
+    stream,
+    component,
+    allocated_ns,
+    age_ns,
+    preexisting
+FROM live_at_peak($session, of_rank := $rank, of_attempt := $attempt::INTEGER)
+WHERE $device::VARCHAR IS NULL OR device = $device
+ORDER BY size_bytes DESC, attempt, device, allocation_id;

@@ -13,55 +13,47 @@
 --   size_bytes (bytes): requested size
 --   operator: the operator call that allocated; NULL outside of calls
 --   line: file:line of the innermost frame inside the project
+--   forward_line: of a block of backward the line of the forward call it belongs to
 --   stack: all frames as "file:line function", the one nearest to the operator first
 --   category: what the bytes meant then
 --   module, phase, step, stream, component: as in the view allocation
 --   allocated_ns (ns, common clock): when; NULL for blocks older than the recording
 --   age_ns (ns): from its alloc to the instant
 --   preexisting: true for a block older than the recording
-WITH started AS (
-    SELECT attempt
-    FROM rank_span
-    WHERE session_id = $session
-        AND rank = $rank
-        AND CASE WHEN $attempt::INTEGER IS NULL THEN coalesce(started_ns <= $time_ns, true) ELSE attempt = $attempt END
-    ORDER BY attempt DESC
-    LIMIT 1
-),
-meaning AS (
-    SELECT c.attempt, c.device, c.allocation_id, arg_max(c.category, (c.seq, c.time_ns)) AS category
-    FROM category_change AS c
-    INNER JOIN started USING (attempt)
-    LEFT JOIN rank_span AS r USING (session_id, attempt, rank)
-    WHERE c.session_id = $session AND c.rank = $rank AND c.time_ns + coalesce(r.offset_ns, 0) <= $time_ns
-    GROUP BY c.attempt, c.device, c.allocation_id
-)
 SELECT
-    a.attempt,
-    a.rank,
-    a.device,
-    a.allocation_id,
-    a.address,
-    a.size_bytes,
-    a.operator,
-    s.line,
-    coalesce(s.frames, []) AS stack,
-    coalesce(m.category, a.first_category) AS category,
-    a.module,
-    a.phase,
-    a.step,
-    a.stream,
-    a.component,
-    a.allocated_ns,
-    $time_ns - a.allocated_ns AS age_ns,
-    a.preexisting
-FROM allocation_life AS a
-INNER JOIN started USING (attempt)
-LEFT JOIN meaning AS m USING (attempt, device, allocation_id)
-LEFT JOIN stack AS s USING (stack_id)
-WHERE a.session_id = $session
-    AND a.rank = $rank
-    AND ($device::VARCHAR IS NULL OR a.device = $device)
-    AND (a.preexisting OR a.allocated_ns <= $time_ns)
-    AND (a.freed_ns IS NULL OR a.freed_ns > $time_ns)
-ORDER BY a.size_bytes DESC, a.device, a.allocation_id;
+    attempt,
+    rank,
+    device,
+    allocation_id,
+    address,
+    size_bytes,
+    operator,
+    line,
+    forward_line,
+    coalesce(frames, []) AS stack,
+    category,
+    module,
+    phase,
+    step,
+    stream,
+    component,
+    allocated_ns,
+    age_ns,
+    preexisting
+FROM live_at(
+    $session,
+    (
+        SELECT max(attempt)
+        FROM rank_span
+        WHERE session_id = $session
+            AND rank = $rank
+            AND CASE
+                WHEN $attempt::INTEGER IS NULL THEN coalesce(started_ns <= $time_ns, true)
+                ELSE attempt = $attempt
+            END
+    ),
+    $rank,
+    $device::VARCHAR,
+    $time_ns
+)
+ORDER BY size_bytes DESC, device, allocation_id;

@@ -1,19 +1,21 @@
--- Question: How much did each stream or component allocate, activate and reserve, record by record?
+-- Question: How did the bytes of each stream or component of a rank go up and down: allocated, active and reserved? Exact.
 -- Parameters:
 --   of_session: session id
---   of_rank: global rank; its attempts follow one another
+--   of_rank: global rank
 --   of_group: stream or component
+--   of_attempt: which start of the workers; NULL, the default, for all
 -- Columns:
---   device: device type and index
---   group_name: stream or component
---   seq: the event
+--   attempt, device: which start, and which device
+--   group_name: stream or component; NULL where there is none (streams of host memory)
+--   seq: the event; -1 for blocks older than the recording
 --   time_ns (ns, common clock): when; NULL for blocks older than the recording
 --   allocated_bytes (bytes): requested bytes of the group's blocks until their free is requested
 --   active_bytes (bytes): the same until they are given back
---   reserved_bytes (bytes): of the group's segments; on cpu and pinned the allocated
-CREATE OR REPLACE MACRO mindstudio.group_total(of_session, of_rank, of_group) AS TABLE
+--   reserved_bytes (bytes): of its segments made since the recording began; of host memory the allocated
+CREATE OR REPLACE MACRO allocator_curve(of_session, of_rank, of_group, of_attempt := NULL) AS TABLE
 WITH change AS (
     SELECT
+        attempt,
         device,
         group_of(of_group, '', '', '', '', '', 0, '', stream, component) AS group_name,
         unnest([
@@ -28,9 +30,10 @@ WITH change AS (
         ], recursive := true),
         0 AS reserved
     FROM allocation_life
-    WHERE session_id = of_session AND rank = of_rank
+    WHERE session_id = of_session AND rank = of_rank AND (of_attempt IS NULL OR attempt = of_attempt)
     UNION ALL
     SELECT
+        e.attempt,
         e.device,
         group_of(of_group, '', '', '', '', '', 0, '', e.stream, e.component),
         e.seq,
@@ -42,10 +45,12 @@ WITH change AS (
     LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
     WHERE e.session_id = of_session
         AND e.rank = of_rank
+        AND (of_attempt IS NULL OR e.attempt = of_attempt)
         AND e.action IN ('segment_alloc', 'segment_map', 'segment_free', 'segment_unmap')
 ),
 course AS (
     SELECT
+        attempt,
         device,
         group_name,
         seq,
@@ -57,11 +62,12 @@ course AS (
     FROM change
     WHERE seq IS NOT NULL
     WINDOW life AS (
-        PARTITION BY device, group_name ORDER BY seq, active
+        PARTITION BY attempt, device, group_name ORDER BY seq, active
         ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
     )
 )
 SELECT
+    attempt,
     device,
     group_name,
     seq,
@@ -71,6 +77,6 @@ SELECT
     CASE WHEN device IN ('cpu', 'pinned') THEN allocated_bytes ELSE reserved_bytes END AS reserved_bytes
 FROM course
 WHERE seq_after IS DISTINCT FROM seq
-ORDER BY device, group_name, seq;
+ORDER BY attempt, device, group_name, seq;
 
-COMMENT ON MACRO TABLE mindstudio.group_total IS 'Allocated, active and reserved bytes of each stream or component of a rank.';
+COMMENT ON MACRO TABLE allocator_curve IS 'Allocated, active and reserved bytes of each stream or component of a rank.';

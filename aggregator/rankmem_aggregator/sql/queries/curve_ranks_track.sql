@@ -1,0 +1,44 @@
+-- Question: Which ranks' curves are meant where not all was said, and how many events do they have?
+-- Parameters:
+--   session (text): session id
+--   ranks (text): global ranks with commas between; NULL for all
+--   device_type (text): cpu, cuda, ...; NULL for that of the highest rank
+--   from_ns (ns, common clock): the beginning; NULL for the first event
+--   until_ns (ns, common clock): the end; NULL for the last event
+-- Columns:
+--   device_type: cpu, cuda, ...
+--   num_ranks, num_hosts: how many have events
+--   ranks: those of the given ranks that have events
+--   first_ns, last_ns (ns, common clock): their first and last event
+--   events: in the seconds that the range touches
+WITH span AS (
+    SELECT
+        p.device_type,
+        p.rank,
+        p.host_uid,
+        p.peak_requested_bytes,
+        b.first_ns + coalesce(s.offset_ns, 0) AS first_ns,
+        b.last_ns + coalesce(s.offset_ns, 0) AS last_ns,
+        b.events
+    FROM peak_by_rank AS p
+    INNER JOIN memory_bucket AS b USING (session_id, attempt, rank, device)
+    LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
+    WHERE p.session_id = $session
+        AND b.session_id = $session
+        AND ($ranks::VARCHAR IS NULL OR list_contains(string_split($ranks, ',')::INTEGER[], p.rank))
+        AND ($device_type::VARCHAR IS NULL OR p.device_type = $device_type)
+)
+SELECT
+    device_type,
+    count(DISTINCT rank) AS num_ranks,
+    count(DISTINCT host_uid) AS num_hosts,
+    list(DISTINCT rank ORDER BY rank) AS ranks,
+    min(first_ns) AS first_ns,
+    max(last_ns) AS last_ns,
+    coalesce(sum(events) FILTER (
+        WHERE ($from_ns::BIGINT IS NULL OR last_ns >= $from_ns) AND ($until_ns::BIGINT IS NULL OR first_ns <= $until_ns)
+    ), 0)::BIGINT AS events
+FROM span
+GROUP BY device_type
+ORDER BY max(peak_requested_bytes) DESC, device_type
+LIMIT 1;

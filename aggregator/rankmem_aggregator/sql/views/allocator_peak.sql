@@ -1,0 +1,92 @@
+-- Question: How high did each stream or component of a rank get, in blocks and in segments, and the process beyond them?
+-- Parameters:
+--   of_session: session id
+--   of_group: stream or component; of component app too: what the process holds beyond the allocators
+--   of_rank: global rank; NULL, the default, for all (over 100 M events: minutes)
+-- Columns:
+--   attempt, rank, device, device_type, host_name: as in peak_by_group
+--   group_name: stream or component
+--   bytes_at_rank_peak (bytes): of its blocks alive at the rank's own peak; all but app add up to it. Of app: by
+--     the last sample before it, else the first
+--   rank_peak_bytes, rank_peak_ns: the rank's own peak and its instant
+--   peak_bytes (bytes): the group's own peak: its blocks', or the highest sample of app
+--   peak_time_ns (ns, common clock): the first instant at which it stood so high
+--   peak_time_utc: the same, readable
+--   peak_seq: that event or sample
+--   peak_reserved_bytes (bytes): the most it held from the device, in segments made since the recording began; of
+--     host memory and of app its own peak
+--   peak_reserved_ns (ns, common clock): the first instant at which it did
+CREATE OR REPLACE MACRO allocator_peak(of_session, of_group, of_rank := NULL) AS TABLE
+WITH segments AS (
+    SELECT
+        attempt,
+        rank,
+        device,
+        group_name,
+        max(bytes)::BIGINT AS bytes,
+        arg_max(time_ns, (bytes, -seq)) AS time_ns
+    FROM (
+        SELECT
+            e.attempt,
+            e.rank,
+            e.device,
+            group_of(of_group, '', '', '', '', '', 0, '', e.stream, e.component) AS group_name,
+            e.seq,
+            e.time_ns + coalesce(s.offset_ns, 0) AS time_ns,
+            sum(CASE WHEN e.action IN ('segment_alloc', 'segment_map') THEN e.size_bytes ELSE -e.size_bytes END) OVER (
+                PARTITION BY e.attempt, e.rank, e.device, group_name ORDER BY e.seq ROWS UNBOUNDED PRECEDING
+            ) AS bytes
+        FROM memory_event AS e
+        LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
+        WHERE e.session_id = of_session
+            AND (of_rank IS NULL OR e.rank = of_rank)
+            AND e.action IN ('segment_alloc', 'segment_map', 'segment_free', 'segment_unmap')
+    )
+    GROUP BY attempt, rank, device, group_name
+),
+process AS (
+    SELECT
+        p.attempt,
+        p.rank,
+        p.device,
+        p.device_type,
+        p.host_name,
+        'app' AS group_name,
+        coalesce(
+            arg_max(a.app_bytes, a.seq) FILTER (WHERE a.seq <= p.peak_seq), arg_min(a.app_bytes, a.seq)
+        ) AS bytes_at_rank_peak,
+        p.peak_requested_bytes AS rank_peak_bytes,
+        p.peak_time_ns AS rank_peak_ns,
+        max(a.app_bytes) AS peak_bytes,
+        arg_max(a.time_ns, (a.app_bytes, -a.seq)) AS peak_time_ns,
+        arg_max(a.seq, (a.app_bytes, -a.seq)) AS peak_seq
+    FROM peak_by_rank AS p
+    INNER JOIN app_curve AS a USING (session_id, attempt, rank, device)
+    WHERE of_group = 'component'
+        AND p.session_id = of_session
+        AND a.session_id = of_session
+        AND p.is_rank_peak
+        AND (of_rank IS NULL OR p.rank = of_rank)
+        AND a.app_bytes IS NOT NULL
+    GROUP BY ALL
+)
+SELECT
+    b.*,
+    CASE WHEN b.device IN ('cpu', 'pinned') THEN b.peak_bytes ELSE s.bytes END AS peak_reserved_bytes,
+    CASE WHEN b.device IN ('cpu', 'pinned') THEN b.peak_time_ns ELSE s.time_ns END AS peak_reserved_ns
+FROM peak_by_group(of_session, of_group, of_rank := of_rank) AS b
+LEFT JOIN segments AS s
+    ON b.attempt = s.attempt
+    AND b.rank = s.rank
+    AND b.device = s.device
+    AND b.group_name IS NOT DISTINCT FROM s.group_name
+UNION ALL BY NAME
+SELECT
+    *,
+    utc_of(peak_time_ns) AS peak_time_utc,
+    peak_bytes AS peak_reserved_bytes,
+    peak_time_ns AS peak_reserved_ns
+FROM process
+ORDER BY rank, device, bytes_at_rank_peak DESC, peak_bytes DESC, group_name;
+
+COMMENT ON MACRO TABLE allocator_peak IS 'The peaks of each stream or component of a rank, and of the process beyond them.';

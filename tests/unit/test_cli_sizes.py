@@ -1,0 +1,33 @@
+"""A SIZE on the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from rankmem_cli.sizes import parse_size
+from rankmem_protos.errors import Code, RankmemError
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("104857600", 104857600),
+        ("0", 0),
+        ("7 B", 7),
+        ("100MiB", 100 << 20),
+        ("100 mb", 100 << 20),
+        ("1.5GiB", 3 << 29),
+        ("0.1K", 102),
+        ("2T", 2 << 40),
+    ],
+)
+def test_a_size_is_exact_in_bytes(text: str, size_bytes: int) -> None:
+    assert parse_size(text) == size_bytes
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1.MiB", "1 XiB", "1e9"])
+def test_what_is_no_size_says_how_one_looks(text: str) -> None:
+    with pytest.raises(RankmemError) as told:
+        parse_size(text)
+    assert told.value.code is Code.INVALID
+    assert "MiB" in told.value.hint
