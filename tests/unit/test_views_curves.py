@@ -139,6 +139,19 @@ def test_the_highest_point_of_the_job_is_the_jobs_peak(
         assert next(time_ns for _, time_ns, held in course if held == peak_bytes) == peak_ns
 
 
+def test_a_process_that_ends_with_an_event_has_had_that_event(connection: duckdb.DuckDBPyConnection) -> None:
+    clear(connection)
+    log = RankLog(ended=20)
+    log.totals("cuda:0", [(10, 100)])
+    log.skip(3)
+    log.totals("cuda:1", [(20, 50)])
+    store_logs(connection, [log])
+    chosen = {"by": "job", "kind": "cuda", "ranks": None, "from_ns": None, "until_ns": None}
+    course = [(t - BASE_NS, held) for _, t, held in rows(connection, ASK_RANKS, session=SESSION, **chosen)]
+    assert course[:2] == [(10, 100), (20, 150)]
+    assert course[-1] == (20, 0)
+
+
 def test_by_the_second_no_rank_is_shown_lower_than_its_peak(connection: duckdb.DuckDBPyConnection) -> None:
     clear(connection)
     first, second = RankLog(rank=0), RankLog(rank=1)

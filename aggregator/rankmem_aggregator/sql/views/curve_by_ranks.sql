@@ -111,7 +111,8 @@ change AS (
         bytes - lag(bytes, 1, 0) OVER (PARTITION BY attempt, rank, device ORDER BY seq) AS change_bytes
     FROM known
     UNION ALL
-    SELECT any_value(group_name), attempt, rank, max(seq) + 1, any_value(closed_ns), -arg_max(bytes, seq)
+    -- Last among what happens at that instant, as in group_peak.
+    SELECT any_value(group_name), attempt, rank, 9223372036854775807, any_value(closed_ns), -arg_max(bytes, seq)
     FROM known
     WHERE closed_ns IS NOT NULL
     GROUP BY attempt, rank, device
