@@ -7,17 +7,20 @@ steps until rank 0 is gone: ``python category_models_ranks.py MODEL STORE``.
 from __future__ import annotations
 
 import contextlib
+import functools
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import distributed, nn
 from torch.nn import functional
 
-Step = Callable[[], None]
 RANKS = 2
 
 
@@ -27,120 +30,132 @@ def _net() -> nn.Sequential:
     )
 
 
-def _batch() -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randn(64, 128), torch.randint(0, 10, (64,))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """A model on two ranks and how it is trained."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    communicating: Callable[[bool], AbstractContextManager[None]]
+    """Around a micro-batch: whether its gradients are reduced over the ranks."""
+    num_micro_batches: int = 1
+
+    def micro_batches(self) -> Iterator[tuple[bool, tuple[torch.Tensor, torch.Tensor]]]:
+        """Data and targets of a step's micro-batches, each with whether it is the last."""
+        for number in range(self.num_micro_batches):
+            yield number == self.num_micro_batches - 1, (torch.randn(64, 128), torch.randint(0, 10, (64,)))
+
+    def step(self) -> None:
+        """One step."""
+        for is_last, (data, target) in self.micro_batches():
+            with self.communicating(is_last):
+                functional.cross_entropy(self.model(data).float(), target).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
 
 
-def ddp() -> Step:
+def ddp() -> Training:
     """DistributedDataParallel as it comes: gradients are copied to buckets and back."""
     return _ddp(view=False)
 
 
-def ddp_view() -> Step:
+def ddp_view() -> Training:
     """Gradients are views of the buckets."""
     return _ddp(view=True)
 
 
-def ddp_accumulate() -> Step:
+def ddp_accumulate() -> Training:
     """Three micro-batches a step, the first two without communication."""
     return _ddp(view=False, micro_batches=3)
 
 
-def ddp_view_accumulate() -> Step:
+def ddp_view_accumulate() -> Training:
     """The same with gradients in the buckets."""
     return _ddp(view=True, micro_batches=3)
 
 
-def _ddp(*, view: bool, micro_batches: int = 1) -> Step:
+def _ddp(*, view: bool, micro_batches: int = 1) -> Training:
     model = nn.parallel.DistributedDataParallel(_net(), gradient_as_bucket_view=view, bucket_cap_mb=0.5)
-    optimizer = torch.optim.AdamW(model.parameters())
-
-    def step() -> None:
-        for number in range(micro_batches):
-            data, target = _batch()
-            is_last = number == micro_batches - 1
-            with contextlib.nullcontext() if is_last else model.no_sync():
-                functional.cross_entropy(model(data), target).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
+    return Training(
+        model=model,
+        optimizer=torch.optim.AdamW(model.parameters()),
+        communicating=lambda is_last: contextlib.nullcontext() if is_last else model.no_sync(),
+        num_micro_batches=micro_batches,
+    )
 
 
-def fsdp2() -> Step:
+def fsdp2() -> Training:
     """fully_shard on each linear layer and the whole."""
     return _fsdp2()
 
 
-def fsdp2_accumulate() -> Step:
+def fsdp2_accumulate() -> Training:
     """The same with two micro-batches a step, the first without a reduce-scatter."""
     return _fsdp2(micro_batches=2)
 
 
-def fsdp2_mixed() -> Step:
+def fsdp2_mixed() -> Training:
     """The same with parameters gathered and gradients reduced in bfloat16, kept from forward to backward."""
     return _fsdp2(reshard=False, mixed=True)
 
 
-def _fsdp2(*, micro_batches: int = 1, reshard: bool = True, mixed: bool = False) -> Step:
+def _fsdp2(*, micro_batches: int = 1, reshard: bool = True, mixed: bool = False) -> Training:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    model = _net()
+    model: Any = _net()
     mesh = init_device_mesh("cpu", (RANKS,))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if mixed else MixedPrecisionPolicy()
-    for layer in model:
-        if isinstance(layer, nn.Linear):
-            fully_shard(layer, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
-    fully_shard(model, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
-    optimizer = torch.optim.AdamW(model.parameters())
+    for layer in [*(each for each in model if isinstance(each, nn.Linear)), model]:
+        fully_shard(layer, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
 
-    def step() -> None:
-        for number in range(micro_batches):
-            data, target = _batch()
-            model.set_requires_gradient_sync(number == micro_batches - 1)  # type: ignore[operator]
-            functional.cross_entropy(model(data).float(), target).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    @contextlib.contextmanager
+    def communicating(is_last: bool) -> Iterator[None]:
+        model.set_requires_gradient_sync(is_last)
+        yield
 
-    return step
-
-
-TRAININGS = {
-    each.__name__: each
-    for each in (
-        ddp, ddp_view, ddp_accumulate, ddp_view_accumulate, fsdp2, fsdp2_accumulate, fsdp2_mixed,
+    return Training(
+        model=model,
+        optimizer=torch.optim.AdamW(model.parameters()),
+        communicating=communicating,
+        num_micro_batches=micro_batches,
     )
-}  # fmt: skip
 
 
-def on_two_ranks(name: str) -> Callable[[], Step]:
-    """The training's function for rank 0, which starts the other rank first."""
+TRAININGS: dict[str, Callable[[], Training]] = {
+    each.__name__: each
+    for each in (ddp, ddp_view, ddp_accumulate, ddp_view_accumulate, fsdp2, fsdp2_accumulate, fsdp2_mixed)
+}
 
-    def build() -> Step:
-        store = Path(tempfile.mkdtemp()) / "store"
-        subprocess.Popen([sys.executable, __file__, name, str(store)], stderr=subprocess.DEVNULL)
-        _join(store, rank=0)
-        return TRAININGS[name]()
 
-    return build
+def joined(name: str) -> Training:
+    """A training as rank 0, with the other rank at its side."""
+    store = Path(tempfile.mkdtemp()) / "store"
+    subprocess.Popen([sys.executable, __file__, name, str(store)], stderr=subprocess.DEVNULL)
+    _join(store, rank=0)
+    return TRAININGS[name]()
 
 
 def _join(store: Path, rank: int) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
 
 
-MODELS = {name: on_two_ranks(name) for name in TRAININGS}
+def _steps(name: str) -> Callable[[], None]:
+    return joined(name).step
+
+
+MODELS = {name: functools.partial(_steps, name) for name in TRAININGS}
+"""As category_models.MODELS."""
 
 
 def main(name: str, store: Path) -> None:
     """Rank 1: trains until rank 0 is gone."""
     torch.set_num_threads(1)
     _join(store, rank=1)
-    step = TRAININGS[name]()
+    training = TRAININGS[name]()
     with contextlib.suppress(RuntimeError):  # rank 0 has finished: its connection is closed
         while True:
-            step()
+            training.step()
 
 
 if __name__ == "__main__":

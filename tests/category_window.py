@@ -22,6 +22,7 @@ from category_models_more import MODELS as MORE
 from category_models_ranks import MODELS as ON_RANKS
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.modules import Modules
+from rankmem_agent.hooks.sharding import Sharding
 from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.hooks.tags import Tags
 from rankmem_agent.tap.library import Stat, Tap
@@ -33,12 +34,13 @@ OPTIMIZER = "torch/optim/"
 def record_window(tap: Tap, model: str, path: Path, *, warm_up: int, steps: int) -> None:
     """Trains ``warm_up`` steps, then ``steps`` under the profiler; what the oracle says goes to ``path``."""
     guard = Guard(0)
-    of_steps, modules, tags = (
-        hooks(tap, torch.compiler.is_compiling, guard) for hooks in (Steps, Modules, Tags)
+    of_steps, modules, tags, sharding = (
+        hooks(tap, torch.compiler.is_compiling, guard) for hooks in (Steps, Modules, Tags, Sharding)
     )
     for hooks in (of_steps, modules, tags):
         hooks.install()
     modules.when_named(tags.tree)
+    modules.when_named(sharding.look)
     step = (MODELS | MORE | ON_RANKS)[model]()
     for _ in range(warm_up):
         step()

@@ -19,6 +19,7 @@ from rankmem_agent import annotate
 from rankmem_agent.hooks import told
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.modules import Modules
+from rankmem_agent.hooks.sharding import Sharding
 from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.hooks.tags import Tags
 from rankmem_agent.hooks.weights import Weights
@@ -204,6 +205,7 @@ def _recording(folder: Path) -> Tap:
     weights = Weights(tap, modules.names, lambda: steps.number, torch.compiler.is_dynamo_compiling, guard)
     modules.when_named(weights.tree_named)
     modules.when_named(tags.tree)
+    modules.when_named(Sharding(tap, torch.compiler.is_dynamo_compiling, guard).look)
     for hooks in (steps, tags, modules, weights):
         hooks.install()
     told.connect(tap, steps, torch.compiler.is_compiling)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 from collections.abc import Callable, Iterator
@@ -178,13 +179,26 @@ def test_parameters_added_to_an_optimizer_are_followed(recorded: Recorded) -> No
     assert len(_addresses(recorded, GRADIENT, before)) == 4
 
 
-def test_sparse_gradients_do_no_harm(recorded: Recorded) -> None:
+def test_of_a_sparse_gradient_the_values_are_tagged(recorded: Recorded) -> None:
     table = nn.Embedding(10, 4, sparse=True)
     optimizer = torch.optim.SparseAdam(list(table.parameters()))
     table(torch.tensor([1, 2])).sum().backward()
+    assert table.weight.grad is not None
+    values = table.weight.grad._values().data_ptr()
     optimizer.step()
-    assert _addresses(recorded, GRADIENT) == []
+    assert _addresses(recorded, GRADIENT) == [values]
     assert _addresses(recorded, STATE)
+
+
+def test_a_copied_model_is_tagged_when_it_becomes_a_part_of_another(recorded: Recorded) -> None:
+    copied = copy.deepcopy(_model())
+    before = len(recorded.tags())
+    holder = nn.Module()
+    holder.average = copied
+    assert _addresses(recorded, PARAMETER, before) == [p.data_ptr() for p in copied.parameters()]
+    again = len(recorded.tags())
+    nn.Module().average = copied
+    assert len(recorded.tags()) == again
 
 
 def test_modules_on_the_meta_device_have_no_address(recorded: Recorded) -> None:

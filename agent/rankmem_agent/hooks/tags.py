@@ -104,7 +104,7 @@ class Tags:
 
     def module_registered(self, module: Any, name: str, child: Any) -> None:
         """The hook after ``module.name = child``: names are read off the tree."""
-        self._guarded(self._modules.add, module)
+        self._guarded(self._module_registered, module, child)
 
     def before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """The hook before ``optimizer.step()``."""
@@ -139,6 +139,12 @@ class Tags:
             self._buffers.setdefault(module, {})[name] = -1
         self._tag(Category.UNKNOWN, [(buffer, f"{type(module).__name__}.{name}")])
 
+    def _module_registered(self, module: Any, child: Any) -> None:
+        self._modules.add(module)
+        if child is not None and child not in self._modules:  # a copy: its parameters were not registered
+            self._tree(child)
+            self._modules.update(child.modules())
+
     def _tree(self, root: Any) -> None:
         for name, parameter in root.named_parameters():
             self._tag(Category.PARAMETER, [(parameter, name)], frozen=not parameter.requires_grad)
@@ -172,6 +178,8 @@ class Tags:
                 group.addresses = now
             gradients = gradients_of(group.parameters)
             self._recorder.tag(Category.GRADIENT, *device, gradients, group.sizes, group.names)
+            if 0 in gradients:
+                self._tag(Category.GRADIENT, sparse_values(group.parameters))
         if self._buffers:
             self._judge_buffers()
 
@@ -274,6 +282,14 @@ def gradients_of(parameters: list[Any]) -> array[int]:
         return array("Q", [0 if each is None else each.data_ptr() or address_of(each) for each in gradients])
     except _UNREADABLE:
         return array("Q", [0 if each is None else address_of(each) for each in gradients])
+
+
+def sparse_values(parameters: list[Any]) -> Iterator[tuple[Any, str]]:
+    """Values of those gradients that are sparse; the indices are as a rule the input itself."""
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is not None and gradient.is_sparse:
+            yield gradient._values(), ""
 
 
 def tensors_in(value: Any, name: str, depth: int = 0) -> Iterator[tuple[Any, str]]:

@@ -78,6 +78,7 @@ def resolve(known: Array, batch: Batch, devices: Array, texts: Texts) -> Resolve
     places = _places(batch.blocks, table["allocation_id"])
     told = table["category"][:num_old].copy()
     _find_temporaries(table, batch, places)
+    _find_replaced_gradients(table, batch, places, texts)
     _find_inputs(table, batch, places)
     tags = _tags(batch, devices, places)
     record = _apply(table, tags)
@@ -139,6 +140,20 @@ def _find_temporaries(table: Array, batch: Batch, places: Array) -> None:
     temporary |= (death_node != 0) & (death_node == table["node"])
     table["category"][temporary & (table["source"] <= Source.CANDIDATE)] = Category.TEMPORARY
     table["source"][temporary & (table["source"] == Source.CANDIDATE)] = Source.RULE
+
+
+def _find_replaced_gradients(table: Array, batch: Batch, places: Array, texts: Texts) -> None:
+    """What AccumulateGrad lets go of, and an earlier backward made, was a ``.grad`` until then.
+
+    So DDP moves the gradients of earlier micro-batches into its buckets, before the optimizer has seen them.
+    """
+    death_call = np.append(_deaths(batch)[0], np.uint64(0))[places]
+    by = of_calls(batch, death_call, batch.calls.table["operator"], 0)
+    freed = np.append(batch.blocks["freed_seq"], ABSENT)[places]
+    at = np.flatnonzero(texts.are_accumulations(by) & (table["source"] == Source.RULE))
+    at = at[table["category"][at] == Category.AUTOGRAD_DETAIL]
+    at = at[batch.dependence.is_forward_between(table["allocation_id"][at], freed[at])]
+    table["category"][at] = Category.GRADIENT
 
 
 def _find_inputs(table: Array, batch: Batch, places: Array) -> None:

@@ -116,7 +116,7 @@ def _made(batch: Batch, texts: Texts) -> _Made:
 def _depends_on_none(batch: Batch, made: _Made, has_frozen: bool) -> Array:
     """The blocks that depend on no parameter: what their operator takes is nothing, or data."""
     call_end = of_calls(batch, batch.records_due["call_id"], batch.calls.end_seq, 0)
-    from_data = made.with_grad & ~made.with_nodes
+    from_data = made.with_grad & ~made.with_nodes & ~made.uninitialized
     from_data &= ~batch.dependence.is_possible(call_end, has_frozen=has_frozen)
     if has_frozen:  # the first call of a frozen model's forward makes no node either
         from_data &= made.phase != Phase.FORWARD

@@ -44,6 +44,12 @@ class Dependence:
         possible: Array = computed > _last(self.engine, seq)
         return possible
 
+    def is_forward_between(self, first: Array, last: Array) -> Array:
+        """Whether a call of forward, or one that made nodes, ended between these places."""
+        latest = np.maximum(_last(self.nodes, last), _last(self.forwards, last))
+        between: Array = latest > first
+        return between
+
     def last(self) -> tuple[int, int, int]:
         """The last place of each, as :func:`dependence_of` takes them."""
         return int(self.nodes[-1]), int(self.forwards[-1]), int(self.engine[-1])

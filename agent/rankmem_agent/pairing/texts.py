@@ -69,6 +69,8 @@ OPAQUE: Final = _aten(
 """Operators that never make an autograd node, so that making none says nothing; and ``clone``, which outside
 of forward copies weights (an average of them, the best so far) rather than data."""
 
+_ACCUMULATE: Final = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+"""The engine's range around the node that puts a gradient into its leaf's ``.grad``."""
 _BACKWARD_ENTRY: Final = "_engine_run_backward"
 """torch.autograd.graph: what every backward() calls; frames nearer to the operator run within it."""
 _MODULE_CALL: Final = ("torch/nn/modules/module.py", "_call_impl")
@@ -94,6 +96,7 @@ class Texts:
         self._factories = _Answers(lambda name: strings.text(name) in FACTORIES)
         self._uninitialized = _Answers(lambda name: strings.text(name) in UNINITIALIZED)
         self._opaque = _Answers(lambda name: strings.text(name) in OPAQUE)
+        self._accumulations = _Answers(lambda name: strings.text(name) == _ACCUMULATE)
         self._reducers = _Answers(lambda stack: makes_reducer(strings.stack(stack)))
         self._recomputing = _Answers(lambda stack: runs_forward_again(strings.stack(stack)))
 
@@ -112,6 +115,10 @@ class Texts:
     def are_opaque(self, name_ids: Array) -> Array:
         """Whether it says nothing that an operator of that name made no autograd node."""
         return self._opaque.of(name_ids)
+
+    def are_accumulations(self, name_ids: Array) -> Array:
+        """Whether a call of that name puts a gradient into ``.grad``."""
+        return self._accumulations.of(name_ids)
 
     def are_reducers(self, stack_ids: Array) -> Array:
         """Of uninitialized buffers: whether DistributedDataParallel's reducer makes them."""

@@ -27,6 +27,7 @@ from rankmem_agent.hooks.modules import Modules
 from rankmem_agent.hooks.nvtx import NvtxRanges
 from rankmem_agent.hooks.parallel import Parallel
 from rankmem_agent.hooks.recorder import Recorder
+from rankmem_agent.hooks.sharding import Sharding
 from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.hooks.tags import Tags
 from rankmem_agent.hooks.weights import Weights
@@ -142,7 +143,9 @@ class Agent:
         weights = Weights(recorder, modules.names, lambda: steps.number, is_compiling, self._guard)
         modules.when_named(weights.tree_named)
         modules.when_named(tags.tree)
-        self._hooks += [modules, weights]
+        sharding = Sharding(recorder, is_compiling, self._guard)
+        modules.when_named(sharding.look)
+        self._hooks += [modules, weights, sharding]
         modules.install()
         weights.install()
         return weights

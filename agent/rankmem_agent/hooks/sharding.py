@@ -1,0 +1,134 @@
+"""Parameters and gradients that no optimizer sees, of FSDP2 and reentrant checkpoints: TAG records.
+
+Stage: trainer, the threads that run modules and backward. Comes in: calls of two classes of torch's, whose
+methods are wrapped once a model runs that may use them (2.6 to 2.13; where they are missing or raise,
+nothing is told). Goes out: TAG records. It keeps no tensor and changes no result.
+
+- *FSDP2* gathers the parameters of a group of modules before they run and frees them after; no optimizer ever
+  sees them, nor the gradients that it reduces and scatters. Told when the parameters of a group are whole,
+  with the buffer that they were received in, and when its backward has ended, before and after the reduction.
+- *A reentrant checkpoint* runs a backward of its own within backward, whose leaves are the inputs of what it
+  computed again. Their gradients are ``.grad`` of leaves like any parameter's, until they are handed on.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from array import array
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from rankmem_agent.hooks.guard import Guard
+from rankmem_agent.hooks.recorder import Recorder
+from rankmem_agent.hooks.tags import Device, address_of, device_of, size_of
+from rankmem_agent.spool.layout import Category
+
+_FSDP: Final = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+_CHECKPOINT: Final = "torch.utils.checkpoint"
+
+
+class Sharding:
+    """Wraps the methods; made once, when the agent attaches."""
+
+    def __init__(self, recorder: Recorder, is_compiling: Callable[[], bool], guard: Guard) -> None:
+        self._recorder = recorder
+        self._is_compiling = is_compiling
+        self._guard = guard
+        self._is_on = True
+        self._wrapped: set[str] = set()
+
+    def look(self, root: object = None) -> None:
+        """Wraps what has been imported by now: when a model is called first."""
+        for name, wrap in ((_FSDP, self._wrap_fsdp), (_CHECKPOINT, self._wrap_checkpoint)):
+            module = sys.modules.get(name)
+            if module is not None and name not in self._wrapped and self._is_on:
+                self._wrapped.add(name)
+                self._guarded(wrap, module)
+
+    def stop(self) -> None:
+        """Does nothing from now on; the methods stay wrapped."""
+        self._is_on = False
+
+    def _wrap_fsdp(self, module: Any) -> None:
+        group: Any = getattr(module, "FSDPParamGroup", None)
+        if not hasattr(group, "_to_unsharded") or not hasattr(group, "post_backward"):
+            return
+        gathered, reduced = group._to_unsharded, group.post_backward
+
+        @functools.wraps(gathered)
+        def to_unsharded(its: Any, *args: Any, **kwargs: Any) -> Any:
+            result = gathered(its, *args, **kwargs)
+            self._guarded(self._gathered, its)
+            return result
+
+        @functools.wraps(reduced)
+        def post_backward(its: Any, *args: Any, **kwargs: Any) -> Any:
+            self._guarded(self._computed, its)
+            result = reduced(its, *args, **kwargs)
+            self._guarded(self._reduced, its)
+            return result
+
+        group._to_unsharded, group.post_backward = to_unsharded, post_backward
+
+    def _wrap_checkpoint(self, module: Any) -> None:
+        function: Any = getattr(module, "CheckpointFunction", None)
+        genuine = getattr(function, "backward", None)
+        if genuine is None:
+            return
+
+        @functools.wraps(genuine)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            gradients = genuine(*args, **kwargs)
+            self._guarded(self._handed_on, gradients)
+            return gradients
+
+        function.backward = staticmethod(backward)
+
+    def _gathered(self, group: Any) -> None:
+        """The parameters of a group are whole."""
+        received = getattr(getattr(group, "_all_gather_result", None), "all_gather_output", None)
+        whole = [getattr(each, "_unsharded_param", None) for each in group.fsdp_params]
+        self._tag(Category.PARAMETER, [*whole, received])
+
+    def _computed(self, group: Any) -> None:
+        """A group's backward has ended: gradients of whole parameters, and sums over micro-batches."""
+        tensors = []
+        for each in group.fsdp_params:
+            tensors.append(getattr(getattr(each, "_unsharded_param", None), "grad", None))
+            tensors.append(getattr(each, "unsharded_accumulated_grad", None))
+        self._tag(Category.GRADIENT, tensors)
+
+    def _reduced(self, group: Any) -> None:
+        """The reduction has been sent off: what it sends, and the sharded gradients that it gives."""
+        sent = getattr(group.comm_ctx, "reduce_scatter_states", None)
+        last = sent[-1] if sent else getattr(group.comm_ctx, "reduce_scatter_state", None)
+        parameters = [getattr(each, "sharded_param", None) for each in group.fsdp_params]
+        given = [getattr(parameter, "grad", None) for parameter in parameters]
+        accumulated = [getattr(each, "unsharded_accumulated_grad", None) for each in group.fsdp_params]
+        self._tag(Category.GRADIENT, [getattr(last, "reduce_scatter_input", None), *given, *accumulated])
+
+    def _handed_on(self, gradients: Any) -> None:
+        self._tag(Category.GRADIENT, [each for each in gradients if hasattr(each, "data_ptr")])
+
+    def _tag(self, category: Category, tensors: Iterable[Any]) -> None:
+        """Tags tensors, those of a device in one call of the tap."""
+        by_device: dict[Device, list[Any]] = {}
+        for tensor in tensors:
+            device = device_of(tensor) if tensor is not None else None
+            if device is not None:
+                by_device.setdefault(device, []).append(tensor)
+        for device, own in by_device.items():
+            addresses = array("Q", map(address_of, own))
+            sizes, names = array("Q", map(size_of, own)), array("I", [0]) * len(own)
+            self._recorder.tag(category, *device, addresses, sizes, names)
+
+    def _guarded(self, does: Callable[[Any], None], about: Any) -> None:
+        if not self._is_on or self._is_compiling():
+            return
+        try:
+            does(about)
+        except (AttributeError, TypeError):  # these classes are torch's own and change: go without
+            self._is_on = False
+        except Exception as error:  # noqa: BLE001  the trainer's guard
+            self._guard.failed(error)

@@ -1,0 +1,94 @@
+"""Trainings that write down themselves what their tensors are: a second account of the categories.
+
+Stage: tests; runs in a process of its own under the tap and the agent's hooks, on rank 0 of two. Where the
+script holds a tensor and knows what it is (a layer its whole weight in forward, the loop its gradients before
+the optimizer's step), it notes the place in the log, the address and the name of the category. Nothing here
+asks torch.profiler, whose account breaks off over FSDP2, and nothing asks the hooks.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import category_models_ranks as ranks
+from rankmem_agent.hooks.guard import Guard
+from rankmem_agent.hooks.modules import Modules
+from rankmem_agent.hooks.sharding import Sharding
+from rankmem_agent.hooks.steps import Steps
+from rankmem_agent.hooks.tags import Tags
+from rankmem_agent.tap.library import Stat, Tap
+
+STEPS = 4
+
+
+class Witness:
+    """What was seen: (place in the log, address, category)."""
+
+    def __init__(self, tap: Tap) -> None:
+        self._tap = tap
+        self.seen: list[tuple[int, int, str]] = []
+
+    def note(self, category: str, tensor: Any) -> None:
+        """The tensor is that now."""
+        own = getattr(tensor, "_local_tensor", tensor)
+        self.seen.append((self._tap.stat(Stat.NEXT_SEQ), own.data_ptr(), category))
+
+    def watch(self, model: nn.Module) -> None:
+    """Notes each layer's weight, input and output in forward, and its gradient as soon as it is there."""
+        watched = set()
+
+        def ran(layer: nn.Module, args: Any, output: torch.Tensor) -> None:
+            if isinstance(layer, nn.Linear):
+                self.note("parameter", layer.weight)
+                self.note("activation", output)
+                if not args[0].requires_grad:  # the data, or what FSDP casts it to
+                    self.note("input", args[0])
+                if layer.weight not in watched:
+                    watched.add(layer.weight)
+                    layer.weight.register_post_accumulate_grad_hook(
+                        lambda weight: self.note("gradient", weight.grad)
+                    )
+
+        for layer in model.modules():
+            layer.register_forward_hook(ran)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer's step, with its gradients before it and its state after it."""
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        for parameter in parameters:
+            self.note("parameter", parameter)
+            self.note("gradient", parameter.grad)
+        optimizer.step()
+        for parameter in parameters:
+            self.note("optimizer_state", optimizer.state[parameter]["exp_avg"])
+            self.note("optimizer_state", optimizer.state[parameter]["exp_avg_sq"])
+
+
+def run(tap: Tap, name: str, folder: Path) -> None:
+    """Trains as ``category_models_ranks`` does, and leaves witness.json in the folder."""
+    guard = Guard(0)
+    hooks = [kind(tap, torch.compiler.is_compiling, guard) for kind in (Steps, Modules, Tags, Sharding)]
+    for each in hooks[:3]:
+        each.install()
+    hooks[1].when_named(hooks[2].tree)
+    hooks[1].when_named(hooks[3].look)
+    witness = Witness(tap)
+    training = ranks.joined(name)
+    witness.watch(training.model)
+    for _ in range(STEPS):
+        for is_last, (data, target) in training.micro_batches():
+            witness.note("input", data)
+            witness.note("input", target)
+            with training.communicating(is_last):
+                functional.cross_entropy(training.model(data).float(), target).backward()
+        witness.step(training.optimizer)
+        training.optimizer.zero_grad()
+    if guard.failures:
+        raise AssertionError("a hook failed")
+    (folder / "witness.json").write_text(json.dumps(witness.seen))
