@@ -219,15 +219,15 @@ class Queries(abc.ABC):
         """
         return self._ask("weights", session=self.session_id(session), rank=rank)
 
-    def oom(self, session: str | None = None) -> pa.Table:
+    def oom(self, session: str | None = None, *, rank: int | None = None) -> pa.Table:
         """The allocations that failed, the earliest first; columns: those of the view ``oom_overview``.
 
         session_id, attempt, rank, device, host_name, seq, time_ns, time_utc, size_bytes, device_free_bytes,
-        requested_bytes, reserved_bytes, unused_bytes, largest_free_bytes, fragmentation (0 to 1; NULL where
-        segments are not told), stream, operator, line, stack_id. What was alive: :meth:`oom_held`; what the
-        other ranks held: :meth:`held_at` with its ``time_ns``.
+        device_total_bytes, requested_bytes, reserved_bytes, app_bytes, unused_bytes, largest_free_bytes,
+        fragmentation (0 to 1; NULL where segments are not told), stream, operator, line, stack_id. What was
+        alive: :meth:`oom_held`; what the other ranks held: :meth:`held_at` with its ``time_ns``.
         """
-        return self._ask("oom", session=self.session_id(session))
+        return self._ask("oom", session=self.session_id(session), rank=rank)
 
     def oom_held(
         self,

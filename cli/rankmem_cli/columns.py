@@ -206,6 +206,7 @@ def oom(started_ns: int | None) -> list[Column]:
         size("free", "device_free_bytes", importance=8),
         size("alive", "requested_bytes", importance=9),
         size("reserved", "reserved_bytes", importance=4),
+        size("beyond", "app_bytes", importance=3),
         size("unused", "unused_bytes", importance=2),
         size("largest piece", "largest_free_bytes", importance=6),
         percent("fragmented", "fragmentation", importance=3),

@@ -150,6 +150,12 @@ def test_a_failed_allocation_is_taken_apart_with_what_the_others_held(database: 
     held = {line.split()[0]: line for line in done.stdout.splitlines()}
     assert "90 B" in held["activation"]
     assert "150 B" in held["0"]
+    assert "free on cuda:0: 30 B" in done.stderr
+    by_rank = {row["rank"]: row["requested_bytes"] for row in rows(database, "oom", "--by", "rank")}
+    assert by_rank == {0: 150, 1: 170}
+    by_category = {row["group_name"]: row["live_bytes"] for row in rows(database, "oom", "--by", "category")}
+    assert by_category == {"activation": 90, "parameter": 80}
+    assert rows(database, "oom", "--rank", "0") == []
 
 
 @pytest.mark.parametrize("end", ["html", "png", "csv", "parquet"])

@@ -6,9 +6,11 @@
 --   time_ns (ns, common clock): when
 --   time_utc: the same, readable
 --   size_bytes (bytes): what was asked for; rounded up by the allocator on CUDA
---   device_free_bytes (bytes): free on the device then, where known
+--   device_free_bytes (bytes): free on the device then, where known; of cpu free on the host
+--   device_total_bytes (bytes): memory of the device, where known
 --   requested_bytes (bytes): requested bytes alive then
 --   reserved_bytes (bytes): what the allocator held then; on cpu NULL
+--   app_bytes (bytes): what the process held beyond the allocator, by the last sample before; NULL without one
 --   unused_bytes (bytes): reserved and in no block, by the blocks and segments we know; NULL where segments are not told
 --   largest_free_bytes (bytes): the largest piece of it in a row
 --   fragmentation: the part of unused_bytes outside of that piece, 0 to 1
@@ -16,41 +18,51 @@
 --   operator, line, stack_id: who asked
 CREATE OR REPLACE VIEW oom_overview AS
 WITH failed AS (
-    SELECT o.*, coalesce(s.offset_ns, 0) AS offset_ns, s.host_uid
+    SELECT o.* EXCLUDE (seq), o.seq AS oom_seq, coalesce(s.offset_ns, 0) AS offset_ns, s.host_uid
     FROM oom AS o
     LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
 ),
 -- Segments grow by map and shrink by unmap: each of these actions counts as a segment of its own.
 segment AS (
     SELECT
-        f.session_id,
-        f.attempt,
-        f.rank,
-        f.device,
-        f.seq AS oom_seq,
-        e.address,
-        arg_max(e.size_bytes, e.seq) AS size_bytes
-    FROM failed AS f
+        session_id,
+        attempt,
+        rank,
+        device,
+        oom_seq,
+        e.address AS segment_address,
+        e.address + arg_max(e.size_bytes, e.seq) AS segment_end
+    FROM failed
     INNER JOIN memory_event AS e USING (session_id, attempt, rank, device)
-    WHERE e.seq < f.seq AND e.action IN ('segment_alloc', 'segment_free', 'segment_map', 'segment_unmap')
-    GROUP BY f.session_id, f.attempt, f.rank, f.device, f.seq, e.address
+    WHERE e.seq < oom_seq AND e.action IN ('segment_alloc', 'segment_free', 'segment_map', 'segment_unmap')
+    GROUP BY session_id, attempt, rank, device, oom_seq, e.address
     HAVING arg_max(e.action, e.seq) IN ('segment_alloc', 'segment_map')
 ),
 block AS (
     SELECT
-        f.session_id,
-        f.attempt,
-        f.rank,
-        f.device,
-        f.seq AS oom_seq,
+        session_id,
+        attempt,
+        rank,
+        device,
+        oom_seq,
         a.address,
         -- The allocator cuts blocks in steps of 512 bytes.
         a.address + (a.size_bytes + 511) // 512 * 512 AS end_address
-    FROM failed AS f
+    FROM failed
     INNER JOIN allocation_life AS a USING (session_id, attempt, rank, device)
-    WHERE a.allocation_id < f.seq AND (a.freed_seq IS NULL OR a.freed_seq > f.seq) AND a.address IS NOT NULL
+    WHERE a.allocation_id < oom_seq AND (a.freed_seq IS NULL OR a.freed_seq > oom_seq) AND a.address IS NOT NULL
 ),
--- What is free lies after a segment's start or a block's end, up to the next block or the segment's end.
+-- What is free begins at a segment's start or a block's end.
+edge AS (
+    SELECT *, segment_address AS address, segment_address AS from_address
+    FROM segment
+    UNION ALL
+    SELECT g.*, b.address, b.end_address
+    FROM segment AS g
+    INNER JOIN block AS b USING (session_id, attempt, rank, device, oom_seq)
+    WHERE b.address >= g.segment_address AND b.address < g.segment_end
+),
+-- And reaches up to the next block or the segment's end.
 hole AS (
     SELECT
         session_id,
@@ -59,43 +71,11 @@ hole AS (
         device,
         oom_seq,
         greatest(
-            least(lead(address, 1, end_address) OVER (
+            least(lead(address, 1, segment_end) OVER (
                 PARTITION BY session_id, attempt, rank, device, oom_seq, segment_address ORDER BY address, from_address
-            ), end_address) - from_address, 0
+            ), segment_end) - from_address, 0
         ) AS bytes
-    FROM (
-        SELECT
-            session_id,
-            attempt,
-            rank,
-            device,
-            oom_seq,
-            address AS segment_address,
-            address,
-            address AS from_address,
-            address + size_bytes AS end_address
-        FROM segment
-        UNION ALL
-        SELECT
-            g.session_id,
-            g.attempt,
-            g.rank,
-            g.device,
-            g.oom_seq,
-            g.address,
-            b.address,
-            b.end_address,
-            g.address + g.size_bytes
-        FROM block AS b
-        INNER JOIN segment AS g
-            ON g.session_id = b.session_id
-            AND g.attempt = b.attempt
-            AND g.rank = b.rank
-            AND g.device = b.device
-            AND g.oom_seq = b.oom_seq
-            AND b.address >= g.address
-            AND b.address < g.address + g.size_bytes
-    )
+    FROM edge
 ),
 room AS (
     SELECT
@@ -107,7 +87,7 @@ room AS (
         sum(bytes)::BIGINT AS unused_bytes,
         max(bytes) AS largest_free_bytes
     FROM hole
-    GROUP BY session_id, attempt, rank, device, oom_seq
+    GROUP BY ALL
 )
 SELECT
     f.session_id,
@@ -115,13 +95,15 @@ SELECT
     f.rank,
     f.device,
     h.host_name,
-    f.seq,
+    f.oom_seq AS seq,
     f.time_ns + f.offset_ns AS time_ns,
     utc_of(f.time_ns + f.offset_ns) AS time_utc,
     f.size_bytes,
     f.device_free_bytes,
+    d.total_bytes AS device_total_bytes,
     f.requested_bytes,
     f.reserved_bytes,
+    a.app_bytes,
     r.unused_bytes,
     r.largest_free_bytes,
     CASE WHEN r.unused_bytes > 0 THEN 1 - r.largest_free_bytes / r.unused_bytes END AS fragmentation,
@@ -130,12 +112,14 @@ SELECT
     k.line,
     f.stack_id
 FROM failed AS f
-LEFT JOIN room AS r
-    ON r.session_id = f.session_id
-    AND r.attempt = f.attempt
-    AND r.rank = f.rank
-    AND r.device = f.device
-    AND r.oom_seq = f.seq
+LEFT JOIN room AS r USING (session_id, attempt, rank, device, oom_seq)
+LEFT JOIN device_info AS d USING (session_id, attempt, rank, device)
+ASOF LEFT JOIN app_curve AS a
+    ON f.session_id = a.session_id
+    AND f.attempt = a.attempt
+    AND f.rank = a.rank
+    AND f.device = a.device
+    AND f.oom_seq >= a.seq
 LEFT JOIN host_info AS h ON f.host_uid = h.host_uid
 LEFT JOIN stack AS k ON f.stack_id = k.stack_id;
 
