@@ -40,7 +40,7 @@ class Witness:
         self.seen.append((self._tap.stat(Stat.NEXT_SEQ), own.data_ptr(), category))
 
     def watch(self, model: nn.Module) -> None:
-    """Notes each layer's weight, input and output in forward, and its gradient as soon as it is there."""
+        """Notes each layer's weight, input and output in forward, and its gradient as soon as it is there."""
         watched = set()
 
         def ran(layer: nn.Module, args: Any, output: torch.Tensor) -> None:
