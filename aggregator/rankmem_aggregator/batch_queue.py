@@ -7,6 +7,7 @@ stream stops reading and gRPC's flow control slows its shipper); out: groups for
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,18 +72,22 @@ class BatchQueue:
             self._has_batch.notify()
         return True
 
-    def take(self, *, rows_max: int, bytes_max: int, wait_s: float) -> list[Submission]:
+    def take(
+        self, *, rows_max: int, bytes_max: int, wait_s: float, not_before_s: float = 0.0
+    ) -> list[Submission]:
         """The next group; empty once closed and drained. Waits for a first batch, then a while for company.
 
         Args:
             rows_max: rows of the tallest table; a group ends before it passes them (one batch always goes).
             bytes_max: the same in decoded bytes.
             wait_s: how long to wait for company while there is less than a row group.
+            not_before_s: until this time (monotonic) it waits on such a group at least.
         """
         with self._lock:
             self._has_batch.wait_for(lambda: self._closed or bool(self._waiting))
             enough = min(ROW_GROUP_ROWS, rows_max)
-            self._has_batch.wait_for(lambda: self._closed or self._rows >= enough, timeout=wait_s)
+            timeout_s = max(wait_s, not_before_s - time.monotonic())
+            self._has_batch.wait_for(lambda: self._closed or self._rows >= enough, timeout=timeout_s)
             group = self._pop_group(rows_max, bytes_max)
             self._has_room.notify_all()
         return group

@@ -77,6 +77,7 @@ class Writer:
         self._stacks = _stored_stacks(store)
         self._given_up = threading.Event()
         self._warned_at_s = float("-inf")
+        self._group_began_s = float("-inf")
         self._thread = threading.Thread(target=self._run, name="rankmem-writer", daemon=True)
 
     def start(self) -> None:
@@ -118,9 +119,14 @@ class Writer:
 
     def _take(self) -> list[Submission]:
         config = self._config
-        return self.queue.take(
-            rows_max=config.group_rows_max, bytes_max=config.group_bytes_max, wait_s=config.group_wait_s
+        group = self.queue.take(
+            rows_max=config.group_rows_max,
+            bytes_max=config.group_bytes_max,
+            wait_s=config.group_wait_s,
+            not_before_s=self._group_began_s + config.group_interval_s,
         )
+        self._group_began_s = time.monotonic()
+        return group
 
     def _store_group(self, group: Sequence[Submission]) -> list[tuple[Submission, Outcome]]:
         """Stores them in one transaction; if some row stops it, each in its own."""

@@ -28,7 +28,7 @@ class Desk:
     """A writer on a real store; batches are queued while it does not run, so that they form one group."""
 
     def __init__(self, path: Path) -> None:
-        self.config = AggregatorConfig(database_path=path, group_wait_s=0.0)
+        self.config = AggregatorConfig(database_path=path, group_wait_s=0.0, group_interval_s=0.0)
         self.store = open_store(self.config)
         self.freed = 0
         self.died: list[BaseException] = []
