@@ -62,7 +62,8 @@ class LocalQueries(Queries):
             self._connection = duckdb.connect(str(path), read_only=True)
         except duckdb.Error as exc:
             raise _cannot_open(path, exc) from exc
-        self._connection.execute("SET TimeZone = 'UTC'")
+        # GLOBAL: each question runs on a cursor of its own, which would have the machine's zone.
+        self._connection.execute("SET GLOBAL TimeZone = 'UTC'")
 
     def sql(self, text: str, parameters: Parameters | None = None) -> pa.Table:
         try:
