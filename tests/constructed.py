@@ -247,9 +247,37 @@ def store_logs(
     store_rows(connection, "allocation_end", [row for log in logs for row in log.endings])
     store_rows(connection, "category_change", [row for log in logs for row in log.changes])
     store_rows(connection, "step", [row for log in logs for row in log.steps])
+    store_rows(connection, "step_bucket", [row for log in logs for row in step_buckets_of(log)])
     store_rows(connection, "oom", [row for log in logs for row in log.ooms])
     store_rows(connection, "process_sample", [row for log in logs for row in log.samples])
     store_rows(connection, "memory_bucket", [row for log in logs for row in buckets_of(log.events, cuts)])
+
+
+def step_buckets_of(log: RankLog) -> list[Row]:
+    """The step_bucket rows of a rank: one for each end of a step and device that had events before it."""
+    rows: list[Row] = []
+    before = -1
+    for step in sorted(log.steps, key=lambda step: step["seq"]):
+        inside = [event for event in log.events if before < event["seq"] < step["seq"]]
+        for device in sorted({event["device"] for event in inside}):
+            own = [event for event in inside if event["device"] == device]
+            top = max(own, key=lambda event: (event["requested_bytes"], -event["seq"]))
+            made = [event["size_bytes"] for event in own if event["action"] == "alloc"]
+            rows.append(
+                {name: top[name] for name in ("session_id", "attempt", "rank", "device")}
+                | {
+                    "step": step["step"],
+                    "seq_last": own[-1]["seq"],
+                    "peak_bytes": top["requested_bytes"],
+                    "peak_seq": top["seq"],
+                    "peak_ns": top["time_ns"],
+                    "last_bytes": own[-1]["requested_bytes"],
+                    "allocated_bytes": sum(made),
+                    "num_allocations": len(made),
+                }
+            )
+        before = step["seq"]
+    return rows
 
 
 def buckets_of(events: Sequence[Row], cuts: Sequence[int] = ()) -> list[Row]:

@@ -3,7 +3,7 @@
 Stage: store. In: ``rankmem_protos.tables``. Out: the SQL text that creates, comments, fills and
 upgrades them, and :func:`prepare`, which brings an opened file to this version. Identifiers and
 comments come from declarations in this source tree and are quoted; no value from outside enters SQL text.
-Besides the declared tables there are three of the aggregator's own, :data:`INTERNAL_TABLES`.
+Besides the declared tables there are its own: the summaries, and three small :data:`INTERNAL_TABLES`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.summary_tables import SUMMARY_TABLES
 from rankmem_protos.tables import SCHEMA_VERSION, TABLES, Column, Table
 
 INCOMING: Final = "rankmem_incoming"
@@ -72,7 +73,7 @@ STACK: Final = Table(
 )
 
 INTERNAL_TABLES: Final = {table.name: table for table in (META, INGEST_PROGRESS, STACK)}
-ALL_TABLES: Final = TABLES | INTERNAL_TABLES
+ALL_TABLES: Final = TABLES | SUMMARY_TABLES | INTERNAL_TABLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

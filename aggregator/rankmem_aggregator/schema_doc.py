@@ -14,6 +14,7 @@ from typing import Final
 
 from rankmem_aggregator.schema import duckdb_type
 from rankmem_aggregator.sql import MINDSTUDIO, VIEWS, Head, head_of, mindstudio_text, view_text
+from rankmem_protos.summary_tables import SUMMARY_TABLES
 from rankmem_protos.tables import SCHEMA_VERSION, TABLES, Column, Table
 
 PATH: Final = Path("docs/schema.md")
@@ -46,7 +47,7 @@ the stream's own.
 def render() -> str:
     """The whole page."""
     parts = [_INTRODUCTION, "## Tables\n"]
-    parts += [_table(table) for table in TABLES.values()]
+    parts += [_table(table) for table in (TABLES | SUMMARY_TABLES).values()]
     parts.append("## Views and macros\n")
     parts += [_view(name, view_text(name)) for name in VIEWS]
     parts.append(_MINDSTUDIO)

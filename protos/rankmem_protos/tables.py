@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 """Raised when a table or column is added; written to the database's ``rankmem_meta``."""
 
 NAME: Final = pa.dictionary(pa.int32(), pa.string())
@@ -341,6 +341,23 @@ STEP: Final = Table(
     ),
 )
 
+STEP_BUCKET: Final = Table(
+    name="step_bucket",
+    doc="A device of a rank in a training step, or in a part of one: a step that several optimizers end has "
+    "a row for each end.",
+    columns=(
+        *_OF_DEVICE,
+        _int("step", "Number, from 0.", nullable=False),
+        _int("seq_last", "Last event in it.", nullable=False),
+        _bytes("peak_bytes", "Highest requested bytes after an event in it.", nullable=False),
+        _int("peak_seq", "The first such event.", nullable=False),
+        _time("peak_ns", "Its time.", nullable=False),
+        _bytes("last_bytes", "Requested bytes after its last event.", nullable=False),
+        _bytes("allocated_bytes", "Requested bytes of the blocks allocated in it.", nullable=False),
+        _int("num_allocations", "How many.", nullable=False),
+    ),
+)
+
 PROCESS_SAMPLE: Final = Table(
     name="process_sample",
     doc="What the process and its device hold, seen from outside the allocator, about once a second.",
@@ -483,8 +500,8 @@ TABLES: Final[dict[str, Table]] = {
     table.name: table
     for table in (
         SESSION, HOST_INFO, RANK_INFO, DEVICE_INFO, MEMORY_EVENT, ALLOCATION_RECORD, ALLOCATION_END,
-        OPERATOR_CALL, STACK_FRAME, MARKER, STEP, PROCESS_SAMPLE, OOM, GAP, SELF_COST, MEMORY_BUCKET,
-        CLOCK_OFFSET, CATEGORY_CHANGE, WEIGHT, MODULE,
+        OPERATOR_CALL, STACK_FRAME, MARKER, STEP, STEP_BUCKET, PROCESS_SAMPLE, OOM, GAP, SELF_COST,
+        MEMORY_BUCKET, CLOCK_OFFSET, CATEGORY_CHANGE, WEIGHT, MODULE,
     )
 }  # fmt: skip
 """All tables by name."""

@@ -149,6 +149,18 @@ FROM (
 )
 """
 
+_STEP_BUCKETS = """
+INSERT INTO step_bucket BY NAME
+SELECT session_id, attempt, rank, device, seq // $step_events AS step, max(seq) AS seq_last,
+       max(requested_bytes) AS peak_bytes, arg_max(seq, (requested_bytes, -seq)) AS peak_seq,
+       arg_max(time_ns, (requested_bytes, -seq)) AS peak_ns, arg_max(requested_bytes, seq) AS last_bytes,
+       CAST(sum(size_bytes) FILTER (WHERE action = 'alloc') AS BIGINT) AS allocated_bytes,
+       count(*) FILTER (WHERE action = 'alloc') AS num_allocations
+FROM memory_event
+WHERE rank = $rank
+GROUP BY session_id, attempt, rank, device, seq // $step_events
+"""
+
 _STACKS = """
 INSERT INTO stack_frame BY NAME
 SELECT s.n AS stack_id, CAST(f.n AS INTEGER) AS ordering, 'model' || f.n || '.py' AS file_path,
@@ -188,6 +200,8 @@ def fill_blocks(connection: duckdb.DuckDBPyConnection, shape: Shape, events: int
     connection.execute(_CHANGES)
     steps = {"rank_events": events // RANKS, "step_events": shape.step_events, "event_ns": EVENT_NS}
     connection.execute(_STEPS, steps)
+    for rank in range(RANKS):
+        connection.execute(_STEP_BUCKETS, {"rank": rank, "step_events": shape.step_events})
     connection.execute(_STACKS)
     connection.execute("CHECKPOINT")
 

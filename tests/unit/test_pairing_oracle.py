@@ -383,6 +383,30 @@ def test_a_bucket_holds_the_highest_total_of_its_stretch(log: tuple[list[Record]
 
 @RELAXED
 @given(logs())
+def test_a_step_has_one_row_for_each_device_and_end_wherever_the_log_is_cut(
+    log: tuple[list[Record], list[int]],
+) -> None:
+    records, cuts = log
+    events = oracle_of(records).events
+    expected, begin = [], -1
+    for end in [seq for seq, record in enumerate(records) if record["kind"] == Kind.STEP]:
+        inside = [event for event in events if begin < event["seq"] < end]
+        for device in {event["device"] for event in inside}:
+            own = [event for event in inside if event["device"] == device]
+            top = max(own, key=lambda event: (event["requested_bytes"], -event["seq"]))
+            made = [event["size_bytes"] for event in own if event["action"] == "alloc"]
+            last = (own[-1]["seq"], own[-1]["requested_bytes"])
+            peak = (top["requested_bytes"], top["seq"], top["time_ns"])
+            expected.append((device, records[end]["a"], *last, *peak, sum(made), len(made)))
+        begin = end
+    names = ("device", "step", "seq_last", "last_bytes", "peak_bytes", "peak_seq", "peak_ns")
+    rows = paired(records, cuts)["step_bucket"]
+    got = [tuple(row[name] for name in (*names, "allocated_bytes", "num_allocations")) for row in rows]
+    assert sorted(got) == sorted(expected)
+
+
+@RELAXED
+@given(logs())
 def test_markers_are_the_oracles(log: tuple[list[Record], list[int]]) -> None:
     records, cuts = log
     expected = oracle_of(records).markers

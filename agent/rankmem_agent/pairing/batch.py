@@ -23,6 +23,7 @@ from rankmem_agent.pairing.model import with_modules, with_weights
 from rankmem_agent.pairing.phases import Phases, phases_of
 from rankmem_agent.pairing.points import Points, Totals, points_of, totals_of
 from rankmem_agent.pairing.state import ABSENT, BLOCK_DTYPE, Array, PairingState, joined, rows_at
+from rankmem_agent.pairing.steps import steps_of
 from rankmem_agent.pairing.texts import Texts
 from rankmem_agent.spool.layout import UNKNOWN, Action, Kind
 from rankmem_agent.spool.reader import Gap
@@ -58,6 +59,8 @@ class Batch:
     """String ids of the paths of modules whose parameters want no gradient, all of them."""
     weights_due: Array
     """WEIGHT_DTYPE."""
+    steps_due: Array
+    """STEP_DTYPE: parts of steps that ended."""
     gaps: tuple[Gap, ...]
     losses: Array
     """Indices of the LOST records."""
@@ -108,6 +111,7 @@ def advance(
     dependence = dependence_of(before, records, seq, calls)
     modules = with_modules(state.modules, records)
     weights = with_weights(state.weights, records, seq, settled.blocks, devices)
+    steps_due, steps = steps_of(state.steps, points, totals, records, seq)
     batch = Batch(
         records=records,
         seq=seq,
@@ -125,6 +129,7 @@ def advance(
         modules_due=rows_at(modules, ~modules["sent"]),
         frozen_modules=modules["path"][modules["frozen"]],
         weights_due=rows_at(weights, ~weights["sent"]),
+        steps_due=steps_due,
         gaps=gaps,
         losses=np.flatnonzero(records["kind"] == Kind.LOST),
         final=final,
@@ -141,6 +146,7 @@ def advance(
         modules=_all_sent(modules),
         weights=_all_sent(weights),
         devices=_named(devices, records),
+        steps=steps,
         clock_base_ns=base_ns if len(records) else state.clock_base_ns,
         last_ns=int(time_ns[-1]) if len(time_ns) else state.last_ns,
         num_preexisting=num_preexisting,

@@ -39,6 +39,7 @@ def fact_rows(
     return [
         ("marker", _markers(whose, batch)),
         ("step", _steps(whose, batch)),
+        ("step_bucket", _step_buckets(whose, batch.steps_due, devices)),
         ("process_sample", _process_samples(whose, batch, devices)),
         ("oom", _ooms(whose, stacks, batch, devices)),
         ("gap", _gaps(whose, batch)),
@@ -77,6 +78,22 @@ def _steps(whose: RankColumns, batch: Batch) -> pa.RecordBatch | None:
         "optimizer": string_names(rows["e"], whose.strings),
     }
     return record_batch("step", columns, len(at))
+
+
+def _step_buckets(whose: RankColumns, parts: Array, devices: Array) -> pa.RecordBatch | None:
+    if not len(parts):
+        return None
+    columns = whose.of_device(parts["device"], devices) | {
+        "step": ints(parts["step"]),
+        "seq_last": ints(parts["seq_last"]),
+        "peak_bytes": ints(parts["peak"]),
+        "peak_seq": ints(parts["peak_seq"]),
+        "peak_ns": ints(parts["peak_ns"]),
+        "last_bytes": ints(parts["last"]),
+        "allocated_bytes": ints(parts["allocated"]),
+        "num_allocations": ints(parts["allocations"]),
+    }
+    return record_batch("step_bucket", columns, len(parts))
 
 
 def _process_samples(whose: RankColumns, batch: Batch, devices: Array) -> pa.RecordBatch | None:

@@ -154,6 +154,22 @@ DEVICE_DTYPE: Final = np.dtype(
 )
 """A device's running totals, in order of first appearance."""
 
+STEP_DTYPE: Final = np.dtype(
+    [
+        ("device", "<i8"),  # dense number
+        ("part", "<i8"),  # how many STEPs of the batch lie before it
+        ("step", "<i8"),  # where it has ended
+        ("seq_last", "<i8"),  # its last event
+        ("peak", "<i8"),  # highest requested bytes after an event in it, the first such event and its time
+        ("peak_seq", "<i8"),
+        ("peak_ns", "<i8"),
+        ("last", "<i8"),  # requested bytes after the last event
+        ("allocated", "<i8"),
+        ("allocations", "<i8"),
+    ]
+)
+"""A device between two STEP records, see rankmem_agent.pairing.steps."""
+
 
 def rows_at(table: Array, at: Array | slice) -> Array:
     """The rows of a structured array at these indices, or where a mask is true; a copy.
@@ -201,6 +217,8 @@ class PairingState:
     categories: Array = field(default_factory=lambda: _empty(CATEGORY_DTYPE))
     """What blocks mean whose row went out and that live, sorted by allocation_id."""
     devices: Array = field(default_factory=lambda: _empty(DEVICE_DTYPE))
+    steps: Array = field(default_factory=lambda: _empty(STEP_DTYPE))
+    """What each device did since the last STEP."""
     stacks_sent: Array = field(default_factory=lambda: np.zeros(0, np.bool_))
     """By stack id, whether its frames went out. Not stored in a checkpoint: sending twice is harmless."""
     clock_base_ns: int | None = None

@@ -23,10 +23,11 @@ from rankmem_agent.pairing.state import PairingState
 from rankmem_protos.errors import Code, RankmemError
 
 CHECKPOINT_NAME: Final = "checkpoint"
-CHECKPOINT_VERSION: Final = 3
+CHECKPOINT_VERSION: Final = 4
 _FORMAT: Final = "rankmem-checkpoint"
 _ARRAYS: Final = (
     "live", "ended", "calls", "ranges", "markers", "threads", "modules", "weights", "devices", "categories",
+    "steps",
 )  # fmt: skip
 _PLAIN: Final = tuple(
     f.name for f in dataclasses.fields(PairingState) if f.name not in (*_ARRAYS, "stacks_sent")

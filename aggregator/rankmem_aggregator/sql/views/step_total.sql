@@ -19,7 +19,6 @@ CREATE OR REPLACE MACRO step_total(of_session, of_rank := NULL) AS TABLE
 WITH span AS MATERIALIZED (
     SELECT
         *,
-        lag(seq_last, 1, -1) OVER (PARTITION BY attempt, rank ORDER BY seq_last) AS seq_before,
         lag(ended_ns) OVER (PARTITION BY attempt, rank ORDER BY seq_last) AS started_ns
     FROM (
         SELECT
@@ -38,21 +37,18 @@ WITH span AS MATERIALIZED (
 ),
 course AS (
     SELECT
-        s.attempt,
-        s.rank,
-        e.device,
-        s.step,
-        max(e.requested_bytes) AS peak_bytes,
-        arg_max(e.time_ns, (e.requested_bytes, -e.seq)) AS peak_time_ns,
-        arg_max(e.requested_bytes, e.seq) AS end_bytes,
-        coalesce(sum(e.size_bytes) FILTER (WHERE e.action = 'alloc'), 0) AS allocated_bytes,
-        count(*) FILTER (WHERE e.action = 'alloc') AS num_allocations
-    FROM memory_event AS e
-    ASOF INNER JOIN span AS s ON e.attempt = s.attempt AND e.rank = s.rank AND e.seq <= s.seq_last
-    WHERE e.session_id = of_session
-        AND (of_rank IS NULL OR e.rank = of_rank)
-        AND e.requested_bytes IS NOT NULL
-    GROUP BY s.attempt, s.rank, e.device, s.step
+        attempt,
+        rank,
+        device,
+        step,
+        max(peak_bytes) AS peak_bytes,
+        arg_max(peak_ns, (peak_bytes, -peak_seq)) AS peak_time_ns,
+        arg_max(last_bytes, seq_last) AS end_bytes,
+        sum(allocated_bytes) AS allocated_bytes,
+        sum(num_allocations) AS num_allocations
+    FROM step_bucket
+    WHERE session_id = of_session AND (of_rank IS NULL OR rank = of_rank)
+    GROUP BY attempt, rank, device, step
 )
 SELECT
     c.attempt,
@@ -67,7 +63,7 @@ SELECT
     c.peak_time_ns + s.offset_ns AS peak_time_ns,
     c.end_bytes,
     c.allocated_bytes::BIGINT AS allocated_bytes,
-    c.num_allocations,
+    c.num_allocations::BIGINT AS num_allocations,
     c.peak_bytes - lag(c.peak_bytes) OVER track AS peak_growth_bytes,
     c.end_bytes - lag(c.end_bytes) OVER track AS end_growth_bytes,
     s.optimizers

@@ -1,0 +1,60 @@
+"""The tables that the aggregator makes from stored rows, so that peaks of groups take no pass over them.
+
+Stage: the contract with whoever writes SQL; never on the wire. Each row is a function of the rows of
+``rankmem_protos.tables`` up to a position of its rank's log. ``summary_progress`` says up to which position
+a rank is in them; a row of a later position (left over from a telling that was taken back) does not count.
+Nothing depends on them but time: a view adds what they do not cover yet, and is exact at any moment.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from rankmem_protos.tables import ALLOCATION_RECORD, NAME, Column, Table
+
+
+def _column(name: str, type_: pa.DataType, doc: str, unit: str = "", *, nullable: bool = False) -> Column:
+    return Column(name=name, type=type_, doc=doc, unit=unit, nullable=nullable)
+
+
+_OF_DEVICE: Final = ALLOCATION_RECORD.columns[:4]
+"""session_id, attempt, rank, device."""
+_HOST_NS: Final = "ns since 1970-01-01 UTC, the host's clock"
+
+SUMMARY_PROGRESS: Final = Table(
+    name="summary_progress",
+    doc="How far a rank is in the summaries, which are made of its rows in the background.",
+    key=("session_id", "attempt", "rank"),
+    columns=(
+        *_OF_DEVICE[:3],
+        _column("seq", pa.int64(), "Last position of the rank's log in them; -4611686018427387904: none."),
+    ),
+)
+
+GROUP_BUCKET: Final = Table(
+    name="group_bucket",
+    doc="A summary: a group of a device's blocks in a stretch of the log in which it grew or shrank. A stretch "
+    "ends at a multiple of 1024 positions, or where a pass over the log ended.",
+    columns=(
+        *_OF_DEVICE,
+        _column("group_by", NAME, "stream, component, phase or category."),
+        _column("group_name", NAME, "The group; NULL for blocks without one.", nullable=True),
+        _column("seq_first", pa.int64(), "First change in it; -1 for blocks older than the recording."),
+        _column("seq_last", pa.int64(), "Last change in it."),
+        _column("peak_bytes", pa.int64(), "Highest requested bytes after a change in it.", "bytes"),
+        _column("peak_seq", pa.int64(), "The first such change."),
+        _column(
+            "peak_ns",
+            pa.int64(),
+            "Its time; NULL for blocks older than the recording.",
+            _HOST_NS,
+            nullable=True,
+        ),
+        _column("last_bytes", pa.int64(), "Requested bytes of the group after its last change.", "bytes"),
+    ),
+)
+
+SUMMARY_TABLES: Final[dict[str, Table]] = {table.name: table for table in (SUMMARY_PROGRESS, GROUP_BUCKET)}
+"""All of them by name."""
