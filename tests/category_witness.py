@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional
 
 import category_models_ranks as ranks
@@ -40,7 +41,7 @@ class Witness:
         self.seen.append((self._tap.stat(Stat.NEXT_SEQ), own.data_ptr(), category))
 
     def watch(self, model: nn.Module) -> None:
-        """Notes each layer's weight, input and output in forward, and its gradient as soon as it is there."""
+        """Notes each layer's weight, input and output in forward; of FSDP2 whole gradients."""
         watched = set()
 
         def ran(layer: nn.Module, args: Any, output: torch.Tensor) -> None:
@@ -49,7 +50,7 @@ class Witness:
                 self.note("activation", output)
                 if not args[0].requires_grad:  # the data, or what FSDP casts it to
                     self.note("input", args[0])
-                if layer.weight not in watched:
+                if isinstance(model, FSDPModule) and layer.weight not in watched:
                     watched.add(layer.weight)
                     layer.weight.register_post_accumulate_grad_hook(
                         lambda weight: self.note("gradient", weight.grad)
@@ -58,16 +59,24 @@ class Witness:
         for layer in model.modules():
             layer.register_forward_hook(ran)
 
-    def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer's step, with its gradients before it and its state after it."""
-        parameters = [each for group in optimizer.param_groups for each in group["params"]]
-        for parameter in parameters:
+    def gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        """Notes the parameters and their gradients, after a backward."""
+        for parameter in parameters_of(optimizer):
             self.note("parameter", parameter)
-            self.note("gradient", parameter.grad)
+            if parameter.grad is not None:  # FSDP2 gives it with the last micro-batch
+                self.note("gradient", parameter.grad)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer's step, with its state after it."""
         optimizer.step()
-        for parameter in parameters:
+        for parameter in parameters_of(optimizer):
             self.note("optimizer_state", optimizer.state[parameter]["exp_avg"])
             self.note("optimizer_state", optimizer.state[parameter]["exp_avg_sq"])
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """All of an optimizer's parameters."""
+    return [each for group in optimizer.param_groups for each in group["params"]]
 
 
 def run(tap: Tap, name: str, folder: Path) -> None:
@@ -87,6 +96,7 @@ def run(tap: Tap, name: str, folder: Path) -> None:
             witness.note("input", target)
             with training.communicating(is_last):
                 functional.cross_entropy(training.model(data).float(), target).backward()
+            witness.gradients(training.optimizer)
         witness.step(training.optimizer)
         training.optimizer.zero_grad()
     if guard.failures:
