@@ -128,7 +128,8 @@ class Queries(abc.ABC):
 
         Columns: those of the view ``peak_by_rank``; ``is_rank_peak`` marks each rank's highest attempt.
         """
-        return self._ask("peak", session=self.session_id(session), rank=rank, attempt=attempt)
+        full_id = self.session_id(session)
+        return self._of_rank(self._ask("peak", session=full_id, rank=rank, attempt=attempt), full_id, rank)
 
     def peak_by(
         self,
@@ -162,7 +163,7 @@ class Queries(abc.ABC):
             rows = self._ask("peak_by_ranks", session=full_id, by=by)
         else:
             name = "peak_by_allocator" if by in ("stream", "component") else "peak_by_group"
-            rows = self._ask(name, session=full_id, by=by, rank=rank)
+            rows = self._of_rank(self._ask(name, session=full_id, by=by, rank=rank), full_id, rank)
         return _reaching(rows, at_least_bytes) if at_least_bytes else rows
 
     def peak_by_host(self, session: str | None = None) -> pa.Table:
@@ -201,7 +202,8 @@ class Queries(abc.ABC):
         attempt, rank, device, device_type, step, started_ns, ended_ns, duration_ns, peak_bytes, peak_time_ns,
         end_bytes, allocated_bytes, num_allocations, peak_growth_bytes, end_growth_bytes, optimizers (list).
         """
-        return self._ask("steps", session=self.session_id(session), rank=rank)
+        full_id = self.session_id(session)
+        return self._of_rank(self._ask("steps", session=full_id, rank=rank), full_id, rank)
 
     def modules(self, session: str | None = None, *, rank: int | None = None) -> pa.Table:
         """The module tree with bytes at the peak, in the tree's order; columns: those of ``module_at_peak``.
@@ -210,14 +212,16 @@ class Queries(abc.ABC):
         (with all that is within it), own_allocations, num_ranks. ``rank`` None: all ranks added up, each at
         its own peak.
         """
-        return self._ask("modules", session=self.session_id(session), rank=rank)
+        full_id = self.session_id(session)
+        return self._of_rank(self._ask("modules", session=full_id, rank=rank), full_id, rank)
 
     def weights(self, session: str | None = None, *, rank: int | None = None) -> pa.Table:
         """The parameters of the model on each rank, the largest first; columns: those of ``weight_line``.
 
         session_id, attempt, rank, name, size_bytes, grad_size_bytes, dtype, shape, line, stack_id.
         """
-        return self._ask("weights", session=self.session_id(session), rank=rank)
+        full_id = self.session_id(session)
+        return self._of_rank(self._ask("weights", session=full_id, rank=rank), full_id, rank)
 
     def oom(self, session: str | None = None, *, rank: int | None = None) -> pa.Table:
         """The allocations that failed, the earliest first; columns: those of the view ``oom_overview``.
@@ -227,7 +231,8 @@ class Queries(abc.ABC):
         fragmentation (0 to 1; NULL where segments are not told), stream, operator, line, stack_id. What was
         alive: :meth:`oom_held`; what the other ranks held: :meth:`held_at` with its ``time_ns``.
         """
-        return self._ask("oom", session=self.session_id(session), rank=rank)
+        full_id = self.session_id(session)
+        return self._of_rank(self._ask("oom", session=full_id, rank=rank), full_id, rank)
 
     def oom_held(
         self,
@@ -344,8 +349,8 @@ class Queries(abc.ABC):
             at,
         )
         if by == "rank":
-            return self._ask(f"ops_by_rank_at_{when}", **chosen)
-        rows = self._ask(f"ops_at_{when}", **chosen, by=by)
+            return self._of_rank(self._ask(f"ops_by_rank_at_{when}", **chosen), full_id, rank)
+        rows = self._of_rank(self._ask(f"ops_at_{when}", **chosen, by=by), full_id, rank)
         return rows.rename_columns([by if name == "group_name" else name for name in rows.column_names])
 
     def live(
@@ -381,13 +386,17 @@ class Queries(abc.ABC):
             rows = self._ask("live_at_time", **chosen, time_ns=at)
         else:
             rows = self._ask("live_at_peak", **chosen)
-        if rows.num_rows == 0 and rank not in self.ranks(full_id)["rank"].to_pylist():
-            raise RankmemError(Code.NOT_FOUND, f"no rank {rank} in session {full_id}", "rankmem ranks")
-        return rows
+        return self._of_rank(rows, full_id, rank)
 
     def stack(self, stack_id: int) -> pa.Table:
         """The frames of a stack, innermost first: ordering (from 0), file_path, line_number, function."""
         return self._ask("stack", stack_id=stack_id)
+
+    def _of_rank(self, rows: pa.Table, full_id: str, rank: int | None) -> pa.Table:
+        """The rows; where there are none, an error for a rank that the session does not have."""
+        if rows.num_rows == 0 and rank is not None and rank not in self.ranks(full_id)["rank"].to_pylist():
+            raise RankmemError(Code.NOT_FOUND, f"no rank {rank} in session {full_id}", "rankmem ranks")
+        return rows
 
     def _ask(self, name: str, **parameters: Value) -> pa.Table:
         return self.sql(query_text(name), parameters)

@@ -52,6 +52,12 @@ class Chosen:
         Raises:
             RankmemError: INVALID.
         """
+        if self.from_ns is not None and self.until_ns is not None and self.from_ns > self.until_ns:
+            raise RankmemError(
+                Code.INVALID,
+                f"the range ends {(self.from_ns - self.until_ns) / 1e9:g} s before it begins",
+                "swap the two",
+            )
         of_ranks = self.by in OF_RANKS
         every_figure = of_ranks or self.by in OF_ALLOCATOR or self.by == "overall"
         if self.figure not in (None, "requested") and not every_figure:

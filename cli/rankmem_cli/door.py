@@ -45,6 +45,9 @@ def call(command: Callable[[], object], *, verbose: Callable[[], bool]) -> int:
 def _say(message: str, hint: str, *, verbose: bool) -> None:
     if verbose:
         traceback.print_exc()
-    print(f"Error: {safe_text(message)}", file=sys.stderr)
+    first, *more = [safe_text(line) for line in message.splitlines() if line.strip()] or [""]
+    print(f"Error: {first}", file=sys.stderr)
+    for line in more:  # DuckDB points at the place in the statement
+        print(f"  {line}", file=sys.stderr)
     if hint:
         print(f"Try: {safe_text(hint)}", file=sys.stderr)

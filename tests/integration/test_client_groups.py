@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from constructed import BASE_NS
@@ -33,7 +34,10 @@ def test_every_grouping_of_a_peak_answers(queries: Queries, by: Any) -> None:
     rows = queries.peak_by(by=by)
     assert rows.num_rows
     if "bytes_at_rank_peak" in rows.column_names:
-        held = rows.group_by("rank").aggregate([("bytes_at_rank_peak", "sum"), ("rank_peak_bytes", "max")])
+        blocks = rows.filter(
+            pc.fill_null(pc.not_equal(rows["group_name"], "app"), True)
+        )  # app is not of blocks
+        held = blocks.group_by("rank").aggregate([("bytes_at_rank_peak", "sum"), ("rank_peak_bytes", "max")])
         assert held["bytes_at_rank_peak_sum"] == held["rank_peak_bytes_max"]
         assert queries.peak_by(by=by, rank=1)["rank"].unique().to_pylist() == [1]
 
@@ -182,6 +186,23 @@ def test_a_failed_allocation_leads_to_what_was_alive(queries: Queries) -> None:
         assert sum(held["live_bytes"].to_pylist()) == failed[0]["requested_bytes"]
     others = queries.held_at(failed[0]["time_ns"])
     assert sorted(others["rank"].to_pylist()) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["peak", "ops", "live", "steps", "modules", "weights", "oom", "timeline"])
+def test_a_rank_that_is_not_there_is_said_so_by_every_answer(queries: Queries, name: str) -> None:
+    ask = getattr(queries, name)
+    with pytest.raises(RankmemError, match="rank 77") as caught:
+        ask(77) if name == "live" else ask(rank=77)
+    assert (caught.value.code, caught.value.hint) == (Code.NOT_FOUND, "rankmem ranks")
+
+
+def test_a_rank_without_what_was_asked_for_has_no_rows(queries: Queries) -> None:
+    assert queries.oom(rank=0).num_rows == 0
+
+
+def test_a_range_that_ends_before_it_begins_is_refused(queries: Queries) -> None:
+    with pytest.raises(RankmemError, match=r"ends 1\.5 s before it begins"):
+        queries.timeline(from_ns=BASE_NS + 1_500_000_000, until_ns=BASE_NS)
 
 
 def test_the_other_answers_come_by_rank(queries: Queries) -> None:

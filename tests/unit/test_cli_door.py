@@ -24,6 +24,15 @@ def test_an_error_without_a_hint_is_one_line(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == "Error: bad\n"
 
 
+def test_an_error_of_several_lines_keeps_them_and_is_made_safe(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise RankmemError(Code.INVALID, "syntax error\n\nLINE 1: SELEC\x1b[31m\n        ^")
+
+    assert door.call(fail, verbose=lambda: False) == 1
+    lines = ["Error: syntax error", "  LINE 1: SELEC\\x1b[31m", "          ^"]
+    assert capsys.readouterr().err.splitlines() == lines
+
+
 def test_a_defect_of_ours_is_told_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert door.call(lambda: failing(KeyError("rank")), verbose=lambda: False) == 1
     err = capsys.readouterr().err
