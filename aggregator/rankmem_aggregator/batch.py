@@ -98,7 +98,7 @@ def decode_batch(message: Batch, spool: Spool) -> IncomingBatch:
         rows={name: table for name, table in rows.items() if table.num_rows},
         num_rows=num_rows,
         tallest_rows=max((table.num_rows for table in rows.values()), default=0),
-        size_bytes=sum(table.nbytes for table in rows.values()),
+        size_bytes=sum(table.get_total_buffer_size() for table in rows.values()),
     )
 
 

@@ -137,22 +137,22 @@ def select_statement(table: Table) -> str:
     return f"SELECT {_column_list(table)} FROM {quoted(table.name)}"
 
 
-def append_statement(table: Table) -> str:
-    """Appends the rows registered as :data:`INCOMING`."""
+def append_statement(table: Table, source: str = INCOMING) -> str:
+    """Appends the rows registered under the name ``source``, one of ours."""
     columns = _column_list(table)
-    return f"INSERT INTO {quoted(table.name)} ({columns}) SELECT {columns} FROM {INCOMING}"
+    return f"INSERT INTO {quoted(table.name)} ({columns}) SELECT {columns} FROM {source}"
 
 
-def store_statement(table: Table) -> str:
-    """Stores the rows registered as :data:`INCOMING`: appended, or merged where the table has a key."""
+def store_statement(table: Table, source: str = INCOMING) -> str:
+    """Stores the rows registered under the name ``source``: appended, or merged where the table has a key."""
     if not table.key:
-        return append_statement(table)
-    match = " AND ".join(f"present.{quoted(key)} = {INCOMING}.{quoted(key)}" for key in table.key)
+        return append_statement(table, source)
+    match = " AND ".join(f"present.{quoted(key)} = {source}.{quoted(key)}" for key in table.key)
     rest = [name for name in table.column_names() if name not in table.key]
-    changes = ", ".join(f"{quoted(name)} = {INCOMING}.{quoted(name)}" for name in rest)
-    values = ", ".join(f"{INCOMING}.{quoted(name)}" for name in table.column_names())
+    changes = ", ".join(f"{quoted(name)} = {source}.{quoted(name)}" for name in rest)
+    values = ", ".join(f"{source}.{quoted(name)}" for name in table.column_names())
     return (
-        f"MERGE INTO {quoted(table.name)} AS present USING {INCOMING} ON ({match}) "
+        f"MERGE INTO {quoted(table.name)} AS present USING {source} ON ({match}) "
         f"WHEN MATCHED THEN UPDATE SET {changes} "
         f"WHEN NOT MATCHED THEN INSERT ({_column_list(table)}) VALUES ({values})"
     )

@@ -23,6 +23,7 @@ import pyarrow as pa
 from rankmem_aggregator import schema
 from rankmem_aggregator.address import address_path, read_address
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.statements import Statements
 from rankmem_protos.errors import Code, RankmemError
 
 logger = logging.getLogger(__name__)
@@ -37,9 +38,6 @@ class DiskLowError(Exception):
 
 TRANSIENT: Final = (duckdb.OutOfMemoryException, duckdb.IOException, DiskLowError)
 """Errors of a commit that may pass: memory taken by a client's query, a full disk."""
-
-_STORE: Final = {name: schema.store_statement(table) for name, table in schema.ALL_TABLES.items()}
-
 
 _TIME_ZONE: Final = "SET GLOBAL TimeZone = 'UTC'"
 """What the columns named _utc promise; the default is the machine's zone."""
@@ -56,6 +54,7 @@ class Store:
         self.path = path
         self.facts = facts
         self._connection = connection
+        self._statements = Statements(connection)
         self._lock = threading.Lock()
         self._closed = False
 
@@ -76,19 +75,17 @@ class Store:
         Raises:
             duckdb.Error, DiskLowError: nothing of it is stored; :data:`TRANSIENT` ones may be tried again.
         """
-        self._check_room(sum(table.nbytes for table in rows.values()))
+        self._check_room(sum(table.get_total_buffer_size() for table in rows.values()))
         connection = self._connection
+        self._statements.prepare(rows)
         connection.execute("BEGIN TRANSACTION")
         try:
             for name, table in rows.items():
-                connection.register(schema.INCOMING, table)
-                connection.execute(_STORE[name])
+                self._statements.store(name, table)
             connection.execute("COMMIT")
         except BaseException:
             self._rollback()
             raise
-        finally:
-            connection.unregister(schema.INCOMING)
 
     def read(self, query: str) -> pa.Table:
         """The rows of one of our own queries, before or between writes. Writer's thread."""
