@@ -2,8 +2,9 @@
 
 Each model trains under the real tap and hooks in a process of its own; the spool is read and paired here,
 no aggregator is needed. What backward allocates is told by a range around ``backward()``, not by the records
-that attribution goes by. A loss computed outside of every module has a forward call and a line, but no
-module.
+that attribution goes by. A loss computed outside of every module (``functional.cross_entropy`` in the
+training script) has a forward call and a line, but no module: its bytes are told apart, and the share that
+finds its module is given of all bytes and of those whose forward call ran in one.
 """
 
 from __future__ import annotations
@@ -33,12 +34,15 @@ def measure(options: Options) -> list[Figure]:
 
 
 def shares(name: str, allocations: pa.Table) -> list[Figure]:
-    """Of the bytes that backward allocated: attributed at all, to a module, to a forward line; recomputed."""
+    """Of the bytes that backward allocated: attributed at all, to a forward line, to a module; recomputed."""
     within = allocations.filter(pc.equal(allocations["annotation"].cast(pa.string()), BACKWARD))
     recomputed = within["recomputed"]
     total, again = _bytes(within), _bytes(within.filter(recomputed))
     attributed = pc.or_(pc.is_valid(within["forward_call_id"]), recomputed)
     line = pc.or_(pc.is_valid(within["forward_stack_id"]), recomputed)
+    no_module = pc.is_null(within["module"])
+    outside = _bytes(within.filter(pc.and_(no_module, pc.is_valid(within["forward_call_id"]))))
+    in_module = total - _bytes(within.filter(no_module))
     note = f"{total:,} bytes in backward, {again / total:.1%} of them recomputed"
     return [
         Figure(
@@ -47,12 +51,19 @@ def shares(name: str, allocations: pa.Table) -> list[Figure]:
             at_least=SHARE_MIN,
             note=note,
         ),
-        Figure(what=f"{name}: to a line of forward", value=_bytes(within.filter(line)) / total, note=note),
         Figure(
-            what=f"{name}: to a module",
-            value=_bytes(within.filter(pc.is_valid(within["module"]))) / total,
+            what=f"{name}: to a line of forward",
+            value=_bytes(within.filter(line)) / total,
+            at_least=SHARE_MIN,
             note=note,
         ),
+        Figure(
+            what=f"{name}: to a module, of what ran in one",
+            value=in_module / (total - outside),
+            at_least=SHARE_MIN,
+            note=f"{outside / total:.1%} of all belongs to calls outside of every module: the loss",
+        ),
+        Figure(what=f"{name}: to a module, of all", value=in_module / total, note=note),
     ]
 
 

@@ -94,6 +94,21 @@ def test_nearly_all_bytes_of_backward_find_their_forward_call(
     assert phases["backward"] >= 0.99 * num_bytes(within)
 
 
+def test_what_backward_makes_for_no_module_belongs_to_the_loss_outside_of_every_module(gpt: Rows) -> None:
+    calls = {row["call_id"]: row for row in gpt["operator_call"]}
+    within = in_backward(gpt)
+    without_module = [row for row in within if row["module"] is None]
+    of_loss = [row for row in without_module if row["forward_call_id"] is not None]
+    assert of_loss
+    for row in of_loss:
+        forward = calls[row["forward_call_id"]]
+        assert (forward["operator"], forward["module"]) == ("aten::cross_entropy_loss", None)
+        assert row["forward_stack_id"] is not None
+    unattributed = num_bytes(without_module) - num_bytes(of_loss)
+    assert num_bytes(within) - num_bytes(without_module) >= 0.95 * (num_bytes(within) - num_bytes(of_loss))
+    assert unattributed <= 0.001 * num_bytes(within)  # the seed of backward
+
+
 def test_a_sum_of_gradients_belongs_to_the_module_whose_node_ran_before_it(gpt: Rows) -> None:
     sums = [row for row in in_backward(gpt) if row["operator"] == "aten::add"]
     assert sums
