@@ -110,6 +110,8 @@ class Writer:
             while group := self._take():
                 for submission, outcome in self._store_group(group):
                     submission.done(outcome)
+                if not len(self.queue):
+                    self._store.checkpoint(self._config.idle_checkpoint_bytes)
         except BaseException as exc:  # noqa: BLE001  a dead writer stops the whole service
             if self._given_up.is_set():
                 return  # close() ran out of time: what is left is in the shippers' spools

@@ -87,6 +87,20 @@ class Store:
             self._rollback()
             raise
 
+    def checkpoint(self, log_bytes_min: int) -> bool:
+        """Packs the log into the file if it has grown to so much; False if it has not, or that must wait.
+
+        Writer's thread, between two commits.
+        """
+        if self._log_bytes() < log_bytes_min:
+            return False
+        try:
+            self._connection.execute("CHECKPOINT")
+        except (duckdb.TransactionException, *TRANSIENT) as exc:
+            logger.debug("no checkpoint now: %s", exc)  # one comes with a commit at the latest
+            return False
+        return True
+
     def read(self, query: str) -> pa.Table:
         """The rows of one of our own queries, before or between writes. Writer's thread."""
         return self._connection.sql(query).to_arrow_table()
@@ -107,13 +121,16 @@ class Store:
 
     def _check_room(self, size_bytes: int) -> None:
         """A checkpoint that meets a full disk invalidates the instance (seen: DuckDB 2.0)."""
-        log = self.path.with_name(self.path.name + ".wal")
-        log_bytes = log.stat().st_size if log.exists() else 0
+        log_bytes = self._log_bytes()
         # The log grows by the rows at most; a checkpoint packs log and rows to less than half.
         needed = size_bytes + (log_bytes + size_bytes) // 2 + DISK_SLACK_BYTES
         free = shutil.disk_usage(self.path.parent).free
         if free < needed:
             raise DiskLowError(f"{free} bytes are free beside {self.path}, a commit may need {needed}")
+
+    def _log_bytes(self) -> int:
+        log = self.path.with_name(self.path.name + ".wal")
+        return log.stat().st_size if log.exists() else 0
 
     def _rollback(self) -> None:
         with contextlib.suppress(duckdb.Error):  # a failed COMMIT has ended the transaction already

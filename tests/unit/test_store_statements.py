@@ -85,3 +85,26 @@ def test_a_client_s_cursor_does_not_see_the_rows_that_come_in(store: Store) -> N
     store.write({"step": _steps(1)})
     with store.cursor() as cursor, pytest.raises(duckdb.CatalogException):
         cursor.execute("SELECT * FROM rankmem_incoming_step")
+
+
+def test_the_log_is_packed_between_commits_once_it_is_long_enough(store: Store) -> None:
+    log = store.path.with_name(store.path.name + ".wal")
+    store.write({"step": _steps(*range(10_000))})
+    assert not store.checkpoint(log.stat().st_size + 1)
+    assert log.stat().st_size > 10_000
+    assert store.checkpoint(log.stat().st_size)
+    assert not log.exists() or log.stat().st_size < 10_000
+    assert _stored_steps(store) == list(range(10_000))
+
+
+def test_a_checkpoint_beside_another_transaction_keeps_what_is_committed_and_no_more(store: Store) -> None:
+    store.write({"step": _steps(1)})
+    with store.cursor() as other:
+        other.execute("BEGIN TRANSACTION")
+        other.execute("INSERT INTO step (session_id, attempt, rank, step) VALUES ('0SESSION', 0, 0, 9)")
+        store.checkpoint(1)
+        store.write({"step": _steps(2)})
+        other.execute("ROLLBACK")
+    store.close()
+    with duckdb.connect(store.path, read_only=True) as file:
+        assert file.sql("SELECT step FROM step ORDER BY step").fetchall() == [(1,), (2,)]
