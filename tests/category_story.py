@@ -58,16 +58,34 @@ class Story:
         time_ns = self.spool.monotonic_ns + 10 * self.spool.next_seq
         return self.spool.append(make_records(1, kind=kind, time_ns=time_ns, thread=1, **fields))
 
+    def name(self, text: str) -> int:
+        """The id of a string."""
+        if text not in self.names:
+            self.names[text] = self.spool.string(text)
+        return self.names[text]
+
+    def module(self, path: str, *, frozen: bool) -> int:
+        """A module runs for the first time."""
+        return self.add(Kind.MODULE, a=self.name(path), b=int(frozen), e=self.name("Module"))
+
     @contextmanager
     def call(
-        self, phase: Phase, operator: str = "aten::mm", *, node: int = 0, nodes: int = 0, grad: bool = True
+        self,
+        phase: Phase,
+        operator: str = "aten::mm",
+        *,
+        node: int = 0,
+        nodes: int = 0,
+        grad: bool = True,
+        module: str = "",
     ) -> Iterator[None]:
         """A call: ``node`` is the autograd node it runs in, ``nodes`` those that it makes."""
         self.calls += 1
         call_id = self.calls
-        if operator not in self.names:
-            self.names[operator] = self.spool.string(operator)
-        self.add(Kind.CALL_BEGIN, call_id=call_id, action=phase, d=node, e=self.names[operator])
+        path = self.name(module) if module else 0
+        self.add(
+            Kind.CALL_BEGIN, call_id=call_id, action=phase, b=path, d=node, e=self.name(operator)
+        )  # fmt: skip
         self.open.append(call_id)
         yield
         self.open.pop()

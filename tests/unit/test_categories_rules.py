@@ -174,6 +174,124 @@ def test_with_a_frozen_parameter_a_call_without_nodes_may_depend_on_it_unless_it
         }  # fmt: skip
 
 
+def test_in_the_forward_of_a_frozen_module_a_call_without_nodes_makes_activations(story: Story) -> None:
+    with story.call(OTHER, "aten::empty"):
+        story.alloc("frozen")
+    story.tag(Category.PARAMETER, "frozen", frozen=True)
+    story.module("body", frozen=True)
+    story.module("head", frozen=False)
+    with story.call(FORWARD, "aten::linear", module="body"):
+        story.alloc("features")
+    with story.call(FORWARD, "aten::arange", module="body"):
+        story.alloc("places")
+    with story.call(FORWARD, "aten::mul", module="head"):
+        story.alloc("masked")
+    for told in everywhere(story):
+        assert last(told) == {
+            "frozen": "parameter", "features": "activation", "places": "input", "masked": "unknown",
+        }  # fmt: skip
+
+
+def test_with_a_frozen_parameter_the_next_batch_is_input_until_a_forward_has_run(story: Story) -> None:
+    with story.call(OTHER, "aten::empty"):
+        story.alloc("frozen")
+    story.tag(Category.PARAMETER, "frozen", frozen=True)
+    with story.call(OTHER, "aten::stack"):
+        story.alloc("batch")
+    with story.call(FORWARD, nodes=1):
+        story.alloc("hidden")
+    with story.call(OTHER, "aten::stack"):
+        story.alloc("stacked outputs")
+    with story.call(BACKWARD, node=1):
+        story.alloc("gradient")
+    for told in everywhere(story):
+        assert last(told) == {
+            "frozen": "parameter", "batch": "input", "hidden": "activation", "stacked outputs": "unknown",
+            "gradient": "autograd_detail",
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("phase", [FORWARD, OTHER])
+def test_a_buffer_whose_content_is_open_is_unknown(story: Story, phase: Phase) -> None:
+    with story.call(phase, "aten::empty"):
+        story.alloc("bucket")
+    with story.call(FORWARD, "aten::empty", grad=False):
+        story.alloc("received")
+    with story.call(FORWARD, nodes=1):
+        story.alloc("hidden")
+    for told in everywhere(story):
+        assert last(told) == {"bucket": "unknown", "received": "unknown", "hidden": "activation"}
+
+
+def test_once_something_was_computed_a_call_without_nodes_may_depend_on_it_until_backward(
+    story: Story,
+) -> None:
+    for number in range(2):
+        with story.call(FORWARD, "aten::eq"):
+            story.alloc(f"mask {number}")
+        with story.call(FORWARD, "aten::embedding", nodes=1):
+            story.alloc(f"hidden {number}")
+        with story.call(FORWARD, "aten::argmax"):
+            story.alloc(f"routes {number}")
+        with story.call(FORWARD, "aten::add"):
+            story.alloc(f"sums of routes {number}")
+        with story.call(FORWARD, "aten::arange"):
+            story.alloc(f"places {number}")
+        with story.call(BACKWARD, node=1 + number):
+            story.alloc(f"gradient {number}")
+    for told in everywhere(story):
+        for number in range(2):
+            assert told[f"mask {number}"].last == told[f"places {number}"].last == "input"
+            assert told[f"routes {number}"].last == told[f"sums of routes {number}"].last == "unknown"
+
+
+@pytest.mark.parametrize("operator", ["aten::clone", "aten::argmax", "aten::eq"])
+def test_outside_of_modules_what_such_an_operator_makes_is_unknown(story: Story, operator: str) -> None:
+    with story.call(OTHER, operator):
+        story.alloc("average of the weights, or metric")
+    with story.call(FORWARD, nodes=1):
+        story.alloc("hidden")
+    for told in everywhere(story):
+        assert told["average of the weights, or metric"].last == "unknown"
+
+
+def test_data_moved_once_backward_has_begun_is_the_next_batch(story: Story) -> None:
+    with story.call(FORWARD, nodes=1):
+        story.alloc("hidden")
+    with story.call(OTHER, "aten::to"):
+        story.alloc("predictions")
+    with story.call(BACKWARD, node=1):
+        story.alloc("gradient")
+    with story.call(OTHER, "aten::to"):
+        story.alloc("batch")
+    with story.call(FORWARD, nodes=1):
+        story.alloc("hidden 2")
+    for told in everywhere(story):
+        assert told["predictions"].last == "unknown"
+        assert told["batch"].last == "input"
+
+
+ACCUMULATE = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+
+
+def test_what_accumulate_grad_replaces_after_another_forward_was_a_gradient(story: Story) -> None:
+    with story.call(FORWARD, nodes=1):
+        story.alloc("hidden")
+    with story.call(BACKWARD, node=1):
+        story.alloc("kept in .grad")
+    with story.call(FORWARD, nodes=1):
+        story.alloc("hidden 2")
+    with story.call(BACKWARD, node=2):
+        story.alloc("added to it")
+    with story.call(BACKWARD, ACCUMULATE):
+        story.free("kept in .grad")
+        story.free("added to it")
+    for told in everywhere(story):
+        assert told["kept in .grad"].last == "gradient"
+        assert told["kept in .grad"].at(told["kept in .grad"].seq) == "gradient"
+        assert told["added to it"].last == "autograd_detail"
+
+
 def test_a_buffer_is_unknown_until_nobody_has_written_to_it(story: Story) -> None:
     with story.call(OTHER, "aten::zeros"):
         story.alloc("running_mean")

@@ -118,6 +118,21 @@ def test_a_path_is_the_name_in_named_modules_and_its_class_is_told_once(recorded
     assert classes(recorded) == named | {"Net": named.pop("")}
 
 
+def test_a_module_is_frozen_if_all_its_parameters_are_and_what_has_none_is_as_its_caller(
+    recorded: Recorded,
+) -> None:
+    net = Net()
+    net.blocks[0].requires_grad_(False)
+    net.blocks[1].first.bias.requires_grad_(False)
+    net(torch.ones(1, 2))
+    frozen = {
+        recorded.strings[fields["a"]]
+        for kind, fields in recorded.records
+        if kind is Kind.MODULE and fields["b"] == 1
+    }
+    assert frozen == {"blocks.0", "blocks.0.first", "blocks.0.act"}
+
+
 def test_a_part_called_before_its_whole_has_its_name_in_the_whole(recorded: Recorded) -> None:
     net = Net()
     net.blocks[1](torch.ones(1, 2))

@@ -60,11 +60,10 @@ UNINITIALIZED: Final = _aten(
 """Operators that leave the content to whoever writes it: buffers of the reducer, of FSDP, of the user."""
 
 OPAQUE: Final = _aten(
-    "__and__ __or__ __xor__ _unique _unique2 all allclose any argmax argmin argsort bincount bitwise_and"
-    " bitwise_not bitwise_or bitwise_xor bucketize clone count_nonzero eq equal ge greater greater_equal gt"
-    " histc histogram isclose isfinite isin isinf isnan isneginf isposinf le less less_equal logical_and"
-    " logical_not logical_or logical_xor lt mode multinomial ne nonzero nonzero_numpy nonzero_static"
-    " not_equal one_hot searchsorted signbit unique_consecutive unique_dim"
+    "__and__ __or__ __xor__ all allclose any argmax argmin argsort bincount bitwise_and bitwise_not"
+    " bitwise_or bitwise_xor bucketize clone count_nonzero eq equal ge greater greater_equal gt histc isclose isfinite"
+    " isin isinf isnan isneginf isposinf le less less_equal logical_and logical_not logical_or logical_xor lt"
+    " multinomial ne nonzero nonzero_numpy nonzero_static not_equal one_hot searchsorted signbit"
 )
 """Operators that never make an autograd node, so that making none says nothing; and ``clone``, which outside
 of forward copies weights (an average of them, the best so far) rather than data."""
