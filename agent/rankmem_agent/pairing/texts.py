@@ -61,9 +61,10 @@ UNINITIALIZED: Final = _aten(
 
 OPAQUE: Final = _aten(
     "__and__ __or__ __xor__ all allclose any argmax argmin argsort bincount bitwise_and bitwise_not"
-    " bitwise_or bitwise_xor bucketize clone count_nonzero eq equal ge greater greater_equal gt histc isclose isfinite"
-    " isin isinf isnan isneginf isposinf le less less_equal logical_and logical_not logical_or logical_xor lt"
-    " multinomial ne nonzero nonzero_numpy nonzero_static not_equal one_hot searchsorted signbit"
+    " bitwise_or bitwise_xor bucketize clone count_nonzero eq equal ge greater greater_equal gt histc"
+    " isclose isfinite isin isinf isnan isneginf isposinf le less less_equal logical_and logical_not"
+    " logical_or logical_xor lt multinomial ne nonzero nonzero_numpy nonzero_static not_equal one_hot"
+    " searchsorted signbit"
 )
 """Operators that never make an autograd node, so that making none says nothing; and ``clone``, which outside
 of forward copies weights (an average of them, the best so far) rather than data."""
