@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rankmem_agent.session_ids import given_id
 from rankmem_protos.errors import Code, RankmemError
 
 AGGREGATOR_DEFAULT: Final = "127.0.0.1:7077"
@@ -23,10 +24,8 @@ SPOOL_BYTES_DEFAULT: Final = 512 * 2**20
 SPOOL_BYTES_MIN: Final = 16 * 2**20  # three segments: one being written, one ready, one being shipped
 DRAIN_S_DEFAULT: Final = 10.0
 DRAIN_S_MAX: Final = 3600.0  # a job that ends later than that was forgotten, not drained
-SESSION_CHARS: Final = 12
 DEVICES: Final = ("cpu", "cuda")
 PARALLEL_DIMENSIONS: Final = ("dp", "tp", "pp", "cp", "ep")  # columns of rank_info
-_SESSION_ALPHABET: Final = frozenset("0123456789abcdefghjkmnpqrstvwxyzABCDEFGHJKMNPQRSTVWXYZ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +33,8 @@ class AgentConfig:
     """What the user may set for the agent in a rank's process."""
 
     session_id: str | None
-    """The job's id, 12 characters; None: derived (see facts). ``RANKMEM_SESSION``."""
+    """The job's id, 12 characters, made of any other text that is given; None: derived (see facts).
+    ``RANKMEM_SESSION``."""
     name: str | None
     """The job's name; None: the script's. ``RANKMEM_NAME``."""
     aggregator: str
@@ -95,9 +95,7 @@ def _session(env: Mapping[str, str]) -> str | None:
     value = env.get("RANKMEM_SESSION")
     if not value:
         return None
-    if len(value) != SESSION_CHARS or not _SESSION_ALPHABET.issuperset(value):
-        raise _invalid("RANKMEM_SESSION", value, "12 characters of Crockford's base32, or unset")
-    return value
+    return given_id(value)
 
 
 def _address(env: Mapping[str, str]) -> str:

@@ -1,6 +1,6 @@
 """Facts about job, rank and host that never change: the content of a spool's ``meta.json``.
 
-Stage: trainer, once, when the agent attaches; ``rankmem run`` for :func:`make_session_id`. Comes in: the
+Stage: trainer, once, when the agent attaches. Comes in: the
 claim, the configuration, /proc. Goes out: dictionaries whose keys are columns of ``session``, ``rank_info``
 and ``host_info``. Nothing here asks the network (no DNS: a wrong resolver hangs for many seconds) and
 nothing of the environment is stored but the launcher's numbers. Standard library only.
@@ -23,7 +23,6 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import secrets
 import socket
 import sys
 import time
@@ -34,15 +33,9 @@ from typing import Final
 import rankmem_agent
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.preload.claim import PLAIN, Claim
+from rankmem_agent.session_ids import id_of_hosts, id_of_text
 
-ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
-"""Crockford's base32: its order in ASCII is the order of the values."""
-TIME_CHARS: Final = 7
-"""Of seconds since 1970: good for a thousand years."""
-RANDOM_CHARS: Final = 5
-"""33 million values: enough to part the jobs that start in one second."""
 UID_CHARS: Final = 16
-_BITS_A_CHAR: Final = 5
 _NS_A_SECOND: Final = 1_000_000_000
 _PROC: Final = Path("/proc")
 _START_TICKS_FIELD: Final = 19  # field 22 of /proc/PID/stat; the first two end with the last parenthesis
@@ -50,14 +43,6 @@ _ELSEWHERE: Final = (
     "192.0.2.1",
     9,
 )  # TEST-NET-1, discard: only the route to it is looked up, nothing is sent
-
-
-def make_session_id(started_s: int | None = None) -> str:
-    """A new session's id: ``started_s`` (seconds since 1970, default now), then randomness."""
-    started_s = int(time.time()) if started_s is None else started_s
-    return _base32(started_s, TIME_CHARS) + _base32(
-        secrets.randbits(_BITS_A_CHAR * RANDOM_CHARS), RANDOM_CHARS
-    )
 
 
 def session_id(environment: Mapping[str, str], claim: Claim, configured: str | None = None) -> str:
@@ -70,9 +55,9 @@ def session_id(environment: Mapping[str, str], claim: Claim, configured: str | N
     if claim.key == PLAIN:
         return _of_process(os.getpid())
     if int(environment.get("GROUP_WORLD_SIZE") or environment.get("SLURM_NNODES") or 1) > 1:
-        shared, started_s = _shared_by_hosts(environment)
-        if shared:
-            return _base32(started_s, TIME_CHARS) + _base32(_hash_bits(shared), RANDOM_CHARS)
+        shared = id_of_hosts(environment)
+        if shared is not None:
+            return shared
     return _of_process(os.getppid())
 
 
@@ -208,28 +193,7 @@ def process_started_ns(pid: int) -> int:
 def _of_process(pid: int) -> str:
     """The id that a process gives to a session: from its start on this host."""
     shared = f"{boot_id()} {pid} {process_start_ticks(pid)}"
-    started_s = process_started_ns(pid) // _NS_A_SECOND
-    return _base32(started_s, TIME_CHARS) + _base32(_hash_bits(shared), RANDOM_CHARS)
-
-
-def _shared_by_hosts(environment: Mapping[str, str]) -> tuple[str, int]:
-    """What the hosts of a launch share and no other launch does, with the job's start in seconds if known."""
-    job = environment.get("SLURM_JOB_ID")
-    if job:
-        started = environment.get("SLURM_JOB_START_TIME", "")
-        where = " ".join(environment.get(f"SLURM_{name}", "") for name in ("CLUSTER_NAME", "STEP_ID"))
-        return f"slurm {job} {where}", int(started) if started.isdecimal() else 0
-    run = environment.get("TORCHELASTIC_RUN_ID", "none")
-    return ("", 0) if run in ("", "none") else (f"run {run}", 0)
-
-
-def _hash_bits(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
-
-
-def _base32(value: int, chars: int) -> str:
-    """The lowest ``chars`` digits of ``value``."""
-    return "".join(ALPHABET[(value >> (_BITS_A_CHAR * place)) & 31] for place in reversed(range(chars)))
+    return id_of_text(shared, process_started_ns(pid) // _NS_A_SECOND)
 
 
 def _text(path: Path) -> str:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from rankmem_agent.config import AgentConfig
-from rankmem_agent.facts import make_session_id
 from rankmem_agent.preload import launch
+from rankmem_agent.session_ids import given_id, id_of_launch, make_session_id, on_several_hosts
 from rankmem_agent.ship import closing
 from rankmem_cli import child, door, drain
 from rankmem_cli.destination import Destination, open_destination
@@ -35,6 +35,8 @@ class Job:
 
     command: tuple[str, ...]
     place: Place
+    session: str | None = None
+    """What the hosts of the job call it; None: ``RANKMEM_SESSION``, else derived, else new."""
     name: str | None = None
     spool_dir: Path | None = None
     """Root of the spools; None: the agent chooses."""
@@ -60,7 +62,7 @@ def run_job(job: Job, report: Report) -> int:
     """
     if shutil.which(job.command[0]) is None:
         return _cannot_run(job.command[0])
-    session_id = os.environ.get("RANKMEM_SESSION") or make_session_id()
+    session_id = _session_id(job)
     with child.SignalDesk() as desk, ExitStack() as opened:
         destination = opened.enter_context(open_destination(job.place))
         environment = launch.environment(
@@ -82,6 +84,20 @@ def run_job(job: Job, report: Report) -> int:
         ):
             door.call(step, verbose=lambda: False)
     return code
+
+
+def _session_id(job: Job) -> str:
+    """The session's id; says so where other hosts of the job will have another one."""
+    given = job.session or os.environ.get("RANKMEM_SESSION")
+    session_id = given_id(given) if given else id_of_launch(job.command, os.environ)
+    if on_several_hosts(job.command):
+        if session_id is None:
+            note("rankmem: this host shares no name with the job's others: it is a session of its own")
+            note("Try: rankmem run --session NAME, the same on every host and another for every job")
+        if job.place.aggregator is None:
+            note(f"rankmem: what this host records goes into {job.place.db} here, without the other hosts'")
+            note("Try: rankmem run --aggregator HOST:PORT, the same on every host")
+    return session_id or make_session_id()
 
 
 def _base(job: Job) -> dict[str, str]:

@@ -309,7 +309,7 @@ FAILURE = {
     "attempt": 0, "rank": 3, "device": "cuda:1", "host_name": "node-7", "seq": 99,
     "time_ns": START_NS + 10**9,
     "size_bytes": 2 << 30, "device_free_bytes": 1 << 30, "requested_bytes": 70 << 30,
-    "reserved_bytes": 78 << 30, "unused_bytes": 8 << 30, "largest_free_bytes": 1 << 29,
+    "device_total_bytes": 80 << 30, "app_bytes": 1 << 29, "reserved_bytes": 78 << 30, "unused_bytes": 8 << 30, "largest_free_bytes": 1 << 29,
     "fragmentation": 0.9375,
     "operator": "aten::mm", "line": "train.py:7",
 }  # fmt: skip
@@ -319,13 +319,45 @@ def test_the_last_failure_is_taken_apart(queries: FakeQueries) -> None:
     queries.answers["oom"] = pa.Table.from_pylist([FAILURE | {"seq": 5}, FAILURE])
     done = CliRunner().invoke(app, ["oom"], catch_exceptions=False)
     assert "aten::mm asked for 2.00 GiB (rounded up by the allocator) with 70.00 GiB alive" in done.stderr
-    assert "1.00 GiB free on cuda:1" in done.stderr
-    assert "8.00 GiB reserved but unused, the largest piece 512.00 MiB" in done.stderr
+    assert "free on cuda:1: 1.00 GiB of 80.00 GiB" in done.stderr
+    assert (
+        "reserved by PyTorch: 78.00 GiB, of it unused 8.00 GiB, the largest piece 512.00 MiB" in done.stderr
+    )
+    assert "held by the process beyond it: 512.00 MiB" in done.stderr
+    assert "that was enough" not in done.stderr
     assert "93.8%" in done.stdout
     place = {"attempt": 0, "rank": 3, "device": "cuda:1", "seq": 99}
     for by in ("category", "operator", "line"):
         assert ("oom_held", ID, {**place, "by": by}) in queries.calls
     assert ("held_at", START_NS + 10**9, ID, {}) in queries.calls
+
+
+@pytest.mark.parametrize(
+    ("device", "limit"), [("cuda:1", "set_per_process_memory_fraction"), ("cpu", "ulimit")]
+)
+def test_a_failure_with_enough_free_names_the_limits_that_may_have_stopped_it(
+    queries: FakeQueries, device: str, limit: str
+) -> None:
+    queries.answers["oom"] = pa.Table.from_pylist(
+        [FAILURE | {"device": device, "device_free_bytes": 9 << 30}]
+    )
+    done = CliRunner().invoke(app, ["oom"], catch_exceptions=False)
+    assert f"that was enough: a limit of the process stopped it ({limit}" in done.stderr
+    assert ("rounded up" in done.stderr) == (device != "cpu")
+
+
+@pytest.mark.parametrize("output", ["table", "json", "csv"])
+def test_one_part_of_the_last_failure_is_asked_for_alone(queries: FakeQueries, output: str) -> None:
+    queries.answers["oom"] = pa.Table.from_pylist([FAILURE | {"seq": 5}, FAILURE])
+    invoke("oom", "--by", "module", "--rank", "3", "--format", output)
+    asked = [made for made in queries.calls if made[0] in ("oom", "oom_held", "held_at")]
+    place = {"attempt": 0, "rank": 3, "device": "cuda:1", "seq": 99}
+    assert asked == [("oom", ID, {"rank": 3}), ("oom_held", ID, {**place, "by": "module"})]
+
+
+def test_a_part_of_no_failure_is_an_error(queries: FakeQueries) -> None:
+    queries.answers["oom"] = pa.Table.from_pylist([FAILURE]).slice(0, 0)
+    assert refused("oom", "--by", "rank").code is Code.NOT_FOUND
 
 
 def test_a_job_that_never_ran_out_says_so(queries: FakeQueries) -> None:

@@ -28,7 +28,7 @@ def environment(
 
     Args:
         base: usually ``os.environ``.
-        session_id: from :func:`rankmem_agent.facts.make_session_id`.
+        session_id: from :func:`rankmem_agent.session_ids.make_session_id`.
         aggregator: HOST:PORT that the shipper sends to.
         name: the session's name; None: the script's.
         spool_dir: root of the spools; None: chosen on each host.

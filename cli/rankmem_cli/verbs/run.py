@@ -21,6 +21,15 @@ To = Annotated[
         help="Record into this running aggregator.  [env: RANKMEM_AGGREGATOR]",
     ),
 ]
+SessionId = Annotated[
+    str | None,
+    typer.Option(
+        "--session",
+        metavar="ID",
+        help="What the hosts of one job call it, the same on each and another for every job.  [env: "
+        "RANKMEM_SESSION; default: Slurm's job or torchrun's --rdzv-id, else new]",
+    ),
+]
 Name = Annotated[
     str | None, typer.Option("--name", metavar="NAME", help="Name of the session.  [default: the script's]")
 ]
@@ -50,6 +59,7 @@ def run(
     command: Command,
     db: RecordDb = None,
     aggregator: To = None,
+    session: SessionId = None,
     name: Name = None,
     spool_dir: SpoolDir = None,
     drain_s: DrainS = None,
@@ -67,6 +77,7 @@ def run(
     job = Job(
         command=tuple(command),
         place=place(db, aggregator),
+        session=session,
         name=name,
         spool_dir=spool_dir,
         drain_s=DRAIN_S_DEFAULT if drain_s is None else drain_s,

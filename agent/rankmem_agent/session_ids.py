@@ -1,0 +1,101 @@
+"""Ids of sessions: made anew, or derived from what the hosts of a job share.
+
+Stage: trainer, once, and ``rankmem run``. Comes in: a time, a text, an environment. Goes out: 12 characters
+of Crockford's base32. Standard library only; asks nobody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+"""Crockford's base32: its order in ASCII is the order of the values."""
+TIME_CHARS: Final = 7
+"""Of seconds since 1970: good for a thousand years."""
+RANDOM_CHARS: Final = 5
+"""33 million values: enough to part the jobs that start in one second."""
+SESSION_CHARS: Final = TIME_CHARS + RANDOM_CHARS
+_BITS_A_CHAR: Final = 5
+_LETTERS: Final = frozenset(ALPHABET + ALPHABET.upper())
+
+
+def make_session_id(started_s: int | None = None) -> str:
+    """A new session's id: ``started_s`` (seconds since 1970, default now), then randomness."""
+    started_s = int(time.time()) if started_s is None else started_s
+    return base32(started_s, TIME_CHARS) + base32(secrets.randbits(_BITS_A_CHAR * RANDOM_CHARS), RANDOM_CHARS)
+
+
+def is_session_id(text: str) -> bool:
+    """True for what an id looks like."""
+    return len(text) == SESSION_CHARS and _LETTERS.issuperset(text)
+
+
+def id_of_text(text: str, started_s: int = 0) -> str:
+    """The id that a text stands for, the same on every host.
+
+    Args:
+        text: what the hosts of a job share and no other job does.
+        started_s: the job's start where all hosts know it, in seconds since 1970; else the whole id but its
+            first character, 0, is of the text: 25 bits would let two of some thousand jobs meet.
+    """
+    bits = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+    if started_s:
+        return base32(started_s, TIME_CHARS) + base32(bits, RANDOM_CHARS)
+    return ALPHABET[0] + base32(bits, SESSION_CHARS - 1)
+
+
+def id_of_hosts(environment: Mapping[str, str]) -> str | None:
+    """The id that all hosts of a launch derive alike; None where they share nothing that no other launch has.
+
+    That is the Slurm job and step, or torchrun's ``--rdzv-id`` where one was given.
+    """
+    job = environment.get("SLURM_JOB_ID")
+    if job:
+        started = environment.get("SLURM_JOB_START_TIME", "")
+        where = " ".join(environment.get(f"SLURM_{name}", "") for name in ("CLUSTER_NAME", "STEP_ID"))
+        return id_of_text(f"slurm {job} {where}", int(started) if started.isdecimal() else 0)
+    run = environment.get("TORCHELASTIC_RUN_ID", "none")
+    return None if run in ("", "none") else id_of_text(f"run {run}")
+
+
+def id_of_launch(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
+    """The id that every host of a launch derives which runs ``command`` on each; None where it cannot.
+
+    Args:
+        command: as the user starts it on one host; torchrun's ``--nnodes`` and ``--rdzv-id`` are looked for.
+        environment: Slurm's variables are looked for.
+    """
+    if int(environment.get("SLURM_NNODES") or 1) > 1 and environment.get("SLURM_JOB_ID"):
+        return id_of_hosts(environment)
+    if not on_several_hosts(command):
+        return None
+    return id_of_hosts({"TORCHELASTIC_RUN_ID": _option(command, "rdzv-id") or "none"})
+
+
+def on_several_hosts(command: Sequence[str]) -> bool:
+    """True where torchrun is told of more than one host."""
+    return (_option(command, "nnodes") or "1").rpartition(":")[2] != "1"
+
+
+def _option(command: Sequence[str], name: str) -> str | None:
+    """The value of a launcher's option, which may be spelled with underscores and joined by ``=``."""
+    spelled = (f"--{name}", f"--{name.replace('-', '_')}")
+    for place, word in enumerate(command):
+        option, joined, value = word.partition("=")
+        if option in spelled:
+            return value if joined else next(iter(command[place + 1 : place + 2]), None)
+    return None
+
+
+def given_id(text: str) -> str:
+    """The id that a user means: an id as it is, any other text by :func:`id_of_text`."""
+    return text if is_session_id(text) else id_of_text(f"given {text}")
+
+
+def base32(value: int, chars: int) -> str:
+    """The lowest ``chars`` digits of ``value``."""
+    return "".join(ALPHABET[(value >> (_BITS_A_CHAR * place)) & 31] for place in reversed(range(chars)))
