@@ -309,7 +309,8 @@ FAILURE = {
     "attempt": 0, "rank": 3, "device": "cuda:1", "host_name": "node-7", "seq": 99,
     "time_ns": START_NS + 10**9,
     "size_bytes": 2 << 30, "device_free_bytes": 1 << 30, "requested_bytes": 70 << 30,
-    "device_total_bytes": 80 << 30, "app_bytes": 1 << 29, "reserved_bytes": 78 << 30, "unused_bytes": 8 << 30, "largest_free_bytes": 1 << 29,
+    "device_total_bytes": 80 << 30, "app_bytes": 1 << 29,
+    "reserved_bytes": 78 << 30, "unused_bytes": 8 << 30, "largest_free_bytes": 1 << 29,
     "fragmentation": 0.9375,
     "operator": "aten::mm", "line": "train.py:7",
 }  # fmt: skip
