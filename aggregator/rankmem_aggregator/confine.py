@@ -62,6 +62,13 @@ def check_statement(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
     text = statements[0].query
     if statements[0].type == duckdb.StatementType.EXPLAIN:
         text = _EXPLAIN.sub("", text, count=1)
+    elif statements[0].type == duckdb.StatementType.MULTI:
+        # Its values are read by a first statement, and DuckDB shows no syntax tree of such a pair to check.
+        raise RankmemError(
+            Code.DENIED,
+            "PIVOT without its values is two statements, and one that cannot be checked",
+            "name them: PIVOT … ON column IN ('a', 'b') USING …; on a file it runs as it is",
+        )
     elif statements[0].type != duckdb.StatementType.SELECT:
         raise RankmemError(Code.DENIED, f"{statements[0].type.name} is not allowed, only SELECT", _HINT)
     tree = _parsed(cursor, text)
@@ -80,7 +87,6 @@ def _parsed(cursor: duckdb.DuckDBPyConnection, text: str) -> Any:
     except (duckdb.Error, RecursionError, ValueError) as exc:
         raise RankmemError(Code.DENIED, f"the statement cannot be checked: {exc}", _HINT) from exc
     if tree["error"]:
-        # PIVOT at the top is several statements to DuckDB, and so are others it cannot serialize.
         raise RankmemError(
             Code.DENIED, f"the statement cannot be checked: {tree.get('error_message')}", _HINT
         )

@@ -58,6 +58,9 @@ def test_a_reading_statement_runs(
         "EXPLAIN ANALYZE SELECT 1",
         "SELECT * FROM job_peak('s')",
         "SELECT * FROM peak_by_rank",
+        "PIVOT memory_event ON action IN ('alloc', 'free_completed') USING sum(size_bytes) GROUP BY rank",
+        "SELECT * FROM memory_event PIVOT (count(*) FOR action IN ('alloc') GROUP BY rank)",
+        "UNPIVOT session ON world_size INTO NAME n VALUE v",
         "SELECT table_name, comment FROM duckdb_tables()",
     ],
 )
@@ -145,6 +148,28 @@ def test_what_leaves_the_data_is_refused_and_nothing_changes(
     assert caught.value.code in (Code.DENIED, Code.INVALID)
     assert list(tmp_path.iterdir()) == []
     assert rows(queries, "SELECT (SELECT count(*) FROM session), current_database()") == [(0, "c")]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "PIVOT memory_event ON action USING sum(size_bytes)",
+        "SELECT * FROM (PIVOT memory_event ON action USING count(*))",
+        "PIVOT query('FROM gap') ON rank USING count(*)",
+    ],
+)
+def test_a_pivot_without_its_values_says_how_to_give_them(queries: ClientQueries, sql: str) -> None:
+    with pytest.raises(RankmemError, match="PIVOT without its values") as caught:
+        rows(queries, sql)
+    assert caught.value.code is Code.DENIED
+    assert "IN ('a', 'b')" in caught.value.hint
+
+
+def test_a_pivot_with_its_values_is_checked_as_all_others(queries: ClientQueries) -> None:
+    for source in ("query('FROM gap')", "read_csv('/etc/passwd')", "checkpoint()"):
+        with pytest.raises(RankmemError) as caught:
+            rows(queries, f"PIVOT {source} ON rank IN (0) USING count(*)")
+        assert caught.value.code is Code.DENIED
 
 
 def test_a_statement_with_an_error_is_invalid_and_says_where(queries: ClientQueries) -> None:
