@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rankmem_agent.pairing.texts import FACTORIES, OPAQUE, UNINITIALIZED, makes_reducer
+from rankmem_agent.pairing.texts import FACTORIES, OPAQUE, UNINITIALIZED, is_distributed, makes_reducer
 from rankmem_agent.spool.string_table import Frame
 
 DDP = "/venv/lib/python3.13/site-packages/torch/nn/parallel/distributed.py"
@@ -63,3 +63,10 @@ def test_the_reducer_allocates_from_where_ddp_makes_it_and_orders_its_buckets(
     frames: list[Frame], makes: bool
 ) -> None:
     assert makes_reducer(frames) == makes
+
+
+def test_what_torch_distributed_copies_is_told_from_what_is_made_on_its_behalf() -> None:
+    inside = Frame("/x/torch/distributed/utils.py", "_sync_params_and_buffers", 1)
+    assert is_distributed([inside, USER])
+    assert not is_distributed([USER, inside])
+    assert not is_distributed([])

@@ -90,7 +90,7 @@ class _Made:
     from_nothing: Array
     """By an operator that takes no tensor."""
     kept_apart: Array
-    """By an operator whose result says nothing outside of forward, see texts.OPAQUE."""
+    """By torch.distributed, or an operator whose result says nothing outside of forward: texts.OPAQUE."""
     in_frozen: Array
     """In the forward of a module whose parameters want no gradient, all of them."""
 
@@ -108,7 +108,7 @@ def _made(batch: Batch, texts: Texts) -> _Made:
         uninitialized=uninitialized,
         by_reducer=by_reducer,
         from_nothing=texts.are_factories(operator),
-        kept_apart=texts.are_opaque(operator),
+        kept_apart=texts.are_opaque(operator) | texts.are_distributed(due["stack"]),
         in_frozen=np.isin(due["module"], batch.frozen_modules),
     )
 

@@ -79,6 +79,7 @@ _REDUCER_MADE_IN: Final = (
     ("DistributedDataParallel._ddp_init_helper", "DistributedDataParallel._pre_forward"),
 )
 """Where DDP makes its reducer, and where the reducer orders its buckets anew (torch 2.6 to 2.13)."""
+_DISTRIBUTED: Final = "/torch/distributed/"
 _CHECKPOINT_FILE: Final = "torch/utils/checkpoint.py"
 _CHECKPOINT_BACKWARD: Final = "CheckpointFunction.backward"
 """Reentrant checkpointing of torch, Megatron, DeepSpeed and fairscale alike."""
@@ -98,6 +99,7 @@ class Texts:
         self._opaque = _Answers(lambda name: strings.text(name) in OPAQUE)
         self._accumulations = _Answers(lambda name: strings.text(name) == _ACCUMULATE)
         self._reducers = _Answers(lambda stack: makes_reducer(strings.stack(stack)))
+        self._distributed = _Answers(lambda stack: is_distributed(strings.stack(stack)))
         self._recomputing = _Answers(lambda stack: runs_forward_again(strings.stack(stack)))
 
     def are_torchs_own(self, name_ids: Array) -> Array:
@@ -124,6 +126,10 @@ class Texts:
         """Of uninitialized buffers: whether DistributedDataParallel's reducer makes them."""
         return self._reducers.of(stack_ids)
 
+    def are_distributed(self, stack_ids: Array) -> Array:
+        """Whether torch.distributed itself makes a block: it copies weights to send them."""
+        return self._distributed.of(stack_ids)
+
     def are_recomputing(self, stack_ids: Array) -> Array:
         """Of calls that autograd's engine runs: whether their stack shows a forward; False for no stack."""
         return self._recomputing.of(stack_ids)
@@ -149,6 +155,11 @@ def makes_reducer(frames: Sequence[Frame]) -> bool:
     """Whether the innermost Python frame is one from which DDP's reducer, which is C++, allocates."""
     file, functions = _REDUCER_MADE_IN
     return bool(frames) and frames[0].file.endswith(file) and frames[0].function.endswith(functions)
+
+
+def is_distributed(frames: Sequence[Frame]) -> bool:
+    """Whether the innermost Python frame is one of torch.distributed's."""
+    return bool(frames) and _DISTRIBUTED in frames[0].file
 
 
 class _Answers:
