@@ -95,7 +95,8 @@ def answers(queries: Queries, events_max: int) -> list[Any]:
     """All calls; and once more the curves of totals, as a long recording has them."""
     found = [answer(queries, made) for made in CALLS]
     patch = pytest.MonkeyPatch()
-    patch.setattr(timeline_module, "EVENTS_MAX", events_max)
+    for limit in ("EVENTS_MAX", "EVENTS_TOGETHER_MAX"):
+        patch.setattr(timeline_module, limit, events_max)
     found += [queries.timeline(), queries.timeline(by="job")]
     patch.undo()
     return found
@@ -141,6 +142,10 @@ def test_every_method_and_every_named_query_is_asked(both: Both) -> None:
     }
     assert {made[0] for made in CALLS} == methods - NO_ANSWERS
     assert both.asked == set(query_names())
+
+
+def test_what_is_read_by_seconds_says_that_points_are_left_out(both: Both) -> None:
+    assert [table.schema.metadata[b"exact"] for table in both.local[-2:]] == [b"False", b"False"]
 
 
 def test_most_answers_have_rows(both: Both) -> None:

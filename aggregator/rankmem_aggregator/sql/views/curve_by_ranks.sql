@@ -78,7 +78,11 @@ figure AS (
             WHEN of_figure = 'reserved' THEN reserved_bytes
         END AS bytes
     FROM memory_event
-    WHERE NOT by_second AND session_id = of_session AND time_ns >= (SELECT min(start_ns) FROM track)
+    WHERE NOT by_second
+        AND session_id = of_session
+        AND time_ns >= (SELECT min(start_ns) FROM track)
+        -- What ends in the range has no event behind it: what a process held at its end is read, too.
+        AND (until_ns IS NULL OR time_ns <= (SELECT max(until_ns - offset_ns) FROM track))
     UNION ALL
     SELECT
         attempt,
@@ -99,7 +103,9 @@ known AS (
     SELECT t.group_name, t.attempt, t.rank, t.device, f.seq, f.time_ns + t.offset_ns AS time_ns, f.bytes, t.closed_ns
     FROM figure AS f
     INNER JOIN track AS t USING (attempt, rank, device)
-    WHERE f.bytes IS NOT NULL AND f.seq >= t.start_seq
+    WHERE f.bytes IS NOT NULL
+        AND f.seq >= t.start_seq
+        AND (until_ns IS NULL OR f.time_ns + t.offset_ns <= until_ns)
 ),
 change AS (
     SELECT
