@@ -7,13 +7,17 @@ it opens before the training starts, so that a locked database is said before an
 
 from __future__ import annotations
 
+import os
 import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rankmem_agent.ship.election import NICENESS
 from rankmem_cli.options import Place
 from rankmem_cli.render import note
 
@@ -54,11 +58,19 @@ def open_destination(place: Place) -> Iterator[Destination]:
     from rankmem_aggregator.config import AggregatorConfig
 
     config = AggregatorConfig.from_environment(database_path=place.db, listen=EMBEDDED_LISTEN)
-    aggregator = server.open(config)
+    # A thread's niceness is its own on Linux and goes to the threads it starts: the aggregator's yield to the
+    # training like the shipper, the command that this process starts does not.
+    with ThreadPoolExecutor(max_workers=1, initializer=_yield_to_training) as opener:
+        aggregator = opener.submit(server.open, config).result()
     try:
         yield Destination(address=aggregator.address, shown=shown)
     finally:
         aggregator.close(CLOSE_TIMEOUT_S)
+
+
+def _yield_to_training() -> None:
+    thread = threading.get_native_id()
+    os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS)
 
 
 def _served_at(database_path: Path) -> str | None:
