@@ -45,6 +45,9 @@ Attempt = Annotated[
     typer.Option("--attempt", metavar="N", min=0, help="This start of the workers, from 0."),
 ]
 Rank = Annotated[int | None, typer.Option("--rank", metavar="R", min=0, help="This rank alone.")]
+OfDevice = Annotated[
+    str | None, typer.Option("--device", metavar="D", help="This device alone, such as cuda:0.")
+]
 Limit = Annotated[
     int | None,
     typer.Option("--limit", metavar="N", min=0, help="Rows at most; 0 for all."),

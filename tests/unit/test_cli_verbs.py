@@ -16,6 +16,8 @@ from rankmem_protos.errors import Code, RankmemError
 
 START_NS = 1_795_264_702_000_000_000
 ID = "1vg3zw6abcde"
+ANY_RANK = {"rank": None, "device": None}
+LAST = {"attempt": None, "device": None}
 
 
 class FakeQueries:
@@ -99,15 +101,24 @@ def invoke(*arguments: str, **options: Any) -> str:
         (["modules", "--rank", "1"], ("modules", ID, {"rank": 1})),
         (["weights"], ("weights", ID, {"rank": None})),
         (["steps", "--rank", "0"], ("steps", ID, {"rank": 0})),
-        (["ops"], ("ops", ID, {"by": "operator", "at": "peak", "rank": None})),
-        (["ops", "--by", "annotation"], ("ops", ID, {"by": "annotation", "at": "peak", "rank": None})),
-        (["ops", "--at", "total", "--by", "line"], ("ops", ID, {"by": "line", "at": "total", "rank": None})),
+        (["ops"], ("ops", ID, {"by": "operator", "at": "peak", **ANY_RANK})),
+        (
+            ["ops", "--by", "annotation"],
+            ("ops", ID, {"by": "annotation", "at": "peak", **ANY_RANK}),
+        ),
+        (
+            ["ops", "--at", "total", "--by", "line"],
+            ("ops", ID, {"by": "line", "at": "total", **ANY_RANK}),
+        ),
         (
             ["ops", "--at", "12.5s", "--by", "rank", "--rank", "1"],
-            ("ops", ID, {"by": "rank", "at": START_NS + 12_500_000_000, "rank": 1}),
+            ("ops", ID, {"by": "rank", "at": START_NS + 12_500_000_000, "rank": 1, "device": None}),
         ),
-        (["live", "--rank", "3"], ("live", 3, ID, {"at": "peak"})),
-        (["live", "--rank", "3", "--at", "+2:03.5"], ("live", 3, ID, {"at": START_NS + 123_500_000_000})),
+        (["live", "--rank", "3"], ("live", 3, ID, {"at": "peak", **LAST})),
+        (
+            ["live", "--rank", "3", "--at", "+2:03.5"],
+            ("live", 3, ID, {"at": START_NS + 123_500_000_000, **LAST}),
+        ),
         (["sql", "FROM gap"], ("stream", "FROM gap")),
     ],
 )

@@ -11,12 +11,13 @@ def hosts(
 ) -> None:
     """The hosts of a job and their highest peaks."""
     from rankmem_cli import columns
-    from rankmem_cli.patience import patience
-    from rankmem_cli.render import show
-    from rankmem_cli.target import open_queries, session_facts
+    from rankmem_cli.reading import answer
 
-    with open_queries(db, aggregator) as queries:
-        facts = session_facts(queries, session)
-        with patience("asking"):
-            rows = queries.hosts(facts.session_id)
-        show(rows, columns.hosts(), output=output, title=facts.title())
+    answer(
+        db,
+        aggregator,
+        session,
+        lambda queries, facts: queries.hosts(facts.session_id),
+        lambda facts: columns.hosts(),
+        output=output,
+    )

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from rankmem_cli.options import Aggregator, Limit, Output, ReadDb, Session
+from rankmem_cli.options import Aggregator, Attempt, Limit, OfDevice, Output, ReadDb, Session
 from rankmem_cli.render import Format
 
 TABLE_ROWS: Final = 40
@@ -30,6 +30,8 @@ def live(
     aggregator: Aggregator = None,
     session: Session = None,
     at: At = "peak",
+    attempt: Attempt = None,
+    device: OfDevice = None,
     limit: Limit = None,
     output: Output = Format.TABLE,
 ) -> None:
@@ -38,13 +40,22 @@ def live(
     The largest first; JSON has the whole stack of each.
     """
     from rankmem_cli import columns
-    from rankmem_cli.patience import patience
-    from rankmem_cli.render import head, show
-    from rankmem_cli.target import instant, open_queries, session_facts
+    from rankmem_cli.reading import answer
+    from rankmem_cli.target import instant
 
-    with open_queries(db, aggregator) as queries:
-        facts = session_facts(queries, session)
-        with patience("asking"):
-            rows = queries.live(rank, facts.session_id, at="peak" if at == "peak" else instant(at, facts))
-        rows = head(rows, limit, output=output, table_rows=TABLE_ROWS)
-        show(rows, columns.live(facts.started_ns), output=output, title=facts.title())
+    answer(
+        db,
+        aggregator,
+        session,
+        lambda queries, facts: queries.live(
+            rank,
+            facts.session_id,
+            at="peak" if at == "peak" else instant(at, facts),
+            attempt=attempt,
+            device=device,
+        ),
+        lambda facts: columns.live(facts.started_ns),
+        output=output,
+        limit=limit,
+        table_rows=TABLE_ROWS,
+    )

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from rankmem_cli.options import Aggregator, Limit, Output, Rank, ReadDb, Session
+from rankmem_cli.options import Aggregator, Limit, OfDevice, Output, Rank, ReadDb, Session
 from rankmem_cli.render import Format
 
 TABLE_ROWS: Final = 20
@@ -55,6 +55,7 @@ def ops(
     at: At = "peak",
     by: Grouping = By.OPERATOR,
     rank: Rank = None,
+    device: OfDevice = None,
     limit: Limit = None,
     output: Output = Format.TABLE,
 ) -> None:
@@ -63,13 +64,18 @@ def ops(
     The largest first, with what each allocated in all.
     """
     from rankmem_cli import columns
-    from rankmem_cli.patience import patience
-    from rankmem_cli.render import head, show
-    from rankmem_cli.target import moment, open_queries, session_facts
+    from rankmem_cli.reading import answer
+    from rankmem_cli.target import moment
 
-    with open_queries(db, aggregator) as queries:
-        facts = session_facts(queries, session)
-        with patience("asking"):
-            rows = queries.ops(facts.session_id, by=by.value, at=moment(at, facts), rank=rank)
-        rows = head(rows, limit, output=output, table_rows=TABLE_ROWS)
-        show(rows, columns.ops(), output=output, title=facts.title())
+    answer(
+        db,
+        aggregator,
+        session,
+        lambda queries, facts: queries.ops(
+            facts.session_id, by=by.value, at=moment(at, facts), rank=rank, device=device
+        ),
+        lambda facts: columns.ops(),
+        output=output,
+        limit=limit,
+        table_rows=TABLE_ROWS,
+    )

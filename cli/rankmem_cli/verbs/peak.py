@@ -97,10 +97,8 @@ def peak(
     The high-water mark of requested bytes, the highest first. For groups both figures are given: what the
     group held at the rank's own peak, and the group's own peak.
     """
-    from rankmem_cli.patience import patience
-    from rankmem_cli.render import head, show
+    from rankmem_cli.reading import answer
     from rankmem_cli.sizes import parse_size
-    from rankmem_cli.target import open_queries, session_facts
 
     at_least_bytes = 0 if at_least is None else parse_size(at_least)
     if rank is not None and by is not By.RANK and not by.of_blocks():
@@ -109,12 +107,19 @@ def peak(
             f"--rank {rank} does not go with --by {by}, which is of ranks together",
             f"leave out --rank, or ask by blocks of the rank: rankmem peak --by category --rank {rank}",
         )
-    with open_queries(db, aggregator) as queries:
-        facts = session_facts(queries, session)
-        with patience("asking"):
-            rows = queries.peak_by(facts.session_id, by=_group(by), rank=rank, at_least_bytes=at_least_bytes)
-        rows = head(rows, limit, output=output, table_rows=TABLE_ROWS)
-        show(rows, _columns(by, facts.started_ns), output=output, title=facts.title(), notes=_notes(by, rows))
+    answer(
+        db,
+        aggregator,
+        session,
+        lambda queries, facts: queries.peak_by(
+            facts.session_id, by=_group(by), rank=rank, at_least_bytes=at_least_bytes
+        ),
+        lambda facts: _columns(by, facts.started_ns),
+        output=output,
+        limit=limit,
+        table_rows=TABLE_ROWS,
+        notes=lambda rows: _notes(by, rows),
+    )
 
 
 def _group(by: By) -> PeakBy:

@@ -25,13 +25,15 @@ def steps(
     and again.
     """
     from rankmem_cli import columns
-    from rankmem_cli.patience import patience
-    from rankmem_cli.render import head, show
-    from rankmem_cli.target import open_queries, session_facts
+    from rankmem_cli.reading import answer
 
-    with open_queries(db, aggregator) as queries:
-        facts = session_facts(queries, session)
-        with patience("asking"):
-            rows = queries.steps(facts.session_id, rank=rank)
-        rows = head(rows, limit, output=output, table_rows=TABLE_ROWS)
-        show(rows, columns.steps(facts.started_ns), output=output, title=facts.title())
+    answer(
+        db,
+        aggregator,
+        session,
+        lambda queries, facts: queries.steps(facts.session_id, rank=rank),
+        lambda facts: columns.steps(facts.started_ns),
+        output=output,
+        limit=limit,
+        table_rows=TABLE_ROWS,
+    )

@@ -24,13 +24,15 @@ def weights(
     Each rank's own, the largest first, with the line that made each.
     """
     from rankmem_cli import columns
-    from rankmem_cli.patience import patience
-    from rankmem_cli.render import head, show
-    from rankmem_cli.target import open_queries, session_facts
+    from rankmem_cli.reading import answer
 
-    with open_queries(db, aggregator) as queries:
-        facts = session_facts(queries, session)
-        with patience("asking"):
-            rows = queries.weights(facts.session_id, rank=rank)
-        rows = head(rows, limit, output=output, table_rows=TABLE_ROWS)
-        show(rows, columns.weights(), output=output, title=facts.title())
+    answer(
+        db,
+        aggregator,
+        session,
+        lambda queries, facts: queries.weights(facts.session_id, rank=rank),
+        lambda facts: columns.weights(),
+        output=output,
+        limit=limit,
+        table_rows=TABLE_ROWS,
+    )
