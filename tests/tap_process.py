@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from rankmem_agent.spool.layout import CONTROL_FIELDS, Kind
-from rankmem_agent.spool.reader import RECORD_DTYPE, Chunk, Gap, SpoolReader
+from rankmem_agent.spool.reader import Chunk, Gap, SpoolReader
+from rankmem_agent.spool.segments import RECORD_DTYPE
 
 BUDGET_BYTES = 64 << 20
 PRELUDE = """

@@ -29,7 +29,8 @@ from raw_sender import batches_in, write_batches
 
 from rankmem_agent.pairing.pairing import Pairing
 from rankmem_agent.ship.envelope import Stretch, pack
-from rankmem_agent.spool.reader import SpoolReader, read_meta
+from rankmem_agent.spool.meta import read_meta
+from rankmem_agent.spool.reader import SpoolReader
 from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.group import concatenated

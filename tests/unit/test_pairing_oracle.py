@@ -22,7 +22,8 @@ from rankmem_agent.pairing.stacks import stack_hash
 from rankmem_agent.ship.checkpoint import load_checkpoint, save_checkpoint
 from rankmem_agent.spool.layout import NO_SEQUENCE, UNKNOWN, Action, DeviceType, Kind
 from rankmem_agent.spool.meta import SpoolMeta
-from rankmem_agent.spool.reader import RECORD_DTYPE, Chunk
+from rankmem_agent.spool.reader import Chunk
+from rankmem_agent.spool.segments import RECORD_DTYPE
 from rankmem_agent.spool.string_table import StringTable
 from spool_synthetic import SyntheticSpool
 

@@ -12,7 +12,8 @@ import pytest
 from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, SEGMENT_BYTES, Action, Kind, mark_of, segment_name
 from rankmem_agent.spool.meta import read_meta
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
-from rankmem_agent.spool.reader import RECORD_DTYPE, Chunk, Gap, SpoolReader, _marks, process_is_alive
+from rankmem_agent.spool.reader import Chunk, Gap, SpoolReader, process_is_alive
+from rankmem_agent.spool.segments import RECORD_DTYPE, marks_of
 from rankmem_protos.errors import Code, RankmemError
 from spool_synthetic import SyntheticSpool, clock_record, make_records
 
@@ -210,9 +211,9 @@ def test_a_damaged_control_file_and_newer_files_are_refused(tmp_path: Path) -> N
 def test_marks_are_those_of_the_layout_also_where_they_wrap() -> None:
     for number in (0, 3, 2**31 // RECORDS_PER_SEGMENT - 1, 2**31 // RECORDS_PER_SEGMENT):
         first = number * RECORDS_PER_SEGMENT
-        marks = _marks(number, 1, 70)
+        marks = marks_of(number, 1, 70)
         assert list(marks) == [mark_of(first + i) for i in range(1, 70)]
-    assert _marks(2**31 // RECORDS_PER_SEGMENT - 1, 0, RECORDS_PER_SEGMENT)[-1] == mark_of(2**31 - 1)
+    assert marks_of(2**31 // RECORDS_PER_SEGMENT - 1, 0, RECORDS_PER_SEGMENT)[-1] == mark_of(2**31 - 1)
 
 
 def test_this_process_is_alive_and_one_of_another_start_is_not() -> None:

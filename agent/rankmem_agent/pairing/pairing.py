@@ -34,7 +34,8 @@ from rankmem_agent.pairing.upserts import (
 )
 from rankmem_agent.spool.layout import Kind
 from rankmem_agent.spool.meta import SpoolMeta
-from rankmem_agent.spool.reader import RECORD_DTYPE, Chunk, Gap
+from rankmem_agent.spool.reader import Chunk, Gap
+from rankmem_agent.spool.segments import RECORD_DTYPE
 from rankmem_agent.spool.string_table import StringTable
 
 RANK_INFO_NS = 2_000_000_000

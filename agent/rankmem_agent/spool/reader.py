@@ -18,55 +18,16 @@ What makes a hole, and when it is known:
 
 from __future__ import annotations
 
-import mmap
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
-from rankmem_agent.spool.layout import (
-    CONTROL_BYTES,
-    CONTROL_FIELDS,
-    CONTROL_MAGIC,
-    FORMAT_VERSION,
-    RECORD_BYTES,
-    RECORD_FIELDS,
-    RECORDS_PER_SEGMENT,
-    SEGMENT_HEADER_BYTES,
-    SEGMENT_HEADER_FIELDS,
-    SEGMENT_MAGIC,
-    Field,
-    State,
-    segment_name,
-)
+from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, State, segment_name
 from rankmem_agent.spool.meta import read_meta
+from rankmem_agent.spool.segments import Array, marks_of, num_committed, open_control, open_segment
 from rankmem_agent.spool.string_table import StringTable
-from rankmem_protos.errors import Code, RankmemError
-
-Array = npt.NDArray[Any]
-
-_NUMPY_TYPES: Final = {"u8": "u1", "i8": "i1", "u32": "<u4", "u64": "<u8", "char[8]": "S8"}
-
-
-def struct_dtype(fields: tuple[Field, ...], size_bytes: int) -> np.dtype[np.void]:
-    """The numpy dtype of a fixed struct of the layout."""
-    return np.dtype(
-        {
-            "names": [f.name for f in fields],
-            "formats": [_NUMPY_TYPES[f.ctype] for f in fields],
-            "offsets": [f.offset for f in fields],
-            "itemsize": size_bytes,
-        }
-    )
-
-
-RECORD_DTYPE: Final = struct_dtype(RECORD_FIELDS, RECORD_BYTES)
-SEGMENT_HEADER_DTYPE: Final = struct_dtype(SEGMENT_HEADER_FIELDS, SEGMENT_HEADER_BYTES)
-CONTROL_DTYPE: Final = struct_dtype(CONTROL_FIELDS, CONTROL_BYTES)
 
 ALIVE_CHECK_S: Final = 0.25
 """A process is looked up in /proc at most this often."""
@@ -121,7 +82,7 @@ class SpoolReader:
         self.meta = read_meta(path)
         self.strings = StringTable(path / "strings")
         self.cursor = 0
-        self._control_map, self._control = _open_control(path / "control")
+        self._control_map, self._control = open_control(path / "control")
         self._segment_number = -1
         self._segment: Array | None = None
         self._alive = True
@@ -192,7 +153,7 @@ class SpoolReader:
         if segment is None:
             return self._missing_segment(number, taken, gone)
         stop = min(taken - number * RECORDS_PER_SEGMENT, index + max_records, RECORDS_PER_SEGMENT)
-        committed = _committed(segment, number, index, min(stop, len(segment)))
+        committed = num_committed(segment, number, index, min(stop, len(segment)))
         if committed:
             chunk = Chunk(sequence_first=self.cursor, records=segment[index : index + committed])
             self.cursor += committed
@@ -224,7 +185,7 @@ class SpoolReader:
     def _map_segment(self, number: int) -> Array | None:
         """The records of a ready segment as far as its file goes; None if it is not there or not ready."""
         if number != self._segment_number:
-            self._segment = _open_segment(self.path / segment_name(number), number, ready_only=True)
+            self._segment = open_segment(self.path / segment_name(number), number, ready_only=True)
             self._segment_number = number if self._segment is not None else -1
         return self._segment
 
@@ -243,8 +204,8 @@ class SpoolReader:
         The tap's native thread publishes a segment to the writers an instant before it marks the file; it
         may be killed, or kept from its processor, in between. A record in it tells that it is in use.
         """
-        segment = _open_segment(self.path / segment_name(number), number, ready_only=False)
-        if segment is None or not (segment["mark"] == _marks(number, 0, len(segment))).any():
+        segment = open_segment(self.path / segment_name(number), number, ready_only=False)
+        if segment is None or not (segment["mark"] == marks_of(number, 0, len(segment))).any():
             return None
         self._segment, self._segment_number = segment, number
         return segment
@@ -255,7 +216,7 @@ class SpoolReader:
             return self._gap(number * RECORDS_PER_SEGMENT + stop - 1, "corrupt")
         upto = min(stop, len(segment))
         marks = segment["mark"][index:upto]
-        wrong = marks != _marks(number, index, upto)
+        wrong = marks != marks_of(number, index, upto)
         length = len(marks) if wrong.all() else int(wrong.argmin())
         why = "corrupt" if marks[:length].any() else "torn"
         return self._gap(self.cursor + length - 1, why)
@@ -264,65 +225,3 @@ class SpoolReader:
         gap = Gap(sequence_first=self.cursor, sequence_last=sequence_last, why=why)
         self.cursor = sequence_last + 1
         return gap
-
-
-def _marks(segment_number: int, begin: int, end: int) -> Array:
-    """What layout.mark_of gives for records ``begin`` to ``end`` of a segment."""
-    first = (segment_number * RECORDS_PER_SEGMENT + begin) & 0x7FFF_FFFF
-    return np.arange(first, first + end - begin, dtype=np.uint32) | np.uint32(0x8000_0000)
-
-
-def _committed(segment: Array, number: int, begin: int, end: int) -> int:
-    """How many records from ``begin`` on carry their mark, without a hole."""
-    if begin >= end:
-        return 0
-    right = segment["mark"][begin:end] == _marks(number, begin, end)
-    return end - begin if right.all() else int(right.argmin())
-
-
-def _open_segment(path: Path, number: int, *, ready_only: bool) -> Array | None:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        size = os.fstat(fd).st_size
-        if size < SEGMENT_HEADER_BYTES:
-            return None
-        mapping = mmap.mmap(fd, size, prot=mmap.PROT_READ)
-    finally:
-        os.close(fd)
-    header = np.frombuffer(mapping, SEGMENT_HEADER_DTYPE, 1)[0]
-    if header["magic"] != SEGMENT_MAGIC or header["segment_number"] != number:
-        return None
-    if ready_only and header["ready"] != 1:
-        return None
-    if header["version"] > FORMAT_VERSION or header["record_bytes"] != RECORD_BYTES:
-        raise RankmemError(
-            Code.UNSUPPORTED,
-            f"{path} has format version {header['version']}; this rankmem reads up to {FORMAT_VERSION}",
-            "deliver it with the version of rankmem that recorded it",
-        )
-    count = min((size - SEGMENT_HEADER_BYTES) // RECORD_BYTES, RECORDS_PER_SEGMENT)
-    return np.frombuffer(mapping, RECORD_DTYPE, count, SEGMENT_HEADER_BYTES)
-
-
-def _open_control(path: Path) -> tuple[mmap.mmap, Array]:
-    """``control`` mapped; for writing where we may, so that the trainer hears of acknowledgements."""
-    try:
-        writable = os.access(path, os.W_OK)
-        fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
-        try:
-            mapping = mmap.mmap(fd, CONTROL_BYTES, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
-        finally:
-            os.close(fd)
-    except (OSError, ValueError) as exc:
-        raise RankmemError(Code.INVALID, f"{path} cannot be read as a spool's control file: {exc}") from exc
-    control = np.frombuffer(mapping, CONTROL_DTYPE, 1)
-    if control["magic"][0] != CONTROL_MAGIC or control["version"][0] > FORMAT_VERSION:
-        raise RankmemError(
-            Code.INVALID,
-            f"{path} has magic {bytes(control['magic'][0])!r}, version {int(control['version'][0])}; "
-            f"this rankmem reads {CONTROL_MAGIC!r} up to {FORMAT_VERSION}",
-        )
-    return mapping, control
