@@ -160,6 +160,37 @@ def penalty() -> Step:
     return step
 
 
+def functional_gradients() -> Step:
+    """torch.autograd.grad in the place of backward, and no optimizer."""
+    model = _net()
+    parameters = list(model.parameters())
+
+    def step() -> None:
+        data, target = _batch()
+        gradients = torch.autograd.grad(functional.cross_entropy(model(data), target), parameters)
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter -= 0.01 * gradient
+
+    return step
+
+
+def skipped_steps() -> Step:
+    """A scaler that finds infinite gradients skips every other step: no optimizer sees those gradients."""
+    model = _net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    count = iter(range(1000))
+
+    def step() -> None:
+        data, target = _batch()
+        functional.cross_entropy(model(data), target).backward()
+        if next(count) % 2:
+            optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
 class _Swish(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, data: torch.Tensor) -> torch.Tensor:
@@ -335,6 +366,7 @@ MODELS: dict[str, Callable[[], Step]] = {
     each.__name__: each
     for each in (
         sgd_foreach, adam_fused, adam_single, accumulation, scaler, moved, lora, frozen_embedding,
-        double_backward, penalty, custom_function, lstm, sparse, experts, averaged, masks, stop_gradient,
+        double_backward, penalty, functional_gradients, skipped_steps, custom_function, lstm, sparse,
+        experts, averaged, masks, stop_gradient,
     )
 }  # fmt: skip

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rankmem_agent.pairing.pairing import Pairing
-from rankmem_agent.spool.layout import NO_SEQUENCE, Action, Category, DeviceType, Kind, Phase
+from rankmem_agent.spool.layout import NO_SEQUENCE, Action, Category, DeviceType, Kind, MarkerKind, Phase
 from rankmem_agent.spool.reader import Chunk, SpoolReader
 from spool_synthetic import SyntheticSpool, clock_record, make_records
 
@@ -64,6 +64,10 @@ class Story:
             self.names[text] = self.spool.string(text)
         return self.names[text]
 
+    def range_begins(self, name: str) -> int:
+        """A range that torch opens."""
+        return self.add(Kind.MARKER_BEGIN, a=1, e=self.name(name), action=MarkerKind.USER_SCOPE)
+
     def module(self, path: str, *, frozen: bool) -> int:
         """A module runs for the first time."""
         return self.add(Kind.MODULE, a=self.name(path), b=int(frozen), e=self.name("Module"))
@@ -76,10 +80,14 @@ class Story:
         *,
         node: int = 0,
         nodes: int = 0,
-        grad: bool = True,
+        grad: bool | None = None,
         module: str = "",
     ) -> Iterator[None]:
-        """A call: ``node`` is the autograd node it runs in, ``nodes`` those that it makes."""
+        """A call: ``node`` is the autograd node it runs in, ``nodes`` those that it makes.
+
+        Args:
+            grad: autograd was recording; by default it was, unless in backward.
+        """
         self.calls += 1
         call_id = self.calls
         path = self.name(module) if module else 0
@@ -91,7 +99,13 @@ class Story:
         self.open.pop()
         first, last = (self.sequence, self.sequence + nodes - 1) if nodes else (NO_SEQUENCE, NO_SEQUENCE)
         self.sequence += nodes
-        self.add(Kind.CALL_END, call_id=call_id, b=first, c=last, d=int(grad))
+        self.add(
+            Kind.CALL_END,
+            call_id=call_id,
+            b=first,
+            c=last,
+            d=int(phase != Phase.BACKWARD if grad is None else grad),
+        )
 
     def alloc(self, name: str, address: int = 0, size: int = 64) -> int:
         """A block, at an address of its own unless one is given."""

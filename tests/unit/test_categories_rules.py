@@ -292,6 +292,49 @@ def test_what_accumulate_grad_replaces_after_another_forward_was_a_gradient(stor
         assert told["added to it"].last == "autograd_detail"
 
 
+def test_what_backward_left_behind_was_a_gradient_though_no_optimizer_has_seen_it(story: Story) -> None:
+    with story.call(BACKWARD, node=1):
+        story.alloc("left")
+        story.alloc("handed on")
+    with story.call(BACKWARD, node=1, grad=True):
+        story.alloc("of a second graph")
+    with story.call(BACKWARD, node=2):
+        story.free("handed on")
+    story.alloc("between")
+    with story.call(OTHER, "aten::mul", grad=False):
+        pass
+    story.free("left")
+    story.free("of a second graph")
+    for told in everywhere(story):
+        assert told["left"].last == told["left"].at(told["left"].seq) == "gradient"
+        assert told["handed on"].last == told["of a second graph"].last == "autograd_detail"
+
+
+@pytest.mark.parametrize(
+    ("name", "means"),
+    [("Optimizer.zero_grad#SGD.zero_grad", "gradient"), ("FSDP::post_backward", "autograd_detail")],
+)
+def test_zero_grad_shows_that_a_backward_is_over(story: Story, name: str, means: str) -> None:
+    with story.call(BACKWARD, node=1):
+        story.alloc("left")
+    story.range_begins(name)
+    story.free("left")
+    for told in everywhere(story):
+        assert told["left"].last == means
+
+
+def test_what_dies_between_the_calls_of_a_backward_that_goes_on_is_no_gradient(story: Story) -> None:
+    with story.call(FORWARD, nodes=1):
+        story.alloc("hidden")
+    with story.call(BACKWARD, node=1):
+        story.alloc("detail")
+    story.free("detail")
+    with story.call(BACKWARD, node=2):
+        story.alloc("more")
+    for told in everywhere(story):
+        assert told["detail"].last == "autograd_detail"
+
+
 def test_a_buffer_is_unknown_until_nobody_has_written_to_it(story: Story) -> None:
     with story.call(OTHER, "aten::zeros"):
         story.alloc("running_mean")

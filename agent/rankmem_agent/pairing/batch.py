@@ -107,8 +107,8 @@ def advance(
     threads, step = phases.after(seq)
     _describe_outside(blocks, points, np.searchsorted(seq, points.seq), phases, markers)
     settled = _settle(state, blocks, calls, attribution, final)
-    before = (state.last_nodes_seq, state.last_forward_seq, state.last_engine_seq)
-    dependence = dependence_of(before, records, seq, calls)
+    before = (state.last_nodes_seq, state.last_forward_seq, state.last_engine_seq, state.last_outside_seq)
+    dependence = dependence_of(before, records, seq, calls, texts.are_optimizers)
     modules = with_modules(state.modules, records)
     weights = with_weights(state.weights, records, seq, settled.blocks, devices)
     steps_due, steps = steps_of(state.steps, points, totals, records, seq)
@@ -302,11 +302,12 @@ def _counted(state: PairingState, batch: Batch) -> dict[str, Any]:
     kind = batch.records["kind"]
     notes = tuple(int(e) for e in batch.records["e"][kind == Kind.NOTE])
     ends = [int(batch.seq[-1]) if len(batch.seq) else -1, *(gap.sequence_last for gap in batch.gaps)]
-    nodes, forward, engine = batch.dependence.last()
+    nodes, forward, engine, outside = batch.dependence.last()
     return {
         "last_nodes_seq": nodes,
         "last_forward_seq": forward,
         "last_engine_seq": engine,
+        "last_outside_seq": outside,
         "next_seq": max(state.next_seq, max(ends) + 1),
         "num_events": state.num_events + int(points.is_event.sum()),
         "num_lost": state.num_lost + lost,

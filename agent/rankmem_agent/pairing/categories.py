@@ -78,7 +78,7 @@ def resolve(known: Array, batch: Batch, devices: Array, texts: Texts) -> Resolve
     places = _places(batch.blocks, table["allocation_id"])
     told = table["category"][:num_old].copy()
     _find_temporaries(table, batch, places)
-    _find_replaced_gradients(table, batch, places, texts)
+    _find_gradients(table, batch, places, texts)
     _find_inputs(table, batch, places)
     tags = _tags(batch, devices, places)
     record = _apply(table, tags)
@@ -142,18 +142,24 @@ def _find_temporaries(table: Array, batch: Batch, places: Array) -> None:
     table["source"][temporary & (table["source"] == Source.CANDIDATE)] = Source.RULE
 
 
-def _find_replaced_gradients(table: Array, batch: Batch, places: Array, texts: Texts) -> None:
-    """What AccumulateGrad lets go of, and an earlier backward made, was a ``.grad`` until then.
+def _find_gradients(table: Array, batch: Batch, places: Array, texts: Texts) -> None:
+    """What backward made and left behind was a gradient, whether or not an optimizer has seen it.
 
-    So DDP moves the gradients of earlier micro-batches into its buckets, before the optimizer has seen them.
+    The engine keeps nothing when it has run but what it put into some ``.grad``, or gave to who asked
+    (``torch.autograd.grad``). It is seen when the block dies: outside of the engine after the backward, or
+    when AccumulateGrad lets go of what an earlier backward made (so DDP moves gradients into its buckets).
+    Not so where autograd recorded the backward itself: then it left a graph.
     """
     death_call = np.append(_deaths(batch)[0], np.uint64(0))[places]
-    by = of_calls(batch, death_call, batch.calls.table["operator"], 0)
     freed = np.append(batch.blocks["freed_seq"], ABSENT)[places]
-    at = np.flatnonzero(texts.are_accumulations(by) & (table["source"] == Source.RULE))
+    at = np.flatnonzero((freed != ABSENT) & (table["source"] == Source.RULE) & ~table["recorded"])
     at = at[table["category"][at] == Category.AUTOGRAD_DETAIL]
-    at = at[batch.dependence.is_forward_between(table["allocation_id"][at], freed[at])]
-    table["category"][at] = Category.GRADIENT
+    made, freed, by = table["allocation_id"][at], freed[at], death_call[at]
+    in_engine = of_calls(batch, by, batch.calls.table["phase"], ABSENT) == Phase.BACKWARD
+    replaced = texts.are_accumulations(of_calls(batch, by, batch.calls.table["operator"], 0))
+    replaced &= batch.dependence.is_forward_between(made, freed)
+    left = ~in_engine & batch.dependence.is_backward_over(made, freed)
+    table["category"][at[replaced | left]] = Category.GRADIENT
 
 
 def _find_inputs(table: Array, batch: Batch, places: Array) -> None:

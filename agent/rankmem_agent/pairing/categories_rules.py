@@ -49,6 +49,7 @@ def by_rules(batch: Batch, has_frozen: bool, texts: Texts) -> Array:
     rows["allocation_id"] = due["allocation_id"]
     rows["told_seq"] = ABSENT
     rows["node"] = of_calls(batch, due["call_id"], calls.table["node"], 0)
+    rows["recorded"] = made.with_grad
     rows["category"] = np.select(
         [
             made.by_reducer,

@@ -12,6 +12,7 @@ autograd's engine runs, or the optimizer: from there on the next batch may be ma
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +32,8 @@ class Dependence:
     """Where calls in a module's forward ended."""
     engine: Array
     """Where calls of autograd's engine or of an optimizer began."""
+    outside: Array
+    """Where calls ended that the engine did not run, or an optimizer's range began: a backward is over."""
 
     def is_possible(self, seq: Array, *, has_frozen: bool) -> Array:
         """Whether a call that ended at each of these places may depend on a parameter without a node.
@@ -50,17 +53,29 @@ class Dependence:
         between: Array = latest > first
         return between
 
-    def last(self) -> tuple[int, int, int]:
+    def is_backward_over(self, first: Array, last: Array) -> Array:
+        """Whether a backward that ran at the first place was over at the last."""
+        over: Array = _last(self.outside, last) > first
+        return over
+
+    def last(self) -> tuple[int, int, int, int]:
         """The last place of each, as :func:`dependence_of` takes them."""
-        return int(self.nodes[-1]), int(self.forwards[-1]), int(self.engine[-1])
+        return int(self.nodes[-1]), int(self.forwards[-1]), int(self.engine[-1]), int(self.outside[-1])
 
 
-def dependence_of(before: tuple[int, int, int], records: Array, seq: Array, calls: Calls) -> Dependence:
+def dependence_of(
+    before: tuple[int, int, int, int],
+    records: Array,
+    seq: Array,
+    calls: Calls,
+    are_optimizers: Callable[[Array], Array],
+) -> Dependence:
     """The places of a batch.
 
     Args:
-        before: the last place of nodes, forwards and engine before it, ABSENT for none.
+        before: the last place of nodes, forwards, engine and outside before it, ABSENT for none.
         records: the batch's; seq: their places in the log; calls: its calls.
+        are_optimizers: which names of ranges are an optimizer's.
     """
     phase = calls.table["phase"]
     made_nodes = calls.ended & (calls.sequence_first != ABSENT) & (phase != Phase.BACKWARD)
@@ -68,10 +83,14 @@ def dependence_of(before: tuple[int, int, int], records: Array, seq: Array, call
     action = records["action"]
     engine = (records["kind"] == Kind.CALL_BEGIN) & ((action == Phase.BACKWARD) | (action == Phase.OPTIMIZER))
     engine |= records["kind"] == Kind.CALL_FORWARD
+    ranges = np.flatnonzero(records["kind"] == Kind.MARKER_BEGIN)
+    ranges = ranges[are_optimizers(records["e"][ranges])]
+    not_engine = calls.ended & (phase != Phase.BACKWARD)
     return Dependence(
         nodes=_from(before[0], calls.end_seq[made_nodes]),
         forwards=_from(before[1], calls.end_seq[in_forward]),
         engine=_from(before[2], seq[engine]),
+        outside=_from(before[3], np.concatenate([calls.end_seq[not_engine], seq[ranges]])),
     )
 
 

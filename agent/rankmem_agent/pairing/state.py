@@ -133,7 +133,8 @@ CATEGORY_DTYPE: Final = np.dtype(
         ("category", "u1"),  # layout.Category
         ("source", "u1"),  # why, see rankmem_agent.pairing.categories.Source
         ("frozen", "?"),  # a parameter that wants no gradient
-        ("spare", "V5"),
+        ("recorded", "?"),  # autograd was recording when it was made
+        ("spare", "V4"),
     ]
 )
 """What a living block means."""
@@ -228,9 +229,10 @@ class PairingState:
     step: int = ABSENT
     """The step that goes on; ABSENT before the first call."""
     last_nodes_seq: int = ABSENT
-    """See rankmem_agent.pairing.dependence; likewise the next two."""
+    """See rankmem_agent.pairing.dependence; likewise the next three."""
     last_forward_seq: int = ABSENT
     last_engine_seq: int = ABSENT
+    last_outside_seq: int = ABSENT
     num_preexisting: int = 0
     num_events: int = 0
     num_lost: int = 0

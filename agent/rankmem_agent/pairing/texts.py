@@ -14,8 +14,9 @@ import numpy as np
 from rankmem_agent.pairing.state import Array
 from rankmem_agent.spool.string_table import Frame, StringTable
 
+_OPTIMIZERS_RANGE: Final = "Optimizer."
 TORCHS_OWN_RANGES: Final = (
-    "Optimizer.",  # step#AdamW.step, zero_grad#AdamW.zero_grad
+    _OPTIMIZERS_RANGE,  # step#AdamW.step, zero_grad#AdamW.zero_grad
     "ProfilerStep#",
     "enumerate(DataLoader)#",
     "DataParallel.",
@@ -94,6 +95,7 @@ class Texts:
 
     def __init__(self, strings: StringTable) -> None:
         self._own_ranges = _Answers(lambda name: (strings.text(name) or "").startswith(TORCHS_OWN_RANGES))
+        self._optimizers = _Answers(lambda name: (strings.text(name) or "").startswith(_OPTIMIZERS_RANGE))
         self._factories = _Answers(lambda name: strings.text(name) in FACTORIES)
         self._uninitialized = _Answers(lambda name: strings.text(name) in UNINITIALIZED)
         self._opaque = _Answers(lambda name: strings.text(name) in OPAQUE)
@@ -105,6 +107,10 @@ class Texts:
     def are_torchs_own(self, name_ids: Array) -> Array:
         """Whether a range of that name is torch's, not the user's."""
         return self._own_ranges.of(name_ids)
+
+    def are_optimizers(self, name_ids: Array) -> Array:
+        """Whether a range of that name is an optimizer's step() or zero_grad()."""
+        return self._optimizers.of(name_ids)
 
     def are_factories(self, name_ids: Array) -> Array:
         """Whether what an operator of that name makes depends on no tensor."""
