@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from rankmem_aggregator import schema
 from rankmem_aggregator.sql import install_views
+from rankmem_protos.summary_tables import SUMMARY_TABLES
 from rankmem_protos.tables import TABLES
 
 SESSION: Final = "0SESSION0001"
@@ -213,7 +214,7 @@ def empty_database(path: str = ":memory:") -> duckdb.DuckDBPyConnection:
 
 def clear(connection: duckdb.DuckDBPyConnection) -> None:
     """Takes all rows out again."""
-    for name in TABLES:
+    for name in TABLES | SUMMARY_TABLES:
         connection.execute(f"DELETE FROM {schema.quoted(name)}")
 
 

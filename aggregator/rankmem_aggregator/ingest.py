@@ -18,7 +18,7 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
-from rankmem_aggregator.batch import Spool
+from rankmem_aggregator.batch import IncomingBatch, Spool
 from rankmem_aggregator.batch_queue import BatchQueue, Outcome, Submission
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.group import concatenated
@@ -26,7 +26,9 @@ from rankmem_aggregator.schema import INGEST_PROGRESS, STACK
 from rankmem_aggregator.sequence import Progress, SpoolProgress, Verdict
 from rankmem_aggregator.stacks import StackNumbers
 from rankmem_aggregator.store import TRANSIENT, Store
+from rankmem_aggregator.summaries import Summaries
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.summary_tables import SUMMARY_PROGRESS
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +77,7 @@ class Writer:
         self._died = died
         self._progress = SpoolProgress(_stored_progress(store))
         self._stacks = _stored_stacks(store)
+        self._summaries = Summaries(store)
         self._given_up = threading.Event()
         self._warned_at_s = float("-inf")
         self._group_began_s = float("-inf")
@@ -107,17 +110,24 @@ class Writer:
 
     def _run(self) -> None:
         try:
+            self._summarise()
             while group := self._take():
                 for submission, outcome in self._store_group(group):
                     submission.done(outcome)
                 if not len(self.queue):
                     self._store.checkpoint(self._config.idle_checkpoint_bytes)
+                self._summarise()
         except BaseException as exc:  # noqa: BLE001  a dead writer stops the whole service
             if self._given_up.is_set():
                 return  # close() ran out of time: what is left is in the shippers' spools
             logger.error("the writer stopped: %s", exc)
             self.queue.close()
             self._died(exc)
+
+    def _summarise(self) -> None:
+        """Brings the summaries on while no batch waits."""
+        while not len(self.queue) and not self._given_up.is_set() and self._summaries.advance():
+            pass
 
     def _take(self) -> list[Submission]:
         config = self._config
@@ -148,6 +158,7 @@ class Writer:
     def _store_together(self, group: Sequence[Submission]) -> list[tuple[Submission, Outcome]]:
         outcomes: list[tuple[Submission, Outcome]] = []
         accepted: list[dict[str, pa.Table]] = []
+        batches: list[IncomingBatch] = []
         num_rows = 0
         for submission in sorted(group, key=lambda waiting: waiting.batch.spool.spool_id):
             try:
@@ -157,10 +168,11 @@ class Writer:
                 continue
             outcomes.append((submission, _acknowledged(submission)))
             if verdict is Verdict.STORE:
+                batches.append(submission.batch)
                 accepted.append(self._stacks.replace(submission.batch.rows))
                 num_rows += submission.batch.num_rows
         if accepted:
-            self._write(concatenated(accepted))
+            self._write(concatenated(accepted) | self._taken_back(batches))
         refused = sum(outcome.error is not None for _, outcome in outcomes)
         self._count(
             batches=len(accepted),
@@ -188,6 +200,11 @@ class Writer:
         self._count(groups=1, commit_ns=time.perf_counter_ns() - started_ns)
         self._progress.commit()
         self._stacks.commit()
+        self._summaries.commit()
+
+    def _taken_back(self, batches: Sequence[IncomingBatch]) -> dict[str, pa.Table]:
+        rows = self._summaries.take_back(batches)
+        return {SUMMARY_PROGRESS.name: rows} if rows.num_rows else {}
 
     def _retry_after(self, exc: Exception, wait_s: float) -> None:
         if isinstance(exc, duckdb.OutOfMemoryException):
@@ -204,6 +221,7 @@ class Writer:
     def _rollback(self) -> None:
         self._progress.rollback()
         self._stacks.rollback()
+        self._summaries.rollback()
 
     def _count(self, **more: int) -> None:
         # Replaced whole by the one thread that writes it: readers see a consistent value.

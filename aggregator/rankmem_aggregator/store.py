@@ -13,7 +13,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -101,9 +101,26 @@ class Store:
             return False
         return True
 
-    def read(self, query: str) -> pa.Table:
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """The write connection in a transaction, committed at the end of the block. Writer's thread.
+
+        Raises:
+            duckdb.Error, DiskLowError: nothing of it is stored.
+        """
+        self._check_room(0)
+        self._connection.execute("BEGIN TRANSACTION")
+        try:
+            yield self._connection
+            self._connection.execute("COMMIT")
+        except BaseException:
+            self._rollback()
+            raise
+
+    def read(self, query: str, parameters: Mapping[str, int] | None = None) -> pa.Table:
         """The rows of one of our own queries, before or between writes. Writer's thread."""
-        return self._connection.sql(query).to_arrow_table()
+        chosen = dict(parameters) if parameters else None
+        return self._connection.sql(query, params=chosen).to_arrow_table()
 
     def close(self) -> None:
         """Checkpoints, so that the file stands alone without its log, and closes. Idempotent."""

@@ -30,13 +30,14 @@ SUMMARY_PROGRESS: Final = Table(
     columns=(
         *_OF_DEVICE[:3],
         _column("seq", pa.int64(), "Last position of the rank's log in them; -4611686018427387904: none."),
+        _column("final", pa.bool_(), "True if that is the log's end: nothing comes after it."),
     ),
 )
 
 GROUP_BUCKET: Final = Table(
     name="group_bucket",
-    doc="A summary: a group of a device's blocks in a stretch of the log in which it grew or shrank. A stretch "
-    "ends at a multiple of 1024 positions, or where a pass over the log ended.",
+    doc="A summary: a group of a device's blocks in a stretch of the log in which it grew or shrank. A "
+    "stretch ends at a multiple of 1024 positions, or where a pass over the log ended.",
     columns=(
         *_OF_DEVICE,
         _column("group_by", NAME, "stream, component, phase or category."),

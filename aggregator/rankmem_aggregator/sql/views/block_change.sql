@@ -4,31 +4,76 @@
 --   of_group: stream, component, category, phase, operator, module, step or annotation
 --   of_rank: global rank; NULL for all
 --   of_attempt: which start of the workers; NULL for all
+--   only_recent: true to leave out what group_bucket has; the default is false. For its four groupings alone
 -- Columns:
 --   attempt, rank, device: whose
 --   group_name: the group; NULL where a block has none. Of category: what the block meant from then on
 --   seq: the event; -1 for blocks older than the recording
 --   time_ns (ns, common clock): when; NULL for blocks older than the recording
 --   change_bytes (bytes): what it added to the group, or took away. Those of one seq belong together
-CREATE OR REPLACE MACRO block_change(of_session, of_group, of_rank := NULL, of_attempt := NULL) AS TABLE
-WITH block AS (
+CREATE OR REPLACE MACRO block_change(
+    of_session, of_group, of_rank := NULL, of_attempt := NULL, only_recent := false
+) AS TABLE
+WITH
+-- The ranks with something to tell, and after which position of their log.
+place AS MATERIALIZED (
     SELECT
-        attempt,
-        rank,
-        device,
-        allocation_id,
-        size_bytes,
-        greatest(allocation_id, -1) AS seq,
-        allocated_ns AS time_ns,
-        freed_seq,
-        freed_ns,
+        r.attempt,
+        r.rank,
+        coalesce(s.offset_ns, 0) AS offset_ns,
+        CASE
+            WHEN only_recent AND of_group IN ('stream', 'component', 'phase', 'category')
+                THEN coalesce(p.seq, -4611686018427387904)
+            ELSE -4611686018427387904
+        END AS seq_from
+    FROM (
+        SELECT attempt, rank FROM rank_info WHERE session_id = of_session
+        UNION
+        SELECT attempt, rank FROM memory_bucket WHERE session_id = of_session
+    ) AS r
+    LEFT JOIN summary_progress AS p ON p.session_id = of_session AND p.attempt = r.attempt AND p.rank = r.rank
+    LEFT JOIN rank_span AS s ON s.session_id = of_session AND s.attempt = r.attempt AND s.rank = r.rank
+    WHERE (of_rank IS NULL OR r.rank = of_rank)
+        AND (of_attempt IS NULL OR r.attempt = of_attempt)
+        AND NOT (
+            only_recent
+            AND of_group IN ('stream', 'component', 'phase', 'category')
+            AND coalesce(p.final, false)
+        )
+),
+ending AS (
+    SELECT e.attempt, e.rank, e.device, e.allocation_id, max(e.freed_seq) AS freed_seq, max(e.freed_ns) AS freed_ns
+    FROM allocation_end AS e
+    INNER JOIN place AS p USING (attempt, rank)
+    WHERE e.session_id = of_session
+    GROUP BY e.attempt, e.rank, e.device, e.allocation_id
+),
+block AS (
+    SELECT
+        r.attempt,
+        r.rank,
+        r.device,
+        r.allocation_id,
+        p.seq_from,
+        p.offset_ns,
+        r.size_bytes,
+        greatest(r.allocation_id, -1) AS seq,
+        r.allocated_ns + p.offset_ns AS time_ns,
+        coalesce(r.freed_seq, e.freed_seq) AS freed_seq,
+        coalesce(r.freed_ns, e.freed_ns) + p.offset_ns AS freed_ns,
         group_of(
-            of_group, operator, module, NULL, first_category, phase, step, annotation, stream, component
+            of_group, r.operator, r.module, NULL, coalesce(r.category, 'unknown'), r.phase, r.step, r.annotation,
+            r.stream, r.component
         ) AS group_name
-    FROM allocation_life
-    WHERE session_id = of_session
-        AND (of_rank IS NULL OR rank = of_rank)
-        AND (of_attempt IS NULL OR attempt = of_attempt)
+    FROM allocation_record AS r
+    INNER JOIN place AS p USING (attempt, rank)
+    LEFT JOIN ending AS e USING (attempt, rank, device, allocation_id)
+    WHERE r.session_id = of_session
+        AND (
+            r.allocation_id > p.seq_from
+            OR coalesce(r.freed_seq, e.freed_seq) > p.seq_from
+            OR coalesce(r.freed_seq, e.freed_seq) IS NULL
+        )
 ),
 -- What a block came to mean while it lived; nothing at all for the other groupings.
 turn AS (
@@ -37,15 +82,15 @@ turn AS (
         c.rank,
         c.device,
         c.allocation_id,
+        b.seq_from,
         greatest(c.seq, b.seq) AS seq,
-        c.time_ns + coalesce(s.offset_ns, 0) AS time_ns,
+        c.time_ns + b.offset_ns AS time_ns,
         b.size_bytes,
         c.category,
         lag(c.category, 1, b.group_name) OVER life AS category_before,
         lead(c.seq) OVER life IS NULL AS is_last
     FROM category_change AS c
     INNER JOIN block AS b USING (attempt, rank, device, allocation_id)
-    LEFT JOIN rank_span AS s ON c.session_id = s.session_id AND c.attempt = s.attempt AND c.rank = s.rank
     WHERE of_group = 'category'
         AND c.session_id = of_session
         AND (b.freed_seq IS NULL OR c.seq < b.freed_seq)
@@ -53,15 +98,17 @@ turn AS (
         PARTITION BY c.attempt, c.rank, c.device, c.allocation_id ORDER BY c.seq, c.time_ns
     )
 )
-SELECT attempt, rank, device, group_name, seq, time_ns, size_bytes AS change_bytes FROM block
+SELECT attempt, rank, device, group_name, seq, time_ns, size_bytes AS change_bytes
+FROM block
+WHERE allocation_id > seq_from
 UNION ALL
 SELECT b.attempt, b.rank, b.device, coalesce(t.category, b.group_name), b.freed_seq, b.freed_ns, -b.size_bytes
 FROM block AS b
 LEFT JOIN (FROM turn WHERE is_last) AS t USING (attempt, rank, device, allocation_id)
-WHERE b.freed_seq IS NOT NULL
+WHERE b.freed_seq > b.seq_from
 UNION ALL
-SELECT attempt, rank, device, category_before, seq, time_ns, -size_bytes FROM turn
+SELECT attempt, rank, device, category_before, seq, time_ns, -size_bytes FROM turn WHERE seq > seq_from
 UNION ALL
-SELECT attempt, rank, device, category, seq, time_ns, size_bytes FROM turn;
+SELECT attempt, rank, device, category, seq, time_ns, size_bytes FROM turn WHERE seq > seq_from;
 
 COMMENT ON MACRO TABLE block_change IS 'What each event added to or took from a group of blocks: the ground of curves and peaks by group.';
