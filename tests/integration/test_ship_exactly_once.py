@@ -19,12 +19,14 @@ import pytest
 
 from fake_collector import Cut, FakeCollector
 from rankmem_agent.ship import lane as lane_module
+from rankmem_agent.ship import stretches as stretches_module
 from rankmem_agent.ship.config import ShipConfig
 from rankmem_agent.ship.lane import LANE_BATCHES_MAX
 from rankmem_agent.ship.sender import Stream
 from rankmem_agent.ship.shipper import Shipper
 from rankmem_agent.spool import layout
 from rankmem_agent.spool import reader as reader_module
+from rankmem_agent.spool import segments as segments_module
 from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, Kind
 from rankmem_protos.collector_pb2 import Batch, IngestRequest
 from spool_synthetic import SyntheticSpool, training_records
@@ -141,9 +143,9 @@ def die_at(monkeypatch: pytest.MonkeyPatch, number: int) -> list[str]:
 @pytest.fixture
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> int:
     """Segments of 1024 records and batches of 600, so that a small log has several of both."""
-    for module in (layout, reader_module, lane_module):
+    for module in (layout, reader_module, segments_module, lane_module):
         monkeypatch.setattr(module, "RECORDS_PER_SEGMENT", 1024)
-    monkeypatch.setattr(lane_module, "BATCH_RECORDS", 600)
+    monkeypatch.setattr(stretches_module, "BATCH_RECORDS", 600)
     monkeypatch.setattr(lane_module, "CHECKPOINT_INTERVAL_S", 0.0)
     return 1024
 
@@ -306,7 +308,7 @@ def test_torn_records_and_lost_segments_arrive_as_gap_rows_and_never_as_events(
 def test_a_full_window_waits_for_acknowledgements(
     session: Path, collector: FakeCollector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lane_module, "BATCH_RECORDS", 4096)
+    monkeypatch.setattr(stretches_module, "BATCH_RECORDS", 4096)
     make_spool(session, collector, calls=60_000)
     release = threading.Event()
     collector.before_store = lambda batch: release.wait(TIMEOUT_S) and None

@@ -13,6 +13,7 @@ DONE: all is acknowledged and the folder is gone. FAILED: it cannot be shipped, 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import enum
 import logging
 import os
@@ -30,18 +31,13 @@ from rankmem_agent.pairing.state import PairingState
 from rankmem_agent.pairing.upserts import ClockEstimate
 from rankmem_agent.ship.checkpoint import load_checkpoint, save_checkpoint
 from rankmem_agent.ship.envelope import Envelope, Stretch, pack
+from rankmem_agent.ship.stretches import Stretches
 from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT
-from rankmem_agent.spool.reader import Chunk, Gap, SpoolReader
+from rankmem_agent.spool.reader import Gap, SpoolReader
 from rankmem_protos.errors import Code, RankmemError
 
 logger = logging.getLogger(__name__)
 
-BATCH_RECORDS: Final = 32_768
-"""A batch is cut at this many records: half a MiB usually. Twice as many save a tenth of the shipper's time,
-half as many cost a third more (measured)..."""
-BATCH_AGE_S: Final = 0.4
-"""... or when its first record has waited this long: a cut and its commit cost some 20 ms of CPU however
-little is in them, and an event should be seen within a second."""
 LANE_BATCHES_MAX: Final = 32
 """Unacknowledged batches of one spool: 16 MiB usually, half of the window. With 8, four ranks never had
 enough under way for the aggregator's large groups, which take two thirds of the CPU of small ones."""
@@ -93,10 +89,7 @@ class Lane:
         self.sent_bytes = 0
         self.error: RankmemError | None = None
         self._pairing = Pairing(self.meta, self.reader.strings)
-        self._sequence_next = 0  # where the next batch begins
-        self._parts: list[Chunk | Gap] = []
-        self._parts_records = 0
-        self._parts_since_s = 0.0
+        self._stretches = Stretches(self.reader)
         self._unacked: deque[Envelope] = deque()
         self._packed: deque[Envelope] = deque()  # made, not yet sent
         self._acked_state: PairingState | None = None
@@ -147,7 +140,7 @@ class Lane:
         """
         self.state = LaneState.READY
         kept = [e for e in (*self._unacked, *self._packed) if e.message.sequence_last > last_sequence]
-        position = kept[0].message.sequence_first if kept else self._sequence_next
+        position = kept[0].message.sequence_first if kept else self._stretches.sequence_next
         if self._acked_state is not None and position == last_sequence + 1:
             self._note_stored(last_sequence)
             again = [e for e in self._unacked if e.message.sequence_last > last_sequence]
@@ -161,10 +154,10 @@ class Lane:
         """The next batch that is due, with room in this lane's window; None: nothing yet."""
         if self.state is not LaneState.READY or len(self._unacked) >= LANE_BATCHES_MAX:
             return None
-        if not self._packed:
-            self._fill()
-            if self._is_due():
-                self._pack(riders)
+        if not self._packed and not self._final_packed:
+            stretch = self._stretches.next()
+            if stretch is not None:
+                self._pack(stretch, riders)
         if not self._packed:
             return None
         envelope = self._packed.popleft()
@@ -204,42 +197,15 @@ class Lane:
         """Let go of the files; what is not acknowledged stays on disk."""
         self.reader.close()
 
-    # -- reading ---------------------------------------------------------------------------------
-
-    def _fill(self) -> None:
-        while self._parts_records < BATCH_RECORDS:
-            part = self.reader.read(BATCH_RECORDS - self._parts_records)
-            if part is None:
-                return
-            if not self._parts:
-                self._parts_since_s = time.monotonic()
-            self._parts.append(part)
-            self._parts_records += len(part.records) if isinstance(part, Chunk) else 1
-
-    def _is_due(self) -> bool:
-        if self._final_packed:
-            return False
-        if self._parts_records >= BATCH_RECORDS or self.reader.is_finished():
-            return True
-        return bool(self._parts) and time.monotonic() - self._parts_since_s >= BATCH_AGE_S
-
-    def _pack(self, riders: Riders) -> None:
-        # Asked again: with a full batch in hand the log may end behind it, and that is the next batch's.
-        final = self._parts_records < BATCH_RECORDS and self.reader.is_finished()
-        last = self.reader.next_seq if final else self._parts[-1].sequence_last
-        stretch = Stretch(
-            sequence_first=self._sequence_next,
-            sequence_last=last,
-            parts=self._parts,
-            final=final,
-            ended_ns=self.reader.control_value("heartbeat_ns") + self.base_ns if final else None,
-            clock=riders.clock if final or riders.due else None,
-        )
-        rows = riders.rows if final or riders.due else tuple
+    def _pack(self, stretch: Stretch, riders: Riders) -> None:
+        rows: Callable[[], Sequence[Rows]] = tuple
+        if stretch.final or riders.due:
+            stretch, rows = dataclasses.replace(stretch, clock=riders.clock), riders.rows
+        if stretch.final:
+            ended_ns = self.reader.control_value("heartbeat_ns") + self.base_ns
+            stretch = dataclasses.replace(stretch, ended_ns=ended_ns)
         self._packed.extend(pack(self._pairing, self.meta.spool_id, stretch, rows))
-        self._sequence_next = last + 1
-        self._parts, self._parts_records = [], 0
-        self._final_packed = final
+        self._final_packed = stretch.final
 
     # -- acknowledgements ------------------------------------------------------------------------
 
@@ -253,17 +219,18 @@ class Lane:
         """Back to the checkpoint, and from there to behind what the aggregator has."""
         self._unacked.clear()
         self._packed.clear()
-        self._parts, self._parts_records, self._final_packed = [], 0, False
+        self._final_packed = False
         state = load_checkpoint(self.folder) or PairingState()
         self._pairing = Pairing(self.meta, self.reader.strings, state)
         self.reader.cursor = state.next_seq
         self.stored = last_sequence
-        self._sequence_next = last_sequence + 1
         self._saved_seq = state.next_seq
+        missing: tuple[Gap, ...] = ()
         if state.next_seq <= last_sequence:
             self._replay(last_sequence)
         elif state.next_seq > last_sequence + 1:
-            self._tell_anew(last_sequence + 1, state.next_seq - 1)
+            missing = (self._tell_anew(last_sequence + 1, state.next_seq - 1),)
+        self._stretches = Stretches(self.reader, last_sequence + 1, missing)
         self._acked_state = self._pairing.state
         self.reader.acknowledge(self.stored + 1)
 
@@ -284,15 +251,13 @@ class Lane:
             self._pairing.feed(part)
             self._pairing.cut()
 
-    def _tell_anew(self, sequence_first: int, sequence_last: int) -> None:
+    def _tell_anew(self, sequence_first: int, sequence_last: int) -> Gap:
         """Another database: it lacks what was acknowledged by the one before and is deleted here."""
         logger.warning(
             "%s: this database lacks records %d to %d", self.folder.name, sequence_first, sequence_last
         )
         self._pairing.forget_sent()
-        gap = Gap(sequence_first=sequence_first, sequence_last=sequence_last, why="other_database")
-        self._parts, self._parts_records = [gap], 1
-        self._parts_since_s = time.monotonic()
+        return Gap(sequence_first=sequence_first, sequence_last=sequence_last, why="other_database")
 
     def _remove(self) -> None:
         """Delete the folder; renamed first, so that a half-deleted one is never taken for a spool."""
