@@ -214,8 +214,8 @@ def empty_database(path: str = ":memory:") -> duckdb.DuckDBPyConnection:
 
 def clear(connection: duckdb.DuckDBPyConnection) -> None:
     """Takes all rows out again."""
-    for name in TABLES | SUMMARY_TABLES:
-        connection.execute(f"DELETE FROM {schema.quoted(name)}")
+    for table in (TABLES | SUMMARY_TABLES).values():
+        connection.execute(f"DELETE FROM {schema.stored_name(table)}")
 
 
 def store_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row]) -> None:

@@ -21,7 +21,11 @@ from rankmem_protos.tables import SCHEMA_VERSION
 BATCH_ROWS: Final = 122_880
 """DuckDB's row group: one batch fills one."""
 
-_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {"memory_limit": "1GB", "threads": 1}
+_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
+    "memory_limit": "1GB",
+    "threads": 1,
+    "default_block_size": schema.BLOCK_BYTES,
+}
 """The copying instance lives beside the one in use; one thread keeps rows in order and row groups full."""
 
 
@@ -51,8 +55,7 @@ def _copy(source: duckdb.DuckDBPyConnection, target: duckdb.DuckDBPyConnection) 
     from rankmem_aggregator.sql import install_views
 
     for table in schema.ALL_TABLES.values():
-        target.execute(schema.create_statement(table))
-        for statement in schema.comment_statements(table):
+        for statement in schema.creating_statements(table):
             target.execute(statement)
         reader = source.sql(schema.select_statement(table)).to_arrow_reader(BATCH_ROWS)
         target.register(schema.INCOMING, reader)

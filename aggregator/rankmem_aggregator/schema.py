@@ -4,24 +4,38 @@ Stage: store. In: ``rankmem_protos.tables``. Out: the SQL text that creates, com
 upgrades them, and :func:`prepare`, which brings an opened file to this version. Identifiers and
 comments come from declarations in this source tree and are quoted; no value from outside enters SQL text.
 Besides the declared tables there are its own: the summaries, and three small :data:`INTERNAL_TABLES`.
+The largest tables stand in the schema ``packed`` in another form (``packing``), and are views of it.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
 import duckdb
 import pyarrow as pa
 
+from rankmem_aggregator.packing import (
+    PACKED,
+    PACKED_SCHEMA,
+    form_of,
+    is_packed,
+    packed_rows,
+    reading_view,
+)
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.summary_tables import SUMMARY_TABLES
 from rankmem_protos.tables import SCHEMA_VERSION, TABLES, Column, Table
 
 INCOMING: Final = "rankmem_incoming"
 """Name under which the rows to store are registered on the write connection."""
+
+BLOCK_BYTES: Final = 65_536
+"""Block of a new file. Every table fills at least one: 20 small ones took 5 MB with DuckDB's own 262,144,
+and the large ones 3 bytes an event more. With less DuckDB 2.0 does not compress (102 bytes an event)."""
 
 META: Final = Table(
     name="rankmem_meta",
@@ -89,22 +103,17 @@ def prepare(connection: duckdb.DuckDBPyConnection) -> DatabaseFacts:
     """Creates what is missing, in one transaction, and says which database this is.
 
     Raises:
-        RankmemError: UNSUPPORTED for a file of a newer schema; INVALID for a database that is not ours
-            but has tables with our names.
+        RankmemError: UNSUPPORTED for a file of a newer schema, or of one before packed tables; INVALID for a
+            database that is not ours but has tables with our names.
     """
     connection.execute("BEGIN TRANSACTION")
     try:
         present = _columns_present(connection)
+        _check_names(present)
         if META.name in present:
             _check_version(connection)
-        elif set(present) & set(ALL_TABLES):
-            raise RankmemError(
-                Code.INVALID,
-                f"the database has tables {sorted(set(present) & set(ALL_TABLES))} that rankmem did not make",
-                "give another file with --db",
-            )
         for table in ALL_TABLES.values():
-            for statement in _statements_to_bring(table, present.get(table.name)):
+            for statement in _statements_to_bring(table, present.get(_place(table))):
                 connection.execute(statement)
         facts = _write_meta(connection)
         connection.execute("COMMIT")
@@ -114,22 +123,45 @@ def prepare(connection: duckdb.DuckDBPyConnection) -> DatabaseFacts:
     return facts
 
 
+def stored_name(table: Table) -> str:
+    """Where the rows of a table stand: the table itself, or the packed one that it is a view of. Quoted."""
+    return f"{PACKED_SCHEMA}.{quoted(table.name)}" if is_packed(table.name) else quoted(table.name)
+
+
+def creating_statements(table: Table) -> list[str]:
+    """All that makes one table: the schema, itself, its view where it is packed, and the comments."""
+    made = [create_statement(table), *comment_statements(table)]
+    if not is_packed(table.name):
+        return made
+    return [f"CREATE SCHEMA IF NOT EXISTS {PACKED_SCHEMA}", *made, *view_statements(table)]
+
+
 def create_statement(table: Table) -> str:
     """``CREATE TABLE`` for one table. No key constraint: an index costs every insert."""
     columns = ", ".join(
-        f"{quoted(c.name)} {duckdb_type(c.type)}{'' if c.nullable else ' NOT NULL'}" for c in table.columns
+        f"{quoted(c.name)} {_stored_type(table, c)}{'' if _may_be_null(table, c) else ' NOT NULL'}"
+        for c in table.columns
     )
-    return f"CREATE TABLE {quoted(table.name)} ({columns})"
+    return f"CREATE TABLE {stored_name(table)} ({columns})"
 
 
 def comment_statements(table: Table) -> list[str]:
-    """``COMMENT ON`` the table and each of its columns; a unit stands behind the sentence."""
-    name = quoted(table.name)
-    lines = [f"COMMENT ON TABLE {name} IS {literal(table.doc)}"]
+    """``COMMENT ON`` the table as it is stored and each of its columns; a unit stands behind the sentence."""
+    if not is_packed(table.name):
+        return _comments("TABLE", quoted(table.name), table.doc, _column_docs(table))
+    docs = _column_docs(table)
     for column in table.columns:
-        text = f"{column.doc} [{column.unit}]" if column.unit else column.doc
-        lines.append(f"COMMENT ON COLUMN {name}.{quoted(column.name)} IS {literal(text)}")
-    return lines
+        form = form_of(table.name, column.name)
+        if form is not None:
+            docs[column.name] = form.doc
+    doc = f"The rows of {table.name} in their form on disk: read the view of that name."
+    return _comments("TABLE", stored_name(table), doc, docs)
+
+
+def view_statements(table: Table) -> list[str]:
+    """The view of a packed table under its declared name, with the declared comments."""
+    made = _comments("VIEW", quoted(table.name), table.doc, _column_docs(table))
+    return [reading_view(table.name), *made]
 
 
 def select_statement(table: Table) -> str:
@@ -140,7 +172,8 @@ def select_statement(table: Table) -> str:
 def append_statement(table: Table, source: str = INCOMING) -> str:
     """Appends the rows registered under the name ``source``, one of ours."""
     columns = _column_list(table)
-    return f"INSERT INTO {quoted(table.name)} ({columns}) SELECT {columns} FROM {source}"
+    rows = packed_rows(table.name, source)
+    return f"INSERT INTO {stored_name(table)} ({columns}) SELECT {columns} FROM {rows}"
 
 
 def store_statement(table: Table, source: str = INCOMING) -> str:
@@ -184,29 +217,74 @@ _TYPES: Final = {
 }
 
 
+def _stored_type(table: Table, column: Column) -> str:
+    form = form_of(table.name, column.name)
+    return duckdb_type(column.type) if form is None else form.type
+
+
+def _may_be_null(table: Table, column: Column) -> bool:
+    form = form_of(table.name, column.name)
+    return column.nullable or (form is not None and form.null_means)
+
+
 def _column_list(table: Table) -> str:
     return ", ".join(quoted(name) for name in table.column_names())
 
 
+def _column_docs(table: Table) -> dict[str, str]:
+    return {c.name: f"{c.doc} [{c.unit}]" if c.unit else c.doc for c in table.columns}
+
+
+def _comments(kind: str, name: str, doc: str, column_docs: dict[str, str]) -> list[str]:
+    lines = [f"COMMENT ON {kind} {name} IS {literal(doc)}"]
+    for column, text in column_docs.items():
+        lines.append(f"COMMENT ON COLUMN {name}.{quoted(column)} IS {literal(text)}")
+    return lines
+
+
+def _place(table: Table) -> str:
+    """Its key in what :func:`_columns_present` says."""
+    return f"{PACKED_SCHEMA}.{table.name}" if is_packed(table.name) else table.name
+
+
 def _columns_present(connection: duckdb.DuckDBPyConnection) -> dict[str, set[str]]:
+    """Columns of each table (no view) by its name; those of the schema ``packed`` as ``packed.name``."""
     rows = connection.execute(
-        "SELECT table_name, list(column_name) FROM duckdb_columns() "
-        "WHERE database_name = current_database() AND schema_name = 'main' AND table_name IN "
-        "(SELECT table_name FROM duckdb_tables() WHERE schema_name = 'main') GROUP BY table_name"
+        "SELECT if(schema_name = 'main', '', schema_name || '.') || table_name, list(column_name) "
+        "FROM duckdb_columns() WHERE database_name = current_database() AND (schema_name, table_name) IN "
+        "(SELECT (schema_name, table_name) FROM duckdb_tables() WHERE database_name = current_database()) "
+        "GROUP BY ALL"
     ).fetchall()
     return {name: set(columns) for name, columns in rows}
+
+
+def _check_names(present: Collection[str]) -> None:
+    """Refuses a database that has tables where ours or our views would stand."""
+    if META.name not in present:
+        taken = sorted({*ALL_TABLES, *map(_place, ALL_TABLES.values())} & set(present))
+        if taken:
+            raise RankmemError(
+                Code.INVALID,
+                f"the database has tables {taken} that rankmem did not make",
+                "give another file with --db",
+            )
+    elif unpacked := sorted(set(PACKED) & set(present)):
+        raise RankmemError(
+            Code.UNSUPPORTED,
+            f"the database keeps {', '.join(unpacked)} in the form of an unreleased version of rankmem",
+            "record into a new file: give another one with --db",
+        )
 
 
 def _statements_to_bring(table: Table, present: set[str] | None) -> list[str]:
     """What is missing of one table. A column that came later is nullable: older rows have no value for it."""
     if present is None:
-        return [create_statement(table), *comment_statements(table)]
+        return creating_statements(table)
     missing = [column for column in table.columns if column.name not in present]
-    if not missing:
-        return []
-    name = quoted(table.name)
-    added = [f"ALTER TABLE {name} ADD COLUMN {quoted(c.name)} {duckdb_type(c.type)}" for c in missing]
-    return [*added, *comment_statements(table)]
+    name = stored_name(table)
+    added = [f"ALTER TABLE {name} ADD COLUMN {quoted(c.name)} {_stored_type(table, c)}" for c in missing]
+    brought = [*added, *comment_statements(table)] if added else []
+    return [*brought, *view_statements(table)] if is_packed(table.name) else brought
 
 
 def _check_version(connection: duckdb.DuckDBPyConnection) -> None:

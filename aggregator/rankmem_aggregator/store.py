@@ -196,6 +196,7 @@ def _settings(config: AggregatorConfig) -> dict[str, str | bool | int | float | 
         "threads": config.thread_count(),
         "temp_directory": str(config.temp_path()),
         "checkpoint_threshold": f"{config.checkpoint_threshold_bytes}B",
+        "default_block_size": schema.BLOCK_BYTES,
         # Otherwise a client's FROM name would find Python variables of this process.
         "python_enable_replacements": False,
         "autoinstall_known_extensions": False,

@@ -16,11 +16,11 @@ from harness import Figure, Options, main, say
 from processes import aggregator, recording_environment, torchrun, train, wait_until_quiet
 
 from rankmem_aggregator import schema
+from rankmem_protos.tables import Table
 
 MODEL: Final = ("--batch", "4")
 STEPS: Final = 300  # some 900,000 events a rank
 QUICK_STEPS: Final = 60
-BLOCK_BYTES: Final = 262_144  # DuckDB's
 PICKLE_BYTES: Final = 89.0
 _EXPORT: Final = """
 COPY (FROM query_table($table)) TO $path (FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2)
@@ -39,7 +39,7 @@ def measure(options: Options) -> list[Figure]:
     with duckdb.connect(str(database)) as connection:
         connection.execute("CHECKPOINT")
         events = int(connection.sql("SELECT count(*) FROM memory_event").fetchall()[0][0])
-        blocks = {name: _block_bytes(connection, name) for name in schema.ALL_TABLES}
+        blocks = {name: _block_bytes(connection, table) for name, table in schema.ALL_TABLES.items()}
         used, parquet = _used_bytes(connection), _parquet_bytes(connection, options.folder)
     file_bytes = database.stat().st_size
     say(f"{events:,} events, file {file_bytes:,} bytes")
@@ -85,13 +85,13 @@ def _used_bytes(connection: duckdb.DuckDBPyConnection) -> int:
     return int(row[0])
 
 
-def _block_bytes(connection: duckdb.DuckDBPyConnection, table: str) -> int:
+def _block_bytes(connection: duckdb.DuckDBPyConnection, table: Table) -> int:
     """Bytes of a table's blocks; one that is shared with another table counts for both."""
     row = connection.execute(
         "SELECT count(DISTINCT block_id) FROM pragma_storage_info($table) WHERE block_id >= 0",
-        {"table": table},
+        {"table": schema.stored_name(table).replace('"', "")},
     ).fetchall()[0]
-    return int(row[0]) * BLOCK_BYTES
+    return int(row[0]) * schema.BLOCK_BYTES
 
 
 def _parquet_bytes(connection: duckdb.DuckDBPyConnection, folder: Path) -> dict[str, int]:

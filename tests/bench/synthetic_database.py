@@ -13,6 +13,10 @@ from typing import Final
 
 import duckdb
 
+from rankmem_aggregator import schema
+from rankmem_aggregator.packing import packed_rows
+from rankmem_protos.tables import TABLES
+
 RANKS: Final = 64
 RANKS_PER_HOST: Final = 8
 BATCH_EVENTS: Final = 8192  # of one rank in a row: what a shipper sends at once
@@ -44,7 +48,6 @@ CREATE OR REPLACE TEMP MACRO synthetic_total(rank, seq, step_events, leak) AS
 """
 
 _EVENTS = """
-INSERT INTO memory_event BY NAME
 WITH numbered AS (
     SELECT CAST((n // $batch) % $ranks AS INTEGER) AS rank,
            (n // ($batch * $ranks)) * $batch + n % $batch AS seq
@@ -104,7 +107,6 @@ FROM rank_info GROUP BY session_id
 """
 
 _BLOCKS = """
-INSERT INTO allocation_record BY NAME
 WITH numbered AS (
     SELECT CAST((n // $batch) % $ranks AS INTEGER) AS rank,
            (n // ($batch * $ranks)) * $batch + n % $batch AS seq
@@ -176,7 +178,9 @@ def fill(connection: duckdb.DuckDBPyConnection, shape: Shape, events: int) -> in
     whole = max(1, round(events / (BATCH_EVENTS * RANKS))) * BATCH_EVENTS * RANKS
     connection.execute(_CURVE)
     for first in range(0, whole, INSERT_EVENTS):
-        connection.execute(_EVENTS, _parameters(shape, first, min(first + INSERT_EVENTS, whole)))
+        connection.execute(
+            _appending("memory_event", _EVENTS), _parameters(shape, first, min(first + INSERT_EVENTS, whole))
+        )
     connection.execute(_BUCKETS, {"batch": BATCH_EVENTS})
     connection.execute(_RANKS, {"per_host": RANKS_PER_HOST})
     connection.execute(_HOSTS)
@@ -195,7 +199,8 @@ def fill_blocks(connection: duckdb.DuckDBPyConnection, shape: Shape, events: int
     """
     for first in range(0, events, INSERT_EVENTS):
         connection.execute(
-            _BLOCKS, _parameters(shape, first, min(first + INSERT_EVENTS, events), of_blocks=True)
+            _appending("allocation_record", _BLOCKS),
+            _parameters(shape, first, min(first + INSERT_EVENTS, events), of_blocks=True),
         )
     connection.execute(_CHANGES)
     steps = {"rank_events": events // RANKS, "step_events": shape.step_events, "event_ns": EVENT_NS}
@@ -204,6 +209,12 @@ def fill_blocks(connection: duckdb.DuckDBPyConnection, shape: Shape, events: int
         connection.execute(_STEP_BUCKETS, {"rank": rank, "step_events": shape.step_events})
     connection.execute(_STACKS)
     connection.execute("CHECKPOINT")
+
+
+def _appending(table: str, rows: str) -> str:
+    """The statement that stores the rows of a query of ours, in their form on disk."""
+    packed = packed_rows(table, f"({rows})")
+    return f"INSERT INTO {schema.stored_name(TABLES[table])} BY NAME SELECT * FROM {packed}"
 
 
 def _parameters(shape: Shape, first: int, last: int, *, of_blocks: bool = False) -> dict[str, int | str]:

@@ -125,6 +125,18 @@ def mindstudio_text(name: str) -> str:
 
 
 @cache
+def packed_text(name: str) -> str:
+    """The text of ``packed/{name}.sql``: the view that reads a table of the schema ``packed``."""
+    return _read("packed", name)
+
+
+@cache
+def packing_text(name: str) -> str:
+    """The text of ``packing/{name}.sql``: rows named ``incoming`` as they stand in the schema ``packed``."""
+    return _read("packing", name)
+
+
+@cache
 def summary_text(name: str) -> str:
     """The text of ``summaries/{name}.sql``: one statement of a pass of the summaries."""
     return _read("summaries", name)
