@@ -16,7 +16,7 @@ from rankmem_agent.pairing.columns import rows_of
 from rankmem_agent.pairing.pairing import Pairing
 from rankmem_agent.pairing.rows import Rows
 from rankmem_agent.ship import envelope as envelope_module
-from rankmem_agent.ship.clock import WINDOW_NS, ClockOffset
+from rankmem_agent.ship.clock import PROBE_INTERVAL_S, PROBES_AT_ONCE, WINDOW_NS, ClockOffset
 from rankmem_agent.ship.config import ShipConfig
 from rankmem_agent.ship.envelope import Stretch, halve, pack
 from rankmem_agent.ship.status import Faults, StatusFile
@@ -154,3 +154,12 @@ def test_a_repeated_fault_is_said_once(caplog: pytest.LogCaptureFixture) -> None
 
 def test_a_status_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     StatusFile(tmp_path / "missing").tell("shipping", 1, "a:1", "", now=True)
+
+
+def test_the_clock_is_probed_now_and_then_and_at_once_when_another_aggregator_answers() -> None:
+    clock = ClockOffset()
+    assert clock.num_probes_due(100.0) == PROBES_AT_ONCE
+    assert clock.num_probes_due(100.0 + PROBE_INTERVAL_S / 2) == 0
+    clock.forget()
+    assert clock.num_probes_due(100.0 + PROBE_INTERVAL_S / 2) == PROBES_AT_ONCE
+    assert clock.num_probes_due(100.0 + 2 * PROBE_INTERVAL_S) == PROBES_AT_ONCE

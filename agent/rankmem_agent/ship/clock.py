@@ -40,6 +40,14 @@ class ClockOffset:
 
     def __init__(self) -> None:
         self._exchanges: deque[Exchange] = deque()
+        self._probed_s = float("-inf")
+
+    def num_probes_due(self, now_s: float) -> int:
+        """How many probes are to be sent now (CLOCK_MONOTONIC), counted as sent."""
+        if now_s - self._probed_s < PROBE_INTERVAL_S:
+            return 0
+        self._probed_s = now_s
+        return PROBES_AT_ONCE
 
     def add(self, *, sent_ns: int, received_ns: int, replied_ns: int, got_ns: int) -> None:
         """Take in one exchange: sent and got are CLOCK_MONOTONIC here, the others the aggregator's time."""
@@ -53,8 +61,9 @@ class ClockOffset:
             self._exchanges.popleft()
 
     def forget(self) -> None:
-        """Another aggregator answers from now on, with another clock."""
+        """Another aggregator answers from now on, with another clock: it is probed at once."""
         self._exchanges.clear()
+        self._probed_s = float("-inf")
 
     def estimate(self, base_ns: int, now_ns: int) -> ClockEstimate | None:
         """The best estimate for host time = monotonic + ``base_ns``; None before the first exchange."""

@@ -34,6 +34,7 @@ from rankmem_agent.ship.envelope import Envelope, Stretch, pack
 from rankmem_agent.ship.stretches import Stretches
 from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT
 from rankmem_agent.spool.reader import Gap, SpoolReader
+from rankmem_protos.collector_pb2 import OpenSpool
 from rankmem_protos.errors import Code, RankmemError
 
 logger = logging.getLogger(__name__)
@@ -123,9 +124,15 @@ class Lane:
         """Nothing more is to be done with it."""
         return self.state in (LaneState.DONE, LaneState.FAILED)
 
-    def opening(self) -> None:
-        """OpenSpool is on its way: nothing is sent until the aggregator says how far it is."""
+    def opening(self) -> OpenSpool:
+        """What opens the spool; from now on nothing is sent until the aggregator says how far it is."""
         self.state = LaneState.OPENING
+        return OpenSpool(
+            spool_id=self.meta.spool_id,
+            session_id=self.meta.session_id,
+            attempt=self.meta.attempt,
+            rank=self.meta.rank,
+        )
 
     def disconnected(self) -> None:
         """The stream is gone; what was sent may or may not be stored."""

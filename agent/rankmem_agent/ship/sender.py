@@ -23,7 +23,7 @@ from typing import Final
 import grpc
 
 import rankmem_agent
-from rankmem_protos.collector_pb2 import Hello, IngestReply, IngestRequest
+from rankmem_protos.collector_pb2 import Hello, IngestReply, IngestRequest, Refusal
 from rankmem_protos.collector_pb2_grpc import CollectorStub
 from rankmem_protos.errors import CODE_OF_GRPC_STATUS_NAME, Code, RankmemError
 
@@ -38,6 +38,9 @@ SILENCE_S: Final = 30.0
 CHANNEL_OPTIONS: Final = (
     ("grpc.enable_retries", 0),  # the loop does it, and knows what was acknowledged
     ("grpc.max_receive_message_length", 1 << 20),  # replies are small
+    ("grpc.keepalive_time_ms", 30_000),  # a path through a NAT stays known, a vanished host is noticed
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.max_pings_without_data", 0),  # an idle rank says nothing for hours
     ("grpc.use_local_subchannel_pool", 1),  # a new try is a new connection, not the old one's back-off
 )
 
@@ -181,6 +184,13 @@ class Sender:
         self._welcomed, self.error, self._failures = True, None, 0
         self.generation += 1
         logger.info("connected to %s, database %s", self.aggregator, self.database_id)
+
+
+def refusal_error(refusal: Refusal) -> RankmemError:
+    """What the aggregator refused, as an error; a code that we do not know counts as a fault of its own."""
+    known = refusal.code in {code.value for code in Code}
+    code = Code(refusal.code) if known else Code.INTERNAL
+    return RankmemError(code, refusal.message, refusal.hint)
 
 
 def _translated(aggregator: str, exc: grpc.RpcError) -> RankmemError:

@@ -11,18 +11,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from rankmem_agent.ship.clock import PROBE_INTERVAL_S, PROBES_AT_ONCE
 from rankmem_agent.ship.config import ShipConfig
 from rankmem_agent.ship.envelope import Envelope
-from rankmem_agent.ship.lane import GONE_PREFIX, Lane, LaneState, remove_gone
+from rankmem_agent.ship.lane import Lane, LaneState
 from rankmem_agent.ship.measurements import Measurements
-from rankmem_agent.ship.sender import Sender
+from rankmem_agent.ship.sender import Sender, refusal_error
+from rankmem_agent.ship.spools import Spools
 from rankmem_agent.ship.status import Faults, StatusFile
-from rankmem_protos.collector_pb2 import ClockProbe, IngestReply, IngestRequest, OpenSpool, Refusal
+from rankmem_protos.collector_pb2 import ClockProbe, IngestReply, IngestRequest, Refusal
 from rankmem_protos.errors import Code, RankmemError
 
 logger = logging.getLogger(__name__)
@@ -59,17 +59,14 @@ class Shipper:
         self.sender: Sender | None = None
         self.num_delivered = 0
         self.records_delivered = 0
-        self._dir = session_dir
         self._config = config
-        self._only = None if only is None else tuple(only)
         self._faults = Faults(logger)
+        self._spools = Spools(session_dir, self._faults, only)
         self._status = StatusFile(session_dir)
         self._measured = Measurements()
         self._generation = 0
         self._failures_said = 0
         self._batch_number = 0
-        self._unreadable: dict[Path, RankmemError] = {}
-        self._probe_s = 0.0
         self._scan_s = 0.0
         self._reopen_s: dict[Path, float] = {}
         self._busy_s = time.monotonic()
@@ -103,11 +100,13 @@ class Shipper:
     def scan(self) -> bool:
         """Take up spools that are new; returns whether there were any."""
         self._scan_s = time.monotonic()
-        known = len(self.lanes)
-        for folder in self._folders():
-            if folder not in self.lanes and folder not in self._unreadable:
-                self._take_up(folder)
-        return len(self.lanes) > known
+        found = self._spools.new_lanes(self.lanes)
+        for lane in found:
+            self.lanes[lane.folder] = lane
+        if self.sender is None and found:
+            host_uid = str(found[0].meta.host.get("host_uid") or "")
+            self.sender = Sender(self._aggregator(), host_uid, self.wake)
+        return bool(found)
 
     @property
     def pending_records(self) -> int:
@@ -136,7 +135,7 @@ class Shipper:
     def failures(self) -> list[RankmemError]:
         """Why spools could not be read or were refused."""
         failed = [lane.error for lane in self.lanes.values() if lane.error is not None]
-        return [*self._unreadable.values(), *failed]
+        return [*self._spools.unreadable.values(), *failed]
 
     @property
     def error(self) -> str:
@@ -153,33 +152,6 @@ class Shipper:
         for lane in self.lanes.values():
             lane.close()
 
-    # -- spools ----------------------------------------------------------------------------------
-
-    def _folders(self) -> Sequence[Path]:
-        if self._only is not None:
-            return self._only
-        try:
-            children = sorted(self._dir.iterdir())
-        except FileNotFoundError:
-            return ()
-        for child in children:
-            if child.name.startswith(GONE_PREFIX):
-                remove_gone(child)  # a shipper died while it deleted
-        return [c for c in children if (c / "meta.json").exists()]
-
-    def _take_up(self, folder: Path) -> None:
-        try:
-            lane = Lane(folder)
-        except RankmemError as exc:
-            self._unreadable[folder] = exc
-            self._faults.say(str(folder), f"cannot ship {folder}: {exc}")
-            return
-        self.lanes[folder] = lane
-        logger.info("found %s (rank %d, pid %d)", folder.name, lane.meta.rank, lane.meta.pid)
-        if self.sender is None:
-            host_uid = str(lane.meta.host.get("host_uid") or "")
-            self.sender = Sender(self._aggregator(), host_uid, self.wake)
-
     def _open_lanes(self) -> list[Lane]:
         return [lane for lane in self.lanes.values() if not lane.is_over]
 
@@ -190,7 +162,8 @@ class Shipper:
             return self._config.aggregator
         return next((lane.meta.aggregator for lane in self.lanes.values() if lane.meta.aggregator), "")
 
-    def _fail(self, lane: Lane, error: RankmemError) -> None:
+    def _fail(self, lane: Lane, exc: RankmemError | OSError) -> None:
+        error = exc if isinstance(exc, RankmemError) else RankmemError(Code.INVALID, str(exc))
         lane.fail(error)
         self._faults.say(str(lane.folder), f"cannot ship {lane.folder}: {error}")
 
@@ -206,16 +179,7 @@ class Shipper:
         moved = False
         for lane in self._open_lanes():
             if lane.state is LaneState.NEW and now_s >= self._reopen_s.get(lane.folder, 0.0):
-                meta = lane.meta
-                lane.opening()
-                self._send(
-                    open_spool=OpenSpool(
-                        spool_id=meta.spool_id,
-                        session_id=meta.session_id,
-                        attempt=meta.attempt,
-                        rank=meta.rank,
-                    )
-                )
+                self._send(open_spool=lane.opening())
             while self._has_room() and (envelope := self._next_of(lane, now_s)) is not None:
                 self._send_batch(envelope)
                 moved = True
@@ -226,7 +190,7 @@ class Shipper:
         try:
             return lane.next_batch(self._measured.riders(lane, now_s))
         except (RankmemError, OSError) as exc:
-            self._fail(lane, exc if isinstance(exc, RankmemError) else RankmemError(Code.INVALID, str(exc)))
+            self._fail(lane, exc)
             return None
 
     def _send_batch(self, envelope: Envelope) -> None:
@@ -243,10 +207,8 @@ class Shipper:
     def _send_probes(self, now_s: float) -> None:
         if self.sender is None or not self.sender.connected:
             return
-        if now_s - self._probe_s >= PROBE_INTERVAL_S:
-            self._probe_s = now_s
-            for _ in range(PROBES_AT_ONCE):
-                self._send(clock_probe=ClockProbe(sent_ns=time.monotonic_ns()))
+        for _ in range(self._measured.clock.num_probes_due(now_s)):
+            self._send(clock_probe=ClockProbe(sent_ns=time.monotonic_ns()))
 
     # -- replies ---------------------------------------------------------------------------------
 
@@ -258,7 +220,6 @@ class Shipper:
         if self.sender.generation != self._generation:
             self._generation = self.sender.generation
             self._measured.clock.forget()
-            self._probe_s = 0.0
             self._send_probes(time.monotonic())  # now, while no batch stands before them in a queue
             for lane in self._open_lanes():
                 lane.disconnected()
@@ -301,10 +262,10 @@ class Shipper:
             for envelope in lane.opened(last_sequence):
                 self._send_batch(envelope)
         except (RankmemError, OSError) as exc:
-            self._fail(lane, exc if isinstance(exc, RankmemError) else RankmemError(Code.INVALID, str(exc)))
+            self._fail(lane, exc)
 
     def _refused(self, refusal: Refusal) -> None:
-        error = RankmemError(_code(refusal.code), refusal.message, refusal.hint)
+        error = refusal_error(refusal)
         lane = self._lane(refusal.spool_id) if refusal.spool_id else None
         if lane is None or refusal.fatal:
             if self.sender is not None:
@@ -339,10 +300,3 @@ class Shipper:
         connected = self.sender is not None and self.sender.connected
         state = "shipping" if connected else "waiting"
         self._status.tell(state, self.pending_records, self._aggregator(), self.error)
-
-
-def _code(text: str) -> Code:
-    try:
-        return Code(text)
-    except ValueError:
-        return Code.INTERNAL

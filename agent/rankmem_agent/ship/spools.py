@@ -1,0 +1,62 @@
+"""The spools of a session on this host, found as they come: late ranks, elastic restarts.
+
+Stage: shipper process, on the loop's thread. In: the session's folder; out: a lane for each spool that is
+new. One that cannot be read is said once and left alone; what a shipper left half deleted is removed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Iterable, Sequence
+from pathlib import Path
+
+from rankmem_agent.ship.lane import GONE_PREFIX, Lane, remove_gone
+from rankmem_agent.ship.status import Faults
+from rankmem_protos.errors import RankmemError
+
+logger = logging.getLogger(__name__)
+
+
+class Spools:
+    """Finds the spools of one session's folder.
+
+    Args:
+        session_dir: the folder.
+        faults: told of spools that cannot be read.
+        only: look at these alone; default: at all, also those that come later.
+    """
+
+    def __init__(self, session_dir: Path, faults: Faults, only: Iterable[Path] | None = None) -> None:
+        self.unreadable: dict[Path, RankmemError] = {}
+        """Why, for each that cannot be shipped."""
+        self._dir = session_dir
+        self._faults = faults
+        self._only = None if only is None else tuple(only)
+
+    def new_lanes(self, known: Container[Path]) -> list[Lane]:
+        """Lanes of the spools that are not known, in the order of their names."""
+        lanes: list[Lane] = []
+        for folder in self._folders():
+            if folder in known or folder in self.unreadable:
+                continue
+            try:
+                lane = Lane(folder)
+            except RankmemError as exc:
+                self.unreadable[folder] = exc
+                self._faults.say(str(folder), f"cannot ship {folder}: {exc}")
+                continue
+            logger.info("found %s (rank %d, pid %d)", folder.name, lane.meta.rank, lane.meta.pid)
+            lanes.append(lane)
+        return lanes
+
+    def _folders(self) -> Sequence[Path]:
+        if self._only is not None:
+            return self._only
+        try:
+            children = sorted(self._dir.iterdir())
+        except FileNotFoundError:
+            return ()
+        for child in children:
+            if child.name.startswith(GONE_PREFIX):
+                remove_gone(child)  # a shipper died while it deleted
+        return [c for c in children if (c / "meta.json").exists()]
