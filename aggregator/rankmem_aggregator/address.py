@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 
 SUFFIX: Final = ".address"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 FILE_BYTES_MAX: Final = 4096
-"""An address file has under 300 bytes; a larger one is not ours."""
+"""An address file has under 400 bytes; a larger one is not ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,10 @@ class ServerAddress:
     process_start_ticks: int
     """Start of that process in clock ticks since boot; with pid it names the process for good. 0: unknown."""
     host_name: str
+    tls: bool = False
+    """Whether it must be dialled with TLS."""
+    token: bool = False
+    """Whether it asks for a token."""
     version: int = FORMAT_VERSION
 
 
@@ -39,7 +43,7 @@ def address_path(database_path: Path) -> Path:
     return database_path.with_name(database_path.name + SUFFIX)
 
 
-def write_address(database_path: Path, address: str) -> Path:
+def write_address(database_path: Path, address: str, *, tls: bool = False, token: bool = False) -> Path:
     """Leaves the address of this process beside the database; replaces one that is there."""
     path = address_path(database_path)
     entry = ServerAddress(
@@ -47,6 +51,8 @@ def write_address(database_path: Path, address: str) -> Path:
         pid=os.getpid(),
         process_start_ticks=_process_start_ticks(os.getpid()),
         host_name=socket.gethostname(),
+        tls=tls,
+        token=token,
     )
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     temporary.write_text(json.dumps(asdict(entry)) + "\n", encoding="utf-8")
@@ -91,6 +97,8 @@ def _parse(path: Path) -> ServerAddress | None:
             pid=int(value["pid"]),
             process_start_ticks=int(value["process_start_ticks"]),
             host_name=str(value["host_name"]),
+            tls=bool(value.get("tls")),
+            token=bool(value.get("token")),
             version=int(value["version"]),
         )
     except (OSError, ValueError, KeyError, TypeError):

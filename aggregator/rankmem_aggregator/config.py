@@ -20,6 +20,8 @@ GIB: Final = 1 << 30
 
 DATABASE_DEFAULT: Final = "rankmem.duckdb"
 LISTEN_DEFAULT: Final = "127.0.0.1:7077"
+LISTEN_EMBEDDED: Final = "127.0.0.1:0"
+"""Loopback, any free port: the shippers of this host are told which."""
 MEMORY_LIMIT_SHARE: Final = 4
 """A quarter of the machine's memory: an embedded aggregator lives beside the training."""
 MEMORY_LIMIT_MAX_BYTES: Final = 16 * GIB
@@ -35,8 +37,19 @@ class AggregatorConfig:
     """The DuckDB file; made where it does not exist. Environment: RANKMEM_DB."""
     listen: str = LISTEN_DEFAULT
     """HOST:PORT to bind; port 0 takes a free one. Environment: RANKMEM_LISTEN."""
+    tls_cert: Path | None = None
+    """This aggregator's certificate (PEM). Environment: RANKMEM_SERVE_TLS_CERT."""
+    tls_key: Path | None = None
+    """Its private key. Environment: RANKMEM_SERVE_TLS_KEY."""
+    tls_client_ca: Path | None = None
+    """Serve only clients with a certificate of this CA. Environment: RANKMEM_SERVE_TLS_CLIENT_CA."""
+    ingest_token_file: Path | None = None
+    """Tokens that may write events, one a line. Environment: RANKMEM_SERVE_INGEST_TOKEN_FILE."""
+    query_token_file: Path | None = None
+    """Tokens that may read. With one of both files, what the other would allow is closed.
+    Environment: RANKMEM_SERVE_QUERY_TOKEN_FILE."""
     insecure: bool = False
-    """Serve plain text without a token to other hosts. Needed for any address off loopback."""
+    """Serve other hosts without TLS or without a token. Needed off loopback where one of them is missing."""
     memory_limit_bytes: int = 0
     """DuckDB's memory, bytes; 0: a quarter of the machine's, at most 16 GiB.
     Environment: RANKMEM_MEMORY_LIMIT_BYTES."""
@@ -86,19 +99,25 @@ class AggregatorConfig:
             raise RankmemError(
                 Code.INVALID, f"--listen has port {port}", "use a port from 0 (any free one) to 65535"
             )
+        self._check_tls()
         if not is_loopback(host) and not self.insecure:
-            raise RankmemError(
-                Code.DENIED,
-                f"--listen {self.listen} is not loopback, and this aggregator has neither TLS nor tokens",
-                "listen on 127.0.0.1 (with an SSH tunnel), or add --insecure: "
-                "whoever reaches the port can then read everything and add data",
-            )
+            self._check_closed()
         if 0 < self.memory_limit_bytes < MEMORY_LIMIT_MIN_BYTES:
             raise RankmemError(
                 Code.INVALID,
                 f"--memory-limit-bytes is {self.memory_limit_bytes}, too small to insert a group",
                 f"give at least {MEMORY_LIMIT_MIN_BYTES}, or 0 for a quarter of the machine's memory",
             )
+
+    @classmethod
+    def embedded(cls, database_path: Path, environment: Mapping[str, str] | None = None) -> Self:
+        """Of an aggregator within another process, for this host alone: on loopback, any free port.
+
+        What the environment says of a served one (address, certificate, tokens) is not meant for it.
+        """
+        environment = os.environ if environment is None else environment
+        kept = {name: text for name, text in environment.items() if not name.startswith("RANKMEM_SERVE_")}
+        return cls.from_environment(kept, database_path=database_path, listen=LISTEN_EMBEDDED)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None, **options: object) -> Self:
@@ -116,6 +135,39 @@ class AggregatorConfig:
                     ) from exc
         given |= {name: value for name, value in options.items() if value is not None}
         return cls(**given)  # type: ignore[arg-type]  # names and types are checked by the dataclass and the caller
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether a call needs a token."""
+        return self.ingest_token_file is not None or self.query_token_file is not None
+
+    def _check_tls(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise RankmemError(
+                Code.INVALID,
+                f"a certificate and its key belong together: --tls-cert {self.tls_cert}, "
+                f"--tls-key {self.tls_key}",
+                "give both; rankmem certs DIR makes them",
+            )
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise RankmemError(
+                Code.INVALID,
+                f"--tls-client-ca {self.tls_client_ca} needs TLS",
+                "add --tls-cert FILE --tls-key FILE",
+            )
+
+    def _check_closed(self) -> None:
+        """Off loopback: TLS, and a token for whatever is served."""
+        there = {"no TLS": self.tls_cert is not None, "no token": self.has_tokens}
+        missing = " and ".join(what for what, given in there.items() if not given)
+        if missing:
+            raise RankmemError(
+                Code.DENIED,
+                f"--listen {self.listen} is not loopback, and this aggregator has {missing}",
+                "rankmem certs DIR makes what --tls-cert, --tls-key, --ingest-token-file and "
+                "--query-token-file need; or listen on 127.0.0.1 (with an SSH tunnel); or add --insecure: "
+                "whoever reaches the port can then read everything and add data",
+            )
 
     def memory_limit(self) -> int:
         """The memory limit that holds, bytes."""
@@ -181,6 +233,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_every_address(host: str) -> bool:
+    """Whether binding it takes calls at any address of this host, ``127.0.0.1`` among them."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
 _LEAST: Final[dict[str, float]] = {
     "memory_limit_bytes": 0,
     "threads": 0,
@@ -201,6 +261,11 @@ _LEAST: Final[dict[str, float]] = {
 _ENVIRONMENT: Final = {
     "database_path": ("RANKMEM_DB", Path),
     "listen": ("RANKMEM_LISTEN", str),
+    "tls_cert": ("RANKMEM_SERVE_TLS_CERT", Path),
+    "tls_key": ("RANKMEM_SERVE_TLS_KEY", Path),
+    "tls_client_ca": ("RANKMEM_SERVE_TLS_CLIENT_CA", Path),
+    "ingest_token_file": ("RANKMEM_SERVE_INGEST_TOKEN_FILE", Path),
+    "query_token_file": ("RANKMEM_SERVE_QUERY_TOKEN_FILE", Path),
     "memory_limit_bytes": ("RANKMEM_MEMORY_LIMIT_BYTES", int),
     "threads": ("RANKMEM_THREADS", int),
 }

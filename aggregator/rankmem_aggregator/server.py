@@ -22,10 +22,12 @@ from grpc_reflection.v1alpha import reflection
 
 from rankmem_aggregator.address import remove_address, write_address
 from rankmem_aggregator.client_queries import ClientQueries
-from rankmem_aggregator.config import AggregatorConfig, is_loopback, split_address
+from rankmem_aggregator.config import AggregatorConfig, is_every_address, split_address
 from rankmem_aggregator.ingest import Writer, WriterCounters
 from rankmem_aggregator.services import CollectorService, QueryService
 from rankmem_aggregator.store import Store, open_store
+from rankmem_aggregator.tls import server_credentials
+from rankmem_aggregator.tokens import Gatekeeper, Right, Tokens
 from rankmem_protos import collector_pb2, collector_pb2_grpc, query_pb2, query_pb2_grpc
 from rankmem_protos.errors import Code, RankmemError
 
@@ -67,7 +69,8 @@ class Aggregator:
             max_workers=config.max_streams + config.queries_max + UNARY_THREADS,
             thread_name_prefix="rankmem-rpc",
         )
-        self._server = _grpc_server(self._threads)
+        tokens = Tokens({Right.INGEST: config.ingest_token_file, Right.QUERY: config.query_token_file})
+        self._server = _grpc_server(self._threads, tokens)
         self._register()
 
     @property
@@ -78,14 +81,19 @@ class Aggregator:
     def start(self) -> None:
         """Binds the port, starts the threads, leaves the address beside the database."""
         host, _ = split_address(self.config.listen)
-        port = _bind(self._server, self.config.listen)
+        port = _bind(self._server, self.config)
         shown = f"[{host}]" if ":" in host else host
         self.address = f"{shown}:{port}"
         self._writer.start()
         self._server.start()
         for service in ("", *_SERVICES):
             self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
-        write_address(self.config.database_path, self.address if is_loopback(host) else f"127.0.0.1:{port}")
+        write_address(
+            self.config.database_path,
+            f"127.0.0.1:{port}" if is_every_address(host) else self.address,
+            tls=self.config.tls_cert is not None,
+            token=self.config.has_tokens,
+        )
         logger.info("serving %s at %s", self.config.database_path, self.address)
 
     def serve(self) -> None:
@@ -187,9 +195,10 @@ def open(config: AggregatorConfig) -> Aggregator:
     return aggregator
 
 
-def _grpc_server(threads: futures.ThreadPoolExecutor) -> grpc.Server:
+def _grpc_server(threads: futures.ThreadPoolExecutor, tokens: Tokens) -> grpc.Server:
     return grpc.server(
         threads,
+        interceptors=[Gatekeeper(tokens)] if tokens.are_asked else None,
         options=[
             ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
             ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -200,9 +209,14 @@ def _grpc_server(threads: futures.ThreadPoolExecutor) -> grpc.Server:
     )
 
 
-def _bind(server: grpc.Server, listen: str) -> int:
+def _bind(server: grpc.Server, config: AggregatorConfig) -> int:
+    listen = config.listen
     try:
-        port = server.add_insecure_port(listen)
+        if config.tls_cert is not None and config.tls_key is not None:
+            credentials = server_credentials(config.tls_cert, config.tls_key, config.tls_client_ca)
+            port = server.add_secure_port(listen, credentials)
+        else:
+            port = server.add_insecure_port(listen)
     except RuntimeError as exc:
         raise RankmemError(
             Code.CONFLICT,

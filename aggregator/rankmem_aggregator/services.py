@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 import grpc
 import pyarrow as pa
@@ -23,11 +23,12 @@ from rankmem_aggregator.client_queries import ClientQueries, Parameter
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.exports import export_duckdb
 from rankmem_aggregator.ingest import Writer
+from rankmem_aggregator.refusals import abort
 from rankmem_aggregator.store import Store
 from rankmem_aggregator.stream import IngestStream
 from rankmem_protos import collector_pb2, collector_pb2_grpc, query_pb2, query_pb2_grpc
 from rankmem_protos.arrow_wire import encode_rows
-from rankmem_protos.errors import GRPC_STATUS_NAME, Code, RankmemError
+from rankmem_protos.errors import Code, RankmemError
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         try:
             self._admit(stream)
         except RankmemError as exc:
-            _abort(context, exc)
+            abort(context, exc)
         context.add_callback(stream.abandon)
         try:
             yield from stream.replies()
@@ -72,7 +73,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
             with self._lock:
                 self._streams.discard(stream)
         if stream.error is not None:
-            _abort(context, stream.error)
+            abort(context, stream.error)
 
     def drain(self) -> None:
         """Refuses new streams and ends those that are open once their batches are answered. Any thread."""
@@ -123,7 +124,7 @@ class QueryService(query_pb2_grpc.QueryServicer):
                 for data in _chunks(batch):
                     yield query_pb2.SqlChunk(arrow_ipc=data)
         except RankmemError as exc:
-            _abort(context, exc)
+            abort(context, exc)
 
     def ExportDatabase(
         self, request: query_pb2.ExportRequest, context: grpc.ServicerContext
@@ -140,9 +141,9 @@ class QueryService(query_pb2_grpc.QueryServicer):
                     while data := file.read(FILE_CHUNK_BYTES):
                         yield query_pb2.FileChunk(data=data)
         except RankmemError as exc:
-            _abort(context, exc)
+            abort(context, exc)
         except OSError as exc:
-            _abort(
+            abort(
                 context,
                 RankmemError(Code.EXHAUSTED, f"the copy could not be written: {exc}", "free disk space"),
             )
@@ -162,17 +163,6 @@ class QueryService(query_pb2_grpc.QueryServicer):
             streams_open=self._collector.streams_open,
             batches_queued=len(self._writer.queue),
         )
-
-
-def _abort(context: grpc.ServicerContext, error: RankmemError) -> NoReturn:
-    context.set_trailing_metadata((("rankmem-code", error.code.value), ("rankmem-hint", _ascii(error.hint))))
-    context.abort(grpc.StatusCode[GRPC_STATUS_NAME[error.code]], error.message)
-    raise AssertionError("abort raises")  # for the type checker
-
-
-def _ascii(text: str) -> str:
-    """What gRPC metadata may carry: printable ASCII on one line."""
-    return "".join(letter if " " <= letter <= "~" else "?" for letter in text)
 
 
 def _draining() -> RankmemError:

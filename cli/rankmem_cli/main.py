@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from rankmem_cli import door
+from rankmem_cli.verbs.certs import certs
 from rankmem_cli.verbs.demo import demo
 from rankmem_cli.verbs.doctor import doctor
 from rankmem_cli.verbs.export import export
@@ -50,6 +51,7 @@ VERBS: tuple[Callable[..., None], ...] = (
     oom,
     sql,
     ship,
+    certs,
     doctor,
 )
 

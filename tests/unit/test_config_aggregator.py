@@ -45,7 +45,7 @@ def test_a_bad_option_is_refused_with_its_name_and_value(option: str, value: obj
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:7077", "10.0.0.1:7077", "[::]:7077", "some-host:7077"])
 def test_listening_off_loopback_needs_the_flag_that_names_what_it_means(listen: str) -> None:
-    with pytest.raises(RankmemError, match="neither TLS nor tokens") as caught:
+    with pytest.raises(RankmemError, match="no TLS and no token") as caught:
         AggregatorConfig(listen=listen)
     assert caught.value.code is Code.DENIED
     assert "--insecure" in caught.value.hint

@@ -18,11 +18,54 @@ Listen = Annotated[
     typer.Option(
         "--listen",
         metavar="HOST:PORT",
-        help="Where to listen; port 0 takes a free one.  [default: 127.0.0.1:7077]",
+        help="Where to listen; port 0 takes a free one. Off loopback TLS and a token are required.  "
+        "[env: RANKMEM_LISTEN; default: 127.0.0.1:7077]",
+    ),
+]
+TlsCert = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-cert", metavar="FILE", help="This aggregator's certificate.  [env: RANKMEM_SERVE_TLS_CERT]"
+    ),
+]
+TlsKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-key",
+        metavar="FILE",
+        help="Its private key, readable by you alone.  [env: RANKMEM_SERVE_TLS_KEY]",
+    ),
+]
+TlsClientCa = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-client-ca",
+        metavar="FILE",
+        help="Serve only clients with a certificate of this CA.  [env: RANKMEM_SERVE_TLS_CLIENT_CA]",
+    ),
+]
+IngestTokens = Annotated[
+    Path | None,
+    typer.Option(
+        "--ingest-token-file",
+        metavar="FILE",
+        help="Tokens that may write events, one a line.  [env: RANKMEM_SERVE_INGEST_TOKEN_FILE]",
+    ),
+]
+QueryTokens = Annotated[
+    Path | None,
+    typer.Option(
+        "--query-token-file",
+        metavar="FILE",
+        help="Tokens that may read, one a line.  [env: RANKMEM_SERVE_QUERY_TOKEN_FILE]",
     ),
 ]
 Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Serve other hosts in plain text, without a token.")
+    bool,
+    typer.Option(
+        "--insecure",
+        help="Serve other hosts without TLS or without a token: whoever reaches the port gets in.",
+    ),
 ]
 MemoryLimit = Annotated[
     int | None,
@@ -36,6 +79,11 @@ Threads = Annotated[
 def serve(
     db: Db = None,
     listen: Listen = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_client_ca: TlsClientCa = None,
+    ingest_token_file: IngestTokens = None,
+    query_token_file: QueryTokens = None,
     insecure: Insecure = False,
     memory_limit_bytes: MemoryLimit = None,
     threads: Threads = None,
@@ -50,6 +98,11 @@ def serve(
     config = AggregatorConfig.from_environment(
         database_path=db,
         listen=listen,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_client_ca=tls_client_ca,
+        ingest_token_file=ingest_token_file,
+        query_token_file=query_token_file,
         insecure=insecure or None,
         memory_limit_bytes=memory_limit_bytes,
         threads=threads,
