@@ -261,7 +261,7 @@ class Queries(abc.ABC):
         *,
         by: CurveBy = "overall",
         figure: Figure | None = None,
-        rank: int | Sequence[int] | None = None,
+        rank: int | Sequence[int] | Literal["all"] | None = None,
         attempt: int | None = None,
         device: str | None = None,
         from_ns: int | None = None,
@@ -282,7 +282,8 @@ class Queries(abc.ABC):
                 allocator's own.
             session: see :meth:`session_id`.
             rank: None: of ranks together all; else the one that stood highest, likewise attempt and device.
-                Several only of ranks together.
+                Several, or ``"all"``: added up, whatever the grouping but overall; by groups of blocks that
+                reads every block of these ranks.
             attempt: which start of the workers.
             device: device type and index; of ranks together its type counts.
             from_ns: the beginning, on the common clock; None: the rank's own.
@@ -306,6 +307,7 @@ class Queries(abc.ABC):
             by=by,
             figure=figure,
             ranks=chosen_ranks(rank),
+            together=rank is not None and not isinstance(rank, int) and len(rank) != 1,
             attempt=attempt,
             device=device,
             from_ns=from_ns,

@@ -43,6 +43,9 @@ class Chosen:
     by: str
     figure: str | None
     ranks: tuple[int, ...] | None
+    """None: all where ranks are added up, else the highest."""
+    together: bool
+    """Several ranks, or all, are added up."""
     attempt: int | None
     device: str | None
     from_ns: int | None
@@ -60,13 +63,15 @@ class Chosen:
                 f"the range ends {(self.from_ns - self.until_ns) / 1e9:g} s before it begins",
                 "swap the two",
             )
-        of_ranks = self.by in OF_RANKS
-        every_figure = of_ranks or self.by in OF_ALLOCATOR or self.by == "overall"
+        of_ranks = self.by in OF_RANKS or self.together
+        every_figure = self.by in OF_RANKS or (
+            not self.together and (self.by in OF_ALLOCATOR or self.by == "overall")
+        )
         if self.figure not in (None, "requested") and not every_figure:
             raise RankmemError(
                 Code.INVALID,
-                f"of blocks by {self.by} only the requested bytes are known, not {self.figure}",
-                "by overall, stream, component, rank, host or job the allocator's figures are known",
+                f"of blocks by {self.by} only the requested bytes are known here, not {self.figure}",
+                "of ranks by job, rank or host, and of one rank by overall, stream or component they are",
             )
         if of_ranks and self.figure == "all":
             raise RankmemError(
@@ -78,10 +83,8 @@ class Chosen:
                 f"attempt {self.attempt} does not go with {self.by}: sums over ranks are of all attempts",
                 "leave it out, or ask for one rank",
             )
-        if not of_ranks and self.ranks is not None and len(self.ranks) != 1:
-            raise RankmemError(
-                Code.INVALID, f"by {self.by} is of one rank, not of {len(self.ranks)}", "by rank, or one rank"
-            )
+        if self.by == "overall" and self.together:
+            raise RankmemError(Code.INVALID, "overall is of one rank, not of several", "by rank or job")
 
     def said(self) -> str:
         """What was chosen, in words."""
@@ -109,7 +112,8 @@ class Timeline:
     def rows(self, session: str, chosen: Chosen) -> pa.Table:
         """The curves of what was chosen."""
         chosen.check()
-        return self._of_ranks(session, chosen) if chosen.by in OF_RANKS else self._of_rank(session, chosen)
+        together = chosen.together or chosen.by in OF_RANKS
+        return self._of_ranks(session, chosen) if together else self._of_rank(session, chosen)
 
     def _of_ranks(self, session: str, chosen: Chosen) -> pa.Table:
         place: dict[str, Value] = {
@@ -124,10 +128,13 @@ class Timeline:
             raise RankmemError(
                 Code.NOT_FOUND, f"no events of rank {', '.join(map(str, missing))}", "rankmem ranks"
             )
-        by_second = track["events"] > EVENTS_TOGETHER_MAX
-        place |= {"device_type": track["device_type"], "by": chosen.by, "by_second": by_second}
+        by_second = chosen.by in OF_RANKS and track["events"] > EVENTS_TOGETHER_MAX
+        place |= {"device_type": track["device_type"], "by": chosen.by}
         figure = chosen.figure or "requested"
-        course = self._ask("curve_by_ranks", **place, figure=figure)
+        if chosen.by in OF_RANKS:
+            course = self._ask("curve_by_ranks", **place, by_second=by_second, figure=figure)
+        else:
+            course = self._ask("job_curve_by_group", **place)
         found, exact = curves.of_groups(course, points=self._points)
         facts = {name: track[name] for name in ("num_ranks", "num_hosts", "first_ns", "last_ns")}
         facts |= {"device": track["device_type"], "figure": figure, "stacked": True}
@@ -199,9 +206,11 @@ class Timeline:
         return curves.of_columns(process, points=self._points)
 
 
-def chosen_ranks(rank: int | Sequence[int] | None) -> tuple[int, ...] | None:
-    """One rank or several as what they are here; None for all."""
-    return None if rank is None else (rank,) if isinstance(rank, int) else tuple(rank)
+def chosen_ranks(rank: int | Sequence[int] | str | None) -> tuple[int, ...] | None:
+    """One rank or several as what they are here; None for the word ``all``, and for none."""
+    if rank is None or isinstance(rank, str):
+        return None
+    return (rank,) if isinstance(rank, int) else tuple(rank)
 
 
 def _first(track: pa.Table, session: str, chosen: Chosen) -> dict[str, Any]:

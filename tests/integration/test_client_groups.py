@@ -126,9 +126,29 @@ def test_several_ranks_are_added_up_and_others_are_left_out(queries: Queries) ->
     assert max(held for _, held in curve(table, "rank 3")) == peaks[3]
     with pytest.raises(RankmemError, match="no events of rank 8, 9"):
         queries.timeline(by="rank", rank=[9, 1, 8])
-    with pytest.raises(RankmemError, match="by category is of one rank") as caught:
-        queries.timeline(by="category", rank=[1, 3])
+    with pytest.raises(RankmemError, match="overall is of one rank") as caught:
+        queries.timeline(by="overall", rank=[1, 3])
     assert caught.value.code is Code.INVALID
+
+
+@pytest.mark.parametrize("by", get_args(BlockBy))
+@pytest.mark.parametrize("ranks", ["all", [1, 3]])
+def test_groups_of_blocks_over_ranks_add_up_to_the_ranks(queries: Queries, by: Any, ranks: Any) -> None:
+    if by == "line":
+        return  # a curve by line is not offered
+    groups, whole = queries.timeline(by=by, rank=ranks), queries.timeline(by="job", rank=ranks)
+    for time_ns in whole["time_ns"].unique().to_pylist():
+        assert held_by(groups, time_ns) == held_by(whole, time_ns)
+    assert groups.schema.metadata[b"num_ranks"] == (b"4" if ranks == "all" else b"2")
+
+
+def test_a_part_of_groups_over_ranks_begins_with_what_was_there(queries: Queries) -> None:
+    from_ns, until_ns = BASE_NS + 60 * MS, BASE_NS + 80 * MS
+    part = queries.timeline(by="category", rank="all", from_ns=from_ns, until_ns=until_ns)
+    whole = queries.timeline(by="category", rank="all")
+    assert held_by(part, from_ns) == held_by(whole, from_ns)
+    assert held_by(part, until_ns) == held_by(whole, until_ns)
+    assert curve(part, "parameter") == [(60 * MS, 8 * 64 * MIB)]
 
 
 def test_a_stream_has_every_figure_by_itself_and_beside_each_other(queries: Queries) -> None:
@@ -158,6 +178,8 @@ def test_components_have_the_process_beside_them_and_in_a_stack_what_lies_beyond
         {"by": "category", "figure": "reserved"},
         {"by": "job", "figure": "all"},
         {"by": "rank", "attempt": 0},
+        {"by": "category", "rank": "all", "attempt": 0},
+        {"by": "stream", "rank": "all", "figure": "reserved"},
     ],
 )
 def test_a_figure_that_is_not_known_says_where_it_is(queries: Queries, wrong: Any) -> None:

@@ -65,6 +65,7 @@ CALLS: list[Call] = [
     *(call("oom_held", **FAILED, seq=43, by=by) for by in get_args(BlockBy)),
     *(call("timeline", by=by) for by in get_args(CurveBy)),
     call("timeline", by="rank", rank=[0, 3], figure="reserved", from_ns=AT),
+    call("timeline", by="category", rank="all", from_ns=AT),
     call("timeline", by="stream", figure="all", rank=1, until_ns=AT, points=8),
     call("curve", 2),
     *(call("ops", by=by) for by in get_args(By)),

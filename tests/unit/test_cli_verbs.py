@@ -214,6 +214,10 @@ def test_a_timeline_of_several_ranks_is_one_of_their_sum_by_rank(queries: FakeQu
     invoke("timeline", *two, "--by", "host", "--format", "csv")
     asked = [made for made in queries.calls if made[0] == "timeline"][-1][2]
     assert (asked["by"], asked["rank"]) == ("host", [1, 4])
+    invoke("timeline", "--all-ranks", "--by", "category", "--format", "csv")
+    asked = [made for made in queries.calls if made[0] == "timeline"][-1][2]
+    assert (asked["by"], asked["rank"]) == ("category", "all")
+    assert refused("timeline", "--all-ranks", *one).code is Code.INVALID
 
 
 def timeline_rows() -> pa.Table:

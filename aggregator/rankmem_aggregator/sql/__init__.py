@@ -53,6 +53,7 @@ VIEWS: Final = (
     "allocator_curve",
     "allocator_peak",
     "curve_by_ranks",
+    "job_curve_by_group",
     "live_at_seq",
     "live_at",
     "allocation_at_peak",

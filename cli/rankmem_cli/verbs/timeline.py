@@ -10,6 +10,7 @@ import typer
 
 from rankmem_cli.options import POINTS_DEFAULT, Aggregator, Attempt, Output, ReadDb, Session
 from rankmem_cli.render import Format
+from rankmem_protos.errors import Code, RankmemError
 
 
 class By(enum.StrEnum):
@@ -71,6 +72,9 @@ OfRanks = Annotated[
         help="Which rank; several for a sum of these.  [default: the highest; of a sum all]",
     ),
 ]
+AllRanks = Annotated[
+    bool, typer.Option("--all-ranks", help="All ranks added up, by category, phase, module …")
+]
 Device = Annotated[
     str | None,
     typer.Option("--device", metavar="D", help="Which device, such as cuda:0.  [default: the highest]"),
@@ -105,6 +109,7 @@ def timeline(
     by: Grouping = None,
     figure: OfFigure = None,
     rank: OfRanks = None,
+    all_ranks: AllRanks = False,
     attempt: Attempt = None,
     device: Device = None,
     start: From = None,
@@ -125,7 +130,9 @@ def timeline(
 
     if out is not None:
         check_out_path(out)
-    by = by or (By.RANK if rank and len(rank) > 1 else By.OVERALL)
+    if all_ranks and rank:
+        raise RankmemError(Code.INVALID, "both --rank and --all-ranks are given", "leave one out")
+    by = by or (By.RANK if all_ranks or (rank and len(rank) > 1) else By.OVERALL)
     with open_queries(db, aggregator) as queries:
         facts = session_facts(queries, session)
         with patience("asking"):
@@ -133,7 +140,7 @@ def timeline(
                 facts.session_id,
                 by=by.value,
                 figure=None if figure is None else figure.value,
-                rank=rank or None,
+                rank="all" if all_ranks else rank or None,
                 attempt=attempt,
                 device=device,
                 from_ns=None if start is None else instant(start, facts),
