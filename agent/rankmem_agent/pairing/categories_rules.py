@@ -7,6 +7,7 @@ Out: a category for each, unknown where the call does not say. See docs/categori
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,7 +58,7 @@ def by_rules(batch: Batch, has_frozen: bool, texts: Texts) -> Array:
             (made.phase == Phase.OPTIMIZER) | made.uninitialized,
             made.with_nodes,
             (made.phase == Phase.FORWARD) & none,
-            (made.phase == Phase.FORWARD) & (~made.with_grad | made.in_frozen),
+            (made.phase == Phase.FORWARD) & (~made.with_grad | made.in_frozen) & ~made.by_distributed,
         ],
         [
             Category.GRADIENT, Category.AUTOGRAD_DETAIL, Category.UNKNOWN, Category.ACTIVATION,
@@ -90,8 +91,10 @@ class _Made:
     """By DistributedDataParallel for what it sends: the gradients of its parameters."""
     from_nothing: Array
     """By an operator that takes no tensor."""
-    kept_apart: Array
-    """By torch.distributed, or an operator whose result says nothing outside of forward: texts.OPAQUE."""
+    opaque: Array
+    """By an operator that never makes a node, see texts.OPAQUE."""
+    by_distributed: Array
+    """By torch.distributed itself, which copies weights, or what it was given, to send it."""
     in_frozen: Array
     """In the forward of a module whose parameters want no gradient, all of them."""
 
@@ -99,19 +102,28 @@ class _Made:
 def _made(batch: Batch, texts: Texts) -> _Made:
     due, calls = batch.records_due, batch.calls
     call_id, operator = due["call_id"], due["operator"]
+    phase = of_calls(batch, call_id, calls.table["phase"], ABSENT)
+    with_nodes = of_calls(batch, call_id, calls.sequence_first, ABSENT) != ABSENT
     uninitialized = texts.are_uninitialized(operator)
-    by_reducer = np.zeros(len(due), np.bool_)
-    by_reducer[uninitialized] = texts.are_reducers(due["stack"][uninitialized])
+    unclear = ~with_nodes & ((phase == Phase.FORWARD) | (phase == Phase.OTHER))
     return _Made(
-        phase=of_calls(batch, call_id, calls.table["phase"], ABSENT),
-        with_nodes=of_calls(batch, call_id, calls.sequence_first, ABSENT) != ABSENT,
+        phase=phase,
+        with_nodes=with_nodes,
         with_grad=of_calls(batch, call_id, calls.with_grad, False),
         uninitialized=uninitialized,
-        by_reducer=by_reducer,
+        by_reducer=_of_stacks(texts.are_reducers, due["stack"], uninitialized & unclear),
         from_nothing=texts.are_factories(operator),
-        kept_apart=texts.are_opaque(operator) | texts.are_distributed(due["stack"]),
+        opaque=texts.are_opaque(operator),
+        by_distributed=_of_stacks(texts.are_distributed, due["stack"], unclear),
         in_frozen=np.isin(due["module"], batch.frozen_modules),
     )
+
+
+def _of_stacks(are: Callable[[Array], Array], stacks: Array, asked: Array) -> Array:
+    """An answer about the stacks that are asked about, False for the others: each has to be read once."""
+    answers = np.zeros(len(stacks), np.bool_)
+    answers[asked] = are(stacks[asked])
+    return answers
 
 
 def _depends_on_none(batch: Batch, made: _Made, has_frozen: bool) -> Array:
@@ -121,6 +133,6 @@ def _depends_on_none(batch: Batch, made: _Made, has_frozen: bool) -> Array:
     from_data &= ~batch.dependence.is_possible(call_end, has_frozen=has_frozen)
     if has_frozen:  # the first call of a frozen model's forward makes no node either
         from_data &= made.phase != Phase.FORWARD
-    from_data &= (made.phase == Phase.FORWARD) | ~made.kept_apart
+    from_data &= (made.phase == Phase.FORWARD) | ~(made.opaque | made.by_distributed)
     none: Array = made.from_nothing | from_data
     return none
