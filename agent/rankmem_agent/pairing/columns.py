@@ -41,6 +41,11 @@ def nulls(length: int, kind: pa.DataType) -> pa.Array:
     return pa.nulls(length, kind)
 
 
+def null_names(length: int) -> pa.Array:
+    """A name column without a value."""
+    return _null_column(NAME, length)
+
+
 def constant_name(text: str, length: int) -> pa.Array:
     """A name column that says the same in every row."""
     indices = pa.array(np.zeros(length, np.int32))
@@ -50,14 +55,18 @@ def constant_name(text: str, length: int) -> pa.Array:
 def coded_names(codes: Array, texts: Sequence[str], *, null: Array | None = None) -> pa.Array:
     """A name column out of numbers that index ``texts``; NULL where ``null`` or a code is below 0."""
     absent = codes < 0 if null is None else null | (codes < 0)
-    indices = pa.array(np.where(absent, 0, codes).astype(np.int32), mask=_mask(absent))
+    if absent.any():
+        if absent.all():
+            return null_names(len(codes))
+        codes = np.where(absent, 0, codes)
+    indices = pa.array(codes.astype(np.int32, copy=False), mask=_mask(absent))
     return pa.DictionaryArray.from_arrays(indices, pa.array(texts, pa.string()))
 
 
 def string_names(ids: Array, strings: StringTable) -> pa.Array:
     """A name column out of string ids of a spool; NULL where 0."""
     if not ids.any():
-        return _null_column(NAME, len(ids))
+        return null_names(len(ids))
     used, codes = dense_codes(ids)
     texts = [strings.name(int(i)) for i in used]
     return coded_names(np.where(ids == 0, ABSENT, codes), texts or [""])

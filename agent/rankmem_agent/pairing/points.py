@@ -11,6 +11,7 @@ as of the last COUNTERS record at or before the point: known to the call, not to
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from rankmem_agent.pairing.blocks import match_blocks
 from rankmem_agent.pairing.devices import block_keys, dense_numbers, device_codes
 from rankmem_agent.pairing.state import ABSENT, Array, rows_at
 from rankmem_agent.spool.layout import Action, Kind
+
+_IS_POINT: Final = np.zeros(256, np.bool_)
+_IS_POINT[[Kind.EVENT, Kind.PREEXISTING, Kind.COUNTERS, Kind.PEAKS]] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +56,7 @@ class Points:
 
 def points_of(live: Array, devices: Array, records: Array, seq: Array, time_ns: Array) -> Points:
     """The points of a batch, with their blocks found; ``live`` are the blocks alive before it."""
-    kind = records["kind"]
-    wanted = (
-        (kind == Kind.EVENT) | (kind == Kind.PREEXISTING) | (kind == Kind.COUNTERS) | (kind == Kind.PEAKS)
-    )
-    rows = np.flatnonzero(wanted)
+    rows = np.flatnonzero(_IS_POINT[records["kind"]])
     own = rows_at(records, rows)
     kind, action = own["kind"], own["action"]
     device = dense_numbers(devices, device_codes(own))
@@ -85,8 +85,14 @@ def points_of(live: Array, devices: Array, records: Array, seq: Array, time_ns: 
         block=block,
         makes_block=makes_block,
         implied_free=implied,
-        figures=np.stack([own["a"], own["b"], own["c"], own["d"]], axis=1).astype(np.int64),
+        figures=_figures(own, kind),
     )
+
+
+def _figures(own: Array, kind: Array) -> Array:
+    if not ((kind == Kind.COUNTERS) | (kind == Kind.PEAKS)).any():  # never on CPU
+        return np.broadcast_to(np.zeros(4, np.int64), (len(own), 4))
+    return np.stack([own["a"], own["b"], own["c"], own["d"]], axis=1).astype(np.int64)
 
 
 def _blocks(live: Array, keys: Array, action: Array, is_block: Array) -> tuple[Array, Array]:
@@ -139,9 +145,8 @@ def totals_of(points: Points, block_sizes: Array, devices: Array) -> tuple[Total
     change, reserved_change = _changes(points, block_sizes)
     columns = {name: np.full(len(points.seq), ABSENT) for name in Totals.__dataclass_fields__}
     after = devices.copy()
-    for number in np.unique(points.device):
-        at = np.flatnonzero(points.device == number)
-        row = after[int(number)]
+    for number, at in _by_device(points.device):
+        row = after[number]
         columns["requested"][at] = int(row["requested"]) + np.cumsum(change[at])
         columns["reserved"][at] = int(row["reserved"]) + np.cumsum(reserved_change[at])
         counters, peaks = points.is_counters[at], points.is_peaks[at]
@@ -154,8 +159,16 @@ def totals_of(points: Points, block_sizes: Array, devices: Array) -> tuple[Total
             row[f"{name}_top"] = top[-1]
         _compare(row, points, at, columns["requested"][at])
         for name in ("requested", "reserved", "allocated", "active"):
-            row[name] = columns[name][at[-1]]
+            row[name] = columns[name][at][-1]
     return Totals(**columns), after
+
+
+def _by_device(device: Array) -> list[tuple[int, Array | slice]]:
+    """Each device's number and the indices of its points; without a copy where there is but one."""
+    numbers = np.flatnonzero(np.bincount(device)).tolist() if len(device) else []
+    if len(numbers) == 1:
+        return [(numbers[0], slice(None))]
+    return [(number, np.flatnonzero(device == number)) for number in numbers]
 
 
 def _changes(points: Points, block_sizes: Array) -> tuple[Array, Array]:
@@ -168,18 +181,22 @@ def _changes(points: Points, block_sizes: Array) -> tuple[Array, Array]:
     figure = points.is_counters | points.is_peaks
     more = (points.action == Action.SEGMENT_ALLOC) | (points.action == Action.SEGMENT_MAP)
     less = (points.action == Action.SEGMENT_FREE) | (points.action == Action.SEGMENT_UNMAP)
+    if not (more | less).any():
+        return change, np.zeros(len(change), np.int64)
     reserved = np.where(more & ~figure, points.size, 0) - np.where(less & ~figure, points.size, 0)
     return change, reserved
 
 
 def _carried_on(values: Array, known: Array, before: int) -> Array:
     """At each place the last known value, ``before`` where none came yet."""
+    if not known.any():
+        return np.full(len(values), before)
     last = np.maximum.accumulate(np.where(known, np.arange(len(values)), -1))
     carried: Array = np.where(last >= 0, values[last], before)
     return carried
 
 
-def _compare(row: Array, points: Points, at: Array, requested: Array) -> None:
+def _compare(row: Array, points: Points, at: Array | slice, requested: Array) -> None:
     """Hold the replay against the allocator's own figure where nothing can lie between the two.
 
     COUNTERS are read off the allocator's lock, so another thread's event may slip in. The figure counts
@@ -190,5 +207,5 @@ def _compare(row: Array, points: Points, at: Array, requested: Array) -> None:
     last_call = _carried_on(calls, event, int(row["last_call"]))
     still = np.flatnonzero(points.is_counters[at] & (last_call == calls))
     if len(still):
-        row["unexplained"] = requested[still[-1]] - points.figures[at[still[-1]], 3]
+        row["unexplained"] = requested[still[-1]] - points.figures[at][still[-1], 3]
     row["last_call"] = last_call[-1]

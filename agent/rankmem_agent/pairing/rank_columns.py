@@ -29,8 +29,8 @@ class RankColumns:
         """session_id, attempt and rank, the same in every row."""
         return {
             "session_id": constant_name(self.session_id, length),
-            "attempt": smalls(np.full(length, self.attempt)),
-            "rank": smalls(np.full(length, self.rank)),
+            "attempt": smalls(np.full(length, self.attempt, np.int32)),
+            "rank": smalls(np.full(length, self.rank, np.int32)),
         }
 
     def of_device(self, numbers: Array, devices: Array) -> dict[str, pa.Array]:

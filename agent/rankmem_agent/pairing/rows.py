@@ -21,6 +21,7 @@ from rankmem_agent.pairing.columns import (
     flags,
     ints,
     known,
+    null_names,
     nulls,
     record_batch,
     smalls,
@@ -61,18 +62,20 @@ class RowMaker:
 
     def _memory_events(self, batch: Batch, devices: Array) -> pa.RecordBatch | None:
         points, totals = batch.points, batch.totals
-        at = np.flatnonzero(points.is_event)
-        if not len(at):
+        if not points.is_event.any():
             return None
+        at = slice(None) if points.is_event.all() else np.flatnonzero(points.is_event)
         numbers, block = points.device[at], points.block[at]
         has_block = block != ABSENT
         size, pool, stream = points.size[at], points.pool[at], points.stream[at]
-        allocation_id = np.full(len(at), ABSENT)
+        allocation_id = np.full(len(block), ABSENT)
         if len(batch.blocks):
             size = np.where(has_block, batch.blocks["size"][block], size)
-            pool = np.where(has_block, batch.blocks["pool"][block], pool)
-            stream = np.where(has_block, batch.blocks["stream"][block], stream)
             allocation_id = np.where(has_block, batch.blocks["allocation_id"][block], allocation_id)
+            if batch.blocks["pool"].any() or pool.any():
+                pool = np.where(has_block, batch.blocks["pool"][block], pool)
+            if batch.blocks["stream"].any() or stream.any():
+                stream = np.where(has_block, batch.blocks["stream"][block], stream)
         pool = np.where(points.action[at] == Action.OOM, 0, pool)  # an oom's d is the free bytes
         on_host = are_on_host(devices)[numbers]
         call_id = points.call_id[at]
@@ -82,17 +85,17 @@ class RowMaker:
             "action": coded_names(points.action[at], ACTIONS),
             "address": ints(points.address[at]),
             "size_bytes": ints(size),
-            "stream": ints(stream, null=on_host),
+            "stream": _off_host(stream, on_host),
             **_pool_and_component(pool, devices["code"][numbers]),
             "requested_bytes": ints(totals.requested[at]),
-            "allocated_bytes": ints(totals.allocated[at], null=on_host | (totals.allocated[at] == ABSENT)),
-            "active_bytes": ints(totals.active[at], null=on_host | (totals.active[at] == ABSENT)),
-            "reserved_bytes": ints(totals.reserved[at], null=on_host),
+            "allocated_bytes": _off_host(totals.allocated[at], on_host, totals.allocated[at] == ABSENT),
+            "active_bytes": _off_host(totals.active[at], on_host, totals.active[at] == ABSENT),
+            "reserved_bytes": _off_host(totals.reserved[at], on_host),
             "allocation_id": ints(allocation_id, null=~has_block),
             "call_id": ints(call_id, null=call_id == 0),
             "thread": smalls(points.thread[at]),
         }
-        return record_batch("memory_event", columns, len(at))
+        return record_batch("memory_event", columns, len(block))
 
     def _allocation_records(self, blocks: Array, categories: Array, devices: Array) -> pa.RecordBatch | None:
         if not len(blocks):
@@ -187,6 +190,13 @@ class RowMaker:
         return ints(self.stacks.hashes(stacks), null=stacks == 0)
 
 
+def _off_host(values: Array, on_host: Array, unknown: Array | None = None) -> pa.Array:
+    """A figure that host memory does not have; NULL there, and where not known."""
+    if on_host.all():
+        return nulls(len(values), pa.int64())
+    return ints(values, null=on_host if unknown is None else on_host | unknown)
+
+
 def _frees(blocks: Array) -> dict[str, pa.Array]:
     return {
         name: known(blocks[name])
@@ -199,7 +209,7 @@ def _pool_and_component(pool: Array, codes: Array) -> dict[str, pa.Array]:
     pinned = codes >> 8 == DeviceType.PINNED
     if not pool.any() and not pinned.any():
         return {
-            "pool": coded_names(np.full(len(pool), ABSENT), [""]),
+            "pool": null_names(len(pool)),
             "component": constant_name(COMPONENTS[0], len(pool)),
         }
     ids, place = np.unique(pool, return_inverse=True)
