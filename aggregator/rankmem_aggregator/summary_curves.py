@@ -32,6 +32,7 @@ class Stretches:
     peak_seq: Array
     peak_ns: Array
     last_bytes: Array
+    last_ns: Array
 
 
 def stretches_of(
@@ -78,6 +79,7 @@ def _folded(course: Array, part: Array, seq: Array, time_ns: Array, total: Array
         peak_seq=seq[first_hit],
         peak_ns=time_ns[first_hit],
         last_bytes=total[ends],
+        last_ns=time_ns[ends],
     )
 
 

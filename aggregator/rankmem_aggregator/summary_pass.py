@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from rankmem_aggregator import schema
 from rankmem_aggregator.sql import summary_text
 from rankmem_aggregator.summary_rows import NEVER, Blocks, blocks_of, group_rows, ints
-from rankmem_protos.summary_tables import GROUP_BUCKET, SUMMARY_PROGRESS, SUMMARY_TABLES
+from rankmem_protos.summary_tables import GROUP_BUCKET, GROUP_TOTAL, SUMMARY_PROGRESS, SUMMARY_TABLES
 from rankmem_protos.tables import Table
 
 NOTHING: Final = -(2**62)
@@ -67,13 +67,14 @@ class Pass:
         self._clear_taken_back()
         self._tell(self.due)
         blocks = self._blocks()
-        rows, categories = group_rows(self.due, blocks, self._rows("turn"))
-        for table in rows:
-            self._store(GROUP_BUCKET, table)
+        told = group_rows(self.due, blocks, self._rows("turn"))
+        for rows in told.buckets:
+            self._store(GROUP_BUCKET, rows)
+        self._store(GROUP_TOTAL, told.totals)
         progress = self.due.select(["session_id", "attempt", "rank", "seq_upto", "final"])
         self._store(SUMMARY_PROGRESS, progress.rename_columns(SUMMARY_PROGRESS.column_names()))
         self.connection.execute("DROP TABLE summary_due")
-        return _alive_after(self.due, blocks, categories)
+        return _alive_after(self.due, blocks, told.categories)
 
     def _clear_taken_back(self) -> None:
         """Rows of an earlier telling of the ranks that begin anew."""

@@ -96,8 +96,20 @@ class _Changes:
         return _Changes(**columns), order
 
 
-def group_rows(due: pa.Table, blocks: Blocks, turns: pa.Table) -> tuple[list[pa.Table], pa.Array]:
-    """The rows of group_bucket, a table for each grouping; and what each block means at the end.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a pass has to say."""
+
+    buckets: list[pa.Table]
+    """Rows of group_bucket, a table for each grouping."""
+    totals: pa.Table
+    """Rows of group_total."""
+    categories: pa.Array
+    """What each block means at the end."""
+
+
+def group_rows(due: pa.Table, blocks: Blocks, turns: pa.Table) -> Told:
+    """The rows of a pass.
 
     Args:
         due: the pass's ranks, by number.
@@ -117,7 +129,11 @@ def group_rows(due: pa.Table, blocks: Blocks, turns: pa.Table) -> tuple[list[pa.
         found.append(_bucket_rows(due, tracks, by, names, stretches))
     names, stretches, last = _categories(blocks, tracks, turns)
     found.append(_bucket_rows(due, tracks, "category", names, stretches))
-    return found, names.take(pa.array(last))
+    return Told(
+        buckets=found,
+        totals=_total_rows(due, blocks, tracks, names, last),
+        categories=names.take(pa.array(last)),
+    )
 
 
 def ints(table: pa.Table, name: str, *, missing: int = 0) -> Array:
@@ -218,6 +234,32 @@ def _bucket_rows(due: pa.Table, tracks: _Tracks, by: str, names: pa.Array, found
             "peak_seq": pa.array(found.peak_seq),
             "peak_ns": pa.array(found.peak_ns, mask=found.peak_seq < 0),
             "last_bytes": pa.array(found.last_bytes),
+            "last_ns": pa.array(found.last_ns, mask=found.seq_last < 0),
+        }
+    )
+
+
+def _total_rows(due: pa.Table, blocks: Blocks, tracks: _Tracks, names: pa.Array, last: Array) -> pa.Table:
+    """Rows of group_total for what blocks meant last: of those that ended, or whose log has."""
+    over = (blocks.freed_seq != NEVER) | due["final"].to_numpy()[blocks.number]
+    counted = over & (ints(blocks.rows, "allocation_id") >= 0)
+    course = tracks.of_block * len(names) + last
+    sums, counts, largest = (np.zeros(len(tracks.number) * len(names), np.int64) for _ in range(3))
+    np.add.at(sums, course[counted], blocks.size_bytes[counted])
+    np.add.at(counts, course[counted], 1)
+    np.maximum.at(largest, course[over], blocks.size_bytes[over])
+    told = np.unique(course[over])
+    number = pa.array(tracks.number[told // len(names)])
+    return pa.table(
+        {name: due[name].take(number) for name in ("session_id", "attempt", "rank")}
+        | {
+            "device": tracks.device.take(pa.array(told // len(names))),
+            "group_by": pa.repeat(pa.scalar("category"), len(told)),
+            "group_name": names.take(pa.array(told % len(names))),
+            "seq_last": due["seq_upto"].take(number),
+            "allocated_bytes": pa.array(sums[told]),
+            "num_allocations": pa.array(counts[told]),
+            "largest_bytes": pa.array(largest[told]),
         }
     )
 

@@ -23,10 +23,14 @@ if TYPE_CHECKING:
 
 EVENTS_MAX: Final = 3_000_000
 """Above so many events in the range a rank's totals are read by seconds: 3 M points take about a second."""
+EVENTS_BY_GROUP_MAX: Final = 300_000
+"""The same for groups of blocks, of those that the summaries have: 0.3 M events take a third of a second."""
 EVENTS_TOGETHER_MAX: Final = 1_000_000
 """The same for sums over ranks, which are sorted: 1.2 M events of 64 ranks take 2 s of CPU."""
 OF_RANKS: Final = frozenset({"job", "rank", "host", "device", "dp", "tp", "pp", "cp", "ep"})
 """Groupings whose curves are sums over ranks."""
+OF_SUMMARIES: Final = frozenset({"stream", "component", "phase", "category"})
+"""Groupings whose courses the aggregator keeps."""
 OF_ALLOCATOR: Final = frozenset({"stream", "component"})
 """Groupings of which segments are known, too, and so every figure."""
 FIGURES: Final = ("requested", "allocated", "active", "reserved")
@@ -151,7 +155,7 @@ class Timeline:
         if chosen.by == "overall":
             found, exact = self._overall(place, track["events"], chosen.figure)
         elif chosen.figure in (None, "requested"):
-            found, exact = self._groups(place, chosen.by, track["first_ns"])
+            found, exact = self._groups(place, chosen.by, track["first_ns"], track["events"])
         else:
             found, exact = self._of_allocator(place, chosen.by, track["first_ns"], chosen.figure)
         names = ("attempt", "rank", "device", "host_name", "first_ns", "last_ns")
@@ -173,9 +177,12 @@ class Timeline:
         outside, outside_exact = self._process(place, "app_reserved")
         return [*found, *outside], exact and outside_exact and not coarse
 
-    def _groups(self, place: dict[str, Value], by: str, first_ns: int) -> Found:
-        blocks = self._ask("curve_by_group", **place, by=by, first_ns=first_ns)
+    def _groups(self, place: dict[str, Value], by: str, first_ns: int, events: int) -> Found:
+        coarse = by in OF_SUMMARIES and events > EVENTS_BY_GROUP_MAX
+        query = "curve_by_group_coarse" if coarse else "curve_by_group"
+        blocks = self._ask(query, **place, by=by, first_ns=first_ns)
         found, exact = curves.of_groups(blocks, points=self._points)
+        exact &= not coarse
         if by != "component":
             return found, exact
         outside, outside_exact = self._process(place, "app")

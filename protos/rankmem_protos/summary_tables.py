@@ -54,8 +54,28 @@ GROUP_BUCKET: Final = Table(
             nullable=True,
         ),
         _column("last_bytes", pa.int64(), "Requested bytes of the group after its last change.", "bytes"),
+        _column("last_ns", pa.int64(), "That change's time; NULL likewise.", _HOST_NS, nullable=True),
     ),
 )
 
-SUMMARY_TABLES: Final[dict[str, Table]] = {table.name: table for table in (SUMMARY_PROGRESS, GROUP_BUCKET)}
+GROUP_TOTAL: Final = Table(
+    name="group_total",
+    doc="A summary: blocks of a group that ended in one pass over the log, added up; those that are alive at "
+    "the log's end count as ended there.",
+    columns=(
+        *_OF_DEVICE,
+        _column(
+            "group_by", NAME, "category: what a block meant last. Other groups stand in allocation_record."
+        ),
+        _column("group_name", NAME, "The group."),
+        _column("seq_last", pa.int64(), "Last position of the rank's log in the pass."),
+        _column("allocated_bytes", pa.int64(), "Of blocks made since the recording began.", "bytes"),
+        _column("num_allocations", pa.int64(), "How many they are."),
+        _column("largest_bytes", pa.int64(), "The largest, older blocks included.", "bytes"),
+    ),
+)
+
+SUMMARY_TABLES: Final[dict[str, Table]] = {
+    table.name: table for table in (SUMMARY_PROGRESS, GROUP_BUCKET, GROUP_TOTAL)
+}
 """All of them by name."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_views_groups import BY, logs, rows, summits
+from test_views_groups import BY, category_after, logs, rows, summits
 
 from constructed import SESSION, RankLog, clear, empty_database, store_logs
 from rankmem_aggregator.summary_pass import DUE, NOTHING, Pass, Rank
@@ -55,6 +55,25 @@ def of_groups(connection: duckdb.DuckDBPyConnection, by: str) -> dict[Any, Any]:
     return {row["group_name"]: tuple(row[name] for name in names) for row in answer if row["peak_bytes"]}
 
 
+def totals(connection: duckdb.DuckDBPyConnection, by: str) -> dict[Any, Any]:
+    answer = rows(connection, "SELECT * FROM made_total($id, $by)", id=SESSION, by=by)
+    names = ("allocated_bytes", "num_allocations", "largest_bytes")
+    return {row["group_name"]: tuple(row[name] for name in names) for row in answer}
+
+
+def totals_of(log: RankLog, by: str) -> dict[Any, Any]:
+    """The same by adding up one block after another."""
+    found: dict[Any, tuple[int, int, int]] = {}
+    for block in log.allocations.values():
+        name = category_after(log, block, 10**9) if by == "category" else block.get(by)
+        name = None if name is None else str(name)
+        allocated, count, largest = found.get(name, (0, 0, 0))
+        if not block["preexisting"]:
+            allocated, count = allocated + block["size_bytes"], count + 1
+        found[name] = (allocated, count, max(largest, block["size_bytes"]))
+    return found
+
+
 @MANY
 @given(log=logs(), by=BY, places=st.lists(st.integers(-1, 30), max_size=4), remember=st.booleans())
 def test_a_group_has_one_peak_wherever_the_summaries_were_cut(
@@ -66,8 +85,10 @@ def test_a_group_has_one_peak_wherever_the_summaries_were_cut(
         return
     before = of_groups(database, by)
     assert {name: row[1:3] for name, row in before.items()} == summits(log, by)
+    assert totals(database, by) == totals_of(log, by)
     summarise(database, log, sorted(set(places)), remember=remember)
     assert of_groups(database, by) == before
+    assert totals(database, by) == totals_of(log, by)
 
 
 @MANY
@@ -84,3 +105,24 @@ def test_of_a_log_that_has_ended_the_summaries_alone_answer(
     answer = "SELECT * FROM block_change($id, $by, only_recent := true)"
     assert rows(database, answer, id=SESSION, by=by) == []
     assert of_groups(database, by) == before
+    assert totals(database, by) == totals_of(log, by)
+
+
+@MANY
+@given(log=logs(), by=BY, places=st.lists(st.integers(-1, 20), max_size=3))
+def test_a_coarse_course_lies_on_the_curve_and_has_its_peak(
+    database: duckdb.DuckDBPyConnection, log: RankLog, by: str, places: list[int]
+) -> None:
+    clear(database)
+    store_logs(database, [log])
+    summarise(database, log, sorted(set(places)))
+    exact = rows(database, "SELECT * FROM curve_by_group($id, 0, $by)", id=SESSION, by=by)
+    coarse = rows(database, "SELECT * FROM group_course($id, $by)", id=SESSION, by=by)
+    curve = {(row["group_name"], row["seq"]): (row["bytes"], row["time_ns"]) for row in exact}
+    highest: dict[Any, int] = {}
+    for row in coarse:
+        held, time_ns = curve[row["group_name"], row["seq"]]
+        assert row["bytes"] == held
+        assert row["time_ns"] == time_ns or row["seq"] < 0
+        highest[row["group_name"]] = max(highest.get(row["group_name"], 0), held)
+    assert highest == {name: max(h for (n, _), (h, _) in curve.items() if n == name) for name, _ in curve}

@@ -27,21 +27,9 @@ part AS (
         $session, $by, (SELECT list({attempt: attempt, rank: rank, device: device, seq: seq}) FROM point)
     )
     UNION ALL
-    SELECT
-        split_part(b.device, ':', 1),
-        group_of(
-            $by, b.operator, b.module, s.line, b.category, b.phase, b.step, b.annotation, b.stream, b.component
-        ),
-        b.rank,
-        0,
-        0,
-        coalesce(sum(b.size_bytes) FILTER (WHERE NOT b.preexisting), 0),
-        count(*) FILTER (WHERE NOT b.preexisting),
-        max(b.size_bytes)
-    FROM made_block($session, $by) AS b
-    LEFT JOIN stack AS s ON $by = 'line' AND s.stack_id = coalesce(b.forward_stack_id, b.stack_id)
-    WHERE ($rank::INTEGER IS NULL OR b.rank = $rank) AND ($device::VARCHAR IS NULL OR b.device = $device)
-    GROUP BY ALL
+    SELECT split_part(device, ':', 1), group_name, rank, 0, 0, allocated_bytes, num_allocations, largest_bytes
+    FROM made_total($session, $by, of_rank := $rank::INTEGER)
+    WHERE $device::VARCHAR IS NULL OR device = $device
 )
 SELECT
     device_type,

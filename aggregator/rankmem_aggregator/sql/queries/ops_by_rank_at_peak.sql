@@ -14,17 +14,19 @@
 --   num_allocations: how many
 --   largest_bytes (bytes): the largest block of all
 --   num_ranks: ranks that took part
-SELECT
-    a.device_type,
-    a.rank,
-    a.operator,
-    coalesce(sum(a.size_bytes) FILTER (WHERE a.alive_at_peak), 0)::BIGINT AS live_bytes_at_peak,
-    count(*) FILTER (WHERE a.alive_at_peak) AS live_allocations_at_peak,
-    coalesce(sum(a.size_bytes) FILTER (WHERE NOT a.preexisting), 0)::BIGINT AS allocated_bytes,
-    count(*) FILTER (WHERE NOT a.preexisting) AS num_allocations,
-    max(a.size_bytes) AS largest_bytes,
-    count(DISTINCT a.rank) AS num_ranks
-FROM allocation_at_peak($session) AS a
-WHERE ($rank::INTEGER IS NULL OR a.rank = $rank) AND ($device::VARCHAR IS NULL OR a.device = $device)
-GROUP BY a.device_type, a.rank, a.operator
-ORDER BY CASE WHEN $order = 'total' THEN allocated_bytes ELSE live_bytes_at_peak END DESC, a.device_type, a.rank, a.operator;
+SELECT * FROM (
+    SELECT
+        device_type,
+        rank,
+        group_name AS operator,
+        sum(live_bytes_at_peak)::BIGINT AS live_bytes_at_peak,
+        sum(live_allocations_at_peak)::BIGINT AS live_allocations_at_peak,
+        sum(allocated_bytes)::BIGINT AS allocated_bytes,
+        sum(num_allocations)::BIGINT AS num_allocations,
+        max(largest_bytes) AS largest_bytes,
+        1::BIGINT AS num_ranks
+    FROM held_at_peak($session, 'operator', of_rank := $rank::INTEGER)
+    WHERE $device::VARCHAR IS NULL OR device = $device
+    GROUP BY device_type, rank, operator
+)
+ORDER BY CASE WHEN $order = 'total' THEN allocated_bytes ELSE live_bytes_at_peak END DESC, device_type, rank, operator;

@@ -14,17 +14,33 @@
 --   num_allocations: how many
 --   largest_bytes (bytes): the largest block of all
 --   num_ranks: ranks that took part
+WITH point AS MATERIALIZED (
+    SELECT attempt, rank, device, seq
+    FROM held_at($session, $time_ns)
+    WHERE ($rank::INTEGER IS NULL OR rank = $rank) AND ($device::VARCHAR IS NULL OR device = $device)
+),
+part AS (
+    SELECT
+        device_type, rank, group_name AS operator, live_bytes, live_allocations, 0 AS allocated_bytes,
+        0 AS num_allocations, largest_bytes
+    FROM held_at_points(
+        $session, 'operator', (SELECT list({attempt: attempt, rank: rank, device: device, seq: seq}) FROM point)
+    )
+    UNION ALL
+    SELECT split_part(device, ':', 1), rank, group_name, 0, 0, allocated_bytes, num_allocations, largest_bytes
+    FROM made_total($session, 'operator', of_rank := $rank::INTEGER)
+    WHERE $device::VARCHAR IS NULL OR device = $device
+)
 SELECT
-    a.device_type,
-    a.rank,
-    a.operator,
-    coalesce(sum(a.size_bytes) FILTER (WHERE a.alive_at_time), 0)::BIGINT AS live_bytes_at_time,
-    count(*) FILTER (WHERE a.alive_at_time) AS live_allocations_at_time,
-    coalesce(sum(a.size_bytes) FILTER (WHERE NOT a.preexisting), 0)::BIGINT AS allocated_bytes,
-    count(*) FILTER (WHERE NOT a.preexisting) AS num_allocations,
-    max(a.size_bytes) AS largest_bytes,
-    count(DISTINCT a.rank) AS num_ranks
-FROM allocation_at($session, $time_ns) AS a
-WHERE ($rank::INTEGER IS NULL OR a.rank = $rank) AND ($device::VARCHAR IS NULL OR a.device = $device)
-GROUP BY a.device_type, a.rank, a.operator
-ORDER BY live_bytes_at_time DESC, allocated_bytes DESC, a.device_type, a.rank, a.operator;
+    device_type,
+    rank,
+    operator,
+    sum(live_bytes)::BIGINT AS live_bytes_at_time,
+    sum(live_allocations)::BIGINT AS live_allocations_at_time,
+    sum(allocated_bytes)::BIGINT AS allocated_bytes,
+    sum(num_allocations)::BIGINT AS num_allocations,
+    max(largest_bytes) AS largest_bytes,
+    1::BIGINT AS num_ranks
+FROM part
+GROUP BY device_type, rank, operator
+ORDER BY live_bytes_at_time DESC, allocated_bytes DESC, device_type, rank, operator;

@@ -21,51 +21,6 @@ WITH top AS MATERIALIZED (
     FROM peak_by_rank
     WHERE session_id = of_session AND is_rank_peak AND (of_rank IS NULL OR rank = of_rank)
 ),
--- What the summaries have of a group, stretch by stretch; nothing for groupings that they do not keep.
-stretch AS MATERIALIZED (
-    SELECT g.attempt, g.rank, g.device, g.group_name, g.seq_last, g.peak_bytes, g.peak_seq, g.peak_ns, g.last_bytes
-    FROM group_bucket AS g
-    INNER JOIN summary_progress AS p USING (session_id, attempt, rank)
-    SEMI JOIN top AS t ON t.attempt = g.attempt AND t.rank = g.rank AND t.device = g.device
-    WHERE g.session_id = of_session
-        AND g.group_by = of_group
-        AND (of_rank IS NULL OR g.rank = of_rank)
-        AND g.seq_last <= p.seq
-),
-entry AS (
-    SELECT attempt, rank, device, group_name, arg_max(last_bytes, seq_last) AS bytes
-    FROM stretch
-    GROUP BY attempt, rank, device, group_name
-),
--- What came after, event by event. Within one event what goes comes first: a group is never counted higher than
--- it stood after the event.
-course AS (
-    SELECT
-        attempt,
-        rank,
-        device,
-        group_name,
-        seq,
-        time_ns,
-        sum(change_bytes) OVER (
-            PARTITION BY attempt, rank, device, group_name ORDER BY seq, change_bytes ROWS UNBOUNDED PRECEDING
-        ) AS bytes
-    FROM block_change(of_session, of_group, of_rank := of_rank, only_recent := true)
-    SEMI JOIN top USING (attempt, rank, device)
-),
-height AS (
-    SELECT attempt, rank, device, group_name, peak_bytes AS bytes, peak_seq AS seq, peak_ns + coalesce(o.offset_ns, 0) AS time_ns
-    FROM stretch
-    LEFT JOIN (SELECT attempt, rank, offset_ns FROM rank_span WHERE session_id = of_session) AS o USING (attempt, rank)
-    UNION ALL
-    SELECT c.attempt, c.rank, c.device, c.group_name, c.bytes + coalesce(e.bytes, 0), c.seq, c.time_ns
-    FROM course AS c
-    LEFT JOIN entry AS e
-        ON e.attempt = c.attempt
-        AND e.rank = c.rank
-        AND e.device = c.device
-        AND e.group_name IS NOT DISTINCT FROM c.group_name
-),
 held AS (
     SELECT attempt, rank, device, group_of(
         of_group, operator, module, NULL, category, phase, step, annotation, stream, component
@@ -84,7 +39,8 @@ summit AS (
         arg_max(g.seq, (g.bytes, -g.seq)) AS peak_seq,
         CASE WHEN arg_max(g.seq, (g.bytes, -g.seq)) >= 0
             THEN arg_max(g.time_ns, (g.bytes, -g.seq)) END AS peak_time_ns
-    FROM height AS g
+    FROM group_course(of_session, of_group, of_rank := of_rank) AS g
+    SEMI JOIN top AS t ON t.attempt = g.attempt AND t.rank = g.rank AND t.device = g.device
     LEFT JOIN held AS h
         ON h.attempt = g.attempt
         AND h.rank = g.rank
