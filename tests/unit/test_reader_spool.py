@@ -9,7 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, SEGMENT_BYTES, Action, Kind, mark_of, segment_name
+from rankmem_agent.spool.layout import (
+    FORMAT_VERSION,
+    RECORDS_PER_SEGMENT,
+    SEGMENT_BYTES,
+    Action,
+    Kind,
+    mark_of,
+    segment_name,
+)
 from rankmem_agent.spool.meta import read_meta
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_agent.spool.reader import Chunk, Gap, SpoolReader, process_is_alive
@@ -178,7 +186,7 @@ def test_a_string_cut_short_or_with_a_wrong_crc_waits_for_the_rest(tmp_path: Pat
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        ({"version": 2}, Code.UNSUPPORTED),
+        ({"version": FORMAT_VERSION + 1}, Code.UNSUPPORTED),
         ({"format": "other"}, Code.INVALID),
         ({"spool_id": "no-numbers"}, Code.INVALID),
         ({"clock": None}, Code.INVALID),

@@ -1,4 +1,4 @@
-"""The spool format, version 1: the one definition for the C++ writer and the Python reader.
+"""The spool format, version 2: the one definition for the C++ writer and the Python reader.
 
 Stage: between trainer and shipper. Standard library only (the trainer imports it to build the tap);
 :func:`c_header` gives the C++ side its constants and structs, the reader makes its numpy dtypes from
@@ -33,7 +33,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 
 RECORD_BYTES: Final = 64
 """One cache line: a record is written by one thread and never shares a line."""
