@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,12 @@ def test_a_reader_is_led_by_options_then_environment_then_the_file_here() -> Non
     assert target_from_environment(None, None, {}) == "rankmem.duckdb"
     with pytest.raises(RankmemError, match="both --db"):
         target_from_environment("a.duckdb", "g:2", {})
+
+
+@pytest.mark.parametrize(("processors", "told", "threads"), [(12, "", 3), (2, "", 1), (12, "5", 5)])
+def test_an_embedded_database_takes_a_quarter_of_the_processors_unless_told(
+    monkeypatch: pytest.MonkeyPatch, processors: int, told: str, threads: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(processors)))
+    config = AggregatorConfig.embedded(Path("mem.duckdb"), {"RANKMEM_THREADS": told})
+    assert config.thread_count() == threads
