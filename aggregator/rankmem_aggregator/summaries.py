@@ -27,12 +27,15 @@ from rankmem_protos.summary_tables import SUMMARY_PROGRESS
 
 logger = logging.getLogger(__name__)
 
-PASS_POSITIONS: Final = 262_144
-"""Of all ranks in a pass: a tenth of a second, for which a batch may have to wait."""
+DUE_POSITIONS: Final = 1 << 20
+"""Of all ranks, since the last pass: so many events are read one by one in a second. A short training is told
+when it is over, and costs nothing while it runs."""
+PASS_POSITIONS: Final = 131_072
+"""Of all ranks in a pass: under a tenth of a second, for which a batch may have to wait."""
 RANK_POSITIONS: Final = 131_072
 """Of one rank in a pass."""
-LEAST_POSITIONS: Final = 65_536
-"""Of a rank that runs, for a pass to be worth its rows; what is left is read event by event."""
+LEAST_POSITIONS: Final = 16_384
+"""Of a rank that runs, for a pass to be worth its rows."""
 STEPS_BACK: Final = 2
 """What blocks mean is known two steps later: gradients and optimizer state are seen at a step's end."""
 EVENTS_BACK: Final = 1 << 20
@@ -67,7 +70,7 @@ class Summaries:
         self._alive: dict[Rank, pa.Table] = {}
         self._taken_back: set[Rank] = set()
         self._patience = 1
-        self._positions = LEAST_POSITIONS  # something may have been left by the aggregator before
+        self._positions = DUE_POSITIONS  # something may have been left by the aggregator before
         self._is_on = True
 
     def take_back(self, batches: Sequence[IncomingBatch]) -> pa.Table:
@@ -78,7 +81,7 @@ class Summaries:
                 self._taken_back.add(rank)
             self._positions += batch.sequence_last - batch.sequence_first + 1
             if batch.final:
-                self._positions += LEAST_POSITIONS
+                self._positions += DUE_POSITIONS
         names = ("session_id", "attempt", "rank")
         rows = [dict(zip(names, rank, strict=True)) for rank in sorted(self._taken_back)]
         return pa.Table.from_pylist(
@@ -105,7 +108,7 @@ class Summaries:
         A failure of the database is said once and ends the summaries of this process: what they do not cover
         is read event by event, so no answer depends on them.
         """
-        if not self._is_on or self._positions < LEAST_POSITIONS:
+        if not self._is_on or self._positions < DUE_POSITIONS:
             return False
         try:
             due = self._due()

@@ -33,6 +33,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     opened = open_store(AggregatorConfig(database_path=path, threads=1))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(summaries, "LEAST_POSITIONS", 1)
+        patch.setattr(summaries, "DUE_POSITIONS", 0)
         patch.setattr(summaries, "STEPS_BACK", 0)
         patch.setattr(summaries, "EVENTS_BACK", 2)
         patch.setattr(summaries, "RANK_POSITIONS", 3)
@@ -152,3 +153,43 @@ def test_summaries_and_what_came_since_are_together_what_is_stored(
         assert row == (100, True)
         left = "SELECT count(*) FROM block_change($id, $by, only_recent := true)"
         assert reader.execute(left, {"id": log.session_id, "by": by}).fetchone() == (0,)
+
+
+def test_a_row_from_before_takes_the_telling_back_and_doubles_the_patience(store: Store) -> None:
+    log = RankLog(session_id="0SESSION0002")
+    log.alloc("block", 10, at=1, category="autograd_detail")
+    log.alloc("other", 5, at=2)
+    log.skip(8)
+    spool = Spool(spool_id="late", session_id=log.session_id, attempt=0, rank=0)
+    keeper = Summaries(store)
+
+    def sent(first: int, last: int, rows: Rows) -> None:
+        batch = IncomingBatch(
+            spool=spool,
+            batch_number=last,
+            sequence_first=first,
+            sequence_last=last,
+            final=False,
+            rows=tables_of(rows),
+            num_rows=1,
+            tallest_rows=1,
+            size_bytes=1,
+        )
+        told(store, log, rows, batch, keeper)
+
+    blocks = list(log.allocations.values())
+    sent(0, 9, {"memory_event": log.events, "allocation_record": blocks, "rank_info": [log.rank_row()]})
+    while keeper.advance():
+        pass
+    progress = f"SELECT seq FROM summary_progress WHERE session_id = '{log.session_id}'"
+    with store.cursor() as reader:
+        assert reader.execute(progress).fetchone() == (7,)  # what two positions have followed
+    log.means("block", "gradient", at=20, since_alloc=True)
+    sent(10, 12, {"category_change": log.changes})
+    with store.cursor() as reader:
+        assert reader.execute(progress).fetchone() == (summaries.NOTHING,)
+        stale = f"SELECT count(*) FROM group_bucket WHERE session_id = '{log.session_id}'"
+        assert reader.execute(stale).fetchone() != (0,)  # they stay until the next pass, and do not count
+        whole = "SELECT group_name, bytes FROM group_course($id, 'category') WHERE bytes > 0 ORDER BY seq"
+        assert reader.execute(whole, {"id": log.session_id}).fetchall()[:1] == [("gradient", 10)]
+    assert keeper.counters.taken_back == 1
