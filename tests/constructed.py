@@ -282,13 +282,14 @@ def step_buckets_of(log: RankLog) -> list[Row]:
 
 
 def buckets_of(events: Sequence[Row], cuts: Sequence[int] = ()) -> list[Row]:
-    """The memory_bucket rows of a rank's events: one for each device, second and batch."""
+    """The memory_bucket rows of a rank's events: one for each device, second, 64 records and batch."""
     rows: list[Row] = []
     for device in sorted({event["device"] for event in events}):
         own = [event for event in events if event["device"] == device]
 
-        def bucket(event: Row) -> tuple[int, int]:
-            return event["time_ns"] // SECOND_NS, sum(cut <= event["seq"] for cut in cuts)
+        def bucket(event: Row) -> tuple[int, int, int]:
+            batch = sum(cut <= event["seq"] for cut in cuts)
+            return event["time_ns"] // SECOND_NS, event["seq"] // 64, batch
 
         rows += [_bucket_of(list(group)) for _, group in groupby(own, key=bucket)]
     return rows

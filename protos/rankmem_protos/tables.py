@@ -423,9 +423,15 @@ SELF_COST: Final = Table(
     ),
 )
 
+BUCKET_RECORDS: Final = 64
+"""A bucket never reaches over a multiple of this in seq; views/group_peak.sql is quick through it.
+
+Half as many rows cost 0.2 bytes an event less on disk and leave the job's peak twice the events to sweep."""
+
 MEMORY_BUCKET: Final = Table(
     name="memory_bucket",
-    doc="A device of a rank in (part of) a second: its highest totals and its last; feeds peaks and curves.",
+    doc="A device of a rank in (part of) a second and of 64 records of its log, those of one seq // 64: its "
+    "highest totals and its last; feeds peaks and curves.",
     columns=(
         *_OF_DEVICE,
         _time("bucket_ns", "Start of the second.", nullable=False),

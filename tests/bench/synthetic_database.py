@@ -15,7 +15,7 @@ import duckdb
 
 from rankmem_aggregator import schema
 from rankmem_aggregator.packing import packed_rows
-from rankmem_protos.tables import TABLES
+from rankmem_protos.tables import BUCKET_RECORDS, TABLES
 
 RANKS: Final = 64
 RANKS_PER_HOST: Final = 8
@@ -81,8 +81,8 @@ SELECT session_id, attempt, rank, device, time_ns // 1000000000 * 1000000000 AS 
        arg_max(requested_bytes, seq) AS requested_last_bytes,
        max(reserved_bytes) AS reserved_peak_bytes, arg_max(reserved_bytes, seq) AS reserved_last_bytes
 FROM memory_event
-GROUP BY session_id, attempt, rank, device, time_ns // 1000000000, seq // $batch
-ORDER BY seq_first, rank
+GROUP BY session_id, attempt, rank, device, time_ns // 1000000000, seq // $records
+ORDER BY seq_first // $batch, rank, seq_first
 """
 
 _RANKS = """
@@ -181,7 +181,7 @@ def fill(connection: duckdb.DuckDBPyConnection, shape: Shape, events: int) -> in
         connection.execute(
             _appending("memory_event", _EVENTS), _parameters(shape, first, min(first + INSERT_EVENTS, whole))
         )
-    connection.execute(_BUCKETS, {"batch": BATCH_EVENTS})
+    connection.execute(_BUCKETS, {"batch": BATCH_EVENTS, "records": BUCKET_RECORDS})
     connection.execute(_RANKS, {"per_host": RANKS_PER_HOST})
     connection.execute(_HOSTS)
     connection.execute(_SESSION)

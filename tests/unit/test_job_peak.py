@@ -142,8 +142,10 @@ def wild_rank(chance: random.Random, rank: int, offset_ns: int) -> RankLog:
     log = RankLog(rank=rank, host_uid=f"host-{offset_ns}", offset_ns=offset_ns)
     now = chance.randrange(SECOND_NS)
     longest_ns = chance.choice([2_000_000, 50_000_000, 900_000_000])
-    for _ in range(40):
+    num_events = chance.choice([40, 150])
+    for _ in range(num_events):
         now += chance.randrange(longest_ns)
+        log.skip(chance.choice([0, 0, 0, 30]))
         height = chance.choice([0, 0, chance.randrange(1000), 1000 + chance.randrange(30)])
         log.totals("cuda:0", [(now, height)])
     log.ended = chance.choice([None, now])
@@ -178,7 +180,7 @@ def log_of_a_rank(draw: st.DrawFn, attempt: int, rank: int, offsets: list[int], 
     now = started
     for gap in draw(st.lists(GAPS_NS, max_size=12)):
         now += gap
-        log.skip(draw(st.integers(0, 1)))
+        log.skip(draw(st.sampled_from([0, 0, 0, 1, 15, 64])))
         log.totals(
             draw(st.sampled_from(["cuda:0", "cuda:0", "cuda:1", "cpu"])), [(now, draw(st.integers(0, 20)))]
         )

@@ -90,6 +90,18 @@ def test_counters_that_another_calls_event_came_before_prove_nothing(log: Log) -
     assert (rank["unexplained_bytes"], rank["complete"]) == (0, True)
 
 
+def test_a_bucket_ends_where_the_numbers_pass_a_multiple_however_dense_the_events(log: Log) -> None:
+    for number in range(150):  # the clock's own record has the number 0
+        log.add(
+            Kind.EVENT, action=Action.ALLOC, a=0x1000 + number, b=10 if number % 3 else 0, call_id=1, **CUDA
+        )
+    buckets = log.rows()["memory_bucket"]
+    bounds = [(bucket["seq_first"], bucket["seq_last"], bucket["events"]) for bucket in buckets]
+    assert bounds == [(1, 63, 63), (64, 127, 64), (128, 150, 23)]
+    assert [bucket["requested_last_bytes"] for bucket in buckets] == [420, 840, 1000]
+    assert [bucket["requested_peak_seq"] for bucket in buckets] == [63, 126, 150]
+
+
 def test_the_allocators_own_peak_reaches_the_bucket(log: Log) -> None:
     log.add(Kind.PEAKS, a=1000, b=1000, c=2**21, d=900, **CUDA)
     log.add(Kind.EVENT, action=Action.ALLOC, a=0x100, b=64, call_id=1, **CUDA)

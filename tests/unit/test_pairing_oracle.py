@@ -25,6 +25,7 @@ from rankmem_agent.spool.meta import SpoolMeta
 from rankmem_agent.spool.reader import Chunk
 from rankmem_agent.spool.segments import RECORD_DTYPE
 from rankmem_agent.spool.string_table import StringTable
+from rankmem_protos.tables import BUCKET_RECORDS
 from spool_synthetic import SyntheticSpool
 
 BASE_NS = 1_700_000_000_000_000_000
@@ -379,6 +380,7 @@ def test_a_bucket_holds_the_highest_total_of_its_stretch(log: tuple[list[Record]
         assert bucket["requested_last_bytes"] == inside[-1][3]
         assert (bucket["first_ns"], bucket["last_ns"]) == (inside[0][2], inside[-1][2])
         assert {point[2] // 10**9 * 10**9 for point in inside} == {bucket["bucket_ns"]}
+        assert bucket["seq_first"] // BUCKET_RECORDS == bucket["seq_last"] // BUCKET_RECORDS
     assert covered == len(totals)
 
 

@@ -1,7 +1,8 @@
-"""Buckets: a device's highest and last totals in each second, from its points.
+"""Buckets: a device's highest and last totals in each short stretch of a rank's log, from its points.
 
-Stage: pairing; shipper process, pure functions over arrays. A bucket is cut where its second ends and
-where the batch ends: a second that two batches share has two rows.
+Stage: pairing; shipper process, pure functions over arrays. A bucket is cut where its second ends, where
+the records' numbers pass a multiple of BUCKET_RECORDS, and where the batch ends. So a bucket covers few
+events however dense they are, which is what the search for the job's peak lives on (views/group_peak.sql).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 from rankmem_agent.pairing.devices import is_host_memory
 from rankmem_agent.pairing.points import Points, Totals
 from rankmem_agent.pairing.state import Array
+from rankmem_protos.tables import BUCKET_RECORDS
 
 BUCKET_NS: Final = 1_000_000_000
 """One second of the host's time."""
@@ -33,7 +35,10 @@ def _device_buckets(points: Points, totals: Totals, number: int, on_host: bool) 
     at = np.flatnonzero(points.device == number)
     time_ns, seq, requested = points.time_ns[at], points.seq[at], totals.requested[at]
     second = time_ns // BUCKET_NS
-    begins = np.flatnonzero(np.concatenate([[True], second[1:] != second[:-1]]))  # times do not decrease
+    stretch = seq // BUCKET_RECORDS
+    # Times do not decrease, numbers grow.
+    is_cut = (second[1:] != second[:-1]) | (stretch[1:] != stretch[:-1])
+    begins = np.flatnonzero(np.concatenate([[True], is_cut]))
     lengths = np.diff(np.concatenate([begins, [len(at)]]))
     ends = begins + lengths - 1
     top = np.maximum.reduceat(requested, begins)

@@ -26,10 +26,11 @@ WITH told AS (
         rank,
         device,
         CASE device WHEN 'pinned' THEN 'pinned_host' ELSE 'pytorch' END,
-        requested_peak_ns,
-        requested_peak_bytes
+        arg_max(requested_peak_ns, (requested_peak_bytes, -seq_first)),
+        max(requested_peak_bytes)
     FROM memory_bucket
     WHERE device IN ('cpu', 'pinned')
+    GROUP BY session_id, attempt, rank, device, bucket_ns
 )
 SELECT
     t.session_id AS sessionId,

@@ -22,7 +22,7 @@ SELECT
     p.device_free_bytes,
     p.device_total_bytes
 FROM process_sample AS p
--- The last second begun before it: what changed within that second is within the sample's own coarseness.
+-- The last bucket begun before it: what changed within its 64 records is within the sample's own coarseness.
 ASOF LEFT JOIN memory_bucket AS b
     ON p.session_id = b.session_id
     AND p.attempt = b.attempt

@@ -96,8 +96,21 @@ figure AS (
             WHEN of_figure = 'active' THEN active_peak_bytes
             WHEN of_figure = 'reserved' THEN reserved_peak_bytes
         END
-    FROM memory_bucket
-    WHERE by_second AND session_id = of_session
+    FROM (
+        SELECT
+            attempt,
+            rank,
+            device,
+            max(seq_last) AS seq_last,
+            arg_max(requested_peak_ns, (requested_peak_bytes, -seq_first)) AS requested_peak_ns,
+            max(requested_peak_bytes) AS requested_peak_bytes,
+            max(allocated_peak_bytes) AS allocated_peak_bytes,
+            max(active_peak_bytes) AS active_peak_bytes,
+            max(reserved_peak_bytes) AS reserved_peak_bytes
+        FROM memory_bucket
+        WHERE by_second AND session_id = of_session
+        GROUP BY attempt, rank, device, bucket_ns
+    )
 ),
 known AS (
     SELECT t.group_name, t.attempt, t.rank, t.device, f.seq, f.time_ns + t.offset_ns AS time_ns, f.bytes, t.closed_ns

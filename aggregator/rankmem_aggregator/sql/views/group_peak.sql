@@ -49,38 +49,57 @@ track AS MATERIALIZED (
     LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
 ),
 
--- First level: seconds. A piece is what a track did in one second of its host's clock (part); a closing is a
--- piece of its own, with the last place in the order. On the common clock a piece touches one window or two.
+-- First level: buckets, at most 64 records of a rank's log each. A closing is a piece of its own, with the last place
+-- in the order.
+piece AS MATERIALIZED (
+    SELECT
+        t.track,
+        t.kind,
+        false AS is_closing,
+        b.seq_first,
+        b.seq_last,
+        b.first_ns + t.offset_ns AS first_ns,
+        b.last_ns + t.offset_ns AS last_ns,
+        b.requested_peak_ns + t.offset_ns AS peak_ns,
+        b.requested_peak_bytes AS peak_bytes,
+        b.requested_last_bytes AS last_bytes
+    FROM memory_bucket AS b
+    INNER JOIN track AS t USING (attempt, rank, device)
+    WHERE b.session_id = of_session
+    UNION ALL
+    SELECT track, kind, true, 9223372036854775807, 9223372036854775807, closed_ns, closed_ns, closed_ns, 0, 0
+    FROM track
+    WHERE closed_ns IS NOT NULL
+),
+-- Windows of the common clock are 2^coarse_shift ns: about as long as a piece; and so long that, however much time
+-- some pieces take, all together touch five times as many windows as there are pieces, at most. The windows of the
+-- second level hold some eight events of a track.
+grid AS MATERIALIZED (
+    SELECT coarse_shift, greatest(coarse_shift - 3, 0) AS fine_shift, least(coarse_shift, 3) AS depth
+    FROM (
+        SELECT ceil(log2(greatest(
+            1,
+            sum(last_ns - first_ns) / count(*),
+            (max(last_ns) - min(first_ns)) / (4 * count(*) / count(DISTINCT track))
+        )))::INTEGER AS coarse_shift
+        FROM piece
+    )
+),
 coarse AS MATERIALIZED (
     SELECT
-        *,
-        lag(last_bytes, 1, 0) OVER (PARTITION BY track ORDER BY seq_last) AS entry_bytes,
-        first_ns // 1000000000 AS window_first,
-        last_ns // 1000000000 AS window_last
-    FROM (
-        SELECT
-            t.track,
-            any_value(t.kind) AS kind,
-            b.bucket_ns // 1000000000 AS part,
-            max(b.seq_last) AS seq_last,
-            min(b.first_ns) + any_value(t.offset_ns) AS first_ns,
-            max(b.last_ns) + any_value(t.offset_ns) AS last_ns,
-            max(b.requested_peak_bytes) AS peak_bytes,
-            arg_max(b.requested_last_bytes, b.seq_last) AS last_bytes
-        FROM memory_bucket AS b
-        INNER JOIN track AS t USING (attempt, rank, device)
-        WHERE b.session_id = of_session
-        GROUP BY t.track, part
-        UNION ALL
-        SELECT track, kind, NULL, 9223372036854775807, closed_ns, closed_ns, 0, 0
-        FROM track
-        WHERE closed_ns IS NOT NULL
-    )
+        p.*,
+        lag(p.last_bytes, 1, 0) OVER (PARTITION BY p.track ORDER BY p.seq_last) AS entry_bytes,
+        p.first_ns >> g.coarse_shift AS window_first,
+        p.last_ns >> g.coarse_shift AS window_last
+    FROM piece AS p
+    CROSS JOIN grid AS g
 ),
 coarse_touch AS (
     SELECT kind, track, seq_last, window_first AS window_number, peak_bytes, entry_bytes FROM coarse
     UNION ALL
-    SELECT kind, track, seq_last, window_last, peak_bytes, entry_bytes FROM coarse WHERE window_last > window_first
+    SELECT kind, track, seq_last, unnest(range(window_first + 1, window_last + 1)), peak_bytes, entry_bytes
+    FROM coarse
+    WHERE window_last > window_first
 ),
 -- base_bytes: the sum of all tracks where the window begins; climb_bytes: how far each can have risen above in
 -- it, added up. No sum in the window exceeds base + climb.
@@ -107,233 +126,287 @@ coarse_bound AS MATERIALIZED (
     )
 ),
 
--- A sum that was really reached, to prune by: the one at the highest bucket of the window with the best bound.
+-- A sum that was really reached, to prune by: the one amid the peaks of the pieces in the window with the best bound.
 probe AS MATERIALIZED (
-    SELECT t.kind, arg_max(b.requested_peak_ns + t.offset_ns, b.requested_peak_bytes) AS time_ns
+    SELECT b.kind, quantile_disc(c.peak_ns, 0.5) AS time_ns
     FROM (
         SELECT kind, arg_max(window_number, base_bytes + climb_bytes) AS window_number
         FROM coarse_bound
+        WHERE climb_bytes IS NOT NULL
         GROUP BY kind
-    ) AS c
-    INNER JOIN track AS t USING (kind)
-    INNER JOIN memory_bucket AS b
-        ON b.attempt = t.attempt AND b.rank = t.rank AND b.device = t.device
-        AND (b.requested_peak_ns + t.offset_ns) // 1000000000 = c.window_number
-    WHERE b.session_id = of_session
-    GROUP BY t.kind
+    ) AS b
+    INNER JOIN coarse AS c
+        ON c.kind = b.kind AND c.window_first <= b.window_number AND c.window_last >= b.window_number
+    GROUP BY b.kind
 ),
-probe_span AS MATERIALIZED (
-    SELECT min(p.time_ns - t.offset_ns) - 1000000000 AS first_ns, max(p.time_ns - t.offset_ns) AS last_ns
+-- The piece that each track was in by then, or had been in last.
+probe_piece AS MATERIALIZED (
+    SELECT
+        p.kind,
+        p.time_ns,
+        c.track,
+        max(c.seq_last) AS seq_last,
+        max(c.first_ns) AS first_ns,
+        arg_max(c.last_ns, c.seq_last) > p.time_ns AS is_open,
+        arg_max(c.last_bytes, c.seq_last) AS last_bytes,
+        arg_max(c.entry_bytes, c.seq_last) AS entry_bytes
     FROM probe AS p
-    INNER JOIN track AS t USING (kind)
+    INNER JOIN coarse AS c ON c.kind = p.kind AND c.first_ns <= p.time_ns
+    GROUP BY p.kind, p.time_ns, c.track
 ),
 reached AS MATERIALIZED (
     SELECT kind, sum(bytes) AS bytes
     FROM (
         SELECT kind, track, arg_max(bytes, seq) AS bytes
         FROM (
-            -- Nothing before its first event; and 0, if the window's bound came from a peak beside it.
-            SELECT kind, track, 0 AS bytes, -1 AS seq FROM track
+            SELECT kind, track, CASE WHEN is_open THEN entry_bytes ELSE last_bytes END AS bytes, -1 AS seq
+            FROM probe_piece
             UNION ALL
-            SELECT p.kind, c.track, c.last_bytes, c.seq_last
-            FROM probe AS p
-            INNER JOIN coarse AS c ON c.kind = p.kind AND c.last_ns <= p.time_ns
-            UNION ALL
-            SELECT p.kind, t.track, e.requested_bytes, e.seq
+            SELECT p.kind, p.track, e.requested_bytes, e.seq
             FROM memory_event AS e
-            INNER JOIN track AS t USING (attempt, rank, device)
-            INNER JOIN probe AS p ON p.kind = t.kind AND e.time_ns + t.offset_ns <= p.time_ns
-            WHERE e.session_id = of_session
-                AND e.requested_bytes IS NOT NULL
-                AND e.time_ns >= (SELECT first_ns FROM probe_span)
-                AND e.time_ns <= (SELECT last_ns FROM probe_span)
+            INNER JOIN (
+                SELECT p.*, t.attempt, t.rank, t.device, t.offset_ns
+                FROM probe_piece AS p
+                INNER JOIN track AS t USING (track)
+                WHERE p.is_open
+            ) AS p
+                ON p.attempt = e.attempt
+                AND p.rank = e.rank
+                AND p.device = e.device
+                AND p.first_ns - p.offset_ns <= e.time_ns
+                AND p.time_ns - p.offset_ns >= e.time_ns
+            WHERE e.session_id = of_session AND e.requested_bytes IS NOT NULL
         )
         GROUP BY kind, track
     )
     GROUP BY kind
 ),
-hot AS MATERIALIZED (
-    SELECT b.kind, b.window_number
-    FROM coarse_bound AS b
-    INNER JOIN reached AS r USING (kind)
-    WHERE b.climb_bytes IS NOT NULL AND b.base_bytes + b.climb_bytes >= r.bytes
-),
-hot_part AS MATERIALIZED (
-    SELECT DISTINCT c.track, c.part
-    FROM coarse AS c
-    INNER JOIN hot AS h ON h.kind = c.kind AND (h.window_number = c.window_first OR h.window_number = c.window_last)
-    WHERE c.part IS NOT NULL
-),
-hot_span AS MATERIALIZED (
-    SELECT min(part) * 1000000000 AS first_ns, max(part) * 1000000000 + 1000000000 AS last_ns FROM hot_part
-),
-
--- Second level: the same over pieces of 1/256 s, made from the events of what is left. The other seconds stay
--- single pieces, so that every track is covered from its first event to its last.
-fine AS MATERIALIZED (
+-- num_hot: windows up to this one in which the sum may have stood as high.
+coarse_hot AS MATERIALIZED (
     SELECT
-        *,
-        lag(last_bytes, 1, 0) OVER (PARTITION BY track ORDER BY seq_last) AS entry_bytes,
-        first_ns // 3906250 AS window_first,
-        last_ns // 3906250 AS window_last
+        kind,
+        window_number,
+        is_hot,
+        count(*) FILTER (WHERE is_hot) OVER (PARTITION BY kind ORDER BY window_number) AS num_hot
     FROM (
         SELECT
-            t.track,
+            b.kind,
+            b.window_number,
+            b.climb_bytes IS NOT NULL AND b.base_bytes + b.climb_bytes >= r.bytes AS is_hot
+        FROM coarse_bound AS b
+        INNER JOIN reached AS r USING (kind)
+    )
+),
+coarse_marked AS MATERIALIZED (
+    SELECT c.*, f.num_hot AS gap, NOT c.is_closing AND (f.is_hot OR l.num_hot > f.num_hot) AS is_hot
+    FROM coarse AS c
+    INNER JOIN coarse_hot AS f ON f.kind = c.kind AND f.window_number = c.window_first
+    INNER JOIN coarse_hot AS l ON l.kind = c.kind AND l.window_number = c.window_last
+),
+
+-- Second level: the same over smaller windows, made from the events of the pieces in hot windows. An event finds its
+-- piece by part, which is seq // 64; a bucket lies in one part.
+hot_event AS MATERIALIZED (
+    SELECT h.track, e.seq, e.time_ns + h.offset_ns AS time_ns, e.requested_bytes
+    FROM memory_event AS e
+    INNER JOIN (
+        SELECT
+            t.attempt,
+            t.rank,
+            t.device,
+            t.offset_ns,
+            c.track,
+            c.seq_first,
+            c.seq_last,
+            c.first_ns,
+            c.last_ns,
+            unnest(range(c.seq_first >> 6, (c.seq_last >> 6) + 1)) AS part
+        FROM coarse_marked AS c
+        INNER JOIN track AS t USING (track)
+        WHERE c.is_hot
+    ) AS h
+        ON h.rank = e.rank
+        AND h.part = e.seq >> 6
+        AND h.attempt = e.attempt
+        AND h.device = e.device
+        AND h.seq_first <= e.seq
+        AND h.seq_last >= e.seq
+        -- Follows from the rest; by it DuckDB passes over what is stored of other times.
+        AND h.first_ns - h.offset_ns <= e.time_ns
+        AND h.last_ns - h.offset_ns >= e.time_ns
+    WHERE e.session_id = of_session AND e.requested_bytes IS NOT NULL
+),
+-- What a track did from one hot window to the next is a single piece, so that every track is covered from its first
+-- event to its last; such a piece touches no hot window. closed_ns is that of a closing.
+fine AS MATERIALIZED (
+    SELECT *, lag(last_bytes, 1, 0) OVER (PARTITION BY track ORDER BY seq_last) AS entry_bytes
+    FROM (
+        SELECT
+            e.track,
             t.kind,
-            f.part,
-            f.seq_last,
-            f.part * 3906250 + t.offset_ns AS first_ns,
-            f.part * 3906250 + 3906249 + t.offset_ns AS last_ns,
-            f.peak_bytes,
-            f.last_bytes
+            t.worker,
+            e.window_number AS window_first,
+            e.window_number AS window_last,
+            e.seq_last,
+            NULL::BIGINT AS closed_ns,
+            e.peak_bytes,
+            e.last_bytes
         FROM (
             SELECT
-                attempt,
-                rank,
-                device,
-                time_ns // 3906250 AS part,
+                track,
+                time_ns >> (SELECT fine_shift FROM grid) AS window_number,
                 max(seq) AS seq_last,
                 max(requested_bytes) AS peak_bytes,
                 arg_max(requested_bytes, seq) AS last_bytes
-            FROM memory_event
-            WHERE session_id = of_session
-                AND requested_bytes IS NOT NULL
-                AND time_ns >= (SELECT first_ns FROM hot_span)
-                AND time_ns < (SELECT last_ns FROM hot_span)
-            GROUP BY attempt, rank, device, part
-        ) AS f
-        INNER JOIN track AS t USING (attempt, rank, device)
-        SEMI JOIN hot_part AS h ON h.track = t.track AND h.part = f.part // 256
+            FROM hot_event
+            GROUP BY track, window_number
+        ) AS e
+        INNER JOIN track AS t USING (track)
         UNION ALL
-        SELECT c.track, c.kind, NULL, c.seq_last, c.first_ns, c.last_ns, c.peak_bytes, c.last_bytes
-        FROM coarse AS c
-        ANTI JOIN hot_part AS h ON h.track = c.track AND h.part = c.part
+        SELECT
+            c.track,
+            t.kind,
+            t.worker,
+            c.first_ns >> g.fine_shift,
+            c.last_ns >> g.fine_shift,
+            c.seq_last,
+            CASE WHEN c.is_closing THEN c.last_ns END,
+            c.peak_bytes,
+            c.last_bytes
+        FROM (
+            SELECT
+                track,
+                is_closing,
+                min(first_ns) AS first_ns,
+                max(last_ns) AS last_ns,
+                max(seq_last) AS seq_last,
+                max(peak_bytes) AS peak_bytes,
+                arg_max(last_bytes, seq_last) AS last_bytes
+            FROM coarse_marked
+            WHERE NOT is_hot
+            GROUP BY track, gap, is_closing
+        ) AS c
+        INNER JOIN track AS t USING (track)
+        CROSS JOIN grid AS g
     )
 ),
-fine_touch AS (
-    SELECT kind, track, seq_last, window_first AS window_number, peak_bytes, entry_bytes FROM fine
-    UNION ALL
-    SELECT kind, track, seq_last, window_last, peak_bytes, entry_bytes FROM fine WHERE window_last > window_first
-),
--- is_straddled: a piece reaches into the next window, so the sum at that window's beginning is not known.
+-- In a hot window a track has one piece, and its closing perhaps, which adds no climb. step_bytes: what the window adds.
 fine_bound AS MATERIALIZED (
-    SELECT
-        b.kind,
-        b.window_number,
-        b.climb_bytes,
-        b.base_bytes,
-        b.is_straddled
+    SELECT b.kind, b.window_number, b.climb_bytes, b.step_bytes, b.base_bytes
     FROM (
         SELECT
             kind,
             window_number,
             climb_bytes,
-            is_straddled,
-            sum(step_bytes) OVER (PARTITION BY kind ORDER BY window_number) AS base_bytes
+            step_bytes,
+            sum(passed_bytes) OVER (PARTITION BY kind ORDER BY window_number) AS base_bytes
         FROM (
             SELECT
                 kind,
                 window_number,
                 sum(climb_bytes) AS climb_bytes,
                 sum(step_bytes) AS step_bytes,
-                bool_or(is_straddled) AS is_straddled
+                sum(passed_bytes) AS passed_bytes
             FROM (
                 SELECT
                     kind,
-                    window_number,
-                    greatest(max(peak_bytes), max(entry_bytes)) - arg_min(entry_bytes, seq_last) AS climb_bytes,
-                    0 AS step_bytes,
-                    false AS is_straddled
-                FROM fine_touch
-                GROUP BY kind, track, window_number
+                    window_first AS window_number,
+                    greatest(peak_bytes, entry_bytes) - entry_bytes AS climb_bytes,
+                    last_bytes - entry_bytes AS step_bytes,
+                    0 AS passed_bytes
+                FROM fine
                 UNION ALL
-                SELECT kind, window_last + 1, NULL, last_bytes - entry_bytes, false FROM fine
-                UNION ALL
-                SELECT kind, window_last, NULL, 0, true FROM fine WHERE window_last > window_first
+                SELECT kind, window_last + 1, NULL, NULL, last_bytes - entry_bytes FROM fine
             )
             GROUP BY kind, window_number
         )
     ) AS b
-    INNER JOIN hot AS h ON h.kind = b.kind AND h.window_number = b.window_number // 256
+    CROSS JOIN grid AS g
+    INNER JOIN coarse_hot AS h ON h.kind = b.kind AND h.window_number = b.window_number >> g.depth
+    WHERE h.is_hot
 ),
+-- The windows left, numbered; before_bytes: what those of lower number add.
 fine_hot AS MATERIALIZED (
-    SELECT b.kind, b.window_number, b.base_bytes
+    SELECT
+        b.kind,
+        b.window_number,
+        b.base_bytes,
+        row_number() OVER w AS place,
+        sum(b.step_bytes) OVER w - b.step_bytes AS before_bytes
     FROM fine_bound AS b
     INNER JOIN (
         SELECT kind, max(bytes) AS bytes
         FROM (
             FROM reached
             UNION ALL
-            SELECT kind, base_bytes FROM fine_bound WHERE NOT is_straddled
+            SELECT kind, base_bytes FROM fine_bound
         )
         GROUP BY kind
     ) AS r USING (kind)
     WHERE b.climb_bytes IS NOT NULL AND b.base_bytes + b.climb_bytes >= r.bytes
+    WINDOW w AS (ORDER BY b.kind, b.window_number ROWS UNBOUNDED PRECEDING)
 ),
-fine_piece AS MATERIALIZED (
-    SELECT f.track, f.part, f.entry_bytes, f.first_ns, h.kind, h.window_number, h.base_bytes
+-- Their pieces. A list, for DuckDB takes one row to be few: joined as a table it was the side with the events that
+-- went into the hash table.
+left_over AS MATERIALIZED (
+    SELECT list({
+        kind: f.kind,
+        window_number: f.window_first,
+        track: f.track,
+        worker: f.worker,
+        closed_ns: f.closed_ns,
+        entry_bytes: f.entry_bytes,
+        place: h.place,
+        before_bytes: h.base_bytes - h.before_bytes
+    }) AS pieces
     FROM fine AS f
-    INNER JOIN fine_hot AS h
-        ON h.kind = f.kind
-        AND h.window_number = f.window_first
-    UNION ALL
-    SELECT f.track, f.part, f.entry_bytes, f.first_ns, h.kind, h.window_number, h.base_bytes
-    FROM fine AS f
-    INNER JOIN fine_hot AS h
-        ON h.kind = f.kind
-        AND h.window_number = f.window_last
-    WHERE f.window_last > f.window_first
-),
-fine_span AS MATERIALIZED (
-    SELECT min(part) * 3906250 AS first_ns, max(part) * 3906250 + 3906250 AS last_ns FROM fine_piece
+    INNER JOIN fine_hot AS h ON h.kind = f.kind AND h.window_number = f.window_first
 ),
 
--- Last: the events of the windows that are left, in order of time. A piece that straddles two of them is swept
--- in both, each time from its own beginning.
-change AS (
+-- Last: the events of the windows left, in order of time.
+change AS MATERIALIZED (
     SELECT
         p.kind,
         p.window_number,
-        p.base_bytes,
-        t.track,
-        t.worker,
+        p.track,
+        p.worker,
         e.seq,
-        e.time_ns + t.offset_ns AS time_ns,
+        e.time_ns,
         e.requested_bytes,
-        e.requested_bytes
-        - lag(e.requested_bytes, 1, p.entry_bytes) OVER (
-            PARTITION BY p.window_number, t.track, p.part ORDER BY e.seq
-        ) AS step_bytes
+        p.place,
+        p.before_bytes,
+        e.requested_bytes - CASE
+            WHEN lag(p.window_number) OVER w = p.window_number THEN lag(e.requested_bytes) OVER w
+            ELSE p.entry_bytes
+        END AS step_bytes
     FROM (
-        SELECT attempt, rank, device, seq, time_ns, w.part, requested_bytes
-        FROM memory_event
-        INNER JOIN (SELECT DISTINCT part FROM fine_piece) AS w ON w.part = time_ns // 3906250
-        WHERE session_id = of_session
-            AND requested_bytes IS NOT NULL
-            AND time_ns >= (SELECT first_ns FROM fine_span)
-            AND time_ns < (SELECT last_ns FROM fine_span)
+        SELECT e.*, e.time_ns >> g.fine_shift AS window_number
+        FROM hot_event AS e
+        CROSS JOIN grid AS g
     ) AS e
-    INNER JOIN track AS t USING (attempt, rank, device)
-    INNER JOIN fine_piece AS p ON p.track = t.track AND p.part = e.part
+    INNER JOIN (SELECT unnest(pieces, recursive := true) FROM left_over) AS p USING (track, window_number)
+    WHERE p.closed_ns IS NULL
+    WINDOW w AS (PARTITION BY e.track ORDER BY e.seq)
     UNION ALL
     SELECT
-        p.kind, p.window_number, p.base_bytes, t.track, t.worker, 9223372036854775807, p.first_ns, 0, -p.entry_bytes
-    FROM fine_piece AS p
-    INNER JOIN track AS t USING (track)
-    WHERE p.part IS NULL
+        kind, window_number, track, worker, 9223372036854775807, closed_ns, 0, place, before_bytes, -entry_bytes
+    FROM (SELECT unnest(pieces, recursive := true) FROM left_over)
+    WHERE closed_ns IS NOT NULL
 ),
+-- One running sum through all windows, one after the other: three times as fast here as a sum for each.
 sweep AS MATERIALIZED (
     SELECT
         *,
-        base_bytes + sum(step_bytes) OVER (
-            PARTITION BY kind, window_number ORDER BY time_ns, worker, seq ROWS UNBOUNDED PRECEDING
-        ) AS total_bytes
-    FROM change
+        before_bytes + sum(step_bytes) OVER (ORDER BY place_ns, worker, seq ROWS UNBOUNDED PRECEDING) AS total_bytes
+    FROM (
+        SELECT c.*, (c.place << g.fine_shift) + c.time_ns - (c.window_number << g.fine_shift) AS place_ns
+        FROM change AS c
+        CROSS JOIN grid AS g
+    )
 ),
 top AS MATERIALIZED (
     SELECT DISTINCT ON (kind) kind, window_number, total_bytes, time_ns, worker, seq
     FROM sweep
-    WHERE time_ns // 3906250 = window_number
     ORDER BY kind, total_bytes DESC, time_ns, worker, seq
 ),
 
@@ -341,10 +414,10 @@ top AS MATERIALIZED (
 share AS (
     SELECT track, arg_max(bytes, seq) AS bytes, max(seq) AS seq
     FROM (
-        SELECT s.track, s.requested_bytes AS bytes, s.seq
+        SELECT c.track, c.requested_bytes AS bytes, c.seq
         FROM top AS t
-        INNER JOIN sweep AS s USING (kind, window_number)
-        WHERE (s.time_ns, s.worker, s.seq) <= (t.time_ns, t.worker, t.seq)
+        INNER JOIN change AS c USING (kind, window_number)
+        WHERE (c.time_ns, c.worker, c.seq) <= (t.time_ns, t.worker, t.seq)
         UNION ALL
         SELECT f.track, f.last_bytes, f.seq_last
         FROM top AS t
