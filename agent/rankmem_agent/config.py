@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from rankmem_agent.session_ids import given_id
+from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
 
 AGGREGATOR_DEFAULT: Final = "127.0.0.1:7077"
@@ -39,6 +40,9 @@ class AgentConfig:
     """The job's name; None: the script's. ``RANKMEM_NAME``."""
     aggregator: str
     """HOST:PORT that the host's shipper sends to. ``RANKMEM_AGGREGATOR``, default 127.0.0.1:7077."""
+    credentials: Credentials
+    """Files that the shipper shows it, never read in the trainer. ``RANKMEM_TLS_CA``, ``RANKMEM_TLS_CERT``,
+    ``RANKMEM_TLS_KEY``, ``RANKMEM_TOKEN_FILE``, ``RANKMEM_INSECURE``."""
     spool_dir: Path | None
     """Root of the spools; None: chosen (see spool.folder). ``RANKMEM_SPOOL_DIR``."""
     spool_bytes: int
@@ -75,6 +79,7 @@ class AgentConfig:
             session_id=_session(env),
             name=env.get("RANKMEM_NAME") or None,
             aggregator=_address(env),
+            credentials=Credentials.from_environment(env),
             spool_dir=Path(env["RANKMEM_SPOOL_DIR"]).absolute() if env.get("RANKMEM_SPOOL_DIR") else None,
             spool_bytes=_integer(env, "RANKMEM_SPOOL_BYTES", SPOOL_BYTES_DEFAULT, SPOOL_BYTES_MIN),
             temporary_dir=Path(env.get("TMPDIR") or tempfile.gettempdir()).absolute(),

@@ -21,17 +21,34 @@ if TYPE_CHECKING:
 __all__ = ["connect"]
 
 
-def connect(target: str | Path) -> Queries:
+def connect(
+    target: str | Path,
+    *,
+    tls_ca: str | Path | None = None,
+    tls_cert: str | Path | None = None,
+    tls_key: str | Path | None = None,
+    token_file: str | Path | None = None,
+) -> Queries:
     """Opens a database file, or reaches a running aggregator; the caller closes it.
 
     Args:
         target: path of a database file, or ``host:port`` of an aggregator. A file that an aggregator
             holds is answered by that aggregator.
+        tls_ca: the CA that signed the aggregator's certificate, or ``public``; default RANKMEM_TLS_CA. Given:
+            the aggregator is dialled with TLS.
+        tls_cert: a certificate of one's own, where it asks for one; default RANKMEM_TLS_CERT.
+        tls_key: its private key; default RANKMEM_TLS_KEY.
+        token_file: holds the token that it asks for; default RANKMEM_TOKEN_FILE.
 
     Raises:
+        RankmemError: DENIED for a file that others may read.
         RankmemError: NOT_FOUND where there is no such file, CONFLICT where another program holds it,
             UNAVAILABLE where no aggregator answers.
     """
     from rankmem_aggregator.queries import open_queries
+    from rankmem_protos.credentials import Credentials
 
-    return open_queries(target)
+    given = Credentials.from_environment(
+        tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, token_file=token_file
+    )
+    return open_queries(target, given)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from rankmem_aggregator.address import read_address
 from rankmem_aggregator.exports import export_duckdb
 from rankmem_aggregator.queries import Parameters, Queries
+from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
 
 BATCH_ROWS: Final = 65_536
@@ -25,8 +26,12 @@ BATCH_ROWS: Final = 65_536
 _EXHAUSTED = (duckdb.OutOfMemoryException, duckdb.InterruptException)
 
 
-def open_file(path: Path) -> Queries:
+def open_file(path: Path, credentials: Credentials) -> Queries:
     """The queries of a database file, by itself or through the aggregator that holds it.
+
+    Args:
+        path: of the file.
+        credentials: for the aggregator, as far as it asks for them.
 
     Raises:
         RankmemError: NOT_FOUND without such a file, INVALID for a file that is no database, CONFLICT where
@@ -40,7 +45,7 @@ def open_file(path: Path) -> Queries:
             raise
     from rankmem_aggregator.remote import RemoteQueries
 
-    return RemoteQueries(server.address)
+    return RemoteQueries(server.address, credentials.only(tls=server.tls, token=server.token))
 
 
 class LocalQueries(Queries):

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmem_aggregator.sql import query_text
+from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
 
 if TYPE_CHECKING:
@@ -404,15 +405,15 @@ class Queries(abc.ABC):
         return self.sql(query_text(name), parameters)
 
 
-def open_queries(target: str | Path) -> Queries:
+def open_queries(target: str | Path, credentials: Credentials) -> Queries:
     """The implementation of :class:`Queries` that a target needs; see ``rankmem_aggregator.connect``."""
     if isinstance(target, str) and _ADDRESS.fullmatch(target) and not Path(target).exists():
         from rankmem_aggregator.remote import RemoteQueries
 
-        return RemoteQueries(target)
+        return RemoteQueries(target, credentials)
     from rankmem_aggregator.local import open_file
 
-    return open_file(Path(target))
+    return open_file(Path(target), credentials)
 
 
 def _the_session(matches: Sequence[Mapping[str, Value]], session: str | None, target: str) -> str:

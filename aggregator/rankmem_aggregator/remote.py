@@ -17,6 +17,8 @@ import pyarrow as pa
 
 from rankmem_aggregator.queries import Parameters, Queries
 from rankmem_aggregator.queries import Value as PythonValue
+from rankmem_protos.channel import dial, hint_of
+from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import CODE_OF_GRPC_STATUS_NAME, Code, RankmemError
 from rankmem_protos.query_pb2 import ExportRequest, SqlRequest, Value
 from rankmem_protos.query_pb2_grpc import QueryStub
@@ -30,16 +32,18 @@ class RemoteQueries(Queries):
 
     Args:
         address: ``host:port``.
+        credentials: what it is shown, and which CA is trusted; None: plain text, no token.
         timeout_s: for one question, in seconds; 0 leaves it to the aggregator.
     """
 
-    def __init__(self, address: str, *, timeout_s: float = 0.0) -> None:
+    def __init__(
+        self, address: str, credentials: Credentials | None = None, *, timeout_s: float = 0.0
+    ) -> None:
         self.target = address
         self._timeout_s = timeout_s
-        self._channel = grpc.insecure_channel(
-            address, options=[("grpc.max_receive_message_length", CHUNK_BYTES_MAX)]
-        )
-        self._stub = QueryStub(self._channel)
+        self._credentials = Credentials() if credentials is None else credentials
+        self._line = dial(address, self._credentials, [("grpc.max_receive_message_length", CHUNK_BYTES_MAX)])
+        self._stub = QueryStub(self._line.channel)
 
     def sql(self, text: str, parameters: Parameters | None = None) -> pa.Table:
         return pa.Table.from_batches(list(self.stream(text, parameters)))
@@ -50,11 +54,11 @@ class RemoteQueries(Queries):
             parameters={name: _wire_value(value) for name, value in (parameters or {}).items()},
             timeout_s=self._timeout_s,
         )
-        call = self._stub.Sql(request)
+        call = self._stub.Sql(request, metadata=self._line.metadata)
         try:
             yield from _without_empty(batch for chunk in call for batch in _batches(chunk.arrow_ipc))
         except grpc.RpcError as exc:
-            raise _error_of(exc, self.target) from exc
+            raise self._error_of(exc) from exc
         finally:
             call.cancel()  # type: ignore[no-untyped-call]  # a reader who stops early also stops the aggregator's query
 
@@ -66,11 +70,11 @@ class RemoteQueries(Queries):
         unfinished = out_path.with_name(f"{out_path.name}.{os.getpid()}.tmp")
         try:
             with unfinished.open("wb") as file:
-                for chunk in self._stub.ExportDatabase(ExportRequest()):
+                for chunk in self._stub.ExportDatabase(ExportRequest(), metadata=self._line.metadata):
                     file.write(chunk.data)
             unfinished.replace(out_path)
         except grpc.RpcError as exc:
-            raise _error_of(exc, self.target) from exc
+            raise self._error_of(exc) from exc
         except OSError as exc:
             raise RankmemError(
                 Code.EXHAUSTED, f"cannot write {out_path}: {exc.strerror}", "give another path"
@@ -79,7 +83,23 @@ class RemoteQueries(Queries):
             unfinished.unlink(missing_ok=True)
 
     def close(self) -> None:
-        self._channel.close()
+        self._line.channel.close()
+
+    def _error_of(self, exc: grpc.RpcError) -> RankmemError:
+        status: grpc.StatusCode = exc.code()
+        details = exc.details() or ""
+        trailing = _trailing(exc)
+        if "rankmem-code" in trailing:
+            return RankmemError(_code(trailing["rankmem-code"]), details, trailing.get("rankmem-hint", ""))
+        if status is grpc.StatusCode.UNAVAILABLE:
+            return RankmemError(
+                Code.UNAVAILABLE,
+                f"no aggregator answers at {self.target}: {details}",
+                hint_of(details, self._credentials)
+                or "start one: rankmem serve --db FILE --listen HOST:PORT",
+            )
+        code = CODE_OF_GRPC_STATUS_NAME.get(status.name, Code.INTERNAL)
+        return RankmemError(code, f"{self.target}: {details or status.name}")
 
 
 def _wire_value(value: PythonValue) -> Value:
@@ -109,23 +129,6 @@ def _without_empty(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
             yield last
     if last is not None and not any_rows:
         yield last
-
-
-def _error_of(exc: grpc.RpcError, address: str) -> RankmemError:
-    status: grpc.StatusCode = exc.code()
-    trailing = _trailing(exc)
-    if "rankmem-code" in trailing:
-        return RankmemError(
-            _code(trailing["rankmem-code"]), exc.details() or "", trailing.get("rankmem-hint", "")
-        )
-    if status is grpc.StatusCode.UNAVAILABLE:
-        return RankmemError(
-            Code.UNAVAILABLE,
-            f"no aggregator answers at {address}: {exc.details()}",
-            "start one: rankmem serve --db FILE --listen HOST:PORT",
-        )
-    code = CODE_OF_GRPC_STATUS_NAME.get(status.name, Code.INTERNAL)
-    return RankmemError(code, f"{address}: {exc.details() or status.name}")
 
 
 def _trailing(exc: grpc.RpcError) -> dict[str, str]:

@@ -36,9 +36,9 @@ LIMIT 6"""
 
 def print_answers(destination: Destination, session_id: str) -> None:
     """Writes the tour of a session to stdout."""
-    from rankmem_aggregator import connect
+    from rankmem_aggregator.queries import open_queries
 
-    with connect(destination.address) as queries:
+    with open_queries(destination.address, destination.credentials) as queries:
         _Tour(queries, session_id, destination.shown).print()
 
 

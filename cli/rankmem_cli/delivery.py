@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rankmem_agent.ship.deliver import DeliveryReport, Progress, deliver
+from rankmem_cli.credential_options import chosen_credentials
 from rankmem_cli.destination import open_destination
 from rankmem_cli.options import Place
 from rankmem_cli.render import note
@@ -37,10 +38,22 @@ def deliver_folder(folder: Path, *, aggregator: str | None, db: Path | None, tim
         )
     with _progress() as progress:
         if db is None:
-            report = deliver(folder, aggregator or "", timeout_s=timeout_s, progress=progress)
+            report = deliver(
+                folder,
+                aggregator or "",
+                timeout_s=timeout_s,
+                progress=progress,
+                credentials=chosen_credentials(),
+            )
         else:
-            with open_destination(Place(db=db)) as destination:
-                report = deliver(folder, destination.address, timeout_s=timeout_s, progress=progress)
+            with open_destination(Place(db=db, credentials=chosen_credentials())) as destination:
+                report = deliver(
+                    folder,
+                    destination.address,
+                    timeout_s=timeout_s,
+                    progress=progress,
+                    credentials=destination.credentials,
+                )
     _tell(report, folder)
 
 

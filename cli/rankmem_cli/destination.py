@@ -13,16 +13,18 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rankmem_agent.ship.election import NICENESS
 from rankmem_cli.options import Place
 from rankmem_cli.render import note
+from rankmem_protos.credentials import Credentials
 
-EMBEDDED_LISTEN: Final = "127.0.0.1:0"
-"""Loopback, any free port: the shippers of this host are told which."""
+if TYPE_CHECKING:
+    from rankmem_aggregator.address import ServerAddress
+
 CLOSE_TIMEOUT_S: Final = 30.0
 """For the last commit and the checkpoint, which rewrites what the log holds."""
 
@@ -35,6 +37,8 @@ class Destination:
     """HOST:PORT."""
     shown: str
     """The flag that a reading verb needs; empty where the default finds it."""
+    credentials: Credentials = field(default_factory=Credentials)
+    """What the aggregator is shown."""
 
 
 @contextmanager
@@ -45,19 +49,23 @@ def open_destination(place: Place) -> Iterator[Destination]:
         RankmemError: the database cannot be opened.
     """
     if place.aggregator is not None:
-        yield Destination(address=place.aggregator, shown=f"--aggregator {place.aggregator}")
+        place.credentials.check()
+        yield Destination(
+            address=place.aggregator, shown=f"--aggregator {place.aggregator}", credentials=place.credentials
+        )
         return
     assert place.db is not None  # a Place has one of the two
     shown = f"--db {place.db}"
     served_at = _served_at(place.db)
     if served_at is not None:
-        note(f"rankmem: {place.db} is held by the aggregator at {served_at}; recording into it")
-        yield Destination(address=served_at, shown=shown)
+        note(f"rankmem: {place.db} is held by the aggregator at {served_at.address}; recording into it")
+        asked = place.credentials.only(tls=served_at.tls, token=served_at.token)
+        yield Destination(address=served_at.address, shown=shown, credentials=asked)
         return
     from rankmem_aggregator import server
     from rankmem_aggregator.config import AggregatorConfig
 
-    config = AggregatorConfig.from_environment(database_path=place.db, listen=EMBEDDED_LISTEN)
+    config = AggregatorConfig.embedded(place.db)
     # A thread's niceness is its own on Linux and goes to the threads it starts: the aggregator's yield to the
     # training like the shipper, the command that this process starts does not.
     with ThreadPoolExecutor(max_workers=1, initializer=_yield_to_training) as opener:
@@ -73,9 +81,9 @@ def _yield_to_training() -> None:
     os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS)
 
 
-def _served_at(database_path: Path) -> str | None:
-    """The address of the aggregator on this host that holds the file now; None if nobody does."""
+def _served_at(database_path: Path) -> ServerAddress | None:
+    """The aggregator on this host that holds the file now; None if nobody does."""
     from rankmem_aggregator.address import read_address
 
     entry = read_address(database_path)
-    return entry.address if entry is not None and entry.host_name == socket.gethostname() else None
+    return entry if entry is not None and entry.host_name == socket.gethostname() else None

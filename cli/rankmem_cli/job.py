@@ -24,6 +24,7 @@ from rankmem_cli import child, door, drain
 from rankmem_cli.destination import Destination, open_destination
 from rankmem_cli.options import Place
 from rankmem_cli.render import note
+from rankmem_protos.errors import Code, RankmemError
 
 DRAIN_S_DEFAULT: Final = 120.0
 """To catch up takes seconds; an aggregator that is away must not hold the job's nodes for long."""
@@ -69,6 +70,7 @@ def run_job(job: Job, report: Report) -> int:
             _base(job),
             session_id=session_id,
             aggregator=destination.address,
+            credentials=destination.credentials,
             name=job.name,
             spool_dir=job.spool_dir,
         )
@@ -107,11 +109,18 @@ def _base(job: Job) -> dict[str, str]:
 
 def report_summary(destination: Destination, session_id: str) -> None:
     """The few lines that end ``rankmem run``."""
-    from rankmem_aggregator import connect
+    from rankmem_aggregator.queries import open_queries
     from rankmem_cli.summary import print_summary
 
-    with connect(destination.address) as queries:
-        if session_id not in queries.sessions()["session_id"].to_pylist():
+    with open_queries(destination.address, destination.credentials) as queries:
+        try:
+            known = queries.sessions()["session_id"].to_pylist()
+        except RankmemError as exc:
+            if exc.code is not Code.DENIED:
+                raise
+            note("rankmem: recorded; no summary, since the token given may write but not read")
+            return
+        if session_id not in known:
             note("rankmem: nothing was recorded")  # the agent switched itself off, and has said why
         else:
             print_summary(queries, session_id, destination.shown)

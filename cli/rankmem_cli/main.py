@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from rankmem_cli import door
+from rankmem_cli.credential_options import with_credentials
 from rankmem_cli.verbs.certs import certs
 from rankmem_cli.verbs.demo import demo
 from rankmem_cli.verbs.doctor import doctor
@@ -90,9 +91,9 @@ def options(
 
 
 # What stands after the command's first word belongs to the job, whatever it looks like.
-app.command(context_settings={"allow_interspersed_args": False})(run)
+app.command(context_settings={"allow_interspersed_args": False})(with_credentials(run))
 for verb in VERBS:
-    app.command(name=verb.__name__.replace("_", "-"))(verb)
+    app.command(name=verb.__name__.replace("_", "-"))(with_credentials(verb))
 app.add_typer(export, name="export")
 
 

@@ -6,13 +6,15 @@ Stage: arguments. In come the command line and the environment, out go plain val
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from rankmem_cli.credential_options import chosen_credentials
 from rankmem_cli.render import Format
+from rankmem_protos.credentials import Credentials
 
 ReadDb = Annotated[
     Path | None,
@@ -66,6 +68,8 @@ class Place:
     db: Path | None = None
     aggregator: str | None = None
     """HOST:PORT."""
+    credentials: Credentials = field(default_factory=Credentials)
+    """For the aggregator, also for one that holds the file."""
 
     def target(self) -> str:
         """What ``connect`` takes."""
@@ -85,5 +89,5 @@ def place(db: Path | None, aggregator: str | None) -> Place:
 
     target = target_from_environment(db, aggregator)
     if aggregator is not None or (db is None and target == os.environ.get("RANKMEM_AGGREGATOR")):
-        return Place(aggregator=target)
-    return Place(db=Path(target))
+        return Place(aggregator=target, credentials=chosen_credentials())
+    return Place(db=Path(target), credentials=chosen_credentials())

@@ -40,9 +40,10 @@ def open_queries(db: Path | None, aggregator: str | None) -> Queries:
     Raises:
         RankmemError: INVALID for two places at once, and what ``connect`` raises.
     """
-    from rankmem_aggregator import connect
+    from rankmem_aggregator import queries
 
-    return connect(place(db, aggregator).target())
+    where = place(db, aggregator)
+    return queries.open_queries(where.target(), where.credentials)
 
 
 def session_facts(queries: Queries, session: str | None) -> SessionFacts:

@@ -125,6 +125,19 @@ class Credentials:
             insecure=self.insecure,
         )
 
+    def check(self) -> None:
+        """Reads every file once: a job should hear before it starts what its shipper would meet.
+
+        Raises:
+            RankmemError: one cannot be read, or others may read a secret.
+        """
+        self.token()
+        if self.tls_key is not None:
+            read_private(Path(self.tls_key), "--tls-key")
+        for path, option in ((self.tls_cert, "--tls-cert"), (self.tls_ca, "--tls-ca")):
+            if path not in (None, PUBLIC_CA):
+                read_public(Path(path), option)
+
     def token(self) -> str | None:
         """The token, read now.
 

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rankmem_cli.main import app
+from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
 
 START_NS = 1_795_264_702_000_000_000
@@ -62,12 +63,12 @@ def queries(monkeypatch: pytest.MonkeyPatch) -> FakeQueries:
     fake = FakeQueries()
     targets: list[Any] = []
 
-    def connect(target: str) -> FakeQueries:
+    def connect(target: str, credentials: Credentials) -> FakeQueries:
         targets.append(target)
         fake.calls.append(("connect", target))
         return fake
 
-    monkeypatch.setattr("rankmem_aggregator.connect", connect)
+    monkeypatch.setattr("rankmem_aggregator.queries.open_queries", connect)
     for name in ("RANKMEM_DB", "RANKMEM_AGGREGATOR"):
         monkeypatch.delenv(name, raising=False)
     return fake

@@ -113,6 +113,7 @@ class Agent:
             "version": layout.FORMAT_VERSION,
             "spool_id": spool,
             "aggregator": self._config.aggregator,
+            "credentials": self._config.credentials.facts(),
             "project_root": facts.project_root(),
             "session": facts.session_facts(
                 self._config, self._session, self._claim, str(self._torch.__version__)

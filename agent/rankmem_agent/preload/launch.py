@@ -11,6 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from rankmem_protos.credentials import CLIENT_VARIABLES, Credentials
+
+_NOT_INHERITED: Final = CLIENT_VARIABLES | {"RANKMEM_CLAIMED"}
+"""Another rank's claim, and credentials for another aggregator."""
 SITE: Final = Path(__file__).resolve().parent / "site"
 """The folder that goes first on PYTHONPATH."""
 
@@ -20,6 +24,7 @@ def environment(
     *,
     session_id: str,
     aggregator: str,
+    credentials: Credentials | None = None,
     name: str | None = None,
     spool_dir: Path | None = None,
     drain_s: float = 0.0,
@@ -30,19 +35,25 @@ def environment(
         base: usually ``os.environ``.
         session_id: from :func:`rankmem_agent.session_ids.make_session_id`.
         aggregator: HOST:PORT that the shipper sends to.
+        credentials: what it is shown; None: nothing, whatever ``base`` says. Their paths travel, no secret.
         name: the session's name; None: the script's.
         spool_dir: root of the spools; None: chosen on each host.
         drain_s: how long, in seconds, the last rank of a host waits for the last acknowledgement; 0: the
             caller waits.
     """
     paths = [str(SITE), *(path for path in base.get("PYTHONPATH", "").split(os.pathsep) if path)]
-    preloaded = {key: value for key, value in base.items() if key != "RANKMEM_CLAIMED"} | {
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
-        "RANKMEM_PRELOAD": "1",
-        "RANKMEM_SESSION": session_id,
-        "RANKMEM_AGGREGATOR": aggregator,
-        "RANKMEM_DRAIN_S": f"{drain_s:g}",
-    }
+    kept = {key: value for key, value in base.items() if key not in _NOT_INHERITED}
+    preloaded = (
+        kept
+        | (credentials or Credentials()).environment()
+        | {
+            "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+            "RANKMEM_PRELOAD": "1",
+            "RANKMEM_SESSION": session_id,
+            "RANKMEM_AGGREGATOR": aggregator,
+            "RANKMEM_DRAIN_S": f"{drain_s:g}",
+        }
+    )
     if name is not None:
         preloaded["RANKMEM_NAME"] = name
     if spool_dir is not None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
 
 DRAIN_S_DEFAULT: Final = 300.0
@@ -24,6 +25,9 @@ class ShipConfig:
 
     aggregator: str = ""
     """HOST:PORT to ship to, instead of what the spools name. Default: what they name."""
+    credentials: Credentials = field(default_factory=Credentials)
+    """What the aggregator is shown. Default: what the spools name, for the aggregator that they name.
+    Environment: RANKMEM_TLS_CA, RANKMEM_TLS_CERT, RANKMEM_TLS_KEY, RANKMEM_TOKEN_FILE, RANKMEM_INSECURE."""
     drain_s: float = DRAIN_S_DEFAULT
     """Seconds to go on trying after the last rank has gone; then the spools stay on disk.
     Default 300. Environment: RANKMEM_SHIP_DRAIN_S."""
@@ -39,9 +43,11 @@ class ShipConfig:
         Raises:
             RankmemError: INVALID, with the variable and its value.
         """
-        text = (os.environ if environment is None else environment).get("RANKMEM_SHIP_DRAIN_S", "")
+        environment = os.environ if environment is None else environment
+        credentials = Credentials.from_environment(environment)
+        text = environment.get("RANKMEM_SHIP_DRAIN_S", "")
         if not text:
-            return ShipConfig()
+            return ShipConfig(credentials=credentials)
         try:
             drain_s = float(text)
         except ValueError:
@@ -52,4 +58,4 @@ class ShipConfig:
                 f"RANKMEM_SHIP_DRAIN_S is {text!r}",
                 f"set it to seconds from 0 to {DRAIN_S_MAX:.0f}",
             )
-        return ShipConfig(drain_s=drain_s)
+        return ShipConfig(drain_s=drain_s, credentials=credentials)

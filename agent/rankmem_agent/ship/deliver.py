@@ -15,6 +15,7 @@ from pathlib import Path
 from rankmem_agent.ship.config import ShipConfig
 from rankmem_agent.ship.election import take_lock
 from rankmem_agent.ship.shipper import Shipper
+from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
 
 Progress = Callable[[int, int], None]
@@ -38,7 +39,11 @@ class DeliveryReport:
 
 
 def deliver(
-    directory: Path, aggregator: str = "", timeout_s: float = 300.0, progress: Progress | None = None
+    directory: Path,
+    aggregator: str = "",
+    timeout_s: float = 300.0,
+    progress: Progress | None = None,
+    credentials: Credentials | None = None,
 ) -> DeliveryReport:
     """Ship the spools in ``directory`` and report.
 
@@ -47,6 +52,7 @@ def deliver(
         aggregator: HOST:PORT; default: the one that each spool names.
         timeout_s: longest time for each session, in seconds.
         progress: called now and then.
+        credentials: for the aggregator; default: those that each spool names, for the one that it names.
 
     Raises:
         RankmemError: NOT_FOUND if there is no spool in the directory.
@@ -58,6 +64,7 @@ def deliver(
             f"there is no spool in {directory}",
             "name a spool, a session's folder or their root",
         )
+    config = ShipConfig(aggregator=aggregator, credentials=credentials or Credentials())
     report = DeliveryReport()
     for session_dir, spools in sessions.items():
         lock_fd = take_lock(session_dir)
@@ -66,7 +73,7 @@ def deliver(
             report.spools_left += len(spools)
             continue
         try:
-            _deliver_session(session_dir, spools, aggregator, timeout_s, progress, report)
+            _deliver_session(session_dir, spools, config, timeout_s, progress, report)
         finally:
             os.close(lock_fd)
     return report
@@ -87,12 +94,12 @@ def find_spools(directory: Path) -> dict[Path, list[Path]]:
 def _deliver_session(
     session_dir: Path,
     spools: list[Path],
-    aggregator: str,
+    config: ShipConfig,
     timeout_s: float,
     progress: Progress | None,
     report: DeliveryReport,
 ) -> None:
-    shipper = Shipper(session_dir, ShipConfig(aggregator=aggregator), only=spools)
+    shipper = Shipper(session_dir, config, only=spools)
     shipper.scan()
     total = shipper.pending_records
     deadline_s = time.monotonic() + timeout_s

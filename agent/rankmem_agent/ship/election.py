@@ -22,6 +22,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from rankmem_protos.credentials import CLIENT_VARIABLES, Credentials
+
 LOCK_NAME: Final = "shipper.lock"
 LOG_NAME: Final = "shipper.log"
 LOCK_FD_VARIABLE: Final = "RANKMEM_SHIPPER_LOCK_FD"
@@ -104,6 +106,9 @@ def shipper_environment(environment: Mapping[str, str]) -> dict[str, str]:
         if path and os.path.realpath(path) != _PRELOAD_SITE
     ]
     kept.pop("PYTHONPATH", None)
+    for name in CLIENT_VARIABLES & kept.keys():
+        kept.pop(name)
+    kept |= Credentials.from_environment(environment).environment()  # absolute: its working directory differs
     if paths:
         kept["PYTHONPATH"] = os.pathsep.join(paths)
     return kept | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}

@@ -23,8 +23,10 @@ from typing import Final
 import grpc
 
 import rankmem_agent
+from rankmem_protos.channel import dial, hint_of
 from rankmem_protos.collector_pb2 import Hello, IngestReply, IngestRequest, Refusal
 from rankmem_protos.collector_pb2_grpc import CollectorStub
+from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import CODE_OF_GRPC_STATUS_NAME, Code, RankmemError
 
 logger = logging.getLogger(__name__)
@@ -48,15 +50,20 @@ CHANNEL_OPTIONS: Final = (
 class Stream:
     """One Ingest call, from Hello to its end."""
 
-    def __init__(self, aggregator: str, hello: Hello, wake: threading.Event) -> None:
+    def __init__(
+        self, aggregator: str, credentials: Credentials, hello: Hello, wake: threading.Event
+    ) -> None:
+        """Raises RankmemError where a file of the credentials cannot be used."""
         self.error: RankmemError | None = None
         self.replies: queue.SimpleQueue[IngestReply] = queue.SimpleQueue()
         self._requests: queue.SimpleQueue[IngestRequest | None] = queue.SimpleQueue()
         self._wake = wake
         self._aggregator = aggregator
-        self._channel = grpc.insecure_channel(aggregator, options=CHANNEL_OPTIONS)
+        self._credentials = credentials
+        line = dial(aggregator, credentials, CHANNEL_OPTIONS)
+        self._channel = line.channel
         self.send(IngestRequest(hello=hello))
-        self._call = CollectorStub(self._channel).Ingest(self._sent())
+        self._call = CollectorStub(self._channel).Ingest(self._sent(), metadata=line.metadata)
         self._reader = threading.Thread(target=self._read, name="rankmem-replies", daemon=True)
         self._reader.start()
 
@@ -82,7 +89,7 @@ class Stream:
                 self._wake.set()
             self.error = RankmemError(Code.UNAVAILABLE, f"{self._aggregator} ended the stream")
         except grpc.RpcError as exc:
-            self.error = _translated(self._aggregator, exc)
+            self.error = _translated(self._aggregator, exc, self._credentials)
         self._wake.set()
 
 
@@ -91,12 +98,16 @@ class Sender:
 
     Args:
         aggregator: HOST:PORT.
+        credentials: what it is shown; the files are read anew for each stream.
         host_uid: the host, as Hello names it.
         wake: set whenever a reply or the stream's end came.
     """
 
-    def __init__(self, aggregator: str, host_uid: str, wake: threading.Event) -> None:
+    def __init__(
+        self, aggregator: str, credentials: Credentials, host_uid: str, wake: threading.Event
+    ) -> None:
         self.aggregator = aggregator
+        self._credentials = credentials
         self.generation = 0
         """Counts the streams that were welcomed: a new number means that every spool must be opened again."""
         self.database_id = ""
@@ -135,8 +146,7 @@ class Sender:
         now_s = time.monotonic()
         if self._stream is None:
             if now_s >= self._next_try_s:
-                self._stream = Stream(self.aggregator, self._hello, self._wake)
-                self._asked_s = now_s
+                self._open(now_s)
             return []
         ended = self._stream.error  # before the replies: what came before the end is taken first
         replies = self._take(now_s)
@@ -145,6 +155,13 @@ class Sender:
         if ended is not None:
             self.drop(ended)
         return replies
+
+    def _open(self, now_s: float) -> None:
+        try:
+            self._stream = Stream(self.aggregator, self._credentials, self._hello, self._wake)
+            self._asked_s = now_s
+        except RankmemError as exc:  # a token file that is not there yet may come
+            self.drop(exc)
 
     def nothing_asked(self) -> None:
         """The loop waits for no answer: silence is right."""
@@ -193,10 +210,13 @@ def refusal_error(refusal: Refusal) -> RankmemError:
     return RankmemError(code, refusal.message, refusal.hint)
 
 
-def _translated(aggregator: str, exc: grpc.RpcError) -> RankmemError:
+def _translated(aggregator: str, exc: grpc.RpcError, credentials: Credentials) -> RankmemError:
     status = exc.code() if isinstance(exc, grpc.Call) else grpc.StatusCode.UNKNOWN
     details = exc.details() if isinstance(exc, grpc.Call) else str(exc)
     code = CODE_OF_GRPC_STATUS_NAME.get(status.name, Code.INTERNAL)
+    hint = hint_of(details or "", credentials)
+    if code is Code.DENIED:
+        hint = "--token-file FILE (RANKMEM_TOKEN_FILE) with one of its ingest tokens"
     return RankmemError(
-        code, f"{aggregator}: {details or status.name}", "rankmem serve, or check the address"
+        code, f"{aggregator}: {details or status.name}", hint or "rankmem serve, or check the address"
     )

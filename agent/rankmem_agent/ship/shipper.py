@@ -23,6 +23,7 @@ from rankmem_agent.ship.sender import Sender, refusal_error
 from rankmem_agent.ship.spools import Spools
 from rankmem_agent.ship.status import Faults, StatusFile
 from rankmem_protos.collector_pb2 import ClockProbe, IngestReply, IngestRequest, Refusal
+from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
 
 logger = logging.getLogger(__name__)
@@ -105,7 +106,8 @@ class Shipper:
             self.lanes[lane.folder] = lane
         if self.sender is None and found:
             host_uid = str(found[0].meta.host.get("host_uid") or "")
-            self.sender = Sender(self._aggregator(), host_uid, self.wake)
+            aggregator = self._aggregator()
+            self.sender = Sender(aggregator, self._credentials(aggregator), host_uid, self.wake)
         return bool(found)
 
     @property
@@ -161,6 +163,14 @@ class Shipper:
         if self._config.aggregator:
             return self._config.aggregator
         return next((lane.meta.aggregator for lane in self.lanes.values() if lane.meta.aggregator), "")
+
+    def _credentials(self, aggregator: str) -> Credentials:
+        """What this process was told; else, for an aggregator that a spool names, what it names beside."""
+        told = self._config.credentials
+        if self._config.aggregator or told.are_given:
+            return told
+        named = [lane.meta for lane in self.lanes.values() if lane.meta.aggregator == aggregator]
+        return named[0].credentials if named else told
 
     def _fail(self, lane: Lane, exc: RankmemError | OSError) -> None:
         error = exc if isinstance(exc, RankmemError) else RankmemError(Code.INVALID, str(exc))

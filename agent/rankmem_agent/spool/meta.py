@@ -7,11 +7,12 @@ Out: :class:`SpoolMeta`. What cannot be understood is refused by its name, never
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rankmem_agent.spool.layout import FORMAT_VERSION
+from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
 
 
@@ -34,6 +35,8 @@ class SpoolMeta:
     session: dict[str, Any]
     rank_row: dict[str, Any]
     host: dict[str, Any]
+    credentials: Credentials = field(default_factory=Credentials)
+    """Files for the aggregator."""
 
 
 def read_meta(folder: Path) -> SpoolMeta:
@@ -72,6 +75,7 @@ def _spool_meta(meta: dict[str, Any]) -> SpoolMeta:
         process_start_ticks=int(ticks),
         start=int(start[0]) if start else 0,
         aggregator=meta.get("aggregator") or "",
+        credentials=Credentials.from_facts(meta.get("credentials") or {}),
         project_root=meta.get("project_root") or "",
         monotonic_ns=int(meta["clock"]["monotonic_ns"]),
         realtime_ns=int(meta["clock"]["realtime_ns"]),

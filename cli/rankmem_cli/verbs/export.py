@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rankmem_cli.credential_options import with_credentials
 from rankmem_cli.options import Aggregator, ReadDb
 
 export = typer.Typer(
@@ -22,6 +23,7 @@ def _only_subcommands() -> None:
 
 
 @export.command()
+@with_credentials
 def duckdb(out: Out, db: ReadDb = None, aggregator: Aggregator = None) -> None:
     """Writes a consistent copy of the database."""
     from rankmem_cli.patience import patience
