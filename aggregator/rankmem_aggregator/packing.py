@@ -44,6 +44,10 @@ _ADDRESS: Final = Packed(
 _COMPONENT: Final = Packed(
     type="VARCHAR", doc="NULL for pytorch, which it nearly always is.", null_means=True
 )
+_BESIDE_SEQ: Final = Packed(type="BIGINT", doc="Less seq_first.")
+_BESIDE_TIME: Final = Packed(type="BIGINT", doc="Less first_ns.")
+_BESIDE_PEAK: Final = Packed(type="BIGINT", doc="Less requested_peak_bytes, which it equals on cpu.")
+_BESIDE_LAST: Final = Packed(type="BIGINT", doc="Less requested_last_bytes, which it equals on cpu.")
 PACKED: Final[Mapping[str, Mapping[str, Packed]]] = {
     "memory_event": {"address": _ADDRESS, "size_bytes": _REPEATING, "component": _COMPONENT},
     "allocation_record": {"address": _ADDRESS, "size_bytes": _REPEATING, "component": _COMPONENT},
@@ -52,6 +56,18 @@ PACKED: Final[Mapping[str, Mapping[str, Packed]]] = {
         "ended_ns": Packed(type="BIGINT", doc="ended_ns minus started_ns (0 where NULL)."),
         "allocated_bytes": _REPEATING,
         "freed_bytes": _REPEATING,
+    },
+    "memory_bucket": {
+        "seq_last": _BESIDE_SEQ,
+        "requested_peak_seq": _BESIDE_SEQ,
+        "last_ns": _BESIDE_TIME,
+        "requested_peak_ns": _BESIDE_TIME,
+        "allocated_peak_bytes": _BESIDE_PEAK,
+        "active_peak_bytes": _BESIDE_PEAK,
+        "reserved_peak_bytes": _BESIDE_PEAK,
+        "allocated_last_bytes": _BESIDE_LAST,
+        "active_last_bytes": _BESIDE_LAST,
+        "reserved_last_bytes": _BESIDE_LAST,
     },
 }
 """By table and column. All other columns of these tables stand as they are declared."""

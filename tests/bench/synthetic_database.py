@@ -39,6 +39,7 @@ class Shape:
 STEADY: Final = Shape(name="steady")
 DRIFTING: Final = Shape(name="drifting", leak_bytes=8 * 2**20)
 
+
 _CURVE = """
 CREATE OR REPLACE TEMP MACRO synthetic_total(rank, seq, step_events, leak) AS
     (1000 + rank % 8 * 50)
@@ -72,13 +73,14 @@ FROM totals
 """
 
 _BUCKETS = """
-INSERT INTO memory_bucket BY NAME
 SELECT session_id, attempt, rank, device, time_ns // 1000000000 * 1000000000 AS bucket_ns,
        min(seq) AS seq_first, max(seq) AS seq_last, min(time_ns) AS first_ns, max(time_ns) AS last_ns,
        count(*) AS events, max(requested_bytes) AS requested_peak_bytes,
        arg_max(time_ns, requested_bytes) AS requested_peak_ns,
        arg_max(seq, requested_bytes) AS requested_peak_seq,
        arg_max(requested_bytes, seq) AS requested_last_bytes,
+       NULL::BIGINT AS allocated_peak_bytes, NULL::BIGINT AS allocated_last_bytes,
+       NULL::BIGINT AS active_peak_bytes, NULL::BIGINT AS active_last_bytes,
        max(reserved_bytes) AS reserved_peak_bytes, arg_max(reserved_bytes, seq) AS reserved_last_bytes
 FROM memory_event
 GROUP BY session_id, attempt, rank, device, time_ns // 1000000000, seq // $records
@@ -181,7 +183,8 @@ def fill(connection: duckdb.DuckDBPyConnection, shape: Shape, events: int) -> in
         connection.execute(
             _appending("memory_event", _EVENTS), _parameters(shape, first, min(first + INSERT_EVENTS, whole))
         )
-    connection.execute(_BUCKETS, {"batch": BATCH_EVENTS, "records": BUCKET_RECORDS})
+    cut = {"batch": BATCH_EVENTS, "records": BUCKET_RECORDS}
+    connection.execute(_appending("memory_bucket", _BUCKETS), cut)
     connection.execute(_RANKS, {"per_host": RANKS_PER_HOST})
     connection.execute(_HOSTS)
     connection.execute(_SESSION)

@@ -41,6 +41,23 @@ VALUES = {
     "sequence_last": anything.map(lambda n: None if n is None else n // 2),
     "started_ns": anything.map(lambda n: None if n is None else n // 2),
     "ended_ns": anything.map(lambda n: None if n is None else n // 2),
+    **{
+        name: st.integers(-(2**61), 2**61)
+        for name in (
+            "seq_first",
+            "seq_last",
+            "first_ns",
+            "last_ns",
+            "requested_peak_seq",
+            "requested_peak_ns",
+        )
+    },
+    **{name: st.integers(0, 2**56) for name in ("requested_peak_bytes", "requested_last_bytes")},
+    **{
+        f"{figure}_{kind}_bytes": size
+        for figure in ("allocated", "active", "reserved")
+        for kind in ("peak", "last")
+    },
 }
 
 

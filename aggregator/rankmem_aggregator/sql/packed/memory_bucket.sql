@@ -1,0 +1,15 @@
+-- Question: What does a row of memory_bucket on disk mean? The way back of packing/memory_bucket.sql.
+CREATE OR REPLACE VIEW memory_bucket AS
+SELECT * REPLACE (
+    seq_last + seq_first AS seq_last,
+    requested_peak_seq + seq_first AS requested_peak_seq,
+    last_ns + first_ns AS last_ns,
+    requested_peak_ns + first_ns AS requested_peak_ns,
+    allocated_peak_bytes + requested_peak_bytes AS allocated_peak_bytes,
+    allocated_last_bytes + requested_last_bytes AS allocated_last_bytes,
+    active_peak_bytes + requested_peak_bytes AS active_peak_bytes,
+    active_last_bytes + requested_last_bytes AS active_last_bytes,
+    reserved_peak_bytes + requested_peak_bytes AS reserved_peak_bytes,
+    reserved_last_bytes + requested_last_bytes AS reserved_last_bytes
+)
+FROM packed.memory_bucket;
