@@ -6,22 +6,22 @@ second stops at once. Prints nothing but errors; logs go to stderr.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
 from types import FrameType
 
-from rankmem_aggregator import server
+from rankmem_aggregator import logs, server
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_protos.errors import RankmemError
 
 
 def main() -> int:
     """Serves until a signal; the exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     try:
-        aggregator = server.open(AggregatorConfig.from_environment())
+        config = AggregatorConfig.from_environment()
+        logs.configure(config.log_format)
+        aggregator = server.open(config)
     except RankmemError as exc:
         print(f"Error: {exc.message}\nTry: {exc.hint}", file=sys.stderr)
         return 1

@@ -62,6 +62,14 @@ class IncomingBatch:
     """Rows of its largest table: what decides how DuckDB takes a group."""
     size_bytes: int
     """Of the decoded columns: what it takes in the queue."""
+    wire_bytes: int = 0
+    """As it came, compressed."""
+
+    @property
+    def num_events(self) -> int:
+        """Rows of memory_event."""
+        events = self.rows.get("memory_event")
+        return 0 if events is None else int(events.num_rows)
 
 
 def decode_batch(message: Batch, spool: Spool) -> IncomingBatch:
@@ -99,6 +107,7 @@ def decode_batch(message: Batch, spool: Spool) -> IncomingBatch:
         num_rows=num_rows,
         tallest_rows=max((table.num_rows for table in rows.values()), default=0),
         size_bytes=sum(table.get_total_buffer_size() for table in rows.values()),
+        wire_bytes=sum(len(entry.arrow_ipc) for entry in message.tables),
     )
 
 

@@ -59,6 +59,11 @@ class BatchQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    @property
+    def size_bytes(self) -> int:
+        """Decoded bytes that wait. Any thread."""
+        return self._bytes
+
     def put(self, submission: Submission) -> bool:
         """Adds one, waiting while the queue is full; False (and not added) once the queue is closed."""
         size_bytes = submission.batch.size_bytes

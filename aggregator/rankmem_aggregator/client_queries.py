@@ -61,6 +61,11 @@ class ClientQueries:
         self._lock = threading.Lock()
         self._running: set[_Running] = set()
 
+    @property
+    def running(self) -> int:
+        """Statements and exports under way. Any thread."""
+        return len(self._running)
+
     def run(
         self,
         sql: str,

@@ -11,8 +11,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, get_args
 
+from rankmem_aggregator.logs import LogFormat
 from rankmem_protos.errors import Code, RankmemError
 
 MIB: Final = 1 << 20
@@ -53,6 +54,11 @@ class AggregatorConfig:
     Environment: RANKMEM_SERVE_QUERY_TOKEN_FILE."""
     insecure: bool = False
     """Serve other hosts without TLS or without a token. Needed off loopback where one of them is missing."""
+    metrics: str = ""
+    """HOST:PORT of Prometheus metrics over HTTP; empty: none. Figures alone, no names: it asks for no token.
+    Environment: RANKMEM_METRICS."""
+    log_format: LogFormat = "text"
+    """Lines on stderr: text or json. Environment: RANKMEM_LOG_FORMAT."""
     memory_limit_bytes: int = 0
     """DuckDB's memory, bytes; 0: a quarter of the machine's, at most 16 GiB.
     Environment: RANKMEM_MEMORY_LIMIT_BYTES."""
@@ -102,6 +108,14 @@ class AggregatorConfig:
             raise RankmemError(
                 Code.INVALID, f"--listen has port {port}", "use a port from 0 (any free one) to 65535"
             )
+        if self.metrics:
+            split_address(self.metrics)
+        if self.log_format not in get_args(LogFormat):
+            raise RankmemError(
+                Code.INVALID,
+                f"--log-format is {self.log_format!r}",
+                f"give {' or '.join(get_args(LogFormat))}",
+            )
         self._check_tls()
         if not is_loopback(host) and not self.insecure:
             self._check_closed()
@@ -120,7 +134,8 @@ class AggregatorConfig:
         told, DuckDB takes a quarter of the processors, one at least: the training is there too.
         """
         environment = os.environ if environment is None else environment
-        kept = {name: text for name, text in environment.items() if not name.startswith("RANKMEM_SERVE_")}
+        served = ("RANKMEM_SERVE_", "RANKMEM_METRICS", "RANKMEM_LOG_FORMAT")
+        kept = {name: text for name, text in environment.items() if not name.startswith(served)}
         config = cls.from_environment(kept, database_path=database_path, listen=LISTEN_EMBEDDED)
         if config.threads:
             return config
@@ -273,6 +288,8 @@ _ENVIRONMENT: Final = {
     "tls_client_ca": ("RANKMEM_SERVE_TLS_CLIENT_CA", Path),
     "ingest_token_file": ("RANKMEM_SERVE_INGEST_TOKEN_FILE", Path),
     "query_token_file": ("RANKMEM_SERVE_QUERY_TOKEN_FILE", Path),
+    "metrics": ("RANKMEM_METRICS", str),
+    "log_format": ("RANKMEM_LOG_FORMAT", str),
     "memory_limit_bytes": ("RANKMEM_MEMORY_LIMIT_BYTES", int),
     "threads": ("RANKMEM_THREADS", int),
 }

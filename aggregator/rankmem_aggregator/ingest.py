@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import duckdb
@@ -21,7 +21,9 @@ import pyarrow as pa
 from rankmem_aggregator.batch import IncomingBatch, Spool
 from rankmem_aggregator.batch_queue import BatchQueue, Outcome, Submission
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.counters import COMMIT_BOUNDS_S, LAG_BOUNDS_S, Distribution, Errors, WriterCounters
 from rankmem_aggregator.group import concatenated
+from rankmem_aggregator.pulse import NS_PER_S, Pulses
 from rankmem_aggregator.schema import INGEST_PROGRESS, STACK
 from rankmem_aggregator.sequence import Progress, SpoolProgress, Verdict
 from rankmem_aggregator.stacks import StackNumbers
@@ -40,23 +42,6 @@ BAD_ROWS: Final = (duckdb.DataError, duckdb.IntegrityError, duckdb.ProgrammingEr
 """What rows that passed every check can still cause: the batch is at fault, not the database."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriterCounters:
-    """What the writer did since it was opened."""
-
-    groups: int = 0
-    batches: int = 0
-    """Stored and committed."""
-    rows: int = 0
-    duplicates: int = 0
-    """Batches acknowledged because all of them was stored before."""
-    refused: int = 0
-    retries: int = 0
-    """Commits tried again for want of memory or disk."""
-    commit_ns: int = 0
-    """Time in commits."""
-
-
 class Writer:
     """Owns the store's write connection from :meth:`start` to :meth:`close`."""
 
@@ -71,6 +56,15 @@ class Writer:
         """``free_memory`` interrupts client queries, ``died`` stops the service: from the writer's thread."""
         self.queue = BatchQueue(batches_max=config.queue_batches_max, bytes_max=config.queue_bytes_max)
         self.counters = WriterCounters()
+        self.commit_seconds = Distribution(COMMIT_BOUNDS_S)
+        """Of each commit, seconds."""
+        self.lag_seconds = Distribution(LAG_BOUNDS_S)
+        """Of each batch, from its last event to its commit, seconds."""
+        self.errors = Errors()
+        """What was refused, here and by the services around."""
+        self.pulses = Pulses()
+        self.stalled: Exception | None = None
+        """Why the commit under way is tried again and again; None while commits pass."""
         self._store = store
         self._config = config
         self._free_memory = free_memory
@@ -86,6 +80,11 @@ class Writer:
     def start(self) -> None:
         """Starts the thread."""
         self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether batches are still committed."""
+        return self._thread.is_alive()
 
     def submit(self, submission: Submission) -> bool:
         """Queues a batch, waiting while the queue is full; False once the writer is closing. Any thread."""
@@ -150,6 +149,7 @@ class Writer:
                 return [pair for submission in group for pair in self._store_group([submission])]
             error = RankmemError(Code.INVALID, f"the database did not take the rows of the batch: {exc}")
             self._count(refused=1)
+            self.errors.add("ingest", error.code)
             return [(group[0], _refused(group[0], error))]
         except BaseException:
             self._rollback()
@@ -164,6 +164,7 @@ class Writer:
             try:
                 verdict = self._progress.judge(submission.batch)
             except RankmemError as exc:
+                self.errors.add("ingest", exc.code)
                 outcomes.append((submission, _refused(submission, exc)))
                 continue
             outcomes.append((submission, _acknowledged(submission)))
@@ -174,9 +175,14 @@ class Writer:
         if accepted:
             self._write(concatenated(accepted) | self._taken_back(batches))
         refused = sum(outcome.error is not None for _, outcome in outcomes)
+        for lag_ns in self.pulses.stored(batches):
+            self.lag_seconds.observe(lag_ns / NS_PER_S)
         self._count(
             batches=len(accepted),
             rows=num_rows,
+            events=sum(batch.num_events for batch in batches),
+            wire_bytes=sum(batch.wire_bytes for batch in batches),
+            decoded_bytes=sum(batch.size_bytes for batch in batches),
             refused=refused,
             duplicates=len(group) - len(accepted) - refused,
         )
@@ -195,9 +201,13 @@ class Writer:
                 self._store.write(rows)
                 break
             except TRANSIENT as exc:
+                self.stalled = exc
                 self._retry_after(exc, wait_s)
                 wait_s = min(2 * wait_s, RETRY_MAX_S)
-        self._count(groups=1, commit_ns=time.perf_counter_ns() - started_ns)
+        self.stalled = None
+        took_ns = time.perf_counter_ns() - started_ns
+        self.commit_seconds.observe(took_ns / NS_PER_S)
+        self._count(groups=1, commit_ns=took_ns)
         self._progress.commit()
         self._stacks.commit()
         self._summaries.commit()

@@ -13,8 +13,9 @@ import logging
 import threading
 import time
 from concurrent import futures
+from importlib import metadata
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -23,13 +24,18 @@ from grpc_reflection.v1alpha import reflection
 from rankmem_aggregator.address import remove_address, write_address
 from rankmem_aggregator.client_queries import ClientQueries
 from rankmem_aggregator.config import AggregatorConfig, is_every_address, split_address
-from rankmem_aggregator.ingest import Writer, WriterCounters
+from rankmem_aggregator.counters import WriterCounters
+from rankmem_aggregator.ingest import Writer
 from rankmem_aggregator.services import CollectorService, QueryService
 from rankmem_aggregator.store import Store, open_store
 from rankmem_aggregator.tls import server_credentials
 from rankmem_aggregator.tokens import Gatekeeper, Right, Tokens
+from rankmem_aggregator.watch import Condition, Watch
 from rankmem_protos import collector_pb2, collector_pb2_grpc, query_pb2, query_pb2_grpc
 from rankmem_protos.errors import Code, RankmemError
+
+if TYPE_CHECKING:
+    from rankmem_aggregator.metrics import MetricsServer
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +77,8 @@ class Aggregator:
         )
         tokens = Tokens({Right.INGEST: config.ingest_token_file, Right.QUERY: config.query_token_file})
         self._server = _grpc_server(self._threads, tokens)
+        self._watch = Watch(store, self._writer, self._tell_health)
+        self._metrics: MetricsServer | None = None
         self._register()
 
     @property
@@ -79,15 +87,18 @@ class Aggregator:
         return self._writer.counters
 
     def start(self) -> None:
-        """Binds the port, starts the threads, leaves the address beside the database."""
+        """Binds the ports, starts the threads, leaves the address beside the database."""
         host, _ = split_address(self.config.listen)
+        if self.config.metrics:
+            self._metrics = self._open_metrics()
         port = _bind(self._server, self.config)
         shown = f"[{host}]" if ":" in host else host
         self.address = f"{shown}:{port}"
         self._writer.start()
         self._server.start()
-        for service in ("", *_SERVICES):
-            self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        self._watch.start()
+        if self._metrics is not None:
+            self._metrics.start()
         write_address(
             self.config.database_path,
             f"127.0.0.1:{port}" if is_every_address(host) else self.address,
@@ -128,6 +139,7 @@ class Aggregator:
 
     def _drain(self, timeout_s: float) -> bool:
         self._stop.set()
+        self._watch.close()
         deadline = time.monotonic() + timeout_s
         self._health.enter_graceful_shutdown()
         self._collector.drain()
@@ -138,6 +150,8 @@ class Aggregator:
             RankmemError(Code.UNAVAILABLE, "the aggregator is closing", "ask again when it is back")
         )
         self._threads.shutdown(wait=False)
+        if self._metrics is not None:
+            self._metrics.close()
         self.store.close()
         remove_address(self.config.database_path)
         return drained and self._failure is None
@@ -158,6 +172,30 @@ class Aggregator:
         reflection.enable_server_reflection(
             (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
         )
+
+    @property
+    def metrics_address(self) -> str:
+        """HOST:PORT of the metrics; empty where none were asked for."""
+        return "" if self._metrics is None else self._metrics.address
+
+    def _open_metrics(self) -> MetricsServer:
+        from rankmem_aggregator.metrics import MetricsServer, Sources
+
+        sources = Sources(
+            writer=self._writer,
+            condition=lambda: self._watch.condition,
+            streams_open=lambda: self._collector.streams_open,
+            queries_running=lambda: self._queries.running,
+            version=metadata.version("rankmem"),
+        )
+        return MetricsServer(self.config.metrics, sources)
+
+    def _tell_health(self, condition: Condition) -> None:
+        """NOT_SERVING while nothing can be stored: balancers and probes look at it, shippers do not."""
+        statuses = health_pb2.HealthCheckResponse
+        status = statuses.SERVING if condition.is_serving else statuses.NOT_SERVING
+        for service in ("", *_SERVICES):
+            self._health.set(service, status)
 
     def _free_memory(self) -> None:
         self._queries.interrupt_all(

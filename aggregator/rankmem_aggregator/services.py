@@ -65,6 +65,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         try:
             self._admit(stream)
         except RankmemError as exc:
+            self._writer.errors.add("ingest", exc.code)
             abort(context, exc)
         context.add_callback(stream.abandon)
         try:
@@ -73,6 +74,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
             with self._lock:
                 self._streams.discard(stream)
         if stream.error is not None:
+            self._writer.errors.add("ingest", stream.error.code)
             abort(context, stream.error)
 
     def drain(self) -> None:
@@ -124,6 +126,7 @@ class QueryService(query_pb2_grpc.QueryServicer):
                 for data in _chunks(batch):
                     yield query_pb2.SqlChunk(arrow_ipc=data)
         except RankmemError as exc:
+            self._writer.errors.add("query", exc.code)
             abort(context, exc)
 
     def ExportDatabase(

@@ -75,7 +75,7 @@ class Store:
         Raises:
             duckdb.Error, DiskLowError: nothing of it is stored; :data:`TRANSIENT` ones may be tried again.
         """
-        self._check_room(sum(table.get_total_buffer_size() for table in rows.values()))
+        self.check_room(sum(table.get_total_buffer_size() for table in rows.values()))
         connection = self._connection
         self._statements.prepare(rows)
         connection.execute("BEGIN TRANSACTION")
@@ -92,7 +92,7 @@ class Store:
 
         Writer's thread, between two commits.
         """
-        if self._log_bytes() < log_bytes_min:
+        if self.log_bytes() < log_bytes_min:
             return False
         try:
             self._connection.execute("CHECKPOINT")
@@ -108,7 +108,7 @@ class Store:
         Raises:
             duckdb.Error, DiskLowError: nothing of it is stored.
         """
-        self._check_room(0)
+        self.check_room(0)
         self._connection.execute("BEGIN TRANSACTION")
         try:
             yield self._connection
@@ -136,18 +136,36 @@ class Store:
         finally:
             self._connection.close()
 
-    def _check_room(self, size_bytes: int) -> None:
-        """A checkpoint that meets a full disk invalidates the instance (seen: DuckDB 2.0)."""
-        log_bytes = self._log_bytes()
+    def check_room(self, size_bytes: int = 0) -> None:
+        """Whether so many bytes of rows could be stored now. Any thread.
+
+        A checkpoint that meets a full disk invalidates the instance (seen: DuckDB 2.0).
+
+        Raises:
+            DiskLowError: they could not.
+        """
+        log_bytes = self.log_bytes()
         # The log grows by the rows at most; a checkpoint packs log and rows to less than half.
         needed = size_bytes + (log_bytes + size_bytes) // 2 + DISK_SLACK_BYTES
-        free = shutil.disk_usage(self.path.parent).free
+        free = self.free_bytes()
         if free < needed:
             raise DiskLowError(f"{free} bytes are free beside {self.path}, a commit may need {needed}")
 
-    def _log_bytes(self) -> int:
+    def free_bytes(self) -> int:
+        """Free on the database's file system, for this user. Any thread."""
+        return shutil.disk_usage(self.path.parent).free
+
+    def file_bytes(self) -> int:
+        """Size of the file, without its log. Any thread."""
+        return self.path.stat().st_size
+
+    def log_bytes(self) -> int:
+        """Size of the write-ahead log. Any thread."""
         log = self.path.with_name(self.path.name + ".wal")
-        return log.stat().st_size if log.exists() else 0
+        try:
+            return log.stat().st_size
+        except FileNotFoundError:  # a checkpoint has just removed it
+            return 0
 
     def _rollback(self) -> None:
         with contextlib.suppress(duckdb.Error):  # a failed COMMIT has ended the transaction already

@@ -131,6 +131,7 @@ class IngestStream:
             )
             last_sequence = self._writer.last_sequence(spool)
         except RankmemError as exc:
+            self._writer.errors.add("ingest", exc.code)
             self._replies.put(_refusal(message.spool_id, 0, exc))
             return
         self._spools[spool.spool_id] = spool
@@ -149,6 +150,7 @@ class IngestStream:
                 )
             batch = decode_batch(message, spool)
         except RankmemError as exc:
+            self._writer.errors.add("ingest", exc.code)
             self._replies.put(_refusal(message.spool_id, message.batch_number, exc))
             return
         with self._lock:

@@ -21,14 +21,17 @@ def serve_until_signalled(config: AggregatorConfig) -> None:
     Raises:
         RankmemError: it cannot open, a thread of it died, or not all that was received could be stored.
     """
-    from rankmem_aggregator import server
+    from rankmem_aggregator import logs, server
     from rankmem_aggregator.__main__ import stop_on_signals
 
+    logs.configure(config.log_format)
     aggregator = server.open(config)
     stop_on_signals(aggregator)
     note(
         f"rankmem: listening on {aggregator.address}, writing {config.database_path}; Ctrl-C drains and ends"
     )
+    if aggregator.metrics_address:
+        note(f"rankmem: metrics at http://{aggregator.metrics_address}/metrics")
     drained = False
     try:
         aggregator.serve()

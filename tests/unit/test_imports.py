@@ -25,6 +25,7 @@ FOREIGN_HOMES = {
     "duckdb": ("rankmem_aggregator",),
     "typer": ("rankmem_cli",),
     "rich": ("rankmem_cli",),
+    "prometheus_client": ("rankmem_aggregator.metrics",),
     "torch": ("rankmem_agent.tap", "rankmem_agent.hooks", "rankmem_agent.preload", "rankmem_cli.demo_train"),
 }
 HEAVY = {"grpc", "pyarrow", "duckdb", "typer", "rich", "numpy", "google"}

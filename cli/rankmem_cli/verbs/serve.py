@@ -67,6 +67,23 @@ Insecure = Annotated[
         help="Serve other hosts without TLS or without a token: whoever reaches the port gets in.",
     ),
 ]
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="Prometheus metrics over HTTP; figures alone, no names, and no token asked.  "
+        "[env: RANKMEM_METRICS; default: none]",
+    ),
+]
+LogFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--log-format",
+        metavar="text|json",
+        help="Lines on stderr.  [env: RANKMEM_LOG_FORMAT; default: text]",
+    ),
+]
 MemoryLimit = Annotated[
     int | None,
     typer.Option("--memory-limit-bytes", metavar="BYTES", help="DuckDB's memory.  [default: a quarter]"),
@@ -85,6 +102,8 @@ def serve(
     ingest_token_file: IngestTokens = None,
     query_token_file: QueryTokens = None,
     insecure: Insecure = False,
+    metrics: Metrics = None,
+    log_format: LogFormat = None,
     memory_limit_bytes: MemoryLimit = None,
     threads: Threads = None,
 ) -> None:
@@ -104,6 +123,8 @@ def serve(
         ingest_token_file=ingest_token_file,
         query_token_file=query_token_file,
         insecure=insecure or None,
+        metrics=metrics,
+        log_format=log_format,
         memory_limit_bytes=memory_limit_bytes,
         threads=threads,
     )

@@ -1,0 +1,95 @@
+"""Health: NOT_SERVING while nothing can be stored, SERVING again when it can."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from ingest_client import TIMEOUT_S, IngestClient
+from rankmem_aggregator import logs, server
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.store import Store
+from rankmem_aggregator.watch import Watch
+from sample_batches import RankSource
+
+Status = health_pb2.HealthCheckResponse
+
+
+@pytest.fixture
+def aggregator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[server.Aggregator]:
+    monkeypatch.setattr("rankmem_aggregator.watch.INTERVAL_S", 0.02)
+    config = AggregatorConfig.from_environment({}, database_path=tmp_path / "h.duckdb", listen="127.0.0.1:0")
+    with server.open(config) as opened:
+        yield opened
+
+
+def watch_health(channel: grpc.Channel) -> Iterator[int]:
+    """The statuses as the aggregator tells them, one for each change."""
+    call = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
+    for reply in call:
+        yield reply.status
+
+
+def test_a_full_disk_is_not_serving_until_there_is_room_and_the_batch_is_stored_once(
+    aggregator: server.Aggregator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = RankSource()
+    with (
+        grpc.insecure_channel(aggregator.address) as channel,
+        IngestClient(aggregator.address) as client,
+    ):
+        statuses = watch_health(channel)
+        assert next(statuses) == Status.SERVING
+        client.open(source)
+        with monkeypatch.context() as full:
+            full.setattr(Store, "free_bytes", lambda store: 0)
+            client.send(batch=source.batch(100))
+            assert next(statuses) == Status.NOT_SERVING
+            assert aggregator.counters.batches == 0
+        client.acks(1)
+        assert next(statuses) == Status.SERVING
+    assert (aggregator.counters.batches, aggregator.counters.duplicates) == (1, 0)
+
+
+def test_a_full_disk_is_noticed_before_a_batch_meets_it(
+    aggregator: server.Aggregator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with grpc.insecure_channel(aggregator.address) as channel:
+        statuses = watch_health(channel)
+        assert next(statuses) == Status.SERVING
+        with monkeypatch.context() as full:
+            full.setattr(Store, "free_bytes", lambda store: 0)
+            assert next(statuses) == Status.NOT_SERVING
+        assert next(statuses) == Status.SERVING
+
+
+def test_a_writer_that_has_ended_is_not_serving(aggregator: server.Aggregator) -> None:
+    writer = aggregator._writer
+    watch = Watch(aggregator.store, writer, lambda condition: None)
+    assert watch.look().is_serving
+    writer.close(TIMEOUT_S)
+    assert watch.look().reason == "the writer has ended"
+
+
+def test_json_lines_are_whole_whatever_a_name_holds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])  # pytest's own are left alone
+    logs.configure("json")
+    logging.getLogger("rankmem_aggregator.x").info("shipper %s", "a\nb\x1b[31m\u202e")
+    logging.getLogger("other").info("not ours")
+    logs.configure("text")
+    logging.getLogger("rankmem_aggregator.x").info("shipper %s", "a\nb\x1b[31m")
+    json_line, text_line = capsys.readouterr().err.splitlines()
+    said = json.loads(json_line)
+    assert (said["level"], said["logger"], said["message"]) == (
+        "info", "rankmem_aggregator.x", "shipper a\nb\x1b[31m\u202e",
+    )  # fmt: skip
+    assert json_line.isascii()
+    assert text_line.endswith("rankmem_aggregator.x shipper a\\nb\\x1b[31m")

@@ -1,0 +1,111 @@
+"""Metrics: each figure against what was stored, by an HTTP scrape; and no name of a user's in a label."""
+
+from __future__ import annotations
+
+import http.client
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ingest_client import IngestClient
+from rankmem_aggregator import server
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.counters import Distribution
+from rankmem_protos.errors import Code, RankmemError
+from sample_batches import RankSource
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def config_of(path: Path, **options: object) -> AggregatorConfig:
+    options = {"metrics": "127.0.0.1:0"} | options
+    return AggregatorConfig.from_environment({}, database_path=path, listen="127.0.0.1:0", **options)
+
+
+def scrape(address: str) -> str:
+    connection = http.client.HTTPConnection(address, timeout=30)
+    connection.request("GET", "/metrics")
+    reply = connection.getresponse()
+    assert reply.status == 200
+    text = reply.read().decode()
+    connection.close()
+    return text
+
+
+def samples(text: str) -> Samples:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_scrape_says_what_was_stored_refused_and_how_fast(tmp_path: Path) -> None:
+    path = tmp_path / "m.duckdb"
+    source, oracle = RankSource(session_id="01NAMEOFUSER"), RankSource(session_id="01NAMEOFUSER")
+    with server.open(config_of(path)) as aggregator:
+        before = samples(scrape(aggregator.metrics_address))
+        assert before["rankmem_events_total", ()] == 0
+        assert before["rankmem_serving", ()] == 1
+        with IngestClient(aggregator.address) as client:
+            client.open(source)
+            batches = [source.batch(300) for _ in range(3)]
+            for batch in batches:
+                client.send(batch=batch)
+            client.acks(3)
+            client.send(batch=batches[0])  # again
+            client.acks(1)
+            wrong = source.batch(300)
+            wrong.sequence_first += 1_000_000
+            wrong.sequence_last += 1_000_000
+            client.send(batch=wrong)
+            assert client.reply().refusal.code == "conflict"
+            text = scrape(aggregator.metrics_address)
+        after = samples(text)
+    assert after["rankmem_events_total", ()] == sum(
+        oracle.rows(300)["memory_event"].num_rows for _ in range(3)
+    )
+    assert after["rankmem_batches_total", (("outcome", "stored"),)] == 3
+    assert after["rankmem_batches_total", (("outcome", "duplicate"),)] == 1
+    assert after["rankmem_batches_total", (("outcome", "refused"),)] == 1
+    assert after["rankmem_errors_total", (("code", "conflict"), ("place", "ingest"))] == 1
+    assert after["rankmem_wire_bytes_total", ()] == sum(
+        len(entry.arrow_ipc) for batch in batches for entry in batch.tables
+    )
+    assert after["rankmem_ranks_alive", ()] == 1
+    assert after["rankmem_sessions", ()] == 1
+    assert after["rankmem_streams", ()] == 1
+    assert after["rankmem_commit_seconds_count", ()] == after["rankmem_commits_total", ()] > 0
+    assert after["rankmem_lag_seconds_count", ()] == 3
+    assert after["rankmem_database_bytes", ()] > 0
+    assert "01NAMEOFUSER" not in text
+    labels = {name for line in text.splitlines() for name in re.findall(r'(\w+)="', line)}
+    assert labels <= {"outcome", "code", "place", "le", "version"}
+
+
+def test_a_final_batch_ends_a_rank(tmp_path: Path) -> None:
+    source = RankSource()
+    with server.open(config_of(tmp_path / "m.duckdb")) as aggregator:
+        with IngestClient(aggregator.address) as client:
+            client.open(source)
+            client.send(batch=source.batch(100, final=True))
+            client.acks(1)
+        assert samples(scrape(aggregator.metrics_address))["rankmem_ranks_alive", ()] == 0
+
+
+def test_a_taken_port_is_said_and_leaves_nothing_open(tmp_path: Path) -> None:
+    with server.open(config_of(tmp_path / "a.duckdb")) as first:
+        with pytest.raises(RankmemError, match="cannot serve metrics") as caught:
+            server.open(config_of(tmp_path / "b.duckdb", metrics=first.metrics_address))
+        assert caught.value.code is Code.CONFLICT
+    with server.open(config_of(tmp_path / "b.duckdb", metrics="")) as second:
+        assert second.metrics_address == ""
+
+
+def test_values_fall_into_the_lowest_bound_that_holds_them() -> None:
+    found = Distribution((1.0, 2.0))
+    for value in (0.5, 1.0, 1.5, 9.0):
+        found.observe(value)
+    assert (found.cumulative(), found.sum) == ([2, 3, 4], 12.0)
