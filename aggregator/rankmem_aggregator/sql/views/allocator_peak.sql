@@ -2,7 +2,7 @@
 -- Parameters:
 --   of_session: session id
 --   of_group: stream or component; of component app too: what the process holds beyond the allocators
---   of_rank: global rank; NULL, the default, for all (over 100 M events: minutes)
+--   of_rank: global rank; NULL, the default, for all
 -- Columns:
 --   attempt, rank, device, device_type, host_name: as in peak_by_group
 --   group_name: stream or component
