@@ -1,7 +1,7 @@
 """What was read of one spool and not sent yet, cut into stretches: one becomes one batch.
 
 Stage: shipper process, between spool reader and pairing. In: what the reader gives; out: a stretch, once it
-is long or old enough or the log has ended. It moves the reader's cursor and nothing else.
+is long enough, a beat has come, or the log has ended. It moves the reader's cursor and nothing else.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from rankmem_agent.spool.reader import Chunk, Gap, SpoolReader
 BATCH_RECORDS: Final = 32_768
 """A batch is cut at this many records: half a MiB usually. Twice as many save a tenth of the shipper's time,
 half as many cost a third more (measured)..."""
-BATCH_AGE_S: Final = 0.4
-"""... or when its first record has waited this long: a cut and its commit cost some 20 ms of CPU however
-little is in them, and an event should be seen within a second."""
+BEAT_S: Final = 0.5
+"""... or at the next beat, the same for all lanes, so that one commit takes them all: a cut and a commit cost
+some 20 ms of CPU however little is in them, and an event should be seen within a second."""
+BEAT_SLACK_S: Final = BEAT_S / 4
+"""What came this shortly before a beat waits for the one after: no scraps behind a full batch."""
 
 
 class Stretches:
@@ -67,4 +69,9 @@ class Stretches:
     def _is_due(self) -> bool:
         if self._num_records >= BATCH_RECORDS or self._reader.is_finished():
             return True
-        return bool(self._parts) and time.monotonic() - self._since_s >= BATCH_AGE_S
+        return bool(self._parts) and time.monotonic() >= _beat_after(self._since_s + BEAT_SLACK_S)
+
+
+def _beat_after(time_s: float) -> float:
+    """The first beat after a time of CLOCK_MONOTONIC."""
+    return (time_s // BEAT_S + 1) * BEAT_S
