@@ -23,13 +23,17 @@ STEPS: Final = 300  # some 900,000 events a rank
 QUICK_STEPS: Final = 60
 PICKLE_BYTES: Final = 89.0
 _EXPORT: Final = """
-COPY (FROM query_table($table)) TO $path (FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2)
+COPY (FROM query_table($table)) TO $path (
+    FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 9, PARQUET_VERSION v2, ROW_GROUP_SIZE 1000000
+)
 """
 _EXPORT_BY_RANK: Final = """
-COPY (FROM query_table($table) ORDER BY rank, COLUMNS('^(seq|allocation_id|call_id)$'))
-TO $path (FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2)
+COPY (FROM query_table($table) ORDER BY rank, COLUMNS('^(seq|allocation_id|call_id|seq_first)$'))
+TO $path (
+    FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 9, PARQUET_VERSION v2, ROW_GROUP_SIZE 1000000
+)
 """
-SHOWN: Final = ("memory_event", "allocation_record", "operator_call", "allocation_end")
+SHOWN: Final = ("memory_event", "allocation_record", "operator_call", "allocation_end", "memory_bucket")
 
 
 def measure(options: Options) -> list[Figure]:
