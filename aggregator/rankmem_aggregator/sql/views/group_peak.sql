@@ -226,11 +226,11 @@ hot_event AS MATERIALIZED (
         WHERE c.is_hot
     ) AS h
         ON h.rank = e.rank
-        AND h.part = e.seq >> 6
         AND h.attempt = e.attempt
-        AND h.device = e.device
-        AND h.seq_first <= e.seq
-        AND h.seq_last >= e.seq
+        AND h.part = e.seq >> 6
+        -- Nearly always so, and in this form looked at in the rows that are found, not hashed for all: a quarter
+        -- of the join's time.
+        AND CASE WHEN h.device = e.device AND h.seq_first <= e.seq AND h.seq_last >= e.seq THEN true ELSE false END
         -- Follows from the rest; by it DuckDB passes over what is stored of other times.
         AND h.first_ns - h.offset_ns <= e.time_ns
         AND h.last_ns - h.offset_ns >= e.time_ns
