@@ -12,6 +12,7 @@ aggregator's.
 from __future__ import annotations
 
 import abc
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -32,6 +33,11 @@ Value = int | float | str | bool | None
 """What a named parameter may be."""
 
 Parameters = Mapping[str, Value]
+SHARE_COLUMNS: Final = (
+    "device_type", "job_peak_bytes", "job_peak_ns", "attempt", "rank", "device", "requested_bytes", "seq",
+    "clock_error_ns",
+)  # fmt: skip
+"""Of job_peak, what the other questions about the job's peak need."""
 
 BlockBy = Literal[
     "operator", "module", "line", "category", "phase", "step", "annotation", "stream", "component"
@@ -178,20 +184,28 @@ class Queries(abc.ABC):
         """
         return self._ask("job_peak", session=self.session_id(session))
 
-    def job_peak_bound(self, session: str | None = None) -> pa.Table:
+    def job_peak_bound(self, session: str | None = None, *, shares: pa.Table | None = None) -> pa.Table:
         """How sure the job's peak is, for each device type; columns: those of the macro ``job_peak_bound``.
 
         device_type, job_peak_bytes, job_peak_ns, job_peak_utc, num_ranks, sum_of_peaks_bytes, gap_bytes,
         clock_error_ns, lowest_bytes, highest_bytes, order_is_certain.
-        """
-        return self._ask("job_peak_bound", session=self.session_id(session))
 
-    def job_peak_held(self, session: str | None = None, *, by: BlockBy = "category") -> pa.Table:
+        Args:
+            shares: what :meth:`job_peak` said, so that it is not asked again: most of the time.
+        """
+        return self._ask("job_peak_bound", session=self.session_id(session), shares=_text_of(shares))
+
+    def job_peak_held(
+        self, session: str | None = None, *, by: BlockBy = "category", shares: pa.Table | None = None
+    ) -> pa.Table:
         """What held the job's memory at its peak; columns: those of the macro ``job_peak_held``.
 
         device_type, group_name, live_bytes, live_allocations, largest_bytes, num_ranks; the largest first.
+
+        Args:
+            shares: what :meth:`job_peak` said, so that it is not asked again: most of the time.
         """
-        return self._ask("job_peak_held", session=self.session_id(session), by=by)
+        return self._ask("job_peak_held", session=self.session_id(session), by=by, shares=_text_of(shares))
 
     def held_at(self, time_ns: int, session: str | None = None) -> pa.Table:
         """What every rank held at an instant; columns: those of the macro ``held_at``."""
@@ -429,6 +443,13 @@ def _the_session(matches: Sequence[Mapping[str, Value]], session: str | None, ta
             Code.INVALID, f"session {session!r} fits {len(best)}: {ids}", "give more of the id"
         )
     return str(best[0]["session_id"])
+
+
+def _text_of(shares: pa.Table | None) -> str | None:
+    """Rows of job_peak as the text of a list, which the macros take for their ``of_shares``."""
+    if shares is None:
+        return None
+    return json.dumps(shares.select(SHARE_COLUMNS).to_pylist())
 
 
 def _reaching(rows: pa.Table, at_least_bytes: int) -> pa.Table:

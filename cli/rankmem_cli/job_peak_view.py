@@ -15,6 +15,8 @@ from rankmem_cli.target import SessionFacts
 from rankmem_cli.units import age_text, bytes_text, offset_text, utc_text
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from rankmem_aggregator.queries import BlockBy, Queries
 
 RANKS_SHOWN: Final = 16
@@ -26,15 +28,15 @@ GROUPS_SHOWN: Final = 8
 def print_job_peak(queries: Queries, facts: SessionFacts) -> None:
     """Writes the overview: the instant, how sure it is, each rank's share, categories, operators."""
     with patience("asking"):
-        bounds = queries.job_peak_bound(facts.session_id).to_pylist()
         shares = queries.job_peak(facts.session_id)
+        bounds = queries.job_peak_bound(facts.session_id, shares=shares).to_pylist()
     note(facts.title())
     for bound in bounds:
         _say(bound, facts.started_ns)
     shown = head(shares, None, output=Format.TABLE, table_rows=RANKS_SHOWN)
     show_table(shown, columns.job_peak_shares())
     for by in ("category", "operator"):
-        _print_held(queries, facts, by)
+        _print_held(queries, facts, by, shares)
 
 
 def show_part(queries: Queries, facts: SessionFacts, by: str, *, output: Format) -> None:
@@ -48,9 +50,9 @@ def show_part(queries: Queries, facts: SessionFacts, by: str, *, output: Format)
     show(rows, shown, output=output, title=facts.title())
 
 
-def _print_held(queries: Queries, facts: SessionFacts, by: str) -> None:
+def _print_held(queries: Queries, facts: SessionFacts, by: str, shares: pa.Table) -> None:
     with patience("asking"):
-        rows = queries.job_peak_held(facts.session_id, by=_by(by))
+        rows = queries.job_peak_held(facts.session_id, by=_by(by), shares=shares)
     note("")
     note(f"held then, by {by}:")
     show_table(rows.slice(0, GROUPS_SHOWN), columns.job_peak_held(by))

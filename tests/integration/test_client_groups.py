@@ -233,5 +233,11 @@ def test_the_other_answers_come_by_rank(queries: Queries) -> None:
     assert queries.weights(rank=1)["name"].to_pylist() == ["h.0.fc.weight", "h.1.fc.weight"]
     assert queries.modules(rank=1)["depth"].to_pylist() == [0, 1, 2, 3, 2, 3, 0]
     assert queries.job_peak_bound()["gap_bytes"].to_pylist() == [112 * MIB]
+    shares = queries.job_peak()
+    assert queries.job_peak_bound(shares=shares).equals(queries.job_peak_bound())
     held = queries.job_peak_held(by="operator")
+    assert queries.job_peak_held(by="operator", shares=shares).equals(held)
+    assert (
+        queries.job_peak_held(by="operator", shares=shares.slice(0, 0)).num_rows == 0
+    )  # they are what is read
     assert sum(held["live_bytes"].to_pylist()) == queries.job_peak()["job_peak_bytes"][0].as_py()

@@ -1,6 +1,9 @@
 -- Question: How sure is the job's peak: how far below the sum of the ranks' peaks is it, and could the clocks change it?
 -- Parameters:
 --   of_session: session id
+--   of_shares: rows of job_peak where they are known, so that it is not asked again, as a list of {device_type,
+--     job_peak_bytes, job_peak_ns, attempt, rank, device, requested_bytes, seq, clock_error_ns} or the text of one;
+--     NULL, the default, asks
 -- Columns:
 --   device_type: the peak is over the devices of one type
 --   job_peak_bytes (bytes): requested bytes of all ranks together at the instant
@@ -14,21 +17,26 @@
 --   lowest_bytes (bytes): the sum at that instant if, within the error, each other host's ranks stood at their lowest
 --   highest_bytes (bytes): the same at their highest; both NULL with the error
 --   order_is_certain: true if no rank of another host has an event within the error of the instant
-CREATE OR REPLACE MACRO job_peak_bound(of_session) AS TABLE
+CREATE OR REPLACE MACRO job_peak_bound(of_session, of_shares := NULL) AS TABLE
 WITH share AS MATERIALIZED (
-    SELECT j.*, s.host_uid
-    FROM job_peak(of_session) AS j
+    SELECT j.*, s.host_uid, j.job_peak_ns - coalesce(s.offset_ns, 0) AS host_ns
+    FROM (
+        SELECT unnest(of_shares::STRUCT(
+            device_type VARCHAR, job_peak_bytes BIGINT, job_peak_ns BIGINT, attempt INTEGER, rank INTEGER,
+            device VARCHAR, requested_bytes BIGINT, seq BIGINT, clock_error_ns BIGINT
+        )[], recursive := true)
+        UNION ALL BY NAME
+        SELECT * EXCLUDE (job_peak_utc, host_name) FROM job_peak(of_session) WHERE of_shares IS NULL
+    ) AS j
     LEFT JOIN rank_span AS s ON s.session_id = of_session AND s.attempt = j.attempt AND s.rank = j.rank
 ),
 -- The rank whose event made the peak.
 maker AS MATERIALIZED (
     SELECT DISTINCT ON (s.device_type) s.device_type, s.job_peak_ns, s.host_uid, s.clock_error_ns
     FROM share AS s
-    INNER JOIN memory_event AS e USING (attempt, rank, device, seq)
-    INNER JOIN rank_span AS r ON r.session_id = of_session AND r.attempt = s.attempt AND r.rank = s.rank
+    INNER JOIN memory_event AS e
+        ON e.time_ns = s.host_ns AND e.attempt = s.attempt AND e.rank = s.rank AND e.device = s.device AND e.seq = s.seq
     WHERE e.session_id = of_session
-        AND e.time_ns + coalesce(r.offset_ns, 0) = s.job_peak_ns
-        AND e.time_ns >= (SELECT min(job_peak_ns) FROM share) - 86400000000000
     ORDER BY s.device_type, s.attempt DESC, s.rank DESC
 ),
 -- Every device of a rank on another host, and how far its clock may be off against the maker's.
@@ -91,7 +99,7 @@ summit AS (
         device_type,
         any_value(job_peak_bytes) AS job_peak_bytes,
         any_value(job_peak_ns) AS job_peak_ns,
-        any_value(job_peak_utc) AS job_peak_utc,
+        utc_of(any_value(job_peak_ns)) AS job_peak_utc,
         count(DISTINCT rank) AS num_ranks
     FROM share
     GROUP BY device_type

@@ -2,6 +2,9 @@
 -- Parameters:
 --   of_session: session id
 --   of_group: operator, module, line, category, phase, step, annotation, stream or component
+--   of_shares: rows of job_peak where they are known, so that it is not asked again, as a list of {device_type,
+--     job_peak_bytes, job_peak_ns, attempt, rank, device, requested_bytes, seq, clock_error_ns} or the text of one;
+--     NULL, the default, asks
 -- Columns:
 --   device_type: the peak is over the devices of one type
 --   group_name: the group; NULL for blocks without one
@@ -9,7 +12,7 @@
 --   live_allocations: how many
 --   largest_bytes (bytes): the largest of them
 --   num_ranks: ranks that held some
-CREATE OR REPLACE MACRO job_peak_held(of_session, of_group) AS TABLE
+CREATE OR REPLACE MACRO job_peak_held(of_session, of_group, of_shares := NULL) AS TABLE
 SELECT
     device_type,
     group_name,
@@ -20,7 +23,18 @@ SELECT
 FROM held_at_points(
     of_session,
     of_group,
-    (SELECT list({attempt: attempt, rank: rank, device: device, seq: seq}) FROM job_peak(of_session))
+    (
+        SELECT list({attempt: attempt, rank: rank, device: device, seq: seq})
+        FROM (
+            SELECT s.attempt, s.rank, s.device, s.seq
+            FROM (SELECT unnest(of_shares::STRUCT(
+                device_type VARCHAR, job_peak_bytes BIGINT, job_peak_ns BIGINT, attempt INTEGER, rank INTEGER,
+                device VARCHAR, requested_bytes BIGINT, seq BIGINT, clock_error_ns BIGINT
+            )[]) AS s)
+            UNION ALL
+            SELECT attempt, rank, device, seq FROM job_peak(of_session) WHERE of_shares IS NULL
+        )
+    )
 )
 GROUP BY device_type, group_name
 ORDER BY device_type, live_bytes DESC, group_name;
