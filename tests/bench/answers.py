@@ -19,9 +19,9 @@ import pyarrow as pa
 from harness import Figure, Options, main, of_samples, say
 from synthetic_database import RANKS, SESSION, STEADY, fill, fill_blocks
 
-from rankmem_aggregator import schema
+from rankmem_aggregator import connect, schema
 from rankmem_aggregator.config import GIB, AggregatorConfig
-from rankmem_aggregator.queries import Queries, open_queries
+from rankmem_aggregator.queries import Queries
 from rankmem_aggregator.sql import install_views
 from rankmem_aggregator.store import open_store
 from rankmem_aggregator.summaries import Summaries
@@ -39,13 +39,17 @@ SELECT 'spool-' || rank AS spool_id, session_id, attempt, rank, max(seq_last) AS
        0 AS updated_ns
 FROM memory_bucket GROUP BY session_id, attempt, rank
 """
-_MIDDLE: Final = "SELECT (min(first_ns) + max(last_ns)) // 2 + 1 FROM memory_bucket"
+_INSTANT: Final = """
+SELECT requested_peak_ns FROM memory_bucket
+WHERE rank = $rank AND seq_first > (SELECT max(seq_last) // 2 FROM memory_bucket)
+ORDER BY seq_first, requested_peak_ns LIMIT 1 OFFSET 16
+"""
 
 Question = Callable[[Queries, int], pa.Table]
 
 
 def questions() -> dict[str, Question]:
-    """What is asked, by the words of the command line; ``at``: an instant in the middle of the recording."""
+    """What is asked, by the words of the command line; ``at``: an instant within a step, in the middle."""
     asked: dict[str, Question] = {
         "sessions": lambda q, at: q.sessions(),
         "hosts": lambda q, at: q.hosts(SESSION),
@@ -86,8 +90,8 @@ def measure(options: Options) -> list[Figure]:
     events = _made(path, QUICK_EVENTS if options.quick else EVENTS)
     told = _told(path, events)
     figures = [told]
-    with open_queries(path) as queries:
-        at = int(queries.sql(_MIDDLE).column(0)[0].as_py())
+    with connect(path) as queries:
+        at = int(queries.sql(_INSTANT, {"rank": RANK}).column(0)[0].as_py())
         for name, question in questions().items():
             figures.append(_figure(name, queries, question, at))
     return figures
