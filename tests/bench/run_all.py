@@ -12,7 +12,15 @@ import sys
 from pathlib import Path
 from typing import Final
 
-BENCHMARKS: Final = ("event_cost", "step_time", "ingest", "peak_query", "answers", "disk_bytes", "attribution")
+BENCHMARKS: Final = (
+    "event_cost",
+    "step_time",
+    "ingest",
+    "peak_query",
+    "answers",
+    "disk_bytes",
+    "attribution",
+)
 
 
 def main() -> int:
