@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Final
 
 from rankmem_protos.errors import RankmemError
@@ -52,6 +53,14 @@ class Guard:
         with contextlib.suppress(OSError, ValueError):  # closed, or its reader is gone
             sys.stderr.write(f"rankmem: rank {self._rank}: {line}\n")
             sys.stderr.flush()
+
+
+def unseen_by_modes() -> AbstractContextManager[None]:
+    """While it is open, the user's ``TorchFunctionMode`` and tensor classes do not see us ask tensors."""
+    import torch  # loaded, since there are modules
+
+    context: AbstractContextManager[None] = torch._C.DisableTorchFunction()
+    return context
 
 
 def described(error: Exception) -> str:

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from rankmem_agent.hooks.guard import Guard
+from rankmem_agent.hooks.guard import Guard, unseen_by_modes
 from rankmem_agent.hooks.module_names import ModuleNames
 from rankmem_agent.hooks.recorder import ModuleSlot, Recorder
 from rankmem_agent.hooks.steps import Removable
@@ -139,7 +139,8 @@ class Modules:
                     self._paths[key] = self._tell(key, is_frozen=self._paths[key] in self._frozen)
             for tell in self._when_named if root is not None else ():
                 tell(root)
-        wants_gradient = [parameter.requires_grad for parameter in module.parameters()]
+        with unseen_by_modes():
+            wants_gradient = [parameter.requires_grad for parameter in module.parameters()]
         is_frozen = not any(wants_gradient) if wants_gradient else self._paths.get(around) in self._frozen
         path = self._paths[id(module)] = self._tell(id(module), is_frozen=is_frozen)
         return path

@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from rankmem_agent.hooks.guard import Guard
+from rankmem_agent.hooks.guard import Guard, unseen_by_modes
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.tags import Device, address_of, device_of, size_of
 from rankmem_agent.spool.layout import Category
@@ -127,7 +127,8 @@ class Sharding:
         if not self._is_on or self._is_compiling():
             return
         try:
-            does(about)
+            with unseen_by_modes():
+                does(about)
         except (AttributeError, TypeError):  # these classes are torch's own and change: go without
             self._is_on = False
         except Exception as error:  # noqa: BLE001  the trainer's guard

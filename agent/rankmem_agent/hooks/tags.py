@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
-from rankmem_agent.hooks.guard import Guard
+from rankmem_agent.hooks.guard import Guard, unseen_by_modes
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.steps import Removable
 from rankmem_agent.spool.layout import Category, DeviceType, Kind
@@ -122,7 +122,8 @@ class Tags:
         if not self._is_on or self._is_compiling():
             return
         try:
-            does(*args)
+            with unseen_by_modes():
+                does(*args)
         except Exception as error:  # noqa: BLE001  the trainer's guard
             self._guard.failed(error)
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rankmem_agent.hooks.guard import Guard
+from rankmem_agent.hooks.guard import Guard, unseen_by_modes
 from rankmem_agent.hooks.module_names import ModuleNames, tree
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.steps import Removable
@@ -119,10 +119,8 @@ class Weights:
     def _guarded(self, does: Callable[[], None]) -> None:
         if not self._is_on or self._is_compiling():
             return
-        import torch  # loaded, since there are modules
-
         try:
-            with torch._C.DisableTorchFunction():  # else the user's modes would see us ask
+            with unseen_by_modes():
                 does()
         except Exception as error:  # noqa: BLE001  the trainer's guard
             self._guard.failed(error)
