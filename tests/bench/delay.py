@@ -9,26 +9,27 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 from harness import Figure, Options, say
-from processes import Aggregator, aggregator, environment
+from processes import Aggregator, aggregator, cpu_s, environment
 
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_aggregator import connect
 from spool_synthetic import CALL_EVENTS, CALL_RECORDS, SyntheticSpool, training_records
 
 RANKS: Final = 4
-RATES: Final = (50_000, 100_000, 200_000)  # events a second over all ranks
+RATES: Final = (20_000, 50_000, 100_000, 200_000)  # events a second over all ranks
 TICK_S: Final = 0.01  # a rank's events of so long are written at once
 POLL_S: Final = 0.05
 SETTLE_S: Final = 2.0  # left out at the start: the shipper's and the readers' first imports
@@ -56,30 +57,42 @@ class Rank:
         self.written.append((self.writer.next_seq - 1, now_ns))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What one run saw after its start."""
+
+    delays_s: npt.NDArray[np.float64]
+    """Of each tick of each rank."""
+    shipper_s: float
+    """CPU seconds for a million events; likewise of the aggregator, with the reader's queries."""
+    aggregator_s: float
+
+
 def delays(options: Options) -> list[Figure]:
-    """Median and 99th percentile of the delay at each rate, and whether the rate was kept up."""
+    """Median and 99th percentile of the delay at each rate, and the CPU time that it takes."""
     seconds = 6.0 if options.quick else 30.0
     figures: list[Figure] = []
     for rate in RATES:
         with aggregator(Path(tempfile.mkdtemp(dir=options.folder)) / "delay.duckdb") as server:
             seen = _run(options, server, rate, seconds)
-        p50, p99, worst = np.quantile(seen, [0.5, 0.99, 1.0])
+        p50, p99, worst = np.quantile(seen.delays_s, [0.5, 0.99, 1.0])
         say(f"{rate:,} events/s: p50 {p50:.3f} s, p99 {p99:.3f} s, worst {worst:.3f} s")
         name = f"event to visible at {rate:,} events/s"
         figures += [
             Figure(what=f"{name}: p50", value=float(p50), unit="s"),
             Figure(what=f"{name}: p99", value=float(p99), unit="s", at_most=1.0, note=f"worst {worst:.2f} s"),
+            Figure(what=f"{name}: shipper's CPU for a million events", value=seen.shipper_s, unit="s"),
+            Figure(what=f"{name}: aggregator's CPU for a million events", value=seen.aggregator_s, unit="s"),
         ]
     return figures
 
 
-def _run(options: Options, server: Aggregator, rate: int, seconds: float) -> npt.NDArray[np.float64]:
-    """Delays in seconds, one for each tick of each rank after the start."""
+def _run(options: Options, server: Aggregator, rate: int, seconds: float) -> Seen:
     root = Path(tempfile.mkdtemp(dir=options.memory_folder))
     session_dir = root / SESSION
     ranks = [_rank(root, session_dir, number, server, rate, seconds) for number in range(RANKS)]
     log = (root / "shipper.out").open("wb")
-    shipper = subprocess.Popen(
+    shipper = psutil.Popen(
         [sys.executable, "-m", "rankmem_agent.ship", str(session_dir)],
         env=environment(),
         stdout=log,
@@ -89,7 +102,13 @@ def _run(options: Options, server: Aggregator, rate: int, seconds: float) -> npt
     answers: list[tuple[int, dict[int, int]]] = []
     reader = threading.Thread(target=_read, args=(server.address, answers, over), name="reader")
     reader.start()
-    _write(ranks, rate, seconds)
+    settled: list[tuple[float, float, int]] = []
+
+    def look() -> None:
+        settled.append((cpu_s(shipper), server.cpu_s(), sum(rank.at for rank in ranks)))
+
+    _write(ranks, rate, seconds, look)
+    look()
     time.sleep(5 * POLL_S)
     until = time.monotonic() + 60.0
     while time.monotonic() < until and not _all_seen(ranks, answers):
@@ -101,7 +120,13 @@ def _run(options: Options, server: Aggregator, rate: int, seconds: float) -> npt
     shipper.wait(120.0)
     log.close()
     shutil.rmtree(root)
-    return _delays_s(ranks, answers)
+    before, after = settled
+    million_events = (after[2] - before[2]) / CALL_RECORDS * CALL_EVENTS / 1e6
+    return Seen(
+        delays_s=_delays_s(ranks, answers),
+        shipper_s=(after[0] - before[0]) / million_events,
+        aggregator_s=(after[1] - before[1]) / million_events,
+    )
 
 
 def _rank(root: Path, session_dir: Path, number: int, server: Aggregator, rate: int, seconds: float) -> Rank:
@@ -121,9 +146,14 @@ def _rank(root: Path, session_dir: Path, number: int, server: Aggregator, rate: 
     return Rank(writer=writer, records=records)
 
 
-def _write(ranks: list[Rank], rate: int, seconds: float) -> None:
-    """All ranks at the rate, tick by tick; a tick that comes late is as large as the time it took."""
+def _write(ranks: list[Rank], rate: int, seconds: float, settled: Callable[[], None]) -> None:
+    """All ranks at the rate, tick by tick; a tick that comes late is as large as the time it took.
+
+    Args:
+        settled: called once, when the start is over.
+    """
     began = time.monotonic()
+    is_settled = False
     clock_at = began
     written = 0
     while (passed := time.monotonic() - began) < seconds:
@@ -132,6 +162,9 @@ def _write(ranks: list[Rank], rate: int, seconds: float) -> None:
             if due > written:
                 rank.write(due - written)
         written = due
+        if passed > SETTLE_S and not is_settled:
+            is_settled = True
+            settled()
         if time.monotonic() - clock_at > 1.0:
             clock_at = time.monotonic()
             for rank in ranks:
