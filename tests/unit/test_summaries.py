@@ -126,3 +126,26 @@ def test_a_coarse_course_lies_on_the_curve_and_has_its_peak(
         assert row["time_ns"] == time_ns or row["seq"] < 0
         highest[row["group_name"]] = max(highest.get(row["group_name"], 0), held)
     assert highest == {name: max(h for (n, _), (h, _) in curve.items() if n == name) for name, _ in curve}
+
+
+@pytest.mark.parametrize("remember", [True, False])
+def test_a_block_that_turned_in_one_pass_is_in_its_new_group_in_the_next(
+    database: duckdb.DuckDBPyConnection, remember: bool
+) -> None:
+    log = RankLog()
+    log.alloc("block", 10, at=1, category="activation")
+    log.means("block", "gradient", at=2)
+    log.alloc("other", 7, at=3, category="gradient")
+    log.free("block", at=4)
+    log.alloc("third", 5, at=5, category="activation")
+    store_logs(database, [log])
+    before = of_groups(database, "category")
+    assert {name: row[1] for name, row in before.items()} == {"activation": 10, "gradient": 17}
+    summarise(database, log, [1, 2, 1000], final=True, remember=remember)
+    assert of_groups(database, "category") == before
+    assert totals(database, "category") == totals_of(log, "category")
+    last = "SELECT group_name, arg_max(bytes, seq) AS bytes FROM group_course($id, 'category') GROUP BY ALL"
+    assert {row["group_name"]: row["bytes"] for row in rows(database, last, id=SESSION)} == {
+        "activation": 5,
+        "gradient": 7,
+    }
