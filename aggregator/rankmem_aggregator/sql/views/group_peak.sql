@@ -33,13 +33,15 @@ track AS MATERIALIZED (
         s.host_uid,
         s.error_ns,
         coalesce(s.offset_ns, 0) AS offset_ns,
+        b.first_ns + coalesce(s.offset_ns, 0) AS first_ns,
+        b.last_ns + coalesce(s.offset_ns, 0) AS last_ns,
         -- Its bytes are gone when its process is; never before its last event, whatever the clocks say.
         CASE WHEN s.ended_ns IS NOT NULL
             THEN greatest(s.ended_ns, b.last_ns + coalesce(s.offset_ns, 0)) END AS closed_ns
     FROM (
         SELECT b.*, g.group_key, g.group_name
         FROM (
-            SELECT session_id, attempt, rank, device, max(last_ns) AS last_ns
+            SELECT session_id, attempt, rank, device, min(first_ns) AS first_ns, max(last_ns) AS last_ns
             FROM memory_bucket
             WHERE session_id = of_session
             GROUP BY ALL
@@ -49,57 +51,64 @@ track AS MATERIALIZED (
     LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
 ),
 
--- First level: buckets, at most 64 records of a rank's log each. A closing is a piece of its own, with the last place
--- in the order.
-piece AS MATERIALIZED (
-    SELECT
-        t.track,
-        t.kind,
-        false AS is_closing,
-        b.seq_first,
-        b.seq_last,
-        b.first_ns + t.offset_ns AS first_ns,
-        b.last_ns + t.offset_ns AS last_ns,
-        b.requested_peak_ns + t.offset_ns AS peak_ns,
-        b.requested_peak_bytes AS peak_bytes,
-        b.requested_last_bytes AS last_bytes
-    FROM memory_bucket AS b
-    INNER JOIN track AS t USING (attempt, rank, device)
-    WHERE b.session_id = of_session
-    UNION ALL
-    SELECT track, kind, true, 9223372036854775807, 9223372036854775807, closed_ns, closed_ns, closed_ns, 0, 0
-    FROM track
-    WHERE closed_ns IS NOT NULL
-),
--- Windows of the common clock are 2^coarse_shift ns: about as long as a piece; and so long that, however much time
--- some pieces take, all together touch five times as many windows as there are pieces, at most. The windows of the
+-- Windows of the common clock are 2^coarse_shift ns: about as long as a bucket; and so long that, however much time
+-- some buckets take, all together touch five times as many windows as there are buckets, at most. The windows of the
 -- second level hold some eight events of a track.
 grid AS MATERIALIZED (
     SELECT coarse_shift, greatest(coarse_shift - 3, 0) AS fine_shift, least(coarse_shift, 3) AS depth
     FROM (
         SELECT ceil(log2(greatest(
             1,
-            sum(last_ns - first_ns) / count(*),
-            (max(last_ns) - min(first_ns)) / (4 * count(*) / count(DISTINCT track))
+            sum(b.last_ns - b.first_ns) / count(*),
+            any_value(t.whole_ns) / (4 * count(*) / any_value(t.num_tracks))
         )))::INTEGER AS coarse_shift
-        FROM piece
+        FROM memory_bucket AS b
+        CROSS JOIN (
+            SELECT max(greatest(last_ns, coalesce(closed_ns, last_ns))) - min(first_ns) AS whole_ns, count(*) AS num_tracks
+            FROM track
+        ) AS t
+        WHERE b.session_id = of_session
     )
 ),
+
+-- First level: buckets, at most 64 records of a rank's log each. A closing is a piece of its own, with the last place
+-- in the order.
 coarse AS MATERIALIZED (
     SELECT
         p.*,
         lag(p.last_bytes, 1, 0) OVER (PARTITION BY p.track ORDER BY p.seq_last) AS entry_bytes,
         p.first_ns >> g.coarse_shift AS window_first,
         p.last_ns >> g.coarse_shift AS window_last
-    FROM piece AS p
+    FROM (
+        SELECT
+            t.track,
+            t.kind,
+            false AS is_closing,
+            b.seq_first,
+            b.seq_last,
+            b.first_ns + t.offset_ns AS first_ns,
+            b.last_ns + t.offset_ns AS last_ns,
+            b.requested_peak_ns + t.offset_ns AS peak_ns,
+            b.requested_peak_bytes AS peak_bytes,
+            b.requested_last_bytes AS last_bytes
+        FROM memory_bucket AS b
+        INNER JOIN track AS t USING (attempt, rank, device)
+        WHERE b.session_id = of_session
+        UNION ALL
+        SELECT track, kind, true, 9223372036854775807, 9223372036854775807, closed_ns, closed_ns, closed_ns, 0, 0
+        FROM track
+        WHERE closed_ns IS NOT NULL
+    ) AS p
     CROSS JOIN grid AS g
 ),
 coarse_touch AS (
     SELECT kind, track, seq_last, window_first AS window_number, peak_bytes, entry_bytes FROM coarse
     UNION ALL
-    SELECT kind, track, seq_last, unnest(range(window_first + 1, window_last + 1)), peak_bytes, entry_bytes
+    SELECT kind, track, seq_last, window_last, peak_bytes, entry_bytes FROM coarse WHERE window_last > window_first
+    UNION ALL
+    SELECT kind, track, seq_last, unnest(range(window_first + 1, window_last)), peak_bytes, entry_bytes
     FROM coarse
-    WHERE window_last > window_first
+    WHERE window_last > window_first + 1
 ),
 -- base_bytes: the sum of all tracks where the window begins; climb_bytes: how far each can have risen above in
 -- it, added up. No sum in the window exceeds base + climb.
@@ -113,12 +122,12 @@ coarse_bound AS MATERIALIZED (
         SELECT kind, window_number, sum(climb_bytes) AS climb_bytes, sum(step_bytes) AS step_bytes
         FROM (
             SELECT
-                kind,
+                any_value(kind) AS kind,
                 window_number,
                 greatest(max(peak_bytes), max(entry_bytes)) - arg_min(entry_bytes, seq_last) AS climb_bytes,
                 0 AS step_bytes
             FROM coarse_touch
-            GROUP BY kind, track, window_number
+            GROUP BY track, window_number
             UNION ALL
             SELECT kind, window_last + 1, NULL, last_bytes - entry_bytes FROM coarse
         )
@@ -139,43 +148,57 @@ probe AS MATERIALIZED (
         ON c.kind = b.kind AND c.window_first <= b.window_number AND c.window_last >= b.window_number
     GROUP BY b.kind
 ),
--- The piece that each track was in by then, or had been in last.
+-- The piece that each track was in by then, or had been in last. Here and below a side of a join with memory_event is a
+-- list: DuckDB takes one row to be few, and where it did not know, the events went into the hash table.
 probe_piece AS MATERIALIZED (
-    SELECT
-        p.kind,
-        p.time_ns,
-        c.track,
-        max(c.seq_last) AS seq_last,
-        max(c.first_ns) AS first_ns,
-        arg_max(c.last_ns, c.seq_last) > p.time_ns AS is_open,
-        arg_max(c.last_bytes, c.seq_last) AS last_bytes,
-        arg_max(c.entry_bytes, c.seq_last) AS entry_bytes
-    FROM probe AS p
-    INNER JOIN coarse AS c ON c.kind = p.kind AND c.first_ns <= p.time_ns
-    GROUP BY p.kind, p.time_ns, c.track
+    SELECT list({
+        kind: kind,
+        time_ns: time_ns,
+        attempt: attempt,
+        rank: rank,
+        device: device,
+        track: track,
+        from_ns: first_ns - offset_ns,
+        until_ns: time_ns - offset_ns,
+        is_open: last_ns > time_ns,
+        bytes: CASE WHEN last_ns > time_ns THEN entry_bytes ELSE last_bytes END
+    }) AS pieces
+    FROM (
+        SELECT
+            p.kind,
+            p.time_ns,
+            t.attempt,
+            t.rank,
+            t.device,
+            t.track,
+            any_value(t.offset_ns) AS offset_ns,
+            max(c.first_ns) AS first_ns,
+            arg_max(c.last_ns, c.seq_last) AS last_ns,
+            arg_max(c.last_bytes, c.seq_last) AS last_bytes,
+            arg_max(c.entry_bytes, c.seq_last) AS entry_bytes
+        FROM probe AS p
+        INNER JOIN coarse AS c ON c.kind = p.kind AND c.first_ns <= p.time_ns
+        INNER JOIN track AS t USING (track)
+        GROUP BY p.kind, p.time_ns, t.attempt, t.rank, t.device, t.track
+    )
 ),
 reached AS MATERIALIZED (
     SELECT kind, sum(bytes) AS bytes
     FROM (
         SELECT kind, track, arg_max(bytes, seq) AS bytes
         FROM (
-            SELECT kind, track, CASE WHEN is_open THEN entry_bytes ELSE last_bytes END AS bytes, -1 AS seq
-            FROM probe_piece
+            SELECT kind, track, bytes, -1 AS seq
+            FROM (SELECT unnest(pieces, recursive := true) FROM probe_piece)
             UNION ALL
             SELECT p.kind, p.track, e.requested_bytes, e.seq
             FROM memory_event AS e
-            INNER JOIN (
-                SELECT p.*, t.attempt, t.rank, t.device, t.offset_ns
-                FROM probe_piece AS p
-                INNER JOIN track AS t USING (track)
-                WHERE p.is_open
-            ) AS p
+            INNER JOIN (SELECT unnest(pieces, recursive := true) FROM probe_piece) AS p
                 ON p.attempt = e.attempt
                 AND p.rank = e.rank
                 AND p.device = e.device
-                AND p.first_ns - p.offset_ns <= e.time_ns
-                AND p.time_ns - p.offset_ns >= e.time_ns
-            WHERE e.session_id = of_session AND e.requested_bytes IS NOT NULL
+                AND p.from_ns <= e.time_ns
+                AND p.until_ns >= e.time_ns
+            WHERE e.session_id = of_session AND p.is_open AND e.requested_bytes IS NOT NULL
         )
         GROUP BY kind, track
     )
@@ -206,24 +229,28 @@ coarse_marked AS MATERIALIZED (
 
 -- Second level: the same over smaller windows, made from the events of the pieces in hot windows. An event finds its
 -- piece by part, which is seq // 64; a bucket lies in one part.
+hot_piece AS MATERIALIZED (
+    SELECT list({
+        attempt: t.attempt,
+        rank: t.rank,
+        device: t.device,
+        offset_ns: t.offset_ns,
+        track: c.track,
+        seq_first: c.seq_first,
+        seq_last: c.seq_last,
+        first_ns: c.first_ns,
+        last_ns: c.last_ns
+    }) AS pieces
+    FROM coarse_marked AS c
+    INNER JOIN track AS t USING (track)
+    WHERE c.is_hot
+),
 hot_event AS MATERIALIZED (
     SELECT h.track, e.seq, e.time_ns + h.offset_ns AS time_ns, e.requested_bytes
     FROM memory_event AS e
     INNER JOIN (
-        SELECT
-            t.attempt,
-            t.rank,
-            t.device,
-            t.offset_ns,
-            c.track,
-            c.seq_first,
-            c.seq_last,
-            c.first_ns,
-            c.last_ns,
-            unnest(range(c.seq_first >> 6, (c.seq_last >> 6) + 1)) AS part
-        FROM coarse_marked AS c
-        INNER JOIN track AS t USING (track)
-        WHERE c.is_hot
+        SELECT *, unnest(range(seq_first >> 6, (seq_last >> 6) + 1)) AS part
+        FROM (SELECT unnest(pieces, recursive := true) FROM hot_piece)
     ) AS h
         ON h.rank = e.rank
         AND h.attempt = e.attempt
@@ -346,8 +373,7 @@ fine_hot AS MATERIALIZED (
     WHERE b.climb_bytes IS NOT NULL AND b.base_bytes + b.climb_bytes >= r.bytes
     WINDOW w AS (ORDER BY b.kind, b.window_number ROWS UNBOUNDED PRECEDING)
 ),
--- Their pieces. A list, for DuckDB takes one row to be few: joined as a table it was the side with the events that
--- went into the hash table.
+-- Their pieces.
 left_over AS MATERIALIZED (
     SELECT list({
         kind: f.kind,
