@@ -52,6 +52,7 @@ class BatchQueue:
         self._bytes = 0
         self._rows = 0
         self._closed = False
+        self._nudged = False
         self._lock = threading.Lock()
         self._has_room = threading.Condition(self._lock)
         self._has_batch = threading.Condition(self._lock)
@@ -79,8 +80,9 @@ class BatchQueue:
 
     def take(
         self, *, rows_max: int, bytes_max: int, wait_s: float, not_before_s: float = 0.0
-    ) -> list[Submission]:
-        """The next group; empty once closed and drained. Waits for a first batch, then a while for company.
+    ) -> list[Submission] | None:
+        """The next group; None once closed and drained, empty after a nudge. Waits for a first batch, then a
+        while for company.
 
         Args:
             rows_max: rows of the tallest table; a group ends before it passes them (one batch always goes).
@@ -89,13 +91,22 @@ class BatchQueue:
             not_before_s: until this time (monotonic) it waits on such a group at least.
         """
         with self._lock:
-            self._has_batch.wait_for(lambda: self._closed or bool(self._waiting))
+            self._has_batch.wait_for(lambda: self._closed or self._nudged or bool(self._waiting))
+            self._nudged = False
+            if not self._waiting:
+                return None if self._closed else []
             enough = min(ROW_GROUP_ROWS, rows_max)
             timeout_s = max(wait_s, not_before_s - time.monotonic())
             self._has_batch.wait_for(lambda: self._closed or self._rows >= enough, timeout=timeout_s)
             group = self._pop_group(rows_max, bytes_max)
             self._has_room.notify_all()
         return group
+
+    def nudge(self) -> None:
+        """Whoever takes gets an empty group if nothing waits: there is something else to do. Any thread."""
+        with self._lock:
+            self._nudged = True
+            self._has_batch.notify()
 
     def close(self) -> None:
         """No more may be put; what waits may still be taken. Idempotent."""

@@ -59,6 +59,14 @@ class AggregatorConfig:
     Environment: RANKMEM_METRICS."""
     log_format: LogFormat = "text"
     """Lines on stderr: text or json. Environment: RANKMEM_LOG_FORMAT."""
+    keep_days: float = 0.0
+    """Delete sessions whose last batch came longer ago, days; 0: no limit. Environment: RANKMEM_KEEP_DAYS."""
+    keep_gib: float = 0.0
+    """Delete the oldest sessions while more of the database is used, GiB; 0: no limit.
+    Environment: RANKMEM_KEEP_GIB."""
+    keep_sessions: int = 0
+    """Delete all but so many of the newest sessions; 0: no limit. Sessions that run are never deleted.
+    Environment: RANKMEM_KEEP_SESSIONS."""
     memory_limit_bytes: int = 0
     """DuckDB's memory, bytes; 0: a quarter of the machine's, at most 16 GiB.
     Environment: RANKMEM_MEMORY_LIMIT_BYTES."""
@@ -134,7 +142,7 @@ class AggregatorConfig:
         told, DuckDB takes a quarter of the processors, one at least: the training is there too.
         """
         environment = os.environ if environment is None else environment
-        served = ("RANKMEM_SERVE_", "RANKMEM_METRICS", "RANKMEM_LOG_FORMAT")
+        served = ("RANKMEM_SERVE_", "RANKMEM_METRICS", "RANKMEM_LOG_FORMAT", "RANKMEM_KEEP_")
         kept = {name: text for name, text in environment.items() if not name.startswith(served)}
         config = cls.from_environment(kept, database_path=database_path, listen=LISTEN_EMBEDDED)
         if config.threads:
@@ -264,6 +272,9 @@ def is_every_address(host: str) -> bool:
 
 
 _LEAST: Final[dict[str, float]] = {
+    "keep_days": 0,
+    "keep_gib": 0,
+    "keep_sessions": 0,
     "memory_limit_bytes": 0,
     "threads": 0,
     "checkpoint_threshold_bytes": 1,
@@ -290,6 +301,9 @@ _ENVIRONMENT: Final = {
     "query_token_file": ("RANKMEM_SERVE_QUERY_TOKEN_FILE", Path),
     "metrics": ("RANKMEM_METRICS", str),
     "log_format": ("RANKMEM_LOG_FORMAT", str),
+    "keep_days": ("RANKMEM_KEEP_DAYS", float),
+    "keep_gib": ("RANKMEM_KEEP_GIB", float),
+    "keep_sessions": ("RANKMEM_KEEP_SESSIONS", int),
     "memory_limit_bytes": ("RANKMEM_MEMORY_LIMIT_BYTES", int),
     "threads": ("RANKMEM_THREADS", int),
 }

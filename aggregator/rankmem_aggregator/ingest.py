@@ -23,11 +23,13 @@ from rankmem_aggregator.batch_queue import BatchQueue, Outcome, Submission
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.counters import COMMIT_BOUNDS_S, LAG_BOUNDS_S, Distribution, Errors, WriterCounters
 from rankmem_aggregator.group import concatenated
+from rankmem_aggregator.keeper import Keeper
 from rankmem_aggregator.pulse import NS_PER_S, Pulses
+from rankmem_aggregator.retention import Limits
 from rankmem_aggregator.schema import INGEST_PROGRESS, STACK
-from rankmem_aggregator.sequence import Progress, SpoolProgress, Verdict
-from rankmem_aggregator.stacks import StackNumbers
+from rankmem_aggregator.sequence import SpoolProgress, Verdict
 from rankmem_aggregator.store import TRANSIENT, Store
+from rankmem_aggregator.stored import progress_rows, pruned_progress, stored_progress, stored_stacks
 from rankmem_aggregator.summaries import Summaries
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.summary_tables import SUMMARY_PROGRESS
@@ -69,9 +71,11 @@ class Writer:
         self._config = config
         self._free_memory = free_memory
         self._died = died
-        self._progress = SpoolProgress(_stored_progress(store))
-        self._stacks = _stored_stacks(store)
+        self._progress = SpoolProgress(stored_progress(store))
+        self._stacks = stored_stacks(store)
         self._summaries = Summaries(store)
+        self._progress.remember(pruned_progress(store))
+        self._keeper = Keeper(store, Limits.of(config), buried=self._bury, cleaned=self._reload)
         self._given_up = threading.Event()
         self._warned_at_s = float("-inf")
         self._group_began_s = float("-inf")
@@ -80,6 +84,16 @@ class Writer:
     def start(self) -> None:
         """Starts the thread."""
         self._thread.start()
+
+    @property
+    def num_pruned(self) -> int:
+        """Sessions deleted since the start, for the limits on what is kept."""
+        return self._keeper.num_pruned
+
+    def keep(self) -> None:
+        """Lets the writer look after the limits on what is kept, if it is time. Any thread."""
+        if self._keeper.is_due:
+            self.queue.nudge()
 
     @property
     def is_alive(self) -> bool:
@@ -110,12 +124,14 @@ class Writer:
     def _run(self) -> None:
         try:
             self._summarise()
-            while group := self._take():
-                for submission, outcome in self._store_group(group):
-                    submission.done(outcome)
+            while (group := self._take()) is not None:
+                if group:
+                    for submission, outcome in self._store_group(group):
+                        submission.done(outcome)
                 if not len(self.queue):
                     self._store.checkpoint(self._config.idle_checkpoint_bytes)
                 self._summarise()
+                self._keep()
         except BaseException as exc:  # noqa: BLE001  a dead writer stops the whole service
             if self._given_up.is_set():
                 return  # close() ran out of time: what is left is in the shippers' spools
@@ -128,7 +144,20 @@ class Writer:
         while not len(self.queue) and not self._given_up.is_set() and self._summaries.advance():
             pass
 
-    def _take(self) -> list[Submission]:
+    def _keep(self) -> None:
+        """Deletes what is over the limits: a step while batches wait, all of it while none does."""
+        while self._keeper.advance() and not len(self.queue) and not self._given_up.is_set():
+            pass
+
+    def _bury(self, session_id: str) -> None:
+        self._progress.bury(session_id)
+        self._summaries.forget(session_id)
+
+    def _reload(self) -> None:
+        self._stacks = stored_stacks(self._store)
+        self._progress.remember(pruned_progress(self._store))
+
+    def _take(self) -> list[Submission] | None:
         config = self._config
         group = self.queue.take(
             rows_max=config.group_rows_max,
@@ -190,7 +219,7 @@ class Writer:
 
     def _write(self, rows: dict[str, pa.Table]) -> None:
         """One transaction with the rows, the progress and the new stack numbers; tried until it is in."""
-        rows[INGEST_PROGRESS.name] = _progress_rows(self._progress.tentative())
+        rows[INGEST_PROGRESS.name] = progress_rows(self._progress.tentative())
         pending = self._stacks.pending()
         if pending.num_rows:
             rows[STACK.name] = pending
@@ -254,51 +283,3 @@ def _acknowledged(submission: Submission) -> Outcome:
 def _refused(submission: Submission, error: RankmemError) -> Outcome:
     batch = submission.batch
     return Outcome(spool_id=batch.spool.spool_id, batch_number=batch.batch_number, error=error)
-
-
-def _stored_progress(store: Store) -> list[Progress]:
-    rows = store.read(
-        "SELECT spool_id, session_id, attempt, rank, last_sequence, final FROM ingest_progress"
-    ).to_pylist()
-    return [
-        Progress(
-            spool=Spool(
-                spool_id=row["spool_id"],
-                session_id=row["session_id"],
-                attempt=row["attempt"],
-                rank=row["rank"],
-            ),
-            last_sequence=row["last_sequence"],
-            final=row["final"],
-        )
-        for row in rows
-    ]
-
-
-def _stored_stacks(store: Store) -> StackNumbers:
-    pairs = store.read("SELECT stack_id::BIGINT AS stack_id, stack_hash FROM stack_hash")
-    framed = store.read("SELECT DISTINCT stack_id FROM stack_frame")
-    return StackNumbers(
-        pairs.column("stack_id").to_numpy(),
-        pairs.column("stack_hash").to_numpy(),
-        framed.column("stack_id").to_numpy(),
-    )
-
-
-def _progress_rows(moved: Sequence[Progress]) -> pa.Table:
-    now_ns = time.time_ns()
-    return pa.Table.from_pylist(
-        [
-            {
-                "spool_id": progress.spool.spool_id,
-                "session_id": progress.spool.session_id,
-                "attempt": progress.spool.attempt,
-                "rank": progress.spool.rank,
-                "last_sequence": progress.last_sequence,
-                "final": progress.final,
-                "updated_ns": now_ns,
-            }
-            for progress in moved
-        ],
-        schema=INGEST_PROGRESS.arrow_schema().remove_metadata(),
-    )

@@ -77,6 +77,9 @@ class RankmemCollector(Collector):
         yield _counter("rankmem_decoded_bytes", "The same, decoded.", counters.decoded_bytes)
         yield _counter("rankmem_commits", "Transactions with rows.", counters.groups)
         yield _counter("rankmem_commit_retries", "Commits tried again: no disk, no memory.", counters.retries)
+        yield _counter(
+            "rankmem_sessions_pruned", "Sessions deleted for limits.", self._sources.writer.num_pruned
+        )
         batches = CounterMetricFamily(
             "rankmem_batches", "Batches by what became of them.", labels=["outcome"]
         )

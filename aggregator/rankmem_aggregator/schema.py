@@ -3,7 +3,7 @@
 Stage: store. In: ``rankmem_protos.tables``. Out: the SQL text that creates, comments, fills and
 upgrades them, and :func:`prepare`, which brings an opened file to this version. Identifiers and
 comments come from declarations in this source tree and are quoted; no value from outside enters SQL text.
-Besides the declared tables there are its own: the summaries, and three small :data:`INTERNAL_TABLES`.
+Besides the declared tables there are its own: the summaries, and a few small :data:`INTERNAL_TABLES`.
 The largest tables stand in the schema ``packed`` in another form (``packing``), and are views of it.
 """
 
@@ -86,7 +86,28 @@ STACK: Final = Table(
     ),
 )
 
-INTERNAL_TABLES: Final = {table.name: table for table in (META, INGEST_PROGRESS, STACK)}
+PRUNED_SPOOL: Final = Table(
+    name="pruned_spool",
+    doc="A log of a session that was deleted by rankmem prune or for a limit: how far it was stored.",
+    columns=(
+        *(column for column in INGEST_PROGRESS.columns if column.name != "updated_ns"),
+        Column(
+            name="pruned_ns",
+            type=pa.int64(),
+            doc="When, on the aggregator's clock.",
+            unit="ns",
+            nullable=False,
+        ),
+        Column(
+            name="has_rows",
+            type=pa.bool_(),
+            doc="True until all that was stored of its session is deleted.",
+            nullable=False,
+        ),
+    ),
+)
+
+INTERNAL_TABLES: Final = {table.name: table for table in (META, INGEST_PROGRESS, STACK, PRUNED_SPOOL)}
 ALL_TABLES: Final = TABLES | SUMMARY_TABLES | INTERNAL_TABLES
 
 
@@ -189,6 +210,18 @@ def store_statement(table: Table, source: str = INCOMING) -> str:
         f"WHEN MATCHED THEN UPDATE SET {changes} "
         f"WHEN NOT MATCHED THEN INSERT ({_column_list(table)}) VALUES ({values})"
     )
+
+
+def delete_statement(table: Table, *, in_slice: bool = False) -> str:
+    """Deletes the rows of ``$session``; in a slice those with ``$least`` <= rowid < ``$upto``."""
+    rows = " AND rowid >= $least AND rowid < $upto" if in_slice else ""
+    return f"DELETE FROM {stored_name(table)} WHERE session_id = $session{rows}"
+
+
+def span_statement(table: Table) -> str:
+    """The lowest and highest rowid of the rows of ``$session`` as least and most, NULL without any."""
+    name = stored_name(table)
+    return f"SELECT min(rowid) AS least, max(rowid) AS most FROM {name} WHERE session_id = $session"
 
 
 def duckdb_type(arrow: pa.DataType) -> str:

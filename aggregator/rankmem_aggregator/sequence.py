@@ -43,15 +43,22 @@ class SpoolProgress:
         self._lock = threading.Lock()
         self._stored = {progress.spool.spool_id: progress for progress in stored}
         self._tentative: dict[str, Progress] = {}
+        self._pruned: dict[str, Progress] = {}
+        self._pruned_sessions: set[str] = set()
 
     def stored(self, spool: Spool) -> int:
         """Last sequence committed of this spool, -1 for none. Any thread.
 
         Raises:
-            RankmemError: INVALID if the spool was stored as another session's or rank's.
+            RankmemError: INVALID if the spool was stored as another session's or rank's, NOT_FOUND if its
+                session was deleted and more of it would come.
         """
         with self._lock:
             progress = self._stored.get(spool.spool_id)
+            is_pruned = spool.session_id in self._pruned_sessions
+            pruned = self._pruned.get(spool.spool_id)
+        if is_pruned:
+            return _stored_before(spool, pruned)
         if progress is None:
             return NOTHING_STORED
         if progress.spool != spool:
@@ -62,6 +69,25 @@ class SpoolProgress:
                 "open it as what it is; spool ids are never used twice",
             )
         return progress.last_sequence
+
+    def remember(self, pruned: Iterable[Progress]) -> None:
+        """These logs are all those that are known of sessions that were deleted."""
+        found = {progress.spool.spool_id: progress for progress in pruned}
+        with self._lock:
+            self._pruned = found
+            self._pruned_sessions = {progress.spool.session_id for progress in found.values()}
+
+    def bury(self, session_id: str) -> None:
+        """The session is deleted: nothing more of it is taken."""
+        with self._lock:
+            gone = {
+                name: progress
+                for name, progress in self._stored.items()
+                if progress.spool.session_id == session_id
+            }
+            self._stored = {name: self._stored[name] for name in self._stored.keys() - gone.keys()}
+            self._pruned |= gone
+            self._pruned_sessions.add(session_id)
 
     def judge(self, batch: IncomingBatch) -> Verdict:
         """Whether the batch follows; if so it counts as the spool's last from now on.
@@ -100,3 +126,14 @@ class SpoolProgress:
     def rollback(self) -> None:
         """What was tentative is not stored."""
         self._tentative.clear()
+
+
+def _stored_before(spool: Spool, pruned: Progress | None) -> int:
+    """Of a log that was stored to its end its last sequence, so that its shipper is done with it."""
+    if pruned is not None and pruned.spool == spool and pruned.final:
+        return pruned.last_sequence
+    raise RankmemError(
+        Code.NOT_FOUND,
+        f"session {spool.session_id} was deleted here, nothing more of it is taken",
+        "ship it to another aggregator: rankmem ship --aggregator HOST:PORT DIR",
+    )

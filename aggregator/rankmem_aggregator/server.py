@@ -77,7 +77,7 @@ class Aggregator:
         )
         tokens = Tokens({Right.INGEST: config.ingest_token_file, Right.QUERY: config.query_token_file})
         self._server = _grpc_server(self._threads, tokens)
-        self._watch = Watch(store, self._writer, self._tell_health)
+        self._watch = Watch(store, self._writer, self._tell_health, lambda condition: self._writer.keep())
         self._metrics: MetricsServer | None = None
         self._register()
 

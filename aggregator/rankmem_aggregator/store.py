@@ -25,9 +25,12 @@ from rankmem_aggregator.address import address_path, read_address
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.statements import Statements
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.tables import Table
 
 logger = logging.getLogger(__name__)
 
+SPILL_FACTOR: Final = 4
+"""Times the memory limit: a sort or a join of that size is what a client may ask for."""
 DISK_SLACK_BYTES: Final = 16 << 20
 """Room for a checkpoint's own blocks beside the rows."""
 
@@ -39,6 +42,8 @@ class DiskLowError(Exception):
 TRANSIENT: Final = (duckdb.OutOfMemoryException, duckdb.IOException, DiskLowError)
 """Errors of a commit that may pass: memory taken by a client's query, a full disk."""
 
+_WANTS_MEMORY: Final = ("failed to pin block", "failed to allocate", "could not allocate")
+"""What a COMMIT without memory says; DuckDB 2.0 raises it as an error of the transaction."""
 _TIME_ZONE: Final = "SET GLOBAL TimeZone = 'UTC'"
 """What the columns named _utc promise; the default is the machine's zone."""
 _CONFINEMENT: Final = ("SET enable_external_access = false", "SET lock_configuration = true")
@@ -57,6 +62,7 @@ class Store:
         self._statements = Statements(connection)
         self._lock = threading.Lock()
         self._closed = False
+        self._owes_rollback = False
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """A connection of its own to the same instance; the caller closes it. Any thread.
@@ -77,12 +83,13 @@ class Store:
         """
         self.check_room(sum(table.get_total_buffer_size() for table in rows.values()))
         connection = self._connection
+        self._settle()
         self._statements.prepare(rows)
         connection.execute("BEGIN TRANSACTION")
         try:
             for name, table in rows.items():
                 self._statements.store(name, table)
-            connection.execute("COMMIT")
+            self._commit()
         except BaseException:
             self._rollback()
             raise
@@ -95,6 +102,7 @@ class Store:
         if self.log_bytes() < log_bytes_min:
             return False
         try:
+            self._settle()
             self._connection.execute("CHECKPOINT")
         except (duckdb.TransactionException, *TRANSIENT) as exc:
             logger.debug("no checkpoint now: %s", exc)  # one comes with a commit at the latest
@@ -109,18 +117,30 @@ class Store:
             duckdb.Error, DiskLowError: nothing of it is stored.
         """
         self.check_room(0)
+        self._settle()
         self._connection.execute("BEGIN TRANSACTION")
         try:
             yield self._connection
-            self._connection.execute("COMMIT")
+            self._commit()
         except BaseException:
             self._rollback()
             raise
 
-    def read(self, query: str, parameters: Mapping[str, int] | None = None) -> pa.Table:
+    def read(self, query: str, parameters: Mapping[str, int | str] | None = None) -> pa.Table:
         """The rows of one of our own queries, before or between writes. Writer's thread."""
+        self._settle()
         chosen = dict(parameters) if parameters else None
         return self._connection.sql(query, params=chosen).to_arrow_table()
+
+    def rows_between(self, table: Table, session_id: str) -> tuple[int, int]:
+        """The lowest and highest rowid of a session's rows in a table, or (0, -1). Writer's thread."""
+        row = self.read(schema.span_statement(table), {"session": session_id}).to_pylist()[0]
+        return (0, -1) if row["least"] is None else (row["least"], row["most"])
+
+    def used_bytes(self) -> int:
+        """Bytes of the file in use, blocks that are free for the next rows left out. Writer's thread."""
+        row = self.read("SELECT used_blocks * block_size AS used FROM pragma_database_size()").to_pylist()[0]
+        return int(row["used"])
 
     def close(self) -> None:
         """Checkpoints, so that the file stands alone without its log, and closes. Idempotent."""
@@ -167,9 +187,30 @@ class Store:
         except FileNotFoundError:  # a checkpoint has just removed it
             return 0
 
+    def _commit(self) -> None:
+        try:
+            self._connection.execute("COMMIT")
+        except duckdb.TransactionException as exc:
+            if any(words in str(exc) for words in _WANTS_MEMORY):
+                raise duckdb.OutOfMemoryException(str(exc)) from exc
+            raise
+
     def _rollback(self) -> None:
-        with contextlib.suppress(duckdb.Error):  # a failed COMMIT has ended the transaction already
+        self._owes_rollback = True
+        with contextlib.suppress(duckdb.Error):  # before the next use of the connection at the latest
+            self._settle()
+
+    def _settle(self) -> None:
+        """Ends a failed transaction. ROLLBACK itself runs out of memory beside a greedy query (seen: DuckDB
+        2.0), and leaves a connection that does nothing but it."""
+        if not self._owes_rollback:
+            return
+        try:
             self._connection.execute("ROLLBACK")
+        except duckdb.TransactionException as exc:
+            if "no transaction is active" not in str(exc):
+                raise
+        self._owes_rollback = False
 
 
 def open_store(config: AggregatorConfig) -> Store:
@@ -213,6 +254,7 @@ def _settings(config: AggregatorConfig) -> dict[str, str | bool | int | float | 
         "memory_limit": f"{config.memory_limit()}B",
         "threads": config.thread_count(),
         "temp_directory": str(config.temp_path()),
+        "max_temp_directory_size": f"{_spill_bytes(config)}B",
         "checkpoint_threshold": f"{config.checkpoint_threshold_bytes}B",
         "default_block_size": schema.BLOCK_BYTES,
         # Otherwise a client's FROM name would find Python variables of this process.
@@ -220,6 +262,12 @@ def _settings(config: AggregatorConfig) -> dict[str, str | bool | int | float | 
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
     }
+
+
+def _spill_bytes(config: AggregatorConfig) -> int:
+    """What queries may spill: never so much that the database beside it has no room to grow."""
+    free = shutil.disk_usage(config.database_path.parent).free
+    return min(SPILL_FACTOR * config.memory_limit(), free // 2)
 
 
 def _install_views(connection: duckdb.DuckDBPyConnection) -> None:

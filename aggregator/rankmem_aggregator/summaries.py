@@ -98,6 +98,12 @@ class Summaries:
             self._count(taken_back=len(self._taken_back))
         self._taken_back.clear()
 
+    def forget(self, session_id: str) -> None:
+        """The session is deleted, its rows of the summaries with it."""
+        for kept in (self._told, self._alive):
+            for rank in [rank for rank in kept if rank[0] == session_id]:
+                del kept[rank]
+
     def rollback(self) -> None:
         """It is not."""
         self._taken_back.clear()

@@ -25,6 +25,7 @@ from rankmem_cli.verbs.modules import modules
 from rankmem_cli.verbs.oom import oom
 from rankmem_cli.verbs.ops import ops
 from rankmem_cli.verbs.peak import peak
+from rankmem_cli.verbs.prune import prune
 from rankmem_cli.verbs.ranks import ranks
 from rankmem_cli.verbs.run import run
 from rankmem_cli.verbs.serve import serve
@@ -51,6 +52,7 @@ VERBS: tuple[Callable[..., None], ...] = (
     steps,
     oom,
     sql,
+    prune,
     ship,
     certs,
     doctor,

@@ -145,6 +145,12 @@ def summary_text(name: str) -> str:
 
 
 @cache
+def prune_text(name: str) -> str:
+    """The text of ``prune/{name}.sql``: one statement of the deletion of sessions."""
+    return _read("prune", name)
+
+
+@cache
 def query_text(name: str) -> str:
     """The text of ``queries/{name}.sql``: one statement with named parameters.
 

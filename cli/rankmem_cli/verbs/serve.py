@@ -84,6 +84,32 @@ LogFormat = Annotated[
         help="Lines on stderr.  [env: RANKMEM_LOG_FORMAT; default: text]",
     ),
 ]
+KeepDays = Annotated[
+    float | None,
+    typer.Option(
+        "--keep-days",
+        metavar="D",
+        help="Delete sessions whose last batch came longer ago.  [env: RANKMEM_KEEP_DAYS; default: no limit]",
+    ),
+]
+KeepGib = Annotated[
+    float | None,
+    typer.Option(
+        "--keep-gib",
+        metavar="G",
+        help="Delete the oldest sessions while more of the database is used.  "
+        "[env: RANKMEM_KEEP_GIB; default: no limit]",
+    ),
+]
+KeepSessions = Annotated[
+    int | None,
+    typer.Option(
+        "--keep-sessions",
+        metavar="N",
+        help="Delete all but the newest N sessions; one that runs is never deleted.  "
+        "[env: RANKMEM_KEEP_SESSIONS; default: no limit]",
+    ),
+]
 MemoryLimit = Annotated[
     int | None,
     typer.Option("--memory-limit-bytes", metavar="BYTES", help="DuckDB's memory.  [default: a quarter]"),
@@ -104,6 +130,9 @@ def serve(
     insecure: Insecure = False,
     metrics: Metrics = None,
     log_format: LogFormat = None,
+    keep_days: KeepDays = None,
+    keep_gib: KeepGib = None,
+    keep_sessions: KeepSessions = None,
     memory_limit_bytes: MemoryLimit = None,
     threads: Threads = None,
 ) -> None:
@@ -125,6 +154,9 @@ def serve(
         insecure=insecure or None,
         metrics=metrics,
         log_format=log_format,
+        keep_days=keep_days,
+        keep_gib=keep_gib,
+        keep_sessions=keep_sessions,
         memory_limit_bytes=memory_limit_bytes,
         threads=threads,
     )

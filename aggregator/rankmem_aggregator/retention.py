@@ -1,0 +1,100 @@
+"""Which sessions are kept: the limits, and what they say of what is stored. Pure values; deletes nothing.
+
+Stage: beside ingest. In: the limits of the configuration and the sessions of a database; out: the sessions
+to delete, oldest first. A session goes whole or not at all, and never while more of it can come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+import pyarrow as pa
+
+from rankmem_aggregator.config import GIB, AggregatorConfig
+
+NS_PER_S: Final = 1_000_000_000
+NS_PER_DAY: Final = 86_400 * NS_PER_S
+RESTART_S: Final = 600.0
+"""A session whose ranks have all ended counts as running for so long: elastic launchers start the next
+attempt within seconds to minutes, and its rows belong to the same session."""
+SILENT_S: Final = 86_400.0
+"""A session with a rank that never said its end counts as running until it was silent for a day. A rank that
+runs is sampled once a second, so silence means that its host, its shipper or the way here is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSession:
+    """A session as far as keeping it is concerned."""
+
+    session_id: str
+    last_ns: int
+    """When a batch of it was stored last, ns since 1970 on the aggregator's clock."""
+    final: bool
+    """The last batch of each of its ranks is stored."""
+
+    def is_over(self, now_ns: int) -> bool:
+        """Whether no more of it is expected."""
+        quiet_s = (now_ns - self.last_ns) / NS_PER_S
+        return quiet_s > (RESTART_S if self.final else SILENT_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What is kept; 0 sets no limit."""
+
+    days: float = 0.0
+    """Sessions whose last batch is older go."""
+    sessions: int = 0
+    """So many of the newest stay."""
+    size_bytes: int = 0
+    """The oldest go until the used part of the database is at most so large."""
+
+    @classmethod
+    def of(cls, config: AggregatorConfig) -> Self:
+        """The limits that an aggregator was given."""
+        return cls(
+            days=config.keep_days, sessions=config.keep_sessions, size_bytes=int(config.keep_gib * GIB)
+        )
+
+    @property
+    def are_set(self) -> bool:
+        """Whether anything is ever deleted."""
+        return bool(self.days or self.sessions or self.size_bytes)
+
+
+def sessions_of(rows: pa.Table) -> list[StoredSession]:
+    """The sessions of ``sql/prune/sessions.sql``, oldest first."""
+    return [
+        StoredSession(session_id=row["session_id"], last_ns=row["last_ns"], final=row["final"])
+        for row in rows.to_pylist()
+    ]
+
+
+def sessions_due(
+    stored: Sequence[StoredSession], limits: Limits, *, now_ns: int, used_bytes: int
+) -> list[StoredSession]:
+    """The sessions to delete now, oldest first.
+
+    What a session takes is not known before it is gone, so of the limit in bytes one session is named at a
+    time: the caller deletes it, looks how large the database is, and asks again.
+
+    Args:
+        stored: all sessions, oldest first.
+        limits: what is kept.
+        now_ns: on the aggregator's clock.
+        used_bytes: of the database, blocks that are free left out.
+    """
+    over = [session for session in stored if session.is_over(now_ns)]
+    due = {session.session_id for session in over if _is_old(session, limits, now_ns)}
+    if limits.sessions:
+        surplus = max(0, len(stored) - limits.sessions)
+        due |= {session.session_id for session in stored[:surplus]}
+    if not due and limits.size_bytes and used_bytes > limits.size_bytes:
+        due |= {session.session_id for session in over[:1]}
+    return [session for session in over if session.session_id in due]
+
+
+def _is_old(session: StoredSession, limits: Limits, now_ns: int) -> bool:
+    return bool(limits.days) and now_ns - session.last_ns > limits.days * NS_PER_DAY

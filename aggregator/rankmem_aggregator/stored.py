@@ -1,0 +1,79 @@
+"""What the writer has to know of the database: how far each log is stored, and the stacks' numbers.
+
+Stage: ingest, in the writer's thread, when it is opened and after sessions were deleted. In: an open store;
+out: values of ``sequence`` and ``stacks``, and the rows that say how far logs are after a group.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from rankmem_aggregator.batch import Spool
+from rankmem_aggregator.schema import INGEST_PROGRESS
+from rankmem_aggregator.sequence import Progress
+from rankmem_aggregator.stacks import StackNumbers
+from rankmem_aggregator.store import Store
+
+
+def stored_progress(store: Store) -> list[Progress]:
+    """How far each log is stored."""
+    return _progress_of(
+        store.read("SELECT spool_id, session_id, attempt, rank, last_sequence, final FROM ingest_progress")
+    )
+
+
+def pruned_progress(store: Store) -> list[Progress]:
+    """How far each log was stored whose session was deleted."""
+    return _progress_of(
+        store.read("SELECT spool_id, session_id, attempt, rank, last_sequence, final FROM pruned_spool")
+    )
+
+
+def _progress_of(rows: pa.Table) -> list[Progress]:
+    return [
+        Progress(
+            spool=Spool(
+                spool_id=row["spool_id"],
+                session_id=row["session_id"],
+                attempt=row["attempt"],
+                rank=row["rank"],
+            ),
+            last_sequence=row["last_sequence"],
+            final=row["final"],
+        )
+        for row in rows.to_pylist()
+    ]
+
+
+def stored_stacks(store: Store) -> StackNumbers:
+    """The numbers of all stacks."""
+    pairs = store.read("SELECT stack_id::BIGINT AS stack_id, stack_hash FROM stack_hash")
+    framed = store.read("SELECT DISTINCT stack_id FROM stack_frame")
+    return StackNumbers(
+        pairs.column("stack_id").to_numpy(),
+        pairs.column("stack_hash").to_numpy(),
+        framed.column("stack_id").to_numpy(),
+    )
+
+
+def progress_rows(moved: Sequence[Progress]) -> pa.Table:
+    """The rows of ingest_progress that say so, as of now."""
+    now_ns = time.time_ns()
+    return pa.Table.from_pylist(
+        [
+            {
+                "spool_id": progress.spool.spool_id,
+                "session_id": progress.spool.session_id,
+                "attempt": progress.spool.attempt,
+                "rank": progress.spool.rank,
+                "last_sequence": progress.last_sequence,
+                "final": progress.final,
+                "updated_ns": now_ns,
+            }
+            for progress in moved
+        ],
+        schema=INGEST_PROGRESS.arrow_schema().remove_metadata(),
+    )
