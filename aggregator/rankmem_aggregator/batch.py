@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rankmem_protos.arrow_wire import decode_rows
+from rankmem_protos.arrow_wire import decode_rows, decoded_size
 from rankmem_protos.collector_pb2 import Batch
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import TABLES, Table
@@ -23,6 +23,14 @@ SIZE_BYTES_MAX: Final = 2**56
 """64 PiB: no device has it; larger is a corrupt record."""
 TEXT_BYTES_MAX: Final = 200
 """Of a spool's or session's id. Ours have under 60."""
+DECODED_BYTES_MAX: Final = 256 << 20
+"""Of one batch, decoded: 30 times a full one of a training. Looked up in its headers before it is decoded."""
+NAME_BYTES_MAX: Final = 64 << 10
+"""Of a repeating name, such as an operator's. The tap cuts at 1,024."""
+TEXT_VALUE_BYTES_MAX: Final = 1 << 20
+"""Of any other text, such as a command."""
+EXPANDED_BYTES_MAX: Final = 1 << 30
+"""Of a column's texts, each row's counted: a name of 64 KiB in a million rows would be 64 GiB on disk."""
 BATCH_ROWS_MAX: Final = 4_000_000
 """Rows of one batch over all tables; a 4 MiB message of constant columns could claim billions."""
 
@@ -72,6 +80,22 @@ class IncomingBatch:
         return 0 if events is None else int(events.num_rows)
 
 
+def declared_bytes(message: Batch) -> int:
+    """Bytes that the batch will take decoded, as its headers say; nothing is decoded for it.
+
+    Raises:
+        RankmemError: INVALID for what is no Arrow, or more than DECODED_BYTES_MAX.
+    """
+    size_bytes = sum(decoded_size(entry.table, entry.arrow_ipc) for entry in message.tables)
+    if size_bytes > DECODED_BYTES_MAX:
+        raise RankmemError(
+            Code.INVALID,
+            f"the batch declares {size_bytes} decoded bytes, at most {DECODED_BYTES_MAX}",
+            "send smaller batches",
+        )
+    return size_bytes
+
+
 def decode_batch(message: Batch, spool: Spool) -> IncomingBatch:
     """The checked batch.
 
@@ -90,6 +114,7 @@ def decode_batch(message: Batch, spool: Spool) -> IncomingBatch:
                 Code.INVALID, f"batch has table {entry.table} twice", "send one stream of rows a table"
             )
         table_rows = decode_rows(entry.table, entry.arrow_ipc)
+        _check_texts(TABLES[entry.table], table_rows)
         _check_rows(TABLES[entry.table], table_rows, spool)
         rows[entry.table] = table_rows
     num_rows = sum(table.num_rows for table in rows.values())
@@ -109,6 +134,35 @@ def decode_batch(message: Batch, spool: Spool) -> IncomingBatch:
         size_bytes=sum(table.get_total_buffer_size() for table in rows.values()),
         wire_bytes=sum(len(entry.arrow_ipc) for entry in message.tables),
     )
+
+
+def _check_texts(table: Table, rows: pa.Table) -> None:
+    """No text is too long, nor all of a column together. Before anything expands a dictionary."""
+    for column, values in zip(table.columns, rows.columns, strict=True):
+        is_name = pa.types.is_dictionary(values.type)
+        if not is_name and not pa.types.is_string(values.type):
+            continue
+        most = NAME_BYTES_MAX if is_name else TEXT_VALUE_BYTES_MAX
+        expanded = 0
+        for chunk in values.chunks:
+            lengths = pc.binary_length(chunk.dictionary if is_name else chunk)
+            longest = pc.max(lengths).as_py() or 0
+            if longest > most:
+                raise RankmemError(
+                    Code.INVALID, f"{table.name}.{column.name} has a text of {longest} bytes, at most {most}"
+                )
+            expanded += _expanded_bytes(chunk, lengths, longest) if is_name else 0
+        if expanded > EXPANDED_BYTES_MAX:
+            raise RankmemError(
+                Code.INVALID,
+                f"{table.name}.{column.name} has texts of {expanded} bytes, at most {EXPANDED_BYTES_MAX}",
+            )
+
+
+def _expanded_bytes(chunk: pa.DictionaryArray, lengths: pa.Array, longest: int) -> int:
+    """Of the texts, each row's counted; a bound where that is small enough."""
+    bound = longest * len(chunk)
+    return bound if bound <= EXPANDED_BYTES_MAX else pc.sum(lengths.take(chunk.indices)).as_py() or 0
 
 
 def _check_rows(table: Table, rows: pa.Table, spool: Spool) -> None:

@@ -43,7 +43,10 @@ class Submission:
 
 
 class BatchQueue:
-    """First in, first out; bounded by count and by decoded bytes (one batch always fits)."""
+    """First in, first out; bounded by count and by decoded bytes (one batch always fits).
+
+    A batch is admitted by its declared size before it is decoded, so what is being decoded counts.
+    """
 
     def __init__(self, *, batches_max: int, bytes_max: int) -> None:
         self._batches_max = batches_max
@@ -53,8 +56,11 @@ class BatchQueue:
         self._rows = 0
         self._closed = False
         self._nudged = False
+        self._is_narrow = False
+        self._admitted = 0  # batches that are being decoded
+        self._admitted_bytes = 0
         self._lock = threading.Lock()
-        self._has_room = threading.Condition(self._lock)
+        self._line: deque[threading.Condition] = deque()  # who waits for room, in order
         self._has_batch = threading.Condition(self._lock)
 
     def __len__(self) -> int:
@@ -62,21 +68,62 @@ class BatchQueue:
 
     @property
     def size_bytes(self) -> int:
-        """Decoded bytes that wait. Any thread."""
-        return self._bytes
+        """Decoded bytes that wait, or are being decoded. Any thread."""
+        return self._bytes + self._admitted_bytes
 
-    def put(self, submission: Submission) -> bool:
-        """Adds one, waiting while the queue is full; False (and not added) once the queue is closed."""
-        size_bytes = submission.batch.size_bytes
+    def admit(self, size_bytes: int) -> bool:
+        """Waits until there is room for so many bytes and keeps it; False once the queue is closed.
+
+        First come, first served: with a thousand streams none is passed over. To be followed by :meth:`put`
+        or :meth:`release` with the same number.
+        """
         with self._lock:
-            self._has_room.wait_for(lambda: self._closed or self._fits(size_bytes))
+            turn = threading.Condition(self._lock)
+            self._line.append(turn)
+            turn.wait_for(lambda: self._closed or (self._line[0] is turn and self._fits(size_bytes)))
+            self._line.remove(turn)
+            if not self._closed:
+                self._admitted += 1
+                self._admitted_bytes += size_bytes
+            self._call_next()
+            return not self._closed
+
+    def release(self, size_bytes: int) -> None:
+        """Gives room back that was admitted and is not needed."""
+        with self._lock:
+            self._admitted -= 1
+            self._admitted_bytes -= size_bytes
+            self._call_next()
+
+    def put(self, submission: Submission, admitted_bytes: int | None = None) -> bool:
+        """Adds one, waiting while the queue is full; False (and not added) once the queue is closed.
+
+        Args:
+            submission: a decoded batch.
+            admitted_bytes: what was admitted for it; None: nothing, and it is admitted now.
+        """
+        size_bytes = submission.batch.size_bytes
+        if admitted_bytes is None:
+            admitted_bytes = size_bytes
+            if not self.admit(size_bytes):
+                return False
+        with self._lock:
+            self._admitted -= 1
+            self._admitted_bytes -= admitted_bytes
             if self._closed:
                 return False
             self._waiting.append(submission)
             self._bytes += size_bytes
             self._rows += submission.batch.tallest_rows
             self._has_batch.notify()
+            self._call_next()
         return True
+
+    def narrow(self, is_narrow: bool) -> None:
+        """While narrow, one batch at a time is admitted: slow, but nobody starves. Any thread."""
+        with self._lock:
+            self._is_narrow = is_narrow
+            self._call_next()
 
     def take(
         self, *, rows_max: int, bytes_max: int, wait_s: float, not_before_s: float = 0.0
@@ -99,7 +146,7 @@ class BatchQueue:
             timeout_s = max(wait_s, not_before_s - time.monotonic())
             self._has_batch.wait_for(lambda: self._closed or self._rows >= enough, timeout=timeout_s)
             group = self._pop_group(rows_max, bytes_max)
-            self._has_room.notify_all()
+            self._call_next()
         return group
 
     def nudge(self) -> None:
@@ -112,7 +159,8 @@ class BatchQueue:
         """No more may be put; what waits may still be taken. Idempotent."""
         with self._lock:
             self._closed = True
-            self._has_room.notify_all()
+            for turn in self._line:
+                turn.notify()
             self._has_batch.notify_all()
 
     def abandon(self) -> list[Submission]:
@@ -124,10 +172,18 @@ class BatchQueue:
             self._bytes = self._rows = 0
         return left
 
+    def _call_next(self) -> None:
+        """Wakes who is first in line, and nobody else: a thousand may wait."""
+        if self._line:
+            self._line[0].notify()
+
     def _fits(self, size_bytes: int) -> bool:
-        if not self._waiting:
+        num_batches = len(self._waiting) + self._admitted
+        if not num_batches:
             return True
-        return len(self._waiting) < self._batches_max and self._bytes + size_bytes <= self._bytes_max
+        taken_bytes = self._bytes + self._admitted_bytes
+        has_room = num_batches < self._batches_max and taken_bytes + size_bytes <= self._bytes_max
+        return has_room and not self._is_narrow
 
     def _pop_group(self, rows_max: int, bytes_max: int) -> list[Submission]:
         """Under one row group, or many: see :data:`LARGE_GROUP_ROWS`."""

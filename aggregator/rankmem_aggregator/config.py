@@ -93,6 +93,9 @@ class AggregatorConfig:
     group_interval_s: float = 0.3
     """Least time between two small groups, seconds. A commit costs some 15 ms of CPU however little is in
     it: with ten a second, 20,000 events/s took 9.5 CPU seconds a million."""
+    memory_budget_bytes: int = 0
+    """Resident memory from which on batches are taken one at a time and new shippers are told to wait, bytes;
+    0: DuckDB's memory, the queue, a group and 1 GiB."""
     max_streams: int = 1024
     """Shippers connected at once (one a host); each holds two threads."""
     queries_max: int = 16
@@ -206,6 +209,11 @@ class AggregatorConfig:
         machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return max(MEMORY_LIMIT_MIN_BYTES, min(machine // MEMORY_LIMIT_SHARE, MEMORY_LIMIT_MAX_BYTES))
 
+    def memory_budget(self) -> int:
+        """The resident memory from which on shippers wait, bytes."""
+        own = self.memory_limit() + self.queue_bytes_max + self.group_bytes_max + GIB
+        return self.memory_budget_bytes or own
+
     def thread_count(self) -> int:
         """The threads that DuckDB gets."""
         return self.threads or len(os.sched_getaffinity(0))
@@ -277,6 +285,7 @@ _LEAST: Final[dict[str, float]] = {
     "keep_sessions": 0,
     "memory_limit_bytes": 0,
     "threads": 0,
+    "memory_budget_bytes": 0,
     "checkpoint_threshold_bytes": 1,
     "idle_checkpoint_bytes": 1,
     "queue_batches_max": 1,

@@ -100,9 +100,14 @@ class Writer:
         """Whether batches are still committed."""
         return self._thread.is_alive()
 
-    def submit(self, submission: Submission) -> bool:
-        """Queues a batch, waiting while the queue is full; False once the writer is closing. Any thread."""
-        return self.queue.put(submission)
+    def submit(self, submission: Submission, admitted_bytes: int | None = None) -> bool:
+        """Queues a batch, waiting while the queue is full; False once the writer is closing. Any thread.
+
+        Args:
+            submission: a decoded batch.
+            admitted_bytes: what the queue admitted for it before; None: nothing.
+        """
+        return self.queue.put(submission, admitted_bytes)
 
     def last_sequence(self, spool: Spool) -> int:
         """Last sequence of the spool that is stored, -1 for none. Any thread."""

@@ -77,7 +77,7 @@ class Aggregator:
         )
         tokens = Tokens({Right.INGEST: config.ingest_token_file, Right.QUERY: config.query_token_file})
         self._server = _grpc_server(self._threads, tokens)
-        self._watch = Watch(store, self._writer, self._tell_health, lambda condition: self._writer.keep())
+        self._watch = Watch(store, self._writer, self._tell_health, self._look)
         self._metrics: MetricsServer | None = None
         self._register()
 
@@ -196,6 +196,17 @@ class Aggregator:
         status = statuses.SERVING if condition.is_serving else statuses.NOT_SERVING
         for service in ("", *_SERVICES):
             self._health.set(service, status)
+
+    def _look(self, condition: Condition) -> None:
+        """Once a second: limits are held, and whoever waits is told why."""
+        budget_bytes = self.config.memory_budget()
+        is_full = condition.rss_bytes > budget_bytes
+        full = f"the aggregator uses {condition.rss_bytes} bytes of memory, more than {budget_bytes}"
+        self._writer.queue.narrow(is_full)
+        self._collector.be_full(full if is_full else "")
+        busy = condition.reason or (full if is_full else "other batches are before it in the queue")
+        self._collector.tell_busy(busy)
+        self._writer.keep()
 
     def _free_memory(self) -> None:
         self._queries.interrupt_all(

@@ -50,6 +50,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         self._lock = threading.Lock()
         self._streams: set[IngestStream] = set()
         self._draining = False
+        self._full = ""
 
     @property
     def streams_open(self) -> int:
@@ -85,10 +86,25 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         for stream in streams:
             stream.stop(_draining())
 
+    def tell_busy(self, reason: str) -> None:
+        """Tells the shippers whose batches have waited for seconds why they do. Any thread."""
+        with self._lock:
+            streams = list(self._streams)
+        for stream in streams:
+            stream.tell_busy(reason)
+
+    def be_full(self, reason: str) -> None:
+        """New streams are refused for this reason from now on; empty: they are taken. Any thread."""
+        self._full = reason
+
     def _admit(self, stream: IngestStream) -> None:
         with self._lock:
             if self._draining:
                 raise _draining()
+            if self._full:
+                raise RankmemError(
+                    Code.EXHAUSTED, self._full, "nothing is lost: the spools keep it, it is tried again"
+                )
             if len(self._streams) >= self._config.max_streams:
                 raise RankmemError(
                     Code.EXHAUSTED,

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from rankmem_aggregator.batch import Spool, decode_batch
+from rankmem_aggregator.batch import Spool, declared_bytes, decode_batch
 from rankmem_aggregator.batch_queue import Outcome, Submission
 from rankmem_aggregator.ingest import Writer
 from rankmem_protos import collector_pb2 as pb
@@ -25,6 +25,10 @@ logger = logging.getLogger(__name__)
 PROTOCOL_VERSION: Final = 1
 SPOOLS_MAX: Final = 4096
 """Spools opened on one stream: ranks of a host times restarts."""
+SPOOL_ID_SHOWN: Final = 200
+"""Characters of a spool's id in a reply: a client's text is not sent back as long as it came."""
+BUSY_EVERY_S: Final = 5.0
+"""Between two words to a stream whose batches wait; shippers give up after 30 s of silence."""
 REPLIES_MAX: Final = 100_000
 """Replies that the shipper has not taken: a client that asks and never reads must not fill the memory."""
 
@@ -41,6 +45,7 @@ class IngestStream:
         self._spools: dict[str, Spool] = {}
         self._greeted = False
         self._pending = 0  # batches submitted and not yet answered
+        self._waits_since_s: float | None = None  # a batch without an answer; moved on by every word to it
         self._ended = False  # the reading thread is done
         self._lock = threading.Lock()
         # Bounded by what the shipper has in flight: every reply but a clock's answers a batch or a spool.
@@ -145,20 +150,50 @@ class IngestStream:
             if spool is None:
                 raise RankmemError(
                     Code.INVALID,
-                    f"a batch of spool {message.spool_id!r}, which is not open",
+                    f"a batch of spool {message.spool_id[:SPOOL_ID_SHOWN]!r}, which is not open",
                     "send OpenSpool first",
                 )
-            batch = decode_batch(message, spool)
+            size_bytes = declared_bytes(message)
         except RankmemError as exc:
-            self._writer.errors.add("ingest", exc.code)
-            self._replies.put(_refusal(message.spool_id, message.batch_number, exc))
+            self._refuse(message, exc)
             return
         with self._lock:
             self._pending += 1
-        if not self._writer.submit(Submission(batch=batch, done=self._answer)):
+            self._waits_since_s = self._waits_since_s or time.monotonic()
+        if not self._submit(message, spool, size_bytes):
             with self._lock:
                 self._pending -= 1
             raise RankmemError(Code.UNAVAILABLE, "the aggregator is closing", "connect again when it is back")
+
+    def _submit(self, message: pb.Batch, spool: Spool, size_bytes: int) -> bool:
+        """Waits for room, decodes, queues; False if the aggregator is closing."""
+        queue_ = self._writer.queue
+        if not queue_.admit(size_bytes):
+            return False
+        try:
+            batch = decode_batch(message, spool)
+        except BaseException as exc:
+            queue_.release(size_bytes)
+            if not isinstance(exc, RankmemError):
+                raise
+            self._refuse(message, exc)
+            self._answered()
+            return True
+        return self._writer.submit(Submission(batch=batch, done=self._answer), size_bytes)
+
+    def _refuse(self, message: pb.Batch, error: RankmemError) -> None:
+        self._writer.errors.add("ingest", error.code)
+        self._replies.put(_refusal(message.spool_id[:SPOOL_ID_SHOWN], message.batch_number, error))
+
+    def tell_busy(self, reason: str) -> None:
+        """Says so if a batch of this stream has waited for seconds, so that its shipper stays. Any thread."""
+        now_s = time.monotonic()
+        with self._lock:
+            since_s = self._waits_since_s
+            if since_s is None or now_s - since_s < BUSY_EVERY_S:
+                return
+            self._waits_since_s = now_s
+        self._replies.put(pb.IngestReply(busy=pb.Busy(reason=reason)))
 
     def _answer(self, outcome: Outcome) -> None:
         """Called by the writer: never blocks."""
@@ -171,8 +206,12 @@ class IngestStream:
                 last_sequence=outcome.last_sequence,
             )
             self._replies.put(pb.IngestReply(ack=ack))
+        self._answered()
+
+    def _answered(self) -> None:
         with self._lock:
             self._pending -= 1
+            self._waits_since_s = time.monotonic() if self._pending else None
             done = self._ended and self._pending == 0
         if done:
             self._replies.put(None)

@@ -10,6 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from rankmem_protos.arrow_sizes import MalformedError, decoded_bytes
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import TABLES
 
@@ -29,6 +30,20 @@ def encode_rows(rows: pa.Table | pa.RecordBatch) -> bytes:
     with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
         writer.write(rows)
     return bytes(sink.getvalue())
+
+
+def decoded_size(table_name: str, data: bytes) -> int:
+    """Bytes that :func:`decode_rows` will allocate for these rows, as they declare it; allocates nothing.
+
+    Raises:
+        RankmemError: INVALID for bytes that are not Arrow.
+    """
+    try:
+        return decoded_bytes(data)
+    except MalformedError as exc:
+        raise RankmemError(
+            Code.INVALID, f"rows for {table_name[:64]!r} are not a readable Arrow stream: {exc}"
+        ) from exc
 
 
 def decode_rows(table_name: str, data: bytes) -> pa.Table:

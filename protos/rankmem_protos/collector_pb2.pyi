@@ -58,6 +58,7 @@ class IngestReply(google.protobuf.message.Message):
     ACK_FIELD_NUMBER: builtins.int
     CLOCK_REPLY_FIELD_NUMBER: builtins.int
     REFUSAL_FIELD_NUMBER: builtins.int
+    BUSY_FIELD_NUMBER: builtins.int
     @property
     def welcome(self) -> global___Welcome: ...
     @property
@@ -68,6 +69,8 @@ class IngestReply(google.protobuf.message.Message):
     def clock_reply(self) -> global___ClockReply: ...
     @property
     def refusal(self) -> global___Refusal: ...
+    @property
+    def busy(self) -> global___Busy: ...
     def __init__(
         self,
         *,
@@ -76,10 +79,11 @@ class IngestReply(google.protobuf.message.Message):
         ack: global___Ack | None = ...,
         clock_reply: global___ClockReply | None = ...,
         refusal: global___Refusal | None = ...,
+        busy: global___Busy | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "clock_reply", b"clock_reply", "refusal", b"refusal", "spool_state", b"spool_state", "welcome", b"welcome"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "clock_reply", b"clock_reply", "refusal", b"refusal", "spool_state", b"spool_state", "welcome", b"welcome"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["welcome", "spool_state", "ack", "clock_reply", "refusal"] | None: ...
+    def HasField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "busy", b"busy", "clock_reply", b"clock_reply", "refusal", b"refusal", "spool_state", b"spool_state", "welcome", b"welcome"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "busy", b"busy", "clock_reply", b"clock_reply", "refusal", b"refusal", "spool_state", b"spool_state", "welcome", b"welcome"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["welcome", "spool_state", "ack", "clock_reply", "refusal", "busy"] | None: ...
 
 global___IngestReply = IngestReply
 
@@ -290,6 +294,26 @@ class ClockReply(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["received_ns", b"received_ns", "replied_ns", b"replied_ns", "sent_ns", b"sent_ns"]) -> None: ...
 
 global___ClockReply = ClockReply
+
+@typing.final
+class Busy(google.protobuf.message.Message):
+    """Nothing is wrong and nothing is lost, but batches have to wait: for the disk, for
+    memory, for others in the queue. Sent every few seconds while a batch of this stream
+    is unanswered, so that a shipper keeps the stream, and what it has, and goes on waiting.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: builtins.int
+    reason: builtins.str
+    def __init__(
+        self,
+        *,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["reason", b"reason"]) -> None: ...
+
+global___Busy = Busy
 
 @typing.final
 class Refusal(google.protobuf.message.Message):

@@ -150,6 +150,21 @@ class StatusReply(google.protobuf.message.Message):
     ROWS_COMMITTED_FIELD_NUMBER: builtins.int
     STREAMS_OPEN_FIELD_NUMBER: builtins.int
     BATCHES_QUEUED_FIELD_NUMBER: builtins.int
+    NOT_SERVING_REASON_FIELD_NUMBER: builtins.int
+    STARTED_NS_FIELD_NUMBER: builtins.int
+    NOW_NS_FIELD_NUMBER: builtins.int
+    EVENTS_COMMITTED_FIELD_NUMBER: builtins.int
+    QUEUE_BYTES_FIELD_NUMBER: builtins.int
+    DATABASE_BYTES_FIELD_NUMBER: builtins.int
+    LOG_BYTES_FIELD_NUMBER: builtins.int
+    DISK_FREE_BYTES_FIELD_NUMBER: builtins.int
+    RSS_BYTES_FIELD_NUMBER: builtins.int
+    BATCHES_REFUSED_FIELD_NUMBER: builtins.int
+    COMMIT_RETRIES_FIELD_NUMBER: builtins.int
+    RANKS_ALIVE_FIELD_NUMBER: builtins.int
+    LAG_NS_FIELD_NUMBER: builtins.int
+    SESSIONS_PRUNED_FIELD_NUMBER: builtins.int
+    LISTEN_FIELD_NUMBER: builtins.int
     database_id: builtins.str
     database_path: builtins.str
     rankmem_version: builtins.str
@@ -158,6 +173,26 @@ class StatusReply(google.protobuf.message.Message):
     rows_committed: builtins.int
     streams_open: builtins.int
     batches_queued: builtins.int
+    not_serving_reason: builtins.str
+    """Empty while batches can be stored; else why they wait."""
+    started_ns: builtins.int
+    """wall clock"""
+    now_ns: builtins.int
+    """wall clock, when this was said"""
+    events_committed: builtins.int
+    queue_bytes: builtins.int
+    """decoded"""
+    database_bytes: builtins.int
+    log_bytes: builtins.int
+    disk_free_bytes: builtins.int
+    rss_bytes: builtins.int
+    batches_refused: builtins.int
+    commit_retries: builtins.int
+    ranks_alive: builtins.int
+    lag_ns: builtins.int
+    """longest of the ranks alive, at their last batch"""
+    sessions_pruned: builtins.int
+    listen: builtins.str
     def __init__(
         self,
         *,
@@ -169,7 +204,22 @@ class StatusReply(google.protobuf.message.Message):
         rows_committed: builtins.int = ...,
         streams_open: builtins.int = ...,
         batches_queued: builtins.int = ...,
+        not_serving_reason: builtins.str = ...,
+        started_ns: builtins.int = ...,
+        now_ns: builtins.int = ...,
+        events_committed: builtins.int = ...,
+        queue_bytes: builtins.int = ...,
+        database_bytes: builtins.int = ...,
+        log_bytes: builtins.int = ...,
+        disk_free_bytes: builtins.int = ...,
+        rss_bytes: builtins.int = ...,
+        batches_refused: builtins.int = ...,
+        commit_retries: builtins.int = ...,
+        ranks_alive: builtins.int = ...,
+        lag_ns: builtins.int = ...,
+        sessions_pruned: builtins.int = ...,
+        listen: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batches_committed", b"batches_committed", "batches_queued", b"batches_queued", "database_id", b"database_id", "database_path", b"database_path", "rankmem_version", b"rankmem_version", "rows_committed", b"rows_committed", "schema_version", b"schema_version", "streams_open", b"streams_open"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batches_committed", b"batches_committed", "batches_queued", b"batches_queued", "batches_refused", b"batches_refused", "commit_retries", b"commit_retries", "database_bytes", b"database_bytes", "database_id", b"database_id", "database_path", b"database_path", "disk_free_bytes", b"disk_free_bytes", "events_committed", b"events_committed", "lag_ns", b"lag_ns", "listen", b"listen", "log_bytes", b"log_bytes", "not_serving_reason", b"not_serving_reason", "now_ns", b"now_ns", "queue_bytes", b"queue_bytes", "rankmem_version", b"rankmem_version", "ranks_alive", b"ranks_alive", "rows_committed", b"rows_committed", "rss_bytes", b"rss_bytes", "schema_version", b"schema_version", "sessions_pruned", b"sessions_pruned", "started_ns", b"started_ns", "streams_open", b"streams_open"]) -> None: ...
 
 global___StatusReply = StatusReply

@@ -69,6 +69,41 @@ def test_a_full_disk_is_noticed_before_a_batch_meets_it(
         assert next(statuses) == Status.SERVING
 
 
+def test_a_shipper_that_waits_is_told_why_and_acknowledged_in_the_end(
+    aggregator: server.Aggregator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankmem_aggregator.stream.BUSY_EVERY_S", 0.0)
+    source = RankSource()
+    with IngestClient(aggregator.address) as client:
+        client.open(source)
+        with monkeypatch.context() as full:
+            full.setattr(Store, "free_bytes", lambda store: 0)
+            client.send(batch=source.batch(100))
+            assert "disk" in client.reply().busy.reason
+        replies = iter(client.reply, None)
+        ack = next(reply.ack for reply in replies if reply.WhichOneof("body") == "ack")
+        assert ack.last_sequence == source.next_sequence - 1
+
+
+def test_over_its_memory_new_shippers_are_told_to_wait_and_those_there_go_on(tmp_path: Path) -> None:
+    config = AggregatorConfig.from_environment(
+        {}, database_path=tmp_path / "m.duckdb", listen="127.0.0.1:0", memory_budget_bytes=1
+    )
+    source = RankSource()
+    with server.open(config) as opened, IngestClient(opened.address, greet=False) as late:
+        late.rest()
+        assert late.error is not None
+        assert late.error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "more than 1" in (late.error.details() or "")
+        opened._watch.close()
+        opened._collector.be_full("")
+        with IngestClient(opened.address) as client:
+            client.open(source)
+            for _ in range(5):  # one at a time is admitted, and all are
+                client.send(batch=source.batch(100))
+            assert client.acks(5)[-1] == source.next_sequence - 1
+
+
 def test_a_writer_that_has_ended_is_not_serving(aggregator: server.Aggregator) -> None:
     writer = aggregator._writer
     watch = Watch(aggregator.store, writer, lambda condition: None)

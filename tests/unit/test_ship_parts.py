@@ -163,3 +163,16 @@ def test_the_clock_is_probed_now_and_then_and_at_once_when_another_aggregator_an
     clock.forget()
     assert clock.num_probes_due(100.0 + PROBE_INTERVAL_S / 2) == PROBES_AT_ONCE
     assert clock.num_probes_due(100.0 + 2 * PROBE_INTERVAL_S) == PROBES_AT_ONCE
+
+
+def test_a_shipper_that_is_told_to_wait_says_why_until_it_is_acknowledged(tmp_path: Path) -> None:
+    from rankmem_agent.ship.config import ShipConfig
+    from rankmem_agent.ship.shipper import Shipper
+    from rankmem_protos import collector_pb2 as pb
+
+    shipper = Shipper(tmp_path, ShipConfig(aggregator="127.0.0.1:1"))
+    assert shipper.error == ""
+    shipper._take_reply(pb.IngestReply(busy=pb.Busy(reason="the disk is full")))
+    assert shipper.error == "the aggregator lets us wait: the disk is full"
+    shipper._take_reply(pb.IngestReply(ack=pb.Ack(spool_id="gone")))
+    assert shipper.error == ""

@@ -71,6 +71,7 @@ class Shipper:
         self._scan_s = 0.0
         self._reopen_s: dict[Path, float] = {}
         self._busy_s = time.monotonic()
+        self._waits_for = ""  # why the aggregator lets us wait, until its next acknowledgement
 
     # -- the loop's step -------------------------------------------------------------------------
 
@@ -144,6 +145,8 @@ class Shipper:
         """What stands in the way now; empty if nothing does."""
         if self.sender is not None and self.sender.error is not None:
             return str(self.sender.error)
+        if self._waits_for:
+            return f"the aggregator lets us wait: {self._waits_for}"
         return "; ".join(str(error) for error in self.failures)
 
     def close(self, state: str) -> None:
@@ -249,6 +252,7 @@ class Shipper:
         body = reply.WhichOneof("body")
         if body == "ack":
             lane = self._lane(reply.ack.spool_id)
+            self._waits_for = ""
             if lane is not None:
                 lane.acknowledged(reply.ack.last_sequence)
         elif body == "spool_state":
@@ -261,6 +265,9 @@ class Shipper:
                 replied_ns=clock.replied_ns,
                 got_ns=time.monotonic_ns(),
             )
+        elif body == "busy":
+            self._waits_for = reply.busy.reason
+            self._faults.say("busy", f"{self._aggregator()} lets us wait: {self._waits_for}")
         elif body == "refusal":
             self._refused(reply.refusal)
 
