@@ -2,7 +2,7 @@
 
 Stage: wire, the receiving end. In: the bytes of a stream; out: bytes that decoding will allocate. A
 compressed buffer begins with its decoded length, which Arrow allocates before it looks further, so 100 bytes
-may ask for terabytes. Only the few fields that say sizes are read here, straight from the flatbuffers; all else is
+may ask for terabytes. Only the few fields that say sizes are read here, from the flatbuffers; all else is
 Arrow's to check. Layout: arrow/format/Message.fbs and Schema.fbs, version 5 (Arrow 1.0 on).
 """
 
