@@ -15,7 +15,8 @@ import duckdb
 import pyarrow as pa
 
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.confine import check_statement
+from rankmem_aggregator.confine import Macros, check_statement
+from rankmem_aggregator.memory_watch import MemoryWatch
 from rankmem_aggregator.store import Store
 from rankmem_protos.errors import Code, RankmemError
 
@@ -24,6 +25,12 @@ Watch = Callable[[Callable[[], None]], object]
 
 BATCH_ROWS: Final = 16_384
 """Rows fetched at once: some 1 MiB of a ten-column result."""
+
+
+STAND_BACK_S: Final = 5.0
+"""For statements to end when they are stopped: DuckDB looks between two vectors. And for new ones to wait."""
+STOP_SHARE: Final = 0.85
+"""Of the memory limit held by statements, where they are stopped. A sort or a join spills before."""
 
 
 def _nobody(stop: Callable[[], None]) -> None:
@@ -58,8 +65,13 @@ class ClientQueries:
     def __init__(self, store: Store, config: AggregatorConfig) -> None:
         self._store = store
         self._config = config
+        self._macros = Macros()
         self._lock = threading.Lock()
         self._running: set[_Running] = set()
+        self._free = threading.Condition(self._lock)
+        self._standing_back = 0
+        self._memory = MemoryWatch(config.memory_limit(), self._is_crowded, self._stop_for_memory)
+        store.guests = self
 
     @property
     def running(self) -> int:
@@ -90,7 +102,7 @@ class ClientQueries:
             timeout_s = self._config.query_timeout_s
         row_limit = min(row_limit or self._config.query_row_limit, self._config.query_row_limit)
         with self.reading(timeout_s, watch) as cursor:
-            check_statement(cursor, sql)
+            check_statement(cursor, sql, self._macros)
             reader = cursor.sql(sql, params=dict(parameters)).to_arrow_reader(BATCH_ROWS)
             yield from _limited(reader, row_limit)
 
@@ -114,9 +126,10 @@ class ClientQueries:
             raise _translated(exc, running.stopped_by) from exc
         finally:
             timer.cancel()
-            with self._lock:
-                self._running.discard(running)
             running.finish()
+            with self._free:
+                self._running.discard(running)
+                self._free.notify_all()
 
     def interrupt_all(self, reason: RankmemError) -> None:
         """Stops every statement under way; their clients get the reason. Any thread."""
@@ -125,7 +138,9 @@ class ClientQueries:
                 running.stop(reason)
 
     def _admit(self) -> _Running:
-        with self._lock:
+        with self._free:
+            if not self._free.wait_for(lambda: not self._standing_back, STAND_BACK_S):
+                raise RankmemError(Code.UNAVAILABLE, "ingest needs the memory", "ask again in a moment")
             if len(self._running) >= self._config.queries_max:
                 raise RankmemError(
                     Code.EXHAUSTED,
@@ -134,7 +149,43 @@ class ClientQueries:
                 )
             running = _Running(self._store.cursor())
             self._running.add(running)
+        self._memory.look_while(lambda: bool(self._running))
         return running
+
+    @property
+    def are_there(self) -> bool:
+        """Whether a statement runs now."""
+        return bool(self._running)
+
+    @contextmanager
+    def standing_back(self) -> Iterator[None]:
+        """Within it no statement runs: those that did are stopped, new ones wait. The writer's thread."""
+        with self._free:
+            self._standing_back += 1
+        try:
+            self._stop_for_memory()
+            with self._free:
+                self._free.wait_for(lambda: not self._running, STAND_BACK_S)
+            yield
+        finally:
+            with self._free:
+                self._standing_back -= 1
+                self._free.notify_all()
+
+    def _is_crowded(self) -> bool:
+        try:
+            return self._store.is_crowded(STOP_SHARE)
+        except RankmemError:  # it is being closed
+            return False
+
+    def _stop_for_memory(self) -> None:
+        self.interrupt_all(
+            RankmemError(
+                Code.EXHAUSTED,
+                "the statement was stopped: statements took more memory than the aggregator has for them",
+                "aggregate or filter first; long texts and lists count many times",
+            )
+        )
 
 
 def _limited(reader: pa.RecordBatchReader, row_limit: int) -> Iterator[pa.RecordBatch]:

@@ -1,40 +1,40 @@
 """Which SQL a client may run: one reading statement over the data, checked before it is run.
 
-Stage: query. In: SQL text; out: nothing, or a refusal that says why. Four fences, each enough for most
+Stage: query. In: SQL text; out: nothing, or a refusal that says why. The fences, each enough for most
 escapes: the instance is opened without external access and with its settings locked (``store``); DuckDB's
 own parser must see exactly one SELECT-like statement; every function that the statement calls as a table
 must only read the data (DuckDB has ones that take raw pointers, write logs, checkpoint, or run SQL from a
-string); the transaction is read-only (``client_queries``). Never runs the statement itself.
+string); others must be harmless too (``refused_calls``); what is planned of it must have an end
+(``statement_size``); the transaction is read-only (``client_queries``). Never runs the statement itself.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 
 import duckdb
 
+from rankmem_aggregator.refused_calls import check_call
+from rankmem_aggregator.statement_size import check_size
 from rankmem_protos.errors import Code, RankmemError
 
-SQL_BYTES_MAX: Final = 1 << 20
-"""A statement of a person or a program; the parser's memory is many times the text."""
+SQL_BYTES_MAX: Final = 128 << 10
+"""A statement of a person or a program; the parser's memory is a thousand times the text, and 1 MiB of an
+IN list takes seconds to parse."""
 
 TABLE_FUNCTIONS: Final = frozenset(
     {
-        "duckdb_columns", "duckdb_constraints", "duckdb_databases", "duckdb_functions", "duckdb_keywords",
-        "duckdb_memory", "duckdb_schemas", "duckdb_settings", "duckdb_tables", "duckdb_types", "duckdb_views",
+        "duckdb_columns", "duckdb_constraints", "duckdb_functions", "duckdb_keywords",
+        "duckdb_memory", "duckdb_schemas", "duckdb_tables", "duckdb_types", "duckdb_views",
         "generate_series", "histogram", "histogram_values", "json_each", "json_tree", "pg_timezone_names",
         "pragma_database_size", "pragma_storage_info", "pragma_table_info", "pragma_version", "range",
         "repeat", "repeat_row", "summary", "unnest",
     }
 )  # fmt: skip
 """DuckDB's own table functions that only read the data or describe it; the database's macros are added."""
-
-FUNCTIONS_REFUSED: Final = frozenset({"write_log", "nextval", "setseed", "json_execute_serialized_sql"})
-"""Scalar functions with an effect."""
 
 _HINT: Final = "send one SELECT; tables and views are in docs/schema.md and docs/sql.md"
 _EXPLAIN: Final = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?", re.IGNORECASE)
@@ -43,7 +43,31 @@ _QUERY_NODES: Final = frozenset(
 )
 
 
-def check_statement(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
+class Macros:
+    """The names of a database's macros, read once: a client cannot make any, and asking takes most of a small
+    query's time."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, frozenset[str]] | None = None
+
+    def of_tables(self, cursor: duckdb.DuckDBPyConnection) -> frozenset[str]:
+        """Our own that stand as tables."""
+        return self._read(cursor)["table"]
+
+    def of_values(self, cursor: duckdb.DuckDBPyConnection) -> frozenset[str]:
+        """Those that stand as values, ours and DuckDB's."""
+        return self._read(cursor)["value"]
+
+    def _read(self, cursor: duckdb.DuckDBPyConnection) -> dict[str, frozenset[str]]:
+        if self._names is None:  # two threads may both read: the same
+            self._names = {
+                "table": _names(cursor, "function_type = 'table_macro' AND NOT internal"),
+                "value": _names(cursor, "function_type = 'macro'"),
+            }
+        return self._names
+
+
+def check_statement(cursor: duckdb.DuckDBPyConnection, sql: str, macros: Macros) -> None:
     """Refuses what is not one statement that only reads the database's tables, views and macros.
 
     Raises:
@@ -72,10 +96,12 @@ def check_statement(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
     elif statements[0].type != duckdb.StatementType.SELECT:
         raise RankmemError(Code.DENIED, f"{statements[0].type.name} is not allowed, only SELECT", _HINT)
     tree = _parsed(cursor, text)
-    # Asked only where a table function stands that is not on the list: it takes most of a small query's time.
-    macros = functools.cache(lambda: _macro_names(cursor))
+    tables = {id(node["function"]) for node in _nodes(tree) if node.get("type") == "TABLE_FUNCTION"}
     for node in _nodes(tree):
-        _check_node(node, macros)
+        _check_node(node, lambda: macros.of_tables(cursor))
+        if node.get("function_name"):
+            check_call(node, in_from=id(node) in tables)
+    check_size(tree, lambda: macros.of_values(cursor))
 
 
 def _parsed(cursor: duckdb.DuckDBPyConnection, text: str) -> Any:
@@ -93,10 +119,10 @@ def _parsed(cursor: duckdb.DuckDBPyConnection, text: str) -> Any:
     return tree
 
 
-def _macro_names(cursor: duckdb.DuckDBPyConnection) -> frozenset[str]:
+def _names(cursor: duckdb.DuckDBPyConnection, which: LiteralString) -> frozenset[str]:
     rows = cursor.execute(
         "SELECT DISTINCT lower(function_name) FROM duckdb_functions() "
-        "WHERE function_type = 'table_macro' AND NOT internal AND database_name = current_database()"
+        "WHERE database_name IN (current_database(), 'system') AND " + which
     ).fetchall()
     return frozenset(name for (name,) in rows)
 
@@ -123,6 +149,3 @@ def _check_node(node: dict[str, Any], macros: Callable[[], frozenset[str]]) -> N
         raise RankmemError(
             Code.DENIED, f"{kind.removesuffix('_NODE').removesuffix('_QUERY')} is not allowed", _HINT
         )
-    name = str(node.get("function_name", "")).lower()
-    if name in FUNCTIONS_REFUSED:
-        raise RankmemError(Code.DENIED, f"the function {name} is not allowed", _HINT)

@@ -15,7 +15,7 @@ import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import duckdb
 import pyarrow as pa
@@ -44,25 +44,50 @@ TRANSIENT: Final = (duckdb.OutOfMemoryException, duckdb.IOException, DiskLowErro
 
 _WANTS_MEMORY: Final = ("failed to pin block", "failed to allocate", "could not allocate")
 """What a COMMIT without memory says; DuckDB 2.0 raises it as an error of the transaction."""
+CROWDED_SHARE: Final = 0.5
+"""Of the memory limit, held by sorts, hash tables, lists and texts of queries: a commit wants some."""
+_HELD_BYTES: Final = (
+    "SELECT sum(memory_usage_bytes) FROM duckdb_memory() WHERE tag NOT IN ('BASE_TABLE', 'METADATA')"
+)
 _TIME_ZONE: Final = "SET GLOBAL TimeZone = 'UTC'"
 """What the columns named _utc promise; the default is the machine's zone."""
 _CONFINEMENT: Final = ("SET enable_external_access = false", "SET lock_configuration = true")
 """After open: with external access off, DuckDB refuses even the temp_directory of its own options."""
 
 
+class Guests(Protocol):
+    """Who reads the instance beside its writer."""
+
+    @property
+    def are_there(self) -> bool:
+        """Whether a statement of theirs runs now."""
+
+    def standing_back(self) -> contextlib.AbstractContextManager[None]:
+        """Within it none runs: those that did are stopped, new ones wait."""
+
+
 class Store:
     """An open database. Made by :func:`open_store`."""
 
     def __init__(
-        self, connection: duckdb.DuckDBPyConnection, path: Path, facts: schema.DatabaseFacts
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        path: Path,
+        facts: schema.DatabaseFacts,
+        memory_bytes: int,
     ) -> None:
         self.path = path
         self.facts = facts
         self._connection = connection
+        self._memory_bytes = memory_bytes
         self._statements = Statements(connection)
         self._lock = threading.Lock()
         self._closed = False
         self._owes_rollback = False
+        self._in_doubt = False  # a COMMIT raised after it was done, or before it began
+        self._was_short = False  # of memory, at the last write
+        self.guests: Guests | None = None
+        """Whoever reads beside the writer, and can stand back."""
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """A connection of its own to the same instance; the caller closes it. Any thread.
@@ -82,8 +107,18 @@ class Store:
             duckdb.Error, DiskLowError: nothing of it is stored; :data:`TRANSIENT` ones may be tried again.
         """
         self.check_room(sum(table.get_total_buffer_size() for table in rows.values()))
+        with self._memory_to_commit():
+            self._was_short = True
+            self._write(rows)
+            self._was_short = False
+
+    def _write(self, rows: Mapping[str, pa.Table]) -> None:
         connection = self._connection
         self._settle()
+        if self._in_doubt and self._has(rows):
+            self._in_doubt = False
+            return
+        self._in_doubt = False
         self._statements.prepare(rows)
         connection.execute("BEGIN TRANSACTION")
         try:
@@ -187,9 +222,44 @@ class Store:
         except FileNotFoundError:  # a checkpoint has just removed it
             return 0
 
+    @contextlib.contextmanager
+    def _memory_to_commit(self) -> Iterator[None]:
+        """Where memory runs short, alone: a COMMIT that fails for want of it can cost the whole instance
+        ("Failed to rollback transaction. Cannot continue operation", seen: DuckDB 2.0)."""
+        guests = self.guests
+        if guests is None or not guests.are_there or not (self._was_short or self.is_crowded()):
+            yield
+            return
+        with guests.standing_back():
+            yield
+
+    def is_crowded(self, share: float = CROWDED_SHARE) -> bool:
+        """Whether so much of the memory is held by what cannot be evicted. Any thread, about 1 ms."""
+        try:
+            with self.cursor() as cursor:
+                ((held_bytes,),) = cursor.execute(_HELD_BYTES).fetchall()
+        except duckdb.OutOfMemoryException:
+            return True
+        return bool(held_bytes > share * self._memory_bytes)
+
+    def _has(self, rows: Mapping[str, pa.Table]) -> bool:
+        """Whether the transaction of these rows is stored: the progress of its spools went with it."""
+        progress = rows.get(schema.INGEST_PROGRESS.name)
+        if progress is None or not progress.num_rows:
+            return False
+        first = progress.slice(0, 1).to_pylist()[0]
+        stored = self._connection.execute(
+            "SELECT last_sequence FROM ingest_progress WHERE spool_id = $spool", {"spool": first["spool_id"]}
+        ).fetchall()
+        return stored == [(first["last_sequence"],)]
+
     def _commit(self) -> None:
         try:
             self._connection.execute("COMMIT")
+        except duckdb.OutOfMemoryException:
+            # It is done all the same, or has not begun: DuckDB 2.0 makes its answer after it.
+            self._in_doubt = True
+            raise
         except duckdb.TransactionException as exc:
             if any(words in str(exc) for words in _WANTS_MEMORY):
                 raise duckdb.OutOfMemoryException(str(exc)) from exc
@@ -202,7 +272,7 @@ class Store:
 
     def _settle(self) -> None:
         """Ends a failed transaction. ROLLBACK itself runs out of memory beside a greedy query (seen: DuckDB
-        2.0), and leaves a connection that does nothing but it."""
+        2.0), and leaves a connection that does nothing else."""
         if not self._owes_rollback:
             return
         try:
@@ -246,7 +316,7 @@ def open_store(config: AggregatorConfig) -> Store:
     except BaseException:
         connection.close()
         raise
-    return Store(connection, path, facts)
+    return Store(connection, path, facts, config.memory_limit())
 
 
 def _settings(config: AggregatorConfig) -> dict[str, str | bool | int | float | list[str]]:

@@ -59,25 +59,31 @@ class SummaryCounters:
     taken_back: int = 0
 
 
+def _stored(store: Store) -> dict[Rank, int]:
+    """How far each rank is told in the database."""
+    told = store.read("SELECT session_id, attempt, rank, seq FROM summary_progress")
+    return dict(zip(ranks_of(told), told["seq"].to_pylist(), strict=True))
+
+
 class Summaries:
     """The summaries of a store; all of it in the writer's thread."""
 
     def __init__(self, store: Store) -> None:
         self.counters = SummaryCounters()
         self._store = store
-        told = store.read("SELECT session_id, attempt, rank, seq FROM summary_progress")
-        self._told: dict[Rank, int] = dict(zip(ranks_of(told), told["seq"].to_pylist(), strict=True))
+        self._told: dict[Rank, int] = _stored(store)
         self._alive: dict[Rank, pa.Table] = {}
         self._taken_back: set[Rank] = set()
         self._patience = 1
         self._positions = DUE_POSITIONS  # something may have been left by the aggregator before
         self._is_on = True
+        self._in_doubt = False  # a pass failed in its COMMIT, and may be stored all the same
 
     def take_back(self, batches: Sequence[IncomingBatch]) -> pa.Table:
         """The rows of summary_progress that have to be stored with these batches; none as a rule."""
         for batch in batches:
             rank = (batch.spool.session_id, batch.spool.attempt, batch.spool.rank)
-            if _least_position(batch.rows) <= self._told.get(rank, NOTHING):
+            if self._in_doubt or _least_position(batch.rows) <= self._told.get(rank, NOTHING):
                 self._taken_back.add(rank)
             self._positions += batch.sequence_last - batch.sequence_first + 1
             if batch.final:
@@ -117,6 +123,7 @@ class Summaries:
         if not self._is_on or self._positions < DUE_POSITIONS:
             return False
         try:
+            self._look_again()
             due = self._due()
             if not due.num_rows:
                 self._positions = 0
@@ -125,6 +132,7 @@ class Summaries:
                 alive = Pass(connection=connection, due=due, alive=self._alive).run()
         except TRANSIENT as exc:
             self._positions = 0  # not before more has come
+            self._in_doubt = True
             logger.debug("no summaries now: %s", exc)
             return False
         except (duckdb.Error, pa.ArrowException) as exc:
@@ -133,6 +141,13 @@ class Summaries:
             return False
         self._moved(due, alive)
         return True
+
+    def _look_again(self) -> None:
+        """After a doubt: what is stored counts."""
+        if self._in_doubt:
+            self._told = _stored(self._store)
+            self._alive.clear()
+            self._in_doubt = False
 
     def _due(self) -> pa.Table:
         """The ranks of the next pass, numbered."""

@@ -1,0 +1,71 @@
+"""Looks at the process's memory while clients' statements run, and has them stopped where it runs away.
+
+Stage: query. DuckDB's memory limit counts what its buffers hold, not what an expression builds in one vector
+(``refused_calls`` says how much that can be). In: a limit; out: a call of ``over``. One thread
+(``rankmem-memory``) that lives only while a statement does. Linux: resident pages of /proc/self/statm.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+LOOK_EVERY_S: Final = 0.05
+"""An expression fills some 100 MiB in this time."""
+BESIDE_BYTES: Final = 2 << 30
+"""What the process may hold beside DuckDB's limit: its code, decoded batches in the queue (256 MiB) and in a
+group (192 MiB), results on their way."""
+GROWTH_BYTES: Final = 1 << 30
+"""What statements may add where the process is over its limit already: freed pages go back late."""
+_STATM: Final = Path("/proc/self/statm")
+
+
+class MemoryWatch:
+    """Watches from :meth:`look_while` on until its condition ends.
+
+    Args:
+        memory_limit_bytes: DuckDB's.
+        is_crowded: whether DuckDB's own memory runs out.
+        over: stops the statements; called from the watching thread, again and again while it is over.
+    """
+
+    def __init__(
+        self, memory_limit_bytes: int, is_crowded: Callable[[], bool], over: Callable[[], None]
+    ) -> None:
+        self._is_crowded = is_crowded
+        self._limit_bytes = memory_limit_bytes + BESIDE_BYTES
+        self._over = over
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._pause = threading.Event()
+
+    def look_while(self, running: Callable[[], bool]) -> None:
+        """Starts to watch, unless it watches already. Any thread."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._watch, args=(running,), name="rankmem-memory", daemon=True
+                )
+                self._thread.start()
+
+    def _watch(self, running: Callable[[], bool]) -> None:
+        limit_bytes = max(self._limit_bytes, resident_bytes() + GROWTH_BYTES)
+        while True:
+            with self._lock:
+                if not running():
+                    self._thread = None
+                    return
+            if resident_bytes() > limit_bytes or self._is_crowded():
+                self._over()
+            self._pause.wait(LOOK_EVERY_S)
+
+
+def resident_bytes() -> int:
+    """Bytes of this process in memory; 0 where there is no procfs."""
+    try:
+        return int(_STATM.read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0

@@ -1,0 +1,103 @@
+"""The table of docs/security.md: each escape of ``refused_sql`` as a running aggregator ends it.
+
+Stage: tests and documentation. ``python tests/security_guide.py`` (``make docs``) rewrites the page between
+its two marks, a test compares.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from ingest_client import IngestClient
+from rankmem_aggregator import connect, server
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.queries import Queries
+from rankmem_protos.errors import RankmemError
+from refused_sql import ENDED, REFUSED
+from sample_batches import RankSource
+
+PAGE: Final = Path(__file__).parents[1] / "docs" / "security.md"
+MARKS: Final = ("<!-- made by tests/security_guide.py -->\n", "<!-- end of what is made -->\n")
+SQL_CHARS: Final = 90
+SAID_CHARS: Final = 100
+
+
+@contextmanager
+def confined(folder: Path) -> Iterator[server.Aggregator]:
+    """An aggregator with a little data and short limits."""
+    config = AggregatorConfig(
+        database_path=folder / "mem.duckdb",
+        listen="127.0.0.1:0",
+        memory_limit_bytes=256 << 20,
+        threads=2,
+        query_timeout_s=1.0,
+        query_row_limit=100_000,
+    )
+    with server.open(config) as running:
+        with IngestClient(running.address) as client:
+            source = RankSource(rank=0)
+            client.open(source)
+            client.send(batch=source.batch(2000))
+            client.acks(1)
+        yield running
+
+
+def limit_of(message: str) -> str:
+    """Which limit a message of EXHAUSTED speaks of."""
+    return "time" if "longer than" in message else "rows" if "rows" in message else "memory"
+
+
+def page(text: str) -> str:
+    """The page with its table made anew."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        confined(Path(folder)) as running,
+        connect(running.address) as queries,
+    ):
+        made = "\n".join(_table(queries, folder))
+    before, after = text.index(MARKS[0]) + len(MARKS[0]), text.index(MARKS[1])
+    return f"{text[:before]}\n{made}\n\n{text[after:]}"
+
+
+def _table(queries: Queries, folder: str) -> Iterator[str]:
+    count = sum(map(len, REFUSED.values()))
+    yield f"{count} statements that are refused, {len(ENDED)} that are ended."
+    for group, statements in REFUSED.items():
+        yield f"\n**{group}**\n"
+        yield from ("| statement | ends with |", "|---|---|")
+        for sql in statements:
+            error = _error(queries, sql)
+            yield f"| {_code(sql)} | {error.code.value}: {_said(error.message, folder)} |"
+    yield "\n**More than there is: allowed, and ended**\n"
+    yield from ("| statement | ended by the limit of |", "|---|---|")
+    for sql, limit in ENDED.items():
+        yield f"| {_code(sql)} | {limit} |"
+
+
+def _error(queries: Queries, sql: str) -> RankmemError:
+    try:
+        queries.sql(sql)
+    except RankmemError as exc:
+        return exc
+    raise AssertionError(f"it ran: {sql}")
+
+
+def _code(sql: str) -> str:
+    shown = sql if len(sql) <= SQL_CHARS else f"{sql[: SQL_CHARS - 1]}…"
+    visible = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in shown).replace("|", "\\|")
+    return f"`{visible}`" if visible.strip() else "(nothing)"
+
+
+def _said(message: str, folder: str) -> str:
+    line = re.sub(r"\s+", " ", message.splitlines()[0]).replace(folder, "…").replace("|", "\\|")
+    line = re.sub(r"[^ -~…\\|]", "?", line)
+    return line if len(line) <= SAID_CHARS else f"{line[: SAID_CHARS - 1]}…"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text("utf-8")), "utf-8")
