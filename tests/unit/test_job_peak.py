@@ -142,12 +142,14 @@ def wild_rank(chance: random.Random, rank: int, offset_ns: int) -> RankLog:
     log = RankLog(rank=rank, host_uid=f"host-{offset_ns}", offset_ns=offset_ns)
     now = chance.randrange(SECOND_NS)
     longest_ns = chance.choice([2_000_000, 50_000_000, 900_000_000])
-    num_events = chance.choice([40, 150])
+    num_events = chance.choice([40, 40, 150])
+    gaps, devices = chance.choice([([1], ["cuda:0"]), ([1, 1, 0], ["cuda:0", "cuda:0", "cuda:1"])])
     for _ in range(num_events):
-        now += chance.randrange(longest_ns)
+        now += chance.randrange(longest_ns) * chance.choice(gaps)
         log.skip(chance.choice([0, 0, 0, 30]))
+        device = chance.choice(devices)
         height = chance.choice([0, 0, chance.randrange(1000), 1000 + chance.randrange(30)])
-        log.totals("cuda:0", [(now, height)])
+        log.totals(device, [(now, height)])
     log.ended = chance.choice([None, now])
     return log
 
