@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rankmem_aggregator.aggregator_state import AggregatorState
 from rankmem_aggregator.sql import query_text
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
@@ -123,6 +124,26 @@ class Queries(abc.ABC):
     def ranks(self, session: str | None = None) -> pa.Table:
         """The ranks of a session. Columns: those of the view ``rank_overview``."""
         return self._ask("ranks", session=self.session_id(session))
+
+    def status(self, session: str | None = None, *, now_ns: int | None = None) -> pa.Table:
+        """Each rank's lag and losses now. Columns: those of the view ``rank_status``, state, silent_ns.
+
+        Args:
+            session: see :meth:`session_id`.
+            now_ns: the moment to ask of, ns on the common clock; None: now, on the machine of the database.
+        """
+        return self._ask("status", session=self.session_id(session), now_ns=now_ns)
+
+    def top(self, session: str | None = None, *, now_ns: int | None = None) -> pa.Table:
+        """What each rank holds on each device now, the highest first.
+
+        Columns: those of the view ``rank_now``, headroom_share, age_ns.
+        """
+        return self._ask("top", session=self.session_id(session), now_ns=now_ns)
+
+    def aggregator_state(self) -> AggregatorState | None:
+        """How the aggregator is that answers; None of a file that this process reads itself."""
+        return None
 
     def hosts(self, session: str | None = None) -> pa.Table:
         """The hosts of a session. Columns: those of the view ``host_overview``."""

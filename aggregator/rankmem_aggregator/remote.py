@@ -15,16 +15,20 @@ from typing import Final, cast
 import grpc
 import pyarrow as pa
 
+from rankmem_aggregator.aggregator_state import AggregatorState
 from rankmem_aggregator.queries import Parameters, Queries
 from rankmem_aggregator.queries import Value as PythonValue
 from rankmem_protos.channel import dial, hint_of
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import CODE_OF_GRPC_STATUS_NAME, Code, RankmemError
-from rankmem_protos.query_pb2 import ExportRequest, SqlRequest, Value
+from rankmem_protos.query_pb2 import ExportRequest, SqlRequest, StatusRequest, Value
 from rankmem_protos.query_pb2_grpc import QueryStub
 
 CHUNK_BYTES_MAX: Final = 64 << 20
 """The largest message taken: a chunk is a few MiB, one row of a long list may be more."""
+
+STATUS_TIMEOUT_S: Final = 10.0
+"""It is answered from memory."""
 
 
 class RemoteQueries(Queries):
@@ -81,6 +85,13 @@ class RemoteQueries(Queries):
             ) from exc
         finally:
             unfinished.unlink(missing_ok=True)
+
+    def aggregator_state(self) -> AggregatorState:
+        try:
+            reply = self._stub.Status(StatusRequest(), metadata=self._line.metadata, timeout=STATUS_TIMEOUT_S)
+        except grpc.RpcError as exc:
+            raise self._error_of(exc) from exc
+        return AggregatorState.of(reply)
 
     def close(self) -> None:
         self._line.channel.close()

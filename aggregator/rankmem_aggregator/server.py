@@ -165,7 +165,9 @@ class Aggregator:
         self.close()
 
     def _register(self) -> None:
-        query = QueryService(self.store, self._queries, self._writer, self._collector)
+        query = QueryService(
+            self.store, self._queries, self._writer, self._collector, lambda: self._watch.condition
+        )
         collector_pb2_grpc.add_CollectorServicer_to_server(self._collector, self._server)
         query_pb2_grpc.add_QueryServicer_to_server(query, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

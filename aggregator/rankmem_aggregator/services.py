@@ -11,7 +11,8 @@ import itertools
 import logging
 import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,7 @@ from rankmem_aggregator.ingest import Writer
 from rankmem_aggregator.refusals import abort
 from rankmem_aggregator.store import Store
 from rankmem_aggregator.stream import IngestStream
+from rankmem_aggregator.watch import Condition
 from rankmem_protos import collector_pb2, collector_pb2_grpc, query_pb2, query_pb2_grpc
 from rankmem_protos.arrow_wire import encode_rows
 from rankmem_protos.errors import Code, RankmemError
@@ -118,12 +120,19 @@ class QueryService(query_pb2_grpc.QueryServicer):
     """``Query``: confined SQL, a copy of the database, the aggregator's state."""
 
     def __init__(
-        self, store: Store, queries: ClientQueries, writer: Writer, collector: CollectorService
+        self,
+        store: Store,
+        queries: ClientQueries,
+        writer: Writer,
+        collector: CollectorService,
+        condition: Callable[[], Condition],
     ) -> None:
         self._store = store
         self._queries = queries
         self._writer = writer
         self._collector = collector
+        self._condition = condition
+        self._started_ns = time.time_ns()
 
     def Sql(
         self, request: query_pb2.SqlRequest, context: grpc.ServicerContext
@@ -171,7 +180,8 @@ class QueryService(query_pb2_grpc.QueryServicer):
         self, request: query_pb2.StatusRequest, context: grpc.ServicerContext
     ) -> query_pb2.StatusReply:
         """What this aggregator is and how far it is."""
-        counters = self._writer.counters
+        counters, condition, queue = self._writer.counters, self._condition(), self._writer.queue
+        heard = self._writer.pulses.heard()
         return query_pb2.StatusReply(
             database_id=self._store.facts.database_id,
             database_path=str(self._store.path.absolute()),
@@ -180,7 +190,21 @@ class QueryService(query_pb2_grpc.QueryServicer):
             batches_committed=counters.batches,
             rows_committed=counters.rows,
             streams_open=self._collector.streams_open,
-            batches_queued=len(self._writer.queue),
+            batches_queued=len(queue),
+            not_serving_reason=condition.reason,
+            started_ns=self._started_ns,
+            now_ns=time.time_ns(),
+            events_committed=counters.events,
+            queue_bytes=queue.size_bytes,
+            database_bytes=condition.database_bytes,
+            log_bytes=condition.log_bytes,
+            disk_free_bytes=condition.disk_free_bytes,
+            rss_bytes=condition.rss_bytes,
+            batches_refused=counters.refused,
+            commit_retries=counters.retries,
+            ranks_alive=heard.ranks,
+            lag_ns=heard.lag_ns,
+            sessions_pruned=self._writer.num_pruned,
         )
 
 

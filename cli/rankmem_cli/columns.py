@@ -64,6 +64,41 @@ def ranks(started_ns: int | None) -> list[Column]:
     ]
 
 
+def status() -> list[Column]:
+    """Columns of ``rankmem status``: where each rank's log stands."""
+    return [
+        number("rank", "rank"),
+        number("attempt", "attempt", importance=1),
+        text("host", "host_name", importance=4),
+        text("state", "state", importance=0),
+        age("lag", "lag_ns", importance=8),
+        age("silent for", "silent_ns", importance=7),
+        count("events", "events", importance=3),
+        count("lost", "events_lost", importance=8),
+        count("gaps", "gaps", importance=6),
+        size("in spool", "spool_bytes", importance=5),
+        size("sent", "sent_bytes", importance=1),
+        flag("complete", "complete", importance=5),
+    ]
+
+
+def top() -> list[Column]:
+    """Columns of ``rankmem top``: what each rank holds, and what is left."""
+    return [
+        number("rank", "rank"),
+        text("host", "host_name", importance=3),
+        text("device", "device", importance=6),
+        size("used", "used_bytes", importance=0),
+        size("reserved", "reserved_bytes", importance=4),
+        size("process", "app_reserved_bytes", importance=2),
+        size("peak", "peak_requested_bytes", importance=7),
+        size("headroom", "headroom_bytes", importance=8),
+        percent("left", "headroom_share", importance=5),
+        size("device has", "device_total_bytes", importance=1),
+        age("age", "age_ns", importance=4),
+    ]
+
+
 def hosts() -> list[Column]:
     """Columns of ``rankmem hosts``."""
     return [

@@ -32,8 +32,10 @@ from rankmem_cli.verbs.serve import serve
 from rankmem_cli.verbs.sessions import sessions
 from rankmem_cli.verbs.ship import ship
 from rankmem_cli.verbs.sql import sql
+from rankmem_cli.verbs.status import status
 from rankmem_cli.verbs.steps import steps
 from rankmem_cli.verbs.timeline import timeline
+from rankmem_cli.verbs.top import top
 from rankmem_cli.verbs.weights import weights
 
 VERBS: tuple[Callable[..., None], ...] = (
@@ -41,6 +43,8 @@ VERBS: tuple[Callable[..., None], ...] = (
     serve,
     sessions,
     ranks,
+    status,
+    top,
     hosts,
     peak,
     ops,

@@ -304,10 +304,11 @@ STACK_FRAME: Final = Table(
         _small("ordering", "0 is the frame nearest to the operator.", nullable=False),
         _text(
             "file_path",
-            "Path of the source file, relative to the project's root where inside it.",
+            "Path of the source file, relative to the project's root where inside it. With RANKMEM_STACKS=names "
+            "empty inside the project, <outside> elsewhere.",
             nullable=False,
         ),
-        _small("line_number", "Line, from 1.", nullable=False),
+        _small("line_number", "Line, from 1; 0 with RANKMEM_STACKS=names.", nullable=False),
         _text("function", "Qualified name of the function.", nullable=False),
     ),
 )

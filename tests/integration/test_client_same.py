@@ -27,7 +27,7 @@ from rankmem_aggregator.sql import query_names
 
 AT = BASE_NS + 60 * MS
 FAILED: dict[str, Any] = {"attempt": 0, "rank": 2, "device": "cuda:0"}
-NO_ANSWERS = {"close", "copy_to", "stream"}
+NO_ANSWERS = {"aggregator_state", "close", "copy_to", "stream"}
 """Methods that give no table: each has tests of its own."""
 
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
@@ -47,6 +47,8 @@ CALLS: list[Call] = [
     call("session_id", "0sess"),
     call("ranks"),
     call("hosts"),
+    call("status", now_ns=AT),
+    call("top", now_ns=AT),
     call("peak"),
     call("peak", rank=1, attempt=0),
     *(call("peak_by", by=by) for by in get_args(PeakBy)),

@@ -31,6 +31,8 @@ VIEWS: Final = (
     "rank_overview",
     "host_overview",
     "session_overview",
+    "rank_now",
+    "rank_status",
     "memory_curve",
     "rank_group",
     "group_peak",

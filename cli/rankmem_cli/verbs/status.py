@@ -1,0 +1,24 @@
+"""``rankmem status``: is everything arriving."""
+
+from __future__ import annotations
+
+from rankmem_cli.options import Aggregator, Output, ReadDb, Session
+from rankmem_cli.render import Format
+
+
+def status(
+    db: ReadDb = None, aggregator: Aggregator = None, session: Session = None, output: Output = Format.TABLE
+) -> None:
+    """Each rank's lag and losses now, and how the aggregator is."""
+    from rankmem_cli import columns
+    from rankmem_cli.patience import patience
+    from rankmem_cli.render import show
+    from rankmem_cli.status_view import aggregator_lines, shipper_line
+    from rankmem_cli.target import open_queries, session_facts
+
+    with open_queries(db, aggregator) as queries:
+        facts = session_facts(queries, session)
+        with patience("asking"):
+            rows = queries.status(facts.session_id)
+            notes = [*aggregator_lines(queries.aggregator_state()), *shipper_line(facts.session_id)]
+        show(rows, columns.status(), output=output, title=facts.title(), notes=notes)
