@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rankmem_agent.privacy import Privacy
 from rankmem_agent.session_ids import given_id
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
@@ -26,6 +27,7 @@ SPOOL_BYTES_MIN: Final = 16 * 2**20  # three segments: one being written, one re
 DRAIN_S_DEFAULT: Final = 10.0
 DRAIN_S_MAX: Final = 3600.0  # a job that ends later than that was forgotten, not drained
 DEVICES: Final = ("cpu", "cuda")
+_STACKS: Final = ("full", "names", "off")
 PARALLEL_DIMENSIONS: Final = ("dp", "tp", "pp", "cp", "ep")  # columns of rank_info
 
 
@@ -52,7 +54,10 @@ class AgentConfig:
     devices: frozenset[str] | None
     """Kinds of devices to record; None (auto): cuda once it is used, else cpu. ``RANKMEM_DEVICES``."""
     stacks: bool
-    """Gather Python stacks of calls that allocate. ``RANKMEM_STACKS`` full (default) or off."""
+    """Gather Python stacks of calls that allocate. ``RANKMEM_STACKS`` full (default), names or off."""
+    privacy: Privacy
+    """What of paths leaves this host. ``RANKMEM_STACKS=names``: functions without files and lines;
+    ``RANKMEM_PATH_MAP``, as /home/me=~,/scratch/x=X."""
     modules: bool
     """Name the module around each call and the weights, through global forward hooks. ``RANKMEM_MODULES`` on
     (default) or off."""
@@ -62,7 +67,7 @@ class AgentConfig:
     """Longest wait, in seconds, of a host's last rank for the last acknowledgement.
     ``RANKMEM_DRAIN_S``, default 10."""
     command_arguments: bool
-    """Store the script's arguments, which may hold secrets. ``RANKMEM_COMMAND`` script (default) or full."""
+    """Store the script's arguments, secrets masked. ``RANKMEM_COMMAND`` script (default) or full."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> AgentConfig:
@@ -84,7 +89,10 @@ class AgentConfig:
             spool_bytes=_integer(env, "RANKMEM_SPOOL_BYTES", SPOOL_BYTES_DEFAULT, SPOOL_BYTES_MIN),
             temporary_dir=Path(env.get("TMPDIR") or tempfile.gettempdir()).absolute(),
             devices=_devices(env),
-            stacks=_choice(env, "RANKMEM_STACKS", ("full", "off")) == "full",
+            stacks=_choice(env, "RANKMEM_STACKS", _STACKS) != "off",
+            privacy=Privacy.from_text(
+                env.get("RANKMEM_PATH_MAP") or "", files=_choice(env, "RANKMEM_STACKS", _STACKS) == "full"
+            ),
             modules=_choice(env, "RANKMEM_MODULES", ("on", "off")) == "on",
             parallel=_parallel(env),
             drain_s=_seconds(env, "RANKMEM_DRAIN_S", DRAIN_S_DEFAULT, DRAIN_S_MAX),

@@ -85,7 +85,7 @@ def session_facts(config: AgentConfig, session: str, claim: Claim, torch_version
         "name": config.name or os.path.basename(script),
         "source": "live",
         "world_size": claim.world_size,
-        "command": " ".join([script, *sys.argv[1:]]) if config.command_arguments else script,
+        "command": config.privacy.command(script, sys.argv[1:] if config.command_arguments else ()),
         "started_at_ns": time.time_ns(),
         "rankmem_version": rankmem_agent.__version__,
         "torch_version": torch_version,

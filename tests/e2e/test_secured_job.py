@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import duckdb
 import pytest
 
 from main_job import RANKMEM, call, environment
@@ -129,3 +130,52 @@ def test_a_token_file_that_cannot_be_used_stops_the_job_before_it_begins(secured
     assert done.returncode == 1
     assert "--token-file" in done.stderr
     assert "ran" not in done.stdout
+
+
+def texts(database: Path) -> dict[str, set[str]]:
+    """Every text of every column of a database."""
+    found: dict[str, set[str]] = {}
+    with duckdb.connect(database, read_only=True) as connection:
+        columns = connection.execute(
+            "SELECT table_name, column_name FROM duckdb_columns() WHERE schema_name = 'main' "
+            "AND table_name IN (SELECT table_name FROM duckdb_tables())"
+        ).fetchall()
+        for table, column in columns:
+            values = connection.table(table).select(duckdb.ColumnExpression(column)).distinct().fetchall()
+            found[f"{table}.{column}"] = {str(value) for (value,) in values}
+    return found
+
+
+@pytest.mark.parametrize("stacks", ["names", "full"])
+def test_paths_secrets_and_the_environment_stay_on_the_host(tmp_path: Path, stacks: str) -> None:
+    script = SCRIPTS / "tells_all.py"
+    command = (
+        *RANKMEM,
+        "run",
+        "--db",
+        "m.duckdb",
+        "--",
+        sys.executable,
+        str(script),
+        "--token",
+        "s3cr3t-value",
+    )
+    done = call(
+        command,
+        tmp_path,
+        RANKMEM_STACKS=stacks,
+        RANKMEM_COMMAND="full",
+        RANKMEM_PATH_MAP=f"{script.parent}=~,{sys.prefix}=VENV,{sys.base_prefix}=PYTHON",
+        CANARY="/canary/of/the/environment",
+    )
+    assert done.returncode == 0, done.stderr
+    told = texts(tmp_path / "m.duckdb")
+    assert told["session.command"] == {"~/tells_all.py --token ***"}
+    frames = told["stack_frame.function"]
+    assert "<module>" in frames  # stacks were gathered
+    assert told["stack_frame.file_path"] <= {"", "<outside>"} if stacks == "names" else True
+    assert stacks == "names" or "~/tells_all.py" in told["stack_frame.file_path"]
+    for column, values in told.items():
+        for value in values:
+            for kept in ("s3cr3t", "canary", str(script.parent), sys.prefix, str(Path.home())):
+                assert kept not in value, (column, value)

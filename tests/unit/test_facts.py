@@ -137,7 +137,7 @@ def test_arguments_of_the_script_are_stored_on_demand_only(monkeypatch: pytest.M
         AgentConfig.from_environment({"RANKMEM_COMMAND": "full"}), "s", PLAIN, "2.13.0"
     )
     assert quiet["command"] == "train.py"
-    assert full["command"] == "train.py --token secret"
+    assert full["command"] == "train.py --token ***"
 
 
 def test_the_address_is_found_without_asking_a_resolver(monkeypatch: pytest.MonkeyPatch) -> None:

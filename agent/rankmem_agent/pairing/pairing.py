@@ -56,7 +56,7 @@ class Pairing:
         self._parts: list[Chunk | Gap] = []
         self._meta = meta
         self._strings = strings
-        self._stacks = Stacks(strings, meta.project_root)
+        self._stacks = Stacks(strings, meta.project_root, meta.privacy)
         self._texts = Texts(strings)
         whose = RankColumns(session_id=meta.session_id, attempt=meta.attempt, rank=meta.rank, strings=strings)
         self._rows = RowMaker(whose=whose, stacks=self._stacks)

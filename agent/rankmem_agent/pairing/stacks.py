@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from rankmem_agent.pairing.columns import record_batch
 from rankmem_agent.pairing.state import Array
+from rankmem_agent.privacy import Privacy
 from rankmem_agent.spool.string_table import Frame, StringTable
 
 
@@ -31,9 +32,11 @@ class Stacks:
     Args:
         strings: the spool's strings.
         project_root: files inside it are named relative to it; empty: none are.
+        privacy: what of a path leaves the host; the hash is over what does.
     """
 
-    def __init__(self, strings: StringTable, project_root: str) -> None:
+    def __init__(self, strings: StringTable, project_root: str, privacy: Privacy) -> None:
+        self._privacy = privacy
         self._strings = strings
         self._root = project_root.rstrip("/") + "/" if project_root.strip("/") else ""
         self._hashes = np.zeros(1, np.int64)
@@ -69,9 +72,10 @@ class Stacks:
         return [self._frame(frame) for frame in self._strings.stack(stack_id)]
 
     def _frame(self, frame: Frame) -> tuple[str, int, str]:
-        inside = self._root and frame.file.startswith(self._root)
+        inside = bool(self._root) and frame.file.startswith(self._root)
         path = frame.file[len(self._root) :] if inside else frame.file
-        return path, min(frame.line, 2**31 - 1), frame.function
+        path, line = self._privacy.frame(path, min(frame.line, 2**31 - 1), inside=inside)
+        return path, line, frame.function
 
     def _grow(self, length: int) -> None:
         if length > len(self._hashes):

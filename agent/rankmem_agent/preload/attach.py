@@ -115,6 +115,7 @@ class Agent:
             "aggregator": self._config.aggregator,
             "credentials": self._config.credentials.facts(),
             "project_root": facts.project_root(),
+            "privacy": self._config.privacy.facts(),
             "session": facts.session_facts(
                 self._config, self._session, self._claim, str(self._torch.__version__)
             ),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rankmem_agent.privacy import Privacy
 from rankmem_agent.spool.layout import FORMAT_VERSION
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
@@ -37,6 +38,8 @@ class SpoolMeta:
     host: dict[str, Any]
     credentials: Credentials = field(default_factory=Credentials)
     """Files for the aggregator."""
+    privacy: Privacy = field(default_factory=Privacy)
+    """What of paths may leave this host."""
 
 
 def read_meta(folder: Path) -> SpoolMeta:
@@ -76,6 +79,7 @@ def _spool_meta(meta: dict[str, Any]) -> SpoolMeta:
         start=int(start[0]) if start else 0,
         aggregator=meta.get("aggregator") or "",
         credentials=Credentials.from_facts(meta.get("credentials") or {}),
+        privacy=Privacy.from_facts(meta.get("privacy") or {}),
         project_root=meta.get("project_root") or "",
         monotonic_ns=int(meta["clock"]["monotonic_ns"]),
         realtime_ns=int(meta["clock"]["realtime_ns"]),
