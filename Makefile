@@ -52,9 +52,10 @@ stubs: .venv/stubs/.complete ## protobuf and gRPC stubs from the .proto files
 		types-protobuf==6.30.2.20250516
 	@touch $@
 
-docs: env ## docs/schema.md from the declared tables and views, the answers in docs/sql.md
+docs: env ## docs/schema.md, docs/limits.md, and the answers in docs/sql.md
 	$(BIN)/python -m rankmem_aggregator.schema_doc
 	PYTHONPATH=tests $(BIN)/python tests/guide.py
+	PYTHONPATH=tests $(BIN)/python tests/limits_page.py
 
 check: stubs ## what is made from something else is current
 	@git diff --exit-code --stat -- protos || { echo "Error: the stubs are not current. Try: make stubs, and commit."; exit 1; }

@@ -22,9 +22,9 @@ from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
 
 AGGREGATOR_DEFAULT: Final = "127.0.0.1:7077"
-SPOOL_BYTES_DEFAULT: Final = 512 * 2**20
+SPOOL_BYTES_DEFAULT: Final = 512 * 2**20  # RANKMEM_SPOOL_BYTES: 8 M records while nobody takes them
 SPOOL_BYTES_MIN: Final = 16 * 2**20  # three segments: one being written, one ready, one being shipped
-DRAIN_S_DEFAULT: Final = 10.0
+DRAIN_S_DEFAULT: Final = 10.0  # RANKMEM_DRAIN_S: a job that has ended should end
 DRAIN_S_MAX: Final = 3600.0  # a job that ends later than that was forgotten, not drained
 DEVICES: Final = ("cpu", "cuda")
 _STACKS: Final = ("full", "names", "off")

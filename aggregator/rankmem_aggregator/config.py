@@ -29,6 +29,7 @@ EMBEDDED_THREADS_SHARE: Final = 4
 """Of the processors, beside a training. One thread also takes a tenth less CPU time for the same rows: with
 two or more, DuckDB 2.0 appends those of a small group once more (measured)."""
 MEMORY_LIMIT_MAX_BYTES: Final = 16 * GIB
+"""Unless more is asked for: ingest and the questions of rankmem need no more."""
 MEMORY_LIMIT_MIN_BYTES: Final = 256 * MIB
 """Under it DuckDB fails on the insert of one full group."""
 

@@ -43,9 +43,12 @@ MESSAGE_BYTES_MAX: Final = 4 << 20
 """gRPC's default, said aloud: shippers and readers stay under it."""
 KEEPALIVE_MIN_MS: Final = 5_000
 """Clients may ping this often without a call; a stricter server answers with GOAWAY (too_many_pings)."""
+KEEPALIVE_MS: Final = 60_000
+"""A connection that answers no ping for so long is dead: its host vanished, its threads are free again."""
 UNARY_THREADS: Final = 8
 """For status, health and reflection beside streams and statements."""
 CLOSE_TIMEOUT_S: Final = 30.0
+"""To commit and acknowledge what was received; the rest stays in the spools."""
 STREAM_GRACE_SHARE: Final = 0.25
 """Of the time to close: for the last acknowledgements to reach the shippers."""
 
@@ -71,12 +74,13 @@ class Aggregator:
         self._writer = Writer(store, config, free_memory=self._free_memory, died=self._die)
         self._collector = CollectorService(self._writer, store.facts.database_id, config)
         self._health = health.HealthServicer()
+        calls_max = config.max_streams + config.queries_max + UNARY_THREADS
         self._threads = futures.ThreadPoolExecutor(
-            max_workers=config.max_streams + config.queries_max + UNARY_THREADS,
+            max_workers=calls_max,
             thread_name_prefix="rankmem-rpc",
         )
         tokens = Tokens({Right.INGEST: config.ingest_token_file, Right.QUERY: config.query_token_file})
-        self._server = _grpc_server(self._threads, tokens)
+        self._server = _grpc_server(self._threads, tokens, calls_max)
         self._watch = Watch(store, self._writer, self._tell_health, self._look)
         self._metrics: MetricsServer | None = None
         self._register()
@@ -246,14 +250,17 @@ def open(config: AggregatorConfig) -> Aggregator:
     return aggregator
 
 
-def _grpc_server(threads: futures.ThreadPoolExecutor, tokens: Tokens) -> grpc.Server:
+def _grpc_server(threads: futures.ThreadPoolExecutor, tokens: Tokens, calls_max: int) -> grpc.Server:
     return grpc.server(
         threads,
+        maximum_concurrent_rpcs=calls_max,  # more would wait for a thread, unseen: they are refused
         interceptors=[Gatekeeper(tokens)] if tokens.are_asked else None,
         options=[
             ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
             ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
             ("grpc.so_reuseport", 0),  # a second aggregator on the port is an error, not a lottery
+            ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+            ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MIN_MS),
         ],

@@ -23,7 +23,7 @@ PUBLIC_CA: Final = "public"
 """In place of a CA's file: the public authorities, for a certificate that one of them signed."""
 TOKEN_CHARS_MIN: Final = 16
 """Shorter ones can be guessed over a network; ``rankmem certs`` makes 43 characters, 256 bits."""
-TOKEN_CHARS_MAX: Final = 512
+TOKEN_CHARS_MAX: Final = 512  # of a token; those that rankmem certs makes have 43
 FILE_BYTES_MAX: Final = 1 << 20
 """Of a certificate, a key or a token file; theirs are a few KiB."""
 _FOR_OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP | stat.S_IXGRP

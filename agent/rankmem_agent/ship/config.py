@@ -17,6 +17,7 @@ from rankmem_protos.errors import Code, RankmemError
 DRAIN_S_DEFAULT: Final = 300.0
 """Five minutes: an aggregator that is restarted on another node is back by then."""
 DRAIN_S_MAX: Final = 7 * 86_400.0
+"""Of RANKMEM_SHIP_DRAIN_S: a week; a host that is left alone for longer keeps the spools on disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ thinner than a dot and fade or vanish, and a peak of a few microseconds with the
 POINTS_MAX: Final = 16_000
 """Instants of lines, which do not fade: more than eight a dot, which no eye tells from all."""
 NAME_CHARACTERS_MAX: Final = 32
+"""Of a name in a legend, which stands beside the picture."""
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
