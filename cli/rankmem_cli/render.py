@@ -176,7 +176,7 @@ def _csv_cell(value: Any, guard: Any) -> Any:
         value = STACK_SEPARATOR.join(value)
     elif isinstance(value, list | dict):
         value = json.dumps(value)
-    return guard(value) if isinstance(value, str) else value
+    return guard(units.no_formula(value)) if isinstance(value, str) else value
 
 
 def head(rows: pa.Table, limit: int | None, *, output: Format, table_rows: int) -> pa.Table:

@@ -20,6 +20,9 @@ _ESCAPED_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"
 """Unicode categories that may move a cursor, reorder or hide text: controls, formats (bidi), separators."""
 
 
+_FORMULA_SIGNS: Final = ("=", "+", "-", "@", "\t", "\r")
+
+
 def bytes_text(num_bytes: int | None) -> str:
     """The bytes with two decimals in the largest unit that leaves at least one: ``1.50 GiB``."""
     if num_bytes is None:
@@ -127,6 +130,16 @@ def safe_text(text: str) -> str:
     return "".join(
         _escaped(char) if unicodedata.category(char) in _ESCAPED_CATEGORIES else char for char in text
     )
+
+
+def no_formula(text: str) -> str:
+    """The text with a quote in front where a spreadsheet would take it for a formula.
+
+    A name comes from outside, and ``=HYPERLINK(…)`` in a CSV acts when somebody opens it; a carriage return
+    would begin a row of its own, which Python 3.11 does not quote. JSON is exact.
+    """
+    safe = f"'{text}" if text.startswith(_FORMULA_SIGNS) else text
+    return safe.replace("\r", "\\r")
 
 
 def _escaped(char: str) -> str:

@@ -169,3 +169,16 @@ def test_a_note_is_fitted_to_a_terminal_and_left_alone_in_a_pipe(
     assert max(map(len, lines)) <= 60
     assert lines[0].startswith("  no room for: column-0")
     assert " ".join(line.strip() for line in lines) == long.strip()
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1+cmd|' /C calc'!A0", "@SUM(A1)", "\t=1", "\r=1"])
+def test_a_name_is_no_formula_to_a_spreadsheet_and_stays_exact_in_json(name: str) -> None:
+    rows = pa.table({"operator": [name], "bytes": [-5]})
+    csv_file, json_file = io.StringIO(), io.StringIO()
+    for output, file in ((Format.CSV, csv_file), (Format.JSON, json_file)):
+        written = begin(output, file)
+        written.write(rows)
+        written.end()
+    ((_, cells),) = [list(csv.reader(io.StringIO(csv_file.getvalue(), newline="")))]
+    assert cells == ["'" + name.replace("\r", "\\r"), "-5"]
+    assert json.loads(json_file.getvalue()) == [{"operator": name, "bytes": -5}]

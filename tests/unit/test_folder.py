@@ -120,3 +120,36 @@ def test_a_folder_is_listed_as_a_spool_once_its_meta_is_whole(tmp_path: Path) ->
 
 def test_a_session_that_is_gone_has_no_spools(tmp_path: Path) -> None:
     assert folder.spools(tmp_path / "nothing") == []
+
+
+def test_a_folder_that_others_may_write_into_is_refused_unless_it_is_sticky(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    for mode in (0o707, 0o722, 0o777):
+        root.chmod(mode)
+        with pytest.raises(RankmemError, match=f"mode {mode:04o}") as caught:
+            folder.create_spool(root / "s", attempt=0, rank=0)
+        assert caught.value.code is Code.DENIED
+    for mode in (0o755, 0o775, 0o1777):
+        root.chmod(mode)
+        folder.create_spool(root / "s", attempt=0, rank=0)
+
+
+def test_the_folder_of_a_session_is_closed_even_where_it_was_open(tmp_path: Path) -> None:
+    session = tmp_path / "s"
+    session.mkdir(mode=0o755)
+    spool, _ = folder.create_spool(session, attempt=0, rank=0)
+    assert stat.S_IMODE(session.stat().st_mode) == stat.S_IMODE(spool.stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_the_spool_of_another_user_is_not_shipped(tmp_path: Path) -> None:
+    from rankmem_agent.ship.deliver import deliver
+    from spool_synthetic import SyntheticSpool
+
+    spool = SyntheticSpool(path=tmp_path / "s" / "0-0-1", aggregator="192.0.2.1:7077")
+    spool.end()
+    os.chown(spool.path, 4242, 4242)
+    report = deliver(tmp_path, timeout_s=0.1)
+    assert report.spools_left == 1
+    assert "is not a folder of this user" in str(report.errors)

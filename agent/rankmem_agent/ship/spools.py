@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rankmem_agent.ship.lane import GONE_PREFIX, Lane, remove_gone
 from rankmem_agent.ship.status import Faults
+from rankmem_agent.spool.folder import check_ours
 from rankmem_protos.errors import RankmemError
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,10 @@ class Spools:
             if folder in known or folder in self.unreadable:
                 continue
             try:
+                check_ours(folder)
                 lane = Lane(folder)
+            except FileNotFoundError:
+                continue  # it was delivered and removed meanwhile
             except RankmemError as exc:
                 self.unreadable[folder] = exc
                 self._faults.say(str(folder), f"cannot ship {folder}: {exc}")

@@ -89,6 +89,7 @@ def create_spool(session_dir: Path, *, attempt: int, rank: int) -> tuple[Path, i
     """
     make_private(session_dir.parent)
     make_private(session_dir)
+    os.chmod(session_dir, 0o700)  # whoever made it for us; its parent may be a folder of the user's own
     for start in range(STARTS_MAX):
         name = f"{attempt}-{rank}-{os.getpid()}" + (f"-{start}" if start else "")
         try:
@@ -109,11 +110,28 @@ def make_private(folder: Path) -> None:
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
-        found = os.lstat(folder)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            raise RankmemError(
-                Code.DENIED, f"{folder} is not a folder of this user", "RANKMEM_SPOOL_DIR=/a/folder/of/yours"
-            ) from None
+        check_ours(folder)
+
+
+def check_ours(folder: Path) -> None:
+    """Refuses a folder in which any user could put files, or swap those that are there.
+
+    A group may write where its owner lets it (a umask of 002). A spool says where it is to be sent and which
+    token file is shown there: another's is not believed.
+
+    Raises:
+        RankmemError: DENIED, with the folder.
+    """
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise RankmemError(
+            Code.DENIED, f"{folder} is not a folder of this user", "RANKMEM_SPOOL_DIR=/a/folder/of/yours"
+        )
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise RankmemError(
+            Code.DENIED, f"{folder} has mode {mode:04o}: others may write into it", f"chmod o-w {folder}"
+        )
 
 
 def write_meta(spool_dir: Path, facts: Mapping[str, object]) -> None:
