@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import importlib
+import itertools
 import re
 import sys
 import tokenize
@@ -56,15 +57,15 @@ What happens at a limit, in short:
 
 - **In the trainer** nothing ever waits: what does not fit is counted and becomes a row of `gap`.
 - **In the shipper** a full window means that it reads no further; the spool keeps the rest, up to its budget.
-- **In the aggregator** batches wait for room *before* they are decoded, first come, first served. Shippers whose
-  batches wait for seconds are told why (`rankmem status` and their log say it) and keep what they have. Over its memory
-  budget the aggregator takes one batch at a time and refuses new shippers, who try again; nothing is dropped.
+- **In the aggregator** batches wait for room *before* they are decoded, first come, first served. Shippers
+  whose batches wait for seconds are told why (`rankmem status` and their log say it) and keep what they have. Over
+  its memory budget the aggregator takes one batch at a time and refuses new shippers, who try again; nothing is dropped.
 - **A batch** says in its headers how large it is decoded; it is refused by that, before memory is taken.
-- **A full disk**: commits wait and are tried again, health turns `NOT_SERVING`, shippers keep their streams and spools.
+- **A full disk**: commits wait and are tried again, health turns `NOT_SERVING`, shippers keep streams and spools.
 - **A query** that reaches its time, rows or memory ends with an error that names the limit; ingest goes on.
 
-What grows with use and not with a limit of its own: the database (see `--keep-days`, `--keep-gib`, `--keep-sessions`), and
-with it what the aggregator knows of every log (some 300 bytes) and stack (16 bytes).
+What grows with use and not with a limit of its own: the database (see `--keep-days`, `--keep-gib`, `--keep-sessions`),
+and with it what the aggregator remembers of every log and every stack (some hundred bytes each).
 """
 
 
@@ -92,15 +93,11 @@ def page() -> str:
 def settings() -> list[Bound]:
     """The numbers of the aggregator's configuration."""
     docs = _docs_of_fields()
-    shown: list[Bound] = []
-    for field in dataclasses.fields(AggregatorConfig):
-        if isinstance(field.default, int | float) and not isinstance(field.default, bool):
-            shown.append(
-                Bound(
-                    name=field.name, value=field.default, reason=docs[field.name], place=_option(field.name)
-                )
-            )
-    return shown
+    return [
+        Bound(name=field.name, value=field.default, reason=docs[field.name], place=_option(field.name))
+        for field in dataclasses.fields(AggregatorConfig)
+        if isinstance(field.default, int | float) and not isinstance(field.default, bool)
+    ]
 
 
 def constants(path: Path, modules: tuple[str, ...]) -> Iterator[Bound]:
@@ -175,7 +172,7 @@ def _docs_of_fields() -> dict[str, str]:
     body = next(s.body for s in source.body if isinstance(s, ast.ClassDef) and s.name == "AggregatorConfig")
     return {
         statement.target.id: _docstring(after)
-        for statement, after in zip(body, body[1:], strict=False)
+        for statement, after in itertools.pairwise(body)
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
     }
 
