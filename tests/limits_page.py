@@ -58,14 +58,14 @@ What happens at a limit, in short:
 - **In the trainer** nothing ever waits: what does not fit is counted and becomes a row of `gap`.
 - **In the shipper** a full window means that it reads no further; the spool keeps the rest, up to its budget.
 - **In the aggregator** batches wait for room *before* they are decoded, first come, first served. Shippers
-  whose batches wait for seconds are told why (`rankmem status` and their log say it) and keep what they have. Over
-  its memory budget the aggregator takes one batch at a time and refuses new shippers, who try again; nothing is dropped.
+  whose batches wait for seconds are told why (`rankmem status` and their log say it) and keep what they have.
+  Over its memory budget it takes one batch at a time and refuses new shippers, who come again; none is lost.
 - **A batch** says in its headers how large it is decoded; it is refused by that, before memory is taken.
-- **A full disk**: commits wait and are tried again, health turns `NOT_SERVING`, shippers keep streams and spools.
+- **A full disk**: commits wait and are tried again, health turns `NOT_SERVING`, shippers keep their spools.
 - **A query** that reaches its time, rows or memory ends with an error that names the limit; ingest goes on.
 
-What grows with use and not with a limit of its own: the database (see `--keep-days`, `--keep-gib`, `--keep-sessions`),
-and with it what the aggregator remembers of every log and every stack (some hundred bytes each).
+What grows with use and not with a limit of its own: the database (see `--keep-days`, `--keep-gib`,
+`--keep-sessions`), and what the aggregator remembers of each log and stack in it (some hundred bytes).
 """
 
 

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HELP = (ROOT / "tests/unit/golden/cli_help.txt").read_text(encoding="utf-8")
-FILES = sorted(path for path in (ROOT / "deploy").iterdir() if path.suffix != ".md")
+FILES = sorted(p for p in (ROOT / "deploy").iterdir() if p.is_file() and p.suffix != ".md")
 GUIDES = [ROOT / "docs/multi-node.md", ROOT / "README.md"]
 CALL = re.compile(r"rankmem (run|serve|ship|timeline|peak|ops|live|oom)\b([^\n`|#]*)")
 
