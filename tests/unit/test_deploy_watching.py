@@ -25,8 +25,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         {}, database_path=path, listen="127.0.0.1:0", metrics="127.0.0.1:0"
     )
     with server.open(config) as aggregator:
-        with urllib.request.urlopen(f"http://{aggregator.metrics_address}/metrics", timeout=30) as reply:
-            text = reply.read().decode()
+        reply = urllib.request.urlopen(f"http://{aggregator.metrics_address}/metrics", timeout=30)
+        text = reply.read().decode()
+        reply.close()
     names = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
     return names | {"rankmem_errors_total"}
 
