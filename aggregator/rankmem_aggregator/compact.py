@@ -9,6 +9,7 @@ name when it is whole and on disk. Killed at any moment, there is one whole data
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ class Pruned:
     """Deleted, oldest first."""
     num_kept: int
     """Sessions that are left."""
+    num_running: int
+    """Of these, sessions that may still go on."""
     bytes_before: int
     bytes_after: int
     """Of the file."""
@@ -55,10 +58,11 @@ def prune_file(path: Path, limits: Limits, session_ids: Sequence[str] = (), *, p
     if not path.is_file():
         raise RankmemError(Code.NOT_FOUND, f"no database {path}", "give its path with --db")
     bytes_before = path.stat().st_size
-    store = open_store(AggregatorConfig.embedded(path))
+    store = _opened(path)
     try:
         gone = _delete(store, limits, session_ids)
-        num_kept = store.read(prune_text("sessions")).num_rows
+        kept = sessions_of(store.read(prune_text("sessions")))
+        now_ns = time.time_ns()
         store.checkpoint(0)
         if pack:
             _pack(store)
@@ -66,10 +70,22 @@ def prune_file(path: Path, limits: Limits, session_ids: Sequence[str] = (), *, p
         store.close()
     return Pruned(
         session_ids=tuple(gone),
-        num_kept=num_kept,
+        num_kept=len(kept),
+        num_running=sum(not session.is_over(now_ns) for session in kept),
         bytes_before=bytes_before,
         bytes_after=path.stat().st_size,
     )
+
+
+def _opened(path: Path) -> Store:
+    try:
+        return open_store(AggregatorConfig.embedded(path))
+    except RankmemError as exc:
+        if exc.code is not Code.CONFLICT:
+            raise
+        raise RankmemError(
+            exc.code, exc.message, "it deletes by itself: rankmem serve --keep-days D; or stop it first"
+        ) from exc
 
 
 def _delete(store: Store, limits: Limits, session_ids: Sequence[str]) -> list[str]:

@@ -60,6 +60,7 @@ def prune(
     for session_id in done.session_ids:
         print(session_id)
     note(
-        f"{len(done.session_ids)} deleted, {done.num_kept} kept; {path}: "
+        f"{len(done.session_ids)} deleted, {done.num_kept} kept"
+        f"{f', of which {done.num_running} may still go on' if done.num_running else ''}; {path}: "
         f"{bytes_text(done.bytes_before)}, now {bytes_text(done.bytes_after)}"
     )
