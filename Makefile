@@ -52,10 +52,11 @@ stubs: .venv/stubs/.complete ## protobuf and gRPC stubs from the .proto files
 		types-protobuf==6.30.2.20250516
 	@touch $@
 
-docs: env ## docs/schema.md, docs/limits.md, and the answers in docs/sql.md
+docs: env ## docs/schema.md, docs/limits.md, the answers in docs/sql.md and docs/security.md
 	$(BIN)/python -m rankmem_aggregator.schema_doc
 	PYTHONPATH=tests $(BIN)/python tests/guide.py
 	PYTHONPATH=tests $(BIN)/python tests/limits_page.py
+	PYTHONPATH=tests $(BIN)/python tests/security_guide.py
 
 check: stubs ## what is made from something else is current
 	@git diff --exit-code --stat -- protos || { echo "Error: the stubs are not current. Try: make stubs, and commit."; exit 1; }

@@ -130,6 +130,8 @@ class ClientQueries:
             with self._free:
                 self._running.discard(running)
                 self._free.notify_all()
+                if not self._running:
+                    self._memory.idle()
 
     def interrupt_all(self, reason: RankmemError) -> None:
         """Stops every statement under way; their clients get the reason. Any thread."""

@@ -40,16 +40,21 @@ class MemoryWatch:
         self._over = over
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._pause = threading.Event()
+        self._idle = threading.Event()
 
     def look_while(self, running: Callable[[], bool]) -> None:
         """Starts to watch, unless it watches already. Any thread."""
         with self._lock:
+            self._idle.clear()
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._watch, args=(running,), name="rankmem-memory", daemon=True
                 )
                 self._thread.start()
+
+    def idle(self) -> None:
+        """Its condition has ended: the thread ends now, not after its pause. Any thread."""
+        self._idle.set()
 
     def _watch(self, running: Callable[[], bool]) -> None:
         limit_bytes = max(self._limit_bytes, resident_bytes() + GROWTH_BYTES)
@@ -60,7 +65,7 @@ class MemoryWatch:
                     return
             if resident_bytes() > limit_bytes or self._is_crowded():
                 self._over()
-            self._pause.wait(LOOK_EVERY_S)
+            self._idle.wait(LOOK_EVERY_S)
 
 
 def resident_bytes() -> int:
