@@ -29,6 +29,8 @@ SPOOL_ID_SHOWN: Final = 200
 """Characters of a spool's id in a reply: a client's text is not sent back as long as it came."""
 BUSY_EVERY_S: Final = 5.0
 """Between two words to a stream whose batches wait; shippers give up after 30 s of silence."""
+UNREAD_BUSY_MAX: Final = 1000
+"""Replies that wait to be read, above which nothing is said of waiting: nobody listens."""
 REPLIES_MAX: Final = 100_000
 """Replies that the shipper has not taken: a client that asks and never reads must not fill the memory."""
 
@@ -190,7 +192,8 @@ class IngestStream:
         now_s = time.monotonic()
         with self._lock:
             since_s = self._waits_since_s
-            if since_s is None or now_s - since_s < BUSY_EVERY_S:
+            unread = self._replies.qsize() > UNREAD_BUSY_MAX
+            if since_s is None or now_s - since_s < BUSY_EVERY_S or unread:
                 return
             self._waits_since_s = now_s
         self._replies.put(pb.IngestReply(busy=pb.Busy(reason=reason)))

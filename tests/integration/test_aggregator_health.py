@@ -99,7 +99,7 @@ def test_over_its_memory_new_shippers_are_told_to_wait_and_those_there_go_on(tmp
         opened._collector.be_full("")
         with IngestClient(opened.address) as client:
             client.open(source)
-            for _ in range(5):  # one at a time is admitted, and all are
+            for _ in range(5):
                 client.send(batch=source.batch(100))
             assert client.acks(5)[-1] == source.next_sequence - 1
 

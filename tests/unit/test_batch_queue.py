@@ -70,11 +70,11 @@ def test_what_is_being_decoded_counts_and_is_given_back_when_it_is_refused() -> 
     assert (queue.size_bytes, taken(queue), queue.size_bytes) == (50, [1], 0)
 
 
-def test_a_narrow_queue_takes_one_batch_at_a_time_and_goes_on() -> None:
-    queue = BatchQueue(batches_max=100, bytes_max=1000)
+def test_a_narrow_queue_takes_less_and_goes_on() -> None:
+    queue = BatchQueue(batches_max=100, bytes_max=800)
     queue.narrow(True)
-    assert queue.put(submission(0, 1))
-    second = threading.Thread(target=queue.put, args=[submission(1, 1)])
+    assert queue.put(submission(0, 60))
+    second = threading.Thread(target=queue.put, args=[submission(1, 60)])
     second.start()
     waiting(queue, 1)
     assert taken(queue) == [0]
