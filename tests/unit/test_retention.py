@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rankmem_aggregator import prune
 from rankmem_aggregator.retention import (
     NS_PER_DAY,
     NS_PER_S,
@@ -15,6 +16,9 @@ from rankmem_aggregator.retention import (
     StoredSession,
     sessions_due,
 )
+from rankmem_aggregator.schema import ALL_TABLES
+from rankmem_aggregator.sql import prune_text
+from rankmem_aggregator.stacks import STACK_COLUMNS
 
 NOW_NS = 1_800_000_000 * NS_PER_S
 
@@ -83,3 +87,17 @@ def test_what_goes_is_over_and_older_than_all_that_are_kept_for_the_same_reason(
         assert due == []
     if size_bytes and used_bytes > size_bytes and any(one.is_over(NOW_NS) for one in stored):
         assert due
+
+
+def test_every_column_that_names_a_stack_keeps_it() -> None:
+    """A stack that only another column names would lose its frames, and no shipper sends them again."""
+    text = prune_text("unreferenced_stacks")
+    for table, columns in STACK_COLUMNS.items():
+        for column in columns:
+            assert table == "stack_frame" or f"DISTINCT {column} FROM {table}\n" in text, (table, column)
+
+
+def test_every_table_of_a_session_is_emptied() -> None:
+    in_steps = {table.name for table in (*prune._AT_ONCE, *prune._IN_SLICES)}
+    of_sessions = {name for name, table in ALL_TABLES.items() if "session_id" in table.column_names()}
+    assert of_sessions - in_steps == {"pruned_spool"}
