@@ -29,8 +29,8 @@ BATCH_ROWS: Final = 16_384
 
 STAND_BACK_S: Final = 5.0
 """For statements to end when they are stopped: DuckDB looks between two vectors. And for new ones to wait."""
-STOP_SHARE: Final = 0.85
-"""Of the memory limit held by statements, where they are stopped. A sort or a join spills before."""
+STOP_SHARE: Final = 0.5
+"""Of what a commit may take: statements that leave less are stopped even while nothing is committed."""
 
 
 def _nobody(stop: Callable[[], None]) -> None:

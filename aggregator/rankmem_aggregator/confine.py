@@ -37,6 +37,7 @@ TABLE_FUNCTIONS: Final = frozenset(
 """DuckDB's own table functions that only read the data or describe it; the database's macros are added."""
 
 _HINT: Final = "send one SELECT; tables and views are in docs/schema.md and docs/sql.md"
+_NOT_THE_TEXTS_FAULT: Final = (duckdb.OutOfMemoryException, duckdb.InterruptException)
 _EXPLAIN: Final = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?", re.IGNORECASE)
 _QUERY_NODES: Final = frozenset(
     {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE", "STATEMENT_NODE"}
@@ -79,6 +80,8 @@ def check_statement(cursor: duckdb.DuckDBPyConnection, sql: str, macros: Macros)
         )
     try:
         statements = cursor.extract_statements(sql)
+    except _NOT_THE_TEXTS_FAULT:
+        raise
     except duckdb.Error as exc:
         raise RankmemError(Code.INVALID, f"the SQL does not parse: {exc}") from exc
     if len(statements) != 1:
@@ -110,6 +113,8 @@ def _parsed(cursor: duckdb.DuckDBPyConnection, text: str) -> Any:
         # All rows: a result that is not read to its end keeps the cursor from the statement itself.
         ((serialized,),) = cursor.execute("SELECT json_serialize_sql(?)", [text]).fetchall()
         tree = json.loads(serialized)
+    except _NOT_THE_TEXTS_FAULT:
+        raise
     except (duckdb.Error, RecursionError, ValueError) as exc:
         raise RankmemError(Code.DENIED, f"the statement cannot be checked: {exc}", _HINT) from exc
     if tree["error"]:

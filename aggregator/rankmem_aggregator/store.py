@@ -44,11 +44,14 @@ TRANSIENT: Final = (duckdb.OutOfMemoryException, duckdb.IOException, DiskLowErro
 
 _WANTS_MEMORY: Final = ("failed to pin block", "failed to allocate", "could not allocate")
 """What a COMMIT without memory says; DuckDB 2.0 raises it as an error of the transaction."""
-CROWDED_SHARE: Final = 0.5
-"""Of the memory limit, held by sorts, hash tables, lists and texts of queries: a commit wants some."""
+COMMIT_BYTES: Final = 512 << 20
+"""Of the memory, or half of it where that is less: what the commit of a group may take. A group has up to
+192 MiB of decoded rows."""
 _HELD_BYTES: Final = (
-    "SELECT sum(memory_usage_bytes) FROM duckdb_memory() WHERE tag NOT IN ('BASE_TABLE', 'METADATA')"
+    "SELECT sum(memory_usage_bytes) FROM duckdb_memory() "
+    "WHERE tag NOT IN ('BASE_TABLE', 'METADATA', 'HASH_TABLE', 'ORDER_BY', 'COLUMN_DATA')"
 )
+"""Without what gives way: cached blocks of tables, and what sorts, joins and groupings spill."""
 _TIME_ZONE: Final = "SET GLOBAL TimeZone = 'UTC'"
 """What the columns named _utc promise; the default is the machine's zone."""
 _CONFINEMENT: Final = ("SET enable_external_access = false", "SET lock_configuration = true")
@@ -233,14 +236,18 @@ class Store:
         with guests.standing_back():
             yield
 
-    def is_crowded(self, share: float = CROWDED_SHARE) -> bool:
-        """Whether so much of the memory is held by what cannot be evicted. Any thread, about 1 ms."""
+    def is_crowded(self, share: float = 1.0) -> bool:
+        """Whether less than this share of what a commit may take is left. Any thread, about 1 ms.
+
+        What can be evicted (cached blocks of tables) counts as left.
+        """
         try:
             with self.cursor() as cursor:
                 ((held_bytes,),) = cursor.execute(_HELD_BYTES).fetchall()
         except duckdb.OutOfMemoryException:
             return True
-        return bool(held_bytes > share * self._memory_bytes)
+        kept_bytes = share * min(COMMIT_BYTES, self._memory_bytes // 2)
+        return bool(held_bytes > self._memory_bytes - kept_bytes)
 
     def _has(self, rows: Mapping[str, pa.Table]) -> bool:
         """Whether the transaction of these rows is stored: the progress of its spools went with it."""

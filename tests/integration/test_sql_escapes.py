@@ -154,3 +154,15 @@ def test_statements_within_their_memory_are_left_alone(queries: Queries) -> None
     assert queries.sql("SELECT count(*) AS n FROM range(1000000)").to_pylist() == [{"n": 1000000}]
     running.set()
     assert not stopped.is_set()
+
+
+def test_a_grouping_that_does_not_fit_spills_and_runs_to_its_end(tmp_path: Path) -> None:
+    config = AggregatorConfig(
+        database_path=tmp_path / "spills.duckdb",
+        listen="127.0.0.1:0",
+        memory_limit_bytes=256 << 20,
+        threads=2,
+    )
+    grouped = "SELECT count(*) AS n FROM (SELECT hash(range) AS h, count(*) FROM range(10000000) GROUP BY 1)"
+    with server.open(config) as running, connect(running.address) as queries:
+        assert queries.sql(grouped).to_pylist() == [{"n": 10_000_000}]
