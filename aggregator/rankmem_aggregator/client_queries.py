@@ -78,6 +78,11 @@ class ClientQueries:
         """Statements and exports under way. Any thread."""
         return len(self._running)
 
+    def time_limit_s(self, asked_s: float) -> float:
+        """The longest run of a statement that asks for so much; 0 or above the server's: the server's."""
+        most_s = self._config.query_timeout_s
+        return asked_s if 0 < asked_s < most_s else most_s
+
     def run(
         self,
         sql: str,
@@ -98,8 +103,7 @@ class ClientQueries:
         Raises:
             RankmemError: DENIED, INVALID for wrong SQL, EXHAUSTED at a limit.
         """
-        if not 0 < timeout_s < self._config.query_timeout_s:
-            timeout_s = self._config.query_timeout_s
+        timeout_s = self.time_limit_s(timeout_s)
         row_limit = min(row_limit or self._config.query_row_limit, self._config.query_row_limit)
         with self.reading(timeout_s, watch) as cursor:
             check_statement(cursor, sql, self._macros)

@@ -7,6 +7,7 @@ No logic of ingest or SQL lives here.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import tempfile
@@ -37,6 +38,8 @@ logger = logging.getLogger(__name__)
 CHUNK_BYTES_MAX: Final = 2 << 20
 """Half of gRPC's default limit of 4 MiB a message."""
 FILE_CHUNK_BYTES: Final = 1 << 20
+READ_GRACE_S: Final = 5.0
+"""Beyond a statement's time limit, for the client to read the error; one that reads nothing is cut off."""
 EXPORT_TIMEOUT_S: Final = 3600.0
 """A copy of a database of 100 GiB at 30 MiB/s."""
 
@@ -147,9 +150,10 @@ class QueryService(query_pb2_grpc.QueryServicer):
                 row_limit=request.row_limit,
                 watch=context.add_callback,
             )
-            for batch in _without_empty(batches):
-                for data in _chunks(batch):
-                    yield query_pb2.SqlChunk(arrow_ipc=data)
+            with _cut_after(self._queries.time_limit_s(request.timeout_s) + READ_GRACE_S, context):
+                for batch in _without_empty(batches):
+                    for data in _chunks(batch):
+                        yield query_pb2.SqlChunk(arrow_ipc=data)
         except RankmemError as exc:
             self._writer.errors.add("query", exc.code)
             abort(context, exc)
@@ -206,6 +210,18 @@ class QueryService(query_pb2_grpc.QueryServicer):
             lag_ns=heard.lag_ns,
             sessions_pruned=self._writer.num_pruned,
         )
+
+
+@contextlib.contextmanager
+def _cut_after(seconds: float, context: grpc.ServicerContext) -> Iterator[None]:
+    """Ends the call of a client that does not read: it would keep its place and an old state."""
+    timer = threading.Timer(seconds, context.cancel)
+    timer.name, timer.daemon = "rankmem-reader-timer", True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _draining() -> RankmemError:

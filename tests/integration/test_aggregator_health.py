@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from rankmem_aggregator import logs, server
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.store import Store
 from rankmem_aggregator.watch import Watch
+from rankmem_protos.query_pb2 import SqlRequest
+from rankmem_protos.query_pb2_grpc import QueryStub
 from sample_batches import RankSource
 
 Status = health_pb2.HealthCheckResponse
@@ -128,3 +131,23 @@ def test_json_lines_are_whole_whatever_a_name_holds(
     )  # fmt: skip
     assert json_line.isascii()
     assert text_line.endswith("rankmem_aggregator.x shipper a\\nb\\x1b[31m")
+
+
+def test_a_client_that_stops_reading_gives_its_place_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankmem_aggregator.services.READ_GRACE_S", 0.1)
+    config = AggregatorConfig.from_environment(
+        {}, database_path=tmp_path / "q.duckdb", listen="127.0.0.1:0", query_timeout_s=0.5
+    )
+    with server.open(config) as opened, grpc.insecure_channel(opened.address) as channel:
+        call = QueryStub(channel).Sql(SqlRequest(sql="SELECT hash(i) AS a FROM range(30000000) AS t(i)"))
+        next(call)  # and no more is read: gRPC's window is full
+        assert opened._queries.running == 1
+        for _ in range(int(TIMEOUT_S / 0.01)):
+            if not opened._queries.running:
+                break
+            threading.Event().wait(0.01)
+        assert opened._queries.running == 0
+        with pytest.raises(grpc.RpcError):
+            list(call)
