@@ -33,8 +33,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         text=True,
     ) as process:
         assert process.stderr is not None
-        first = process.stderr.readline()
-        assert "listening on 127.0.0.1:" in first
+        first = next(line for line in process.stderr if "listening on 127.0.0.1:" in line)
         address = first.partition("listening on ")[2].split(",")[0]
         try:
             yield Served(folder, address, process)

@@ -46,9 +46,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         ) as process,
     ):
         assert process.stderr is not None
-        port = process.stderr.readline().partition("listening on 0.0.0.0:")[2].split(",")[0]
-        assert port.isdecimal()
         try:
+            said_where = next(line for line in process.stderr if "listening on 0.0.0.0:" in line)
+            port = said_where.partition("listening on 0.0.0.0:")[2].split(",")[0]
             yield Secured(folder, f"127.0.0.1:{port}", log)
         finally:
             process.terminate()
