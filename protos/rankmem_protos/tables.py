@@ -304,8 +304,8 @@ STACK_FRAME: Final = Table(
         _small("ordering", "0 is the frame nearest to the operator.", nullable=False),
         _text(
             "file_path",
-            "Path of the source file, relative to the project's root where inside it. With RANKMEM_STACKS=names "
-            "empty inside the project, <outside> elsewhere.",
+            "Path of the source file, relative to the project's root where inside it. "
+            "With RANKMEM_STACKS=names empty inside the project, <outside> elsewhere.",
             nullable=False,
         ),
         _small("line_number", "Line, from 1; 0 with RANKMEM_STACKS=names.", nullable=False),

@@ -22,7 +22,11 @@ from sample_batches import RankSource
 @pytest.fixture
 def aggregator(tmp_path: Path) -> Iterator[server.Aggregator]:
     config = AggregatorConfig(
-        database_path=tmp_path / "mem.duckdb", listen="127.0.0.1:0", max_streams=3, group_wait_s=0.0, group_interval_s=0.0
+        database_path=tmp_path / "mem.duckdb",
+        listen="127.0.0.1:0",
+        max_streams=3,
+        group_wait_s=0.0,
+        group_interval_s=0.0,
     )
     with server.open(config) as running:
         yield running
