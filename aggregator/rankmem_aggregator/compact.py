@@ -18,9 +18,9 @@ from typing import Final
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.exports import export_duckdb
 from rankmem_aggregator.keeper import Keeper
-from rankmem_aggregator.retention import Limits, sessions_of
-from rankmem_aggregator.sql import prune_text
+from rankmem_aggregator.retention import Limits
 from rankmem_aggregator.store import Store, open_store
+from rankmem_aggregator.stored import stored_sessions
 from rankmem_protos.errors import Code, RankmemError
 
 COPY_SLACK: Final = 1.1
@@ -61,7 +61,7 @@ def prune_file(path: Path, limits: Limits, session_ids: Sequence[str] = (), *, p
     store = _opened(path)
     try:
         gone = _delete(store, limits, session_ids)
-        kept = sessions_of(store.read(prune_text("sessions")))
+        kept = stored_sessions(store)
         now_ns = time.time_ns()
         store.checkpoint(0)
         if pack:
@@ -100,7 +100,7 @@ def _delete(store: Store, limits: Limits, session_ids: Sequence[str]) -> list[st
 
 
 def _check_over(store: Store, keeper: Keeper, session_ids: Sequence[str]) -> None:
-    stored = {session.session_id: session for session in sessions_of(store.read(prune_text("sessions")))}
+    stored = {session.session_id: session for session in stored_sessions(store)}
     for session_id in session_ids:
         if session_id not in stored:
             raise RankmemError(

@@ -16,9 +16,9 @@ from typing import Final
 import duckdb
 
 from rankmem_aggregator.prune import Pruner
-from rankmem_aggregator.retention import Limits, StoredSession, sessions_due, sessions_of
-from rankmem_aggregator.sql import prune_text
+from rankmem_aggregator.retention import Limits, StoredSession, sessions_due
 from rankmem_aggregator.store import TRANSIENT, Store
+from rankmem_aggregator.stored import stored_sessions
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class Keeper:
     def _due(self) -> list[StoredSession]:
         if self._unpacked and self._limits.size_bytes:
             self._unpacked = not self._store.checkpoint(0)
-        stored = sessions_of(self._store.read(prune_text("sessions")))
+        stored = stored_sessions(self._store)
         # What was deleted counts until a checkpoint: not one more session goes for its bytes.
         used_bytes = 0 if self._unpacked else self._store.used_bytes()
         due = sessions_due(stored, self._limits, now_ns=self._clock_ns(), used_bytes=used_bytes)

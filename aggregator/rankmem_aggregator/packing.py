@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from rankmem_aggregator.sql import packed_text, packing_text
+from rankmem_aggregator.sql import statement_text
 
 PACKED_SCHEMA: Final = "packed"
 
@@ -87,9 +87,9 @@ def packed_rows(table_name: str, source: str) -> str:
     """What stands behind FROM for the rows of ``source`` (a name of ours) in their form on disk."""
     if not is_packed(table_name):
         return source
-    return f"(WITH incoming AS (FROM {source})\n{packing_text(table_name)})"
+    return f"(WITH incoming AS (FROM {source})\n{statement_text('packing', table_name)})"
 
 
 def reading_view(table_name: str) -> str:
     """The statement that makes the view of the declared name."""
-    return packed_text(table_name)
+    return statement_text("packed", table_name)

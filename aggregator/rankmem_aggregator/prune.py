@@ -18,7 +18,7 @@ from typing import Final
 from rankmem_aggregator import schema
 from rankmem_aggregator.retention import NS_PER_DAY
 from rankmem_aggregator.schema import INGEST_PROGRESS, PRUNED_SPOOL, STACK
-from rankmem_aggregator.sql import prune_text
+from rankmem_aggregator.sql import statement_text
 from rankmem_aggregator.store import Store
 from rankmem_protos.tables import (
     DEVICE_INFO,
@@ -72,7 +72,9 @@ class Pruner:
             duckdb.Error, DiskLowError: nothing of it is done.
         """
         with self._store.transaction() as connection:
-            connection.execute(prune_text("bury"), {"session": session_id, "now_ns": self._clock_ns()})
+            connection.execute(
+                statement_text("prune", "bury"), {"session": session_id, "now_ns": self._clock_ns()}
+            )
             for table in _AT_ONCE:
                 connection.execute(schema.delete_statement(table), {"session": session_id})
         self._left.append(session_id)
@@ -104,19 +106,20 @@ class Pruner:
         """
         remembered_ns = int(REMEMBERED_DAYS * NS_PER_DAY)
         with self._store.transaction() as connection:
-            connection.execute(
-                f"CREATE OR REPLACE TEMP TABLE unreferenced AS {prune_text('unreferenced_stacks')}"
-            )
+            unreferenced = statement_text("prune", "unreferenced_stacks")
+            connection.execute(f"CREATE OR REPLACE TEMP TABLE unreferenced AS {unreferenced}")
             for table in (STACK, STACK_FRAME):
                 connection.execute(
                     f"DELETE FROM {schema.quoted(table.name)} "
                     "WHERE stack_id IN (SELECT stack_id FROM unreferenced)"
                 )
             connection.execute("DROP TABLE unreferenced")
-            connection.execute(prune_text("hosts"))
-            connection.execute(prune_text("clock_offsets"))
+            connection.execute(statement_text("prune", "hosts"))
+            connection.execute(statement_text("prune", "clock_offsets"))
             connection.execute("UPDATE pruned_spool SET has_rows = false WHERE has_rows")
-            connection.execute(prune_text("remembered"), {"before_ns": self._clock_ns() - remembered_ns})
+            connection.execute(
+                statement_text("prune", "remembered"), {"before_ns": self._clock_ns() - remembered_ns}
+            )
 
     def _slices_of(self, session_id: str) -> Iterator[tuple[Table, int, int]]:
         """Ranges of rowid that hold all its rows, the last first.

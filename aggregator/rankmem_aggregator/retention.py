@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-import pyarrow as pa
-
 from rankmem_aggregator.config import GIB, AggregatorConfig
 
 NS_PER_S: Final = 1_000_000_000
@@ -62,14 +60,6 @@ class Limits:
     def are_set(self) -> bool:
         """Whether anything is ever deleted."""
         return bool(self.days or self.sessions or self.size_bytes)
-
-
-def sessions_of(rows: pa.Table) -> list[StoredSession]:
-    """The sessions of ``sql/prune/sessions.sql``, oldest first."""
-    return [
-        StoredSession(session_id=row["session_id"], last_ns=row["last_ns"], final=row["final"])
-        for row in rows.to_pylist()
-    ]
 
 
 def sessions_due(

@@ -1,7 +1,8 @@
-"""What the writer has to know of the database: how far each log is stored, and the stacks' numbers.
+"""What the writer has to know of the database: how far each log is stored, the stacks' numbers, the sessions.
 
-Stage: ingest, in the writer's thread, when it is opened and after sessions were deleted. In: an open store;
-out: values of ``sequence`` and ``stacks``, and the rows that say how far logs are after a group.
+Stage: ingest, in the writer's thread, when it is opened and around the deletion of sessions. In: an open
+store; out: values of ``sequence``, ``stacks`` and ``retention``, and the rows that say how far logs are after
+a group.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from rankmem_aggregator.batch import Spool
+from rankmem_aggregator.retention import StoredSession
 from rankmem_aggregator.schema import INGEST_PROGRESS
 from rankmem_aggregator.sequence import Progress
+from rankmem_aggregator.sql import statement_text
 from rankmem_aggregator.stacks import StackNumbers
 from rankmem_aggregator.store import Store
 
@@ -30,6 +33,14 @@ def pruned_progress(store: Store) -> list[Progress]:
     return _progress_of(
         store.read("SELECT spool_id, session_id, attempt, rank, last_sequence, final FROM pruned_spool")
     )
+
+
+def stored_sessions(store: Store) -> list[StoredSession]:
+    """The sessions, oldest first."""
+    return [
+        StoredSession(session_id=row["session_id"], last_ns=row["last_ns"], final=row["final"])
+        for row in store.read(statement_text("prune", "sessions")).to_pylist()
+    ]
 
 
 def _progress_of(rows: pa.Table) -> list[Progress]:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmem_aggregator.batch import IncomingBatch
-from rankmem_aggregator.sql import summary_text
+from rankmem_aggregator.sql import statement_text
 from rankmem_aggregator.store import TRANSIENT, Store
 from rankmem_aggregator.summary_pass import DUE, NOTHING, Pass, Rank, ranks_of
 from rankmem_protos.summary_tables import SUMMARY_PROGRESS
@@ -152,7 +152,7 @@ class Summaries:
     def _due(self) -> pa.Table:
         """The ranks of the next pass, numbered."""
         found = self._store.read(
-            summary_text("due"),
+            statement_text("summaries", "due"),
             {
                 "steps_back": STEPS_BACK * self._patience,
                 "events_back": EVENTS_BACK * self._patience,

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmem_aggregator import schema
-from rankmem_aggregator.sql import summary_text
+from rankmem_aggregator.sql import statement_text
 from rankmem_aggregator.summary_rows import NEVER, Blocks, blocks_of, group_rows, ints
 from rankmem_protos.summary_tables import GROUP_BUCKET, GROUP_TOTAL, SUMMARY_PROGRESS, SUMMARY_TABLES
 from rankmem_protos.tables import Table
@@ -114,7 +114,7 @@ class Pass:
         return blocks_of(rows, self._rows("ending"), seq_from, seq_upto)
 
     def _rows(self, query: str) -> pa.Table:
-        return self.connection.sql(summary_text(query)).to_arrow_table()
+        return self.connection.sql(statement_text("summaries", query)).to_arrow_table()
 
     def _store(self, table: Table, rows: pa.Table) -> None:
         if rows.num_rows:

@@ -17,7 +17,7 @@ from rankmem_aggregator.retention import (
     sessions_due,
 )
 from rankmem_aggregator.schema import ALL_TABLES
-from rankmem_aggregator.sql import prune_text
+from rankmem_aggregator.sql import statement_text
 from rankmem_aggregator.stacks import STACK_COLUMNS
 
 NOW_NS = 1_800_000_000 * NS_PER_S
@@ -91,7 +91,7 @@ def test_what_goes_is_over_and_older_than_all_that_are_kept_for_the_same_reason(
 
 def test_every_column_that_names_a_stack_keeps_it() -> None:
     """A stack that only another column names would lose its frames, and no shipper sends them again."""
-    text = prune_text("unreferenced_stacks")
+    text = statement_text("prune", "unreferenced_stacks")
     for table, columns in STACK_COLUMNS.items():
         for column in columns:
             assert table == "stack_frame" or f"DISTINCT {column} FROM {table}\n" in text, (table, column)

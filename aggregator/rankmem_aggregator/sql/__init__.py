@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from rankmem_protos.errors import Code, RankmemError
 
@@ -129,27 +129,15 @@ def mindstudio_text(name: str) -> str:
 
 
 @cache
-def packed_text(name: str) -> str:
-    """The text of ``packed/{name}.sql``: the view that reads a table of the schema ``packed``."""
-    return _read("packed", name)
+def statement_text(folder: Literal["packed", "packing", "summaries", "prune"], name: str) -> str:
+    """The text of ``{folder}/{name}.sql``, for those of the aggregator's own use.
 
-
-@cache
-def packing_text(name: str) -> str:
-    """The text of ``packing/{name}.sql``: rows named ``incoming`` as they stand in the schema ``packed``."""
-    return _read("packing", name)
-
-
-@cache
-def summary_text(name: str) -> str:
-    """The text of ``summaries/{name}.sql``: one statement of a pass of the summaries."""
-    return _read("summaries", name)
-
-
-@cache
-def prune_text(name: str) -> str:
-    """The text of ``prune/{name}.sql``: one statement of the deletion of sessions."""
-    return _read("prune", name)
+    Args:
+        folder: ``packed``: the view that reads a table of the schema ``packed``; ``packing``: rows named
+            ``incoming`` as they stand in it; ``summaries``: a statement of a pass of the summaries;
+            ``prune``: one of the deletion of sessions.
+    """
+    return _read(folder, name)
 
 
 @cache
