@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 """Raised when a table or column is added; written to the database's ``rankmem_meta``."""
 
 NAME: Final = pa.dictionary(pa.int32(), pa.string())
@@ -503,12 +503,55 @@ MODULE: Final = Table(
     ),
 )
 
+KERNEL_LAUNCH: Final = Table(
+    name="kernel_launch",
+    doc="A kernel that ran on a device, and what launched it (imported recordings alone). Lists are text that a "
+    "cast reads: layers::VARCHAR[], sequence_ids::BIGINT[]; NULL if empty.",
+    columns=(
+        *_OF_DEVICE,
+        _int("kernel_id", "Place in the recording, from 1; unique in its rank and attempt.", nullable=False),
+        _name("kernel", "The kernel's name in full, demangled where that could be done.", nullable=False),
+        _name("short_name", "The name without template arguments, parameters and torch's namespaces."),
+        _int("stream", "The device's stream, by the recording's number."),
+        _name("grid", "Blocks of the grid, such as 640,1,1."),
+        _name("block", "Threads of a block, such as 128,1,1."),
+        _time("started_ns", "Start on the device.", nullable=False),
+        _time("ended_ns", "End on the device.", nullable=False),
+        _int("correlation_id", "The recording's number for the pair of launch and kernel."),
+        _time("launched_ns", "Start of the launch on the host; NULL if the recording has none."),
+        _time("launch_ended_ns", "End of the launch."),
+        _int("process_id", "The process that launched it."),
+        _int("thread_id", "The system's id of the launching thread."),
+        _small("thread", "The same thread's number in marker and operator_call."),
+        _int("call_id", "The operator call that launched it; see operator_call."),
+        _name("operator", "The outermost operator around the launch, such as embedding or aten::mm."),
+        _name("operator_module", "Where that operator lives, such as torch.nn.functional; NULL if not said."),
+        _name("layer", "The innermost of layers."),
+        _name("call_site", "The innermost of call_sites, such as train.py:106."),
+        _name("direction", "forward or backward, by autograd's markers; NULL without markers."),
+        _name("layers", "Names of the user's layer: ranges around the launch, outermost first; a list."),
+        _name("call_sites", "The launching stack without library frames, outermost first; a list."),
+        _name("operators", "Operators of the markers around the launch, outermost first; a list."),
+        _name("operator_modules", "Their modules, na where not said; a list."),
+        _name("markers", "The dictionaries of operator and arguments around the launch; a list."),
+        _name("representations", "What modules around the launch say of themselves; a list."),
+        _name("sequence_markers", "Autograd's markers around the launch, ordered by number; a list."),
+        _name("sequence_ids", "The autograd sequence numbers it belongs to; a list."),
+        _name("alternative_sequence_ids", "Other sequence numbers of its markers; a list."),
+        _name(
+            "between_sequence_ids",
+            "For forward: sequence numbers of the markers between the forward kernel before and it; a list.",
+        ),
+        _int("sub_sequence", "How many kernels of the same operator and sequence number ran before it."),
+    ),
+)
+
 TABLES: Final[dict[str, Table]] = {
     table.name: table
     for table in (
         SESSION, HOST_INFO, RANK_INFO, DEVICE_INFO, MEMORY_EVENT, ALLOCATION_RECORD, ALLOCATION_END,
         OPERATOR_CALL, STACK_FRAME, MARKER, STEP, STEP_BUCKET, PROCESS_SAMPLE, OOM, GAP, SELF_COST,
-        MEMORY_BUCKET, CLOCK_OFFSET, CATEGORY_CHANGE, WEIGHT, MODULE,
+        MEMORY_BUCKET, CLOCK_OFFSET, CATEGORY_CHANGE, WEIGHT, MODULE, KERNEL_LAUNCH,
     )
 }  # fmt: skip
 """All tables by name."""
