@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.exports import export_duckdb
+from rankmem_aggregator.exports.database import export_duckdb
 from rankmem_aggregator.keeper import Keeper
 from rankmem_aggregator.retention import Limits
 from rankmem_aggregator.store import Store, open_store

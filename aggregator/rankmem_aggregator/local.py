@@ -15,7 +15,7 @@ import duckdb
 import pyarrow as pa
 
 from rankmem_aggregator.address import read_address
-from rankmem_aggregator.exports import export_duckdb
+from rankmem_aggregator.exports.database import export_duckdb
 from rankmem_aggregator.queries import Parameters, Queries
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from rankmem_aggregator.client_queries import ClientQueries, Parameter
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.exports import export_duckdb
+from rankmem_aggregator.exports.database import export_duckdb
 from rankmem_aggregator.ingest import Writer
 from rankmem_aggregator.refusals import abort
 from rankmem_aggregator.store import Store

@@ -56,6 +56,7 @@ VERBS: tuple[Callable[..., None], ...] = (
     steps,
     oom,
     sql,
+    export,
     prune,
     ship,
     certs,
@@ -100,7 +101,6 @@ def options(
 app.command(context_settings={"allow_interspersed_args": False})(with_credentials(run))
 for verb in VERBS:
     app.command(name=verb.__name__.replace("_", "-"))(with_credentials(verb))
-app.add_typer(export, name="export")
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ HEAVY = ("duckdb", "grpc", "pyarrow", "torch", "numpy", "rich.console", "google.
 def all_help() -> str:
     """The help of the application and of every verb, at 80 columns."""
     verbs = ["run", *(verb.__name__.replace("_", "-") for verb in VERBS)]
-    calls = [[], *([verb] for verb in verbs), ["export"], ["export", "duckdb"]]
+    calls = [[], *([verb] for verb in verbs)]
     runner = CliRunner(env={"COLUMNS": "80", "TERMINAL_WIDTH": "80", "TERM": "dumb"})
     texts = []
     for call in calls:

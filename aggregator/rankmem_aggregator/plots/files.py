@@ -68,22 +68,15 @@ def _png(chart: Chart, rows: pa.Table) -> bytes:
     return png_bytes(chart)
 
 
-_FORMULA: Final = r"^([=+\-@\t\r])"
-"""How a cell begins that a spreadsheet runs."""
-
-
 def _csv(chart: Chart, rows: pa.Table) -> bytes:
     import pyarrow as pa
-    import pyarrow.compute as pc
     from pyarrow import csv
 
-    for position, field in enumerate(rows.schema):
-        if pa.types.is_string(field.type):  # a group's name must be no formula to a spreadsheet
-            guarded = pc.replace_substring_regex(rows[field.name], _FORMULA, r"'\1")
-            rows = rows.set_column(position, field, guarded)
+    from rankmem_aggregator.csv_cells import guarded
+
     out = pa.BufferOutputStream()
     out.write((",".join(rows.column_names) + "\n").encode())  # write_csv quotes every name
-    csv.write_csv(rows, out, csv.WriteOptions(include_header=False, quoting_style="needed"))
+    csv.write_csv(guarded(rows), out, csv.WriteOptions(include_header=False, quoting_style="needed"))
     return out.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 

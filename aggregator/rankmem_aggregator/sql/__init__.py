@@ -141,6 +141,12 @@ def statement_text(folder: Literal["packed", "packing", "summaries", "prune"], n
 
 
 @cache
+def export_text(name: str) -> str:
+    """The text of ``exports/{name}.sql``: one statement of ``rankmem export``, with named parameters."""
+    return _read("exports", name)
+
+
+@cache
 def query_text(name: str) -> str:
     """The text of ``queries/{name}.sql``: one statement with named parameters.
 

@@ -1,35 +1,87 @@
-"""``rankmem export``: a session or a database out of rankmem."""
+"""``rankmem export``: a session, or the database, as a file that something else opens."""
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from rankmem_cli.credential_options import with_credentials
-from rankmem_cli.options import Aggregator, ReadDb
+from rankmem_aggregator.exports.kinds import KINDS
+from rankmem_cli.options import Aggregator, ReadDb, Session
 
-export = typer.Typer(
-    help="Copies of the database, also while it is written.", no_args_is_help=True, rich_markup_mode=None
-)
+COUNTS_SHOWN_MAX: Final = 4
+"""The largest tables tell the size of an export; a folder's manifest has them all."""
 
-Out = Annotated[Path, typer.Argument(metavar="OUT", help="File to write; must not exist.")]
+Kind = enum.StrEnum("Kind", {name.replace("-", "_").upper(): name for name in KINDS})  # type: ignore[misc]
+
+KindName = Annotated[
+    Kind, typer.Argument(metavar="KIND", help="What to write: see above.", show_default=False)
+]
+Out = Annotated[Path, typer.Argument(metavar="OUT", help="File or folder to write.")]
+OfRanks = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--rank",
+        metavar="R",
+        min=0,
+        help="Which rank; several.  [default: all; the highest where a file holds one]",
+    ),
+]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="TIME", help="The beginning; as --at of rankmem live.  [default: the first event]"
+    ),
+]
+Until = Annotated[
+    str | None, typer.Option("--to", "--until", metavar="TIME", help="The end.  [default: the last event]")
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace what has that name.")]
 
 
-@export.callback()
-def _only_subcommands() -> None:
-    """Copies of the database, also while it is written."""
-
-
-@export.command()
-@with_credentials
-def duckdb(out: Out, db: ReadDb = None, aggregator: Aggregator = None) -> None:
-    """Writes a consistent copy of the database."""
+def export(
+    kind: KindName,
+    out: Out,
+    db: ReadDb = None,
+    aggregator: Aggregator = None,
+    session: Session = None,
+    rank: OfRanks = None,
+    start: From = None,
+    until: Until = None,
+    force: Force = False,
+) -> None:
+    from rankmem_aggregator.exports.exporting import export as write_export
     from rankmem_cli.patience import patience
     from rankmem_cli.render import note
-    from rankmem_cli.target import open_queries
+    from rankmem_cli.target import instant, open_queries, session_facts
 
-    with open_queries(db, aggregator) as queries, patience(f"copying to {out}"):
-        queries.copy_to(out)
-    note(f"wrote {out}")
+    with open_queries(db, aggregator) as queries, patience(f"writing {out}") as say:
+        facts = session_facts(queries, session) if start is not None or until is not None else None
+        written = write_export(
+            queries,
+            kind.value,
+            out,
+            session=session,
+            ranks=rank,
+            from_ns=instant(start, facts) if start is not None and facts else None,
+            until_ns=instant(until, facts) if until is not None and facts else None,
+            force=force,
+            say=say,
+        )
+    largest = sorted(written.counts.items(), key=lambda item: -item[1])[:COUNTS_SHOWN_MAX]
+    counts = ", ".join(f"{count:,} {what}" for what, count in largest)
+    note(f"wrote {out}{': ' + counts if counts else ''}")
+    for remark in written.remarks:
+        note(remark)
+
+
+_LIST = "\n".join(f"  {kind.name:<{max(map(len, KINDS)) + 2}}{kind.doc}" for kind in KINDS.values())
+export.__doc__ = f"""Writes a session for another tool to open.
+
+Also while it is written. KIND is one of:
+
+\b
+{_LIST}
+"""

@@ -1,0 +1,205 @@
+"""Writes one kind of file from a database or a running aggregator: whole, or not at all.
+
+Stage: export, in the reader's process and thread. In: an open ``Queries``, a kind, what is wanted of it and a
+name; out: a file or a folder of that name. It appears under its name only when it is whole; what stood there
+is replaced only where the user said so, and a folder only if an export made it. Holds no data itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from rankmem_aggregator.exports.kinds import Kind, Part, kind_of
+from rankmem_aggregator.queries import Queries
+from rankmem_protos.errors import Code, RankmemError
+
+MANIFEST: Final = "_rankmem_export.json"
+"""In each folder that was exported: what it holds. Engines pass over names that begin with an underscore."""
+
+
+def _silent(text: str) -> None:
+    """Nobody looks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """What is exported."""
+
+    queries: Queries
+    session_id: str
+    """Full id; empty for a kind that takes the whole database."""
+    ranks: tuple[int, ...] | None = None
+    """Global ranks; None for all, or for the one that stood highest where a file holds one."""
+    from_ns: int | None = None
+    """The beginning, ns on the common clock; None for the first event."""
+    until_ns: int | None = None
+    """The end, likewise."""
+    say: Callable[[str], None] = _silent
+    """Is told what goes on, for whoever waits."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Written:
+    """What an export did."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    """What of each there is in it, such as ``events``."""
+    remarks: list[str] = field(default_factory=list)
+    """What was left out, thinned, or cannot be said in such a file; a sentence each."""
+
+
+def export(
+    queries: Queries,
+    kind_name: str,
+    out_path: Path,
+    *,
+    session: str | None = None,
+    ranks: Sequence[int] | None = None,
+    from_ns: int | None = None,
+    until_ns: int | None = None,
+    force: bool = False,
+    say: Callable[[str], None] = _silent,
+) -> Written:
+    """Writes a file or a folder.
+
+    Args:
+        queries: where from.
+        kind_name: one of :data:`~rankmem_aggregator.exports.kinds.KINDS`.
+        out_path: where to; its end may say whether it is one file or a folder.
+        session: see :meth:`Queries.session_id`.
+        ranks: global ranks; None for all, or for the highest where the file holds one.
+        from_ns: the beginning, on the common clock.
+        until_ns: the end.
+        force: replace what has that name.
+        say: is told what goes on.
+
+    Raises:
+        RankmemError: INVALID for a kind that is none, or that cannot leave out what is asked for; CONFLICT
+            where the name is taken; NOT_FOUND for a session, rank or range with nothing in it; EXHAUSTED
+            where the disk is full.
+    """
+    kind = kind_of(kind_name)
+    asked: dict[Part, object] = {
+        "session": session,
+        "rank": ranks,
+        "range": (from_ns, until_ns) != (None, None),
+    }
+    for part, value in asked.items():
+        if value and part not in kind.parts:
+            raise RankmemError(
+                Code.INVALID, f"export {kind.name} takes no {part}", "leave it out: all of it is written"
+            )
+    if from_ns is not None and until_ns is not None and from_ns > until_ns:
+        raise RankmemError(Code.INVALID, "the range ends before it begins", "swap the two")
+    _check_out(kind, out_path, force)
+    chosen = Chosen(
+        queries=queries,
+        session_id=queries.session_id(session) if "session" in kind.parts else "",
+        ranks=tuple(sorted(set(ranks))) if ranks else None,
+        from_ns=from_ns,
+        until_ns=until_ns,
+        say=say,
+    )
+    _check_ranks(chosen)
+    return _write(kind, chosen, out_path)
+
+
+def _check_out(kind: Kind, out_path: Path, force: bool) -> None:
+    if not out_path.parent.is_dir():
+        raise RankmemError(
+            Code.NOT_FOUND, f"there is no folder {out_path.parent}", "make it, or name another"
+        )
+    if not os.path.lexists(out_path) or (out_path.is_dir() and not any(out_path.iterdir())):
+        return
+    if not force:
+        raise RankmemError(Code.CONFLICT, f"{out_path} is there already", "give another name, or --force")
+    if kind.is_folder(out_path) is not out_path.is_dir() or out_path.is_symlink():
+        what = "a folder" if kind.is_folder(out_path) else "a file"
+        raise RankmemError(
+            Code.CONFLICT, f"{out_path} is there, and not {what} as this export is", "give another name"
+        )
+    if out_path.is_dir() and not (out_path / MANIFEST).is_file():
+        raise RankmemError(
+            Code.CONFLICT,
+            f"{out_path} holds what no export wrote",
+            "give another name, or remove it yourself",
+        )
+
+
+def _check_ranks(chosen: Chosen) -> None:
+    if chosen.ranks:
+        known = set(chosen.queries.ranks(chosen.session_id)["rank"].to_pylist())
+        if missing := sorted(set(chosen.ranks) - known):
+            raise RankmemError(
+                Code.NOT_FOUND,
+                f"no rank {', '.join(map(str, missing))} in session {chosen.session_id}",
+                "rankmem ranks",
+            )
+
+
+def _write(kind: Kind, chosen: Chosen, out_path: Path) -> Written:
+    is_folder = kind.is_folder(out_path)
+    # What a name ends in tells some writers which form is meant, so the unfinished one ends likewise.
+    unfinished = out_path.with_name(f".rankmem-{os.getpid()}-{out_path.name}")
+    try:
+        if is_folder:
+            unfinished.mkdir()
+        written = kind.writer()(chosen, unfinished)
+        if is_folder:
+            (unfinished / MANIFEST).write_text(_manifest(kind, chosen, written), encoding="utf-8")
+        _put_in_place(unfinished, out_path)
+    except OSError as exc:
+        raise RankmemError(
+            Code.EXHAUSTED,
+            f"cannot write {out_path}: {exc.strerror or exc}",
+            "give another path, or make room",
+        ) from exc
+    finally:
+        _remove(unfinished)
+    return written
+
+
+def _manifest(kind: Kind, chosen: Chosen, written: Written) -> str:
+    from importlib.metadata import version
+
+    facts = {
+        "export": kind.name,
+        "rankmem": version("rankmem"),
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        "session_id": chosen.session_id,
+        "ranks": chosen.ranks,
+        "from_ns": chosen.from_ns,
+        "until_ns": chosen.until_ns,
+        "counts": written.counts,
+        "remarks": written.remarks,
+    }
+    return json.dumps(facts, indent=1) + "\n"
+
+
+def _put_in_place(unfinished: Path, out_path: Path) -> None:
+    """Renames; an older folder goes aside first, for a rename replaces none that holds something."""
+    if not out_path.is_dir() or not unfinished.is_dir():
+        unfinished.replace(out_path)
+        return
+    aside = unfinished.with_name(unfinished.name + ".old")
+    out_path.rename(aside)
+    try:
+        unfinished.rename(out_path)
+    except OSError:
+        aside.rename(out_path)
+        raise
+    _remove(aside)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

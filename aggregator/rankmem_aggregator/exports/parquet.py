@@ -1,0 +1,80 @@
+"""``rankmem export parquet``: a session as a data set that any engine reads.
+
+Stage: export. In: what was chosen; out: ``TABLE/session_id=…/host=…/rank=…/part-ATTEMPT.parquet``, and
+``TABLE/session_id=…/part-0.parquet`` for tables without ranks. The files hold all declared columns, also
+session_id and rank, so each is whole by itself. Written by a DuckDB instance of our own from Arrow batches
+(the one that is read may be confined), in the order of the log, with delta encodings and zstd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import duckdb
+import pyarrow as pa
+
+from rankmem_aggregator.exports.exporting import Chosen, Written
+from rankmem_aggregator.exports.table_rows import (
+    rank_places,
+    rows_of_rank,
+    rows_of_session,
+    tables_of_ranks,
+    tables_of_sessions,
+)
+from rankmem_aggregator.sql import export_text
+
+_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
+    "memory_limit": "1GB",
+    "threads": 1,
+    "preserve_insertion_order": True,
+}
+"""One thread keeps the order of the log and fills row groups."""
+
+
+def write_parquet(chosen: Chosen, out: Path) -> Written:
+    """Writes the data set."""
+    written = Written()
+    session = f"session_id={quote(chosen.session_id)}"
+    with duckdb.connect(":memory:", config=_SETTINGS) as writer:
+        for table in tables_of_sessions():
+            path = out / table.name / session / "part-0.parquet"
+            _write(writer, rows_of_session(chosen, table), path, written, table.name)
+        for place in rank_places(chosen):
+            chosen.say(f"writing rank {place.rank}")
+            part = (
+                f"host={quote(place.host_name, safe='')}",
+                f"rank={place.rank}",
+                f"part-{place.attempt}.parquet",
+            )
+            for table in tables_of_ranks():
+                path = out.joinpath(table.name, session, *part)
+                _write(writer, rows_of_rank(chosen, table, place), path, written, table.name)
+    return written
+
+
+def _write(
+    writer: duckdb.DuckDBPyConnection,
+    batches: Iterator[pa.RecordBatch],
+    path: Path,
+    written: Written,
+    name: str,
+) -> None:
+    """One file; none where there are no rows."""
+    first = next(batches)
+    if first.num_rows == 0 and (first := next(batches, first)).num_rows == 0:
+        return
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield first
+        yield from batches
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer.register("incoming", pa.RecordBatchReader.from_batches(first.schema, rows()))
+    try:
+        ((count,),) = writer.execute(export_text("write_parquet"), {"path": str(path)}).fetchall()
+    finally:
+        writer.unregister("incoming")
+    written.counts[name] = written.counts.get(name, 0) + count

@@ -1,0 +1,97 @@
+"""The rows of the database's own tables, table by table and rank by rank, for exports that copy them.
+
+Stage: export. In: what was chosen; out: Arrow batches with the declared columns, in order, a bounded number
+of rows at a time. Long tables are asked for piece by piece, so that an aggregator's limits of time and rows
+hold for each piece. The ranks are those known when the export began.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from rankmem_aggregator.exports.exporting import Chosen
+from rankmem_aggregator.exports.table_statements import (
+    POSITIONS,
+    bounds_statement,
+    is_of_rank,
+    rows_statement,
+)
+from rankmem_aggregator.queries import Value
+from rankmem_aggregator.sql import export_text
+from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.tables import TABLES, Table
+
+PAGE_ROWS: Final = 500_000
+"""Rows of a statement: a second of an aggregator's time, some 60 MiB where they are all held."""
+
+
+class RankPlace(NamedTuple):
+    """A rank of an attempt, and where it ran."""
+
+    attempt: int
+    rank: int
+    host_name: str
+    offset_ns: int
+    """Add to its host's times to get the common clock."""
+
+
+def rank_places(chosen: Chosen) -> list[RankPlace]:
+    """The ranks that were chosen, by rank and attempt.
+
+    Raises:
+        RankmemError: NOT_FOUND where the session has none.
+    """
+    rows = chosen.queries.sql(export_text("ranks"), {"session": chosen.session_id}).to_pylist()
+    places = [RankPlace(**row) for row in rows if chosen.ranks is None or row["rank"] in chosen.ranks]
+    if not places:
+        raise RankmemError(Code.NOT_FOUND, f"session {chosen.session_id} has no ranks", "rankmem ranks")
+    return places
+
+
+def rows_of_rank(chosen: Chosen, table: Table, place: RankPlace) -> Iterator[pa.RecordBatch]:
+    """The rank's rows of a table in the chosen range; at least one batch, if without rows."""
+    whose: dict[str, Value] = {"session": chosen.session_id, "attempt": place.attempt, "rank": place.rank}
+    asked = whose | {
+        "from_ns": None if chosen.from_ns is None else chosen.from_ns - place.offset_ns,
+        "until_ns": None if chosen.until_ns is None else chosen.until_ns - place.offset_ns,
+    }
+    statement = rows_statement(table)
+    asked = {name: value for name, value in asked.items() if f"${name}" in statement}
+    if table.name not in POSITIONS:
+        yield from chosen.queries.stream(statement, asked)
+        return
+    bounds = chosen.queries.sql(bounds_statement(table), whose).to_pylist()[0]
+    for first, last in pages(bounds["least"], bounds["most"], bounds["num_rows"]):
+        yield from chosen.queries.stream(statement, {**asked, "first": first, "last": last})
+
+
+def pages(least: int | None, most: int | None, num_rows: int) -> Iterator[tuple[int, int]]:
+    """First and last position of each piece: as many as make pieces of PAGE_ROWS where rows are even."""
+    if least is None or most is None:
+        yield 0, -1
+        return
+    count = max(1, -(-num_rows // PAGE_ROWS))
+    edges = [least + (most + 1 - least) * number // count for number in range(count + 1)]
+    for first, after in itertools.pairwise(edges):
+        if after > first:
+            yield first, after - 1
+
+
+def rows_of_session(chosen: Chosen, table: Table) -> Iterator[pa.RecordBatch]:
+    """The rows of a table that belong to no rank, as far as the chosen ranks need them."""
+    ranks = None if chosen.ranks is None else ",".join(map(str, chosen.ranks))
+    return chosen.queries.stream(export_text(table.name), {"session": chosen.session_id, "ranks": ranks})
+
+
+def tables_of_ranks() -> list[Table]:
+    """Tables whose rows belong to ranks, in declared order."""
+    return [table for table in TABLES.values() if is_of_rank(table)]
+
+
+def tables_of_sessions() -> list[Table]:
+    """The others."""
+    return [table for table in TABLES.values() if not is_of_rank(table)]

@@ -1,0 +1,125 @@
+"""Exports appear whole or not at all, replace only what an export made, and take what they can leave out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from constructed import RankLog, empty_database, store_logs
+from rankmem_aggregator import connect
+from rankmem_aggregator.exports import exporting, kinds
+from rankmem_aggregator.exports.exporting import MANIFEST, Chosen, Written, export
+from rankmem_aggregator.exports.kinds import KINDS, Kind
+from rankmem_aggregator.queries import Queries
+from rankmem_protos.errors import Code, RankmemError
+
+
+@pytest.fixture
+def queries(tmp_path: Path) -> Iterator[Queries]:
+    path = tmp_path / "database" / "r.duckdb"
+    path.parent.mkdir()
+    log = RankLog()
+    log.alloc("block", 100, at=10, operator="aten::mm")
+    with empty_database(str(path)) as connection:
+        store_logs(connection, [log])
+    with connect(path) as opened:
+        yield opened
+
+
+def refusal(queries: Queries, kind: str, out: Path, **asked: object) -> RankmemError:
+    with pytest.raises(RankmemError) as caught:
+        export(queries, kind, out, **asked)  # type: ignore[arg-type]
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_each_kind_has_its_writer_and_a_line_of_help(kind: Kind) -> None:
+    assert callable(kind.writer())
+    assert kind.doc.endswith(".")
+    assert bool(kind.ends) != bool(kind.always)
+
+
+def test_a_folder_says_what_it_holds(queries: Queries, tmp_path: Path) -> None:
+    written = export(queries, "arrow", tmp_path / "out")
+    manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
+    assert manifest["export"] == "arrow"
+    assert manifest["counts"] == written.counts
+    assert written.counts["memory_event"] == 1
+
+
+def test_what_is_there_is_replaced_only_by_force(queries: Queries, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export(queries, "csv", out)
+    (out / "stale.csv").write_text("old")
+    assert refusal(queries, "csv", out).code is Code.CONFLICT
+    assert (out / "stale.csv").exists()
+    export(queries, "csv", out, force=True)
+    assert not (out / "stale.csv").exists()
+    assert (out / "memory_event.csv").exists()
+
+
+def test_force_never_replaces_a_folder_that_no_export_made(queries: Queries, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    assert refusal(queries, "csv", tmp_path / "mine", force=True).code is Code.CONFLICT
+    assert refusal(queries, "duckdb", tmp_path / "mine", force=True).code is Code.CONFLICT
+    assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
+
+
+def test_an_empty_folder_is_filled(queries: Queries, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    export(queries, "csv", tmp_path / "empty")
+    assert (tmp_path / "empty" / "memory_event.csv").exists()
+
+
+def test_an_export_that_fails_leaves_nothing_and_keeps_what_was(
+    queries: Queries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export(queries, "csv", tmp_path / "out")
+
+    def broken(chosen: Chosen, out: Path) -> Written:
+        (out / "half.csv").write_text("a,b\n1")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(kinds.Kind, "writer", lambda self: broken)
+    error = refusal(queries, "csv", tmp_path / "out", force=True)
+    assert (error.code, "No space left" in error.message) == (Code.EXHAUSTED, True)
+    assert (tmp_path / "out" / "memory_event.csv").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["database", "out"]
+
+
+def test_a_folder_comes_back_where_the_new_one_cannot_take_its_place(
+    queries: Queries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export(queries, "csv", tmp_path / "out")
+    rename = Path.rename
+
+    def once(self: Path, target: Path) -> Path:
+        if Path(target).name == "out" and not self.name.endswith(".old"):
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", once)
+    assert refusal(queries, "csv", tmp_path / "out", force=True).code is Code.EXHAUSTED
+    assert (tmp_path / "out" / "memory_event.csv").exists()
+
+
+def test_what_is_not_there_is_refused_by_name(queries: Queries, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert refusal(queries, "excel", out).code is Code.INVALID
+    assert refusal(queries, "csv", out, ranks=[0, 7]).message.startswith("no rank 7 in session")
+    assert refusal(queries, "csv", out, session="nobody").code is Code.NOT_FOUND
+    assert refusal(queries, "csv", out, from_ns=2, until_ns=1).code is Code.INVALID
+    assert refusal(queries, "csv", tmp_path / "no" / "out").code is Code.NOT_FOUND
+    assert refusal(queries, "duckdb", out, session="0SESSION0001").code is Code.INVALID
+    assert not out.exists()
+
+
+def test_the_copy_of_the_database_is_a_database(queries: Queries, tmp_path: Path) -> None:
+    export(queries, "duckdb", tmp_path / "copy.duckdb")
+    with connect(tmp_path / "copy.duckdb") as copy:
+        assert copy.peak().to_pylist() == queries.peak().to_pylist()
+    assert exporting.MANIFEST not in [path.name for path in tmp_path.iterdir()]
