@@ -3,6 +3,8 @@ PYTHON ?= python3
 # The CPU build that the tests are pinned to. On a GPU machine: make demo TORCH=torch
 TORCH ?= torch==2.13.0
 BIN := .venv/bin
+# Files in parallel, each whole in one process; the long end-to-end ones first (testpaths' order).
+PYTEST_PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
 PROTOS := protos/rankmem_protos/collector.proto protos/rankmem_protos/query.proto
 
 .DEFAULT_GOAL := help
@@ -24,10 +26,10 @@ demo: env ## a real training on 2 ranks, recorded, and the answers
 	$(BIN)/rankmem demo --ranks 2 --db demo.duckdb
 
 test: env ## unit, integration and end-to-end tests
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
 test-unit: env ## the quick ones
-	$(BIN)/python -m pytest tests/unit $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/unit $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
 lint: env ## ruff, both as linter and as formatter
 	$(BIN)/ruff check .
