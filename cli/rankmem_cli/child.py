@@ -8,10 +8,11 @@ streams and never sends a signal that the child has already got from the termina
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
@@ -23,6 +24,8 @@ ASKS_TO_STOP: Final = frozenset({signal.SIGTERM, signal.SIGHUP, *FROM_TERMINAL})
 
 CANNOT_EXECUTE: Final = 126
 NOT_FOUND: Final = 127
+MEANWHILE_EVERY_S: Final = 5.0
+"""Between two calls of what is to be done while the command runs: no load, and soon enough for a spool."""
 SIGNALLED: Final = 128
 """Exit codes as POSIX shells give them; 128 + n for a death by signal n."""
 
@@ -54,13 +57,20 @@ class SignalDesk:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def run(self, command: Sequence[str], environment: Mapping[str, str], folder: Path | None = None) -> int:
+    def run(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> int:
         """Runs the command to its end and returns its exit code, 128 + n if signal n killed it.
 
         Args:
             command: program and arguments.
             environment: all its variables.
             folder: where it runs; None: here.
+            meanwhile: called every few seconds while it runs.
 
         Raises:
             OSError: it could not be started.
@@ -70,7 +80,7 @@ class SignalDesk:
             self._process = process
             for number in self._waiting:
                 process.send_signal(number)
-            process.wait()
+            _wait(process, meanwhile)
         self._process, self._expects_child = None, False
         return process.returncode if process.returncode >= 0 else SIGNALLED - process.returncode
 
@@ -83,6 +93,23 @@ class SignalDesk:
         elif number in ASKS_TO_STOP:
             self.num_stop_requests += 1
             self.stop_requested.set()
+
+
+def _wait(process: subprocess.Popen[bytes], meanwhile: Callable[[], None]) -> None:
+    """Until the process has ended; the kernel says when, so nobody polls."""
+    try:
+        ended_fd = os.pidfd_open(process.pid)
+    except OSError:  # a kernel before 5.3
+        process.wait()
+        return
+    try:
+        ended = select.poll()
+        ended.register(ended_fd, select.POLLIN)
+        while not ended.poll(MEANWHILE_EVERY_S * 1000):
+            meanwhile()
+    finally:
+        os.close(ended_fd)
+    process.wait()
 
 
 def in_foreground() -> bool:

@@ -19,6 +19,7 @@ from typing import Any, Final
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.preload.drain import is_alive
 from rankmem_agent.ship.election import elect, is_shipping
+from rankmem_agent.ship.reelection import Reelection
 from rankmem_agent.spool.folder import SHARED_MEMORY, spools
 from rankmem_cli.child import SignalDesk
 from rankmem_cli.patience import patience
@@ -91,6 +92,23 @@ class _Elections:
         started = [elect(folder) for folder in session_dirs]  # does nothing where one runs
         self._held += any(started)
         return True
+
+
+class Shippers:
+    """Sees to it, while the command runs, that a shipper that something killed is started again.
+
+    Ranks do so themselves as they end a step; a rank without steps has nobody else.
+    """
+
+    def __init__(self, session_id: str, config: AgentConfig) -> None:
+        self._session_id = session_id
+        self._config = config
+        self._of: dict[Path, Reelection] = {}
+
+    def look(self) -> None:
+        """Looks, if it is time to. Raises nothing."""
+        for folder in session_dirs(self._session_id, self._config):
+            self._of.setdefault(folder, Reelection(folder)).look()
 
 
 def session_dirs(session_id: str, config: AgentConfig) -> list[Path]:

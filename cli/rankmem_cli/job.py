@@ -75,7 +75,8 @@ def run_job(job: Job, report: Report) -> int:
             spool_dir=job.spool_dir,
         )
         try:
-            code = desk.run(job.command, environment, job.folder)
+            shippers = drain.Shippers(session_id, AgentConfig.from_environment(environment))
+            code = desk.run(job.command, environment, job.folder, shippers.look)
         except OSError as error:
             print(f"Error: cannot run {job.command[0]}: {error.strerror}", file=sys.stderr)
             return child.CANNOT_EXECUTE

@@ -39,12 +39,23 @@ class Removable(Protocol):
 
 
 class Steps:
-    """Counts steps; made once, when the agent attaches."""
+    """Counts steps; made once, when the agent attaches.
 
-    def __init__(self, recorder: Recorder, is_compiling: Callable[[], bool], guard: Guard) -> None:
+    Args:
+        ended: called after each step's end, on its thread.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        is_compiling: Callable[[], bool],
+        guard: Guard,
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
         self._recorder: Recorder | None = recorder
         self._is_compiling = is_compiling
         self._guard = guard
+        self._ended = ended
         self._in_use: WeakSet[object] = WeakSet()
         self._stepped: set[int] = set()
         """Identities of the optimizers that have stepped in this round."""
@@ -140,3 +151,4 @@ class Steps:
         recorder.record(Kind.STEP, a=self.number, e=self._names[name])
         self.number += 1
         recorder.set_step(self.number)
+        self._ended()

@@ -34,6 +34,7 @@ from rankmem_agent.hooks.weights import Weights
 from rankmem_agent.preload import drain, recording
 from rankmem_agent.preload.claim import Claim
 from rankmem_agent.ship import election
+from rankmem_agent.ship.reelection import Reelection
 from rankmem_agent.spool import folder, launches, layout
 
 _ATTACH_NS_OFFSET: Final = next(f.offset for f in layout.CONTROL_FIELDS if f.name == "attach_ns")
@@ -126,7 +127,7 @@ class Agent:
 
     def _install_hooks(self, recorder: Recorder) -> None:
         is_compiling = self._torch.compiler.is_compiling
-        steps = Steps(recorder, is_compiling, self._guard)
+        steps = Steps(recorder, is_compiling, self._guard, Reelection(self._session_dir).look)
         parallel = Parallel(recorder, is_compiling, self._guard, self._config.parallel)
         tags = Tags(recorder, is_compiling, self._guard)
         self._hooks += [steps, parallel, tags]
