@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 """Raised when a table or column is added; written to the database's ``rankmem_meta``."""
 
 NAME: Final = pa.dictionary(pa.int32(), pa.string())
@@ -187,7 +187,7 @@ MEMORY_EVENT: Final = Table(
         _name(
             "action",
             "alloc, free_requested, free_completed, segment_alloc, segment_free, segment_map, segment_unmap, "
-            "oom or snapshot.",
+            "oom or snapshot; unknown where a recording tells totals alone.",
             nullable=False,
         ),
         _int("address", "Address of the block or segment on its device."),
@@ -198,7 +198,10 @@ MEMORY_EVENT: Final = Table(
         _int("stream", "The stream the block belongs to; 0 is the default stream, NULL on cpu."),
         _name("pool", "Private pool as first.second id; NULL for the default pool."),
         _name(
-            "component", "Who allocated: pytorch, cuda_graph, mem_pool, pinned_host or app.", nullable=False
+            "component",
+            "Who allocated: pytorch, cuda_graph, mem_pool, pinned_host or app; of Ascend also ge, mindspore "
+            "and workspace.",
+            nullable=False,
         ),
         _bytes("requested_bytes", "Requested bytes of all blocks alive on the device after this event."),
         _bytes(
@@ -505,8 +508,8 @@ MODULE: Final = Table(
 
 KERNEL_LAUNCH: Final = Table(
     name="kernel_launch",
-    doc="A kernel that ran on a device, and what launched it (imported recordings alone). Lists are text that a "
-    "cast reads: layers::VARCHAR[], sequence_ids::BIGINT[]; NULL if empty.",
+    doc="A kernel that ran on a device, and what launched it (imported recordings alone). Lists are text "
+    "that a cast reads: layers::VARCHAR[], sequence_ids::BIGINT[]; NULL if empty.",
     columns=(
         *_OF_DEVICE,
         _int("kernel_id", "Place in the recording, from 1; unique in its rank and attempt.", nullable=False),
@@ -546,12 +549,40 @@ KERNEL_LAUNCH: Final = Table(
     ),
 )
 
+COMPONENT_SAMPLE: Final = Table(
+    name="component_sample",
+    doc="What a component of the process held on a device, as a recording sampled it (imported recordings "
+    "alone).",
+    columns=(
+        *_OF_DEVICE,
+        _time("time_ns", "When.", nullable=False),
+        _name("component", "Its name in the recording: HCCL, RUNTIME, GE, APP, ...", nullable=False),
+        _bytes("reserved_bytes", "What it held from the device."),
+    ),
+)
+
+STATIC_BLOCK: Final = Table(
+    name="static_block",
+    doc="Memory that a compiled graph plans for an operator, from one of its nodes to another (imported "
+    "recordings alone).",
+    columns=(
+        *_OF_DEVICE,
+        _name("graph_id", "The graph.", nullable=False),
+        _name("model", "The model it belongs to."),
+        _name("operator", "The operator; TOTAL for what the graph was given in all.", nullable=False),
+        _int("node_first", "Node at which the memory is taken."),
+        _int("node_last", "Node at which it is given back; 4294967295 if never."),
+        _bytes("size_bytes", "How much."),
+    ),
+)
+
 TABLES: Final[dict[str, Table]] = {
     table.name: table
     for table in (
         SESSION, HOST_INFO, RANK_INFO, DEVICE_INFO, MEMORY_EVENT, ALLOCATION_RECORD, ALLOCATION_END,
         OPERATOR_CALL, STACK_FRAME, MARKER, STEP, STEP_BUCKET, PROCESS_SAMPLE, OOM, GAP, SELF_COST,
         MEMORY_BUCKET, CLOCK_OFFSET, CATEGORY_CHANGE, WEIGHT, MODULE, KERNEL_LAUNCH,
+        COMPONENT_SAMPLE, STATIC_BLOCK,
     )
 }  # fmt: skip
 """All tables by name."""
