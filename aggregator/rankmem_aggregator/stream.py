@@ -27,6 +27,8 @@ SPOOLS_MAX: Final = 4096
 """Spools opened on one stream: ranks of a host times restarts."""
 SPOOL_ID_SHOWN: Final = 200
 """Characters of a spool's id in a reply: a client's text is not sent back as long as it came."""
+REFUSAL_CHARS_MAX: Final = 2_000
+"""Of a refusal's message: it may quote a name that came, and that may have megabytes."""
 BUSY_EVERY_S: Final = 5.0
 """Between two words to a stream whose batches wait; shippers give up after 30 s of silence."""
 UNREAD_BUSY_MAX: Final = 1000
@@ -110,6 +112,8 @@ class IngestStream:
             )
 
     def _greet(self, hello: pb.Hello) -> None:
+        if self._greeted:
+            raise RankmemError(Code.INVALID, "the stream says Hello again", "send it once, at its beginning")
         if hello.protocol_version != PROTOCOL_VERSION:
             raise RankmemError(
                 Code.UNSUPPORTED,
@@ -139,7 +143,7 @@ class IngestStream:
             last_sequence = self._writer.last_sequence(spool)
         except RankmemError as exc:
             self._writer.errors.add("ingest", exc.code)
-            self._replies.put(_refusal(message.spool_id, 0, exc))
+            self._replies.put(_refusal(message.spool_id[:SPOOL_ID_SHOWN], 0, exc))
             return
         self._spools[spool.spool_id] = spool
         self._replies.put(
@@ -255,7 +259,7 @@ def _refusal(spool_id: str, batch_number: int, error: RankmemError, *, fatal: bo
             spool_id=spool_id,
             batch_number=batch_number,
             code=error.code.value,
-            message=error.message,
+            message=error.message[:REFUSAL_CHARS_MAX],
             hint=error.hint,
             fatal=fatal,
         )

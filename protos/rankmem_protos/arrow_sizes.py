@@ -19,6 +19,10 @@ _RECORD_BATCH: Final = 3
 MESSAGES_MAX: Final = 10_000
 """Of one stream: a dictionary for each column and some record batches."""
 
+BUFFERS_MAX: Final = 100_000
+"""Of one stream, those of all its messages: many messages may point at one long list of them, and 4 MiB would
+be read as billions."""
+
 
 class MalformedError(Exception):
     """The bytes are no Arrow IPC stream."""
@@ -30,8 +34,14 @@ def decoded_bytes(data: bytes) -> int:
     Raises:
         MalformedError: a header does not say, or says something that cannot be.
     """
+    buffers_left = BUFFERS_MAX
+    total = 0
     try:
-        return sum(_batch_bytes(data, header, kind, body) for header, kind, body in _messages(data))
+        for header, kind, body in _messages(data):
+            size_bytes, num_buffers = _batch_bytes(data, header, kind, body, buffers_left)
+            buffers_left -= num_buffers
+            total += size_bytes
+        return total
     except (struct.error, IndexError) as exc:
         raise MalformedError(f"a header is cut off: {exc}") from exc
 
@@ -59,17 +69,19 @@ def _messages(data: bytes) -> Iterator[tuple[int, int, int]]:
     raise MalformedError(f"more than {MESSAGES_MAX} messages")
 
 
-def _batch_bytes(data: bytes, header: int, kind: int, body: int) -> int:
+def _batch_bytes(data: bytes, header: int, kind: int, body: int, buffers_max: int) -> tuple[int, int]:
+    """Decoded bytes of a message, and how many buffers it has."""
     if kind == _DICTIONARY_BATCH:
         inner = _field(data, header, 1)
-        return _record_batch_bytes(data, _target(data, inner), body) if inner else 0
-    return _record_batch_bytes(data, header, body) if kind == _RECORD_BATCH else 0
+        return _record_batch_bytes(data, _target(data, inner), body, buffers_max) if inner else (0, 0)
+    return _record_batch_bytes(data, header, body, buffers_max) if kind == _RECORD_BATCH else (0, 0)
 
 
-def _record_batch_bytes(data: bytes, batch: int, body: int) -> int:
+def _record_batch_bytes(data: bytes, batch: int, body: int, buffers_max: int) -> tuple[int, int]:
     is_compressed = bool(_field(data, batch, 3))
-    total = 0
-    for offset, length in _buffers(data, batch):
+    total = num_buffers = 0
+    for offset, length in _buffers(data, batch, buffers_max):
+        num_buffers += 1
         if offset < 0 or length < 0 or body + offset + length > len(data):
             raise MalformedError(f"a buffer of {length} bytes at {offset} lies outside of its message")
         if is_compressed and length:
@@ -79,17 +91,17 @@ def _record_batch_bytes(data: bytes, batch: int, body: int) -> int:
             total += length if declared == -1 else declared
         else:
             total += length
-    return total
+    return total, num_buffers
 
 
-def _buffers(data: bytes, batch: int) -> Iterator[tuple[int, int]]:
+def _buffers(data: bytes, batch: int, buffers_max: int) -> Iterator[tuple[int, int]]:
     at = _field(data, batch, 2)
     if not at:
         return
     vector = _target(data, at)
     (count,) = struct.unpack_from("<I", data, vector)
-    if count * 16 > len(data):
-        raise MalformedError(f"{count} buffers")
+    if count > buffers_max:
+        raise MalformedError(f"more than {BUFFERS_MAX} buffers")
     yield from struct.iter_unpack("<qq", data[vector + 4 : vector + 4 + 16 * count])
 
 

@@ -1,0 +1,157 @@
+"""Whether the rows of a batch may be stored: texts, numbers, and whose they are.
+
+Stage: between stream and writer, in the stream's reading thread. In: the rows of one table as decoded, and
+the spool that they came through; out: nothing, or a refusal. What passes here can be read by every view: a
+stored row must never make somebody's question fail. A pass over each column of numbers and no copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.tables import TABLES, Column, Table
+
+SIZE_BYTES_MAX: Final = 2**56
+"""64 PiB: no device has it; larger is a corrupt record."""
+NUMBER_MAX: Final = 2**62
+"""Of times, positions and ids, either side of 0: views add and subtract them, and 64 bits must hold that.
+As a time it is the year 2116."""
+OFFSET_NS_MAX: Final = 2**61
+"""Of a clock's offset and error, nanoseconds: 73 years, so that a clock that began at 1970 still counts;
+added to any time it stays within 64 bits."""
+NAME_BYTES_MAX: Final = 64 << 10
+"""Of a repeating name, such as an operator's. The tap cuts at 1,024."""
+TEXT_VALUE_BYTES_MAX: Final = 1 << 20
+"""Of any other text, such as a command."""
+EXPANDED_BYTES_MAX: Final = 1 << 30
+"""Of a column's texts, each row's counted: a name of 64 KiB in a million rows would be 64 GiB on disk."""
+
+_ANY_NUMBER: Final = frozenset({"address", "stack_id", "forward_stack_id", "stream"})
+"""Columns of 64 bits without an order: hashes, addresses and handles."""
+_OFFSETS: Final = frozenset({"clock_offset_ns", "offset_ns"})
+_ERRORS: Final = frozenset({"clock_error_ns", "error_ns"})
+_SIGNED_BYTES: Final = frozenset({"unexplained_bytes"})
+
+
+def check_texts(table: Table, rows: pa.Table) -> None:
+    """No text is too long, nor all of a column together. Before anything expands a dictionary.
+
+    Raises:
+        RankmemError: INVALID, with the column.
+    """
+    for column, values in zip(table.columns, rows.columns, strict=True):
+        is_name = pa.types.is_dictionary(values.type)
+        if not is_name and not pa.types.is_string(values.type):
+            continue
+        most = NAME_BYTES_MAX if is_name else TEXT_VALUE_BYTES_MAX
+        expanded = 0
+        for chunk in values.chunks:
+            lengths = pc.binary_length(chunk.dictionary if is_name else chunk)
+            longest = pc.max(lengths).as_py() or 0
+            if longest > most:
+                raise RankmemError(
+                    Code.INVALID, f"{table.name}.{column.name} has a text of {longest} bytes, at most {most}"
+                )
+            expanded += _expanded_bytes(chunk, lengths, longest) if is_name else 0
+        if expanded > EXPANDED_BYTES_MAX:
+            raise RankmemError(
+                Code.INVALID,
+                f"{table.name}.{column.name} has texts of {expanded} bytes, at most {EXPANDED_BYTES_MAX}",
+            )
+
+
+def check_values(table: Table, rows: pa.Table, owner: Mapping[str, str | int]) -> None:
+    """Every value is one that its column may hold, and every row is the owner's.
+
+    Args:
+        table: as declared.
+        rows: as decoded, of its schema.
+        owner: what columns of these names hold in every row.
+
+    Raises:
+        RankmemError: INVALID, with the column.
+    """
+    bounds = _BOUNDS[table.name]
+    for column, values in zip(table.columns, rows.columns, strict=True):
+        if not column.nullable and _has_null(values):
+            raise RankmemError(Code.INVALID, f"{table.name}.{column.name} has a NULL, which it must not have")
+        if column.name in bounds:
+            check_range(table, column.name, values, *bounds[column.name])
+    for name in owner.keys() & set(table.column_names()):
+        _check_equal(table, name, rows, owner[name])
+
+
+def check_range(table: Table, name: str, values: pa.ChunkedArray, least: int, most: int) -> None:
+    """Every value lies within the two, both included; NULL does.
+
+    Raises:
+        RankmemError: INVALID, with the column.
+    """
+    found = pc.min_max(values).as_py()
+    if found["min"] is not None and (found["min"] < least or found["max"] > most):
+        raise RankmemError(
+            Code.INVALID,
+            f"{table.name}.{name} holds {found['min']} to {found['max']}, must be within {least} and {most}",
+        )
+
+
+def _bounds_of(column: Column) -> tuple[int, int] | None:
+    """Least and most of a column of 64 bits; None where it may hold anything of its type."""
+    if column.type != pa.int64() or column.name in _ANY_NUMBER:
+        return None
+    if column.name in _OFFSETS:
+        return -OFFSET_NS_MAX, OFFSET_NS_MAX
+    if column.name in _ERRORS:
+        return 0, OFFSET_NS_MAX
+    if column.unit == "bytes":
+        return (-SIZE_BYTES_MAX if column.name in _SIGNED_BYTES else 0), SIZE_BYTES_MAX
+    return -NUMBER_MAX, NUMBER_MAX
+
+
+_BOUNDS: Final[Mapping[str, Mapping[str, tuple[int, int]]]] = {
+    table.name: {
+        column.name: bounds for column in table.columns if (bounds := _bounds_of(column)) is not None
+    }
+    for table in TABLES.values()
+}
+"""By table and column."""
+
+
+def _expanded_bytes(chunk: pa.DictionaryArray, lengths: pa.Array, longest: int) -> int:
+    """Of the texts, each row's counted; a bound where that is small enough."""
+    bound = longest * len(chunk)
+    return bound if bound <= EXPANDED_BYTES_MAX else pc.sum(lengths.take(chunk.indices)).as_py() or 0
+
+
+def _has_null(values: pa.ChunkedArray) -> bool:
+    """Also a dictionary whose used values are null: its indices are valid, its values are not."""
+    if values.null_count:
+        return True
+    if not pa.types.is_dictionary(values.type):
+        return False
+    return any(
+        chunk.dictionary.null_count and pc.any(pc.is_null(chunk.dictionary.take(chunk.indices))).as_py()
+        for chunk in values.chunks
+    )
+
+
+def _check_equal(table: Table, name: str, rows: pa.Table, expected: str | int) -> None:
+    """Every value is the spool's. Usually a dictionary of one value or a constant: no pass over the rows."""
+    for chunk in rows.column(name).chunks:
+        if pa.types.is_dictionary(chunk.type):
+            if len(chunk.dictionary) == 1 and chunk.dictionary[0].as_py() == expected:
+                continue
+            chunk = chunk.dictionary.take(chunk.indices)
+        found = pc.min_max(chunk).as_py()
+        if len(chunk) and (found["min"] != expected or found["max"] != expected):
+            raise RankmemError(
+                Code.INVALID,
+                f"{table.name}.{name} holds {found['min']!r} to {found['max']!r}, "
+                f"but the spool was opened as {expected!r}",
+                "send rows of one rank in its own spool",
+            )

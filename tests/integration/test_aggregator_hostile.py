@@ -1,0 +1,76 @@
+"""A client of the Ingest port that means harm: answered shortly, refused by name, and nobody else notices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from ingest_client import IngestClient
+from rankmem_aggregator import server
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_protos import collector_pb2 as pb
+from sample_batches import RankSource
+
+LONG = "x" * 1_000_000
+REPLY_BYTES_MAX = 10_000
+
+
+@pytest.fixture(scope="module")
+def aggregator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[server.Aggregator]:
+    config = AggregatorConfig.from_environment(
+        {},
+        database_path=tmp_path_factory.mktemp("hostile") / "h.duckdb",
+        listen="127.0.0.1:0",
+        group_wait_s=0.0,
+        group_interval_s=0.0,
+    )
+    with server.open(config) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"open_spool": pb.OpenSpool(spool_id=LONG, session_id="s")},
+        {"open_spool": pb.OpenSpool(spool_id="s", session_id=LONG)},
+        {"batch": pb.Batch(spool_id=LONG)},
+        {"batch": pb.Batch(spool_id="OPEN", tables=[pb.TableRows(table=LONG)])},
+        {"batch": pb.Batch(spool_id="OPEN", tables=[pb.TableRows(table="step", arrow_ipc=b"x" * 2_000_000)])},
+    ],
+)
+def test_what_came_long_is_answered_shortly(aggregator: server.Aggregator, body: dict[str, object]) -> None:
+    source = RankSource()
+    with IngestClient(aggregator.address) as client:
+        client.open(source)
+        batch = body.get("batch")
+        if isinstance(batch, pb.Batch) and batch.spool_id == "OPEN":
+            batch.spool_id = source.spool_id
+        client.send(**body)
+        reply = client.reply()
+        assert reply.refusal.code == "invalid"
+        assert reply.ByteSize() < REPLY_BYTES_MAX
+        client.send(clock_probe=pb.ClockProbe(sent_ns=1))
+        assert client.reply().WhichOneof("body") == "clock_reply", "the stream goes on"
+
+
+def test_a_second_hello_ends_the_stream(aggregator: server.Aggregator) -> None:
+    with IngestClient(aggregator.address) as client:
+        client.send(hello=pb.Hello(protocol_version=1))
+        (reply,) = client.rest()
+        assert (reply.refusal.code, reply.refusal.fatal) == ("invalid", True)
+
+
+def test_positions_beyond_every_log_are_refused_and_the_spool_stays_usable(
+    aggregator: server.Aggregator,
+) -> None:
+    source = RankSource(rank=7)
+    good = source.batch(50)
+    ranges = [(0, 2**63), (2**63, 2**64 - 1), (2**64 - 1, 2**64 - 1), (5, 4)]
+    with IngestClient(aggregator.address) as client:
+        client.open(source)
+        for first, last in ranges:
+            client.send(batch=pb.Batch(spool_id=source.spool_id, sequence_first=first, sequence_last=last))
+            assert client.reply().refusal.code == "invalid"
+        client.send(batch=good)
+        assert client.acks(1) == [good.sequence_last]
