@@ -324,6 +324,8 @@ fine_bound AS MATERIALIZED (
         SELECT
             kind,
             window_number,
+            -- Made here: where the join's condition took it from grid, DuckDB paired all windows of a kind.
+            window_number >> (SELECT depth FROM grid) AS coarse_number,
             climb_bytes,
             step_bytes,
             sum(passed_bytes) OVER (PARTITION BY kind ORDER BY window_number) AS base_bytes
@@ -348,8 +350,7 @@ fine_bound AS MATERIALIZED (
             GROUP BY kind, window_number
         )
     ) AS b
-    CROSS JOIN grid AS g
-    INNER JOIN coarse_hot AS h ON h.kind = b.kind AND h.window_number = b.window_number >> g.depth
+    INNER JOIN coarse_hot AS h ON h.kind = b.kind AND h.window_number = b.coarse_number
     WHERE h.is_hot
 ),
 -- The windows left, numbered; before_bytes: what those of lower number add.
