@@ -34,6 +34,7 @@ def block_table(state: PairingState, points: Points) -> tuple[Array, int]:
     rows["size"] = points.size[made]
     rows["stream"] = points.stream[made]
     rows["pool"] = points.pool[made]
+    rows["stack"] = points.stack[made]
     rows["call_id"] = np.where(older, 0, points.call_id[made])
     rows["allocated_ns"] = np.where(older, ABSENT, points.time_ns[made])
     for column in ("free_requested_ns", "free_requested_seq", "freed_ns", "freed_seq", "step", "phase"):

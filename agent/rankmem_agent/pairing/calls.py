@@ -93,7 +93,7 @@ def _with_begun(open_calls: Array, begins: Array, base_ns: int, annotation: Arra
     rows["module"] = begins["b"]
     rows["annotation"] = annotation
     rows["thread"] = begins["thread"]
-    rows["phase"] = begins["action"]
+    rows["phase"] = begins["action"].view(np.int8)  # NO_PHASE is ABSENT
     rows["node"] = begins["d"]
     rows["forward_thread"] = ABSENT
     rows["forward_sequence"] = ABSENT

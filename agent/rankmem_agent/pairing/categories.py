@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from rankmem_agent.pairing.batch import Batch
-from rankmem_agent.pairing.categories_rules import Source, by_rules, of_calls
+from rankmem_agent.pairing.categories_rules import Source, by_rules, of_calls, of_unknown
 from rankmem_agent.pairing.categories_tags import blocks_at
 from rankmem_agent.pairing.devices import dense_numbers, device_codes
 from rankmem_agent.pairing.state import ABSENT, Array, joined, rows_at
@@ -62,7 +62,7 @@ class Resolved:
     """CHANGE_DTYPE, in order of seq: blocks whose row went out earlier, or that change after their alloc."""
 
 
-def resolve(known: Array, batch: Batch, devices: Array, texts: Texts) -> Resolved:
+def resolve(known: Array, batch: Batch, devices: Array, texts: Texts, *, infers: bool = True) -> Resolved:
     """The categories of a batch.
 
     Args:
@@ -70,16 +70,21 @@ def resolve(known: Array, batch: Batch, devices: Array, texts: Texts) -> Resolve
         batch: its facts.
         devices: PairingState.devices after it.
         texts: what names of the spool mean.
+        infers: whether calls and lives say something too; otherwise tags alone do.
     """
-    has_frozen = bool(known["frozen"].any() or _frozen_tags(batch.records).any())
-    due = by_rules(batch, has_frozen, texts)
+    if infers:
+        has_frozen = bool(known["frozen"].any() or _frozen_tags(batch.records).any())
+        due = by_rules(batch, has_frozen, texts)
+    else:
+        due = of_unknown(batch)
     known = _told_again(due, known)
     num_old, table = len(known), joined([known, due])
     places = _places(batch.blocks, table["allocation_id"])
     told = table["category"][:num_old].copy()
-    _find_temporaries(table, batch, places)
-    _find_gradients(table, batch, places, texts)
-    _find_inputs(table, batch, places)
+    if infers:
+        _find_temporaries(table, batch, places)
+        _find_gradients(table, batch, places, texts)
+        _find_inputs(table, batch, places)
     tags = _tags(batch, devices, places)
     record = _apply(table, tags)
     initial = table["category"][num_old:].copy()

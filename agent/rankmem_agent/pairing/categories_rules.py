@@ -75,6 +75,15 @@ def by_rules(batch: Batch, has_frozen: bool, texts: Texts) -> Array:
     return rows
 
 
+def of_unknown(batch: Batch) -> Array:
+    """CATEGORY_DTYPE of the blocks whose row goes out, where nothing is inferred: all unknown."""
+    rows = np.zeros(len(batch.records_due), CATEGORY_DTYPE)
+    rows["allocation_id"] = batch.records_due["allocation_id"]
+    rows["told_seq"] = ABSENT
+    rows["category"], rows["source"] = Category.UNKNOWN, Source.RULE
+    return rows
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Made:
     """How each block was made; arrays of equal length."""

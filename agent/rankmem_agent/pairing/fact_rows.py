@@ -125,6 +125,7 @@ def _ooms(whose: RankColumns, stacks: Stacks, batch: Batch, devices: Array) -> p
     place = batch.calls.place(call_id.astype(np.uint64))
     operator = batch.calls.table["operator"][np.maximum(place, 0)] if len(batch.calls.table) else place
     stack = np.append(batch.calls.stack, np.zeros(1, np.uint32))[place]  # ABSENT is -1: the last
+    stack = np.where(stack == 0, points.stack[at], stack)
     columns = whose.of_device(numbers, devices) | {
         "seq": ints(points.seq[at]),
         "time_ns": ints(points.time_ns[at]),

@@ -32,7 +32,7 @@ from rankmem_agent.pairing.upserts import (
     rank_row,
     session_row,
 )
-from rankmem_agent.spool.layout import Kind
+from rankmem_agent.spool.layout import Action, Kind
 from rankmem_agent.spool.meta import SpoolMeta
 from rankmem_agent.spool.reader import Chunk, Gap
 from rankmem_agent.spool.segments import RECORD_DTYPE
@@ -86,7 +86,7 @@ class Pairing:
         after, batch = advance(
             before, records, seq, gaps, texts=self._texts, fallback_base_ns=base_ns, final=final
         )
-        resolved = resolve(before.categories, batch, after.devices, self._texts)
+        resolved = resolve(before.categories, batch, after.devices, self._texts, infers=self._meta.infers)
         self.state = dataclasses.replace(after, categories=resolved.known)
         end = max(self.state.last_ns, ended_ns or 0) if final else None
         rows = self._rows.rows(batch, resolved, self.state.devices)
@@ -119,6 +119,7 @@ class Pairing:
                 batch.calls.stack[calls],
                 batch.attribution.forward_stack[calls],
                 batch.weights_due["stack"],
+                batch.points.stack[batch.points.action == Action.OOM],
             ]
         )
         if not len(named):

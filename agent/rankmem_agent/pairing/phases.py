@@ -43,7 +43,7 @@ class Phases:
             calls = np.flatnonzero(self.begins["thread"] == thread)
             last = _last(self.begin_places[calls], places[own])
             before = self._phase_before(int(thread))
-            at = self.begins["action"][calls[last]].astype(np.int64) if len(calls) else before
+            at = self.begins["action"][calls[last]].view(np.int8).astype(np.int64) if len(calls) else before
             phase[own] = np.where(last >= 0, at, before)
             begun = np.where(last >= 0, self.begin_places[calls[last]] if len(calls) else -1, -1)
             ended = np.where(last_end[own] >= 0, _at(self.end_places, last_end[own]), -1)
@@ -57,13 +57,14 @@ class Phases:
         if not len(self.begins) and not len(self.ends):
             return self.threads, step
         rows = np.zeros(len(self.begins), THREAD_DTYPE)
-        rows["thread"], rows["phase"] = self.begins["thread"], self.begins["action"]
+        rows["thread"], rows["phase"] = self.begins["thread"], self.begins["action"].view(np.int8)
         rows["seq"] = seq[self.begin_places]
         both = joined([self.threads, rows])[::-1]
         _, last = np.unique(both["thread"], return_index=True)
         threads = rows_at(both, last)
         if len(self.ends):
-            threads["phase"][threads["seq"] < seq[self.end_places[-1]]] = Phase.OTHER
+            ended = (threads["seq"] < seq[self.end_places[-1]]) & (threads["phase"] != ABSENT)
+            threads["phase"][ended] = Phase.OTHER
         if len(threads) > THREADS_MAX:
             latest = np.sort(np.argsort(threads["seq"], kind="stable")[-THREADS_MAX:])
             threads = rows_at(threads, latest)

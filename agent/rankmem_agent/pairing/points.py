@@ -44,6 +44,8 @@ class Points:
     pool: Array
     call_id: Array
     thread: Array
+    stack: Array
+    """String-table id of the event's own stack, 0 for none: foreign recordings alone have it."""
     block: Array
     """Number of the block (see blocks.Matches) or ABSENT."""
     makes_block: Array
@@ -82,6 +84,7 @@ def points_of(live: Array, devices: Array, records: Array, seq: Array, time_ns: 
         pool=own["d"],
         call_id=own["call_id"].astype(np.int64),
         thread=own["thread"].astype(np.int32),
+        stack=np.where(in_log, own["e"], 0).astype(np.uint32),
         block=block,
         makes_block=makes_block,
         implied_free=implied,
@@ -205,7 +208,8 @@ def _compare(row: Array, points: Points, at: Array | slice, requested: Array) ->
     event = points.is_event[at]
     calls = points.call_id[at]
     last_call = _carried_on(calls, event, int(row["last_call"]))
-    still = np.flatnonzero(points.is_counters[at] & (last_call == calls))
+    figure_is_known = points.figures[at][:, 3] != ABSENT
+    still = np.flatnonzero(points.is_counters[at] & figure_is_known & (last_call == calls))
     if len(still):
         row["unexplained"] = requested[still[-1]] - points.figures[at][still[-1], 3]
     row["last_call"] = last_call[-1]

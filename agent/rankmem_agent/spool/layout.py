@@ -62,12 +62,12 @@ class Kind(enum.IntEnum):
 
     EVENT = 1
     """An allocator event. action, device; a=address, b=size, c=stream, d=pool (first<<32 | second);
-    for oom d=device free bytes; call_id, thread."""
+    for oom d=device free bytes; call_id, thread. In a foreign recording e=stack id (0: none)."""
     CALL_BEGIN = 2
     """First record of a call. call_id, thread; a=started_ns, b=module string id, c=step, action=Phase (what
-    autograd's engine runs outside of an optimizer is BACKWARD), d=number of the outermost autograd node that
-    it runs in (from 1; 0: none), e=operator string id. Written by the call's first event (just before it), or
-    by its end."""
+    autograd's engine runs outside of an optimizer is BACKWARD; NO_PHASE: not said), d=number of the
+    outermost autograd node that it runs in (from 1; 0: none), e=operator string id. Written by the call's
+    first event (just before it), or by its end."""
     CALL_END = 3
     """Last record of a call. call_id, thread; a=started_ns, b=first and c=last autograd sequence number
     made in it (both NO_SEQUENCE if none), d=1 if autograd was recording (grad mode), e=stack id (0: none)."""
@@ -85,7 +85,7 @@ class Kind(enum.IntEnum):
     """a=CLOCK_REALTIME in ns at time_ns. First record of every spool, then about once a second."""
     COUNTERS = 9
     """The allocator's own current figures. device; a=allocated, b=active, c=reserved, d=requested;
-    call_id."""
+    call_id. UNKNOWN where a foreign recording does not say."""
     PEAKS = 10
     """The allocator's own peaks (never reset by us). Fields as COUNTERS."""
     SAMPLE = 11
@@ -162,6 +162,10 @@ class Phase(enum.IntEnum):
     FORWARD = 1
     BACKWARD = 2
     OPTIMIZER = 3
+
+
+NO_PHASE: Final = 255
+"""In place of a Phase: the recording does not say."""
 
 
 class MarkerKind(enum.IntEnum):

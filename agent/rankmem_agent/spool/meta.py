@@ -40,6 +40,9 @@ class SpoolMeta:
     """Files for the aggregator."""
     privacy: Privacy = field(default_factory=Privacy)
     """What of paths may leave this host."""
+    infers: bool = True
+    """Whether what a block means follows from its call. Not in a foreign recording: there it is what the
+    source says, or unknown."""
 
 
 def read_meta(folder: Path) -> SpoolMeta:
