@@ -87,6 +87,11 @@ KINDS: Final[dict[str, Kind]] = {
             module="tables",
         ),
         Kind(name="csv", doc="A file a table: a folder.", always="folder", module="tables"),
+        Kind(
+            name="torch-snapshot",
+            doc="PyTorch's memory snapshot: X.pickle of one rank, or a folder.",
+            ends=(".pickle", ".pkl"),
+        ),
     )
 }
 """By name, in the order of the help."""

@@ -1,0 +1,190 @@
+"""What exports read of a rank: its events, blocks, ranges and stacks, in order and piece by piece.
+
+Stage: export, in the reader's process. In: what was chosen; out: Arrow batches of the statements in
+``sql/exports``, times on the common clock. A track is a device of a rank, between two positions of its log
+that are set when the export begins: what a running job adds meanwhile is not seen, and what ended later
+counts as alive. Each statement is bounded (see :data:`~rankmem_aggregator.exports.table_rows.PAGE_ROWS`);
+nothing is kept but stacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from rankmem_aggregator.exports.exporting import Chosen
+from rankmem_aggregator.exports.table_rows import pages
+from rankmem_aggregator.queries import Value
+from rankmem_aggregator.sql import export_text
+from rankmem_protos.errors import Code, RankmemError
+
+_LEAST_ID: Final = -(2**62)
+"""Below any allocation id: blocks older than the recording have negative ones."""
+STACKS_ASKED_MAX: Final = 2_000
+"""Stacks of one statement: some 20 KiB of text, 40,000 frames."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """A device of a rank, and the stretch of its log that is exported."""
+
+    session_id: str
+    attempt: int
+    rank: int
+    device: str
+    host_uid: str | None
+    host_name: str
+    pid: int | None
+    offset_ns: int
+    """Add to its host's times to get the common clock."""
+    started_ns: int | None
+    ended_ns: int | None
+    """Of the process, on the common clock."""
+    seq_first: int
+    seq_last: int
+    first_ns: int
+    last_ns: int
+    num_events: int
+    peak_bytes: int | None
+
+    @property
+    def device_type(self) -> str:
+        """``cuda`` of ``cuda:0``."""
+        return self.device.split(":")[0]
+
+    def label(self) -> str:
+        """For names of files: ``rank-3``, and the attempt where it is not the first."""
+        return f"rank-{self.rank}" + (f"-attempt-{self.attempt}" if self.attempt else "")
+
+    def whose(self) -> dict[str, Value]:
+        """The parameters that say which rank it is."""
+        return {"session": self.session_id, "attempt": self.attempt, "rank": self.rank}
+
+
+class Frame(NamedTuple):
+    """A frame of a stack."""
+
+    file_path: str
+    line_number: int
+    function: str
+
+
+def tracks(chosen: Chosen) -> list[Track]:
+    """The devices that have events in what was chosen, by rank, attempt and device.
+
+    Raises:
+        RankmemError: NOT_FOUND where there are none.
+    """
+    asked = {"session": chosen.session_id, "from_ns": chosen.from_ns, "until_ns": chosen.until_ns}
+    rows = chosen.queries.sql(export_text("tracks"), asked).to_pylist()
+    found = [
+        Track(session_id=chosen.session_id, **row)
+        for row in rows
+        if chosen.ranks is None or row["rank"] in chosen.ranks
+    ]
+    if not found:
+        raise RankmemError(
+            Code.NOT_FOUND,
+            f"session {chosen.session_id} has no events of that range or rank",
+            "rankmem ranks, and give another range",
+        )
+    return found
+
+
+def highest(found: Iterable[Track]) -> Track:
+    """The track that stood highest, for files that hold one."""
+    return max(found, key=lambda track: (track.peak_bytes or 0, -track.rank, track.attempt))
+
+
+class Log:
+    """What was recorded of one track.
+
+    Args:
+        chosen: where to ask.
+        track: whose.
+    """
+
+    def __init__(self, chosen: Chosen, track: Track) -> None:
+        self._queries = chosen.queries
+        self._track = track
+        self._of_device = {**track.whose(), "device": track.device}
+
+    def events(self) -> Iterator[pa.RecordBatch]:
+        """Its events in order; columns of ``events.sql``."""
+        track = self._track
+        asked = {**self._of_device, "offset_ns": track.offset_ns}
+        for first, last in pages(track.seq_first, track.seq_last, track.num_events):
+            yield from self._queries.stream(export_text("events"), {**asked, "first": first, "last": last})
+
+    def blocks(self) -> Iterator[pa.RecordBatch]:
+        """Blocks that lived in the stretch, by allocation id; columns of ``blocks.sql``."""
+        track = self._track
+        asked = {**self._of_device, "offset_ns": track.offset_ns}
+        asked |= {"seq_first": track.seq_first, "seq_last": track.seq_last}
+        stretches = [(_LEAST_ID, track.seq_first - 1)]
+        stretches += pages(track.seq_first, track.seq_last, track.num_events)
+        for first, last in stretches:
+            yield from self._queries.stream(export_text("blocks"), {**asked, "first": first, "last": last})
+
+    def held(self, at_seq: int) -> pa.Table:
+        """Blocks alive right after an event, by address; columns of ``held.sql``."""
+        return self._queries.sql(export_text("held"), {**self._of_device, "at_seq": at_seq})
+
+    def has_meanings(self) -> bool:
+        """Whether some block of the stretch has a category, and some event of it is no alloc."""
+        track = self._track
+        asked = {**self._of_device, "seq_first": track.seq_first, "seq_last": track.seq_last}
+        row = self._queries.sql(export_text("meanings"), asked).to_pylist()[0]
+        return bool(row["knows"] and row["others"])
+
+    def segment_events(self) -> pa.Table:
+        """What the allocator got and gave back before the stretch; columns of ``segment_events.sql``."""
+        asked = {**self._of_device, "before": self._track.seq_first}
+        return self._queries.sql(export_text("segment_events"), asked)
+
+    def markers(self) -> Iterator[pa.RecordBatch]:
+        """Named ranges of its rank that touch the stretch; columns of ``markers.sql``."""
+        return self._of_rank("markers")
+
+    def calls(self) -> Iterator[pa.RecordBatch]:
+        """Operator calls of its rank that touch the stretch; columns of ``calls.sql``."""
+        return self._of_rank("calls")
+
+    def _of_rank(self, name: str) -> Iterator[pa.RecordBatch]:
+        track = self._track
+        asked = {**track.whose(), "offset_ns": track.offset_ns}
+        asked |= {"from_ns": track.first_ns, "until_ns": track.last_ns}
+        return self._queries.stream(export_text(name), asked)
+
+
+class Stacks:
+    """The frames of stacks, asked for once and kept: a job has thousands, not millions."""
+
+    def __init__(self, chosen: Chosen) -> None:
+        self._queries = chosen.queries
+        self._known: dict[int, tuple[Frame, ...]] = {}
+
+    def load(self, stack_ids: Iterable[int | None]) -> None:
+        """Asks for those of these that are not known yet."""
+        wanted = sorted({number for number in stack_ids if number is not None} - self._known.keys())
+        for begin in range(0, len(wanted), STACKS_ASKED_MAX):
+            part = wanted[begin : begin + STACKS_ASKED_MAX]
+            frames: dict[int, list[Frame]] = {number: [] for number in part}
+            asked = {"stacks": ",".join(map(str, part))}
+            for row in self._queries.sql(export_text("frames"), asked).to_pylist():
+                frame = Frame(row["file_path"], row["line_number"], row["function"])
+                frames[row["stack_id"]].append(frame)
+            self._known |= {number: tuple(of_stack) for number, of_stack in frames.items()}
+
+    def of(self, stack_id: int | None) -> tuple[Frame, ...]:
+        """Innermost first; empty where there is none. It was loaded before."""
+        return () if stack_id is None else self._known.get(stack_id, ())
+
+
+def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    """The rows of batches, a batch at a time as Python values."""
+    for batch in batches:
+        yield from batch.to_pylist()

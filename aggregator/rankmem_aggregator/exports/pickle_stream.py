@@ -1,0 +1,130 @@
+"""A pickle of plain containers, written piece by piece: lists and dictionaries never stand whole in memory.
+
+Stage: export. In: calls that open, fill and close containers; out: bytes of pickle protocol 4 without frames.
+Only opcodes that PyTorch's web viewer reads (MemoryViz.js has an unpickler of its own). A string is written
+once and referred to from then on; so is whatever the caller remembers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import BinaryIO, Final
+
+Plain = int | float | str | bool | None
+
+_BATCH: Final = 1_000
+"""Items appended at once, as Python's own pickler does: the viewer takes each batch as arguments of a
+call."""
+_STRINGS_MAX: Final = 1 << 20
+"""Different strings remembered; more are written again. Some 100 MiB where they are long."""
+
+
+class PickleStream:
+    """Writes one value. Not for several threads.
+
+    Args:
+        file: takes the bytes, buffered.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._write = file.write
+        self._num_memos = 0
+        self._strings: dict[str, bytes] = {}
+        self._write(b"\x80\x04")
+
+    def end(self) -> None:
+        """After the value."""
+        self._write(b".")
+
+    def value(self, value: Plain) -> None:
+        """A number, a string, a truth value or nothing."""
+        if isinstance(value, str):
+            self._string(value)
+        elif value is None:
+            self._write(b"N")
+        elif isinstance(value, bool):
+            self._write(b"\x88" if value else b"\x89")
+        elif isinstance(value, float):
+            self._write(b"G" + struct.pack(">d", value))
+        else:
+            self._write(_integer(value))
+
+    def pair(self, first: int, second: int) -> None:
+        """A tuple of two."""
+        self._write(_integer(first) + _integer(second) + b"\x86")
+
+    @contextmanager
+    def dictionary(self) -> Iterator[None]:
+        """Keys and values in turn."""
+        self._write(b"}(")
+        yield
+        self._write(b"u")
+
+    @contextmanager
+    def items(self) -> Iterator[ListStream]:
+        """A list, item by item."""
+        self._write(b"]")
+        stream = ListStream(self._write)
+        yield stream
+        stream.close()
+
+    def remember(self) -> bytes:
+        """Remembers the value just written; what :meth:`again` takes to refer to it."""
+        self._write(b"\x94")
+        number = self._num_memos
+        self._num_memos += 1
+        return b"h" + bytes([number]) if number < 256 else b"j" + struct.pack("<I", number)
+
+    def again(self, remembered: bytes) -> None:
+        """The remembered value once more."""
+        self._write(remembered)
+
+    def _string(self, text: str) -> None:
+        known = self._strings.get(text)
+        if known is not None:
+            self._write(known)
+            return
+        encoded = text.encode("utf-8", "surrogatepass")
+        if len(encoded) < 256:
+            self._write(b"\x8c" + bytes([len(encoded)]) + encoded)
+        else:
+            self._write(b"X" + struct.pack("<I", len(encoded)) + encoded)
+        if len(self._strings) < _STRINGS_MAX:
+            self._strings[text] = self.remember()
+
+
+class ListStream:
+    """The items of an open list."""
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write = write
+        self._open = 0
+
+    @contextmanager
+    def item(self) -> Iterator[None]:
+        """Around each item."""
+        if self._open == 0:
+            self._write(b"(")
+        yield
+        self._open += 1
+        if self._open == _BATCH:
+            self.close()
+
+    def close(self) -> None:
+        """Appends what waits."""
+        if self._open:
+            self._write(b"e")
+            self._open = 0
+
+
+def _integer(value: int) -> bytes:
+    if 0 <= value < 256:
+        return b"K" + bytes([value])
+    if 0 <= value < 65536:
+        return b"M" + struct.pack("<H", value)
+    if -(2**31) <= value < 2**31:
+        return b"J" + struct.pack("<i", value)
+    encoded = value.to_bytes((value.bit_length() >> 3) + 1, "little", signed=True)
+    return b"\x8a" + bytes([len(encoded)]) + encoded

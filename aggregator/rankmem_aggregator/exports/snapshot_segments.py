@@ -1,0 +1,179 @@
+"""Segments for a memory snapshot: those that the log tells of, and covers for blocks that lie in none of
+them.
+
+Stage: export. In: a device's segment events in order, and its allocs; out: the segments at the end, each
+tiled with blocks. A recording that began late does not know the allocator's older segments, and a CPU has
+none: blocks outside of all known segments are covered by ranges that stand from beginning to end, so that
+viewers can place them. Pure functions over numbers; holds the live segments and the uncovered ranges.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+ROUNDED_TO_BYTES: Final = 512
+"""CUDA's allocator gives multiples of it (kMinBlockSize); the rounded size itself is not recorded."""
+COVER_GAP_BYTES: Final = 2 << 20
+"""Covered ranges that lie closer are one: CUDA's smallest segment, and what a heap on a CPU leaves
+between."""
+SMALL_BYTES_MAX: Final = 2 << 20
+"""A segment of the small pool has just this size (kSmallBuffer)."""
+
+_GAINS: Final = frozenset({"segment_alloc", "segment_map"})
+_LOSES: Final = frozenset({"segment_free", "segment_unmap"})
+
+
+class Segment(NamedTuple):
+    """A range that the allocator held."""
+
+    address: int
+    size_bytes: int
+    stream: int
+    pool: str | None
+    is_expandable: bool = False
+    is_cover: bool = False
+
+    @property
+    def end(self) -> int:
+        """First address behind it."""
+        return self.address + self.size_bytes
+
+
+@dataclass(slots=True)
+class Tile:
+    """A block of a segment, in use or not."""
+
+    address: int
+    size_bytes: int
+    held: Mapping[str, Any] | None
+    """The row of ``held.sql``; None for what is free."""
+
+
+class Segments:
+    """The live segments while a log is read forwards."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._by_start: dict[int, Segment] = {}
+        self._uncovered: list[tuple[int, int]] = []
+
+    def apply(self, action: str, address: int, size_bytes: int, stream: int, pool: str | None) -> None:
+        """What a segment event says; other actions say nothing."""
+        if action in _GAINS:
+            self._add(Segment(address, size_bytes, stream, pool, action == "segment_map"))
+        elif action in _LOSES:
+            self._take(address, size_bytes)
+
+    def saw_block(self, address: int, size_bytes: int) -> None:
+        """A block that is alive now: where no segment holds it, it will be covered."""
+        place = bisect_right(self._starts, address) - 1
+        if place >= 0 and address + size_bytes <= self._by_start[self._starts[place]].end:
+            return
+        self._uncovered.append((address, address + max(size_bytes, 1)))
+        if len(self._uncovered) > 100_000:
+            self._uncovered = list(_merged(self._uncovered))
+
+    def at_end(self) -> list[Segment]:
+        """All segments by address, with the covers: as far as no known segment has those addresses."""
+        known = [self._by_start[start] for start in self._starts]
+        found = [*_joined(known), *_covers(_merged(self._uncovered), known)]
+        return sorted(found)
+
+    def _add(self, segment: Segment) -> None:
+        if segment.address in self._by_start:
+            self._take(segment.address, self._by_start[segment.address].size_bytes)
+        insort(self._starts, segment.address)
+        self._by_start[segment.address] = segment
+
+    def _take(self, address: int, size_bytes: int) -> None:
+        """Part of a segment (expandable ones go piecewise), or of several; what is unknown is passed."""
+        end = address + size_bytes
+        place = max(bisect_right(self._starts, address) - 1, 0)
+        for start in self._starts[place:]:
+            if start >= end:
+                break
+            old = self._by_start[start]
+            if old.end <= address:
+                continue
+            self._starts.remove(start)
+            del self._by_start[start]
+            if old.address < address:
+                self._add(old._replace(size_bytes=address - old.address))
+            if end < old.end:
+                self._add(old._replace(address=end, size_bytes=old.end - end))
+
+
+def tiles(segment: Segment, held: Iterable[Mapping[str, Any]]) -> Iterator[Tile]:
+    """The segment from end to end as blocks in use and free ones.
+
+    Args:
+        segment: the segment.
+        held: the live blocks that begin in it, by address; one that begins within another is left out.
+    """
+    at = segment.address
+    rows = list(held)
+    for number, row in enumerate(rows):
+        address, size_bytes = row["address"], row["size_bytes"]
+        if address < at or address + size_bytes > segment.end:
+            continue
+        after = rows[number + 1]["address"] if number + 1 < len(rows) else segment.end
+        if address > at:
+            yield Tile(at, address - at, None)
+        rounded = -(-max(size_bytes, 1) // ROUNDED_TO_BYTES) * ROUNDED_TO_BYTES
+        rounded = max(size_bytes, min(rounded, after - address, segment.end - address))
+        yield Tile(address, rounded, row)
+        at = address + rounded
+    if at < segment.end:
+        yield Tile(at, segment.end - at, None)
+
+
+def _joined(segments: list[Segment]) -> Iterator[Segment]:
+    """Neighbours of an expandable segment as the one that the allocator lists."""
+    last: Segment | None = None
+    for segment in segments:
+        if (
+            last is not None
+            and last.is_expandable
+            and segment.is_expandable
+            and (last.end, last.stream, last.pool) == (segment.address, segment.stream, segment.pool)
+        ):
+            last = last._replace(size_bytes=last.size_bytes + segment.size_bytes)
+            continue
+        if last is not None:
+            yield last
+        last = segment
+    if last is not None:
+        yield last
+
+
+def _merged(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The ranges by address; those that touch or lie close are one."""
+    begin = end = None
+    for first, after in sorted(ranges):
+        if begin is None or end is None:
+            begin, end = first, after
+        elif first <= end + COVER_GAP_BYTES:
+            end = max(end, after)
+        else:
+            yield begin, end
+            begin, end = first, after
+    if begin is not None and end is not None:
+        yield begin, end
+
+
+def _covers(ranges: Iterable[tuple[int, int]], known: list[Segment]) -> Iterator[Segment]:
+    """Segments over the ranges, rounded outwards, without what known segments hold."""
+    for first, after in ranges:
+        at = first // ROUNDED_TO_BYTES * ROUNDED_TO_BYTES
+        stop = -(-after // ROUNDED_TO_BYTES) * ROUNDED_TO_BYTES
+        for segment in known:
+            if segment.end <= at or segment.address >= stop:
+                continue
+            if segment.address > at:
+                yield Segment(at, segment.address - at, 0, None, is_cover=True)
+            at = max(at, segment.end)
+        if at < stop:
+            yield Segment(at, stop - at, 0, None, is_cover=True)

@@ -1,0 +1,313 @@
+"""``rankmem export torch-snapshot``: a rank's log as a memory snapshot of PyTorch.
+
+Stage: export. In: what was chosen; out: a pickle (protocol 4) a rank and attempt, that
+``torch.cuda._memory_viz`` and the web viewer open: traces, segments with their blocks, annotations. Of a
+range of time the segments are those at its end. Written piece by piece. What the database does not keep is
+said in the remarks: the rounded size of blocks, and segments older than the recording.
+
+Source: ``_snapshot`` of torch/cuda/memory.py (2.13) and MemoryViz.js.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+from rankmem_aggregator.exports.exporting import Chosen, Written
+from rankmem_aggregator.exports.log import Log, Stacks, Track, highest, rows_of, tracks
+from rankmem_aggregator.exports.pickle_stream import PickleStream, Plain
+from rankmem_aggregator.exports.snapshot_segments import SMALL_BYTES_MAX, Segment, Segments, tiles
+
+_U64: Final = 2**64 - 1
+_ROUNDED: Final = (
+    "blocks in segments have their requested size rounded up to 512 bytes: the allocator's own is not "
+    "recorded"
+)
+_COVERED: Final = (
+    "{count} of {total} segments of rank {rank} are made up to hold blocks whose segment the recording "
+    "does not know"
+)
+_ON_CPU: Final = (
+    "host memory stands as device {number}: its blocks lie in made-up segments, each free is told as "
+    "requested and completed, as viewers expect"
+)
+
+
+def write_torch_snapshot(chosen: Chosen, out: Path) -> Written:
+    """Writes one pickle, or a folder of one a rank."""
+    written = Written()
+    found = tracks(chosen)
+    ranks = {label: list(of_rank) for label, of_rank in groupby(found, key=Track.label)}
+    if out.is_dir():
+        for label, of_rank in ranks.items():
+            chosen.say(f"writing {label}")
+            _write_rank(chosen, of_rank, out / f"{label}.pickle", written)
+    else:
+        of_rank = ranks[highest(found).label()]
+        if len(ranks) > 1:
+            written.remarks.append(
+                f"a pickle holds one rank: rank {of_rank[0].rank}, the highest; a folder as OUT takes all"
+            )
+        _write_rank(chosen, of_rank, out, written)
+    written.remarks.append(_ROUNDED)
+    return written
+
+
+def _write_rank(chosen: Chosen, of_rank: list[Track], path: Path, written: Written) -> None:
+    devices = _numbered(of_rank)
+    stacks = Stacks(chosen)
+    ends: dict[int, Segments] = {}
+    with path.open("wb") as file:
+        pickle = PickleStream(file)
+        writer = _Writer(pickle, stacks)
+        with pickle.dictionary():
+            pickle.value("device_traces")
+            with pickle.items() as traces:
+                for number in range(max(devices) + 1):
+                    with traces.item():
+                        ends[number] = writer.trace(chosen, devices.get(number), written)
+            pickle.value("segments")
+            with pickle.items() as items:
+                for number, track in devices.items():
+                    writer.segments(chosen, track, number, ends[number], items.item, written)
+            _annotations(pickle, chosen, of_rank[0], next(iter(devices)))
+            pickle.value("allocator_settings")
+            with pickle.dictionary():
+                pass
+            _identity(pickle, of_rank[0], devices)
+        pickle.end()
+    for number, track in devices.items():
+        remark = _ON_CPU.format(number=number)
+        if track.device_type in ("cpu", "pinned") and remark not in written.remarks:
+            written.remarks.append(remark)
+
+
+def _numbered(of_rank: list[Track]) -> dict[int, Track]:
+    """Each device at its index; host memory behind the last."""
+    devices: dict[int, Track] = {}
+    for track in sorted(of_rank, key=lambda one: (":" not in one.device, one.device)):
+        index = track.device.partition(":")[2]
+        number = int(index) if index.isdigit() else max(devices, default=-1) + 1
+        devices[number if number not in devices else max(devices) + 1] = track
+    return devices
+
+
+class _Writer:
+    """The traces and segments of one pickle; a stack is written once."""
+
+    def __init__(self, pickle: PickleStream, stacks: Stacks) -> None:
+        self._pickle = pickle
+        self._stacks = stacks
+        self._written: dict[int | None, bytes] = {}
+
+    def trace(self, chosen: Chosen, track: Track | None, written: Written) -> Segments:
+        """A device's list of events; gives the segments at its end."""
+        segments = Segments()
+        with self._pickle.items() as events:
+            if track is None:
+                return segments
+            log = Log(chosen, track)
+            for row in log.segment_events().to_pylist():
+                segments.apply(row["action"], _unsigned(row["address"]), *_segment_of(row))
+            _see(segments, log.held(track.seq_first - 1).to_pylist())
+            on_cpu = track.device_type in ("cpu", "pinned")
+            says_category = log.has_meanings()
+            for batch in log.events():
+                self._stacks.load(batch["stack_id"].to_pylist())
+                for row in batch.to_pylist():
+                    segments.apply(row["action"], _unsigned(row["address"]), *_segment_of(row))
+                    if row["action"] == "alloc":
+                        _see(segments, [row])
+                    for action in _actions(row["action"], on_cpu):
+                        with events.item():
+                            self._event(row, action, says_category)
+                    written.counts["events"] = written.counts.get("events", 0) + 1
+        return segments
+
+    def _event(self, row: Mapping[str, Any], action: str, says_category: bool) -> None:
+        value, pickle = self._pickle.value, self._pickle
+        with pickle.dictionary():
+            value("action")
+            value(action)
+            if action == "oom":
+                value("device_free")
+                value(row["device_free_bytes"] or 0)
+            else:
+                value("addr")
+                value(_unsigned(row["address"]))
+            value("size")
+            value(row["size_bytes"] or 0)
+            value("stream")
+            value(_unsigned(row["stream"]))
+            value("time_us")
+            value(row["time_ns"] // 1000)
+            if row["pool"] is not None:
+                value("pool_id")
+                pickle.pair(*_pool(row["pool"]))
+            if says_category:
+                # The web viewer fails where a snapshot has categories but none is "unknown": frees are that.
+                value("category")
+                value(row["category"] or "unknown")
+            value("frames")
+            self._frames(row["stack_id"])
+
+    def _frames(self, stack_id: int | None) -> None:
+        pickle = self._pickle
+        if stack_id in self._written:
+            pickle.again(self._written[stack_id])
+            return
+        with pickle.items() as frames:
+            for frame in self._stacks.of(stack_id):
+                with frames.item(), pickle.dictionary():
+                    pickle.value("filename")
+                    pickle.value(frame.file_path)
+                    pickle.value("line")
+                    pickle.value(frame.line_number)
+                    pickle.value("name")
+                    pickle.value(frame.function)
+        self._written[stack_id] = pickle.remember()
+
+    def segments(
+        self,
+        chosen: Chosen,
+        track: Track,
+        number: int,
+        segments: Segments,
+        item: Callable[[], Any],
+        written: Written,
+    ) -> None:
+        """A device's segments at the end of its trace, with their blocks."""
+        held = Log(chosen, track).held(track.seq_last).to_pylist()
+        for row in held:
+            row["address"] = _unsigned(row["address"])
+        held.sort(key=lambda row: (row["address"], -row["allocation_id"]))
+        _see(segments, held)
+        self._stacks.load(row["stack_id"] for row in held)
+        found = segments.at_end()
+        addresses = [row["address"] for row in held]
+        for segment in found:
+            begin, end = bisect_left(addresses, segment.address), bisect_left(addresses, segment.end)
+            with item():
+                self._segment(segment, number, held[begin:end])
+        covers = sum(segment.is_cover for segment in found)
+        if covers and track.device_type not in ("cpu", "pinned"):
+            written.remarks.append(_COVERED.format(count=covers, total=len(found), rank=track.rank))
+        written.counts["segments"] = written.counts.get("segments", 0) + len(found)
+        written.counts["live blocks"] = written.counts.get("live blocks", 0) + len(held)
+
+    def _segment(self, segment: Segment, number: int, held: list[dict[str, Any]]) -> None:
+        pickle, value = self._pickle, self._pickle.value
+        tiled = list(tiles(segment, held))
+        used = [tile for tile in tiled if tile.held is not None]
+        allocated = [tile for tile in used if tile.held and not tile.held["awaiting_free"]]
+        facts: dict[str, int | str | bool] = {
+            "device": number,
+            "address": segment.address,
+            "total_size": segment.size_bytes,
+            "allocated_size": sum(tile.size_bytes for tile in allocated),
+            "active_size": sum(tile.size_bytes for tile in used),
+            "requested_size": sum(tile.held["size_bytes"] for tile in used if tile.held),
+            "stream": segment.stream,
+            "segment_type": "small" if segment.size_bytes <= SMALL_BYTES_MAX else "large",
+            "is_expandable": segment.is_expandable,
+        }
+        with pickle.dictionary():
+            for name, fact in facts.items():
+                value(name)
+                value(fact)
+            value("segment_pool_id")
+            pickle.pair(*_pool(segment.pool))
+            value("frames")
+            self._frames(None)
+            value("blocks")
+            with pickle.items() as blocks:
+                for tile in tiled:
+                    with blocks.item():
+                        self._block(tile.address, tile.size_bytes, tile.held)
+
+    def _block(self, address: int, size_bytes: int, held: Mapping[str, Any] | None) -> None:
+        value = self._pickle.value
+        state = "inactive"
+        if held is not None:
+            state = "active_pending_free" if held["awaiting_free"] else "active_allocated"
+        with self._pickle.dictionary():
+            value("address")
+            value(address)
+            value("size")
+            value(size_bytes)
+            value("requested_size")
+            value(size_bytes if held is None else held["size_bytes"])
+            value("state")
+            value(state)
+            value("frames")
+            self._frames(None if held is None else held["stack_id"])
+
+
+def _annotations(pickle: PickleStream, chosen: Chosen, track: Track, number: int) -> None:
+    """The rank's named ranges as the starts and ends that ``record_function`` leaves, by time."""
+    ends: list[tuple[int, str, str]] = []
+    for row in rows_of(Log(chosen, track).markers()):
+        ends.append((row["started_ns"], "START", row["name"]))
+        if row["ended_ns"] is not None:
+            ends.append((row["ended_ns"], "END", row["name"]))
+    pickle.value("external_annotations")
+    with pickle.items() as items:
+        for time_ns, stage, name in sorted(ends, key=lambda one: one[0]):
+            if not track.first_ns <= time_ns <= track.last_ns:
+                continue
+            with items.item(), pickle.dictionary():
+                facts: dict[str, Plain] = {
+                    "stage": stage,
+                    "name": name,
+                    "device": number,
+                    "time_us": time_ns // 1000,
+                }
+                for key, value in facts.items():
+                    pickle.value(key)
+                    pickle.value(value)
+
+
+def _identity(pickle: PickleStream, track: Track, devices: Mapping[int, Track]) -> None:
+    """Whose snapshot it is, which PyTorch's own do not say; viewers pass over it."""
+    facts: dict[str, Plain] = {
+        "session_id": track.session_id,
+        "attempt": track.attempt,
+        "rank": track.rank,
+        "host_name": track.host_name,
+        "pid": track.pid,
+        "devices": ",".join(f"{number}={one.device}" for number, one in devices.items()),
+    }
+    pickle.value("rankmem")
+    with pickle.dictionary():
+        for name, fact in facts.items():
+            pickle.value(name)
+            pickle.value(fact)
+
+
+def _actions(action: str, on_cpu: bool) -> tuple[str, ...]:
+    return ("free_requested", "free_completed") if on_cpu and action == "free_completed" else (action,)
+
+
+def _see(segments: Segments, rows: Iterable[Mapping[str, Any]]) -> None:
+    for row in rows:
+        if row["address"] is not None:
+            segments.saw_block(_unsigned(row["address"]), row["size_bytes"])
+
+
+def _segment_of(row: Mapping[str, Any]) -> tuple[int, int, str | None]:
+    return row["size_bytes"] or 0, _unsigned(row["stream"]), row["pool"]
+
+
+def _pool(pool: str | None) -> tuple[int, int]:
+    """``first.second`` as a pair."""
+    if pool is None:
+        return (0, 0)
+    first, _, second = pool.partition(".")
+    return int(first), int(second or 0)
+
+
+def _unsigned(number: int | None) -> int:
+    return 0 if number is None else number & _U64

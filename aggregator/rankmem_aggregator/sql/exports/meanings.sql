@@ -1,0 +1,39 @@
+-- Question: Is it known of any block of a track what it means, and is there anything in it but allocs?
+-- Parameters:
+--   session (text), attempt, rank, device (text): whose
+--   seq_first, seq_last: the stretch
+-- Columns:
+--   knows: true where a block made in the stretch has a category
+--   others: true where an event of the stretch is no alloc
+SELECT
+    (
+        SELECT count(*) > 0
+        FROM allocation_record
+        WHERE session_id = $session
+            AND attempt = $attempt
+            AND rank = $rank
+            AND device = $device
+            AND allocation_id BETWEEN $seq_first AND $seq_last
+            AND category <> 'unknown'
+    )
+    OR (
+        SELECT count(*) > 0
+        FROM category_change
+        WHERE session_id = $session
+            AND attempt = $attempt
+            AND rank = $rank
+            AND device = $device
+            AND allocation_id BETWEEN $seq_first AND $seq_last
+            AND category <> 'unknown'
+    ) AS knows,
+    (
+        SELECT count(*) > 0
+        FROM memory_event
+        WHERE session_id = $session
+            AND attempt = $attempt
+            AND rank = $rank
+            AND device = $device
+            AND seq BETWEEN $seq_first AND $seq_last
+            AND action <> 'alloc'
+    ) AS others
+ORDER BY knows;

@@ -1,0 +1,15 @@
+-- Question: Which segments did the allocator of a device get and give back, up to a position of the log?
+-- Parameters:
+--   session (text), attempt, rank, device (text): whose
+--   before: events before this position
+-- Columns:
+--   seq, action, address, size_bytes, stream, pool: as in memory_event
+SELECT seq, action, address, size_bytes, stream, pool
+FROM memory_event
+WHERE session_id = $session
+    AND attempt = $attempt
+    AND rank = $rank
+    AND device = $device
+    AND seq < $before
+    AND action IN ('segment_alloc', 'segment_free', 'segment_map', 'segment_unmap')
+ORDER BY seq;
