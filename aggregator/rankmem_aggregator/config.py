@@ -96,7 +96,7 @@ class AggregatorConfig:
     it: with ten a second, 20,000 events/s took 9.5 CPU seconds a million."""
     memory_budget_bytes: int = 0
     """Resident memory from which on the queue takes an eighth and new shippers are told to wait, bytes;
-    0: DuckDB's memory, the queue, a group and 1 GiB."""
+    0: DuckDB's memory, the queue, a group and 1 GiB. Environment: RANKMEM_MEMORY_BUDGET_BYTES."""
     max_streams: int = 1024
     """Shippers connected at once (one a host); each holds two threads."""
     queries_max: int = 16
@@ -315,6 +315,7 @@ _ENVIRONMENT: Final = {
     "keep_gib": ("RANKMEM_KEEP_GIB", float),
     "keep_sessions": ("RANKMEM_KEEP_SESSIONS", int),
     "memory_limit_bytes": ("RANKMEM_MEMORY_LIMIT_BYTES", int),
+    "memory_budget_bytes": ("RANKMEM_MEMORY_BUDGET_BYTES", int),
     "threads": ("RANKMEM_THREADS", int),
 }
 

@@ -154,6 +154,7 @@ class Aggregator:
             RankmemError(Code.UNAVAILABLE, "the aggregator is closing", "ask again when it is back")
         )
         self._threads.shutdown(wait=False)
+        self._collector.close()
         if self._metrics is not None:
             self._metrics.close()
         self.store.close()

@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import os
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -37,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 CHUNK_BYTES_MAX: Final = 2 << 20
 """Half of gRPC's default limit of 4 MiB a message."""
+DECODERS: Final = max(2, len(os.sched_getaffinity(0)))
+"""Threads that decode batches, of all streams: more would only wait for a processor."""
 FILE_CHUNK_BYTES: Final = 1 << 20
 READ_GRACE_S: Final = 5.0
 """Beyond a statement's time limit, for the client to read the error; one that reads nothing is cut off."""
@@ -56,6 +60,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         self._streams: set[IngestStream] = set()
         self._draining = False
         self._full = ""
+        self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="rankmem-decode")
 
     @property
     def streams_open(self) -> int:
@@ -67,7 +72,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
     ) -> Iterator[collector_pb2.IngestReply]:
         """Takes a shipper's stream."""
         name = f"rankmem-stream-{next(self._numbers)}"
-        stream = IngestStream(request_iterator, self._writer, self._database_id, name)
+        stream = IngestStream(request_iterator, self._writer, self._decoders, self._database_id, name)
         try:
             self._admit(stream)
         except RankmemError as exc:
@@ -97,6 +102,10 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
             streams = list(self._streams)
         for stream in streams:
             stream.tell_busy(reason)
+
+    def close(self) -> None:
+        """Ends the decoding threads, once nobody waits for them. Idempotent."""
+        self._decoders.shutdown(wait=False)
 
     def be_full(self, reason: str) -> None:
         """New streams are refused for this reason from now on; empty: they are taken. Any thread."""

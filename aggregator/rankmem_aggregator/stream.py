@@ -1,8 +1,10 @@
 """One shipper's stream: what it sends becomes submissions, what became of them goes back as replies.
 
 Stage: the aggregator's door. Two threads a stream: gRPC's handler thread yields replies, a reading thread
-(``rankmem-stream-N``) takes requests, decodes batches and waits where the queue is full. So acknowledgements
-flow while reading waits. A stream's spools are known to it alone; the writer judges their sequences.
+(``rankmem-stream-N``) takes requests, has batches decoded and waits where the queue is full. So
+acknowledgements flow while reading waits. A few threads decode for all streams: when each did it for itself,
+600 of them spent a third of the time on switching, and every one kept a heap of its own (1.4 GB). A stream's
+spools are known to it alone; the writer judges their sequences.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from typing import Final
 
 from rankmem_aggregator.batch import Spool, declared_bytes, decode_batch
@@ -41,10 +44,16 @@ class IngestStream:
     """The state of one ``Ingest`` call."""
 
     def __init__(
-        self, requests: Iterator[pb.IngestRequest], writer: Writer, database_id: str, name: str
+        self,
+        requests: Iterator[pb.IngestRequest],
+        writer: Writer,
+        decoders: Executor,
+        database_id: str,
+        name: str,
     ) -> None:
         self._requests = requests
         self._writer = writer
+        self._decoders = decoders
         self._database_id = database_id
         self._spools: dict[str, Spool] = {}
         self._greeted = False
@@ -177,7 +186,7 @@ class IngestStream:
         if not queue_.admit(size_bytes):
             return False
         try:
-            batch = decode_batch(message, spool)
+            batch = self._decoders.submit(decode_batch, message, spool).result()
         except BaseException as exc:
             queue_.release(size_bytes)
             if not isinstance(exc, RankmemError):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 from ingest_client import IngestClient
 from rankmem_aggregator import server
+from rankmem_aggregator.batch import decode_batch
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.services import DECODERS
 from rankmem_protos import collector_pb2 as pb
 from sample_batches import RankSource
 
@@ -74,3 +78,27 @@ def test_positions_beyond_every_log_are_refused_and_the_spool_stays_usable(
             assert client.reply().refusal.code == "invalid"
         client.send(batch=good)
         assert client.acks(1) == [good.sequence_last]
+
+
+def test_a_few_threads_decode_for_all_streams(
+    aggregator: server.Aggregator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: set[str] = set()
+
+    def watched(*arguments: object) -> object:
+        names.add(threading.current_thread().name)
+        return decode_batch(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("rankmem_aggregator.stream.decode_batch", watched)
+    sources = [RankSource(rank=20 + number) for number in range(3 * DECODERS)]
+    with contextlib.ExitStack() as streams:
+        clients = [streams.enter_context(IngestClient(aggregator.address)) for _ in sources]
+        for client, source in zip(clients, sources, strict=True):
+            client.open(source)
+        for client, source in zip(clients, sources, strict=True):
+            client.send(batch=source.batch(50))
+            client.send(batch=source.batch(50))
+        for client in clients:
+            client.acks(2)
+    assert 1 <= len(names) <= DECODERS
+    assert all(name.startswith("rankmem-decode") for name in names)
