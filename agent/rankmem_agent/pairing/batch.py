@@ -170,11 +170,13 @@ def _clock_base(records: Array, fallback_ns: int) -> int:
 def _add_call_sums(calls: Calls, points: Points, blocks: Array) -> None:
     place = calls.place(points.call_id.astype(np.uint64))
     inside = points.is_event & (place != ABSENT)
-    made = np.flatnonzero(inside & points.makes_block)
+    made = np.flatnonzero(inside & points.allocates)
     np.add.at(calls.table["allocated_bytes"], place[made], points.size[made])
     np.add.at(calls.table["allocations"], place[made], 1)
     freed = np.flatnonzero(inside & (points.action == Action.FREE_COMPLETED) & (points.block != ABSENT))
     np.add.at(calls.table["freed_bytes"], place[freed], blocks["size"][points.block[freed]])
+    gone = np.flatnonzero(inside & (points.action == Action.FREE_COMPLETED) & points.unplaced)
+    np.add.at(calls.table["freed_bytes"], place[gone], points.size[gone])
 
 
 def _all_sent(told: Array) -> Array:
@@ -196,6 +198,7 @@ def _named(devices: Array, records: Array) -> Array:
 def _counted(state: PairingState, batch: Batch) -> dict[str, Any]:
     points = batch.points
     frees = points.is_event & (points.action == Action.FREE_COMPLETED) & (points.block == ABSENT)
+    frees &= ~points.unplaced
     implied = points.implied_free[points.implied_free != ABSENT]
     lost = sum(gap.sequence_last - gap.sequence_first + 1 for gap in batch.gaps)
     lost += int(num_lost(batch.records[batch.losses]).sum())

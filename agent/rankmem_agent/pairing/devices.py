@@ -20,6 +20,7 @@ ADDRESS_BITS: Final = 57
 _PREFIX: Final = {
     DeviceType.CPU: "cpu",
     DeviceType.CUDA: "cuda",
+    DeviceType.HIP: "hip",
     DeviceType.XPU: "xpu",
     DeviceType.PRIVATEUSE1: "privateuseone",
     DeviceType.PINNED: "pinned",

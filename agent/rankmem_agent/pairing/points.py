@@ -18,7 +18,7 @@ import numpy as np
 from rankmem_agent.pairing.blocks import match_blocks
 from rankmem_agent.pairing.devices import block_keys, dense_numbers, device_codes
 from rankmem_agent.pairing.state import ABSENT, Array, rows_at
-from rankmem_agent.spool.layout import Action, Kind
+from rankmem_agent.spool.layout import UNKNOWN, Action, Kind
 
 _IS_POINT: Final = np.zeros(256, np.bool_)
 _IS_POINT[[Kind.EVENT, Kind.PREEXISTING, Kind.COUNTERS, Kind.PEAKS]] = True
@@ -55,6 +55,17 @@ class Points:
     figures: Array
     """uint64 (n, 4): allocated, active, reserved, requested of COUNTERS and PEAKS."""
 
+    @property
+    def unplaced(self) -> Array:
+        """Without an address, as some foreign recordings have them: bytes that come and go, and no block."""
+        return self.address == ABSENT
+
+    @property
+    def allocates(self) -> Array:
+        """Events that make a block, or bytes without one."""
+        nameless = self.is_event & self.unplaced & (self.action == Action.ALLOC)
+        return (self.makes_block & self.is_event) | nameless
+
 
 def points_of(live: Array, devices: Array, records: Array, seq: Array, time_ns: Array) -> Points:
     """The points of a batch, with their blocks found; ``live`` are the blocks alive before it."""
@@ -64,7 +75,7 @@ def points_of(live: Array, devices: Array, records: Array, seq: Array, time_ns: 
     device = dense_numbers(devices, device_codes(own))
     address = own["a"]
     in_log = (kind == Kind.EVENT) | (kind == Kind.PREEXISTING)
-    is_block = in_log & (action <= Action.FREE_COMPLETED)
+    is_block = in_log & (action <= Action.FREE_COMPLETED) & (address != UNKNOWN)
     keys = block_keys(device, address)
     ignored = _ignored_preexisting(live, keys, kind, action, is_block)
     is_block &= ~ignored
@@ -181,6 +192,9 @@ def _changes(points: Points, block_sizes: Array) -> tuple[Array, Array]:
     change[freed] = -block_sizes[points.block[freed]]
     implied = np.flatnonzero(points.implied_free != ABSENT)
     change[implied] -= block_sizes[points.implied_free[implied]]
+    if (unplaced := points.unplaced).any():
+        change += np.where(unplaced & (points.action == Action.ALLOC), points.size, 0)
+        change -= np.where(unplaced & (points.action == Action.FREE_COMPLETED), points.size, 0)
     figure = points.is_counters | points.is_peaks
     more = (points.action == Action.SEGMENT_ALLOC) | (points.action == Action.SEGMENT_MAP)
     less = (points.action == Action.SEGMENT_FREE) | (points.action == Action.SEGMENT_UNMAP)

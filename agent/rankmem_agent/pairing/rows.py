@@ -83,7 +83,7 @@ class RowMaker:
             "seq": ints(points.seq[at]),
             "time_ns": ints(points.time_ns[at]),
             "action": coded_names(points.action[at], ACTIONS),
-            "address": ints(points.address[at]),
+            "address": known(points.address[at]),
             "size_bytes": ints(size),
             "stream": _off_host(stream, on_host),
             **_pool_and_component(pool, devices["code"][numbers]),

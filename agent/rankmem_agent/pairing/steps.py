@@ -47,7 +47,7 @@ def _parts(points: Points, totals: Totals, at: Array, end_seq: Array) -> Array:
     top = np.maximum.reduceat(requested, begins)
     hits = np.flatnonzero(requested == np.repeat(top, lengths))
     first_hit = hits[np.searchsorted(hits, begins)]
-    made = points.makes_block[at]
+    made = points.allocates[at]
     rows = np.zeros(len(begins), STEP_DTYPE)
     rows["device"], rows["part"] = device[begins], part[begins]
     rows["seq_last"], rows["last"] = seq[begins + lengths - 1], requested[begins + lengths - 1]
