@@ -7,12 +7,12 @@ events however dense they are, which is what the search for the job's peak lives
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
 from rankmem_agent.pairing.devices import is_host_memory
-from rankmem_agent.pairing.points import Points, Totals
+from rankmem_agent.pairing.points import Totals
 from rankmem_agent.pairing.state import Array
 from rankmem_protos.tables import BUCKET_RECORDS
 
@@ -20,7 +20,27 @@ BUCKET_NS: Final = 1_000_000_000
 """One second of the host's time."""
 
 
-def buckets_of(points: Points, totals: Totals, devices: Array) -> dict[str, Array]:
+class Places(Protocol):
+    """Where in the log and on which device totals are known: the first columns of Points."""
+
+    @property
+    def seq(self) -> Array:
+        """Ascending."""
+
+    @property
+    def time_ns(self) -> Array:
+        """Not decreasing."""
+
+    @property
+    def is_event(self) -> Array:
+        """Whether it counts as an event."""
+
+    @property
+    def device(self) -> Array:
+        """Dense number."""
+
+
+def buckets_of(points: Places, totals: Totals, devices: Array) -> dict[str, Array]:
     """The columns of memory_bucket (device as its dense number), ABSENT where not known."""
     parts = [
         _device_buckets(points, totals, int(number), is_host_memory(int(devices["code"][number])))
@@ -31,7 +51,7 @@ def buckets_of(points: Points, totals: Totals, devices: Array) -> dict[str, Arra
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _device_buckets(points: Points, totals: Totals, number: int, on_host: bool) -> dict[str, Array]:
+def _device_buckets(points: Places, totals: Totals, number: int, on_host: bool) -> dict[str, Array]:
     at = np.flatnonzero(points.device == number)
     time_ns, seq, requested = points.time_ns[at], points.seq[at], totals.requested[at]
     second = time_ns // BUCKET_NS

@@ -1,0 +1,140 @@
+"""Profiler folders of Ascend devices: MindStudio's SQLite database and CSV files, a rank a folder.
+
+Stage: readers; the process of ``rankmem import``. In: a database or any of the CSV files; its folder is the
+recording: the database where there is one, else the CSV files; static graphs stand in a CSV file alone.
+The rank: RANK_DEVICE_MAP, else profiler_info beside or above, else the database's name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from rankmem_agent.readers.ascend_recording import AscendRecording
+from rankmem_agent.readers.ascend_rows import Source
+from rankmem_agent.readers.mindstudio_csv import CsvSource, header_of, kind_of_header
+from rankmem_agent.readers.mindstudio_db import MEMORY_TABLES, DbSource, rank_devices
+from rankmem_agent.readers.recording import Probe, RankFacts, RankRecording
+
+KIND: Final = "mindstudio"
+INFO_BYTES_MAX: Final = 16 << 20
+"""Of a profiler_info file: it is some kB; a larger one is not read."""
+
+_OURS: Final = frozenset({"RANK_DEVICE_MAP", "NPU_INFO", "SESSION_TIME_INFO", "ENUM_MODULE"})
+_RANK_IN_NAME: Final = re.compile(r"_profiler_(\d{1,9})\.db$")
+_SQLITE: Final = b"SQLite format 3\0"
+
+
+class MindStudioReader:
+    """Recognises and opens them."""
+
+    kind = KIND
+
+    def recognises(self, probe: Probe) -> bool:
+        """By the tables of a database, by the header of a CSV file."""
+        if probe.sqlite_tables:
+            tables = probe.sqlite_tables
+            return "STRING_IDS" in tables and bool(tables & (MEMORY_TABLES | _OURS))
+        line = probe.head.split(b"\n", 1)[0]
+        return kind_of_header(line.decode("utf-8-sig", errors="replace")) is not None
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """The database and the CSV files of the folder."""
+        beside = [file for file in sorted(path.parent.iterdir()) if file.is_file() and _kind_of(file)]
+        return beside if path in beside else [path, *beside]
+
+    def open(self, files: Sequence[Path]) -> Sequence[RankRecording]:
+        """The ranks of a folder; mostly one."""
+        kinds = {file: _kind_of(file) or "" for file in files}
+        databases = [file for file, kind in kinds.items() if kind == "db"]
+        tables: dict[str, Path] = {}
+        remarks = []
+        for file, kind in kinds.items():
+            if kind != "db" and tables.setdefault(kind, file) is not file:
+                remarks.append(f"{file} was left out: {tables[kind].name} beside it is of the same kind")
+        if not databases:
+            return [self._of_csv(tables, remarks)]
+        remarks += [f"{file} was left out beside {databases[0].name}" for file in databases[1:]]
+        if tables.keys() - {"static"}:
+            remarks.append(f"CSV files beside {databases[0].name} say the same and were left out")
+        return self._of_database(databases[0], tables.get("static"), remarks)
+
+    def _of_csv(self, tables: dict[str, Path], remarks: list[str]) -> RankRecording:
+        path = next(iter(tables.values()))
+        return AscendRecording(CsvSource(tables, _facts_beside(path)), KIND, tuple(remarks))
+
+    def _of_database(self, path: Path, static: Path | None, remarks: list[str]) -> list[RankRecording]:
+        facts = _facts_beside(path)
+        named = _RANK_IN_NAME.search(path.name)
+        if facts.rank is None and named:
+            facts = replace(facts, rank=int(named[1]))
+        sources: list[Source] = [
+            DbSource(path, told, device) if static is None else _WithStatic(path, told, device, static)
+            for told, device in rank_devices(path, facts)
+        ]
+        return [AscendRecording(source, KIND, tuple(remarks)) for source in sources]
+
+
+class _WithStatic(DbSource):
+    """A database whose folder has static graphs as CSV."""
+
+    def __init__(self, path: Path, facts: RankFacts, device_id: int | None, static: Path) -> None:
+        super().__init__(path, facts, device_id)
+        self._csv = CsvSource({"static": static}, facts)
+        self._csv.names = self.names
+
+    def static_blocks(self) -> Any:
+        return self._csv.static_blocks()
+
+
+def _kind_of(file: Path) -> str | None:
+    """db, record, operator, module or static; None for anything else."""
+    try:
+        with file.open("rb") as stream:
+            head = stream.read(len(_SQLITE))
+        if head == _SQLITE:
+            return "db" if _is_ours(file) else None
+        return kind_of_header(",".join(header_of(file)))
+    except (OSError, EOFError):
+        return None
+
+
+def _is_ours(file: Path) -> bool:
+    try:
+        connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)
+        try:
+            names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        finally:
+            connection.close()
+    except sqlite3.Error:
+        return False
+    tables = {name for (name,) in names}
+    return "STRING_IDS" in tables and bool(tables & (MEMORY_TABLES | _OURS))
+
+
+def _facts_beside(path: Path) -> RankFacts:
+    """What profiler_info says: beside the files, or beside their folder."""
+    for folder in (path.parent, path.parent.parent):
+        for file in sorted(folder.glob("profiler_info*.json")):
+            if file.stat().st_size <= INFO_BYTES_MAX:
+                try:
+                    told = json.loads(file.read_text(encoding="utf-8"))
+                except (ValueError, RecursionError, OSError):
+                    continue
+                return _facts_of(told)
+    return RankFacts()
+
+
+def _facts_of(told: object) -> RankFacts:
+    if not isinstance(told, dict):
+        return RankFacts()
+    rank, version = told.get("rank_id"), told.get("torch_npu_version")
+    return RankFacts(
+        rank=rank if isinstance(rank, int) and rank >= 0 else None,
+        torch_version=version if isinstance(version, str) else None,
+    )

@@ -1,0 +1,5 @@
+-- Question: Which text does a component of MEMORY_RECORD stand for?
+SELECT r.component, coalesce(s.value, r.component)
+FROM (SELECT DISTINCT component FROM MEMORY_RECORD) AS r
+LEFT JOIN STRING_IDS AS s ON s.id = r.component
+ORDER BY r.component
