@@ -43,6 +43,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--events", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=0.0, help="spread the events over so long")
     parser.add_argument("--end", default="close", choices=["close", "abort", "hold"])
+    parser.add_argument("--pause-at", type=int, default=-1, help="wait for SIGUSR1 after so many events")
     parser.add_argument("--budget-mib", type=int, default=512)
     parser.add_argument("--host", default="host-a")
     parser.add_argument("--skew-s", type=float, default=0.0, help="this host's clock is off by so much")
@@ -117,18 +118,20 @@ def write(told: argparse.Namespace, writer: PythonSpoolWriter, clock: Clock) -> 
             clock.skew_s += told.step_s
         writer.record_many(records_of(first, count, told.rank, time.monotonic_ns()).tobytes())
         witness.saw(first + count)
-        writer.clock() if number % 50 == 0 else None
+        if first <= told.pause_at < first + count:
+            signal.sigwait({signal.SIGUSR1})
+        if number % 50 == 0:
+            writer.clock()
         if not told.no_shipper:
             shippers.look()
-        ahead_s = began_s + number * told.seconds / runs - time.monotonic()
-        if ahead_s > 0:
-            time.sleep(ahead_s)
+        time.sleep(max(0.0, began_s + number * told.seconds / runs - time.monotonic()))
 
 
 def main() -> None:
     told = parsed()
     clock = Clock(told.skew_s)
     time.time_ns = clock.time_ns
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     writer = begin(told)
     if not told.no_shipper:
         elect(told.session_dir)

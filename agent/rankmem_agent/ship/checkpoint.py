@@ -1,7 +1,8 @@
 """The checkpoint of a spool: the pairing state at a record, in one file that is whole or absent.
 
 Stage: shipper process. In and out: rankmem_agent.pairing.state.PairingState. Written to a temporary name,
-synced, renamed, and the folder synced, before any segment that it replaces is deleted.
+synced, renamed, and the folder synced, before any segment that it replaces is deleted. So a full disk
+must not stop it, or nothing would be deleted any more: the temporary file's blocks are reserved beforehand.
 
 Format: a numpy ``.npz`` archive (a zip, each member with its CRC) of plain arrays, one of which,
 ``facts``, is UTF-8 JSON: ``format`` "rankmem-checkpoint", ``version``, and the state's plain fields.
@@ -10,6 +11,7 @@ Nothing in it is pickled, and nothing in it is ever unpickled.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -23,6 +25,11 @@ from rankmem_agent.pairing.state import PairingState
 from rankmem_protos.errors import Code, RankmemError
 
 CHECKPOINT_NAME: Final = "checkpoint"
+TEMPORARY_NAME: Final = f"{CHECKPOINT_NAME}.new"
+RESERVE_BYTES_MIN: Final = 256 << 10
+"""Reserved for the next checkpoint at least; 2,000 living blocks take half of it."""
+RESERVE_FACTOR: Final = 2
+"""Times the size of the one before: how much more may live by then."""
 CHECKPOINT_VERSION: Final = 4
 _FORMAT: Final = "rankmem-checkpoint"
 _ARRAYS: Final = (
@@ -43,13 +50,26 @@ def save_checkpoint(folder: Path, state: PairingState) -> None:
     facts = {name: getattr(state, name) for name in _PLAIN}
     text = json.dumps({"format": _FORMAT, "version": CHECKPOINT_VERSION, "state": facts})
     arrays: dict[str, Any] = {name: getattr(state, name) for name in _ARRAYS}
-    temporary = folder / f"{CHECKPOINT_NAME}.new"
-    with temporary.open("wb") as file:
+    temporary = folder / TEMPORARY_NAME
+    with open(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as file:
         np.savez(file, allow_pickle=False, facts=np.frombuffer(text.encode(), np.uint8), **arrays)
+        file.truncate()
         file.flush()
         os.fsync(file.fileno())
+        size_bytes = file.tell()
     temporary.rename(folder / CHECKPOINT_NAME)
     sync_folder(folder)
+    reserve(folder, RESERVE_FACTOR * size_bytes)
+
+
+def reserve(folder: Path, size_bytes: int = 0) -> None:
+    """Reserves the blocks of the next checkpoint; where there are none, that one may fail."""
+    with contextlib.suppress(OSError):
+        fd = os.open(folder / TEMPORARY_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, max(size_bytes, RESERVE_BYTES_MIN))
+        finally:
+            os.close(fd)
 
 
 def load_checkpoint(folder: Path) -> PairingState | None:

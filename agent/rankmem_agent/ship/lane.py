@@ -29,7 +29,7 @@ from rankmem_agent.pairing.pairing import Pairing
 from rankmem_agent.pairing.rows import Rows
 from rankmem_agent.pairing.state import PairingState
 from rankmem_agent.pairing.upserts import ClockEstimate
-from rankmem_agent.ship.checkpoint import load_checkpoint, save_checkpoint
+from rankmem_agent.ship.checkpoint import load_checkpoint, reserve, save_checkpoint
 from rankmem_agent.ship.envelope import Envelope, Stretch, pack
 from rankmem_agent.ship.stretches import Stretches
 from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT
@@ -97,6 +97,8 @@ class Lane:
         self._saved_seq = -1
         self._saved_s = time.monotonic()
         self._final_packed = False
+        if not self.reader.writer_is_gone():
+            reserve(self.folder)  # while there is room: a rank may fill its disk before the first checkpoint
 
     @property
     def base_ns(self) -> int:
