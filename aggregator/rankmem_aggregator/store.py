@@ -13,7 +13,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -131,6 +131,33 @@ class Store:
         except BaseException:
             self._rollback()
             raise
+
+    def write_all(self, groups: Iterable[Mapping[str, pa.Table]], empty: Mapping[str, pa.Table]) -> int:
+        """Stores the rows of all groups in one transaction; how many groups. Nobody else uses the store.
+
+        Args:
+            groups: made while the transaction is open.
+            empty: a table without rows for each that may occur, of the same schema.
+
+        Raises:
+            duckdb.Error, DiskLowError, and what ``groups`` raises: nothing of it is stored.
+        """
+        self._settle()
+        # What is registered within a transaction that is rolled back is gone.
+        self._statements.prepare(empty)
+        self._connection.execute("BEGIN TRANSACTION")
+        count = 0
+        try:
+            for rows in groups:
+                self.check_room(sum(table.get_total_buffer_size() for table in rows.values()))
+                for name, table in rows.items():
+                    self._statements.store(name, table)
+                count += 1
+            self._commit()
+        except BaseException:
+            self._rollback()
+            raise
+        return count
 
     def checkpoint(self, log_bytes_min: int) -> bool:
         """Packs the log into the file if it has grown to so much; False if it has not, or that must wait.

@@ -56,11 +56,11 @@ def open_destination(place: Place) -> Iterator[Destination]:
         return
     assert place.db is not None  # a Place has one of the two
     shown = f"--db {place.db}"
-    served_at = _served_at(place.db)
-    if served_at is not None:
-        note(f"rankmem: {place.db} is held by the aggregator at {served_at.address}; recording into it")
-        asked = place.credentials.only(tls=served_at.tls, token=served_at.token)
-        yield Destination(address=served_at.address, shown=shown, credentials=asked)
+    holder = served_at(place.db)
+    if holder is not None:
+        note(f"rankmem: {place.db} is held by the aggregator at {holder.address}; recording into it")
+        asked = place.credentials.only(tls=holder.tls, token=holder.token)
+        yield Destination(address=holder.address, shown=shown, credentials=asked)
         return
     from rankmem_aggregator import server
     from rankmem_aggregator.config import AggregatorConfig
@@ -81,7 +81,7 @@ def _yield_to_training() -> None:
     os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS)
 
 
-def _served_at(database_path: Path) -> ServerAddress | None:
+def served_at(database_path: Path) -> ServerAddress | None:
     """The aggregator on this host that holds the file now; None if nobody does."""
     from rankmem_aggregator.address import read_address
 

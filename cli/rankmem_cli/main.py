@@ -19,6 +19,7 @@ from rankmem_cli.verbs.demo import demo
 from rankmem_cli.verbs.doctor import doctor
 from rankmem_cli.verbs.export import export
 from rankmem_cli.verbs.hosts import hosts
+from rankmem_cli.verbs.import_ import import_
 from rankmem_cli.verbs.job_peak import job_peak
 from rankmem_cli.verbs.live import live
 from rankmem_cli.verbs.modules import modules
@@ -57,6 +58,7 @@ VERBS: tuple[Callable[..., None], ...] = (
     oom,
     sql,
     export,
+    import_,
     prune,
     ship,
     certs,
@@ -100,7 +102,7 @@ def options(
 # What stands after the command's first word belongs to the job, whatever it looks like.
 app.command(context_settings={"allow_interspersed_args": False})(with_credentials(run))
 for verb in VERBS:
-    app.command(name=verb.__name__.replace("_", "-"))(with_credentials(verb))
+    app.command(name=verb.__name__.rstrip("_").replace("_", "-"))(with_credentials(verb))
 
 
 def main() -> None:

@@ -34,7 +34,8 @@ class Part(NamedTuple):
     """(table, record batch) with exactly the schemas of ``rankmem_protos.tables``, no table twice, all but
     session, host_info and rank_info, which import writes from :class:`RankFacts` and :class:`Closing`."""
     sequence_last: int
-    """Last position of the log that the rows cover: ``seq`` of the last event, at least."""
+    """Last position of the log that the rows cover: ``seq`` of the last event, at least. It does not fall;
+    a part may leave it where it was (rows without events, which wait for the next part's: up to 1 MiB)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,9 @@ class RankFacts:
     python_version: str | None = None
     gpu_driver: str | None = None
     command: str | None = None
+    job: str | None = None
+    """What names the job and is the same in the files of all its ranks; files that name another one are
+    another session. None: files of one kind and one command line are one job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,204 @@
+"""``rankmem import``: recordings read, laid down, delivered, one after the other, and what came of each.
+
+Stage: the verb's process. In: paths and a place. Out: sessions in the database, a summary on stderr. Reading
+is the agent package's, storing the aggregator's; a file held by an aggregator is delivered to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from rankmem_agent.readers.jobs import Job, Member, Plan, plan
+from rankmem_agent.readers.kinds import search
+from rankmem_agent.readers.staging import StagedRank, stage
+from rankmem_cli.destination import served_at
+from rankmem_cli.options import Place
+from rankmem_cli.patience import Say, patience
+from rankmem_cli.render import note
+from rankmem_cli.units import count_text
+from rankmem_protos.errors import Code, RankmemError
+
+if TYPE_CHECKING:
+    from rankmem_agent.readers.sending import Delivery
+    from rankmem_aggregator.loading import Loader
+
+UNKNOWN_SHOWN_MAX: Final = 10
+"""Files of no kind that are named; of the others their number is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the user asks for."""
+
+    paths: Sequence[str]
+    name: str | None = None
+    session: str | None = None
+    rank_from: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """What came of an import."""
+
+    session_ids: list[str] = field(default_factory=list)
+    """Of sessions of which a rank is stored, in order."""
+    failed: list[tuple[Path, RankmemError]] = field(default_factory=list)
+    num_events: int = 0
+
+
+class Sink(Protocol):
+    """Where ranks go."""
+
+    def store(self, ranks: Sequence[StagedRank], session_row: dict[str, Any]) -> bool:
+        """Stores the ranks of one recording; False if they were stored before."""
+
+
+def import_recordings(request: Request, place: Place) -> Report:
+    """Imports what the paths hold and says so on stderr.
+
+    Raises:
+        RankmemError: nothing is there, the options contradict each other, or the place cannot be used.
+    """
+    report = Report()
+    with patience("looking") as say:
+        looked = search(request.paths)
+        plans = plan(looked.found, name=request.name, session=request.session, rank_from=request.rank_from)
+        report.failed += looked.failed + plans.failed
+        if plans.jobs:
+            with _sink(place) as sink:
+                _import_all(plans, sink, say, report)
+    for path, error in report.failed:
+        note(f"rankmem: {path}: {error}" if str(path) not in str(error) else f"rankmem: {error}")
+    for path in looked.unknown[:UNKNOWN_SHOWN_MAX]:
+        note(f"rankmem: {path}: of no kind that is read, left out")
+    if len(looked.unknown) > UNKNOWN_SHOWN_MAX:
+        note(f"rankmem: {len(looked.unknown) - UNKNOWN_SHOWN_MAX} more files of no kind that is read")
+    if not plans.jobs and not report.failed:
+        raise RankmemError(
+            Code.NOT_FOUND,
+            f"no recording in {' '.join(request.paths)}",
+            "docs/formats.md says what is read",
+        )
+    return report
+
+
+def _import_all(plans: Plan, sink: Sink, say: Say, report: Report) -> None:
+    files = [(job, members) for job in plans.jobs for members in _by_file(job)]
+    for number, (job, members) in enumerate(files, 1):
+        where = members[0].found.path
+        say(f"{where.name} ({number} of {len(files)})")
+        try:
+            _import_file(job, members, sink, report)
+        except RankmemError as exc:
+            report.failed.append((where, exc))
+
+
+def _import_file(job: Job, members: Sequence[Member], sink: Sink, report: Report) -> None:
+    """The ranks of one file: all read before any is stored."""
+    folder = Path(tempfile.mkdtemp(prefix="rankmem-import-"))
+    try:
+        staged = [
+            stage(member.recording, job.identity(member), job.spool_id(member), folder / str(member.rank))
+            for member in members
+        ]
+        is_new = sink.store(staged, job.row_with(staged))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if job.session_id not in report.session_ids:
+        report.session_ids.append(job.session_id)
+    for rank in staged:
+        report.num_events += rank.closing.events
+        _tell(job, rank, is_new)
+
+
+def _tell(job: Job, rank: StagedRank, is_new: bool) -> None:
+    """What became of a rank, in a line, and what is inexact, in a line each."""
+    counted = [(rank.closing.events, "events")]
+    counted += [(rank.rows.get(table, 0), noun) for table, noun in _ALSO_COUNTED]
+    said = ", ".join(f"{count_text(count)} {noun}" for count, noun in counted if count)
+    again = "" if is_new else ", was stored before"
+    note(f"{rank.source}: {job.kind}, session {job.session_id}, rank {rank.identity.rank}: {said}{again}")
+    if rank.closing.events_lost:
+        note(f"    {count_text(rank.closing.events_lost)} events are missing")
+    for remark in rank.closing.remarks:
+        note(f"    {remark}")
+
+
+_ALSO_COUNTED: Final = (
+    ("allocation_record", "blocks"),
+    ("operator_call", "operator calls"),
+    ("marker", "markers"),
+    ("kernel_launch", "kernels"),
+    ("component_sample", "samples"),
+    ("static_block", "static blocks"),
+)
+
+
+def _by_file(job: Job) -> list[list[Member]]:
+    files: dict[Path, list[Member]] = {}
+    for member in job.members:
+        files.setdefault(member.found.path, []).append(member)
+    return list(files.values())
+
+
+@contextmanager
+def _sink(place: Place) -> Iterator[Sink]:
+    """The aggregator that is named or holds the file, else the file itself."""
+    with contextlib.ExitStack() as stack:
+        if place.aggregator is not None:
+            place.credentials.check()
+            yield stack.enter_context(_remote(place.aggregator, place))
+            return
+        assert place.db is not None  # a Place has one of the two
+        holder = served_at(place.db)
+        if holder is not None:
+            note(f"rankmem: {place.db} is held by the aggregator at {holder.address}; importing into it")
+            yield stack.enter_context(_remote(holder.address, place, tls=holder.tls, token=holder.token))
+            return
+        from rankmem_aggregator.loading import Loader
+
+        yield _Local(stack.enter_context(Loader(place.db)))
+
+
+class _Local:
+    """A file nobody else holds."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def store(self, ranks: Sequence[StagedRank], session_row: dict[str, Any]) -> bool:
+        from rankmem_aggregator.loading import RankLog
+
+        logs = [RankLog(opening=rank.opening(), messages=rank.messages(session_row)) for rank in ranks]
+        return self._loader.load(logs)
+
+
+class _Remote:
+    """An aggregator."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+
+    def store(self, ranks: Sequence[StagedRank], session_row: dict[str, Any]) -> bool:
+        num_new = sum(self._delivery.deliver(rank, session_row) for rank in ranks)
+        return num_new > 0
+
+
+@contextmanager
+def _remote(
+    address: str, place: Place, *, tls: bool | None = None, token: bool | None = None
+) -> Iterator[Sink]:
+    from rankmem_agent.readers.sending import Delivery
+
+    credentials = place.credentials
+    if tls is not None or token is not None:
+        credentials = credentials.only(tls=bool(tls), token=bool(token))
+    with Delivery(address, credentials) as delivery:
+        yield _Remote(delivery)
