@@ -92,6 +92,17 @@ KINDS: Final[dict[str, Kind]] = {
             doc="PyTorch's memory snapshot: X.pickle of one rank, or a folder.",
             ends=(".pickle", ".pkl"),
         ),
+        Kind(
+            name="chrome-trace",
+            doc="All ranks as a Chrome trace: X.json or X.json.gz.",
+            always="file",
+        ),
+        Kind(
+            name="perfetto",
+            doc="The same, for ui.perfetto.dev.",
+            always="file",
+            module="chrome_trace",
+        ),
     )
 }
 """By name, in the order of the help."""

@@ -49,11 +49,17 @@ class Track:
     last_ns: int
     num_events: int
     peak_bytes: int | None
+    num_streams: int
+    num_components: int
 
     @property
     def device_type(self) -> str:
         """``cuda`` of ``cuda:0``."""
         return self.device.split(":")[0]
+
+    def groups(self) -> dict[str, int]:
+        """How many streams and components its events have."""
+        return {"stream": self.num_streams, "component": self.num_components}
 
     def label(self) -> str:
         """For names of files: ``rank-3``, and the attempt where it is not the first."""
@@ -105,11 +111,13 @@ class Log:
     Args:
         chosen: where to ask.
         track: whose.
+        range_ns: first and last instant of what is said of the rank as a whole; None: the track's own.
     """
 
-    def __init__(self, chosen: Chosen, track: Track) -> None:
+    def __init__(self, chosen: Chosen, track: Track, range_ns: tuple[int, int] | None = None) -> None:
         self._queries = chosen.queries
         self._track = track
+        self._range_ns = range_ns or (track.first_ns, track.last_ns)
         self._of_device = {**track.whose(), "device": track.device}
 
     def events(self) -> Iterator[pa.RecordBatch]:
@@ -119,11 +127,11 @@ class Log:
         for first, last in pages(track.seq_first, track.seq_last, track.num_events):
             yield from self._queries.stream(export_text("events"), {**asked, "first": first, "last": last})
 
-    def blocks(self) -> Iterator[pa.RecordBatch]:
+    def blocks(self, *, at_least_bytes: int = 0) -> Iterator[pa.RecordBatch]:
         """Blocks that lived in the stretch, by allocation id; columns of ``blocks.sql``."""
         track = self._track
         asked = {**self._of_device, "offset_ns": track.offset_ns}
-        asked |= {"seq_first": track.seq_first, "seq_last": track.seq_last}
+        asked |= {"seq_first": track.seq_first, "seq_last": track.seq_last, "least_bytes": at_least_bytes}
         stretches = [(_LEAST_ID, track.seq_first - 1)]
         stretches += pages(track.seq_first, track.seq_last, track.num_events)
         for first, last in stretches:
@@ -153,10 +161,18 @@ class Log:
         """Operator calls of its rank that touch the stretch; columns of ``calls.sql``."""
         return self._of_rank("calls")
 
-    def _of_rank(self, name: str) -> Iterator[pa.RecordBatch]:
+    def steps(self) -> Iterator[pa.RecordBatch]:
+        """Training steps of its rank that touch the stretch; columns of ``steps.sql``."""
+        return self._of_rank("steps")
+
+    def samples(self) -> Iterator[pa.RecordBatch]:
+        """What the process held on the device, now and then; columns of ``samples.sql``."""
+        return self._of_rank("samples", device=self._track.device)
+
+    def _of_rank(self, name: str, **more: Value) -> Iterator[pa.RecordBatch]:
         track = self._track
-        asked = {**track.whose(), "offset_ns": track.offset_ns}
-        asked |= {"from_ns": track.first_ns, "until_ns": track.last_ns}
+        asked = {**track.whose(), **more, "offset_ns": track.offset_ns}
+        asked |= {"from_ns": self._range_ns[0], "until_ns": self._range_ns[1]}
         return self._queries.stream(export_text(name), asked)
 
 
@@ -182,6 +198,23 @@ class Stacks:
     def of(self, stack_id: int | None) -> tuple[Frame, ...]:
         """Innermost first; empty where there is none. It was loaded before."""
         return () if stack_id is None else self._known.get(stack_id, ())
+
+
+def nearest(frames: tuple[Frame, ...]) -> str | None:
+    """``file:line`` of the innermost frame inside the project, else of the innermost; as the view
+    ``stack``."""
+    if not frames:
+        return None
+    frame = next((one for one in frames if is_of_project(one)), frames[0])
+    return frame.function if frame.line_number == 0 else f"{frame.file_path}:{frame.line_number}"
+
+
+def is_of_project(frame: Frame) -> bool:
+    """Whether the file lies inside the project's root: paths there are relative; an environment in it is
+    not."""
+    path = frame.file_path
+    outside = path.startswith(("/", "<")) or path[1:2] == ":"
+    return not outside and "site-packages/" not in path and "dist-packages/" not in path
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:

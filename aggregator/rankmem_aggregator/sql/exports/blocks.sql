@@ -4,6 +4,7 @@
 --   offset_ns (ns): added to its times
 --   first, last: allocation ids between which they are told
 --   seq_first, seq_last: the stretch; what came after it is not told
+--   least_bytes (bytes): smaller ones are left out
 -- Columns:
 --   allocation_id, address, size_bytes, stream, pool, component, operator, module, phase, step, annotation, call_id,
 --     stack_id, forward_call_id, forward_stack_id, preexisting: as in the view allocation
@@ -53,6 +54,7 @@ life AS (
         AND r.rank = $rank
         AND r.device = $device
         AND r.allocation_id BETWEEN $first AND $last
+        AND r.size_bytes >= $least_bytes
 )
 SELECT
     allocation_id,

@@ -3,8 +3,8 @@
 --   session (text), attempt, rank, device (text): whose
 --   before: events before this position
 -- Columns:
---   seq, action, address, size_bytes, stream, pool: as in memory_event
-SELECT seq, action, address, size_bytes, stream, pool
+--   seq, action, address, size_bytes, stream, pool, component: as in memory_event
+SELECT seq, action, address, size_bytes, stream, pool, component
 FROM memory_event
 WHERE session_id = $session
     AND attempt = $attempt

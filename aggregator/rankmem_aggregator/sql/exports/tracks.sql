@@ -11,6 +11,7 @@
 --   first_ns, last_ns (ns, common clock): their times
 --   num_events: how many
 --   peak_bytes (bytes): the highest requested bytes after one of them
+--   num_streams, num_components: how many different ones they have
 SELECT
     e.attempt,
     e.rank,
@@ -26,7 +27,9 @@ SELECT
     min(e.time_ns + coalesce(s.offset_ns, 0)) AS first_ns,
     max(e.time_ns + coalesce(s.offset_ns, 0)) AS last_ns,
     count(*) AS num_events,
-    max(e.requested_bytes) AS peak_bytes
+    max(e.requested_bytes) AS peak_bytes,
+    count(DISTINCT e.stream) AS num_streams,
+    count(DISTINCT e.component) AS num_components
 FROM memory_event AS e
 LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
 LEFT JOIN rank_info AS r USING (session_id, attempt, rank)

@@ -1,0 +1,160 @@
+"""A device's totals as counters of a trace: as a whole, and by stream and component.
+
+Stage: export. In: a track's events in order, and what was alive before them; out: (counter, time, bytes), a
+value a change, or of each stretch of time the highest and the last. The device's totals are those of the
+events; a stream's and a component's are added up here: allocated until the free is requested, active until
+the block is given back, reserved by segments. Keeps the live blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+Emit = Callable[[str, int, int], None]
+"""Takes the name of a counter, a time in ns, and bytes."""
+
+_TOTALS: Final = ("requested", "allocated", "active", "reserved")
+_CHANGE_OF_SEGMENTS: Final = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+
+
+@dataclass(slots=True)
+class _Curve:
+    """One counter, and what of the current stretch is not written yet."""
+
+    value: int = 0
+    written: int | None = None
+    stretch: int = -1
+    last_ns: int = 0
+    most: int = 0
+    most_ns: int = 0
+
+
+@dataclass(slots=True)
+class _Block:
+    size_bytes: int
+    groups: tuple[str, ...]
+    awaiting_free: bool
+
+
+class Counters:
+    """The counters of one track.
+
+    Args:
+        device: what their names begin with.
+        emit: where values go.
+        groups: which of ``stream`` and ``component`` are told: those of which there are several.
+        stretch_ns: of each such stretch the highest and the last value stay; 0: all.
+    """
+
+    def __init__(self, device: str, emit: Emit, groups: Iterable[str], stretch_ns: int = 0) -> None:
+        self._device = device
+        self._emit = emit
+        self._groups = tuple(groups)
+        self._stretch_ns = stretch_ns
+        self._curves: dict[str, _Curve] = {}
+        self._live: dict[int, _Block] = {}
+
+    def begin(
+        self, time_ns: int, held: Iterable[Mapping[str, Any]], segments: Iterable[Mapping[str, Any]]
+    ) -> None:
+        """What was there before the first event: rows of ``held.sql`` and ``segment_events.sql``."""
+        for row in held:
+            self._made(time_ns, row, awaiting_free=row["awaiting_free"])
+        for row in segments:
+            self._segment(time_ns, row)
+
+    def event(self, row: Mapping[str, Any]) -> None:
+        """An event, a row of ``events.sql``."""
+        time_ns, action = row["time_ns"], row["action"]
+        for name in _TOTALS:
+            value = row[f"{name}_bytes"]
+            if value is not None:
+                self._set(f"{self._device} {name}", time_ns, value)
+        if not self._groups or (row["address"] is None and action not in _CHANGE_OF_SEGMENTS):
+            return
+        if action == "alloc":
+            self._made(time_ns, row, awaiting_free=False)
+        elif action == "free_requested":
+            block = self._live.get(row["address"])
+            if block is not None and not block.awaiting_free:
+                block.awaiting_free = True
+                self._change(time_ns, block.groups, "allocated", -block.size_bytes)
+        elif action == "free_completed":
+            self._gone(time_ns, row["address"])
+        else:
+            self._segment(time_ns, row)
+
+    def sample(self, time_ns: int, app_reserved_bytes: int) -> None:
+        """What the whole process held."""
+        self._set(f"{self._device} app reserved", time_ns, app_reserved_bytes)
+
+    def end(self) -> None:
+        """After the last event."""
+        for name, curve in self._curves.items():
+            self._flush(name, curve)
+
+    def _made(self, time_ns: int, row: Mapping[str, Any], *, awaiting_free: bool) -> None:
+        self._gone(time_ns, row["address"])  # where its free was never seen
+        block = _Block(row["size_bytes"], self._names(row), awaiting_free)
+        self._live[row["address"]] = block
+        self._change(time_ns, block.groups, "active", block.size_bytes)
+        if not awaiting_free:
+            self._change(time_ns, block.groups, "allocated", block.size_bytes)
+
+    def _gone(self, time_ns: int, address: int) -> None:
+        block = self._live.pop(address, None)
+        if block is None:
+            return
+        self._change(time_ns, block.groups, "active", -block.size_bytes)
+        if not block.awaiting_free:
+            self._change(time_ns, block.groups, "allocated", -block.size_bytes)
+
+    def _segment(self, time_ns: int, row: Mapping[str, Any]) -> None:
+        sign = _CHANGE_OF_SEGMENTS.get(row["action"])
+        if sign is not None and self._groups:
+            self._change(time_ns, self._names(row), "reserved", sign * (row["size_bytes"] or 0))
+
+    def _names(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        names = []
+        if "stream" in self._groups and row["stream"] is not None:
+            names.append(f"stream {row['stream']}")
+        if "component" in self._groups and row["component"] is not None:
+            names.append(row["component"])
+        return tuple(names)
+
+    def _change(self, time_ns: int, groups: tuple[str, ...], figure: str, change: int) -> None:
+        for group in groups:
+            name = f"{self._device} {group} {figure}"
+            curve = self._curves.get(name)
+            self._set(name, time_ns, max(change + (curve.value if curve else 0), 0))
+
+    def _set(self, name: str, time_ns: int, value: int) -> None:
+        curve = self._curves.get(name)
+        if curve is None:
+            curve = self._curves[name] = _Curve()
+        if not self._stretch_ns:
+            curve.value = value
+            if value != curve.written:
+                self._emit(name, time_ns, value)
+                curve.written = value
+            return
+        stretch = time_ns // self._stretch_ns
+        if stretch != curve.stretch:
+            self._flush(name, curve)
+            curve.stretch, curve.most, curve.most_ns = stretch, value, time_ns
+        elif value > curve.most:
+            curve.most, curve.most_ns = value, time_ns
+        curve.value, curve.last_ns = value, time_ns
+
+    def _flush(self, name: str, curve: _Curve) -> None:
+        if curve.stretch < 0:
+            return
+        if curve.most != curve.written:
+            self._emit(name, curve.most_ns, curve.most)
+            curve.written = curve.most
+        if curve.last_ns > curve.most_ns and curve.value != curve.written:
+            self._emit(name, curve.last_ns, curve.value)
+            curve.written = curve.value
+        curve.stretch = -1
