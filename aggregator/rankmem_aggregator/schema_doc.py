@@ -41,9 +41,9 @@ _MINDSTUDIO: Final = """\
 MindStudio's own tables as views, for whoever has queries for them: its column names in its order, its
 units. There one file is one rank; here columns sessionId, attempt and rankId stand before them where a row
 belongs to a rank, so `SELECT * EXCLUDE (sessionId, attempt, rankId) FROM mindstudio.MEMORY_RECORD WHERE
-rankId = 3` is its table. The last four macros are its group-bys Overall, Stream and Component, and its
-component table. Where MindStudio shows the device's totals at each record of a stream, stream_curve shows
-the stream's own.
+rankId = 3` is its table. The last five macros are its group-bys Overall, Stream and Component, its
+component table, and its graph of a static graph. As there, Stream shows the device's totals at each record
+of a stream; a stream's own are in `allocator_curve(of_session, of_rank, 'stream')`.
 """
 
 

@@ -118,15 +118,14 @@ def test_overall_shows_operators_and_the_process(database: duckdb.DuckDBPyConnec
     assert [(t, mb) for t, legend, mb in found if legend == "App Reserved"] == [(6.0, 900.0)]
 
 
-def test_a_stream_shows_its_own_totals(database: duckdb.DuckDBPyConnection) -> None:
+def test_a_stream_shows_the_devices_totals_at_its_own_records(database: duckdb.DuckDBPyConnection) -> None:
     found = rows(database, "SELECT * FROM mindstudio.stream_curve($id, 3)", id=SESSION)
     curves: dict[str, list[tuple[float, float]]] = {}
     for time_ms, legend, mb in found:
         curves.setdefault(legend, []).append((time_ms, mb))
-    assert curves["Allocated of 7"][:2] == [(2.0, 300.0), (3.0, 0.0)]
-    assert curves["Activated of 7"][-1] == (5.0, 0.0)
-    assert curves["Activated of 7"][1] == (3.0, 300.0)
-    assert curves["Reserved of 0"] == [(0.5, 600.0), (1.0, 600.0)]
+    assert curves["Allocated of 0"] == [(0.5, 0.0), (1.0, 200.0)]
+    assert curves["Allocated of 7"] == [(2.0, 500.0), (3.0, 500.0), (5.0, 200.0)]
+    assert curves["Reserved of 7"] == [(2.0, 600.0), (3.0, 600.0), (5.0, 600.0)]
 
 
 def test_the_component_table_leaves_out_small_ones(database: duckdb.DuckDBPyConnection) -> None:

@@ -73,11 +73,13 @@ MINDSTUDIO: Final = (
     "device_id",
     "HOST_INFO",
     "RANK_DEVICE_MAP",
+    "text_of",
     "STRING_IDS",
     "META_DATA",
     "SESSION_TIME_INFO",
     "STEP_TIME",
     "NPU_INFO",
+    "component_total",
     "MEMORY_RECORD",
     "OP_MEMORY",
     "NPU_MEM",
@@ -88,6 +90,7 @@ MINDSTUDIO: Final = (
     "stream_curve",
     "component_curve",
     "component_peak",
+    "static_curve",
 )
 """Views and macros of the schema ``mindstudio``, in the order of their installation."""
 

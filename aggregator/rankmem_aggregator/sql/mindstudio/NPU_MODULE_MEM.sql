@@ -3,7 +3,8 @@
 --   sessionId, attempt, rankId: whose; MindStudio's own shape is * EXCLUDE (sessionId, attempt, rankId)
 --   moduleId: the component; see ENUM_MODULE. APP is what the process holds beyond the others
 --   timestampNs (ns, common clock): when
---   totalReserved (bytes): then; of host memory the highest requested bytes of each second
+--   totalReserved (bytes): then, as a recording told; else from segments, and of host memory the highest
+--     requested bytes of each second
 --   deviceId: index of the device; -1 for host memory
 CREATE OR REPLACE VIEW mindstudio.NPU_MODULE_MEM AS
 WITH told AS (
@@ -46,6 +47,18 @@ LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
 UNION ALL
 SELECT session_id, attempt, rank, 33, time_ns, app_bytes, mindstudio.device_id(device)
 FROM app_curve
-WHERE app_bytes IS NOT NULL;
+WHERE app_bytes IS NOT NULL AND split_part(device, ':', 1) <> 'npu'
+UNION ALL
+SELECT
+    c.session_id,
+    c.attempt,
+    c.rank,
+    m.id,
+    c.time_ns + coalesce(s.offset_ns, 0),
+    c.reserved_bytes,
+    mindstudio.device_id(c.device)
+FROM component_sample AS c
+INNER JOIN mindstudio.ENUM_MODULE AS m ON m.name = c.component
+LEFT JOIN rank_span AS s USING (session_id, attempt, rank);
 
 COMMENT ON VIEW mindstudio.NPU_MODULE_MEM IS 'NPU_MODULE_MEM, of all sessions and ranks.';

@@ -6,7 +6,8 @@
 --   allocationTime, releaseTime, activeReleaseTime (ns, common clock): alloc, free requested, block given back
 --   duration, activeDuration (ns): from allocationTime to the other two
 --   allocationTotalAllocated, allocationTotalReserved, allocationTotalActive (bytes): after the alloc
---   releaseTotalAllocated, releaseTotalReserved, releaseTotalActive (bytes): after the release
+--   releaseTotalAllocated, releaseTotalReserved, releaseTotalActive (bytes): after the release; all six of the
+--     block's component
 --   streamPtr: its stream
 --   deviceId: index of the device; -1 for host memory
 CREATE OR REPLACE VIEW mindstudio.OP_MEMORY AS
@@ -18,30 +19,32 @@ SELECT
     a.size_bytes AS size,
     a.allocated_ns AS allocationTime,
     coalesce(a.free_requested_ns, a.freed_ns) AS releaseTime,
-    a.freed_ns AS activeReleaseTime,
+    CASE WHEN a.component <> 'ge' THEN a.freed_ns END AS activeReleaseTime,
     coalesce(a.free_requested_ns, a.freed_ns) - a.allocated_ns AS duration,
-    a.freed_ns - a.allocated_ns AS activeDuration,
-    coalesce(m.allocated_bytes, m.requested_bytes) AS allocationTotalAllocated,
-    coalesce(m.reserved_bytes, m.requested_bytes) AS allocationTotalReserved,
-    coalesce(m.active_bytes, m.requested_bytes) AS allocationTotalActive,
-    coalesce(r.allocated_bytes, r.requested_bytes) AS releaseTotalAllocated,
-    coalesce(r.reserved_bytes, r.requested_bytes) AS releaseTotalReserved,
-    coalesce(r.active_bytes, r.requested_bytes) AS releaseTotalActive,
+    activeReleaseTime - a.allocated_ns AS activeDuration,
+    m.allocated_bytes AS allocationTotalAllocated,
+    m.reserved_bytes AS allocationTotalReserved,
+    CASE WHEN a.component <> 'ge' THEN m.active_bytes END AS allocationTotalActive,
+    r.allocated_bytes AS releaseTotalAllocated,
+    r.reserved_bytes AS releaseTotalReserved,
+    CASE WHEN a.component <> 'ge' THEN r.active_bytes END AS releaseTotalActive,
     a.stream AS streamPtr,
     mindstudio.device_id(a.device) AS deviceId
 FROM allocation_life AS a
-LEFT JOIN memory_event AS m
+LEFT JOIN mindstudio.component_total AS m
     ON m.session_id = a.session_id
     AND m.attempt = a.attempt
     AND m.rank = a.rank
     AND m.device = a.device
     AND m.seq = a.allocation_id
-LEFT JOIN memory_event AS r
+LEFT JOIN mindstudio.component_total AS r
     ON r.session_id = a.session_id
     AND r.attempt = a.attempt
     AND r.rank = a.rank
     AND r.device = a.device
     AND r.seq = coalesce(a.free_requested_seq, a.freed_seq)
-WHERE a.device <> 'pinned';
+WHERE a.device <> 'pinned'
+    -- What a recording's totals alone show of before it has no row of its own.
+    AND NOT (a.preexisting AND a.operator IS NULL AND split_part(a.device, ':', 1) = 'npu');
 
 COMMENT ON VIEW mindstudio.OP_MEMORY IS 'OP_MEMORY, of all sessions and ranks.';

@@ -9,7 +9,11 @@ SELECT DISTINCT
     attempt,
     rank AS rankId,
     mindstudio.device_id(device) AS deviceId
-FROM memory_bucket
+FROM (
+    SELECT session_id, attempt, rank, device FROM memory_bucket
+    UNION
+    SELECT session_id, attempt, rank, device FROM device_info
+)
 WHERE device <> 'pinned';
 
 COMMENT ON VIEW mindstudio.RANK_DEVICE_MAP IS 'RANK_DEVICE_MAP, of all sessions.';

@@ -5,7 +5,9 @@
 CREATE OR REPLACE VIEW mindstudio.STRING_IDS AS
 SELECT mindstudio.id_of(value) AS id, value
 FROM (
-    SELECT unnest(['PTA', 'PTA+GE', 'GE', 'APP', 'WORKSPACE', 'app', 'device', 'unknown', 'alloc', 'release']) AS value
+    SELECT unnest(['app', 'device', 'unknown', 'alloc', 'release']) AS value
+    UNION
+    SELECT value FROM mindstudio.text_of
     UNION
     SELECT operator FROM allocation_record WHERE operator IS NOT NULL
 );

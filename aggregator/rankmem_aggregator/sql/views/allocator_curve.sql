@@ -14,6 +14,7 @@
 --   reserved_bytes (bytes): of its segments made since the recording began; of host memory the allocated
 CREATE OR REPLACE MACRO allocator_curve(of_session, of_rank, of_group, of_attempt := NULL) AS TABLE
 WITH change AS (
+    -- Recordings of Ascend tell of a free a little after the block was given back: the first of the two counts.
     SELECT
         attempt,
         device,
@@ -21,8 +22,8 @@ WITH change AS (
         unnest([
             {seq: greatest(allocation_id, -1), time_ns: allocated_ns, allocated: size_bytes, active: size_bytes},
             {
-                seq: coalesce(free_requested_seq, freed_seq),
-                time_ns: coalesce(free_requested_ns, freed_ns),
+                seq: least(free_requested_seq, freed_seq),
+                time_ns: least(free_requested_ns, freed_ns),
                 allocated: -size_bytes,
                 active: 0
             },
