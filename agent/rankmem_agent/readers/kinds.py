@@ -17,11 +17,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from rankmem_agent.readers.mindstudio import MindStudioReader
 from rankmem_agent.readers.nvprof import NvprofReader
 from rankmem_agent.readers.recording import PROBE_BYTES, Probe, Reader
 from rankmem_protos.errors import Code, RankmemError
 
-READERS: Final[tuple[Reader, ...]] = (NvprofReader(),)
+READERS: Final[tuple[Reader, ...]] = (
+    NvprofReader(),
+    MindStudioReader(),
+)
 """In the order in which they are asked, and in which they take files that stand together in a folder."""
 
 FILES_MAX: Final = 100_000

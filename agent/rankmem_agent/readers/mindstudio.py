@@ -27,6 +27,8 @@ INFO_BYTES_MAX: Final = 16 << 20
 
 _OURS: Final = frozenset({"RANK_DEVICE_MAP", "NPU_INFO", "SESSION_TIME_INFO", "ENUM_MODULE"})
 _RANK_IN_NAME: Final = re.compile(r"_profiler_(\d{1,9})\.db$")
+_INFO: Final = "profiler_*.json"
+"""profiler_info_N.json, and profiler_metadata.json, which says nothing of memory."""
 _SQLITE: Final = b"SQLite format 3\0"
 
 
@@ -46,11 +48,12 @@ class MindStudioReader:
     def files(self, path: Path) -> Sequence[Path]:
         """The database and the CSV files of the folder."""
         beside = [file for file in sorted(path.parent.iterdir()) if file.is_file() and _kind_of(file)]
-        return beside if path in beside else [path, *beside]
+        described = [file for folder in _folders(path) for file in sorted(folder.glob(_INFO))]
+        return list(dict.fromkeys((path, *beside, *described)))
 
     def open(self, files: Sequence[Path]) -> Sequence[RankRecording]:
         """The ranks of a folder; mostly one."""
-        kinds = {file: _kind_of(file) or "" for file in files}
+        kinds = {file: kind for file in files if (kind := _kind_of(file)) is not None}
         databases = [file for file, kind in kinds.items() if kind == "db"]
         tables: dict[str, Path] = {}
         remarks = []
@@ -117,22 +120,29 @@ def _is_ours(file: Path) -> bool:
     return "STRING_IDS" in tables and bool(tables & (MEMORY_TABLES | _OURS))
 
 
+def _folders(path: Path) -> tuple[Path, Path]:
+    """Where a recording is described: its folder (ASCEND_PROFILER_OUTPUT) and the one around it."""
+    return path.parent, path.parent.parent
+
+
 def _facts_beside(path: Path) -> RankFacts:
     """What profiler_info says: beside the files, or beside their folder."""
-    for folder in (path.parent, path.parent.parent):
-        for file in sorted(folder.glob("profiler_info*.json")):
+    for folder in _folders(path):
+        for file in sorted(folder.glob(_INFO)):
             if file.stat().st_size <= INFO_BYTES_MAX:
                 try:
                     told = json.loads(file.read_text(encoding="utf-8"))
                 except (ValueError, RecursionError, OSError):
                     continue
-                return _facts_of(told)
+                facts = _facts_of(told)
+                if facts is not None:
+                    return facts
     return RankFacts()
 
 
-def _facts_of(told: object) -> RankFacts:
-    if not isinstance(told, dict):
-        return RankFacts()
+def _facts_of(told: object) -> RankFacts | None:
+    if not isinstance(told, dict) or "rank_id" not in told:
+        return None
     rank, version = told.get("rank_id"), told.get("torch_npu_version")
     return RankFacts(
         rank=rank if isinstance(rank, int) and rank >= 0 else None,
