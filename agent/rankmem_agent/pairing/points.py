@@ -58,13 +58,15 @@ class Points:
     @property
     def unplaced(self) -> Array:
         """Without an address, as some foreign recordings have them: bytes that come and go, and no block."""
-        return self.address == ABSENT
+        unplaced: Array = self.address == ABSENT
+        return unplaced
 
     @property
     def allocates(self) -> Array:
         """Events that make a block, or bytes without one."""
         nameless = self.is_event & self.unplaced & (self.action == Action.ALLOC)
-        return (self.makes_block & self.is_event) | nameless
+        allocates: Array = (self.makes_block & self.is_event) | nameless
+        return allocates
 
 
 def points_of(live: Array, devices: Array, records: Array, seq: Array, time_ns: Array) -> Points:

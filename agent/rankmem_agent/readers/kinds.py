@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from rankmem_agent.readers.kineto import KinetoReader
 from rankmem_agent.readers.mindstudio import MindStudioReader
 from rankmem_agent.readers.nvprof import NvprofReader
 from rankmem_agent.readers.recording import PROBE_BYTES, Probe, Reader
@@ -24,6 +25,7 @@ from rankmem_protos.errors import Code, RankmemError
 
 READERS: Final[tuple[Reader, ...]] = (
     NvprofReader(),
+    KinetoReader(),
     MindStudioReader(),
 )
 """In the order in which they are asked, and in which they take files that stand together in a folder."""

@@ -1,0 +1,223 @@
+"""torch.profiler's traces (Kineto's Chrome JSON): allocator events with their calls, stacks, markers and
+steps.
+
+Stage: readers; the process of ``rankmem import``. In: a trace file, plain or gzip, CUDA, HIP or CPU, of
+torch 1.8 to today; out: the parts of one rank. The file is read once for its columns; rank and world size
+are looked up at both ends of it before. Never complete: a profiler's window begins in the middle of a
+process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rankmem_agent.pairing.columns import without
+from rankmem_agent.readers.json_events import is_gzip, open_bytes
+from rankmem_agent.readers.kineto_log import Log, log_of
+from rankmem_agent.readers.kineto_scan import UNKNOWN, Trace, scan, time_ns
+from rankmem_agent.readers.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
+from rankmem_agent.readers.replay import PART_RECORDS, Replay
+from rankmem_agent.spool.layout import DeviceType, Kind
+from rankmem_protos.errors import Code, RankmemError
+
+KIND: Final = "kineto"
+EDGE_BYTES: Final = 1 << 20
+"""Looked at from either end of a trace for what it says of the whole."""
+FIELDS_MARKS: Final = (b'"traceEvents"', b'"schemaVersion"', b'"baseTimeNanoseconds"', b'"deviceProperties"')
+
+_EVENT_MARKS: Final = (b'"ph"', b'"cat"', b'"pid"')
+
+
+class KinetoReader:
+    """The kind."""
+
+    kind: str = KIND
+
+    def recognises(self, probe: Probe) -> bool:
+        """A JSON object or list with the fields or the events of a trace."""
+        head = probe.head.lstrip()
+        if not head.startswith((b"{", b"[")):
+            return False
+        if any(mark in head for mark in FIELDS_MARKS):
+            return head.startswith(b"{")
+        return head.startswith(b"[") and all(mark in head for mark in _EVENT_MARKS)
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """The trace alone."""
+        return (path,)
+
+    def open(self, files: Sequence[Path]) -> Sequence[RankRecording]:
+        """The one rank."""
+        (path,) = files
+        return (KinetoRecording(path),)
+
+
+class KinetoRecording:
+    """A trace."""
+
+    def __init__(self, path: Path) -> None:
+        self.source = path
+        self.facts = _facts(path)
+        self._log: Log | None = None
+        self._unexplained: int | None = None
+
+    def parts(self, identity: Identity) -> Iterator[Part]:
+        """The replay's."""
+        trace = scan(self.source)
+        if not len(trace.memory):
+            raise RankmemError(
+                Code.INVALID,
+                f"{self.source} has {trace.num_events} events and none of memory",
+                "record it with torch.profiler.profile(profile_memory=True)",
+            )
+        replay = Replay(identity)
+        try:
+            _declare_devices(replay, trace)
+            self._log = log = log_of(trace, replay.strings)
+        except (ValueError, OverflowError, TypeError) as error:
+            raise RankmemError(
+                Code.INVALID, f"{self.source} contradicts itself: {error}", "export the trace again"
+            ) from error
+        for records in log.stretches(PART_RECORDS):
+            replay.records(records)
+            yield _as_told(replay.part(), log)
+        yield _as_told(replay.part(final=True), log)
+        self._unexplained = _unexplained(replay, log)
+
+    def closing(self) -> Closing:
+        """What the totals prove."""
+        log = self._log
+        if log is None:
+            return Closing(events=0)
+        return Closing(
+            events=log.num_events, unexplained_bytes=self._unexplained, remarks=tuple(_remarks(log))
+        )
+
+
+_STREAMS: Final = ("memory_event", "allocation_record")
+_RESERVED: Final = {
+    "memory_event": ("reserved_bytes",),
+    "memory_bucket": ("reserved_peak_bytes", "reserved_last_bytes"),
+}
+
+
+def _as_told(part: Part, log: Log) -> Part:
+    """The part without what no trace says, the stream, and what the older form does not: reserved bytes."""
+    rows = []
+    for table, batch in part.rows:
+        unsaid: tuple[str, ...] = ("stream",) if table in _STREAMS else ()
+        unsaid += () if log.last_total else _RESERVED.get(table, ())
+        rows.append((table, without(batch, unsaid)))
+    return part._replace(rows=rows)
+
+
+def _remarks(log: Log) -> Iterator[str]:
+    yield "a profiler's window: what lies before and after it is not in the trace"
+    if log.unplaced_bytes:
+        yield f"{log.unplaced_bytes} bytes older than the window are in the totals and in no block"
+    if not log.last_total:
+        yield "the older form: without addresses and totals, sums run from the first event"
+    elif any(device >> 8 != DeviceType.CPU for device in log.last_total):
+        yield "sizes are the allocator's rounded blocks; a free's block may wait for its stream"
+    if log.contradicted:
+        yield f"{log.contradicted} events change the total by other than their bytes"
+
+
+def _unexplained(replay: Replay, log: Log) -> int | None:
+    """Replayed totals minus the allocator's own after the last event; None where it tells none."""
+    if not log.last_total:
+        return None
+    totals = {int(row["code"]): int(row["requested"]) for row in replay.state.devices}
+    return sum(totals[device] - total for device, total in log.last_total.items())
+
+
+def _declare_devices(replay: Replay, trace: Trace) -> None:
+    """What the trace says of the devices that its memory events name."""
+    found = trace.memory
+    pairs = sorted(set(zip(found["device_type"].tolist(), found["device_index"].tolist(), strict=True)))
+    properties = trace.fields.get("deviceProperties")
+    by_id = (
+        {p.get("id"): p for p in properties if isinstance(p, dict)} if isinstance(properties, list) else {}
+    )
+    for kind, index in pairs:
+        said = {} if index == UNKNOWN else by_id.get(index, {})
+        facts: dict[str, Any] = {
+            "source": KIND,
+            "name": said.get("name") if isinstance(said.get("name"), str) else None,
+            "total_bytes": said.get("totalGlobalMem")
+            if isinstance(said.get("totalGlobalMem"), int)
+            else None,
+        }
+        replay.record(
+            Kind.DEVICE,
+            time_ns=int(found["time"].min()) + trace.base_ns,
+            device_type=kind,
+            device_index=max(index, 0),
+            e=replay.strings.intern(json.dumps(facts)),
+        )
+
+
+def _facts(path: Path) -> RankFacts:
+    """What the ends of the file say: distributedInfo and the profiler's own range."""
+    try:
+        head, tail = _edges(path)
+    except (EOFError, OSError) as error:
+        raise RankmemError(
+            Code.INVALID, f"{path} cannot be read: {error}", "copy the trace again from where it was made"
+        ) from error
+    info = _field(head, tail, b'"distributedInfo"')
+    info = info if isinstance(info, dict) else {}
+    base = _field(head, tail, b'"baseTimeNanoseconds"')
+    started, ended = _window(head + tail, base if isinstance(base, int) else 0)
+    return RankFacts(
+        rank=_count(info.get("rank")),
+        world_size=_count(info.get("world_size")),
+        started_ns=started,
+        ended_ns=ended,
+    )
+
+
+def _edges(path: Path) -> tuple[bytes, bytes]:
+    """The first and the last EDGE_BYTES."""
+    with open_bytes(path) as file:
+        head = tail = file.read(EDGE_BYTES)
+        if not is_gzip(path):  # no need to read what lies between
+            file.seek(max(path.stat().st_size - EDGE_BYTES, len(head)))
+        while chunk := file.read(EDGE_BYTES):
+            tail = (tail + chunk)[-EDGE_BYTES:]
+    return head, tail
+
+
+def _field(head: bytes, tail: bytes, name: bytes) -> Any:
+    """The value of a field of the outermost object, where one of the ends has it whole."""
+    for text in (head, tail):
+        at = text.find(name)
+        if at >= 0:
+            rest = text[at + len(name) :].decode("utf-8", "replace").lstrip().removeprefix(":").lstrip()
+            try:
+                return json.JSONDecoder().raw_decode(rest)[0]
+            except (json.JSONDecodeError, RecursionError):
+                continue
+    return None
+
+
+def _window(text: bytes, base_ns: int) -> tuple[int | None, int | None]:
+    """Start and end of the range that the profiler writes around the whole trace."""
+    at = text.rfind(b'"cat": "Trace"')
+    at = at if at >= 0 else text.rfind(b'"cat":"Trace"')
+    begin = text.rfind(b"{", 0, max(at, 0))
+    if at < 0 or begin < 0:
+        return None, None
+    try:
+        event = json.JSONDecoder(parse_float=str).raw_decode(text[begin:].decode("utf-8", "replace"))[0]
+        start = time_ns(event["ts"]) + base_ns
+        return start, start + time_ns(event["dur"])
+    except (json.JSONDecodeError, RecursionError, KeyError, TypeError, ValueError, AttributeError):
+        return None, None
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None

@@ -1,0 +1,97 @@
+"""Python stacks of a Kineto trace: of the call that is asked about, never of all frames.
+
+Stage: readers; the process of ``rankmem import``. In: the trace's python_function events, or the texts
+``Call stack`` of the older form; out: stack ids of the replay. Newer traces give Python's frames a thread
+of their own (0): where one such track is left over, it is the process's main thread.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from rankmem_agent.pairing.state import Array
+from rankmem_agent.readers.kineto_scan import UNKNOWN, Trace
+from rankmem_agent.readers.replay import FRAMES_MAX, MemoryStrings
+
+_FRAME: Final = re.compile(r"(?P<file>.*)\((?P<line>\d{1,9})\): (?P<function>.*)", re.DOTALL)
+
+
+class Stacks:
+    """Looks up stacks in one trace."""
+
+    def __init__(self, trace: Trace, strings: MemoryStrings) -> None:
+        self._names = trace.names.all()
+        self._strings = strings
+        self._of_text: dict[int, int] = {}
+        self._of_frame: dict[int, int] = {}
+        python = trace.python
+        order = np.lexsort((-python["end"], python["start"], python["thread"]))
+        self._start, self._end = python["start"][order], python["end"][order]
+        self._name, self._thread = python["name"][order], _real_threads(trace)[order]
+        by_id = np.argsort(python["id"][order], kind="stable")
+        self._parent = _places(python["id"][order], by_id, python["parent"][order])
+
+    def at(self, time_ns: int, thread: int) -> int:
+        """The stack of a thread at an instant; 0 where the trace has none."""
+        own = np.searchsorted(self._thread, [thread, thread + 1])
+        place = int(own[0] + np.searchsorted(self._start[own[0] : own[1]], time_ns, side="right") - 1)
+        if place < own[0]:
+            return 0
+        for _ in range(FRAMES_MAX):  # frames nest: the one around is the last begun, or an ancestor of it
+            if place == UNKNOWN or self._end[place] >= time_ns:
+                break
+            place = int(self._parent[place])
+        return self._stack(place) if place != UNKNOWN else 0
+
+    def of_text(self, name: int) -> int:
+        """The stack that a text of the older form says: frames divided by semicolons, nearest first."""
+        known = self._of_text.get(name)
+        if known is None:
+            frames = [self._frame(text) for text in self._names[name].split(";")[:FRAMES_MAX] if text]
+            known = self._of_text[name] = self._strings.make_stack(frames)
+        return known
+
+    def _stack(self, place: int) -> int:
+        known = self._of_frame.get(place)
+        if known is None:
+            frames: list[int] = []
+            at = place
+            while at != UNKNOWN and len(frames) < FRAMES_MAX:
+                frames.append(self._frame(self._names[int(self._name[at])]))
+                at = int(self._parent[at])
+            known = self._of_frame[place] = self._strings.make_stack(frames)
+        return known
+
+    def _frame(self, text: str) -> int:
+        """``file(line): function``; a builtin and a module's call have no file."""
+        match = _FRAME.fullmatch(text)
+        if match is None:
+            return self._strings.frame("", text, 0)
+        return self._strings.frame(match["file"], match["function"], int(match["line"]))
+
+
+def _real_threads(trace: Trace) -> Array:
+    """The thread of each Python frame, as operators name it."""
+    thread = trace.python["thread"]
+    tracks = set(np.unique(thread).tolist())
+    others = set(np.unique(trace.operators["thread"]).tolist())
+    others |= set(np.unique(trace.memory["thread"]).tolist())
+    names = trace.threads.all()
+    main = [number for number in others if names[number][0] == names[number][1]]
+    lost = tracks - others
+    if len(lost) != 1 or len(main) != 1 or main[0] in tracks:
+        return thread
+    return np.where(thread == lost.pop(), main[0], thread)
+
+
+def _places(ids: Array, by_id: Array, wanted: Array) -> Array:
+    """Where each wanted id stands; UNKNOWN where nowhere."""
+    if not len(ids):
+        return np.zeros(0, np.int64)
+    near = np.minimum(np.searchsorted(ids[by_id], wanted), len(ids) - 1)
+    place = by_id[near]
+    found: Array = np.where(ids[place] == wanted, place, UNKNOWN)
+    return found
