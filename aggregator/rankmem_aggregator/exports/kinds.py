@@ -93,6 +93,11 @@ KINDS: Final[dict[str, Kind]] = {
             ends=(".pickle", ".pkl"),
         ),
         Kind(
+            name="memory-timeline",
+            doc="As torch.profiler's: X.raw.json.gz, X.json, X.html, or a folder.",
+            ends=(".json", ".json.gz", ".html"),
+        ),
+        Kind(
             name="chrome-trace",
             doc="All ranks as a Chrome trace: X.json or X.json.gz.",
             always="file",

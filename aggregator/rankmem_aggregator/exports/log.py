@@ -161,6 +161,18 @@ class Log:
         """Operator calls of its rank that touch the stretch; columns of ``calls.sql``."""
         return self._of_rank("calls")
 
+    def timeline_before(self) -> Iterator[pa.RecordBatch]:
+        """Blocks that were there before the stretch; columns of ``timeline_before.sql``."""
+        asked = {**self._of_device, "before": self._track.seq_first}
+        return self._queries.stream(export_text("timeline_before"), asked)
+
+    def timeline(self) -> Iterator[pa.RecordBatch]:
+        """Bytes that came and went, with what they meant; columns of ``timeline.sql``."""
+        track = self._track
+        asked = {**self._of_device, "offset_ns": track.offset_ns}
+        for first, last in pages(track.seq_first, track.seq_last, track.num_events):
+            yield from self._queries.stream(export_text("timeline"), {**asked, "first": first, "last": last})
+
     def steps(self) -> Iterator[pa.RecordBatch]:
         """Training steps of its rank that touch the stretch; columns of ``steps.sql``."""
         return self._of_rank("steps")

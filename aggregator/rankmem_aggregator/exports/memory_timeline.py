@@ -1,0 +1,179 @@
+"""``rankmem export memory-timeline``: bytes by category over time, as ``torch.profiler`` exports them.
+
+Stage: export. In: what was chosen; out: for one device of a rank ``X.raw.json.gz`` (each change), ``X.json``
+or ``X.json.gz`` (totals at each µs), or ``X.html`` (a picture); a folder takes a ``.raw.json.gz`` a device.
+Layouts as ``export_memory_timeline`` of torch 2.13 writes them, from a recording without end where the
+profiler has a window. Two things differ: a block counts until its free is requested; and a version is told
+where its category changes, not at every write in place.
+
+Source: torch/profiler/_memory_profiler.py (2.13), MemoryProfileTimeline.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from rankmem_aggregator.exports.exporting import Chosen, Written
+from rankmem_aggregator.exports.log import Log, Track, highest, tracks
+from rankmem_protos.errors import Code, RankmemError
+
+CATEGORY_INDEX: Final = {
+    "parameter": 0,
+    "optimizer_state": 1,
+    "input": 2,
+    "temporary": 3,
+    "activation": 4,
+    "gradient": 5,
+    "autograd_detail": 6,
+    "unknown": 7,
+}
+"""torch's ``_CATEGORY_TO_INDEX``: the order of its files, not that of its enum."""
+PREEXISTING, CREATE, INCREMENT_VERSION, DESTROY = 1, 2, 3, 4
+"""torch's ``_ACTION_TO_INDEX``."""
+_ENDS: Final = (".raw.json.gz", "raw.json.gz", ".json.gz", ".json", ".html")
+
+
+class Change(NamedTuple):
+    """One entry of a raw file."""
+
+    time_ns: int
+    """Since 1970; -1 for what was there before."""
+    action: int
+    bytes: int
+    """Signed."""
+    category: int
+    """Its index."""
+
+
+def write_memory_timeline(chosen: Chosen, out: Path) -> Written:
+    """Writes one file, or a folder of one a device."""
+    written = Written()
+    found = tracks(chosen)
+    if out.is_dir():
+        for track in found:
+            _write(chosen, track, out / f"{_label(track, found)}.raw.json.gz", written)
+        return written
+    track = highest(found)
+    if len(found) > 1:
+        written.remarks.append(
+            f"such a file holds one device: {track.device} of rank {track.rank}, the highest; a folder takes "
+            "all"
+        )
+    _write(chosen, track, out, written)
+    return written
+
+
+def changes(chosen: Chosen, track: Track) -> Iterator[Change]:
+    """The entries in torch's order: what was there first, then by time."""
+    log = Log(chosen, track)
+    for batch in log.timeline_before():
+        for size_bytes, category in _columns(batch, "size_bytes", "category"):
+            yield Change(-1, PREEXISTING, size_bytes, CATEGORY_INDEX[category])
+    names = ("time_ns", "action", "size_bytes", "category", "category_before")
+    for batch in log.timeline():
+        for time_ns, action, size_bytes, category, before in _columns(batch, *names):
+            if action == INCREMENT_VERSION:
+                yield Change(time_ns, action, -size_bytes, CATEGORY_INDEX[before])
+            sign = -1 if action == DESTROY else 1
+            yield Change(time_ns, action, sign * size_bytes, CATEGORY_INDEX[category])
+
+
+def coalesced(entries: Iterator[Change]) -> Iterator[tuple[int, list[int]]]:
+    """Each µs with its totals, as torch adds them up: a leading 0, then a total a category."""
+    time_us: int | None = None
+    totals = [0] * (len(CATEGORY_INDEX) + 1)
+    for entry in entries:
+        # As torch does it, by a division of doubles: some instants come out 1 µs later than cut off.
+        now = -1 if entry.time_ns == -1 else int(entry.time_ns / 1000)
+        if time_us is not None and now != time_us:
+            yield time_us, totals
+        time_us = now
+        totals[entry.category + 1] += entry.bytes
+    if time_us is not None:
+        yield time_us, totals
+
+
+def _label(track: Track, found: list[Track]) -> str:
+    several = len({other.device for other in found if other.label() == track.label()}) > 1
+    return track.label() + (f"-{track.device.replace(':', '-')}" if several else "")
+
+
+def _write(chosen: Chosen, track: Track, path: Path, written: Written) -> None:
+    name = path.name.lower()
+    chosen.say(f"writing {track.label()}")
+    if name.endswith(".html"):
+        from rankmem_aggregator.exports.memory_timeline_picture import page
+
+        path.write_text(page(track, coalesced(changes(chosen, track))), encoding="utf-8")
+        written.counts["picture"] = 1
+        return
+    with _opened(path) as file:
+        if name.endswith("raw.json.gz"):
+            count = _write_raw(changes(chosen, track), file)
+        else:
+            count = _write_totals(coalesced(changes(chosen, track)), file, path.parent)
+    what = "changes" if name.endswith("raw.json.gz") else "instants"
+    written.counts[what] = written.counts.get(what, 0) + count
+
+
+def _write_raw(entries: Iterator[Change], file: IO[str]) -> int:
+    count = 0
+    for count, entry in enumerate(entries, start=1):
+        file.write(("[" if count == 1 else ", ") + json.dumps(entry))
+    file.write("]" if count else "[]")
+    return count
+
+
+def _write_totals(rows: Iterator[tuple[int, list[int]]], file: IO[str], folder: Path) -> int:
+    """Times, then totals: the totals wait in a file beside."""
+    count, first_us = 0, -1
+    waiting = False
+    with tempfile.TemporaryFile("w+", dir=folder, encoding="utf-8") as totals:
+        file.write("[[")
+        for count, (time_us, row) in enumerate(rows, start=1):
+            totals.write(("" if count == 1 else ", ") + json.dumps(row))
+            if time_us == -1:
+                waiting = True  # what was there before stands at the first instant, which comes now
+                continue
+            if waiting:
+                file.write(f"{time_us}, ")
+                waiting = False
+            elif first_us != -1:
+                file.write(", ")
+            file.write(str(time_us))
+            first_us = time_us
+        if waiting:
+            file.write("-1")
+        file.write("], [")
+        totals.seek(0)
+        shutil.copyfileobj(totals, file)
+        file.write("]]")
+    return count
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[str]]:
+    name = path.name.lower()
+    if not name.endswith(_ENDS):
+        raise RankmemError(
+            Code.INVALID, f"{path.name} does not say which form", f"a name that ends in {', '.join(_ENDS)}"
+        )
+    if name.endswith(".gz"):
+        with gzip.open(path, "wt", compresslevel=3, encoding="utf-8") as packed:
+            yield packed
+    else:
+        with path.open("w", encoding="utf-8") as file:
+            yield file
+
+
+def _columns(batch: pa.RecordBatch, *names: str) -> Iterator[tuple[Any, ...]]:
+    return zip(*(batch[name].to_pylist() for name in names), strict=True)
