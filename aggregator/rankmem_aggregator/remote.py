@@ -8,7 +8,7 @@ the trailing metadata ``rankmem-code`` and ``rankmem-hint``.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, cast
 
@@ -26,6 +26,14 @@ from rankmem_protos.query_pb2_grpc import QueryStub
 
 CHUNK_BYTES_MAX: Final = 64 << 20
 """The largest message taken: a chunk is a few MiB, one row of a long list may be more."""
+
+CHANNEL_OPTIONS: Final[Sequence[tuple[str, str | int]]] = (
+    ("grpc.max_receive_message_length", CHUNK_BYTES_MAX),
+    # A question may take its time, but an aggregator that answers no ping for so long is gone or stopped.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
 
 STATUS_TIMEOUT_S: Final = 10.0
 """It is answered from memory."""
@@ -46,7 +54,7 @@ class RemoteQueries(Queries):
         self.target = address
         self._timeout_s = timeout_s
         self._credentials = Credentials() if credentials is None else credentials
-        self._line = dial(address, self._credentials, [("grpc.max_receive_message_length", CHUNK_BYTES_MAX)])
+        self._line = dial(address, self._credentials, CHANNEL_OPTIONS)
         self._stub = QueryStub(self._line.channel)
 
     def sql(self, text: str, parameters: Parameters | None = None) -> pa.Table:

@@ -82,7 +82,7 @@ def run_job(job: Job, report: Report) -> int:
             return child.CANNOT_EXECUTE
         # The training has ended and its exit code stands: what fails from here on is said and no more.
         for step in (
-            lambda: _finish(job, session_id, environment, desk, lambda: report(destination, session_id)),
+            lambda: _finish(job, session_id, environment, desk, destination, report),
             opened.close,
         ):
             door.call(step, verbose=lambda: False)
@@ -136,7 +136,8 @@ def _finish(
     session_id: str,
     environment: Mapping[str, str],
     desk: child.SignalDesk,
-    report: Callable[[], None],
+    destination: Destination,
+    report: Report,
 ) -> None:
     """Waits for the last acknowledgement and reports."""
     folders = drain.session_dirs(session_id, AgentConfig.from_environment(environment))
@@ -144,15 +145,32 @@ def _finish(
         return  # no rank attached: a command without torch is left alone, and so is its stderr
     for folder in folders:
         closing.close(folder)
-    if not drain.wait_delivered(folders, desk, drain_s=job.drain_s):
+    is_delivered = drain.wait_delivered(folders, desk, drain_s=job.drain_s)
+    if not is_delivered:
         left = [folder for folder in folders if drain.undelivered(folder)]
         for folder in left:
             why = drain.shipper_state(folder).error
             note("rankmem: not all that was recorded is stored yet" + (f": {why}" if why else ""))
             note(f"Try: rankmem ship {folder}")
-    report()
+    if is_delivered or _answers(destination):
+        report(destination, session_id)
     for folder in folders:
         closing.remove_unless_shipping(folder)
+
+
+def _answers(destination: Destination) -> bool:
+    """Whether the aggregator that did not take everything says a word: questions to one that is gone would
+    hold the job's nodes for minutes."""
+    from rankmem_aggregator.queries import open_queries
+
+    with open_queries(destination.address, destination.credentials) as queries:
+        try:
+            queries.aggregator_state()
+        except RankmemError as exc:
+            if exc.code is not Code.DENIED:
+                note(f"rankmem: no summary: {exc.message}")
+                return False
+    return True
 
 
 def _cannot_run(program: str) -> int:

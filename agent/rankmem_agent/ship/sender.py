@@ -164,8 +164,9 @@ class Sender:
             self.drop(exc)
 
     def nothing_asked(self) -> None:
-        """The loop waits for no answer: silence is right."""
-        self._asked_s = None
+        """The loop waits for no answer: silence is right, but for a stream that is not welcomed yet."""
+        if self._welcomed:
+            self._asked_s = None
 
     def drop(self, reason: RankmemError) -> None:
         """Give the stream up; the next one is tried after a pause."""
