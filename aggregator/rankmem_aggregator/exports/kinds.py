@@ -98,6 +98,11 @@ KINDS: Final[dict[str, Kind]] = {
             ends=(".json", ".json.gz", ".html"),
         ),
         Kind(
+            name="skyline",
+            doc="Skyline's memory report: X.sqlite of one rank, or a folder.",
+            ends=(".sqlite", ".sqlite3", ".db"),
+        ),
+        Kind(
             name="chrome-trace",
             doc="All ranks as a Chrome trace: X.json or X.json.gz.",
             always="file",

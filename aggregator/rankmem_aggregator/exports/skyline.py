@@ -1,0 +1,129 @@
+"""``rankmem export skyline``: weights and activations of a training step, as Skyline's memory report has
+them.
+
+Stage: export. In: what was chosen; out: an SQLite file a rank with Skyline's six tables (version 1 of its
+format): the parameters with their gradients' sizes, the activations of one step, of each the stack inside the
+project's root, and the step's peak. Skyline reports GPU memory alone; of a job on CPU this is the CPU's. The
+step is the one that stood highest, or the part of the log that was asked for where no step is known.
+
+Source: the schema in Skyline's documentation of its memory report.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+from rankmem_aggregator.exports.exporting import Chosen, Written
+from rankmem_aggregator.exports.log import Log, Stacks, Track, highest, is_of_project, rows_of, tracks
+from rankmem_aggregator.sql import export_text
+
+WEIGHT: Final = 1
+ACTIVATION: Final = 2
+"""Of entry_types."""
+
+
+def write_skyline(chosen: Chosen, out: Path) -> Written:
+    """Writes one report, or a folder of one a rank."""
+    written = Written()
+    found = tracks(chosen)
+    ranks = {label: highest(of_rank) for label, of_rank in groupby(found, key=Track.label)}
+    if out.is_dir():
+        for label, track in ranks.items():
+            chosen.say(f"writing {label}")
+            _write_report(chosen, track, out / f"{label}.sqlite", written)
+        return written
+    track = highest(found)
+    if len(ranks) > 1:
+        written.remarks.append(f"a report holds one rank: rank {track.rank}, the highest; a folder takes all")
+    _write_report(chosen, track, out, written)
+    return written
+
+
+def _write_report(chosen: Chosen, track: Track, path: Path, written: Written) -> None:
+    step, peak_bytes = _step_of(chosen, track, written)
+    with closing(sqlite3.connect(path)) as report:
+        report.executescript(export_text("skyline_tables"))
+        weights = chosen.queries.sql(export_text("weights"), track.whose()).to_pylist()
+        activations = list(_activations(chosen, track, step))
+        stacks = Stacks(chosen)
+        stacks.load(row["stack_id"] for row in (*weights, *activations))
+        entries = _Entries(report, stacks)
+        for weight in weights:
+            entries.weight(weight)
+        for activation in activations:
+            entries.activation(activation)
+        report.execute(
+            "INSERT INTO misc_sizes (key, size_bytes) VALUES ('peak_usage_bytes', ?)", [peak_bytes]
+        )
+        report.commit()
+    for what, count in entries.counts.items():
+        written.counts[what] = written.counts.get(what, 0) + count
+        if not count:
+            written.remarks.append(f"the recording tells no {what} of rank {track.rank}")
+
+
+def _step_of(chosen: Chosen, track: Track, written: Written) -> tuple[int | None, int]:
+    """The step that stood highest and its peak; None and the track's peak where no step ended in the
+    range."""
+    asked = track.whose() | {"seq_first": track.seq_first, "seq_last": track.seq_last}
+    steps = chosen.queries.sql(export_text("step_peaks"), {**asked, "device": track.device}).to_pylist()
+    if not steps:
+        written.remarks.append(
+            f"rank {track.rank} has no training step there: all of the range counts as one"
+        )
+        return None, track.peak_bytes or 0
+    best = max(steps, key=lambda row: (row["peak_bytes"], -row["step"]))
+    written.remarks.append(f"rank {track.rank}: step {best['step']}, the highest of {len(steps)}")
+    return best["step"], best["peak_bytes"]
+
+
+def _activations(chosen: Chosen, track: Track, step: int | None) -> Iterator[dict[str, Any]]:
+    for block in rows_of(Log(chosen, track).blocks()):
+        if block["category"] == "activation" and (step is None or block["step"] == step):
+            yield block
+
+
+class _Entries:
+    """The rows of a report."""
+
+    def __init__(self, report: sqlite3.Connection, stacks: Stacks) -> None:
+        self._report = report
+        self._stacks = stacks
+        self.counts = {"weights": 0, "activations": 0}
+
+    def weight(self, row: dict[str, Any]) -> None:
+        """A parameter, a row of ``weights.sql``."""
+        values = (row["name"], row["size_bytes"], row["grad_size_bytes"])
+        cursor = self._report.execute(
+            "INSERT INTO weight_entries (name, size_bytes, grad_size_bytes) VALUES (?, ?, ?)", values
+        )
+        self._stack(WEIGHT, cursor.lastrowid, row["stack_id"])
+        self.counts["weights"] += 1
+
+    def activation(self, row: dict[str, Any]) -> None:
+        """A block, a row of ``blocks.sql``."""
+        values = (row["operator"] or "unknown", row["size_bytes"])
+        cursor = self._report.execute(
+            "INSERT INTO activation_entries (operation_name, size_bytes) VALUES (?, ?)", values
+        )
+        self._stack(ACTIVATION, cursor.lastrowid, row["stack_id"])
+        self.counts["activations"] += 1
+
+    def _stack(self, entry_type: int, entry_id: int | None, stack_id: int | None) -> None:
+        cursor = self._report.execute(
+            "INSERT INTO stack_correlation (entry_id, entry_type) VALUES (?, ?)", (entry_id, entry_type)
+        )
+        frames = [frame for frame in self._stacks.of(stack_id) if is_of_project(frame)]
+        rows = [
+            (cursor.lastrowid, ordering, frame.file_path, max(frame.line_number, 1))
+            for ordering, frame in enumerate(frames)
+        ]
+        self._report.executemany(
+            "INSERT INTO stack_frames (correlation_id, ordering, file_path, line_number) VALUES (?, ?, ?, ?)",
+            rows,
+        )
