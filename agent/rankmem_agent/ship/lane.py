@@ -32,7 +32,7 @@ from rankmem_agent.pairing.upserts import ClockEstimate
 from rankmem_agent.ship.checkpoint import load_checkpoint, reserve, save_checkpoint
 from rankmem_agent.ship.envelope import Envelope, Stretch, pack
 from rankmem_agent.ship.stretches import Stretches
-from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT
+from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, segment_name
 from rankmem_agent.spool.reader import Gap, SpoolReader
 from rankmem_protos.collector_pb2 import OpenSpool
 from rankmem_protos.errors import Code, RankmemError
@@ -42,6 +42,9 @@ logger = logging.getLogger(__name__)
 LANE_BATCHES_MAX: Final = 32
 """Unacknowledged batches of one spool: 16 MiB usually, half of the window. With 8, four ranks never had
 enough under way for the aggregator's large groups, which take two thirds of the CPU of small ones."""
+SHORT_BATCHES_MAX: Final = 2
+"""Unacknowledged batches above which none is cut short: behind a slow aggregator batches become larger, not
+more, and a large one costs it little more. With 1,000 ranks each waited for 36 s, mostly for its own."""
 REPLAY_RECORDS: Final = 65_536
 """Records at once when the way from the checkpoint is gone again."""
 CHECKPOINT_INTERVAL_S: Final = 2.0
@@ -164,7 +167,7 @@ class Lane:
         if self.state is not LaneState.READY or len(self._unacked) >= LANE_BATCHES_MAX:
             return None
         if not self._packed and not self._final_packed:
-            stretch = self._stretches.next()
+            stretch = self._stretches.next(at_beats=len(self._unacked) < SHORT_BATCHES_MAX)
             if stretch is not None:
                 self._pack(stretch, riders)
         if not self._packed:
@@ -229,7 +232,7 @@ class Lane:
         self._unacked.clear()
         self._packed.clear()
         self._final_packed = False
-        state = load_checkpoint(self.folder) or PairingState()
+        state = self._checkpoint_state()
         self._pairing = Pairing(self.meta, self.reader.strings, state)
         self.reader.cursor = state.next_seq
         self.stored = last_sequence
@@ -242,6 +245,17 @@ class Lane:
         self._stretches = Stretches(self.reader, last_sequence + 1, missing)
         self._acked_state = self._pairing.state
         self.reader.acknowledge(self.stored + 1)
+
+    def _checkpoint_state(self) -> PairingState:
+        """The checkpoint's state; the beginning's where there is none, or where it is damaged or of another
+        version and the whole log is still there to be gone through again."""
+        try:
+            return load_checkpoint(self.folder) or PairingState()
+        except RankmemError as exc:
+            if not (self.folder / segment_name(0)).exists():
+                raise
+            logger.warning("%s: read again from its beginning: %s", self.folder.name, exc)
+            return PairingState()
 
     def _replay(self, last_sequence: int) -> None:
         """Take in what is stored already and throw its rows away."""
