@@ -48,10 +48,16 @@ class NamelessBlocks:
         self._ended = ArraySpool(BLOCK)
         self._waiting: list[tuple[int, ...]] = []
         self._base: dict[Key, int] = {}
+        self._begun: dict[Key, int] = {}
 
-    def begin(self, key: Key, held: int) -> None:
-        """A component held this much when the recording began."""
-        self._base[key] = held
+    def begin(self, key: Key, held: int, seq: int) -> None:
+        """A component held this much before its first event.
+
+        Args:
+            seq: a position before that event that nothing else has: the rest's, which counts from there on
+                because the device's totals do.
+        """
+        self._base[key], self._begun[key] = held, seq
 
     def take_older(self, key: Key, size: int) -> None:
         """Bytes of the beginning that a block with a row of its own explains."""
@@ -88,8 +94,8 @@ class NamelessBlocks:
                 self._end((seq, time_ns, UNKNOWN, UNKNOWN, size, stream, key[1], key[0]))
         for (device, component), rest in self._base.items():
             if rest > 0:
-                block = (self._older_id(), UNKNOWN, UNKNOWN, UNKNOWN, rest, UNKNOWN, component, device)
-                self._end(block)
+                seq = self._begun[device, component]
+                self._end((seq, UNKNOWN, UNKNOWN, UNKNOWN, rest, UNKNOWN, component, device))
         self._flush()
         for start in range(0, self._ended.length, CHUNK_ROWS):
             yield self._ended.read(start, min(start + CHUNK_ROWS, self._ended.length))

@@ -134,11 +134,11 @@ class AscendLog:
         own = own_figures(events)
         change, is_first = self._changes(events, own)
         totals = self._device_totals(events, own, lambda number: True, self._last)
-        seq, extras, extra_seq = self._positions(events["time_ns"])
+        seq, extras, extra_seq = self._positions(events["time_ns"], is_first)
         known = self._known(events, seq, change[:, _HELD])
         for number in np.flatnonzero(is_first):
             key = (int(events["device"][number]), int(events["component"][number]))
-            self.nameless.begin(key, int(own[number, _HELD]) - int(known.effect[number]))
+            self.nameless.begin(key, int(own[number, _HELD] - known.effect[number]), int(seq[number]) - 1)
         for number in np.flatnonzero(known.is_older):
             key = (int(events["device"][number]), int(events["component"][number]))
             self.nameless.take_older(key, int(known.size[number]))
@@ -167,7 +167,7 @@ class AscendLog:
         """What operators' rows say of the events."""
         start, end_ns = self._deed, int(events["time_ns"][-1])
         self._deed = start + int(np.searchsorted(self.operators.times[start:], end_ns, "right"))
-        deeds, places, completes, is_older = deeds_of(self.operators, start, self._deed)
+        deeds, places, completes, is_older, is_alone = deeds_of(self.operators, start, self._deed)
         actions = Actions(
             time_ns=events["time_ns"], device=events["device"], allocated=events["allocated"], change=change
         )
@@ -175,7 +175,11 @@ class AscendLog:
         at = np.flatnonzero(deed != ABSENT)
         one, place = deed[at], places[deed[at]]
         self.doubts.deeds_without_record += len(places) - len(at)
-        action = np.where(completes[one], _COMPLETED, np.where(deeds.kind[one] == ALLOC, _ALLOC, _REQUESTED))
+        # Where the second time is not told, the totals say whether the block was given back.
+        fell = (deeds.kind[one] == RELEASED) & is_alone[one] & (change[at] == -deeds.size[one])
+        action = np.where(
+            completes[one] | fell, _COMPLETED, np.where(deeds.kind[one] == ALLOC, _ALLOC, _REQUESTED)
+        )
         for kind, told in (
             (_ALLOC, self.named.allocated_seq),
             (_REQUESTED, self.named.requested_seq),
@@ -273,14 +277,17 @@ class AscendLog:
         texts = self.names.components.texts
         return lambda number: component_of(texts[number]) in parts
 
-    def _positions(self, time_ns: Array) -> tuple[Array, Array, Array]:
-        """seq of the events; the samples and steps up to the last of them, and their seq."""
+    def _positions(self, time_ns: Array, is_first: Array) -> tuple[Array, Array, Array]:
+        """seq of the events, one left free before a component's first; the samples and steps up to the last
+        of them, and their seq."""
         start = self._extra
         self._extra = start + int(np.searchsorted(self.extra_times[start:], time_ns[-1], "right"))
         times = self.extra_times[start : self._extra]
-        seq = self._seq + np.arange(len(time_ns)) + np.searchsorted(times, time_ns, "right")
-        extra_seq = self._seq + np.arange(len(times)) + np.searchsorted(time_ns, times, "left")
-        self._seq += len(time_ns) + len(times)
+        free = np.cumsum(is_first)
+        seq = self._seq + np.arange(len(time_ns)) + free + np.searchsorted(times, time_ns, "right")
+        before = np.searchsorted(time_ns, times, "left")
+        extra_seq = self._seq + np.arange(len(times)) + before + np.append(0, free)[before]
+        self._seq += len(time_ns) + len(times) + int(free[-1])
         return seq, np.arange(start, self._extra), extra_seq
 
     def _extras_alone(self) -> Stretch:
@@ -304,16 +311,16 @@ def own_figures(records: Array) -> Array:
     return np.concatenate([told, np.maximum(told[:, :1], told[:, 2:])], axis=1)
 
 
-def deeds_of(operators: Operators, start: int, stop: int) -> tuple[Deeds, Array, Array, Array]:
-    """A stretch of the operators' times as deeds; their places, whether they give the block back, and whether
-    it is older than the recording."""
+def deeds_of(operators: Operators, start: int, stop: int) -> tuple[Deeds, Array, Array, Array, Array]:
+    """A stretch of the operators' times as deeds; their places, whether they give the block back, whether it
+    is older than the recording, and whether no second time of its end is told."""
     places, kinds = operators.between(start, stop)
     rows = operators.spool.pick(places)
     is_older = (rows["allocated_ns"] == UNKNOWN) | (rows["size"] < 0)
     kinds = np.where(is_older & (kinds == ALLOC), RELEASED, kinds)
     told = np.where((kinds == ALLOC)[:, None], rows["at_alloc"], rows["at_release"])
     active = np.where(is_older, rows["at_release"][:, 2], rows["at_alloc"][:, 2])
-    in_one = (active == UNKNOWN) & (rows["active_released_ns"] == UNKNOWN)
+    is_alone = rows["active_released_ns"] == UNKNOWN
     deeds = Deeds(
         time_ns=operators.times[start:stop],
         kind=kinds,
@@ -321,4 +328,5 @@ def deeds_of(operators: Operators, start: int, stop: int) -> tuple[Deeds, Array,
         size=np.abs(rows["size"]),
         told=np.where(kinds > RELEASED, UNKNOWN, told[:, 0]),
     )
-    return deeds, places, (kinds > RELEASED) | ((kinds == RELEASED) & in_one), is_older
+    completes = (kinds > RELEASED) | ((kinds == RELEASED) & is_alone & (active == UNKNOWN))
+    return deeds, places, completes, is_older, is_alone

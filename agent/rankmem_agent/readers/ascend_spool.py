@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import tempfile
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,6 +26,7 @@ class ArraySpool:
         self.length = 0
         self._file = tempfile.TemporaryFile(prefix="rankmem-import-", buffering=1 << 20)  # noqa: SIM115
         self._map: mmap.mmap | None = None
+        weakref.finalize(self, self._file.close)
 
     def extend(self, chunks: Iterable[Array]) -> None:
         """Writes the rows of these arrays.

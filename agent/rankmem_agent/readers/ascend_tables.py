@@ -78,7 +78,7 @@ class AscendTables:
             "size_bytes": ints(rows["size"]),
             "stream": told(rows["stream"]),
             "component": self._components(rows["component"]),
-            "preexisting": flags(rows["allocation_id"] < 0),
+            "preexisting": flags(rows["allocated_ns"] == UNKNOWN),
             "operator": coded_names(rows["operator"].astype(np.int64), texts or [""]),
         }
         for name in (

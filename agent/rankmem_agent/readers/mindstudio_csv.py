@@ -315,12 +315,9 @@ def header_of(path: Path) -> list[str]:
 
 def _plain(path: Path) -> io.BufferedIOBase:
     """The file's bytes, unpacked where it is gzip."""
-    stream = path.open("rb")
-    if stream.read(2) == b"\x1f\x8b":
-        stream.seek(0)
-        return gzip.GzipFile(fileobj=stream)
-    stream.seek(0)
-    return stream
+    with path.open("rb") as stream:
+        is_packed = stream.read(2) == b"\x1f\x8b"
+    return gzip.open(path) if is_packed else path.open("rb")
 
 
 def _is_null(cells: pa.Array) -> Array:

@@ -44,7 +44,7 @@ LEFT JOIN mindstudio.component_total AS r
     AND r.device = a.device
     AND r.seq = coalesce(a.free_requested_seq, a.freed_seq)
 WHERE a.device <> 'pinned'
-    -- What a recording's totals alone show of before it has no row of its own.
-    AND NOT (a.preexisting AND a.operator IS NULL AND split_part(a.device, ':', 1) = 'npu');
+    -- Blocks that only a recording's totals show have no row there.
+    AND NOT (a.operator IS NULL AND a.address IS NULL AND split_part(a.device, ':', 1) = 'npu');
 
 COMMENT ON VIEW mindstudio.OP_MEMORY IS 'OP_MEMORY, of all sessions and ranks.';
