@@ -41,10 +41,14 @@ class Stretches:
         self._num_records = len(parts)
         self._since_s = time.monotonic()
 
-    def next(self) -> Stretch | None:
-        """The next stretch if it is due; None: nothing yet. Nothing follows one that is final."""
+    def next(self, *, at_beats: bool = True) -> Stretch | None:
+        """The next stretch if it is due; None: nothing yet. Nothing follows one that is final.
+
+        Args:
+            at_beats: also a short one, when a beat has come; otherwise it waits until it is full or the last.
+        """
         self._fill()
-        if not self._is_due():
+        if not self._is_due(at_beats):
             return None
         # Asked again: with a full batch in hand the log may end behind it, and that is the next batch's.
         final = self._num_records < BATCH_RECORDS and self._reader.is_finished()
@@ -66,10 +70,12 @@ class Stretches:
             self._parts.append(part)
             self._num_records += len(part.records) if isinstance(part, Chunk) else 1
 
-    def _is_due(self) -> bool:
+    def _is_due(self, at_beats: bool) -> bool:
         if self._num_records >= BATCH_RECORDS or self._reader.is_finished():
             return True
-        return bool(self._parts) and time.monotonic() >= _beat_after(self._since_s + BEAT_SLACK_S)
+        return (
+            at_beats and bool(self._parts) and time.monotonic() >= _beat_after(self._since_s + BEAT_SLACK_S)
+        )
 
 
 def _beat_after(time_s: float) -> float:
