@@ -29,7 +29,7 @@ def chart(*names: str, instants: int = 3, title: str = "t", stacked: bool = True
 
 
 def data_of(page: str) -> dict[str, object]:
-    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    (found,) = re.findall(r'<script type="application/json" class="data">(.*?)</script>', page, re.DOTALL)
     return json.loads(found)  # type: ignore[no-any-return]
 
 

@@ -1,10 +1,11 @@
 "use strict";
-// Draws the curves of the page's data. A value holds from its instant to the next, so each pixel column
+// Draws the curves of each chart of the page. A value holds from its instant to the next, so each pixel column
 // shows the instant in it at which the visible curves stood highest: no maximum is lost at any zoom.
-(() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+function drawChart(root) {
+  const part = name => root.querySelector("." + name);
+  const data = JSON.parse(part("data").textContent);
   const { times_ns: times, series, stacked } = data;
-  const canvas = document.getElementById("chart"), tip = document.getElementById("tip");
+  const canvas = part("chart"), tip = part("tip");
   const pen = canvas.getContext("2d");
   const first = times.length ? times[0] : 0;
   const last = times.length ? Math.max(times[times.length - 1], first + 1) : 1;
@@ -212,9 +213,9 @@
   }
 
   function legend() {
-    const body = document.getElementById("legend"), shown = visible();
+    const body = part("legend"), shown = visible();
     const peak = highest(i => topAt(shown, i));
-    document.getElementById("held").textContent = stacked ? "at the peak of all" : "when the highest peaked";
+    part("held").textContent = stacked ? "at the peak of all" : "when the highest peaked";
     const rows = series.map((one, number) => {
       const button = element("button"), dot = element("i", "", "dot");
       dot.style.background = one.colour;
@@ -224,7 +225,7 @@
       button.onclick = () => {
         if (!hidden.delete(number)) hidden.add(number);
         update();
-        document.querySelectorAll("#legend button")[stacked ? series.length - 1 - number : number].focus();
+        root.querySelectorAll(".legend button")[stacked ? series.length - 1 - number : number].focus();
       };
       const row = legendRow(one.name, i => one.bytes[i], peak, button);
       row.classList.toggle("off", hidden.has(number));
@@ -239,11 +240,11 @@
   }
 
   function update() {
-    document.getElementById("range").textContent = times.length
+    part("range").textContent = times.length
       ? `${timeText(from)} to ${timeText(to)}, ${(at(to) - Math.max(at(from), 0) + 1).toLocaleString("en")} of `
         + `${data.instants.toLocaleString("en")} instants`
       : "no events";
-    document.getElementById("reset").hidden = from === first && to === last;
+    part("reset").hidden = from === first && to === last;
     draw(); legend(); showTip();
   }
 
@@ -274,8 +275,9 @@
     cursor = Math.min(plotWidth() - 1, Math.max(0, (cursor ?? 0) + move * (event.shiftKey ? 20 : 1)));
     draw(); showTip();
   };
-  document.getElementById("reset").onclick = () => zoom(first, last);
+  part("reset").onclick = () => zoom(first, last);
   matchMedia("(prefers-color-scheme: dark)").onchange = draw;
   new ResizeObserver(update).observe(canvas);
   update();
-})();
+}
+document.querySelectorAll(".memory-chart").forEach(drawChart);

@@ -9,6 +9,7 @@ the screen as text alone. A plotting library would weigh 3 to 5 MB in each file.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
 from typing import Final
@@ -25,13 +26,29 @@ def html_page(chart: Chart) -> str:
     parts = {
         "title": escape(chart.title),
         "subtitle": escape(chart.subtitle),
-        "style": _resource("chart.css"),
-        "script": _resource("chart.js"),
-        "data": _embedded(reduced(chart, POINTS_MAX), len(chart.times_ns)),
+        "style": resource("chart.css"),
+        "script": resource("chart.js"),
+        "chart": chart_fragment(chart),
     }
-    head, *rest = _resource("page.html").split("{{")
-    # Split, not replaced: what is put in is never searched again, whatever it contains.
+    return filled(resource("page.html"), parts)
+
+
+def chart_fragment(chart: Chart, points_max: int = POINTS_MAX) -> str:
+    """The part of a page that ``chart.js`` draws into, with its data; a page may have several."""
+    return filled(
+        resource("chart.html"), {"data": _embedded(reduced(chart, points_max), len(chart.times_ns))}
+    )
+
+
+def filled(template: str, parts: Mapping[str, str]) -> str:
+    """The template with its ``{{names}}`` replaced; what is put in is never searched again."""
+    head, *rest = template.split("{{")
     return head + "".join(parts[name] + after for name, _, after in (piece.partition("}}") for piece in rest))
+
+
+def resource(name: str) -> str:
+    """A file beside this module."""
+    return (files("rankmem_aggregator.plots") / name).read_text(encoding="utf-8")
 
 
 def _embedded(chart: Chart, instants: int) -> str:
@@ -48,7 +65,3 @@ def _embedded(chart: Chart, instants: int) -> str:
     }
     text = json.dumps(data, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _resource(name: str) -> str:
-    return (files("rankmem_aggregator.plots") / name).read_text(encoding="utf-8")
