@@ -59,7 +59,7 @@ What happens at a limit, in short:
 - **In the shipper** a full window means that it reads no further; the spool keeps the rest, up to its budget.
 - **In the aggregator** batches wait for room *before* they are decoded, first come, first served. Shippers
   whose batches wait for seconds are told why (`rankmem status` and their log say it) and keep what they have.
-  Over its memory budget it takes an eighth of the queue and refuses new shippers, who try again.
+  Over its memory budget it takes an eighth of the queue and one new shipper a second; the others try again.
 - **A batch** says in its headers how large it is decoded; it is refused by that, before memory is taken.
 - **A full disk**: commits wait and are tried again, health turns `NOT_SERVING`, shippers keep their spools.
 - **A query** that reaches its time, rows or memory ends with an error that names the limit; ingest goes on.

@@ -95,7 +95,7 @@ class AggregatorConfig:
     """Least time between two small groups, seconds. A commit costs some 15 ms of CPU however little is in
     it: with ten a second, 20,000 events/s took 9.5 CPU seconds a million."""
     memory_budget_bytes: int = 0
-    """Resident memory from which on the queue takes an eighth and new shippers are told to wait, bytes;
+    """Resident memory from which on the queue takes an eighth and one new shipper a second is let in, bytes;
     0: DuckDB's memory, the queue, a group and 1 GiB. Environment: RANKMEM_MEMORY_BUDGET_BYTES."""
     max_streams: int = 1024
     """Shippers connected at once (one a host); each holds two threads."""

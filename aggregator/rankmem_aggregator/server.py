@@ -30,7 +30,7 @@ from rankmem_aggregator.services import CollectorService, QueryService
 from rankmem_aggregator.store import Store, open_store
 from rankmem_aggregator.tls import server_credentials
 from rankmem_aggregator.tokens import Gatekeeper, Right, Tokens
-from rankmem_aggregator.watch import Condition, Watch
+from rankmem_aggregator.watch import Condition, Watch, release_memory
 from rankmem_protos import collector_pb2, collector_pb2_grpc, query_pb2, query_pb2_grpc
 from rankmem_protos.errors import Code, RankmemError
 
@@ -211,6 +211,8 @@ class Aggregator:
         full = f"the aggregator uses {condition.rss_bytes} bytes of memory, more than {budget_bytes}"
         self._writer.queue.narrow(is_full)
         self._collector.be_full(full if is_full else "")
+        if is_full:
+            release_memory()  # new shippers wait for as long as this process looks large
         busy = condition.reason or (full if is_full else "other batches are before it in the queue")
         self._collector.tell_busy(busy)
         self._writer.keep()

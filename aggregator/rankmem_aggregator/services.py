@@ -60,6 +60,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         self._streams: set[IngestStream] = set()
         self._draining = False
         self._full = ""
+        self._admits = 0  # streams that may come although it is full
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="rankmem-decode")
 
     @property
@@ -108,14 +109,20 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         self._decoders.shutdown(wait=False)
 
     def be_full(self, reason: str) -> None:
-        """New streams are refused for this reason from now on; empty: they are taken. Any thread."""
-        self._full = reason
+        """New streams are refused for this reason from now on but for the next one; empty: they are taken.
+
+        Called once a second, so one comes in a second: a process may look large for as long as it lives, and
+        nobody may wait for ever. Any thread.
+        """
+        with self._lock:
+            self._full = reason
+            self._admits = 1
 
     def _admit(self, stream: IngestStream) -> None:
         with self._lock:
             if self._draining:
                 raise _draining()
-            if self._full:
+            if self._full and not self._admits:
                 raise RankmemError(
                     Code.EXHAUSTED, self._full, "nothing is lost: the spools keep it, it is tried again"
                 )
@@ -125,6 +132,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
                     f"{self._config.max_streams} shippers are connected already",
                     "raise --max-streams, or run another aggregator",
                 )
+            self._admits = 0
             self._streams.add(stream)
 
 

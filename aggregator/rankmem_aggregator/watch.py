@@ -7,6 +7,7 @@ be able to store. It changes nothing itself and never touches the database's con
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import threading
@@ -14,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import pyarrow as pa
 
 from rankmem_aggregator.ingest import Writer
 from rankmem_aggregator.store import DiskLowError, Store
@@ -120,6 +123,17 @@ class Watch:
                 self.look()
             except OSError as exc:  # the folder is gone, or its file system
                 logger.debug("cannot look: %s", exc)
+
+
+def release_memory() -> None:
+    """Gives back to the system what allocators keep for later: it counts against the memory budget.
+
+    Some milliseconds; only where the C library has ``malloc_trim`` (glibc).
+    """
+    pa.default_memory_pool().release_unused()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
 
 
 def resident_bytes() -> int:

@@ -43,6 +43,10 @@ class Options:
     """An empty folder on disk, deleted afterwards."""
     memory_folder: Path
     """The same in shared memory where it has room: there spools lie by default."""
+    picture: Path | None = None
+    """Where to draw the run's curves, for a benchmark that has some."""
+    seconds: float | None = None
+    """How long to measure, for a benchmark that can be told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,12 +148,16 @@ def versions() -> str:
 
 
 def main(name: str, title: str, measure: Measure) -> None:
-    """Runs one benchmark as a program: ``NAME.py [--quick] [--json FILE]``."""
+    """Runs one benchmark as a program: ``NAME.py [--quick] [--json FILE] [--seconds S] [--picture PNG]``."""
     parser = argparse.ArgumentParser(prog=name, description=title)
     parser.add_argument("--quick", action="store_true", help="small sizes: rough figures in a minute or two")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--picture", type=Path, metavar="PNG", help="draw the curves there, if there are any")
+    parser.add_argument("--seconds", type=float, help="how long to measure, where that can be told")
     arguments = parser.parse_args()
-    command = " ".join([f"python tests/bench/{name}.py", *(["--quick"] if arguments.quick else [])])
+    told = ["--quick"] if arguments.quick else []
+    told += [f"--seconds {arguments.seconds:g}"] if arguments.seconds else []
+    command = " ".join([f"python tests/bench/{name}.py", *told])
     head = {
         "benchmark": name,
         "title": title,
@@ -159,7 +167,14 @@ def main(name: str, title: str, measure: Measure) -> None:
         "command": command,
     }
     with scratch_folder() as folder, scratch_folder(_memory()) as memory_folder:
-        figures = measure(Options(quick=arguments.quick, folder=folder, memory_folder=memory_folder))
+        options = Options(
+            quick=arguments.quick,
+            folder=folder,
+            memory_folder=memory_folder,
+            picture=arguments.picture,
+            seconds=arguments.seconds,
+        )
+        figures = measure(options)
     print(render(head, figures), flush=True)
     if arguments.json is not None:
         rows = [{**asdict(figure), "verdict": figure.verdict()} for figure in figures]

@@ -51,10 +51,15 @@ def cpu_s(process: psutil.Process) -> float:
 
 
 @contextmanager
-def aggregator(database: Path) -> Iterator[Aggregator]:
-    """An aggregator on a free port of loopback; stopped by its first signal, so that it drains."""
+def aggregator(database: Path, settings: Mapping[str, str] | None = None) -> Iterator[Aggregator]:
+    """An aggregator on a free port of loopback; stopped by its first signal, so that it drains.
+
+    Args:
+        database: its file; its log is written beside it.
+        settings: variables of its environment.
+    """
     address = f"127.0.0.1:{_free_port()}"
-    env = environment({"RANKMEM_DB": str(database), "RANKMEM_LISTEN": address})
+    env = environment({"RANKMEM_DB": str(database), "RANKMEM_LISTEN": address, **(settings or {})})
     with database.with_suffix(".log").open("wb") as log:
         command = [sys.executable, "-m", "rankmem_aggregator"]
         process = psutil.Popen(command, stdout=log, stderr=log, env=env)

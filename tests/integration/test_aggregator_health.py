@@ -88,23 +88,26 @@ def test_a_shipper_that_waits_is_told_why_and_acknowledged_in_the_end(
         assert ack.last_sequence == source.next_sequence - 1
 
 
-def test_over_its_memory_new_shippers_are_told_to_wait_and_those_there_go_on(tmp_path: Path) -> None:
+def test_over_its_memory_one_new_shipper_comes_in_a_second_and_those_there_go_on(tmp_path: Path) -> None:
     config = AggregatorConfig.from_environment(
         {}, database_path=tmp_path / "m.duckdb", listen="127.0.0.1:0", memory_budget_bytes=1
     )
     source = RankSource()
-    with server.open(config) as opened, IngestClient(opened.address, greet=False) as late:
-        late.rest()
-        assert late.error is not None
-        assert late.error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "more than 1" in (late.error.details() or "")
+    with server.open(config) as opened:
         opened._watch.close()
-        opened._collector.be_full("")
-        with IngestClient(opened.address) as client:
+        condition = opened._watch.look()
+        with IngestClient(opened.address) as client, IngestClient(opened.address, greet=False) as late:
+            late.rest()
+            assert late.error is not None
+            assert late.error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "more than 1" in (late.error.details() or "")
             client.open(source)
             for _ in range(5):
                 client.send(batch=source.batch(100))
             assert client.acks(5)[-1] == source.next_sequence - 1
+            opened._look(condition)
+            with IngestClient(opened.address) as again:
+                assert again.welcome.database_id
 
 
 def test_a_writer_that_has_ended_is_not_serving(aggregator: server.Aggregator) -> None:
