@@ -24,6 +24,7 @@ _PREFIX: Final = {
     DeviceType.XPU: "xpu",
     DeviceType.PRIVATEUSE1: "privateuseone",
     DeviceType.PINNED: "pinned",
+    DeviceType.NPU: "npu",
 }
 _ON_HOST: Final = (DeviceType.CPU, DeviceType.PINNED)
 

@@ -19,12 +19,16 @@ from typing import Final
 
 from rankmem_agent.readers.kineto import KinetoReader
 from rankmem_agent.readers.mindstudio import MindStudioReader
+from rankmem_agent.readers.nsys import NsysReader
 from rankmem_agent.readers.nvprof import NvprofReader
 from rankmem_agent.readers.recording import PROBE_BYTES, Probe, Reader
+from rankmem_agent.readers.torch_snapshot_reader import TorchSnapshotReader
 from rankmem_protos.errors import Code, RankmemError
 
 READERS: Final[tuple[Reader, ...]] = (
+    TorchSnapshotReader(),
     NvprofReader(),
+    NsysReader(),
     KinetoReader(),
     MindStudioReader(),
 )

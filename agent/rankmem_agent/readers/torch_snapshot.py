@@ -30,6 +30,8 @@ ACTION_OF_NAME: Final[dict[str, Action]] = {action.name.lower(): action for acti
 
 _HINT: Final = "give a snapshot written by torch.cuda.memory._dump_snapshot()"
 _U64_MASK: Final = 2**64 - 1
+MALFORMED: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
+"""What plain data that is no snapshot makes its reading raise."""
 
 
 class Event(NamedTuple):
@@ -127,9 +129,19 @@ def parse(raw: object, *, source: str = "the snapshot") -> list[DeviceSnapshot]:
             _device(number, traces[number] if number < len(traces) else (), by_device.get(number, []))
             for number in numbers
         ]
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as exc:
-        message = f"{source} is no memory snapshot of PyTorch ({type(exc).__name__}: {exc})"
-        raise RankmemError(Code.INVALID, message, _HINT) from exc
+    except MALFORMED as exc:
+        raise no_snapshot(source, exc) from exc
+
+
+def no_snapshot(source: str, exc: Exception) -> RankmemError:
+    """What is said of plain data that is no snapshot."""
+    message = f"{source} is no memory snapshot of PyTorch ({type(exc).__name__}: {str(exc)[:200]})"
+    return RankmemError(Code.INVALID, message, _HINT)
+
+
+def device_of(number: int, segments: Sequence[dict[str, Any]]) -> DeviceSnapshot:
+    """A device's state at the end, without its events."""
+    return _device(number, (), segments)
 
 
 def events_of(trace: Iterable[dict[str, Any]]) -> list[Event]:
@@ -212,7 +224,7 @@ def _blocks(segment: dict[str, Any]) -> Iterable[Block]:
             history: Sequence[dict[str, Any]] = block.get("history") or ({},)  # torch 2.0: newest first
             yield Block(
                 address=address,
-                requested_bytes=int(block.get("requested_size", size_bytes)),
+                requested_bytes=int(block.get("requested_size") or history[0].get("real_size") or size_bytes),
                 stream=int(segment["stream"]) & _U64_MASK,
                 pool=packed_pool(segment.get("segment_pool_id")),
                 awaiting_free=state != "active_allocated",

@@ -147,7 +147,7 @@ class Action(enum.IntEnum):
 
 
 class DeviceType(enum.IntEnum):
-    """c10::DeviceType's numbers; PINNED is ours."""
+    """c10::DeviceType's numbers; PINNED and NPU are ours."""
 
     CPU = 0
     CUDA = 1
@@ -155,6 +155,8 @@ class DeviceType(enum.IntEnum):
     XPU = 12
     PRIVATEUSE1 = 20
     PINNED = 100
+    NPU = 101
+    """torch_npu's PRIVATEUSE1, in foreign recordings."""
 
 
 class Phase(enum.IntEnum):

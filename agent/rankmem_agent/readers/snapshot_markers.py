@@ -1,0 +1,107 @@
+"""What the user wrote into a memory snapshot: annotations, and metadata of allocations, as markers.
+
+Stage: readers; the process of ``rankmem import``. In: a snapshot's events as records, and what stands beside
+them. Out: the records with markers between them, in order of time. ``external_annotations`` (the profiler's
+ranges) have a beginning and an end of their own. ``user_metadata``
+(``torch.cuda.memory._set_memory_metadata``) stands at each event: its marker begins before the first alloc
+that has it and ends before the first that has another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from rankmem_agent.pairing.state import Array
+from rankmem_agent.readers.replay import MemoryStrings
+from rankmem_agent.readers.snapshot_trace import TIME_US_MAX, Trace
+from rankmem_agent.spool.layout import Action, Kind, MarkerKind
+from rankmem_agent.spool.segments import RECORD_DTYPE
+
+ANNOTATIONS_MAX: Final = 10_000_000
+"""A snapshot's ring of annotations is as long as its ring of events."""
+
+
+def with_markers(
+    records: Array, annotations: object, traces: Sequence[Trace], strings: MemoryStrings
+) -> Array:
+    """The records with markers between them.
+
+    Args:
+        records: of all devices, in order of time.
+        annotations: the snapshot's ``external_annotations``.
+        traces: of the devices; metadata is looked for where there is but one.
+        strings: for the names.
+
+    Raises:
+        KeyError, TypeError, ValueError: the annotations are not what they should be.
+    """
+    made = _Made(strings)
+    if isinstance(annotations, list):
+        made.annotations(annotations[:ANNOTATIONS_MAX], records["time_ns"])
+    if len(traces) == 1:
+        made.metadata(traces[0])
+    if not made.places:
+        return records
+    rows = np.concatenate(made.rows)
+    with_them: Array = np.insert(records, np.array(made.places), rows)
+    return with_them
+
+
+class _Made:
+    """Markers, and before which record each stands."""
+
+    def __init__(self, strings: MemoryStrings) -> None:
+        self.places: list[int] = []
+        self.rows: list[Array] = []
+        self._strings = strings
+        self._count = 0
+
+    def annotations(self, annotations: list[Any], times_ns: Array) -> None:
+        """Ranges by name; an end closes the one of its name that began last."""
+        known = [one for one in annotations if 0 <= (one.get("time_us") or 0) <= TIME_US_MAX]
+        open_ones: dict[str, list[int]] = {}
+        for one in sorted(known, key=lambda one: int(one.get("time_us") or 0)):
+            time_ns, name = int(one.get("time_us") or 0) * 1000, str(one["name"])
+            if one["stage"] == "START":
+                place = int(np.searchsorted(times_ns, time_ns, side="left"))
+                number = self._begin(place, time_ns, name, MarkerKind.USER_SCOPE)
+                open_ones.setdefault(name, []).append(number)
+            elif open_ones.get(name):
+                place = int(np.searchsorted(times_ns, time_ns, side="right"))
+                self._end(place, time_ns, open_ones[name].pop())
+
+    def metadata(self, trace: Trace) -> None:
+        """Runs of allocs that have the same text."""
+        if not any(entry.get("user_metadata") for entry in trace.entries):
+            return
+        before, number = "", 0
+        for place in np.flatnonzero(trace.records["action"] == Action.ALLOC).tolist():
+            text = trace.entries[place].get("user_metadata") or ""
+            if text == before:
+                continue
+            time_ns = int(trace.records["time_ns"][place])
+            if before:
+                self._end(place, time_ns, number)
+            if text:
+                number = self._begin(place, time_ns, str(text), MarkerKind.ANNOTATE)
+            before = text
+
+    def _begin(self, place: int, time_ns: int, name: str, kind: MarkerKind) -> int:
+        self._count += 1
+        row = np.zeros(1, RECORD_DTYPE)
+        row["kind"], row["action"], row["a"] = Kind.MARKER_BEGIN, kind, self._count
+        row["time_ns"], row["e"] = time_ns, self._strings.intern(name)
+        self._add(place, row)
+        return self._count
+
+    def _end(self, place: int, time_ns: int, number: int) -> None:
+        row = np.zeros(1, RECORD_DTYPE)
+        row["kind"], row["a"], row["time_ns"] = Kind.MARKER_END, number, time_ns
+        self._add(place, row)
+
+    def _add(self, place: int, row: Array) -> None:
+        self.places.append(place)
+        self.rows.append(row)

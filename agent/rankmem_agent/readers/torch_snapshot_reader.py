@@ -1,0 +1,358 @@
+"""PyTorch's memory snapshots as recordings: one rank a file, its devices, with all that the trace tells.
+
+Stage: readers; the process of ``rankmem import``. In: a pickle of ``torch.cuda.memory._snapshot()`` (torch
+2.0 to today, torch_npu, or ``rankmem export torch-snapshot``). Out: the parts of one rank. Blocks and
+segments that the trace did not see made come first, as older ones
+(``rankmem_agent.readers.snapshot_trace``); then the events of all devices in order of time, with
+annotations; then the allocator's own figures of the end, against which the replay is held. What does not fit
+is told in numbers: trace and segments are not taken at one instant.
+
+Memory: the snapshot as Python objects, about 450 bytes an event, until it became records.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from rankmem_agent.pairing.devices import DEVICES_MAX, device_name
+from rankmem_agent.pairing.state import Array, PairingState
+from rankmem_agent.readers import torch_snapshot
+from rankmem_agent.readers.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
+from rankmem_agent.readers.replay import PART_RECORDS, Replay
+from rankmem_agent.readers.restricted_pickle import load_plain
+from rankmem_agent.readers.snapshot_markers import with_markers
+from rankmem_agent.readers.snapshot_trace import (
+    SIZE_BYTES_MAX,
+    TIME_US_MAX,
+    StackInterner,
+    Trace,
+    blocks_before,
+    segments_before,
+    trace_of,
+)
+from rankmem_agent.readers.torch_snapshot import Block, DeviceSnapshot, Segment
+from rankmem_agent.spool.layout import Action, DeviceType, Kind
+from rankmem_agent.spool.segments import RECORD_DTYPE
+from rankmem_protos.errors import Code, RankmemError
+
+KIND: Final = "torch-snapshot"
+
+_TYPE_OF_NAME: Final = {
+    "cuda": DeviceType.CUDA,
+    "npu": DeviceType.NPU,
+    "xpu": DeviceType.XPU,
+    "cpu": DeviceType.CPU,
+    "pinned": DeviceType.PINNED,
+    "privateuseone": DeviceType.PRIVATEUSE1,
+}
+_MARKS: Final = (b"device_traces", b"segments")
+_OURS: Final = "rankmem"
+"""Key under which our own export says whose it is."""
+_NAMED: Final = re.compile(r"(\d+)=([a-z]+(?::\d{1,3})?)")
+_FIRST_TIME: Final = re.compile(rb"time_us(?:\x94|q.|r....)?\x8a\x07(.{7})", re.DOTALL)
+"""The first entry with a time, as pickle writes the microseconds of this century: a number of 7 bytes."""
+TAIL_BYTES: Final = 4096
+"""Of the end, where our own export says whose it is."""
+EARLIEST_US: Final = 946_684_800 * 10**6
+"""The year 2000: earlier is no wall clock."""
+
+
+class TorchSnapshotReader:
+    """The kind."""
+
+    kind: str = KIND
+
+    def recognises(self, probe: Probe) -> bool:
+        """A pickle that names a part of a snapshot near its beginning; which one depends on its writer."""
+        is_pickle = probe.head[:1] == b"\x80" and probe.head[1:2] <= b"\x05"
+        return is_pickle and any(mark in probe.head for mark in _MARKS)
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """The pickle alone."""
+        return (path,)
+
+    def open(self, files: Sequence[Path]) -> Sequence[RankRecording]:
+        """The one rank."""
+        (path,) = files
+        return (SnapshotRecording(path),)
+
+
+class SnapshotRecording:
+    """One snapshot."""
+
+    def __init__(self, path: Path) -> None:
+        self.source = path
+        self.facts = _facts_of(path)
+        self._closing = Closing(events=0)
+
+    def parts(self, identity: Identity) -> Iterator[Part]:
+        """Older blocks, events, figures."""
+        replay = Replay(identity)
+        log = _Log(load_plain(self.source), str(self.source), replay)
+        yield from log.parts()
+        self._closing = log.closing()
+
+    def closing(self) -> Closing:
+        """How far replay and snapshot agree."""
+        return self._closing
+
+
+class _Log:
+    """A snapshot as records of one log.
+
+    Raises:
+        RankmemError: INVALID where it is none.
+    """
+
+    def __init__(self, raw: Any, source: str, replay: Replay) -> None:
+        self._replay = replay
+        try:
+            self._devices = _devices_of(raw)
+            self._remarks = _remarks_of(raw, self._devices)
+            self._records = self._fill(raw)
+        except torch_snapshot.MALFORMED as exc:
+            raise torch_snapshot.no_snapshot(source, exc) from exc
+        for device in self._devices:
+            device.let_go()
+
+    def parts(self) -> Iterator[Part]:
+        """All of it, paired."""
+        records = self._records
+        for begin in range(0, len(records), PART_RECORDS):
+            self._replay.records(records[begin : begin + PART_RECORDS])
+            yield self._replay.part()
+        end_ns = int(records["time_ns"][-1]) if len(records) else 0
+        for device in self._devices:
+            # Not the allocator's allocated and active: known at the end alone, they would pass for the peak.
+            self._replay.figures(
+                time_ns=end_ns,
+                device_type=device.code >> 8,
+                device_index=device.code & 255,
+                requested=sum(block.requested_bytes for block in device.end.blocks.values()),
+            )
+        yield self._replay.part(final=True)
+
+    def closing(self) -> Closing:
+        """After the last part."""
+        state = self._replay.state
+        misfits = [said for device in self._devices for said in device.misfits(state)]
+        is_late = any(device.older or device.num_older_segments for device in self._devices)
+        unexplained = self._replay.unexplained_bytes
+        return Closing(
+            events=state.num_events,
+            unexplained_bytes=unexplained,
+            complete=not is_late and not misfits and unexplained == 0,
+            remarks=(*self._remarks, *misfits),
+        )
+
+    def _fill(self, raw: dict[str, Any]) -> Array:
+        """Tells what is older; gives the records of all devices, with markers."""
+        interner = StackInterner(self._replay.strings)
+        starts = [int(d.trace.records["time_ns"][0]) for d in self._devices if len(d.trace.records)]
+        start_ns = min(starts, default=0)
+        facts = json.dumps({"source": KIND} | _settings_of(raw))
+        for device in self._devices:
+            device.tell_older(self._replay, interner, start_ns, facts)
+            interner.set_stacks(device.trace)
+        records = np.concatenate([d.trace.records for d in self._devices] or [np.zeros(0, RECORD_DTYPE)])
+        if len(self._devices) > 1:
+            records = records[np.argsort(records["time_ns"], kind="stable")]
+        traces = [d.trace for d in self._devices]
+        return with_markers(records, raw.get("external_annotations"), traces, self._replay.strings)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Device:
+    """A device on its way."""
+
+    code: int
+    """Type and index, as pairing has it."""
+    end: DeviceSnapshot
+    """The state at the end."""
+    trace: Trace
+    older: list[Block]
+    """Blocks alive before the trace."""
+    num_older_segments: int = 0
+    segment_misfits: int = 0
+    """Events of segments that do not fit those at the end."""
+
+    @property
+    def name(self) -> str:
+        """As the column device has it."""
+        return device_name(self.code)
+
+    def tell_older(self, replay: Replay, interner: StackInterner, start_ns: int, facts: str) -> None:
+        """The device, and what was there before the trace."""
+        kind, index = divmod(self.code, 256)
+        replay.record(
+            Kind.DEVICE,
+            time_ns=start_ns,
+            device_type=kind,
+            device_index=index,
+            e=replay.strings.intern(facts),
+        )
+        segments, self.segment_misfits = segments_before(self.end, self.trace)
+        self.num_older_segments = len(segments)
+        for segment in segments:
+            _tell(replay, start_ns, self.code, Action.SEGMENT_ALLOC, segment.size_bytes, segment, 0)
+        for block in self.older:
+            stack = interner.stack(block.frames)
+            _tell(replay, start_ns, self.code, Action.ALLOC, block.requested_bytes, block, stack)
+
+    def let_go(self) -> None:
+        """Forgets the dictionaries of the trace: they are most of the memory."""
+        self.trace = Trace(records=self.trace.records[:0], entries=(), has_times=True, num_ignored=0)
+
+    def misfits(self, state: PairingState) -> list[str]:
+        """Where the replayed state is not that of the snapshot's segments, a sentence each."""
+        said = []
+        [number] = np.flatnonzero(state.devices["code"] == self.code).tolist()
+        live = state.live[state.live["device"] == number]
+        replayed = dict(zip(live["address"].tolist(), live["size"].tolist(), strict=True))
+        listed = {where: block.requested_bytes for where, block in self.end.blocks.items()}
+        for who, others, what in (
+            (replayed, listed, "alive after the trace, not in segments"),
+            (listed, replayed, "alive in segments, not after the trace"),
+        ):
+            only = [size for where, size in who.items() if where not in others]
+            if only:
+                said.append(f"{self.name}: {len(only)} blocks ({sum(only)} bytes) are {what}")
+        differ = sum(replayed[where] != listed[where] for where in replayed.keys() & listed.keys())
+        if differ:
+            said.append(f"{self.name}: {differ} blocks have another size in segments than in the trace")
+        reserved = int(state.devices["reserved"][number])
+        held = sum(segment.size_bytes for segment in self.end.segments)
+        if reserved != held:
+            said.append(f"{self.name}: {reserved} bytes reserved after the trace, {held} in segments")
+        if self.segment_misfits:
+            said.append(f"{self.name}: {self.segment_misfits} events of segments do not fit those at the end")
+        return said
+
+
+def _tell(
+    replay: Replay,
+    time_ns: int,
+    code: int,
+    action: Action,
+    size_bytes: int,
+    what: Block | Segment,
+    stack: int,
+) -> None:
+    """A block or segment that is older than the trace."""
+    replay.record(
+        Kind.PREEXISTING,
+        time_ns=time_ns,
+        action=action,
+        device_type=code >> 8,
+        device_index=code & 255,
+        a=what.address,
+        b=size_bytes,
+        c=what.stream,
+        d=what.pool,
+        e=stack,
+    )
+
+
+def _devices_of(raw: Any) -> list[_Device]:
+    """The devices that have events or segments."""
+    if not isinstance(raw, dict) or not isinstance(raw["segments"], list):
+        raise TypeError("no segments")
+    traces = raw["device_traces"]
+    by_device: dict[int, list[dict[str, Any]]] = {}
+    for segment in raw["segments"]:
+        by_device.setdefault(int(segment["device"]), []).append(segment)
+    numbers = sorted({*by_device, *(number for number, trace in enumerate(traces) if trace)})
+    if len(numbers) > DEVICES_MAX or any(not 0 <= number <= DEVICES_MAX for number in numbers):
+        raise ValueError(f"{len(numbers)} devices, the last {numbers[-1]}")
+    codes = _codes_of(raw, numbers)
+    devices = []
+    for number in numbers:
+        kind, index = divmod(codes[number], 256)
+        trace = trace_of(traces[number] if number < len(traces) else (), kind, index)
+        end = torch_snapshot.device_of(number, by_device.get(number, []))
+        if sum(block.requested_bytes for block in end.blocks.values()) > SIZE_BYTES_MAX:
+            raise ValueError("blocks of more bytes than any device has")
+        devices.append(_Device(code=codes[number], end=end, trace=trace, older=blocks_before(end, trace)))
+    return devices
+
+
+def _codes_of(raw: dict[str, Any], numbers: Sequence[int]) -> dict[int, int]:
+    """Type and index of each device. PyTorch does not say the type: CUDA, unless it is torch_npu's form."""
+    named = dict(_NAMED.findall(str(_identity_of(raw).get("devices"))))
+    kind = DeviceType.NPU if _is_of_npu(raw) else DeviceType.CUDA
+    codes = {}
+    for number in numbers:
+        name, _, index = named.get(str(number), "").partition(":")
+        codes[number] = (
+            _TYPE_OF_NAME[name] << 8 | int(index or 0) if name in _TYPE_OF_NAME else kind << 8 | number
+        )
+    return codes
+
+
+def _is_of_npu(raw: dict[str, Any]) -> bool:
+    """Without times and settings, though with pools of segments: torch 2.0 has neither of the three."""
+    if any(
+        "allocator_settings" in raw or "time_us" in entry for trace in raw["device_traces"] for entry in trace
+    ):
+        return False
+    return any("segment_pool_id" in segment for segment in raw["segments"])
+
+
+def _identity_of(raw: Any) -> dict[str, Any]:
+    """What our own export says of the rank."""
+    identity = raw.get(_OURS) if isinstance(raw, dict) else None
+    return identity if isinstance(identity, dict) else {}
+
+
+def _settings_of(raw: dict[str, Any]) -> dict[str, str]:
+    settings = raw.get("allocator_settings")
+    return {"settings": json.dumps(settings)} if settings else {}
+
+
+def _remarks_of(raw: dict[str, Any], devices: Sequence[_Device]) -> list[str]:
+    """What is known of the recording itself."""
+    said = []
+    for device in devices:
+        if device.older:
+            total = sum(block.requested_bytes for block in device.older)
+            said.append(f"{device.name}: {len(device.older)} blocks ({total} bytes) are older than the trace")
+    if any(len(device.trace.records) and not device.trace.has_times for device in devices):
+        said.append("the recording has no times: its events stand a microsecond apart, from 1970 on")
+    ignored = sum(device.trace.num_ignored for device in devices)
+    if ignored:
+        said.append(f"{ignored} entries of the trace are no events of an allocator")
+    if not any(len(device.trace.records) for device in devices):
+        said.append("the recording has no events, only what was alive at its end")
+    if raw.get("host_traces"):
+        said.append("host_traces (pinned memory) are not read")
+    return said
+
+
+def _facts_of(path: Path) -> RankFacts:
+    """What can be told without reading all of it: the time of its first entry, and whose export it is."""
+    try:
+        if path.stat().st_size == 0:
+            return RankFacts()
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            match = _FIRST_TIME.search(data)
+            time_us = int.from_bytes(match[1], "little") if match else 0
+            is_ours = data.rfind(_OURS.encode(), max(0, len(data) - TAIL_BYTES)) >= 0
+    except OSError as exc:
+        raise RankmemError(Code.NOT_FOUND, f"cannot read {path}: {exc.strerror}") from exc
+    started_ns = time_us * 1000 if EARLIEST_US <= time_us <= TIME_US_MAX else None
+    identity = _identity_of(load_plain(path)) if is_ours else {}
+    rank, pid, host = identity.get("rank"), identity.get("pid"), identity.get("host_name")
+    return RankFacts(
+        rank=rank if isinstance(rank, int) else None,
+        pid=pid if isinstance(pid, int) else None,
+        host_name=host if isinstance(host, str) else None,
+        started_ns=started_ns,
+    )
