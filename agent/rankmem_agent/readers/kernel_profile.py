@@ -30,7 +30,7 @@ device."""
 TEXTS_KEPT: Final = 10_000
 """Texts of ranges and what they say, kept from one kernel to the next: a launch's neighbours share them."""
 
-_NO_THREAD: Final = -1
+NO_THREAD: Final = -1
 
 
 class Launching(NamedTuple):
@@ -102,8 +102,8 @@ class KernelProfile:
 
     def _kernel_rows(self) -> Iterator[Mapping[str, Any]]:
         source = self._source
-        launchings = _Launchings(source.launchings())
-        around = _Around(launchings, source)
+        launchings = Launchings(source.launchings())
+        around = Around(launchings, source)
         text = functools.lru_cache(TEXTS_KEPT)(source.text)
         explained = functools.lru_cache(TEXTS_KEPT)(explain)
         placing, innermost = Placing(), 0
@@ -118,20 +118,20 @@ class KernelProfile:
             self._count(said, launchings, place)
             yield kernel_row(launchings.filled(kernel, place), said, placing.place(said), between)
 
-    def _count(self, said: Explained, launchings: _Launchings, place: int) -> None:
+    def _count(self, said: Explained, launchings: Launchings, place: int) -> None:
         self.num_kernels += 1
         self.unread += said.unread
-        self.without_launch += launchings.thread[place] == _NO_THREAD
+        self.without_launch += launchings.thread[place] == NO_THREAD
 
 
-class _Launchings:
+class Launchings:
     """The launches of all kernels, as columns."""
 
     def __init__(self, launchings: Iterator[Launching]) -> None:
         columns = [array("q") for _ in Launching._fields]
         for launching in launchings:
             for column, value in zip(columns, launching, strict=True):
-                column.append(_NO_THREAD if value is None else value)
+                column.append(NO_THREAD if value is None else value)
         as_arrays = [np.frombuffer(c, np.int64) if len(c) else np.zeros(0, np.int64) for c in columns]
         self.started_ns, self.ended_ns, self.process_id, self.thread_id, self.thread = as_arrays
 
@@ -145,7 +145,7 @@ class _Launchings:
 
     def filled(self, kernel: Kernel, place: int) -> Kernel:
         """The kernel with its launch."""
-        if self.thread[place] == _NO_THREAD:
+        if self.thread[place] == NO_THREAD:
             return kernel
         return replace(
             kernel,
@@ -157,10 +157,10 @@ class _Launchings:
         )
 
 
-class _Around:
+class Around:
     """The ranges around each launch, and where autograd's markers are: numbers alone."""
 
-    def __init__(self, launchings: _Launchings, source: KernelSource) -> None:
+    def __init__(self, launchings: Launchings, source: KernelSource) -> None:
         self._numbers = array("q")
         self._begins = np.zeros(len(launchings.thread), np.int64)
         self._lengths = np.zeros(len(launchings.thread), np.int64)

@@ -111,15 +111,17 @@ def parts_of(
 
 
 def list_text(values: Sequence[str] | Sequence[int]) -> str | None:
-    """A list as JSON, which DuckDB casts to VARCHAR[] or BIGINT[]; None if empty. Too long: cut at its
-    end."""
-    if not values:
-        return None
-    text = json.dumps(list(values), ensure_ascii=False)
-    while len(text) > TEXT_CHARS_MAX:
-        values = values[:-1]
-        text = json.dumps(list(values), ensure_ascii=False)
-    return text if values else None
+    """A list as JSON, which DuckDB casts to VARCHAR[] or BIGINT[]; None if empty. Too long a one loses what
+    stands last."""
+    parts: list[str] = []
+    length = 0
+    for value in values:
+        part = json.dumps(value, ensure_ascii=False)
+        length += len(part) + 2
+        if length > TEXT_CHARS_MAX:
+            break
+        parts.append(part)
+    return f"[{', '.join(parts)}]" if parts else None
 
 
 def _first(texts: Sequence[str]) -> str | None:

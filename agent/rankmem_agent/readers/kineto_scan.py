@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from rankmem_agent.pairing.state import Array
+from rankmem_agent.readers.bounds import checked_bytes, checked_ns
 from rankmem_agent.readers.json_events import JsonEvents
 from rankmem_protos.errors import Code, RankmemError
 
@@ -32,10 +33,6 @@ STEP: Final = "ProfilerStep#"
 UNKNOWN: Final = -1
 NAMES_MAX: Final = 10_000_000
 """Different names of one trace: a trace of 2 GB that makes a new one for each event has fewer."""
-TIME_NS_MAX: Final = 2**62
-"""The year 2116; a later time is a corrupt number."""
-BYTES_MAX: Final = 2**56
-"""As the database takes: no device has it."""
 
 
 class Numbers:
@@ -153,9 +150,7 @@ def time_ns(microseconds: int | str) -> int:
             found = int(whole + (fraction + "000")[:3])
         else:  # a sign or an exponent
             found = int(Decimal(microseconds) * 1000)
-    if not -TIME_NS_MAX < found < TIME_NS_MAX:
-        raise ValueError(f"time {microseconds} lies outside of what a clock shows")
-    return found
+    return checked_ns(found)
 
 
 def _sort_of(event: dict[str, Any]) -> str | None:
@@ -224,10 +219,10 @@ def _sinks(trace: Trace) -> dict[str | None, Callable[[dict[str, Any]], None]]:
                 thread(event),
                 int(said["Device Type"]),
                 int(said["Device Id"]),
-                _bytes(said["Bytes"]),
+                checked_bytes(said["Bytes"]),
                 _known(said.get("Addr")),
-                _bytes(_known(said.get("Total Allocated"))),
-                _bytes(_known(said.get("Total Reserved"))),
+                checked_bytes(_known(said.get("Total Allocated"))),
+                checked_bytes(_known(said.get("Total Reserved"))),
             )
         )
 
@@ -243,9 +238,3 @@ _NOTHING: Final[dict[str, Any]] = {}
 
 def _known(value: object) -> int:
     return UNKNOWN if value is None else int(value)  # type: ignore[call-overload]
-
-
-def _bytes(value: int) -> int:
-    if not -BYTES_MAX < int(value) < BYTES_MAX:
-        raise ValueError(f"{value} bytes are more than any device has")
-    return int(value)

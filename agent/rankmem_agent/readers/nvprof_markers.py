@@ -10,6 +10,7 @@ docs/formats.md.
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,9 @@ LITERAL_CHARS_MAX: Final = 64 << 10
 """Of a marker's dictionary. PyProf's own, with a stack of 100 frames, have under 16 KiB."""
 LITERAL_DEPTH_MAX: Final = 32
 """Brackets within brackets. PyProf's dictionaries have four; Python's parser is recursive."""
+
+LITERALS_KEPT: Final = 10_000
+"""Dictionaries read before: a training says the same ones in every step."""
 
 FORWARD: Final = "forward"
 BACKWARD: Final = "backward"
@@ -97,6 +101,11 @@ def explain(texts: Sequence[str]) -> Explained:
         direction=BACKWARD if any(_BACKWARD_MARKER.search(m) for m in sequence_markers) else FORWARD,
         unread=unread_names + unread_sites,
     )
+
+
+def is_about_operator(text: str) -> bool:
+    """Whether a range is an operator's: PyProf's dictionary, or autograd's marker."""
+    return _sort_of(text) in ("marker", "seq")
 
 
 def pruned(markers: Iterable[str]) -> tuple[str, ...]:
@@ -181,13 +190,16 @@ def _call_sites(traces: Sequence[str]) -> tuple[tuple[str, ...], int]:
 
 def _named_operators(markers: Sequence[str]) -> tuple[list[tuple[str, str]], int]:
     """(operator, module) of each dictionary, and how many could not be read."""
-    read = [literal(marker) for marker in markers]
-    named = [
-        (str(said["op"]), str(said["mod"]))
-        for said in read
-        if isinstance(said, dict) and "op" in said and "mod" in said
-    ]
+    named = [name for marker in markers if (name := _named_operator(marker)) is not None]
     return named, len(markers) - len(named)
+
+
+@functools.lru_cache(maxsize=LITERALS_KEPT)
+def _named_operator(marker: str) -> tuple[str, str] | None:
+    said = literal(marker)
+    if not isinstance(said, dict) or "op" not in said or "mod" not in said:
+        return None
+    return str(said["op"]), str(said["mod"])
 
 
 def _autograds_operators(sequence_markers: Sequence[str], others: Sequence[str]) -> list[tuple[str, str]]:

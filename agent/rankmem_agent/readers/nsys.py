@@ -1,0 +1,111 @@
+"""Nsight Systems' SQLite export: NVTX ranges, kernels by PyProf's marker rule, allocations of device memory.
+
+Stage: readers; the process of ``rankmem import``. In: the database of ``nsys export --type sqlite``; out:
+one rank for each process that ran kernels or allocated, in the order of their ids. Tables are made lazily
+by the exporter, so each but StringIds may be absent. Source: NVIDIA's SQLite export schema reference,
+2021.5 to 2026.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rankmem_agent.pairing.columns import rows_of
+from rankmem_agent.readers.kernel_profile import KernelProfile
+from rankmem_agent.readers.nsys_memory import MemoryLog
+from rankmem_agent.readers.nsys_source import KERNELS, MEMORY, NsysSource
+from rankmem_agent.readers.nvprof import remarks_of
+from rankmem_agent.readers.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
+from rankmem_agent.readers.sqlite_recording import SqliteRecording, reading
+from rankmem_protos.errors import Code, RankmemError
+
+KIND: Final = "nsys"
+PROCESSES_MAX: Final = 4096
+"""Of one export: a node has some hundred."""
+
+_STRINGS: Final = "StringIds"
+_EXPORTS: Final = frozenset({"META_DATA_EXPORT", "EXPORT_META_DATA", "TARGET_INFO_SESSION_START_TIME"})
+
+
+class NsysReader:
+    """The kind."""
+
+    kind: str = KIND
+
+    def recognises(self, probe: Probe) -> bool:
+        """By the exporter's tables."""
+        tables = probe.sqlite_tables
+        return _STRINGS in tables and bool(tables & {KERNELS, MEMORY, "NVTX_EVENTS", *_EXPORTS})
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """The database alone."""
+        return (path,)
+
+    def open(self, files: Sequence[Path]) -> Sequence[RankRecording]:
+        """A rank for each process.
+
+        Raises:
+            RankmemError: INVALID where there is neither a kernel nor an allocation.
+        """
+        (path,) = files
+        with reading(path), SqliteRecording(path) as database:
+            database.need(_STRINGS, "id", "value")
+            found: set[int] = set()
+            for table, statement in ((KERNELS, "nsys_processes"), (MEMORY, "nsys_memory_processes")):
+                if database.has(table, "globalPid"):
+                    found |= {int(process) for (process,) in database.rows(statement)}
+            facts = dict(database.rows("nsys_facts")) if database.has("TARGET_INFO_SYSTEM_ENV") else {}
+        if not found:
+            raise RankmemError(
+                Code.INVALID,
+                f"{path} has neither kernels nor allocations",
+                "record with nsys profile --trace=cuda,nvtx --cuda-memory-usage=true",
+            )
+        if len(found) > PROCESSES_MAX:
+            raise RankmemError(Code.EXHAUSTED, f"{path} has {len(found)} processes, at most {PROCESSES_MAX}")
+        several = len(found) > 1
+        return tuple(
+            NsysRecording(path, process, place if several else None, facts)
+            for place, process in enumerate(sorted(found))
+        )
+
+
+class NsysRecording:
+    """A process of an export."""
+
+    def __init__(self, path: Path, process: int, rank: int | None, facts: dict[str, Any]) -> None:
+        self.source = path
+        self._process = process
+        host = facts.get("Hostname")
+        self.facts = RankFacts(
+            rank=rank,
+            pid=process & 0xFF_FFFF,
+            host_uid=host,
+            host_name=host,
+            gpu_driver=facts.get("NvDriverVersion"),
+        )
+        self._closing = Closing(events=0)
+
+    def parts(self, identity: Identity) -> Iterator[Part]:
+        """Devices, markers, kernels, then the memory events with their blocks and calls."""
+        with reading(self.source), SqliteRecording(self.source) as database:
+            source = NsysSource(database, self._process)
+            devices = [identity._asdict() | row | {"source": KIND} for row in source.devices()]
+            if devices:
+                yield Part(rows=[("device_info", rows_of("device_info", devices))], sequence_last=0)
+            profile = KernelProfile(source)
+            yield from profile.parts(identity)
+            memory = MemoryLog(source, identity)
+            yield from memory.parts()
+            remarks = [*remarks_of(profile)] if not memory.num_events else []
+            if not source.has_wall_clock:
+                remarks.append("the export does not say when it began: times count from its beginning")
+            if memory.num_unknown_frees:
+                remarks.append(f"{memory.num_unknown_frees} frees are of memory older than the capture")
+            self._closing = Closing(events=memory.num_events, remarks=tuple(remarks))
+
+    def closing(self) -> Closing:
+        """A capture begins after the process; so it is never complete."""
+        return self._closing

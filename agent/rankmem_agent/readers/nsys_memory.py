@@ -1,0 +1,153 @@
+"""Nsight's memory events as a log: allocations of the process, each in the operator around its call.
+
+Stage: readers, part of ``nsys``; the process of ``rankmem import``. In: CUDA_GPU_MEMORY_USAGE_EVENTS with the
+runtime calls that they lie in; out: replayed parts. They are what the process got from the driver (cudaMalloc
+and its like), so PyTorch's own blocks lie within them, and the component is ``app``. The operator is what
+PyProf's rule makes of the ranges around the call; the call's row is the outermost of them that names one.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from rankmem_agent.pairing.columns import constant_name, without
+from rankmem_agent.readers.kernel_profile import TEXTS_KEPT, Around, Launchings
+from rankmem_agent.readers.kineto_calls import names_operator
+from rankmem_agent.readers.nsys_source import MemoryUse, NsysSource
+from rankmem_agent.readers.nvprof_markers import BACKWARD, explain, is_about_operator
+from rankmem_agent.readers.recording import Identity, Part
+from rankmem_agent.readers.replay import Replay
+from rankmem_agent.spool.layout import NO_PHASE, NO_SEQUENCE, UNKNOWN, Action, DeviceType, Kind, Phase
+
+_PAGEABLE: Final = 0
+_PINNED: Final = 1
+_APP: Final = ("memory_event", "allocation_record")
+_UNSAID: Final = {
+    "memory_event": ("stream", "reserved_bytes"),
+    "allocation_record": ("stream",),
+    "memory_bucket": ("reserved_peak_bytes", "reserved_last_bytes"),
+}
+"""No event says its stream, nor what an allocator holds beside it."""
+
+
+class _Call(NamedTuple):
+    """The outermost range around an event that names an operator."""
+
+    number: int
+    operator: str
+    phase: int
+    started_ns: int
+    ended_ns: int
+    thread: int
+
+
+class MemoryLog:
+    """The events of one process."""
+
+    def __init__(self, source: NsysSource, identity: Identity) -> None:
+        self._source = source
+        self._identity = identity
+        self._text = functools.lru_cache(TEXTS_KEPT)(source.text)
+        self._replay = Replay(identity)
+        self._open: list[tuple[int, int]] = []
+        """End and number of the open calls, the next to end first."""
+        self._calls: dict[int, _Call] = {}
+        self.num_events = 0
+        self.num_unknown_frees = 0
+
+    def parts(self) -> Iterator[Part]:
+        """The rows; none where the process has no events."""
+        launchings = Launchings(launching for _, launching in self._source.memory())
+        if not len(launchings.thread):
+            return
+        around = Around(launchings, self._source)
+        for place, (use, launching) in enumerate(self._source.memory()):
+            call = self._call(around, place, launching.thread or 0)
+            self._end_calls(before_ns=use.time_ns)
+            self._event(use, call, launching.thread or 0)
+            if self._replay.is_full:
+                yield _as_told(self._replay.part())
+        self._end_calls(before_ns=None)
+        yield _as_told(self._replay.part(final=True))
+        self.num_unknown_frees = self._replay.state.num_unknown_frees
+
+    def _event(self, use: MemoryUse, call: _Call | None, thread: int) -> None:
+        inside = call is not None and call.started_ns <= use.time_ns <= call.ended_ns
+        if call is not None and inside and call.number not in self._calls:
+            self._begin(call, use.time_ns)
+        self._replay.event(
+            Action.FREE_COMPLETED if use.is_free else Action.ALLOC,
+            time_ns=use.time_ns,
+            device_type=_device_type(use.memory_kind),
+            device_index=use.device if _device_type(use.memory_kind) == DeviceType.CUDA else 0,
+            address=use.address,
+            size_bytes=use.size_bytes,
+            call_id=call.number if call is not None and inside else 0,
+            thread=thread,
+        )
+        self.num_events += 1
+
+    def _begin(self, call: _Call, time_ns: int) -> None:
+        self._calls[call.number] = call
+        heapq.heappush(self._open, (call.ended_ns, call.number))
+        self._replay.record(
+            Kind.CALL_BEGIN,
+            time_ns=time_ns,
+            action=call.phase,
+            call_id=call.number,
+            thread=call.thread,
+            a=call.started_ns,
+            c=UNKNOWN,
+            e=self._replay.strings.intern(call.operator),
+        )
+
+    def _end_calls(self, before_ns: int | None) -> None:
+        """Ends the open calls that end before an instant; all for None."""
+        while self._open and (before_ns is None or self._open[0][0] < before_ns):
+            ended_ns, number = heapq.heappop(self._open)
+            call = self._calls.pop(number)
+            self._replay.record(
+                Kind.CALL_END,
+                time_ns=ended_ns,
+                call_id=number,
+                thread=call.thread,
+                a=call.started_ns,
+                b=NO_SEQUENCE,
+                c=NO_SEQUENCE,
+            )
+
+    def _call(self, around: Around, place: int, thread: int) -> _Call | None:
+        numbers = around.ranges_of(place)
+        texts = [self._text(number) for number in numbers]
+        for number, text in zip(numbers, texts, strict=True):
+            if is_about_operator(text) or names_operator(text):
+                said = explain(texts)
+                started_ns, ended_ns = self._source.span(number)
+                phase = NO_PHASE
+                if said.sequence_markers:
+                    phase = Phase.BACKWARD if said.direction == BACKWARD else Phase.FORWARD
+                operator = said.operators[0] if said.operators else text
+                return _Call(number, operator, phase, started_ns, ended_ns, thread)
+        return None
+
+
+def _device_type(memory_kind: int) -> DeviceType:
+    if memory_kind == _PINNED:
+        return DeviceType.PINNED
+    return DeviceType.CPU if memory_kind == _PAGEABLE else DeviceType.CUDA
+
+
+def _as_told(part: Part) -> Part:
+    """The part with the component app where it is a device's, and without what no event says."""
+    rows = []
+    for table, batch in part.rows:
+        told = without(batch, _UNSAID.get(table, ()))
+        if table in _APP and told.num_rows:
+            place = told.schema.get_field_index("component")
+            app = constant_name("app", told.num_rows)
+            told = told.set_column(place, told.schema.field(place), app)
+        rows.append((table, told))
+    return part._replace(rows=rows)
