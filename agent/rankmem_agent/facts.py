@@ -100,6 +100,7 @@ def rank_facts(session: str, claim: Claim, spool: str) -> dict[str, object]:
         "attempt": claim.attempt,
         "rank": claim.rank,
         "local_rank": claim.local_rank,
+        "world_size": claim.world_size,
         "host_uid": host_uid(),
         "pid": os.getpid(),
         "process_started_ns": process_started_ns(os.getpid()),

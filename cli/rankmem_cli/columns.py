@@ -55,7 +55,7 @@ def ranks(started_ns: int | None) -> list[Column]:
         number("pid", "pid", importance=1),
         offset("started", "started_ns", started_ns, importance=2),
         offset("ended", "ended_ns", started_ns, importance=4),
-        text("end", "end_reason", importance=5),
+        text("state", "state", importance=5),
         size("peak", "peak_requested_bytes", importance=8),
         count("events", "events", importance=5),
         count("lost", "events_lost", importance=7),

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 RANKS_SHOWN: Final = 8
 """Rows of the table: the highest. Hundreds would push the training's own last lines off the screen."""
 OPERATORS_SHOWN: Final = 3
+NEVER_SEEN: Final = ("never came", "awaited")
+"""States of ranks that sent nothing (view rank_missing)."""
 
 
 def print_summary(queries: Queries, session_id: str, shown: str) -> None:
@@ -56,12 +58,14 @@ def _of_highest_attempt(peaks: pa.Table) -> pa.Table:
 
 
 def _headline(facts: SessionFacts, ranks: pa.Table) -> str:
-    rows = ranks.to_pylist()
+    absent = sorted({row["rank"] for row in ranks.to_pylist() if row["state"] in NEVER_SEEN})
+    rows = [row for row in ranks.to_pylist() if row["state"] not in NEVER_SEEN]
     events = sum(row["events"] or 0 for row in rows)
     lost = sum(row["events_lost"] or 0 for row in rows)
     incomplete = sorted(row["rank"] for row in rows if row["complete"] is not True)
     name = f" {facts.name}" if facts.name else ""
     told = ", all complete" if not incomplete else f", not complete: {_some(incomplete)}"
+    told += f", never came: {_some(absent)}" if absent else ""
     return (
         f"rankmem: session {facts.session_id}{name}, {_plural(len({row['rank'] for row in rows}), 'rank')}, "
         f"{count_text(events)} events, {count_text(lost)} lost{told}"

@@ -131,6 +131,7 @@ RANK_INFO: Final = Table(
         _int("pid", "Process id on that host."),
         _time("process_started_ns", "Start of the process; with pid it names the process for good."),
         _text("spool_id", "The spool its events came through.", nullable=False),
+        _small("world_size", "Number of ranks that the launcher announced for its attempt."),
         _small("dp", "Data-parallel coordinate, where known."),
         _small("tp", "Tensor-parallel coordinate, where known."),
         _small("pp", "Pipeline-parallel coordinate, where known."),

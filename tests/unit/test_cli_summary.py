@@ -17,9 +17,15 @@ class Stored:
     """The answers of a session of ``num_ranks`` ranks, of which rank r peaks at (r + 1) GiB."""
 
     def __init__(
-        self, num_ranks: int, *, device_types: tuple[str, ...] = ("cuda",), incomplete: int = -1
+        self,
+        num_ranks: int,
+        *,
+        device_types: tuple[str, ...] = ("cuda",),
+        incomplete: int = -1,
+        absent: int = -1,
     ) -> None:
         self.num_ranks = num_ranks
+        self.absent = absent
         self.device_types = device_types
         self.incomplete = incomplete
 
@@ -36,6 +42,7 @@ class Stored:
                 "events": 1000,
                 "events_lost": 5 * (r == self.incomplete),
                 "complete": r != self.incomplete,
+                "state": "never came" if r == self.absent else "exit",
             }
             for r in range(self.num_ranks)
         ]
@@ -71,7 +78,13 @@ class Stored:
 
 
 RANKS = pa.schema(
-    [("rank", pa.int32()), ("events", pa.int64()), ("events_lost", pa.int64()), ("complete", pa.bool_())]
+    [
+        ("rank", pa.int32()),
+        ("events", pa.int64()),
+        ("events_lost", pa.int64()),
+        ("complete", pa.bool_()),
+        ("state", pa.string()),
+    ]
 )
 
 
@@ -100,6 +113,11 @@ def test_one_rank_has_no_spread(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "5 lost, not complete: rank 2" in said(Stored(4, incomplete=2), capsys)
+
+
+def test_who_never_came_is_named_and_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(Stored(4, absent=3), capsys)
+    assert "3 ranks, 3,000 events, 0 lost, all complete, never came: rank 3" in text
 
 
 def test_operators_are_made_safe(capsys: pytest.CaptureFixture[str]) -> None:

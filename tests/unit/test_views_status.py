@@ -117,3 +117,34 @@ def test_only_the_last_attempt_holds_anything_and_the_ended_hold_nothing(
     found = [(row["attempt"], row["rank"], row["used_bytes"], row["age_ns"]) for row in ask(database, "top")]
     assert found == [(1, 0, 100, NOW_NS - BASE_NS - 10), (1, 1, 0, None)]
     assert [row["headroom_bytes"] for row in ask(database, "top")] == [None, None]
+
+
+def test_ranks_that_never_came_are_told_by_attempt(database: duckdb.DuckDBPyConnection) -> None:
+    of_three: Any = {"world_size": 3}
+    logs = [
+        RankLog(rank=0, attempt=0, ended=5 * SECOND_NS, coordinates=of_three),
+        RankLog(rank=2, attempt=0, coordinates=of_three),  # its host vanished
+        RankLog(rank=0, attempt=1, started=10 * SECOND_NS, coordinates=of_three),
+        RankLog(rank=1, attempt=1, started=10 * SECOND_NS, coordinates={"world_size": 10**9}),
+    ]
+    for log in logs:
+        log.totals("cpu", [(log.started + SECOND_NS, 50)])
+    store_logs(database, logs)
+    found = [(row["attempt"], row["rank"], row["state"]) for row in ask_ranks(database) if row["rank"] < 4]
+    assert found == [
+        (0, 0, "exit"),
+        (0, 1, "never came"),
+        (0, 2, "lost"),
+        (1, 0, "running"),
+        (1, 1, "running"),
+        (1, 2, "awaited"),
+        (1, 3, "awaited"),
+    ]
+    assert len(ask_ranks(database)) == 3 + 65536, "a world size is a number from outside: it is bounded"
+
+
+def ask_ranks(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = (
+        connection.sql(query_text("ranks"), params={"session": SESSION}).to_arrow_table().to_pylist()
+    )
+    return rows

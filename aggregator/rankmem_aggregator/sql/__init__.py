@@ -29,6 +29,7 @@ VIEWS: Final = (
     "peak_by_rank",
     "peak_by_host",
     "rank_overview",
+    "rank_missing",
     "host_overview",
     "session_overview",
     "rank_now",

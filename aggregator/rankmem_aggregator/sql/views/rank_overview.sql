@@ -6,6 +6,7 @@
 --   started_ns, ended_ns (ns, common clock): its life; ended_ns is NULL while it runs
 --   started_utc, ended_utc: the same, readable
 --   end_reason: exit, killed, or NULL while it runs
+--   state: exit or killed; running; or lost: a later attempt has begun, and its host never told how it ended
 --   peak_requested_bytes (bytes): its highest peak over its devices
 --   events, events_lost: stored, and known to be missing
 --   gaps: holes in its log; each is a row of gap
@@ -38,6 +39,8 @@ SELECT
     s.started_utc,
     s.ended_utc,
     r.end_reason,
+    CASE WHEN r.end_reason IS NULL AND s.ended_ns IS NOT NULL THEN 'lost' ELSE coalesce(r.end_reason, 'running') END
+        AS state,
     p.peak_requested_bytes,
     coalesce(r.events, 0) AS events,
     coalesce(r.events_lost, 0) AS events_lost,
