@@ -124,7 +124,7 @@ def segments_before(device: DeviceSnapshot, trace: Trace) -> tuple[list[Segment]
 
 
 class StackInterner:
-    """The stacks of a snapshot, by the identity of its lists and frames: it repeats both, shared.
+    """The stacks of a snapshot, by the identity of its frames: it repeats them by the million, shared.
 
     Args:
         strings: where they go. The snapshot must stay as it is while this is in use.
@@ -132,17 +132,18 @@ class StackInterner:
 
     def __init__(self, strings: MemoryStrings) -> None:
         self._strings = strings
-        self._stacks: dict[int, int] = {}
+        self._stacks: dict[tuple[int, ...], int] = {}
         self._frames: dict[int, int] = {}
 
     def stack(self, frames: object) -> int:
         """The id of a stack; 0 for none."""
         if not isinstance(frames, list) or not frames:
             return 0
-        known = self._stacks.get(id(frames))
+        key = tuple(map(id, frames[:FRAMES_MAX]))
+        known = self._stacks.get(key)
         if known is None:
             known = self._strings.make_stack([self._frame(frame) for frame in frames[:FRAMES_MAX]])
-            self._stacks[id(frames)] = known
+            self._stacks[key] = known
         return known
 
     def set_stacks(self, trace: Trace) -> None:
