@@ -174,12 +174,26 @@ class AscendLog:
         deed = match(actions, deeds)
         at = np.flatnonzero(deed != ABSENT)
         one, place = deed[at], places[deed[at]]
-        self.doubts.deeds_without_record += len(places) - len(at)
+        is_open = np.ones(len(places), np.bool_)
+        is_open[one] = False
         # Where the second time is not told, the totals say whether the block was given back.
         fell = (deeds.kind[one] == RELEASED) & is_alone[one] & (change[at] == -deeds.size[one])
         action = np.where(
             completes[one] | fell, _COMPLETED, np.where(deeds.kind[one] == ALLOC, _ALLOC, _REQUESTED)
         )
+        # Both times of an end may be one instant, with one record: host memory has no streams to wait for.
+        ends = {
+            (int(places[n]), int(deeds.time_ns[n])): n
+            for n in np.flatnonzero(is_open & (deeds.kind > RELEASED))
+        }
+        at_once = np.zeros(len(at), np.bool_)
+        for number in np.flatnonzero(action == _REQUESTED) if ends else ():
+            end = ends.get((int(place[number]), int(events["time_ns"][at[number]])))
+            if end is not None:
+                at_once[number], is_open[end] = True, False
+        action[at_once] = _COMPLETED
+        self.named.requested_seq[place[at_once]] = seq[at[at_once]]
+        self.doubts.deeds_without_record += int(np.count_nonzero(is_open))
         for kind, told in (
             (_ALLOC, self.named.allocated_seq),
             (_REQUESTED, self.named.requested_seq),

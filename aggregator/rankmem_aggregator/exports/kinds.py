@@ -103,6 +103,11 @@ KINDS: Final[dict[str, Kind]] = {
             ends=(".sqlite", ".sqlite3", ".db"),
         ),
         Kind(
+            name="mindstudio",
+            doc="A profiler folder a rank, for MindStudio Insight: a folder.",
+            always="folder",
+        ),
+        Kind(
             name="chrome-trace",
             doc="All ranks as a Chrome trace: X.json or X.json.gz.",
             always="file",

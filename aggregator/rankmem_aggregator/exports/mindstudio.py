@@ -1,0 +1,166 @@
+"""``rankmem export mindstudio``: a profiler folder a rank, as torch_npu makes it and Insight opens it.
+
+Stage: export. In: what was chosen; out: a folder of ``…_ascend_pt`` folders, each with profiler_info and, in
+ASCEND_PROFILER_OUTPUT, the database and the CSV files of memory. A GPU stands there as an NPU of the same
+index, host memory as one of the rank's own. Times are those of the common clock. Only the tables of
+MindStudio's memory view are written: there is no timeline of kernels in them.
+
+Source: Ascend/pytorch torch_npu/profiler/analysis (tables, CSV headers, names of folders and files);
+Ascend/msinsight server/src/modules/memory (what is read of them).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+from rankmem_aggregator.exports.exporting import Chosen, Written
+from rankmem_aggregator.exports.log import Log, Track, rows_of, tracks
+from rankmem_aggregator.exports.mindstudio_files import Block, RankFiles
+from rankmem_aggregator.exports.mindstudio_totals import GRAPH, ComponentTotals, TotalsAt, told
+from rankmem_aggregator.sql import export_text
+
+OUTPUT: Final = "ASCEND_PROFILER_OUTPUT"
+_PINNED: Final = "pinned"
+_NAME: Final = re.compile(r"[^A-Za-z0-9.-]+")
+
+
+def write_mindstudio(chosen: Chosen, out: Path) -> Written:
+    """Writes a folder a rank."""
+    written = Written()
+    found = [track for track in tracks(chosen) if track.device != _PINNED]
+    for label, of_rank in groupby(found, key=Track.label):
+        chosen.say(f"writing {label}")
+        _Rank(chosen, list(of_rank), written).write(out)
+    if any(track.device_type not in ("npu", "cuda") for track in found):
+        written.remarks.append("host memory stands as a device of the rank's own number")
+    written.remarks.append("memory alone: MindStudio's other views stay empty")
+    return written
+
+
+class _Rank:
+    """Writes one rank of an attempt."""
+
+    def __init__(self, chosen: Chosen, found: list[Track], written: Written) -> None:
+        self._chosen, self._tracks, self._written = chosen, found, written
+        self._track = found[0]
+        self._facts = chosen.queries.sql(export_text("mindstudio_facts"), self._track.whose()).to_pylist()[0]
+
+    def write(self, out: Path) -> None:
+        """The rank's folder."""
+        folder = out / self._name(out)
+        output = folder / OUTPUT
+        output.mkdir(parents=True)
+        info = {"rank_id": self._track.rank, "rankmem_session": self._chosen.session_id}
+        (folder / f"profiler_info_{self._track.rank}.json").write_text(json.dumps(info), encoding="utf-8")
+        (folder / "profiler_metadata.json").write_text("{}", encoding="utf-8")
+        with RankFiles(output, self._track.rank) as files:
+            self._describe(files)
+            for track in self._tracks:
+                self._samples(files, track)
+            for track in self._tracks:
+                self._device(files, track)
+            for row in rows_of(self._of_rank("mindstudio_modules")):
+                device = row["device_id"] if row["device_id"] >= 0 else self._track.rank
+                files.module(row["id"], row["name"], row["time_ns"], row["reserved_bytes"], device)
+            for row in rows_of(self._of_rank("mindstudio_static")):
+                files.static_block(row, self._number(row["device"]))
+            for what, count in files.counts.items():
+                self._written.counts[what] = self._written.counts.get(what, 0) + count
+
+    def _name(self, out: Path) -> str:
+        """worker_time_ascend_pt, worker being host_pid, as torch_npu names it."""
+        track = self._track
+        host = _NAME.sub("-", track.host_name)
+        process = f"rank{track.rank}" if track.pid is None else track.pid
+        began = datetime.fromtimestamp((track.started_ns or track.first_ns) / 1e9, UTC)
+        stem = f"{host}_{process}_{began:%Y%m%d%H%M%S}{began.microsecond // 1000:03d}"
+        return f"{stem if not (out / f'{stem}_ascend_pt').exists() else f'{stem}{track.rank}'}_ascend_pt"
+
+    def _describe(self, files: RankFiles) -> None:
+        track, facts = self._track, self._facts
+        files.describe(
+            span_ns=(track.started_ns or track.first_ns, track.ended_ns or track.last_ns),
+            host=(facts["host_uid"], facts["host_name"]),
+            devices={self._number(t.device): self._title(t.device) for t in self._tracks},
+            steps=[(s["id"], s["started_ns"], s["ended_ns"]) for s in facts["steps"] or []],
+        )
+
+    def _samples(self, files: RankFiles, track: Track) -> None:
+        asked = {**track.whose(), "device": track.device, "offset_ns": track.offset_ns, **self._range()}
+        for row in rows_of(self._chosen.queries.stream(export_text("mindstudio_samples"), asked)):
+            files.sample(
+                row["time_ns"],
+                row["app_reserved_bytes"],
+                row["device_used_bytes"],
+                self._number(track.device),
+            )
+
+    def _device(self, files: RankFiles, track: Track) -> None:
+        """The records and the blocks of a device."""
+        number = self._number(track.device)
+        asked = {**track.whose(), "device": track.device, "before": track.seq_first}
+        begin = self._chosen.queries.sql(export_text("mindstudio_begin"), asked).to_pylist()
+        totals = ComponentTotals(
+            {
+                row["component"]: (row["allocated_bytes"], row["reserved_bytes"], row["active_bytes"])
+                for row in begin
+            }
+        )
+        log = Log(self._chosen, track)
+        kept = TotalsAt(files.folder, track.seq_first, track.seq_last)
+        for batch in log.events():
+            events = told(batch)
+            followed = totals.follow(events)
+            kept.put(events.column("seq").to_numpy(), followed.own)
+            files.records(totals.records(events, followed), number)
+        files.blocks(self._blocks(log, kept, is_npu=track.device_type == "npu"), number)
+
+    def _blocks(self, log: Log, kept: TotalsAt, *, is_npu: bool) -> Iterator[Block]:
+        """Those that were made or given back in the stretch."""
+        for row in rows_of(log.blocks()):
+            # Of a recording's totals alone there are blocks that nobody told of.
+            nameless = is_npu and row["operator"] is None and row["address"] is None
+            ended = row["free_requested_seq"] if row["free_requested_seq"] is not None else row["freed_seq"]
+            if nameless or (row["preexisting"] and ended is None):
+                continue
+            is_graph = row["component"] == GRAPH.lower()
+            released = row["free_requested_ns"] if row["free_requested_ns"] is not None else row["freed_ns"]
+            yield Block(
+                name=row["operator"] or "unknown",
+                size=row["size_bytes"],
+                allocated_ns=None if row["preexisting"] else row["allocated_ns"],
+                released_ns=released,
+                active_released_ns=None if is_graph else row["freed_ns"],
+                at_alloc=_without_active(kept.at(row["allocation_id"]), is_graph),
+                at_release=_without_active(kept.at(ended), is_graph),
+                stream=row["stream"],
+            )
+
+    def _of_rank(self, name: str) -> Iterator[Any]:
+        text = export_text(name)
+        asked = {**self._track.whose(), **self._range()}
+        asked = {key: value for key, value in asked.items() if f"${key}" in text}
+        return self._chosen.queries.stream(text, asked)
+
+    def _range(self) -> dict[str, int | None]:
+        return {"from_ns": self._chosen.from_ns, "until_ns": self._chosen.until_ns}
+
+    def _number(self, device: str) -> int:
+        """The index of a device; of host memory the rank, for 0 could be another rank's."""
+        index = device.rpartition(":")[2]
+        return int(index) if ":" in device and index.isdigit() else self._track.rank
+
+    def _title(self, device: str) -> str:
+        named = {row["device"]: row["name"] for row in self._facts["devices"] or []}
+        return named.get(device) or device
+
+
+def _without_active(totals: tuple[int | None, ...], is_graph: bool) -> tuple[int | None, ...]:
+    """The graph engine tells no active bytes."""
+    return (*totals[:2], None) if is_graph else totals
