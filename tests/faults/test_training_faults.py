@@ -1,0 +1,146 @@
+"""Real trainings with the real tap: restarted, aborted, left by their shipper, piped into a command."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from faults.numbered_train import BLOCKS, HELD, size_of
+from faults.scene import DEADLINE_S, Scene, until
+from main_job import RANKMEM, TORCHRUN, call, environment, rows
+
+TRAIN = str(Path(__file__).with_name("numbered_train.py"))
+OURS = f"size_bytes % 16 = 3 AND size_bytes BETWEEN {size_of(0)} AND {size_of(BLOCKS)}"
+
+
+@pytest.fixture(scope="module")
+def restarted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A job of three ranks and three attempts, recorded."""
+    folder = tmp_path_factory.mktemp("elastic")
+    torchrun = (*TORCHRUN, "--nproc-per-node", "3", "--max-restarts", "2", "--monitor-interval", "0.1")
+    done = call((*RANKMEM, "run", "--", *torchrun, TRAIN, str(folder), "elastic"), folder)
+    assert done.returncode == 0, done.stderr
+    assert "never came: rank 2" in done.stderr
+    return folder
+
+
+def asked(folder: Path, query: str) -> list[tuple[Any, ...]]:
+    with duckdb.connect(folder / "rankmem.duckdb", read_only=True) as connection:
+        return connection.sql(query).fetchall()
+
+
+def test_attempts_are_told_apart_and_how_each_rank_ended(restarted: Path) -> None:
+    found = {(row["attempt"], row["rank"]): row["state"] for row in rows(restarted, "ranks")}
+    assert found == {
+        (0, 0): "killed",
+        (0, 1): "killed",
+        (0, 2): "never came",
+        (1, 0): "killed",
+        (1, 1): "killed",
+        (1, 2): "killed",
+        (2, 0): "exit",
+        (2, 1): "exit",
+        (2, 2): "exit",
+    }
+
+
+def test_every_numbered_block_of_every_attempt_is_there_once_and_in_order(restarted: Path) -> None:
+    events = asked(
+        restarted,
+        f"SELECT attempt, rank, list(size_bytes ORDER BY seq) FROM memory_event "
+        f"WHERE action = 'alloc' AND {OURS} GROUP BY ALL ORDER BY ALL",
+    )
+    expected = [size_of(block) for block in range(BLOCKS)]
+    ran = [(attempt, rank) for attempt in range(3) for rank in range(3) if (attempt, rank) != (0, 2)]
+    assert [(attempt, rank) for attempt, rank, _ in events] == ran
+    for attempt, rank, sizes in events:
+        assert sizes == expected, (attempt, rank)
+    lives = asked(
+        restarted,
+        f"SELECT attempt, count(*), count(freed_seq) FROM allocation WHERE {OURS} AND rank = 0 "
+        "GROUP BY ALL ORDER BY ALL",
+    )
+    # Who ends by itself frees at its end what it may; who is killed takes it along.
+    assert [(attempt, count, count - freed) for attempt, count, freed in lives[:2]] == [
+        (attempt, BLOCKS, 20 * HELD[attempt]) for attempt in range(2)
+    ]
+
+
+def test_peaks_are_those_of_each_attempt_and_the_highest_over_all(restarted: Path) -> None:
+    naive = asked(
+        restarted,
+        """
+        SELECT attempt, rank, max(bytes)::BIGINT FROM (
+            SELECT attempt, rank, sum(CASE action WHEN 'alloc' THEN size_bytes ELSE -size_bytes END)
+                OVER (PARTITION BY attempt, rank ORDER BY seq) AS bytes
+            FROM memory_event
+        ) GROUP BY ALL ORDER BY ALL
+        """,
+    )
+    told = asked(restarted, "SELECT attempt, rank, peak_requested_bytes FROM peak_by_rank ORDER BY ALL")
+    assert told == naive
+    highest = asked(restarted, "SELECT attempt, rank FROM peak_by_rank WHERE is_rank_peak ORDER BY ALL")
+    assert highest == [(1, 0), (1, 1), (1, 2)]
+
+
+def test_a_shipper_that_is_killed_is_started_again_by_the_rank_that_trains(
+    scene: Scene, tmp_path: Path
+) -> None:
+    scene.start_aggregator()
+    spools = tmp_path / "spool-host-a"
+    variables = {"RANKMEM_SPOOL_DIR": str(spools), "RANKMEM_AGGREGATOR": scene.address}
+    training = subprocess.Popen(
+        (sys.executable, "-m", "rankmem_agent", TRAIN, str(tmp_path), "steps"),
+        env=environment(tmp_path, **variables, RANKMEM_DRAIN_S="30"),
+    )
+    try:
+        until("it trains", (tmp_path / "ready-0-0").exists)
+        until("a shipper is at work", lambda: bool(scene.shippers()))
+        for _ in range(2):
+            (killed,) = scene.shippers()
+            os.kill(killed, signal.SIGKILL)
+            until("another one is", lambda: scene.shippers() not in ([], [killed]))  # noqa: B023
+        assert training.poll() is None
+        (tmp_path / "enough").touch()
+        assert training.wait(DEADLINE_S) == 0
+    finally:
+        training.kill()
+        training.wait()
+    scene.close_aggregator()
+    with duckdb.connect(scene.database, read_only=True) as connection:
+        ((events, complete, reason),) = connection.sql(
+            "SELECT events, complete, end_reason FROM rank_info"
+        ).fetchall()
+        ((stored, distinct),) = connection.sql(
+            "SELECT count(*), count(DISTINCT seq) FROM memory_event"
+        ).fetchall()
+    assert (events, complete, reason) == (stored, True, "exit")
+    assert stored == distinct > 0
+
+
+def test_a_command_piped_after_run_ends_with_the_job_though_the_shipper_goes_on(
+    scene: Scene, tmp_path: Path
+) -> None:
+    script = "import torch; torch.ones(1000).sum(); print('trained')"
+    run = (*RANKMEM, "run", "--aggregator", "127.0.0.1:9", "--drain-s", "0", "--")
+    variables = {"RANKMEM_SPOOL_DIR": str(tmp_path / "spool"), "RANKMEM_SHIP_DRAIN_S": "120"}
+    piped = subprocess.run(
+        f"{shlex.join((*run, sys.executable, '-c', script))} 2>&1 | cat",
+        shell=True,
+        cwd=tmp_path,
+        env=environment(tmp_path, **variables),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    assert "trained" in piped.stdout
+    assert scene.shippers(), "it waits for an aggregator, and holds no pipe"
