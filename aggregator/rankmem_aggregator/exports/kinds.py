@@ -76,6 +76,11 @@ KINDS: Final[dict[str, Kind]] = {
             module="whole",
         ),
         Kind(
+            name="html",
+            doc="A report in one page, to mail: it opens offline.",
+            always="file",
+        ),
+        Kind(
             name="parquet",
             doc="All tables as a data set by session, host and rank: a folder.",
             always="folder",

@@ -1,0 +1,282 @@
+"""``rankmem export html``: a report in one file, to mail to someone.
+
+Stage: export. In: what was chosen; out: a page with the job's peak, every rank's peak as a heat map, curves
+with values under the pointer and zoom, and tables of operators, lines, modules and ranks. It needs no network
+and no library: styles, scripts and data are in it, and it forbids itself every connection. All figures are
+those of the named queries, as the verbs show them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from rankmem_aggregator.exports.exporting import Chosen, Written
+from rankmem_aggregator.exports.report_heat import heat_over_time
+from rankmem_aggregator.exports.report_parts import (
+    ShownColumn,
+    bytes_text,
+    counted,
+    offset_text,
+    peaks_by_host,
+    table,
+    tile,
+)
+from rankmem_aggregator.plots.curves import SERIES_MAX, chart_of
+from rankmem_aggregator.plots.html import chart_fragment, filled, resource
+from rankmem_aggregator.queries import BlockBy, CurveBy
+from rankmem_protos.errors import Code, RankmemError
+
+CURVES_MAX: Final = 4
+"""Ranks whose categories are drawn: each some 400 KiB of the page."""
+POINTS_MAX: Final = 8_000
+"""Instants of a curve: half a MiB of the page with eight series, ten on each dot of a wide screen."""
+POINTS_ASKED_MAX: Final = 1_000_000
+"""Of a curve, before it is thinned: the parts of a stack must meet at the same instants."""
+TABLE_ROWS_MAX: Final = 200
+"""Rows of a table: what follows is small, and SQL has it."""
+HEAT_RANKS_MAX: Final = 512
+"""Ranks in it, the highest: 80,000 cells, some 800 KiB of the page."""
+_COARSE: Final = {
+    False: "Of many events each stretch's highest are drawn.",
+    True: "Of many events each rank's highest of each second are drawn, whose sum may lie above what was "
+    "reached; the job's peak above is exact.",
+}
+_BLOCKS: Final[tuple[tuple[BlockBy, str], ...]] = (
+    ("category", "Categories"),
+    ("operator", "Operators"),
+    ("line", "Lines"),
+    ("module", "Modules"),
+)
+
+
+def write_html(chosen: Chosen, out: Path) -> Written:
+    """Writes the page."""
+    report = _Report(chosen)
+    body = "\n".join(report.sections())
+    name = report.session["name"] or report.session["session_id"]
+    parts = {
+        "title": escape(f"{name}: memory of {counted(report.session['num_ranks'], 'rank')}"),
+        "subtitle": escape(report.subtitle()),
+        "style": resource("chart.css") + resource("report.css"),
+        "body": body,
+        "footer": escape(f"rankmem {version('rankmem')}. {'; '.join(report.written.remarks)}"),
+        "script": resource("chart.js") + resource("report.js"),
+    }
+    page = filled(resource("report.html"), parts)
+    out.write_text(page, encoding="utf-8")
+    report.written.counts["bytes"] = len(page.encode())
+    return report.written
+
+
+class _Report:
+    """What is asked, and how it is shown."""
+
+    def __init__(self, chosen: Chosen) -> None:
+        self._chosen = chosen
+        self._queries = chosen.queries
+        self._id = chosen.session_id
+        self.written = Written()
+        rows = [row for row in self._queries.sessions().to_pylist() if row["session_id"] == self._id]
+        self.session: dict[str, Any] = rows[0]
+        self._start_ns = int(self.session["started_ns"] or 0)
+        self._peaks = self._peaks_of_ranks()
+        self._rank = chosen.ranks[0] if chosen.ranks and len(chosen.ranks) == 1 else None
+        if chosen.ranks and self._rank is None:
+            self.written.remarks.append("tables of operators, lines and modules are of all ranks")
+        if chosen.from_ns is not None or chosen.until_ns is not None:
+            self.written.remarks.append(
+                "the range is that of the curves; peaks and tables are of the whole session"
+            )
+
+    def subtitle(self) -> str:
+        """Where it comes from."""
+        session = self.session
+        started = f"started {session['started_utc']:%Y-%m-%d %H:%M:%S} UTC" if session["started_utc"] else ""
+        lasted = f"{session['duration_ns'] / 1e9:,.1f} s" if session["duration_ns"] else ""
+        hosts = f"{counted(session['num_ranks'], 'rank')} on {counted(session['num_hosts'], 'host')}"
+        said = (f"session {self._id}", session["source"], started, lasted, hosts, session["command"])
+        return " - ".join(str(word) for word in said if word)
+
+    def sections(self) -> Iterator[str]:
+        """The page's parts, from the top."""
+        self._chosen.say("the job's peak")
+        shares = self._queries.job_peak(self._id)
+        bounds = self._queries.job_peak_bound(self._id, shares=shares).to_pylist()
+        yield self._tiles(bounds)
+        for bound in bounds:
+            kind = bound["device_type"]
+            rows = [row for row in self._peaks if row["device_type"] == kind]
+            yield f"<h2>Peak of each rank, {escape(kind)}</h2>{peaks_by_host(rows, self._start_ns)}"
+            yield self._heat(rows)
+        self._chosen.say("curves")
+        yield from self._curves()
+        self._chosen.say("tables")
+        yield from self._tables()
+
+    def _peaks_of_ranks(self) -> list[dict[str, Any]]:
+        rows = [row for row in self._queries.peak(self._id).to_pylist() if row["is_rank_peak"]]
+        if self._chosen.ranks is not None:
+            rows = [row for row in rows if row["rank"] in self._chosen.ranks]
+        if not rows:
+            raise RankmemError(
+                Code.NOT_FOUND, f"session {self._id} has no memory events there", "rankmem ranks"
+            )
+        return rows
+
+    def _tiles(self, bounds: list[dict[str, Any]]) -> str:
+        tiles = []
+        for bound in bounds:
+            rows = [row for row in self._peaks if row["device_type"] == bound["device_type"]]
+            if not rows:
+                continue
+            high = max(rows, key=lambda row: row["peak_requested_bytes"])
+            low = min(rows, key=lambda row: row["peak_requested_bytes"])
+            when = offset_text(bound["job_peak_ns"], self._start_ns)
+            tiles += [
+                tile(
+                    f"Peak of the job, {bound['device_type']}",
+                    bytes_text(bound["job_peak_bytes"]),
+                    f"at {when}",
+                ),
+                tile(
+                    "Sum of the ranks' own peaks",
+                    bytes_text(bound["sum_of_peaks_bytes"]),
+                    "at different instants",
+                ),
+                tile("Highest rank", bytes_text(high["peak_requested_bytes"]), _whose(high, self._start_ns)),
+                tile("Lowest rank", bytes_text(low["peak_requested_bytes"]), _whose(low, self._start_ns)),
+            ]
+        lost, complete = self.session["events_lost"] or 0, self.session["complete"]
+        note = (
+            "nothing is missing"
+            if complete
+            else "what is missing is in the table gap"
+            if lost
+            else "not proven"
+        )
+        tiles.append(tile("Events", f"{self.session['events']:,}", f"{lost:,} lost, {note}", warn=bool(lost)))
+        return f'<div class="tiles">{"".join(tiles)}</div>'
+
+    def _heat(self, rows: list[dict[str, Any]]) -> str:
+        """Ranks over time, of one type of device."""
+        shown = sorted(rows, key=lambda row: -row["peak_requested_bytes"])[:HEAT_RANKS_MAX]
+        if len(shown) < len(rows):
+            self.written.remarks.append(f"over time the {len(shown)} highest of {len(rows)} ranks are shown")
+        ranks = sorted({row["rank"] for row in shown})
+        self._chosen.say("ranks over time")
+        return heat_over_time(self._chosen, shown[0]["device_type"], ranks, self._start_ns)
+
+    def _curves(self) -> Iterator[str]:
+        ranks = {row["rank"] for row in self._peaks}
+        if len(ranks) > 1:
+            hosts = {row["host_name"] for row in self._peaks}
+            by: CurveBy = "rank" if len(ranks) <= SERIES_MAX else "host" if len(hosts) > 1 else "job"
+            rows = self._queries.timeline(
+                self._id,
+                by=by,
+                rank=self._chosen.ranks or "all",
+                from_ns=self._chosen.from_ns,
+                until_ns=self._chosen.until_ns,
+                points=POINTS_ASKED_MAX,
+            )
+            yield self._curve(rows, "The job over time" + ("" if by == "job" else f", by {by}"))
+        by_peak = sorted(self._peaks, key=lambda row: -row["peak_requested_bytes"])
+        for row in by_peak[:CURVES_MAX] if self._chosen.ranks else by_peak[:1]:
+            rows = self._queries.timeline(
+                self._id,
+                by="category",
+                rank=row["rank"],
+                attempt=row["attempt"],
+                device=row["device"],
+                from_ns=self._chosen.from_ns,
+                until_ns=self._chosen.until_ns,
+                points=POINTS_ASKED_MAX,
+            )
+            which = "" if self._chosen.ranks else ", the highest"
+            title = f"Rank {row['rank']}{which}: {row['device']} on {row['host_name']}, by category"
+            yield self._curve(rows, title)
+
+    def _curve(self, rows: pa.Table, title: str) -> str:
+        said = {key.decode(): value.decode() for key, value in (rows.schema.metadata or {}).items()}
+        note = "" if said.get("exact") != "False" else f"<p>{_COARSE['num_ranks' in said]}</p>"
+        chart = chart_of(rows, start_ns=self._start_ns, stacked=said.get("stacked") == "True", title=title)
+        return f"<h2>{escape(title)}</h2>{note}{chart_fragment(chart, POINTS_MAX)}"
+
+    def _tables(self) -> Iterator[str]:
+        yield "<h2>What held the memory</h2><p>Alive at each rank's own peak, ranks added up.</p>"
+        for by, title in _BLOCKS:
+            yield f"<h3>{title}</h3>{self._blocks(by)}"
+        yield f"<h2>Ranks</h2>{self._ranks()}"
+        failed = self._queries.oom(self._id, rank=self._rank).to_pylist()
+        if failed:
+            yield f"<h2>Out of memory</h2>{self._failed(failed)}"
+
+    def _blocks(self, by: BlockBy) -> str:
+        rows = self._queries.ops(self._id, by=by, rank=self._rank).to_pylist()
+        types = {row["device_type"] for row in rows}
+        columns = [
+            ShownColumn(name=by, title=by),
+            *([ShownColumn(name="device_type", title="device")] if len(types) > 1 else []),
+            ShownColumn(name="live_bytes_at_peak", title="at peak", is_bytes=True),
+            ShownColumn(name="live_allocations_at_peak", title="blocks", is_number=True),
+            ShownColumn(name="allocated_bytes", title="allocated in all", is_bytes=True, wide=True),
+            ShownColumn(name="num_allocations", title="allocations", is_number=True, wide=True),
+        ]
+        return table(f"by-{by}", columns, rows[:TABLE_ROWS_MAX], share_of="live_bytes_at_peak")
+
+    def _ranks(self) -> str:
+        rows = [
+            {
+                **row,
+                "when": offset_text(row["peak_time_ns"], self._start_ns),
+                "whole": _complete(row["complete"]),
+            }
+            for row in sorted(self._peaks, key=lambda row: -row["peak_requested_bytes"])
+        ]
+        columns = [
+            ShownColumn(name="rank", title="rank", is_number=True),
+            ShownColumn(name="host_name", title="host"),
+            ShownColumn(name="device", title="device"),
+            ShownColumn(name="peak_requested_bytes", title="peak", is_bytes=True),
+            ShownColumn(name="when", title="at"),
+            ShownColumn(name="peak_reserved_bytes", title="reserved", is_bytes=True, wide=True),
+            ShownColumn(name="events", title="events", is_number=True, wide=True),
+            ShownColumn(name="whole", title="complete", wide=True),
+        ]
+        return table("ranks", columns, rows)
+
+    def _failed(self, rows: list[dict[str, Any]]) -> str:
+        shown = [
+            {
+                **row,
+                "when": offset_text(row["time_ns"], self._start_ns),
+                "whose": f"rank {row['rank']}, {row['device']}",
+            }
+            for row in rows[:TABLE_ROWS_MAX]
+        ]
+        columns = [
+            ShownColumn(name="whose", title="rank"),
+            ShownColumn(name="when", title="at"),
+            ShownColumn(name="size_bytes", title="asked for", is_bytes=True),
+            ShownColumn(name="requested_bytes", title="in blocks", is_bytes=True),
+            ShownColumn(name="reserved_bytes", title="reserved", is_bytes=True, wide=True),
+            ShownColumn(name="device_free_bytes", title="free on the device", is_bytes=True, wide=True),
+            ShownColumn(name="operator", title="operator"),
+            ShownColumn(name="line", title="line", wide=True),
+        ]
+        return table("failed", columns, shown)
+
+
+def _whose(row: dict[str, Any], start_ns: int) -> str:
+    when = offset_text(row["peak_time_ns"], start_ns)
+    return f"rank {row['rank']}, {row['device']} on {row['host_name']}, at {when}"
+
+
+def _complete(value: bool | None) -> str:
+    return "not known" if value is None else "yes" if value else "no"

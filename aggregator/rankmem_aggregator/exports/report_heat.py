@@ -1,0 +1,79 @@
+"""The heat map of ranks over time, as a part of a report.
+
+Stage: export. In: which ranks, and a range; out: HTML that ``report.js`` draws into: a line a rank, a column
+a stretch of time, the highest that is known of the rank in it. Where a rank has no event it holds what it
+held.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rankmem_aggregator.exports.exporting import Chosen
+from rankmem_aggregator.exports.report_parts import bytes_text, offset_text
+from rankmem_aggregator.queries import Value
+from rankmem_aggregator.sql import export_text
+
+BINS: Final = 160
+"""Stretches of time: a column of some 7 dots each."""
+
+
+def heat_over_time(chosen: Chosen, device_type: str, ranks: list[int], start_ns: int) -> str:
+    """The map.
+
+    Args:
+        chosen: where to ask, and the range of time.
+        device_type: of the devices that count.
+        ranks: global ranks, ascending.
+        start_ns: the session's start.
+    """
+    span = chosen.queries.sql(export_text("span"), {"session": chosen.session_id}).to_pylist()[0]
+    from_ns = int(span["first_ns"] if chosen.from_ns is None else chosen.from_ns)
+    until_ns = max(int(span["last_ns"] if chosen.until_ns is None else chosen.until_ns), from_ns)
+    asked: dict[str, Value] = {
+        "session": chosen.session_id,
+        "device_type": device_type,
+        "ranks": ",".join(map(str, ranks)),
+        "num_bins": BINS,
+        "from_ns": from_ns,
+        "until_ns": until_ns,
+    }
+    peaks = _held(chosen.queries.sql(export_text("heat"), asked).to_pylist(), ranks)
+    known = peaks[peaks >= 0]
+    least, most = int(known.min(initial=0)), int(known.max(initial=0))
+    data = {
+        "ranks": ranks,
+        "bins": BINS,
+        "peaks": peaks.ravel().tolist(),
+        "from_ns": from_ns - start_ns,
+        "until_ns": until_ns - start_ns,
+        "least": least,
+        "most": most,
+    }
+    first, after = (offset_text(time_ns, start_ns) for time_ns in (from_ns, until_ns))
+    return (
+        "<h3>Over time</h3>"
+        '<div class="heat-frame"><canvas class="heat" aria-label="Memory of ranks over time"></canvas>'
+        f'<p class="heat-tip">{first} to {after}, a line a rank from {ranks[0]} to {ranks[-1]}, '
+        f"{bytes_text(least)} (light) to {bytes_text(most)} (dark)</p>"
+        f'<script type="application/json" class="heat-data">{json.dumps(data)}</script></div>'
+    )
+
+
+def _held(rows: list[dict[str, Any]], ranks: list[int]) -> npt.NDArray[np.int64]:
+    """Bytes by rank and stretch; -1 before a rank's first event."""
+    peaks = np.full((len(ranks), BINS), -1, np.int64)
+    last = peaks.copy()
+    place = {rank: number for number, rank in enumerate(ranks)}
+    for row in rows:
+        where = place[row["rank"]], row["bin"]
+        peaks[where], last[where] = row["peak_bytes"], row["last_bytes"]
+    for column in range(1, BINS):
+        quiet = last[:, column] < 0
+        last[quiet, column] = last[quiet, column - 1]
+        peaks[:, column] = np.maximum(peaks[:, column], last[:, column - 1])
+    return peaks
