@@ -6,6 +6,7 @@ BIN := .venv/bin
 # Files in parallel, each whole in one process; the long end-to-end ones first (testpaths' order).
 PYTEST_PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
 PROTOS := protos/rankmem_protos/collector.proto protos/rankmem_protos/query.proto
+MESSAGES := protos/rankmem_protos/step_stats.proto
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo test test-unit lint format type stubs docs check bench bench-quick clean
@@ -45,6 +46,8 @@ type: env ## mypy, strict
 stubs: .venv/stubs/.complete ## protobuf and gRPC stubs from the .proto files
 	PATH="$(CURDIR)/.venv/stubs/bin:$$PATH" python -m grpc_tools.protoc -Iprotos --python_out=protos \
 		--grpc_python_out=protos --mypy_out=quiet:protos --mypy_grpc_out=quiet:protos $(PROTOS)
+	PATH="$(CURDIR)/.venv/stubs/bin:$$PATH" python -m grpc_tools.protoc -Iprotos --python_out=protos \
+		--mypy_out=quiet:protos $(MESSAGES)
 
 # Generated code runs on the runtime it was made for and on newer ones, so the stubs are made with the
 # oldest tools that pyproject.toml admits, in an environment of their own.

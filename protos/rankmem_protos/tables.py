@@ -201,7 +201,7 @@ MEMORY_EVENT: Final = Table(
         _name(
             "component",
             "Who allocated: pytorch, cuda_graph, mem_pool, pinned_host or app; of Ascend also ge, mindspore "
-            "and workspace.",
+            "and workspace; of TensorFlow's steps tensorflow.",
             nullable=False,
         ),
         _bytes("requested_bytes", "Requested bytes of all blocks alive on the device after this event."),

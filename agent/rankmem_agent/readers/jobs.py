@@ -25,6 +25,7 @@ from rankmem_protos.errors import Code, RankmemError
 EARLIEST_NS: Final = 946_684_800 * 10**9
 """The year 2000: an earlier start is no wall clock's, and says nothing in a session's id."""
 RANK_MAX: Final = 2**31 - 1
+"""The largest that the column takes."""
 READ_BYTES: Final = 1 << 20
 
 

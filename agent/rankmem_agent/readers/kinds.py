@@ -22,6 +22,7 @@ from rankmem_agent.readers.mindstudio import MindStudioReader
 from rankmem_agent.readers.nsys import NsysReader
 from rankmem_agent.readers.nvprof import NvprofReader
 from rankmem_agent.readers.recording import PROBE_BYTES, Probe, Reader
+from rankmem_agent.readers.tensorflow import TensorflowReader
 from rankmem_agent.readers.torch_snapshot_reader import TorchSnapshotReader
 from rankmem_protos.errors import Code, RankmemError
 
@@ -30,6 +31,7 @@ READERS: Final[tuple[Reader, ...]] = (
     NvprofReader(),
     NsysReader(),
     KinetoReader(),
+    TensorflowReader(),
     MindStudioReader(),
 )
 """In the order in which they are asked, and in which they take files that stand together in a folder."""

@@ -10,6 +10,7 @@ process.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -164,7 +165,7 @@ def _facts(path: Path) -> RankFacts:
     """What the ends of the file say: distributedInfo and the profiler's own range."""
     try:
         head, tail = _edges(path)
-    except (EOFError, OSError) as error:
+    except (EOFError, OSError, zlib.error) as error:
         raise RankmemError(
             Code.INVALID, f"{path} cannot be read: {error}", "copy the trace again from where it was made"
         ) from error

@@ -9,18 +9,18 @@ PyProf's rule makes of the ranges around the call; the call's row is the outermo
 from __future__ import annotations
 
 import functools
-import heapq
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from rankmem_agent.pairing.columns import constant_name, without
 from rankmem_agent.readers.kernel_profile import TEXTS_KEPT, Around, Launchings
 from rankmem_agent.readers.kineto_calls import names_operator
 from rankmem_agent.readers.nsys_source import MemoryUse, NsysSource
 from rankmem_agent.readers.nvprof_markers import BACKWARD, explain, is_about_operator
+from rankmem_agent.readers.open_calls import KnownCall, OpenCalls
 from rankmem_agent.readers.recording import Identity, Part
 from rankmem_agent.readers.replay import Replay
-from rankmem_agent.spool.layout import NO_PHASE, NO_SEQUENCE, UNKNOWN, Action, DeviceType, Kind, Phase
+from rankmem_agent.spool.layout import NO_PHASE, Action, DeviceType, Phase
 
 _PAGEABLE: Final = 0
 _PINNED: Final = 1
@@ -33,17 +33,6 @@ _UNSAID: Final = {
 """No event says its stream, nor what an allocator holds beside it."""
 
 
-class _Call(NamedTuple):
-    """The outermost range around an event that names an operator."""
-
-    number: int
-    operator: str
-    phase: int
-    started_ns: int
-    ended_ns: int
-    thread: int
-
-
 class MemoryLog:
     """The events of one process."""
 
@@ -52,9 +41,7 @@ class MemoryLog:
         self._identity = identity
         self._text = functools.lru_cache(TEXTS_KEPT)(source.text)
         self._replay = Replay(identity)
-        self._open: list[tuple[int, int]] = []
-        """End and number of the open calls, the next to end first."""
-        self._calls: dict[int, _Call] = {}
+        self._calls = OpenCalls(self._replay)
         self.num_events = 0
         self.num_unknown_frees = 0
 
@@ -66,18 +53,18 @@ class MemoryLog:
         around = Around(launchings, self._source)
         for place, (use, launching) in enumerate(self._source.memory()):
             call = self._call(around, place, launching.thread or 0)
-            self._end_calls(before_ns=use.time_ns)
+            self._calls.end(before_ns=use.time_ns)
             self._event(use, call, launching.thread or 0)
             if self._replay.is_full:
                 yield _as_told(self._replay.part())
-        self._end_calls(before_ns=None)
+        self._calls.end(before_ns=None)
         yield _as_told(self._replay.part(final=True))
         self.num_unknown_frees = self._replay.state.num_unknown_frees
 
-    def _event(self, use: MemoryUse, call: _Call | None, thread: int) -> None:
+    def _event(self, use: MemoryUse, call: KnownCall | None, thread: int) -> None:
         inside = call is not None and call.started_ns <= use.time_ns <= call.ended_ns
-        if call is not None and inside and call.number not in self._calls:
-            self._begin(call, use.time_ns)
+        if call is not None and inside:
+            self._calls.begin(call, use.time_ns)
         self._replay.event(
             Action.FREE_COMPLETED if use.is_free else Action.ALLOC,
             time_ns=use.time_ns,
@@ -90,36 +77,7 @@ class MemoryLog:
         )
         self.num_events += 1
 
-    def _begin(self, call: _Call, time_ns: int) -> None:
-        self._calls[call.number] = call
-        heapq.heappush(self._open, (call.ended_ns, call.number))
-        self._replay.record(
-            Kind.CALL_BEGIN,
-            time_ns=time_ns,
-            action=call.phase,
-            call_id=call.number,
-            thread=call.thread,
-            a=call.started_ns,
-            c=UNKNOWN,
-            e=self._replay.strings.intern(call.operator),
-        )
-
-    def _end_calls(self, before_ns: int | None) -> None:
-        """Ends the open calls that end before an instant; all for None."""
-        while self._open and (before_ns is None or self._open[0][0] < before_ns):
-            ended_ns, number = heapq.heappop(self._open)
-            call = self._calls.pop(number)
-            self._replay.record(
-                Kind.CALL_END,
-                time_ns=ended_ns,
-                call_id=number,
-                thread=call.thread,
-                a=call.started_ns,
-                b=NO_SEQUENCE,
-                c=NO_SEQUENCE,
-            )
-
-    def _call(self, around: Around, place: int, thread: int) -> _Call | None:
+    def _call(self, around: Around, place: int, thread: int) -> KnownCall | None:
         numbers = around.ranges_of(place)
         texts = [self._text(number) for number in numbers]
         for number, text in zip(numbers, texts, strict=True):
@@ -130,7 +88,7 @@ class MemoryLog:
                 if said.sequence_markers:
                     phase = Phase.BACKWARD if said.direction == BACKWARD else Phase.FORWARD
                 operator = said.operators[0] if said.operators else text
-                return _Call(number, operator, phase, started_ns, ended_ns, thread)
+                return KnownCall(number, operator, started_ns, ended_ns, thread, phase)
         return None
 
 
