@@ -28,6 +28,7 @@ from rankmem_agent.spool.python_writer import PythonSpoolWriter
 
 PACE_S = 0.01
 """Between two runs of events."""
+HEARTBEAT_S = 0.05
 LOOK_EVERY_S = 0.3
 """After the shipper, which is killed more often here than anywhere else."""
 
@@ -109,7 +110,7 @@ def write(told: argparse.Namespace, writer: PythonSpoolWriter, clock: Clock) -> 
     """All events, in runs, at the pace asked for."""
     witness = Witness(told.witness)
     shippers = Reelection(told.session_dir, every_s=LOOK_EVERY_S)
-    runs = max(1, int(told.seconds / PACE_S))
+    runs = max(1, min(told.events, int(told.seconds / PACE_S)))
     run = max(1, -(-told.events // runs))
     began_s = time.monotonic()
     for number, first in enumerate(range(0, told.events, run)):
@@ -140,8 +141,9 @@ def main() -> None:
     if told.end == "abort":
         os.abort()
     if told.end == "hold":
-        print("written", flush=True)
-        signal.pause()
+        while True:  # until it is killed, with a beating heart: what it holds counts as long as it lives
+            writer.clock()
+            time.sleep(HEARTBEAT_S)
     writer.close()
 
 
