@@ -251,8 +251,13 @@ def _changes(table: Array, batch: Batch, places: Array, changed: Array, record: 
 
 
 def _later_changes(table: Array, batch: Batch, places: Array, tags: _Tags) -> Array:
-    """Rows for the tags that hold from their own place on."""
-    at = np.flatnonzero(~tags.since_alloc & (table["category"][tags.row] != tags.category))
+    """Rows for the tags that hold from their own place on, where they say something new of their block."""
+    at = np.flatnonzero(~tags.since_alloc)
+    at = at[np.argsort(tags.row[at], kind="stable")]  # those of a block one after another, as in the log
+    before = table["category"][tags.row[at]]
+    again = np.flatnonzero(tags.row[at][1:] == tags.row[at][:-1]) + 1
+    before[again] = tags.category[at[again - 1]]
+    at = np.sort(at[before != tags.category[at]])
     row, blocks = tags.row[at], rows_at(batch.blocks, places[tags.row[at]])
     rows = np.zeros(len(at), CHANGE_DTYPE)
     rows["allocation_id"] = blocks["allocation_id"]

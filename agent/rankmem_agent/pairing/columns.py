@@ -43,7 +43,7 @@ def nulls(length: int, kind: pa.DataType) -> pa.Array:
 
 def null_names(length: int) -> pa.Array:
     """A name column without a value."""
-    return _null_column(NAME, length)
+    return null_column(NAME, length)
 
 
 def constant_name(text: str, length: int) -> pa.Array:
@@ -89,7 +89,7 @@ def record_batch(table: str, columns: Mapping[str, pa.Array], length: int) -> pa
     schema = TABLES[table].arrow_schema()
     arrays = [columns.get(field.name, None) for field in schema]
     filled = [
-        _null_column(field.type, length) if array is None else array
+        null_column(field.type, length) if array is None else array
         for field, array in zip(schema, arrays, strict=True)
     ]
     return pa.RecordBatch.from_arrays(filled, schema=schema)
@@ -100,7 +100,7 @@ def without(rows: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
     for name in columns:
         place = rows.schema.get_field_index(name)
         field = rows.schema.field(place)
-        rows = rows.set_column(place, field, _null_column(field.type, rows.num_rows))
+        rows = rows.set_column(place, field, null_column(field.type, rows.num_rows))
     return rows
 
 
@@ -112,7 +112,8 @@ def rows_of(table: str, rows: Sequence[Mapping[str, object]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(encoded, schema=schema)
 
 
-def _null_column(kind: pa.DataType, length: int) -> pa.Array:
+def null_column(kind: pa.DataType, length: int) -> pa.Array:
+    """A column of a declared type without a value."""
     if kind == NAME:
         indices = pa.nulls(length, pa.int32())
         return pa.DictionaryArray.from_arrays(indices, pa.array([], pa.string()))

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from rankmem_agent.readers.kineto import KinetoReader
+from rankmem_agent.readers.memory_timeline import MemoryTimelineReader
+from rankmem_agent.readers.memscope import MemScopeReader
 from rankmem_agent.readers.mindstudio import MindStudioReader
 from rankmem_agent.readers.nsys import NsysReader
 from rankmem_agent.readers.nvprof import NvprofReader
@@ -28,11 +30,13 @@ from rankmem_protos.errors import Code, RankmemError
 
 READERS: Final[tuple[Reader, ...]] = (
     TorchSnapshotReader(),
+    MemoryTimelineReader(),
     NvprofReader(),
     NsysReader(),
     KinetoReader(),
     TensorflowReader(),
     MindStudioReader(),
+    MemScopeReader(),
 )
 """In the order in which they are asked, and in which they take files that stand together in a folder."""
 

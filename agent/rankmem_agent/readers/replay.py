@@ -1,9 +1,9 @@
 """The log of a rank, made in memory from a foreign recording's events: what pairs them without a spool.
 
 Stage: readers; the process of ``rankmem import``. In: events, calls, markers and steps in the order of the
-recording, as the records of ``rankmem_agent.spool.layout``; texts and stacks. Out: parts, paired as a spool's
-are: blocks, totals, buckets, calls, stacks. It adds nothing of its own: what a block means is what TAG
-records say, or unknown; a phase is what CALL_BEGIN says (``layout.NO_PHASE``: nothing), a step likewise.
+recording, as the records of ``rankmem_agent.spool.layout``; texts and stacks. Out: parts, paired as a
+spool's are: blocks, totals, buckets, calls, stacks. It adds nothing of its own: what a block means is what
+TAG records say, or unknown; a phase is what CALL_BEGIN says (``layout.NO_PHASE``: nothing), a step likewise.
 Memory: a part's records, the blocks alive, and the texts.
 
 Times of records are nanoseconds since 1970 UTC, not CLOCK_MONOTONIC as in a spool.
@@ -11,13 +11,14 @@ Times of records are nanoseconds since 1970 UTC, not CLOCK_MONOTONIC as in a spo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from rankmem_agent.pairing.columns import constant_name, null_column
 from rankmem_agent.pairing.pairing import Pairing
 from rankmem_agent.pairing.state import Array, PairingState
 from rankmem_agent.pairing.upserts import unexplained_bytes
@@ -90,15 +91,25 @@ class Replay:
     Args:
         identity: whose it is.
         knows_reserved: the recording says what the allocator reserved; otherwise that is NULL.
+        unsaid: other columns that it does not say: NULL in every table, whatever the records hold.
+        device: its device, where that is none that torch has a number for; records say any.
     """
 
-    def __init__(self, identity: Identity, *, knows_reserved: bool = True) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        knows_reserved: bool = True,
+        unsaid: Sequence[str] = (),
+        device: str | None = None,
+    ) -> None:
         self.strings = MemoryStrings()
         """Intern texts, frames and stacks here."""
         self.next_seq = 0
         """Position that the next record gets: an event's is its ``seq``, an alloc's its ``allocation_id``."""
         self._pairing = Pairing(_meta_of(identity), self.strings)
-        self._knows_reserved = knows_reserved
+        self._unsaid = frozenset(unsaid) | (frozenset() if knows_reserved else _RESERVED)
+        self._device = device
         self._pending = bytearray()
         self._first_seq = 0
 
@@ -225,16 +236,18 @@ class Replay:
         self._pending = bytearray()
         self._first_seq = self.next_seq
         rows = [pair for pair in self._pairing.cut(final=final) if pair[0] not in _OF_IMPORT]
-        if not self._knows_reserved:
-            rows = [(table, _without_reserved(batch)) for table, batch in rows]
+        if self._unsaid or self._device is not None:
+            rows = [(table, _as_said(batch, self._unsaid, self._device)) for table, batch in rows]
         return Part(rows=rows, sequence_last=max(self.next_seq - 1, 0))
 
 
-def _without_reserved(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with NULL for what the allocator holds."""
+def _as_said(batch: pa.RecordBatch, unsaid: Collection[str], device: str | None) -> pa.RecordBatch:
+    """The rows with NULL in the columns that are not said, and under the device's own name."""
     for place, field in enumerate(batch.schema):
-        if field.name in _RESERVED:
-            batch = batch.set_column(place, field, pa.nulls(batch.num_rows, field.type))
+        if field.name in unsaid:
+            batch = batch.set_column(place, field, null_column(field.type, batch.num_rows))
+        elif field.name == "device" and device is not None:
+            batch = batch.set_column(place, field, constant_name(device, batch.num_rows))
     return batch
 
 
