@@ -22,11 +22,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from faults.ledger import Totals, check
 from faults.scene import Scene, opened, until
+from main_job import RANKMEM, call
 from rankmem_agent.spool.folder import spools
 from rankmem_agent.spool.segments import CONTROL_DTYPE
 
 SEGMENT: Final = 65_536
 """Records."""
+TRAINING: Final = "import torch; torch.ones(1000).sum(); print('trained')"
 
 
 def mount(folder: Path, size_mib: int) -> None:
@@ -130,6 +132,42 @@ def database_fills(scene: Scene) -> None:
     whole(check(scene.database, scene.written()))
 
 
+def read_only(scene: Scene) -> None:
+    """Folders that cannot be written are named, nothing is stored by half, and it works once they can be."""
+    root = scene.session_dir().parent
+    mount(root, 30)
+    mount(scene.database.parent, 64)
+    scene.start_rank(0, "--events", "1000", "--no-shipper").process.wait(60)
+    remount(root, "ro")
+    done = call((*RANKMEM, "ship", str(root), "--db", str(scene.database)), scene.folder)
+    assert done.returncode == 1
+    assert "cannot be written" in done.stderr, done.stderr
+    assert "Try: copy" in done.stderr
+    training = call(
+        (*RANKMEM, "run", "--", sys.executable, "-c", TRAINING), scene.folder, RANKMEM_SPOOL_DIR=str(root)
+    )
+    assert (training.returncode, training.stdout) == (0, "trained\n"), training.stderr
+    assert len([line for line in training.stderr.splitlines() if "read-only" in line.lower()]) == 1, (
+        training.stderr
+    )
+    remount(root, "rw")
+    remount(scene.database.parent, "ro")
+    done = call((*RANKMEM, "ship", str(root), "--db", str(scene.database)), scene.folder)
+    assert done.returncode == 1
+    assert "Error: " in done.stderr
+    assert "unexpected" not in done.stderr, done.stderr
+    assert str(scene.database) in done.stderr
+    assert len(spools(scene.session_dir())) == 1
+    remount(scene.database.parent, "rw")
+    done = call((*RANKMEM, "ship", str(root), "--db", str(scene.database)), scene.folder)
+    assert done.returncode == 0, done.stderr
+    whole(check(scene.database, scene.written()))
+
+
+def remount(folder: Path, how: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{how}", str(folder)], check=True)
+
+
 def whole(found: Totals) -> None:
     """Everything is there."""
     assert (found.found, found.explained, found.duplicated) == (found.expected, 0, 0), found
@@ -168,6 +206,7 @@ SCENARIOS: Final = {
     "spool_full_at_once": spool_full_at_once,
     "database_full": database_full,
     "database_fills": database_fills,
+    "read_only": read_only,
 }
 
 if __name__ == "__main__":

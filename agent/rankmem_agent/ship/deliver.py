@@ -55,7 +55,7 @@ def deliver(
         credentials: for the aggregator; default: those that each spool names, for the one that it names.
 
     Raises:
-        RankmemError: NOT_FOUND if there is no spool in the directory.
+        RankmemError: NOT_FOUND if there is no spool in the directory, DENIED if a folder cannot be written.
     """
     sessions = find_spools(directory)
     if not sessions:
@@ -67,7 +67,7 @@ def deliver(
     config = ShipConfig(aggregator=aggregator, credentials=credentials or Credentials())
     report = DeliveryReport()
     for session_dir, spools in sessions.items():
-        lock_fd = take_lock(session_dir)
+        lock_fd = _lock_of(session_dir)
         if lock_fd is None:
             report.busy_sessions.append(session_dir)
             report.spools_left += len(spools)
@@ -89,6 +89,17 @@ def find_spools(directory: Path) -> dict[Path, list[Path]]:
         for meta in sorted(directory.glob(pattern)):
             found.setdefault(meta.parent.parent, []).append(meta.parent)
     return found
+
+
+def _lock_of(session_dir: Path) -> int | None:
+    try:
+        return take_lock(session_dir)
+    except OSError as exc:
+        raise RankmemError(
+            Code.DENIED,
+            f"{session_dir} cannot be written: {exc.strerror}; what is stored is deleted there",
+            "copy the folder to where you may write, and ship the copy",
+        ) from exc
 
 
 def _deliver_session(
