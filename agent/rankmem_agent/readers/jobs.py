@@ -24,9 +24,11 @@ from rankmem_protos.errors import Code, RankmemError
 
 EARLIEST_NS: Final = 946_684_800 * 10**9
 """The year 2000: an earlier start is no wall clock's, and says nothing in a session's id."""
-RANK_MAX: Final = 2**31 - 1
+RANK_MAX: Final = 2**20 - 1
+"""As the aggregator's: ten times the largest jobs known."""
 """The largest that the column takes."""
 READ_BYTES: Final = 1 << 20
+"""Of a file at a time, for its fingerprint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

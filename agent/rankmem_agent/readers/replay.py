@@ -32,8 +32,8 @@ from rankmem_agent.spool.string_table import StringTable
 
 PART_RECORDS: Final = 32_768
 """Records of a part: half a MiB of rows, as the shipper cuts them."""
-TEXT_CHARS_MAX: Final = 4096
-"""Longer names are cut: the aggregator refuses those above 64 KiB, and nobody reads them."""
+TEXT_BYTES_MAX: Final = 4096
+"""Longer names are cut: the aggregator refuses longer modules, and nobody reads them."""
 FRAMES_MAX: Final = 512
 """Frames kept of a stack, nearest to the operator first: PyTorch's with C++ frames have about 100."""
 
@@ -53,10 +53,12 @@ class MemoryStrings(StringTable):
         self._id_of_stack: dict[tuple[int, ...], int] = {}
 
     def intern(self, text: str) -> int:
-        """The id of a text, cut at TEXT_CHARS_MAX."""
+        """The id of a text, cut at TEXT_BYTES_MAX."""
         known = self._id_of_text.get(text)
         if known is None:
-            cut = text[:TEXT_CHARS_MAX].encode("utf-8", "replace").decode("utf-8").replace("\0", " ")
+            cut = (
+                text.encode("utf-8", "replace")[:TEXT_BYTES_MAX].decode("utf-8", "ignore").replace("\0", " ")
+            )
             known = _new_id(self._id_of_text, text)
             self._strings[known] = cut
         return known
