@@ -18,6 +18,7 @@ import pytest
 
 from ascend_files import store_parts
 from constructed import SESSION, empty_database
+from rankmem_agent.readers.memscope import MemScopeReader
 from rankmem_agent.readers.mindstudio import MindStudioReader
 from rankmem_agent.readers.recording import Identity
 
@@ -142,3 +143,30 @@ def test_the_framework_blocks_explain_its_totals(stored: tuple[str, int, duckdb.
         "AND a.allocation_id <= o.seq AND (a.freed_seq IS NULL OR a.freed_seq > o.seq)) AS l"
     ).fetchall()
     assert (events, fewest, most) == (381, 0, 0)
+
+
+def test_memscope_totals_are_those_that_mindstudio_made_of_the_same_dump() -> None:
+    path = FOLDER / "memscope" / "memscope_dump_20260527062213.db"
+    with sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True) as database:
+        told = database.execute("SELECT timestamp, totalSize FROM memory_allocation ORDER BY id").fetchall()
+    database.close()
+    [recording] = MemScopeReader().open([path])
+    with empty_database() as connection:
+        store_parts(connection, recording, Identity(SESSION, 0, 0))
+        found = "SELECT time_ns, requested_bytes FROM memory_event ORDER BY seq"
+        assert connection.execute(found).fetchall() == told
+        assert connection.execute("SELECT count(stack_id) FROM allocation_record").fetchone() == (6,)
+
+
+def test_a_memscope_dump_of_two_processes_is_two_ranks() -> None:
+    path = FOLDER / "memscope" / "memscope_dump_20250428113810.csv"
+    recordings = MemScopeReader().open([path])
+    assert [recording.facts.pid for recording in recordings] == [2_523_738, 2_523_740]
+    with empty_database() as connection:
+        for rank, recording in enumerate(recordings):
+            store_parts(connection, recording, Identity(SESSION, 0, rank))
+        counted = connection.execute(
+            "SELECT count(*) FILTER (WHERE action = 'alloc' AND device <> 'pinned'), "
+            "count(*) FILTER (WHERE action = 'free_completed' AND device <> 'pinned') FROM memory_event"
+        ).fetchone()
+        assert counted == (241, 14)

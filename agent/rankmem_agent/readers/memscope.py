@@ -1,0 +1,119 @@
+"""Dumps of msMemScope (CSV, SQLite): every allocation of a process on an Ascend device, a process a rank.
+
+Stage: readers; the process of ``rankmem import``. In: ``memscope_dump_T.csv`` or ``.db``; out: a recording
+for each process in it, ordered by the device that it used most. A dump does not say ranks: they are counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from rankmem_agent.readers.memscope_log import POOLS, MemScopeLog
+from rankmem_agent.readers.memscope_rows import TABLES, is_dump, rows_of
+from rankmem_agent.readers.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
+from rankmem_protos.errors import Code, RankmemError
+
+KIND: Final = "memscope"
+PROCESSES_MAX: Final = 1_024
+"""Of one dump: it watches the processes of a host. More is no dump's."""
+
+
+class MemScopeReader:
+    """Recognises and opens them."""
+
+    kind = KIND
+
+    def recognises(self, probe: Probe) -> bool:
+        """By the table of a database, by the header of a CSV file."""
+        if probe.sqlite_tables:
+            return bool(probe.sqlite_tables & TABLES.keys())
+        return is_dump(probe.head.split(b"\n", 1)[0].decode("utf-8", errors="replace"))
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """The one file."""
+        return (path,)
+
+    def open(self, files: Sequence[Path]) -> Sequence[RankRecording]:
+        """The processes in a dump."""
+        (path,) = files
+        found: dict[int, _Seen] = {}
+        for row in rows_of(path):
+            seen = found.get(row.process)
+            if seen is None:
+                if len(found) == PROCESSES_MAX:
+                    raise RankmemError(
+                        Code.EXHAUSTED,
+                        f"{path} has more than {PROCESSES_MAX} processes",
+                        "import a part of it",
+                    )
+                seen = found[row.process] = _Seen(row.time_ns)
+            seen.first_ns, seen.last_ns = min(seen.first_ns, row.time_ns), max(seen.last_ns, row.time_ns)
+            if row.event in ("MALLOC", "FREE"):
+                seen.devices[row.device] += 1
+                seen.has_pools |= row.kind.upper() in POOLS
+        watched = {process: seen for process, seen in found.items() if seen.devices}
+        if not watched:
+            raise RankmemError(
+                Code.INVALID,
+                f"{path} has no allocation",
+                "record with msmemscope --events=alloc,free",
+            )
+        ordered = sorted(watched.items(), key=lambda item: (item[1].device(), item[0]))
+        return [MemScopeRecording(path, process, seen) for process, seen in ordered]
+
+
+class _Seen:
+    """What a first pass tells of a process."""
+
+    def __init__(self, time_ns: int) -> None:
+        self.first_ns = self.last_ns = time_ns
+        self.devices: Counter[str] = Counter()
+        self.has_pools = False
+
+    def device(self) -> int:
+        """The number of the device that it used most; -1 for none."""
+        numbers = [(count, -int(name)) for name, count in self.devices.items() if name.isdecimal()]
+        return -max(numbers)[1] if numbers else -1
+
+
+class MemScopeRecording:
+    """One process."""
+
+    def __init__(self, path: Path, process: int, seen: _Seen) -> None:
+        self.source = path
+        self.facts = RankFacts(pid=process, started_ns=seen.first_ns, ended_ns=seen.last_ns)
+        self._process, self._has_pools = process, seen.has_pools
+        self._log: MemScopeLog | None = None
+
+    def parts(self, identity: Identity) -> Iterator[Part]:
+        """Its rows."""
+        self._log = MemScopeLog(identity, KIND, has_pools=self._has_pools)
+        rows = (row for row in rows_of(self.source) if row.process == self._process)
+        try:
+            yield from self._log.parts(rows)
+        except (ValueError, KeyError, TypeError) as error:
+            raise RankmemError(
+                Code.INVALID,
+                f"{self.source}, after event {self._log.num_events} of process {self._process}: {error}",
+                "the file is damaged: export or copy it again",
+            ) from error
+
+    def closing(self) -> Closing:
+        """What was passed over."""
+        if self._log is None:
+            return Closing(events=0)
+        remarks = [f"{count} rows of {event} say nothing of memory" for event, count in self._passed_over()]
+        if unknown := self._log.num_unknown_frees + self._log.num_unknown_driver_frees:
+            remarks.append(f"{unknown} frees of blocks that no row allocated")
+        return Closing(
+            events=self._log.num_events,
+            unexplained_bytes=self._log.unexplained_bytes,
+            complete=not self._log.unexplained_bytes and not unknown,
+            remarks=tuple(remarks),
+        )
+
+    def _passed_over(self) -> list[tuple[str, int]]:
+        return sorted(self._log.passed_over.items()) if self._log is not None else []

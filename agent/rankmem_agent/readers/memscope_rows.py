@@ -1,0 +1,148 @@
+"""The rows of an msMemScope dump, CSV or SQLite, one by one.
+
+Stage: readers; the process of ``rankmem import``. In: ``memscope_dump_T.csv`` or ``.db``; out: rows with times
+in ns since 1970. Older CSV files write microseconds under a header that says ns: its size tells.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from rankmem_agent.readers.sqlite_recording import SqliteRecording
+from rankmem_protos.errors import Code, RankmemError
+
+TABLES: Final = {"memscope_dump": "memscope_events", "leaks_dump": "memscope_events_leaks"}
+"""Tables of a dump's database, with the statement that reads each."""
+COLUMNS: Final = (
+    "Event", "Event Type", "Name", "Timestamp(ns)", "Process Id", "Thread Id", "Device Id", "Ptr", "Attr",
+    "Call Stack(Python)",
+)  # fmt: skip
+NEEDED: Final = frozenset(COLUMNS[:9])
+LINE_BYTES_MAX: Final = 4 << 20
+"""Of a cell: a Python stack of some thousand frames. A longer one is no dump's."""
+MICROSECONDS_MAX: Final = 10**17
+"""A time below it is in microseconds: as ns it would lie before 1974, as microseconds up to the year 5138."""
+NUMBER_MAX: Final = 2**62
+"""Of a time, a size or an address: larger is a corrupt cell."""
+
+_NOTHING: Final = ("", "N/A", "None")
+
+
+class Row(NamedTuple):
+    """An event."""
+
+    number: int
+    """Place in the file, from 1, the header left out."""
+    event: str
+    """MALLOC, FREE, OP_LAUNCH, MSTX, ..."""
+    kind: str
+    """Of a MALLOC: HAL, PTA, ...; of MSTX: Mark, Range_start, Range_end."""
+    name: str
+    time_ns: int
+    process: int
+    thread: int
+    device: str
+    address: int | None
+    attributes: str
+    stack: str
+
+
+def rows_of(path: Path) -> Iterator[Row]:
+    """The rows, in the order of the file.
+
+    Raises:
+        RankmemError: INVALID with file and row where it is damaged.
+    """
+    for number, cells in enumerate(_cells(path), 1):
+        try:
+            event, kind, name, time, process, thread, device, address, attributes, stack = cells
+            yield Row(
+                number=number,
+                event=str(event),
+                kind=str(kind),
+                name=str(name or ""),
+                time_ns=_time(time),
+                process=_whole(process),
+                thread=_whole(thread),
+                device=str(device or ""),
+                address=None if str(address or "").strip() in _NOTHING else _whole(address),
+                attributes=str(attributes or ""),
+                stack=str(stack or ""),
+            )
+        except (ValueError, TypeError) as error:
+            raise RankmemError(
+                Code.INVALID,
+                f"{path}, row {number}: {error}",
+                "the file is cut short or damaged: export or copy it again",
+            ) from error
+
+
+def attributes_of(text: str) -> Mapping[str, str]:
+    """The attributes of an event: JSON, or in older files ``{name:value,…}``."""
+    if text.startswith('{"'):
+        told = json.loads(text)
+        return {str(name): str(value) for name, value in told.items()} if isinstance(told, dict) else {}
+    parts = (part.partition(":") for part in text.strip("{}").split(","))
+    return {name.strip(): value.strip() for name, _, value in parts if name}
+
+
+def is_dump(header: str) -> bool:
+    """Whether a CSV file that begins with this line is one."""
+    return {name.strip() for name in header.lstrip("\ufeff").strip().split(",")} >= NEEDED
+
+
+def _cells(path: Path) -> Iterator[tuple[Any, ...]]:
+    with path.open("rb") as stream:
+        is_database = stream.read(6) == b"SQLite"
+    if is_database:
+        with SqliteRecording(path) as database:
+            table = next((name for name in TABLES if name in database.columns), "memscope_dump")
+            database.need(table, *COLUMNS)
+            yield from database.rows(TABLES[table])
+    else:
+        yield from _csv_cells(path)
+
+
+def _csv_cells(path: Path) -> Iterator[tuple[Any, ...]]:
+    csv.field_size_limit(LINE_BYTES_MAX)
+    number = 0
+    try:
+        with _text(path) as stream:
+            reader = csv.DictReader(stream, restval=None)
+            for number, row in enumerate(reader, 1):  # noqa: B007
+                if None in row or row["Attr"] is None:
+                    raise ValueError(f"{len([v for v in row.values() if v is not None])} cells")
+                yield tuple(row.get(name) for name in COLUMNS)
+    except (csv.Error, ValueError, OSError, EOFError, KeyError) as error:
+        raise RankmemError(
+            Code.INVALID,
+            f"{path}, after row {number}: {error}",
+            "the file is cut short or damaged: export or copy it again",
+        ) from error
+
+
+def _text(path: Path) -> io.TextIOBase:
+    with path.open("rb") as stream:
+        is_packed = stream.read(2) == b"\x1f\x8b"
+    if is_packed:
+        return gzip.open(path, "rt", encoding="utf-8-sig", errors="replace", newline="")
+    return path.open(encoding="utf-8-sig", errors="replace", newline="")
+
+
+def _time(value: object) -> int:
+    number = _whole(value)
+    return number * 1000 if number < MICROSECONDS_MAX else number
+
+
+def _whole(value: object) -> int:
+    text = str(value).strip()
+    number = int(text, 16) if text.startswith("0x") else int(text)
+    if not -NUMBER_MAX < number < NUMBER_MAX:
+        raise ValueError(f"a number of {len(text)} digits")
+    return number

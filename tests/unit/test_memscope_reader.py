@@ -1,0 +1,281 @@
+"""Dumps of msMemScope, made by hand: blocks of pools, segments of the driver, operators, ranges, stacks."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from ascend_files import store_parts
+from constructed import SESSION, clear, empty_database
+from rankmem_agent.readers.kinds import probe
+from rankmem_agent.readers.memscope import MemScopeReader
+from rankmem_agent.readers.recording import Closing, Identity
+from rankmem_protos.errors import RankmemError
+
+READER = MemScopeReader()
+HEADER = (
+    "ID", "Event", "Event Type", "Name", "Timestamp(ns)", "Process Id", "Thread Id", "Device Id", "Ptr",
+    "Attr", "Call Stack(Python)", "Call Stack(C)",
+)  # fmt: skip
+BASE_US = 1_746_006_014_162_153
+STACK = "/work/model.py(7): forward\n/work/train.py(40): <module>\n"
+Row = tuple[Any, ...]
+
+
+class Dump:
+    """Rows of one process, a microsecond apart."""
+
+    def __init__(self, process: int = 100, device: str = "0") -> None:
+        self.rows: list[Row] = []
+        self.process, self.device = process, device
+        self.used = 0
+
+    def add(
+        self, event: str, kind: str, *, name: str = "N/A", address: int | str = "N/A", attributes: str = "",
+        thread: int = 5, device: str | None = None, stack: str = "",
+    ) -> None:  # fmt: skip
+        time = BASE_US + len(self.rows)
+        where = self.device if device is None else device
+        self.rows.append(
+            (
+                len(self.rows),
+                event,
+                kind,
+                name,
+                time,
+                self.process,
+                thread,
+                where,
+                address,
+                attributes,
+                stack,
+                "",
+            )
+        )
+
+    def driver(self, address: int, size: int, **more: Any) -> None:
+        self.add(
+            "MALLOC",
+            "HAL",
+            address=address,
+            attributes=f"{{addr:{address},size:{size},owner:,MID:7}}",
+            **more,
+        )
+
+    def driver_free(self, address: int) -> None:
+        attributes = f"{{addr:{address},size:0,owner:,MID:-1}}"
+        self.add("FREE", "HAL", address=address, attributes=attributes, device="N/A")
+
+    def pool(self, address: int, size: int, *, kind: str = "PTA", total: int = 4096, **more: Any) -> None:
+        """A negative size frees."""
+        self.used += size
+        attributes = f"{{addr:{address},size:{size},owner:,total:{total},used:{self.used}}}"
+        event = "MALLOC" if size > 0 else "FREE"
+        self.add(event, kind, address=address, attributes=attributes, **more)
+
+
+def a_dump(process: int = 100, device: str = "0") -> Dump:
+    dump = Dump(process, device)
+    dump.add("SYSTEM", "ACL_INIT", device="N/A")
+    dump.driver(1 << 20, 4096)
+    dump.driver(9 << 20, 512, device="host")
+    dump.add("OP_LAUNCH", "ATEN_START", name="aten::mm")
+    dump.add("OP_LAUNCH", "ATEN_START", name="aten::empty")
+    dump.pool(1 << 20, 1024, stack=STACK)
+    dump.add("OP_LAUNCH", "ATEN_END", name="aten::empty")
+    dump.add("OP_LAUNCH", "ATEN_END", name="aten::mm")
+    dump.add("KERNEL_LAUNCH", "KERNEL_LAUNCH")
+    dump.add("MSTX", "Range_start", name='"step start"')
+    dump.pool((1 << 20) + 1024, 512)
+    dump.pool(1 << 20, -1024)
+    dump.add("MSTX", "Range_end")
+    dump.add("MSTX", "Mark", name="here")
+    dump.driver_free(9 << 20)
+    return dump
+
+
+def as_csv(path: Path, *dumps: Dump) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(HEADER)
+        for rows in zip(*(dump.rows for dump in dumps), strict=True):
+            writer.writerows(rows)
+    return path
+
+
+def as_database(path: Path, dump: Dump, table: str = "memscope_dump") -> Path:
+    columns = ", ".join(f'"{name}"' for name in HEADER)
+    with sqlite3.connect(path) as database:
+        database.execute(f"CREATE TABLE {table} ({columns})")
+        for row in dump.rows:
+            *begin, time, process, thread, device, address, attributes, stack, end = row[1:]
+            pairs = dict(part.split(":") for part in attributes.strip("{}").split(",") if part)
+            told = json.dumps(pairs) if pairs else ""
+            where = f"0x{address:018x}" if isinstance(address, int) else address
+            values = (row[0], *begin, time * 1000, process, thread, device, where, told, stack, end)
+            database.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values)
+    database.close()
+    return path
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[duckdb.DuckDBPyConnection]:
+    with empty_database() as connection:
+        yield connection
+
+
+@pytest.fixture
+def database(opened: duckdb.DuckDBPyConnection) -> Iterator[duckdb.DuckDBPyConnection]:
+    yield opened
+    clear(opened)
+
+
+def imported(connection: duckdb.DuckDBPyConnection, path: Path) -> list[Closing]:
+    recordings = READER.open(READER.files(path))
+    for rank, recording in enumerate(recordings):
+        store_parts(connection, recording, Identity(SESSION, 0, rank))
+    return [recording.closing() for recording in recordings]
+
+
+def rows(connection: duckdb.DuckDBPyConnection, sql: str) -> list[Row]:
+    return connection.execute(sql).fetchall()
+
+
+@pytest.mark.parametrize("form", ["csv", "memscope_dump", "leaks_dump"])
+def test_pools_have_blocks_and_the_driver_has_segments(
+    tmp_path: Path, database: duckdb.DuckDBPyConnection, form: str
+) -> None:
+    dump = a_dump()
+    path = as_csv(tmp_path / "d", dump) if form == "csv" else as_database(tmp_path / "d", dump, form)
+    [closing] = imported(database, path)
+    assert closing == Closing(
+        events=6,
+        unexplained_bytes=0,
+        complete=True,
+        remarks=("1 rows of KERNEL_LAUNCH say nothing of memory",),
+    )
+    assert rows(
+        database,
+        "SELECT device, action, component, size_bytes, requested_bytes, allocated_bytes, reserved_bytes "
+        "FROM memory_event ORDER BY seq",
+    ) == [
+        ("npu:0", "segment_alloc", "pytorch", 4096, 0, None, 4096),
+        ("pinned", "alloc", "pinned_host", 512, 512, None, None),
+        ("npu:0", "alloc", "pytorch", 1024, 1024, 1024, 4096),
+        ("npu:0", "alloc", "pytorch", 512, 1536, 1536, 4096),
+        ("npu:0", "free_completed", "pytorch", 1024, 512, 512, 4096),
+        ("pinned", "free_completed", "pinned_host", 512, 0, None, None),
+    ]
+    assert rows(database, "SELECT time_ns FROM memory_event ORDER BY seq LIMIT 1") == [
+        ((BASE_US + 1) * 1000,)
+    ]
+
+
+def test_a_block_has_the_outermost_operator_and_its_stack(
+    tmp_path: Path, database: duckdb.DuckDBPyConnection
+) -> None:
+    imported(database, as_csv(tmp_path / "d.csv", a_dump()))
+    found = rows(
+        database,
+        "SELECT operator, size_bytes, (SELECT list(file_path || ':' || line_number ORDER BY ordering) "
+        "FROM stack_frame AS f WHERE f.stack_id = a.stack_id) FROM allocation_record AS a "
+        "WHERE device = 'npu:0' ORDER BY allocation_id",
+    )
+    assert found == [
+        ("aten::mm", 1024, ["/work/model.py:7", "/work/train.py:40"]),
+        (None, 512, None),
+    ]
+    assert rows(database, "SELECT operator, started_ns, ended_ns FROM operator_call") == [
+        ("aten::mm", (BASE_US + 3) * 1000, (BASE_US + 7) * 1000)
+    ]
+
+
+def test_ranges_and_marks_become_markers(tmp_path: Path, database: duckdb.DuckDBPyConnection) -> None:
+    imported(database, as_csv(tmp_path / "d.csv", a_dump()))
+    told = "SELECT name, (ended_ns - started_ns) // 1000 FROM marker ORDER BY started_ns"
+    assert rows(database, told) == [("step start", 3), ("here", 0)]
+
+
+def test_each_process_is_a_rank_in_the_order_of_devices(
+    tmp_path: Path, database: duckdb.DuckDBPyConnection
+) -> None:
+    path = as_csv(tmp_path / "d.csv", a_dump(100, "1"), a_dump(200, "0"))
+    assert [closing.events for closing in imported(database, path)] == [6, 6]
+    devices = "SELECT DISTINCT rank, device FROM memory_event WHERE device <> 'pinned' ORDER BY rank"
+    assert rows(database, devices) == [(0, "npu:0"), (1, "npu:1")]
+
+
+def test_without_pools_the_drivers_blocks_are_the_process_own(
+    tmp_path: Path, database: duckdb.DuckDBPyConnection
+) -> None:
+    dump = Dump()
+    dump.driver(1 << 20, 4096)
+    dump.driver(2 << 20, 100)
+    dump.driver_free(1 << 20)
+    dump.driver_free(3 << 20)
+    [closing] = imported(database, as_csv(tmp_path / "d.csv", dump))
+    assert closing.remarks == ("1 frees of blocks that no row allocated",)
+    assert rows(database, "SELECT component, requested_bytes FROM memory_event ORDER BY seq") == [
+        ("app", 4096),
+        ("app", 4196),
+        ("app", 100),
+    ]
+
+
+def test_other_pools_are_components_of_their_own(tmp_path: Path, database: duckdb.DuckDBPyConnection) -> None:
+    dump = Dump()
+    dump.pool(1 << 20, 100, total=1000)
+    dump.used = 0
+    dump.pool(2 << 20, 50, kind="ATB", total=500)
+    dump.used = 0
+    dump.pool(3 << 20, 70, kind="PTA_WORKSPACE", total=70)
+    [closing] = imported(database, as_csv(tmp_path / "d.csv", dump))
+    assert closing.unexplained_bytes == 0
+    found = "SELECT component, requested_bytes, reserved_bytes, pool FROM memory_event ORDER BY seq"
+    assert rows(database, found) == [
+        ("pytorch", 100, 1000, None),
+        ("atb", 150, 1500, None),
+        ("workspace", 220, 1570, None),
+    ]
+    assert rows(database, "SELECT DISTINCT component FROM allocation_record ORDER BY 1") == [
+        ("atb",),
+        ("pytorch",),
+        ("workspace",),
+    ]
+
+
+def test_a_dump_is_recognised_by_its_header_or_its_table(tmp_path: Path) -> None:
+    assert READER.recognises(probe(as_csv(tmp_path / "x", a_dump())))
+    assert READER.recognises(probe(as_database(tmp_path / "y", a_dump())))
+    (tmp_path / "z").write_text("ID,Event,Event Type\n1,MALLOC,HAL\n")
+    assert not READER.recognises(probe(tmp_path / "z"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda text: text[: text.index("aten::empty")], "row 5: .* cells|after row"),
+        (lambda text: text.replace("size:512,", "size:many,", 1), "many"),
+        (lambda text: text.replace(str(BASE_US + 1), "9" * 30, 1), "30 digits"),
+        (lambda text: text.split("\n", 1)[0] + "\n", "no allocation"),
+    ],
+)
+def test_a_damaged_dump_is_refused_with_its_name_and_place(tmp_path: Path, damage: Any, said: str) -> None:
+    path = as_csv(tmp_path / "d.csv", a_dump())
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(RankmemError, match=said) as caught:
+        read_whole(path)
+    assert str(path) in str(caught.value)
+    assert caught.value.hint
+
+
+def read_whole(path: Path) -> None:
+    for recording in READER.open([path]):
+        assert list(recording.parts(Identity(SESSION, 0, 0)))
