@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
 """Raised when a table or column is added; written to the database's ``rankmem_meta``."""
 
 NAME: Final = pa.dictionary(pa.int32(), pa.string())
@@ -577,13 +577,27 @@ STATIC_BLOCK: Final = Table(
     ),
 )
 
+OLDER_SEGMENT: Final = Table(
+    name="older_segment",
+    doc="A segment that the allocator of a device held when the recording of it began. Those that came later "
+    "are events.",
+    columns=(
+        *_OF_DEVICE,
+        _int("seq", "Position in the rank's log; before the device's first event.", nullable=False),
+        _int("address", "Address of the segment on its device.", nullable=False),
+        _bytes("size_bytes", "Its size.", nullable=False),
+        _int("stream", "Stream of its blocks."),
+        _name("pool", "Private pool as first.second id; NULL for the default pool."),
+    ),
+)
+
 TABLES: Final[dict[str, Table]] = {
     table.name: table
     for table in (
         SESSION, HOST_INFO, RANK_INFO, DEVICE_INFO, MEMORY_EVENT, ALLOCATION_RECORD, ALLOCATION_END,
         OPERATOR_CALL, STACK_FRAME, MARKER, STEP, STEP_BUCKET, PROCESS_SAMPLE, OOM, GAP, SELF_COST,
         MEMORY_BUCKET, CLOCK_OFFSET, CATEGORY_CHANGE, WEIGHT, MODULE, KERNEL_LAUNCH,
-        COMPONENT_SAMPLE, STATIC_BLOCK,
+        COMPONENT_SAMPLE, STATIC_BLOCK, OLDER_SEGMENT,
     )
 }  # fmt: skip
 """All tables by name."""

@@ -22,7 +22,7 @@ from rankmem_agent.pairing.columns import (
 )
 from rankmem_agent.pairing.devices import dense_numbers, device_codes
 from rankmem_agent.pairing.model import weight_rows
-from rankmem_agent.pairing.rank_columns import RankColumns, are_on_host
+from rankmem_agent.pairing.rank_columns import RankColumns, are_on_host, pool_names
 from rankmem_agent.pairing.stacks import Stacks
 from rankmem_agent.pairing.state import ABSENT, Array
 from rankmem_agent.spool.layout import UNKNOWN, Action, Kind, MarkerKind
@@ -42,6 +42,7 @@ def fact_rows(
         ("step_bucket", _step_buckets(whose, batch.steps_due, devices)),
         ("process_sample", _process_samples(whose, batch, devices)),
         ("oom", _ooms(whose, stacks, batch, devices)),
+        ("older_segment", _older_segments(whose, batch, devices)),
         ("gap", _gaps(whose, batch)),
         ("module", _modules(whose, batch.modules_due)),
         ("weight", _weights(whose, stacks, batch.weights_due)),
@@ -139,6 +140,23 @@ def _ooms(whose: RankColumns, stacks: Stacks, batch: Batch, devices: Array) -> p
         "stack_id": ints(stacks.hashes(stack), null=stack == 0),
     }
     return record_batch("oom", columns, len(at))
+
+
+def _older_segments(whose: RankColumns, batch: Batch, devices: Array) -> pa.RecordBatch | None:
+    points = batch.points
+    # A block's bytes are zero where the log knew it; a segment's never are.
+    is_older = ~points.is_event & ~points.is_counters & ~points.is_peaks & ~points.unplaced
+    at = np.flatnonzero(is_older & (points.action == Action.SEGMENT_ALLOC))
+    if not len(at):
+        return None
+    columns = whose.of_device(points.device[at], devices) | {
+        "seq": ints(points.seq[at]),
+        "address": ints(points.address[at]),
+        "size_bytes": ints(points.size[at]),
+        "stream": ints(points.stream[at]),
+        "pool": pool_names(points.pool[at]),
+    }
+    return record_batch("older_segment", columns, len(at))
 
 
 def _gaps(whose: RankColumns, batch: Batch) -> pa.RecordBatch | None:

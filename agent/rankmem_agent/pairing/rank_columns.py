@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from rankmem_agent.pairing.columns import coded_names, constant_name, dense_codes, smalls
+from rankmem_agent.pairing.columns import coded_names, constant_name, dense_codes, null_names, smalls
 from rankmem_agent.pairing.devices import device_name, is_host_memory
-from rankmem_agent.pairing.state import Array
+from rankmem_agent.pairing.state import ABSENT, Array
 from rankmem_agent.spool.string_table import StringTable
 
 
@@ -42,6 +42,15 @@ class RankColumns:
         """Names where NULL is not allowed: id 0 gives the unknown name."""
         used, codes = dense_codes(ids)
         return coded_names(codes, [self.strings.name(int(i)) for i in used] or [""])
+
+
+def pool_names(pool: Array) -> pa.Array:
+    """Pool ids (first << 32 | second) as text; NULL for the default pool."""
+    if not pool.any():
+        return null_names(len(pool))
+    ids, place = np.unique(pool, return_inverse=True)
+    texts = [f"{int(i) >> 32}.{int(i) & 0xFFFF_FFFF}" for i in ids]
+    return coded_names(np.where(pool == 0, ABSENT, place), texts)
 
 
 def are_on_host(devices: Array) -> Array:

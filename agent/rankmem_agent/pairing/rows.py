@@ -28,7 +28,7 @@ from rankmem_agent.pairing.columns import (
     string_names,
 )
 from rankmem_agent.pairing.fact_rows import Rows, fact_rows
-from rankmem_agent.pairing.rank_columns import RankColumns, are_on_host
+from rankmem_agent.pairing.rank_columns import RankColumns, are_on_host, pool_names
 from rankmem_agent.pairing.stacks import Stacks
 from rankmem_agent.pairing.state import ABSENT, Array, rows_at
 from rankmem_agent.spool.layout import Action, DeviceType, Phase
@@ -212,10 +212,8 @@ def _pool_and_component(pool: Array, codes: Array) -> dict[str, pa.Array]:
             "pool": null_names(len(pool)),
             "component": constant_name(COMPONENTS[0], len(pool)),
         }
-    ids, place = np.unique(pool, return_inverse=True)
-    texts = [f"{int(i) >> 32}.{int(i) & 0xFFFF_FFFF}" for i in ids]
     component = np.where(pool >> np.uint64(32) != 0, 1, np.where(pool != 0, 2, 0))
     return {
-        "pool": coded_names(np.where(pool == 0, ABSENT, place), texts),
+        "pool": pool_names(pool),
         "component": coded_names(np.where(pinned, 3, component), COMPONENTS),
     }

@@ -197,9 +197,8 @@ class _Rank:
         groups = [name for name, count in track.groups().items() if count > 1]
         counters = Counters(track.device, self._counter, groups, self._budget.stretch_ns)
         if groups:
-            counters.begin(
-                track.first_ns, log.held(track.seq_first - 1).to_pylist(), log.segment_events().to_pylist()
-            )
+            segments = (*log.older_segments().to_pylist(), *log.segment_events().to_pylist())
+            counters.begin(track.first_ns, log.held(track.seq_first - 1).to_pylist(), segments)
         makers: dict[int, tuple[int, int, int]] = {}
         for batch in log.events():
             for row in batch.to_pylist():

@@ -148,6 +148,10 @@ class Log:
         row = self._queries.sql(export_text("meanings"), asked).to_pylist()[0]
         return bool(row["knows"] and row["others"])
 
+    def older_segments(self) -> pa.Table:
+        """Segments from before the recording, as :meth:`segment_events` has those that came later."""
+        return self._queries.sql(export_text("older_segments"), self._of_device)
+
     def segment_events(self) -> pa.Table:
         """What the allocator got and gave back before the stretch; columns of ``segment_events.sql``."""
         asked = {**self._of_device, "before": self._track.seq_first}

@@ -131,16 +131,16 @@ def tiles(segment: Segment, held: Iterable[Mapping[str, Any]]) -> Iterator[Tile]
 
 
 def _joined(segments: list[Segment]) -> Iterator[Segment]:
-    """Neighbours of an expandable segment as the one that the allocator lists."""
+    """Parts of an expandable segment as the one that the allocator lists; of an older one it is not told."""
     last: Segment | None = None
     for segment in segments:
         if (
             last is not None
-            and last.is_expandable
-            and segment.is_expandable
+            and (last.is_expandable or segment.is_expandable)
             and (last.end, last.stream, last.pool) == (segment.address, segment.stream, segment.pool)
         ):
-            last = last._replace(size_bytes=last.size_bytes + segment.size_bytes)
+            size_bytes = last.size_bytes + segment.size_bytes
+            last = last._replace(size_bytes=size_bytes, is_expandable=True)
             continue
         if last is not None:
             yield last

@@ -110,7 +110,7 @@ class _Writer:
             if track is None:
                 return segments
             log = Log(chosen, track)
-            for row in log.segment_events().to_pylist():
+            for row in (*log.older_segments().to_pylist(), *log.segment_events().to_pylist()):
                 segments.apply(row["action"], _unsigned(row["address"]), *_segment_of(row))
             _see(segments, log.held(track.seq_first - 1).to_pylist())
             on_cpu = track.device_type in ("cpu", "pinned")
