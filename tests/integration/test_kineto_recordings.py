@@ -67,6 +67,7 @@ def test_totals_after_each_event_are_the_traces_own(name: str) -> None:
     rows = tables["memory_event"]
     assert len(rows) == len(told) == closing.events
     assert closing.unexplained_bytes == 0
+    assert "older_segment" not in tables
     for row, event in zip(rows, told, strict=True):
         args = event["args"]
         assert row["device"] == DEVICES[args["Device Type"]].format(args["Device Id"])

@@ -66,6 +66,8 @@ VIEWS: Final = (
     "operator_at_peak",
     "operator_total",
     "line_at_peak",
+    "kernel_origin",
+    "kernel_total",
 )
 """Views and macros in the order of their installation: each stands after those it reads."""
 
