@@ -281,10 +281,9 @@ def _named(part: Part) -> Part:
 
     What a pool says that it reserved is no segment with an address.
     """
+    kept = [pair for pair in part.rows if pair[0] != "older_segment"]
     return part._replace(
-        rows=[
-            (table, _with_component(rows) if table in _WITH_COMPONENT else rows) for table, rows in part.rows
-        ]
+        rows=[(table, _with_component(rows) if table in _WITH_COMPONENT else rows) for table, rows in kept]
     )
 
 

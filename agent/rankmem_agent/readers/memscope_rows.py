@@ -1,7 +1,7 @@
 """The rows of an msMemScope dump, CSV or SQLite, one by one.
 
-Stage: readers; the process of ``rankmem import``. In: ``memscope_dump_T.csv`` or ``.db``; out: rows with times
-in ns since 1970. Older CSV files write microseconds under a header that says ns: its size tells.
+Stage: readers; the process of ``rankmem import``. In: ``memscope_dump_T.csv`` or ``.db``; out: rows with
+times in ns since 1970. Older CSV files write microseconds under a header that says ns: its size tells.
 """
 
 from __future__ import annotations
