@@ -10,7 +10,7 @@ nothing is kept but stacks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -98,6 +98,26 @@ def tracks(chosen: Chosen) -> list[Track]:
             "rankmem ranks, and give another range",
         )
     return found
+
+
+def with_quiet(chosen: Chosen, found: list[Track]) -> list[Track]:
+    """The tracks, and for each of their ranks the devices that hold something and have no event there."""
+    ranks: dict[tuple[int, int], list[Track]] = {}
+    for track in found:
+        ranks.setdefault((track.rank, track.attempt), []).append(track)
+    for row in chosen.queries.sql(export_text("devices"), {"session": chosen.session_id}).to_pylist():
+        of_rank = ranks.get((row["rank"], row["attempt"]), [])
+        if of_rank and all(track.device != row["device"] for track in of_rank):
+            quiet = replace(
+                of_rank[0],
+                device=row["device"],
+                seq_first=min(track.seq_first for track in of_rank),
+                seq_last=max(track.seq_last for track in of_rank),
+                num_events=0,
+                peak_bytes=0,
+            )
+            of_rank.append(quiet)
+    return [track for of_rank in ranks.values() for track in of_rank]
 
 
 def highest(found: Iterable[Track]) -> Track:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rankmem_aggregator.exports.exporting import Chosen, Written
-from rankmem_aggregator.exports.log import Log, Stacks, Track, highest, rows_of, tracks
+from rankmem_aggregator.exports.log import Log, Stacks, Track, highest, rows_of, tracks, with_quiet
 from rankmem_aggregator.exports.pickle_stream import PickleStream, Plain
 from rankmem_aggregator.exports.snapshot_segments import SMALL_BYTES_MAX, Segment, Segments, tiles
 
@@ -39,7 +39,7 @@ _ON_CPU: Final = (
 def write_torch_snapshot(chosen: Chosen, out: Path) -> Written:
     """Writes one pickle, or a folder of one a rank."""
     written = Written()
-    found = tracks(chosen)
+    found = with_quiet(chosen, tracks(chosen))
     ranks = {label: list(of_rank) for label, of_rank in groupby(found, key=Track.label)}
     if out.is_dir():
         for label, of_rank in ranks.items():
