@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 from faults.ledger import Totals, check
@@ -77,3 +78,24 @@ def test_what_everybody_s_death_left_on_disk_is_delivered_by_hand(scene: Scene) 
     found = check(scene.database, scene.written())
     assert found.found == found.expected
     assert found.reasons <= {"torn"}
+
+
+def test_over_its_budget_a_rank_drops_whole_segments_and_records_again_once_some_are_stored(
+    scene: Scene,
+) -> None:
+    """``RANKMEM_SPOOL_BYTES`` of two segments, and nobody to take them."""
+    half = 4 * RECORDS_PER_SEGMENT
+    pause = ("--pause-at", str(half - 1), "--budget-mib", "9")
+    rank = scene.start_rank(0, "--events", str(2 * half), "--seconds", "1", *pause)
+    until("it has written half", lambda: rank.count >= half)
+    scene.start_aggregator()
+    session_dir = scene.session_dir()
+    until("what was kept is stored and deleted", lambda: is_deleted(session_dir))
+    rank.process.send_signal(signal.SIGUSR1)
+    assert rank.process.wait(DEADLINE_S) == 0
+    scene.deliver()
+    scene.close_aggregator()
+    found = check(scene.database, scene.written())
+    assert found.reasons == {"spool_full"}
+    assert found.explained >= RECORDS_PER_SEGMENT
+    assert found.found >= 3 * RECORDS_PER_SEGMENT

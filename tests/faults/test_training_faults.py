@@ -126,6 +126,30 @@ def test_a_shipper_that_is_killed_is_started_again_by_the_rank_that_trains(
     assert stored == distinct > 0
 
 
+def test_a_training_outlives_the_command_that_recorded_it(scene: Scene, tmp_path: Path) -> None:
+    """``rankmem run`` is killed, and its embedded aggregator with it: what was recorded is on disk."""
+    spools = tmp_path / "spool-host-a"
+    variables = {"RANKMEM_SPOOL_DIR": str(spools), "RANKMEM_SHIP_DRAIN_S": "0.5"}
+    with subprocess.Popen(
+        (*RANKMEM, "run", "--", sys.executable, TRAIN, str(tmp_path), "steps"),
+        cwd=tmp_path,
+        env=environment(tmp_path, **variables),
+    ) as run:
+        until("it trains", (tmp_path / "ready-0-0").exists)
+        until("a shipper is at work", lambda: bool(scene.shippers()))
+        run.kill()
+    (tmp_path / "ready-0-0").unlink()
+    until("it trains on", (tmp_path / "ready-0-0").exists)
+    (tmp_path / "enough").touch()
+    until("the shipper has given up", lambda: not scene.shippers())
+    done = call((*RANKMEM, "ship", str(spools), "--db", "rankmem.duckdb"), tmp_path)
+    assert done.returncode == 0, done.stderr
+    ((complete, reason),) = asked(tmp_path, "SELECT complete, end_reason FROM rank_info")
+    assert (complete, reason) == (True, "exit")
+    ((stored, distinct),) = asked(tmp_path, "SELECT count(*), count(DISTINCT seq) FROM memory_event")
+    assert stored == distinct > 0
+
+
 def test_a_command_piped_after_run_ends_with_the_job_though_the_shipper_goes_on(
     scene: Scene, tmp_path: Path
 ) -> None:

@@ -83,13 +83,15 @@ class Stream:
             yield request
 
     def _read(self) -> None:
+        was_heard = False
         try:
             for reply in self._call:
+                was_heard = True
                 self.replies.put(reply)
                 self._wake.set()
             self.error = RankmemError(Code.UNAVAILABLE, f"{self._aggregator} ended the stream")
         except grpc.RpcError as exc:
-            self.error = _translated(self._aggregator, exc, self._credentials)
+            self.error = _translated(self._aggregator, exc, None if was_heard else self._credentials)
         self._wake.set()
 
 
@@ -211,11 +213,12 @@ def refusal_error(refusal: Refusal) -> RankmemError:
     return RankmemError(code, refusal.message, refusal.hint)
 
 
-def _translated(aggregator: str, exc: grpc.RpcError, credentials: Credentials) -> RankmemError:
+def _translated(aggregator: str, exc: grpc.RpcError, credentials: Credentials | None) -> RankmemError:
+    """The error of a call; ``credentials`` None: it had an answer, so they are not at fault."""
     status = exc.code() if isinstance(exc, grpc.Call) else grpc.StatusCode.UNKNOWN
     details = exc.details() if isinstance(exc, grpc.Call) else str(exc)
     code = CODE_OF_GRPC_STATUS_NAME.get(status.name, Code.INTERNAL)
-    hint = hint_of(details or "", credentials)
+    hint = hint_of(details or "", credentials) if credentials is not None else ""
     if code is Code.DENIED:
         hint = "--token-file FILE (RANKMEM_TOKEN_FILE) with one of its ingest tokens"
     return RankmemError(
