@@ -1,0 +1,170 @@
+"""Snapshots of made-up jobs, imported: what a slow walk over them finds, with annotations and oddities."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from import_read import asked, imported
+from made_snapshots import dump, random_snapshot
+from rankmem_agent.readers.recording import Identity
+from rankmem_agent.readers.torch_snapshot_reader import TorchSnapshotReader
+from rankmem_protos.errors import Code, RankmemError
+from snapshot_oracle import truth_of
+
+
+@pytest.mark.parametrize(("seed", "devices"), [(0, 1), (1, 1), (2, 3)])
+def test_totals_and_ends_of_every_device_are_those_of_a_slow_walk(
+    seed: int, devices: int, tmp_path: Path
+) -> None:
+    raw = random_snapshot(seed, devices=devices, events=120 * devices)
+    database = tmp_path / "made.duckdb"
+    assert imported(database, dump(tmp_path / "made.pickle", raw, protocol=2 + seed)).failed == []
+    for number, truth in truth_of(raw).items():
+        device = {"device": f"cuda:{number}"}
+        totals = asked(
+            database,
+            "SELECT requested_bytes FROM memory_event WHERE device = $device ORDER BY seq",
+            **device,
+        )
+        assert [total for (total,) in totals] == truth.totals
+        blocks = asked(
+            database,
+            "SELECT address, size_bytes, preexisting, freed_ns IS NULL FROM allocation "
+            "WHERE device = $device",
+            **device,
+        )
+        assert {a: size for a, size, _, is_live in blocks if is_live} == truth.live == truth.listed
+        assert {a: size for a, size, is_older, _ in blocks if is_older} == truth.older
+    [(events, unexplained)] = asked(database, "SELECT events, unexplained_bytes FROM rank_info")
+    assert events == sum(map(len, raw["device_traces"]))
+    assert unexplained == 0
+
+
+def test_events_of_several_devices_stand_in_order_of_time(tmp_path: Path) -> None:
+    raw = random_snapshot(9, devices=2)
+    database = tmp_path / "made.duckdb"
+    imported(database, dump(tmp_path / "made.pickle", raw))
+    times = [time for (time,) in asked(database, "SELECT time_ns FROM memory_event ORDER BY seq")]
+    assert times == sorted(times)
+    assert times == sorted(entry["time_us"] * 1000 for trace in raw["device_traces"] for entry in trace)
+
+
+def small() -> dict[str, Any]:
+    """Three allocs at 10, 20 and 30 µs after the start, all alive."""
+    start_us = 1_700_000_000_000_000
+    frames = [{"filename": "m.py", "name": "f", "line": 3}]
+    trace = [
+        {"action": "alloc", "addr": n << 20, "size": 100 * n, "stream": 7, "frames": frames,
+         "time_us": start_us + 10 * n, "pool_id": (0, 2)}
+        for n in (1, 2, 3)
+    ]  # fmt: skip
+    segments = [
+        {
+            "device": 0, "address": n << 20, "total_size": 512, "stream": 7, "segment_pool_id": (0, 2),
+            "allocated_size": 512, "active_size": 512,
+            "blocks": [
+                {"size": 512, "requested_size": 100 * n, "state": "active_allocated", "frames": frames}
+            ],
+        }
+        for n in (1, 2, 3)
+    ]  # fmt: skip
+    return {
+        "segments": segments, "device_traces": [trace], "allocator_settings": {"a": 1},
+        "external_annotations": [],
+    }  # fmt: skip
+
+
+def test_annotations_and_metadata_become_markers_and_name_blocks(tmp_path: Path) -> None:
+    raw = small()
+    start_us = 1_700_000_000_000_000
+    raw["external_annotations"] = [
+        {"stage": "START", "name": "epoch", "device": 0, "time_us": start_us + 15},
+        {"stage": "END", "name": "epoch", "device": 0, "time_us": start_us + 25},
+        {"stage": "END", "name": "never began", "device": 0, "time_us": start_us + 26},
+    ]
+    raw["device_traces"][0][2]["user_metadata"] = "the cache"
+    database = tmp_path / "made.duckdb"
+    imported(database, dump(tmp_path / "made.pickle", raw))
+    markers = asked(database, "SELECT name, kind, started_ns, ended_ns FROM marker ORDER BY started_ns")
+    assert markers == [
+        ("epoch", "user_scope", (start_us + 15) * 1000, (start_us + 25) * 1000),
+        ("the cache", "annotate", (start_us + 30) * 1000, None),
+    ]
+    blocks = asked(database, "SELECT annotation FROM allocation ORDER BY allocated_ns")
+    assert blocks == [(None,), ("epoch",), ("the cache",)]
+
+
+def test_streams_pools_and_settings_are_kept_and_nothing_else_is_claimed(tmp_path: Path) -> None:
+    database = tmp_path / "made.duckdb"
+    imported(database, dump(tmp_path / "made.pickle", small()), name="mine")
+    assert asked(
+        database,
+        "SELECT DISTINCT stream, pool, component, category, operator, module, phase, step, call_id "
+        "FROM allocation",
+    ) == [(7, "0.2", "mem_pool", "unknown", None, None, None, None, None)]
+    assert asked(database, "SELECT device, source, settings, name FROM device_info") == [
+        ("cuda:0", "torch-snapshot", '{"a": 1}', None)
+    ]
+    assert asked(database, "SELECT name, source, world_size FROM session") == [
+        ("mine", "torch-snapshot", None)
+    ]
+    assert asked(database, "SELECT DISTINCT allocated_bytes, active_bytes FROM memory_event") == [
+        (None, None)
+    ]
+
+
+def test_a_trace_that_contradicts_segments_is_imported_and_the_difference_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = small()
+    del raw["segments"][0]
+    raw["segments"][1]["blocks"][0]["requested_size"] = 301
+    database = tmp_path / "made.duckdb"
+    imported(database, dump(tmp_path / "made.pickle", raw))
+    said = capsys.readouterr().err
+    assert "1 blocks (100 bytes) are alive after the trace, not in segments" in said
+    assert "1 blocks have another size" in said
+    assert asked(database, "SELECT complete, unexplained_bytes FROM rank_info") == [(False, 99)]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("device_traces", 0, 0, "size"), 2**60),
+        (("device_traces", 0, 0, "size"), -5),
+        (("device_traces", 0, 0, "size"), "many"),
+        (("device_traces", 0, 0, "time_us"), 2**62),
+        (("device_traces", 0, 0, "addr"), None),
+        (("device_traces", 0, 1), 7),
+        (("device_traces", 0), {"a": 1}),
+        (("device_traces",), None),
+        (("segments", 0, "device"), 5000),
+        (("segments", 0, "blocks"), 3),
+        (("segments", 0, "blocks", 0, "requested_size"), 2**62),
+        (("segments",), {}),
+    ],
+)
+def test_values_that_no_snapshot_has_are_refused_with_the_file(
+    path: tuple[Any, ...], value: Any, tmp_path: Path
+) -> None:
+    raw = copy.deepcopy(small())
+    inner: Any = raw
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    [recording] = TorchSnapshotReader().open([dump(tmp_path / "odd.pickle", raw)])
+    with pytest.raises(RankmemError, match=r"odd\.pickle") as raised:
+        list(recording.parts(Identity("0" * 12, 0, 0)))
+    assert raised.value.code is Code.INVALID
+
+
+def test_a_device_of_our_own_export_keeps_its_name_and_its_rank(tmp_path: Path) -> None:
+    raw = small() | {"rankmem": {"rank": 5, "pid": 77, "host_name": "node3", "devices": "0=npu:4"}}
+    database = tmp_path / "made.duckdb"
+    imported(database, dump(tmp_path / "made.pickle", raw))
+    assert asked(database, "SELECT rank, pid, host_uid FROM rank_info") == [(5, 77, "node3")]
+    assert asked(database, "SELECT DISTINCT device FROM memory_event") == [("npu:4",)]
