@@ -18,7 +18,7 @@ from rankmem_agent.pairing.columns import rows_of
 from rankmem_agent.pairing.fact_rows import Rows
 from rankmem_agent.pairing.state import ABSENT, Array
 from rankmem_agent.readers.ascend_log import AscendLog, Stretch
-from rankmem_agent.readers.ascend_rows import CHUNK_ROWS, UNKNOWN, Source, Step
+from rankmem_agent.readers.ascend_rows import CHUNK_ROWS, UNKNOWN, Source, Step, with_sizes
 from rankmem_agent.readers.ascend_stage import Operators, Totals
 from rankmem_agent.readers.ascend_steps import StepBuckets
 from rankmem_agent.readers.ascend_tables import AscendTables
@@ -158,11 +158,11 @@ class AscendRecording:
         for modules in (*self._totals.apart, *self._tables.modules()):
             if len(modules):
                 self._others += len(modules)
-                yield [tables.modules(modules)]
+                yield [tables.modules(with_sizes(modules, self.source, "reserved"))]
         for blocks in self._tables.static_blocks():
             if len(blocks):
                 self._others += len(blocks)
-                yield [tables.static_blocks(blocks)]
+                yield [tables.static_blocks(with_sizes(blocks, self.source, "size"))]
         facts = [
             ("device_info", tables.facts(self._devices())),
             ("marker", tables.facts(_markers(self._steps))),

@@ -21,6 +21,10 @@ UNKNOWN: Final = -(2**63)
 """An empty cell."""
 NUMBER_MAX: Final = 2**62
 """Of a time, a size or a total, either side of 0: larger is a corrupt cell, and sums must fit 64 bits."""
+SIZE_BYTES_MAX: Final = 2**56
+"""64 PiB: no device has it; the aggregator takes no larger ones."""
+NAME_CHARS_MAX: Final = 4096
+"""Longer names are cut, as in all recordings (``replay.TEXT_CHARS_MAX``)."""
 CHUNK_ROWS: Final = 65_536
 """Rows handled at a time: some MB."""
 
@@ -86,7 +90,7 @@ class Names:
         number = self._numbers.get(text)
         if number is None:
             number = self._numbers[text] = len(self.texts)
-            self.texts.append(text)
+            self.texts.append(text[:NAME_CHARS_MAX])
         return number
 
     def numbers(self, texts: Iterable[str | None]) -> Array:
@@ -172,6 +176,24 @@ def checked(values: Array, path: Path, what: str) -> Array:
             "the file is damaged: export or copy it again",
         )
     return values
+
+
+def with_sizes(rows: Array, path: Path, *names: str) -> Array:
+    """The rows.
+
+    Raises:
+        RankmemError: INVALID where a size is below 0 or beyond any device's.
+    """
+    for name in names:
+        sizes = rows[name][rows[name] != UNKNOWN]
+        if len(sizes) and (int(sizes.min()) < 0 or int(sizes.max()) > SIZE_BYTES_MAX):
+            wrong = int(sizes.min()) if int(sizes.min()) < 0 else int(sizes.max())
+            raise RankmemError(
+                Code.INVALID,
+                f"{path}: {name} is {wrong} bytes",
+                "the file is damaged: export or copy it again",
+            )
+    return rows
 
 
 def as_rows(dtype: np.dtype[Any], columns: dict[str, Array], length: int) -> Array:

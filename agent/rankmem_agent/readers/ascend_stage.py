@@ -24,6 +24,7 @@ from rankmem_agent.readers.ascend_rows import (
     Names,
     Source,
     as_rows,
+    with_sizes,
 )
 from rankmem_agent.readers.ascend_spool import ArraySpool
 
@@ -59,6 +60,7 @@ class Totals:
         self.apart: list[Array] = []
         """MODULE: components that tell what they reserved and nothing else."""
         self.samples = np.concatenate([np.empty(0, SAMPLE), *source.samples()])
+        with_sizes(self.samples, source.path, "app", "used")
         apps: list[Array] = []
         self._spool = ArraySpool(RECORD)
         self._spool.extend(self._without_apps(source, apps))
@@ -95,6 +97,7 @@ class Totals:
 
     def _without_apps(self, source: Source, apps: list[Array]) -> Iterator[Array]:
         for rows in source.records():
+            with_sizes(rows, source.path, "allocated", "reserved", "active")
             app = source.names.components.number(APP)
             is_app = rows["component"] == app
             is_apart = ~is_app & (rows["allocated"] == UNKNOWN)
@@ -118,7 +121,7 @@ class Operators:
 
     def __init__(self, source: Source) -> None:
         self.spool = ArraySpool(OPERATOR)
-        self.spool.extend(source.operators())
+        self.spool.extend(_sized(source))
         times = np.concatenate(
             [self._times(name) for name in ("allocated_ns", "released_ns", "active_released_ns")]
         )
@@ -141,6 +144,14 @@ class Operators:
 
     def _times(self, name: str) -> Array:
         return self.spool.column(name, CHUNK_ROWS)
+
+
+def _sized(source: Source) -> Iterator[Array]:
+    """Rows of operators, none larger than a device; a negative size is told of a release."""
+    for rows in source.operators():
+        sizes = as_rows(SAMPLE, {"used": np.abs(rows["size"])}, len(rows))
+        with_sizes(sizes, source.path, "used")
+        yield rows
 
 
 def _told_by_operators(source: Source) -> Iterator[Array]:
