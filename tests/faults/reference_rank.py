@@ -65,15 +65,18 @@ class Clock:
 
 
 class Witness:
-    """How many events are written for sure, in a file of its own that outlives this process."""
+    """How many events are written for sure, and whether the end is under way, in a file of its own."""
 
     def __init__(self, path: Path) -> None:
-        path.write_bytes(bytes(8))
+        path.write_bytes(bytes(16))
         with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 8)
+            self._map = mmap.mmap(file.fileno(), 16)
 
     def saw(self, count: int) -> None:
         struct.pack_into("<Q", self._map, 0, count)
+
+    def ends(self) -> None:
+        struct.pack_into("<Q", self._map, 8, 1)
 
 
 def begin(told: argparse.Namespace) -> PythonSpoolWriter:
@@ -106,9 +109,8 @@ def begin(told: argparse.Namespace) -> PythonSpoolWriter:
     return writer
 
 
-def write(told: argparse.Namespace, writer: PythonSpoolWriter, clock: Clock) -> None:
+def write(told: argparse.Namespace, writer: PythonSpoolWriter, clock: Clock, witness: Witness) -> None:
     """All events, in runs, at the pace asked for."""
-    witness = Witness(told.witness)
     shippers = Reelection(told.session_dir, every_s=LOOK_EVERY_S)
     runs = max(1, min(told.events, int(told.seconds / PACE_S)))
     run = max(1, -(-told.events // runs))
@@ -137,13 +139,15 @@ def main() -> None:
     if not told.no_shipper:
         elect(told.session_dir)
     print("begun", flush=True)
-    write(told, writer, clock)
+    witness = Witness(told.witness)
+    write(told, writer, clock, witness)
     if told.end == "abort":
         os.abort()
     if told.end == "hold":
         while True:  # until it is killed, with a beating heart: what it holds counts as long as it lives
             writer.clock()
             time.sleep(HEARTBEAT_S)
+    witness.ends()
     writer.close()
 
 

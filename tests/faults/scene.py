@@ -59,16 +59,21 @@ class Rank:
     @property
     def count(self) -> int:
         """Events written for sure, so far."""
-        try:
-            return int(struct.unpack("<Q", self.witness.read_bytes())[0])
-        except (FileNotFoundError, struct.error):
-            return 0
+        return self._witnessed()[0]
 
     def written(self) -> Written:
         """What it wrote; it has ended."""
         code = self.process.wait(DEADLINE_S)
-        reason = "exit" if code == 0 else "killed"
-        return Written(rank=self.rank, attempt=self.attempt, count=self.count, end_reason=reason)
+        count, ends = self._witnessed()
+        reasons = ("exit",) if code == 0 else ("exit", "killed") if ends else ("killed",)
+        return Written(rank=self.rank, attempt=self.attempt, count=count, end_reasons=reasons)
+
+    def _witnessed(self) -> tuple[int, bool]:
+        try:
+            count, ends = struct.unpack("<QQ", self.witness.read_bytes())
+        except (FileNotFoundError, struct.error):
+            return 0, False
+        return count, bool(ends)
 
 
 class Scene:
