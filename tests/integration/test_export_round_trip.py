@@ -153,8 +153,8 @@ def snapshot() -> dict[str, Any]:
         segment(older, [block(older, 1024, 600, "active_allocated"),
                         block(older + 1024, 2 * MIB - 1024, 0, "inactive")]),
         segment(pooled, [block(pooled, 512, 100, "active_pending_free"),
-        told: dict[str, Any] = {"action": action, "size": size, "stream": 0, "frames": frames}
-        told["time_us"] = START_US + at
+                         block(pooled + 512, 2 * MIB - 512, 0, "inactive")],
+                stream=9, segment_pool_id=(0, 4)),
         segment(older, [block(older, 2 * MIB, 2 * MIB, "active_allocated")], device=1),
     ]  # fmt: skip
     ranges = [{"stage": stage, "name": "epoch", "device": 0, "time_us": START_US + at}
