@@ -7,6 +7,8 @@ sum over the reference run.
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +19,7 @@ import pyarrow as pa
 
 from faults.reference import BASE, STRIDE, Array, events_of, numbers_of, sizes_of, totals_of
 
+REPORT: Final = os.environ.get("RANKMEM_FAULT_REPORT", "")
 RUN_MAX: Final = 20_000
 """Events that a rank writes at once: so many more than its witness saw may be found."""
 
@@ -66,11 +69,20 @@ class Totals:
         return self
 
 
-def check(database: Path, written: list[Written], *, all_ranks: bool = True) -> Totals:
+def check(
+    database: Path,
+    written: list[Written],
+    *,
+    all_ranks: bool = True,
+    fault: str = "",
+    recovery_s: float | None = None,
+) -> Totals:
     """Compares; the totals over all ranks. Raises AssertionError with the first thing that is wrong.
 
     Args:
         all_ranks: the database holds no others.
+        fault: what was done, for the report; default: the test's name.
+        recovery_s: from the end of the ranks to the last acknowledgement, in seconds.
     """
     totals = Totals()
     with duckdb.connect(database, read_only=True) as connection:
@@ -78,7 +90,24 @@ def check(database: Path, written: list[Written], *, all_ranks: bool = True) -> 
             totals += _check_rank(connection, rank)
         stored = connection.sql("SELECT attempt, rank FROM rank_info ORDER BY ALL").fetchall()
     assert not all_ranks or stored == sorted((rank.attempt, rank.rank) for rank in written)
+    _report(fault or os.environ.get("PYTEST_CURRENT_TEST", "?").partition(" ")[0], totals, recovery_s)
     return totals
+
+
+def _report(fault: str, totals: Totals, recovery_s: float | None) -> None:
+    """A line of JSON for the table in docs/reliability.md, where one is wanted."""
+    if not REPORT:
+        return
+    line = {
+        "fault": fault,
+        "expected": totals.expected,
+        "found": totals.found,
+        "lost": totals.explained,
+        "duplicated": totals.duplicated,
+        "recovery_s": recovery_s,
+    }
+    with Path(REPORT).open("a", encoding="utf-8") as report:
+        report.write(json.dumps(line) + "\n")
 
 
 def _check_rank(connection: duckdb.DuckDBPyConnection, written: Written) -> Totals:

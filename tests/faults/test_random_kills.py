@@ -2,26 +2,23 @@
 
 A round is three ranks, a shipper and an aggregator, and one kind of fault, several times. In CI each kind has
 one round; ``RANKMEM_FAULT_ROUNDS=12`` gives each twelve, and ``RANKMEM_FAULT_REPORT=FILE`` keeps what was
-found, a line of JSON a round, from which the table in docs/reliability.md is made.
+found, a line of JSON a round, from which ``table.py`` makes the table in docs/reliability.md.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from faults.ledger import Totals, check
+from faults.ledger import check
 from faults.scene import DEADLINE_S, Rank, Scene
 
 ROUNDS = int(os.environ.get("RANKMEM_FAULT_ROUNDS", "1"))
-REPORT = os.environ.get("RANKMEM_FAULT_REPORT", "")
 SEED = int(os.environ.get("RANKMEM_FAULT_SEED", "2026"))
 RANKS = 3
 EVENTS = 90_000  # more than a segment holds
@@ -106,23 +103,6 @@ def test_every_event_is_there_once_whoever_is_killed(scene: Scene, kind: str, nu
         rank.process.wait(DEADLINE_S)
     recovery_s = scene.deliver()
     scene.close_aggregator()
-    found = check(scene.database, scene.written())
-    note(kind, found, recovery_s)
+    found = check(scene.database, scene.written(), fault=kind, recovery_s=round(recovery_s, 2))
     assert (found.found, found.duplicated) == (found.expected, 0)
     assert found.reasons <= {"torn"}
-
-
-def note(kind: str, found: Totals, recovery_s: float) -> None:
-    """A line of JSON for the table."""
-    if not REPORT:
-        return
-    line = {
-        "fault": kind,
-        "expected": found.expected,
-        "found": found.found,
-        "lost": found.explained,
-        "duplicated": found.duplicated,
-        "recovery_s": round(recovery_s, 2),
-    }
-    with Path(REPORT).open("a", encoding="utf-8") as report:
-        report.write(json.dumps(line) + "\n")
