@@ -106,6 +106,20 @@ class Trace:
         for columns in (self.operators, self.annotations, self.python, self.flows, self.memory):
             columns.clear()
 
+    def check_times(self) -> None:
+        """Raises ValueError for a time that no clock shows; once for all, as there are millions."""
+        for columns, names in (
+            (self.operators, ("start", "end")),
+            (self.annotations, ("start", "end")),
+            (self.python, ("start", "end")),
+            (self.flows, ("time",)),
+            (self.memory, ("time",)),
+        ):
+            for name in names if len(columns) else ():
+                checked_ns(int(columns[name].max()) + self.base_ns)
+                if int(columns[name].min()) + self.base_ns < 0:
+                    raise ValueError(f"a time ({name}) lies before 1970")
+
     @property
     def base_ns(self) -> int:
         """What makes its times UTC; 0 in the form whose times are UTC already."""
@@ -137,20 +151,23 @@ def scan(path: Path) -> Trace:
                 "export the trace again from the profiler",
             ) from error
     trace.fields = events.fields
+    try:
+        trace.check_times()
+    except ValueError as error:
+        raise RankmemError(Code.INVALID, f"{path}: {error}", "export the trace again") from error
     return trace
 
 
 def time_ns(microseconds: int | str) -> int:
-    """A time of the file, exact to the nanosecond."""
+    """A time of the file, exact to the nanosecond; three digits behind the point are the rule."""
     if isinstance(microseconds, int):
-        found = microseconds * 1000
-    else:
-        whole, _, fraction = microseconds.partition(".")
-        if fraction.isdecimal() and whole.isdecimal():
-            found = int(whole + (fraction + "000")[:3])
-        else:  # a sign or an exponent
-            found = int(Decimal(microseconds) * 1000)
-    return checked_ns(found)
+        return microseconds * 1000
+    if microseconds[-4:-3] == ".":
+        try:
+            return int(microseconds[:-4] + microseconds[-3:])
+        except ValueError:
+            pass
+    return int(Decimal(microseconds) * 1000)
 
 
 def _sort_of(event: dict[str, Any]) -> str | None:

@@ -74,6 +74,8 @@ class Lives:
             raise ValueError(f"more than {NODES_MAX} nodes")
         start_us = checked_ns(node.all_start_micros * 1000) // 1000
         end_us = checked_ns((node.all_start_micros + node.all_end_rel_micros) * 1000) // 1000
+        if start_us < 0 or end_us < 0:
+            raise ValueError("its time lies before 1970")
         operator, inputs = _label(node.timeline_label)
         for index, output in enumerate(node.output):
             allocation = output.tensor_description.allocation_description
@@ -85,7 +87,7 @@ class Lives:
                 operator=_RECEIVES if node.node_name == _RECEIVES else operator,
                 thread=node.thread_id,
                 allocator=allocation.allocator_name,
-                size_bytes=checked_bytes(allocation.requested_bytes),
+                size_bytes=_size(allocation.requested_bytes),
                 created_us=start_us,
                 node_ended_us=end_us,
                 ended_us=end_us,
@@ -141,6 +143,12 @@ def _label(label: str) -> tuple[str, str]:
     """Operator and inputs of ``name = op(input, ...)``."""
     match = _LABEL.match(label)
     return (match[2], match[3]) if match else (_UNKNOWN, "")
+
+
+def _size(requested_bytes: int) -> int:
+    if requested_bytes < 0:
+        raise ValueError(f"a tensor of {requested_bytes} bytes")
+    return checked_bytes(requested_bytes)
 
 
 def _sent_by(name: str) -> str:

@@ -21,9 +21,9 @@ from rankmem_agent.readers.json_events import is_gzip, open_bytes
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.step_stats_pb2 import NodeExecStats, RunMetadata
 
-TEXT_BYTES_MAX: Final = 128 << 20
-"""Of a text file, which is read whole: ten times the size of the same in binary, and ten times that in
-memory. Larger steps are saved in binary."""
+TEXT_BYTES_MAX: Final = 32 << 20
+"""Of a text file, which is read whole by protobuf's reader in Python: two minutes. Larger ones are saved in
+binary."""
 HEAD_BYTES: Final = 4096
 """What of a file's beginning says its form."""
 GZIP_BYTES_MAX: Final = 512 << 20
