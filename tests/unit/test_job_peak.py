@@ -29,6 +29,15 @@ def ask(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     return rows
 
 
+def rows_of(connection: duckdb.DuckDBPyConnection, group: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = (
+        connection.sql("SELECT * FROM group_peak($session, $by)", params={"session": SESSION, "by": group})
+        .to_arrow_table()
+        .to_pylist()
+    )
+    return rows
+
+
 def of_logs(connection: duckdb.DuckDBPyConnection, *logs: RankLog) -> list[dict[str, Any]]:
     clear(connection)
     store_logs(connection, logs)
@@ -163,6 +172,46 @@ def test_pruning_loses_nothing(database: duckdb.DuckDBPyConnection, seed: int) -
     clear(database)
     store_logs(database, logs, cuts=[chance.randrange(40) for _ in range(3)])
     assert as_merged(ask(database)) == merged(logs)
+
+
+def steady_rank(chance: random.Random, rank: int, offset_ns: int) -> RankLog:
+    """Steps of one height, reached a little apart by each rank: most pieces stay in question to the end."""
+    log = RankLog(rank=rank, host_uid=f"host-{rank % 3}", offset_ns=offset_ns, coordinates={"tp": rank % 2})
+    now = chance.randrange(1000)
+    length = chance.choice([100, 130, 260])
+    for step in range(chance.choice([2, 4])):
+        for place in range(length):
+            now += 1 + chance.randrange(chance.choice([2, 40]))
+            height = 40 * min(place, length - place) + chance.randrange(60)
+            log.totals("cuda:0", [(now, height)])
+        now += chance.choice([0, 5_000])
+        log.skip(chance.choice([0, 64]) * (step % 2))
+    log.ended = chance.choice([None, now, now + 700])
+    return log
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("group", ["job", "host", "tp"])
+def test_groups_that_reach_one_height_in_every_step_have_their_exact_peaks(
+    database: duckdb.DuckDBPyConnection, group: str, seed: int
+) -> None:
+    chance = random.Random(seed)
+    offsets = [0, chance.randrange(300), -chance.randrange(3000)]
+    logs = [steady_rank(chance, rank, offsets[rank % 3]) for rank in range(chance.choice([2, 5]))]
+    clear(database)
+    store_logs(database, logs, cuts=[chance.randrange(200) for _ in range(2)])
+    keys = {"job": lambda log: None, "host": lambda log: log.host_uid, "tp": lambda log: str(log.rank % 2)}
+    groups: dict[str | None, list[RankLog]] = {}
+    for log in logs:
+        groups.setdefault(keys[group](log), []).append(log)
+    answer: dict[str | None, list[dict[str, Any]]] = {}
+    for row in rows_of(database, group):
+        answer.setdefault(row["group_key"], []).append(
+            row | {"job_peak_bytes": row["group_peak_bytes"], "job_peak_ns": row["group_peak_ns"]}
+        )
+    assert {key: as_merged(rows) for key, rows in answer.items()} == {
+        key: merged(members) for key, members in groups.items()
+    }
 
 
 GAPS_NS = st.sampled_from(
