@@ -18,7 +18,7 @@ from typing import Any, Final
 import rankmem_agent
 from rankmem_agent.readers.kinds import Found
 from rankmem_agent.readers.recording import Identity, RankFacts, RankRecording
-from rankmem_agent.readers.staging import StagedRank, first_known
+from rankmem_agent.readers.staging import StagedRank
 from rankmem_agent.session_ids import given_id, id_of_text
 from rankmem_protos.errors import Code, RankmemError
 
@@ -64,8 +64,8 @@ class Job:
         """The row of session as known with these ranks and those before."""
         self._staged += staged
         facts = [member.recording.facts for member in self.members]
-        began = [first_known(rank.facts.started_ns, rank.first_ns) for rank in self._staged]
-        ended = [first_known(rank.facts.ended_ns, rank.last_ns) for rank in self._staged]
+        began = [rank.started_ns for rank in self._staged]
+        ended = [rank.ended_ns for rank in self._staged]
         return {
             "session_id": self.session_id,
             "name": self.name,

@@ -55,6 +55,16 @@ class StagedRank:
     """Of its last message; the closing one follows."""
     path: Path
 
+    @property
+    def started_ns(self) -> int | None:
+        """What the recording says, or its first word, whichever is earlier."""
+        return min((ns for ns in (self.facts.started_ns, self.first_ns) if ns is not None), default=None)
+
+    @property
+    def ended_ns(self) -> int | None:
+        """What the recording says, or its last word, whichever is later."""
+        return max((ns for ns in (self.facts.ended_ns, self.last_ns) if ns is not None), default=None)
+
     def opening(self) -> OpenSpool:
         """What opens its log at the aggregator."""
         session_id, attempt, rank = self.identity
@@ -88,8 +98,8 @@ class StagedRank:
             "host_uid": _host_uid(facts),
             "pid": facts.pid,
             "spool_id": self.spool_id,
-            "started_at_ns": first_known(facts.started_ns, self.first_ns),
-            "ended_at_ns": first_known(facts.ended_ns, self.last_ns),
+            "started_at_ns": self.started_ns,
+            "ended_at_ns": self.ended_ns,
             "end_reason": "imported",
             "events": closing.events,
             "events_lost": closing.events_lost,
@@ -130,11 +140,6 @@ def stage(recording: RankRecording, identity: Identity, spool_id: str, path: Pat
         sequence_last=messages.sequence_last,
         path=path,
     )
-
-
-def first_known(*values: int | None) -> int | None:
-    """The first that is not None."""
-    return next((value for value in values if value is not None), None)
 
 
 class _Messages:

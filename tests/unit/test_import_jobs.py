@@ -1,0 +1,139 @@
+"""Which files are recordings, which ranks they are, and what becomes of those that are broken."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from import_read import asked, imported
+from made_snapshots import dump, random_snapshot
+from rankmem_agent.readers.jobs import Plan, plan
+from rankmem_agent.readers.kinds import search
+from rankmem_agent.session_ids import is_session_id
+from rankmem_cli.main import app
+from rankmem_protos.errors import Code, RankmemError
+
+
+def ranks_of(paths: Sequence[Path | str], **options: str) -> tuple[Plan, dict[str, int]]:
+    """The plan, and each file's rank."""
+    planned = plan(search([str(path) for path in paths]).found, **options)
+    members = [member for job in planned.jobs for member in job.members]
+    return planned, {member.recording.source.name: member.rank for member in members}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three snapshots, named as their ranks."""
+    for rank in (1, 2, 10):
+        dump(tmp_path / "run" / f"rank{rank}.pickle", random_snapshot(rank, events=30))
+    return tmp_path / "run"
+
+
+def test_files_that_say_nothing_get_their_place_in_natural_order(folder: Path) -> None:
+    _, ranks = ranks_of([folder])
+    assert ranks == {"rank1.pickle": 0, "rank2.pickle": 1, "rank10.pickle": 2}
+    _, named = ranks_of([folder / "rank10.pickle", folder / "rank1.pickle"])
+    assert named == {"rank10.pickle": 0, "rank1.pickle": 1}
+    _, matched = ranks_of([folder / "rank1*.pickle"])
+    assert matched == {"rank1.pickle": 0, "rank10.pickle": 1}
+
+
+def test_a_pattern_finds_the_rank_in_the_path(folder: Path) -> None:
+    planned, ranks = ranks_of([folder], rank_from=r"rank(\d+)\.")
+    assert ranks == {"rank1.pickle": 1, "rank2.pickle": 2, "rank10.pickle": 10}
+    assert [job.name for job in planned.jobs] == ["run"]
+    planned, ranks = ranks_of([folder], rank_from=r"rank1(\d*)\.")
+    assert ranks == {"rank10.pickle": 0}
+    assert {path.name for path, _ in planned.failed} == {"rank1.pickle", "rank2.pickle"}
+    for pattern in ("rank", "(a)(b)", "("):
+        with pytest.raises(RankmemError, match="--rank-from"):
+            ranks_of([folder], rank_from=pattern)
+
+
+def test_of_two_files_of_one_rank_the_second_is_an_error(folder: Path) -> None:
+    shutil.copy(folder / "rank1.pickle", folder / "rank01.pickle")
+    planned, ranks = ranks_of([folder], rank_from=r"rank0?(\d+)")
+    assert sorted(ranks.values()) == [1, 2, 10]
+    [(path, error)] = planned.failed
+    assert path.name in ("rank1.pickle", "rank01.pickle")
+    assert error.code is Code.CONFLICT
+    assert "the same recording as" in error.message
+
+
+def test_the_session_is_of_the_content_whatever_the_names(folder: Path, tmp_path: Path) -> None:
+    first, _ = ranks_of([folder])
+    shutil.copytree(folder, tmp_path / "moved")
+    second, _ = ranks_of([tmp_path / "moved"])
+    assert first.jobs[0].session_id == second.jobs[0].session_id
+    assert is_session_id(first.jobs[0].session_id)
+    (folder / "rank1.pickle").unlink()
+    third, _ = ranks_of([folder])
+    assert third.jobs[0].session_id != first.jobs[0].session_id
+    given, _ = ranks_of([folder], session="my job", name="mine")
+    assert given.jobs[0].session_id != third.jobs[0].session_id
+    assert given.jobs[0].name == "mine"
+
+
+def test_two_kinds_are_two_sessions_and_cannot_be_put_into_one(folder: Path) -> None:
+    (folder / "timeline.json").write_text("[[1, 2, 3, 0]]")
+    planned, _ = ranks_of([folder])
+    assert sorted(job.kind for job in planned.jobs) == ["memory-timeline", "torch-snapshot"]
+    with pytest.raises(RankmemError, match="2 jobs"):
+        ranks_of([folder], session="one")
+
+
+def test_files_are_told_by_content_through_gzip_and_hidden_ones_left_out(tmp_path: Path) -> None:
+    (tmp_path / "looks-like.pickle").write_bytes(gzip.compress(b"[[1, 2, 3, 0]]"))
+    (tmp_path / ".hidden.json").write_text("[[1, 2, 3, 0]]")
+    (tmp_path / "notes.txt").write_text("hello")
+    looked = search([str(tmp_path), str(tmp_path / "looks-like.pickle"), str(tmp_path / "absent*")])
+    assert [one.reader.kind for one in looked.found] == ["memory-timeline"]
+    assert [path.name for path in looked.unknown] == ["notes.txt"]
+    [(path, error)] = looked.failed
+    assert path.name == "absent*"
+    assert error.code is Code.NOT_FOUND
+
+
+def test_a_broken_file_stores_nothing_and_the_others_go_on(folder: Path, tmp_path: Path) -> None:
+    whole = (folder / "rank2.pickle").read_bytes()
+    (folder / "rank2.pickle").write_bytes(whole[: len(whole) // 2])
+    (folder / "empty.pickle").touch()
+    (folder / "notes.txt").write_text("hello")
+    database = tmp_path / "some.duckdb"
+    done = CliRunner().invoke(app, ["import", str(folder), "--db", str(database), "--name", "three"])
+    assert done.exit_code == 1
+    [session_id] = done.stdout.split()
+    assert "rank2.pickle: not a whole pickle" in done.stderr
+    assert "empty.pickle: of no kind" in done.stderr
+    assert "notes.txt: of no kind" in done.stderr
+    assert asked(database, "SELECT session_id, rank FROM rank_info ORDER BY rank") == [
+        (session_id, 0),
+        (session_id, 2),
+    ]
+    counts = "SELECT rank, count(*) FROM memory_event GROUP BY rank ORDER BY rank"
+    assert [rank for rank, _ in asked(database, counts)] == [0, 2]
+    (folder / "rank2.pickle").write_bytes(whole)
+    assert imported(database, folder, session=session_id, name="three").failed == []
+    assert [rank for rank, _ in asked(database, counts)] == [0, 1, 2]
+    other = dump(tmp_path / "other.pickle", random_snapshot(77, events=30))
+    [(_, error)] = imported(database, other, session=session_id).failed
+    assert error.code is Code.CONFLICT
+    assert [rank for rank, _ in asked(database, counts)] == [0, 1, 2]
+
+
+def test_a_file_of_no_kind_that_is_named_is_an_error_and_so_is_nothing_at_all(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    runner = CliRunner()
+    database = ["--db", str(tmp_path / "none.duckdb")]
+    done = runner.invoke(app, ["import", str(tmp_path / "notes.txt"), *database])
+    assert done.exit_code == 1
+    assert "kinds that are read: torch-snapshot" in done.stderr
+    (tmp_path / "sub").mkdir()
+    done = runner.invoke(app, ["import", str(tmp_path / "sub"), *database])
+    assert done.exit_code == 1
+    assert not (tmp_path / "none.duckdb").exists()
