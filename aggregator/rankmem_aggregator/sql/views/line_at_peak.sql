@@ -11,19 +11,22 @@
 --   largest_bytes (bytes): the largest of them
 CREATE OR REPLACE MACRO line_at_peak(of_session) AS TABLE
 SELECT
-    a.attempt,
-    a.rank,
-    a.device,
-    a.device_type,
+    b.attempt,
+    b.rank,
+    b.device,
+    b.device_type,
     s.line,
     s.function,
-    sum(a.size_bytes)::BIGINT AS live_bytes_at_peak,
+    sum(b.size_bytes)::BIGINT AS live_bytes_at_peak,
     count(*) AS live_allocations_at_peak,
-    max(a.size_bytes) AS largest_bytes
-FROM allocation_at_peak(of_session) AS a
-LEFT JOIN stack AS s ON s.stack_id = coalesce(a.forward_stack_id, a.stack_id)
-WHERE a.alive_at_peak
-GROUP BY a.attempt, a.rank, a.device, a.device_type, s.line, s.function
-ORDER BY a.rank, a.device, live_bytes_at_peak DESC, s.line;
+    max(b.size_bytes) AS largest_bytes
+FROM live_at_points(of_session, (
+    SELECT list({attempt: attempt, rank: rank, device: device, seq: peak_seq})
+    FROM peak_by_rank
+    WHERE session_id = of_session AND is_rank_peak
+)) AS b
+LEFT JOIN stack AS s ON s.stack_id = coalesce(b.forward_stack_id, b.stack_id)
+GROUP BY b.attempt, b.rank, b.device, b.device_type, s.line, s.function
+ORDER BY b.rank, b.device, live_bytes_at_peak DESC, s.line, s.function;
 
 COMMENT ON MACRO TABLE line_at_peak IS 'Bytes alive at each rank''s own peak, by line of the project.';

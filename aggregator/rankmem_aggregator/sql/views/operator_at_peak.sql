@@ -13,13 +13,15 @@ SELECT
     rank,
     device,
     device_type,
-    operator,
-    sum(size_bytes)::BIGINT AS live_bytes_at_peak,
-    count(*) AS live_allocations_at_peak,
-    max(size_bytes) AS largest_bytes
-FROM allocation_at_peak(of_session)
-WHERE alive_at_peak
-GROUP BY attempt, rank, device, device_type, operator
+    group_name AS operator,
+    live_bytes AS live_bytes_at_peak,
+    live_allocations AS live_allocations_at_peak,
+    largest_bytes
+FROM held_at_points(of_session, 'operator', (
+    SELECT list({attempt: attempt, rank: rank, device: device, seq: peak_seq})
+    FROM peak_by_rank
+    WHERE session_id = of_session AND is_rank_peak
+))
 ORDER BY rank, device, live_bytes_at_peak DESC, operator;
 
 COMMENT ON MACRO TABLE operator_at_peak IS 'Bytes alive at each rank''s own peak, by operator.';

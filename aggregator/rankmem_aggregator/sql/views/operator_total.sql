@@ -9,18 +9,46 @@
 --   largest_bytes (bytes): the largest of them
 --   mean_duration_ns (ns): mean life of the blocks that ended
 CREATE OR REPLACE MACRO operator_total(of_session) AS TABLE
+WITH
+-- Most blocks' records say their end; the others are looked up from their ends, few, not the other way around.
+ending AS (
+    SELECT attempt, rank, device, allocation_id, max(freed_ns) AS freed_ns
+    FROM allocation_end
+    WHERE session_id = of_session AND freed_ns IS NOT NULL
+    GROUP BY attempt, rank, device, allocation_id
+),
+part AS (
+    SELECT
+        attempt,
+        rank,
+        device,
+        operator,
+        sum(size_bytes) AS allocated_bytes,
+        count(*) AS num_allocations,
+        max(size_bytes) AS largest_bytes,
+        sum(freed_ns - allocated_ns) AS lived_ns,
+        count(freed_ns) AS num_ended
+    FROM allocation_record
+    WHERE session_id = of_session AND NOT preexisting
+    GROUP BY attempt, rank, device, operator
+    UNION ALL
+    SELECT r.attempt, r.rank, r.device, r.operator, 0, 0, NULL, sum(e.freed_ns - r.allocated_ns), count(*)
+    FROM allocation_record AS r
+    INNER JOIN ending AS e USING (attempt, rank, device, allocation_id)
+    WHERE r.session_id = of_session AND NOT r.preexisting AND r.freed_ns IS NULL
+    GROUP BY r.attempt, r.rank, r.device, r.operator
+)
 SELECT
     attempt,
     rank,
     device,
     split_part(device, ':', 1) AS device_type,
     operator,
-    sum(size_bytes)::BIGINT AS allocated_bytes,
-    count(*) AS num_allocations,
-    max(size_bytes) AS largest_bytes,
-    round(avg(duration_ns))::BIGINT AS mean_duration_ns
-FROM allocation
-WHERE session_id = of_session AND NOT preexisting
+    sum(allocated_bytes)::BIGINT AS allocated_bytes,
+    sum(num_allocations)::BIGINT AS num_allocations,
+    max(largest_bytes) AS largest_bytes,
+    round(sum(lived_ns) / nullif(sum(num_ended), 0))::BIGINT AS mean_duration_ns
+FROM part
 GROUP BY attempt, rank, device, operator
 ORDER BY rank, device, attempt, allocated_bytes DESC, operator;
 
