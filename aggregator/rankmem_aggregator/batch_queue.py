@@ -14,16 +14,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from rankmem_aggregator.batch import IncomingBatch
+from rankmem_aggregator.schema import ROW_GROUP_ROWS
 from rankmem_protos.errors import RankmemError
 
-ROW_GROUP_ROWS: Final = 122_880
-"""DuckDB's row group. An insert below it goes through the log and is packed at the checkpoint; a larger one
-is written as row groups at once, the last of them part-filled for good."""
 NARROW_SHARE: Final = 8
 """What a narrow queue takes of its bytes. One batch at a time would hardly free more, and commits cost."""
-LARGE_GROUP_ROWS: Final = 3 * ROW_GROUP_ROWS
-"""From here on writing at once pays: 2.5 instead of 4.2 CPU seconds for 2 M events, at 35 bytes an event.
-In between the part-filled row groups cost 45 to 51 bytes an event (all measured, DuckDB 2.0)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,9 +183,6 @@ class BatchQueue:
         return num_batches < self._batches_max and taken_bytes + size_bytes <= bytes_max
 
     def _pop_group(self, rows_max: int, bytes_max: int) -> list[Submission]:
-        """Under one row group, or many: see :data:`LARGE_GROUP_ROWS`."""
-        if self._rows < LARGE_GROUP_ROWS:
-            rows_max = min(rows_max, ROW_GROUP_ROWS - 1)
         group: list[Submission] = []
         rows = size_bytes = 0
         while self._waiting:

@@ -14,8 +14,10 @@ import pytest
 
 from rankmem_aggregator.address import address_path, read_address, remove_address, write_address
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.schema import ROW_GROUP_ROWS
 from rankmem_aggregator.store import open_store
 from rankmem_protos.errors import Code, RankmemError
+from sample_batches import RankSource
 
 HOLDER = """
 import duckdb, sys
@@ -54,6 +56,31 @@ def test_a_file_that_another_process_holds_is_a_conflict(path: Path) -> None:
         assert "--aggregator 127.0.0.1:7077" in led.value.hint
     finally:
         holder.communicate()
+
+
+def test_a_file_that_this_process_has_open_is_a_conflict(path: Path) -> None:
+    store = open_store(AggregatorConfig(database_path=path))
+    with pytest.raises(RankmemError, match="open in this process") as caught:
+        open_store(AggregatorConfig(database_path=path))
+    assert caught.value.code is Code.CONFLICT
+    store.close()
+    open_store(AggregatorConfig(database_path=path)).close()
+
+
+def test_rows_of_more_than_a_row_group_are_in_the_file_and_not_in_the_log(path: Path) -> None:
+    store = open_store(AggregatorConfig(database_path=path))
+    rows = RankSource().rows(ROW_GROUP_ROWS + 10_000)
+    store.checkpoint(0)
+    store.write({"memory_event": rows["memory_event"]})
+    with store.cursor() as cursor:
+        groups = cursor.execute(
+            "SELECT max(count) FROM pragma_storage_info('packed.memory_event') WHERE column_name = 'seq'"
+        ).fetchall()
+    assert groups == [(ROW_GROUP_ROWS,)]
+    assert store.log_bytes() < 100_000
+    with store.cursor() as cursor:
+        assert cursor.execute("SELECT count(*) FROM memory_event").fetchall() == [(ROW_GROUP_ROWS + 10_000,)]
+    store.close()
 
 
 def test_a_file_that_is_no_database_is_invalid_and_left_alone(path: Path) -> None:
