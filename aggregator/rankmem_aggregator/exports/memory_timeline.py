@@ -12,6 +12,7 @@ Source: torch/profiler/_memory_profiler.py (2.13), MemoryProfileTimeline.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import shutil
 import tempfile
@@ -168,11 +169,16 @@ def _opened(path: Path) -> Iterator[IO[str]]:
             Code.INVALID, f"{path.name} does not say which form", f"a name that ends in {', '.join(_ENDS)}"
         )
     if name.endswith(".gz"):
-        with gzip.open(path, "wt", compresslevel=3, encoding="utf-8") as packed:
-            yield packed
+        # No name and no time in it: the same bytes twice.
+        with (
+            path.open("wb") as file,
+            gzip.GzipFile("", "wb", 3, file, mtime=0) as packed,
+            io.TextIOWrapper(packed, encoding="utf-8") as text,
+        ):
+            yield text
     else:
-        with path.open("w", encoding="utf-8") as file:
-            yield file
+        with path.open("w", encoding="utf-8") as plain:
+            yield plain
 
 
 def _columns(batch: pa.RecordBatch, *names: str) -> Iterator[tuple[Any, ...]]:
