@@ -39,7 +39,7 @@ def from_file(path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def aggregators(path: Path, from_file: Path) -> Iterator[dict[bool, server.Aggregator]]:
-    """One that gives 12 rows at a time, fewer than a rank has events; and one as they are, for whole curves."""
+    """One that gives 12 rows at a time, fewer than a rank has events; and one as they are."""
     shutil.copy(path, path.with_name("narrow.duckdb"))
     narrow = AggregatorConfig(
         database_path=path.with_name("narrow.duckdb"), listen="127.0.0.1:0", query_row_limit=12
