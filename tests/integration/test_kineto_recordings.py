@@ -86,7 +86,7 @@ def test_totals_after_each_event_are_the_traces_own(name: str) -> None:
 def test_the_operator_of_each_event_is_the_outermost_around_it(name: str) -> None:
     events, _ = events_of(name)
     frames = [e for e in events if e.get("cat") in ("cpu_op", "Operator")]
-    told = [e for e in events if e["name"] == "[memory]"][:400]
+    told = [e for e in events if e["name"] == "[memory]"][:200]
     tables, _ = imported(FOLDER / f"{name}.json.gz")
     operator = {call["call_id"]: call["operator"] for call in tables["operator_call"]}
     differing = [

@@ -10,6 +10,7 @@ process.
 from __future__ import annotations
 
 import json
+import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -78,7 +79,7 @@ class KinetoRecording:
         try:
             _declare_devices(replay, trace)
             self._log = log = log_of(trace, replay.strings)
-        except (ValueError, OverflowError, TypeError) as error:
+        except (ValueError, OverflowError, TypeError, struct.error) as error:
             raise RankmemError(
                 Code.INVALID, f"{self.source} contradicts itself: {error}", "export the trace again"
             ) from error

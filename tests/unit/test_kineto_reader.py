@@ -1,0 +1,209 @@
+"""Profiler traces that we make up: threads, ties, older blocks, and values that no profiler writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rankmem_agent.readers.kineto import KinetoReader
+from rankmem_agent.readers.recording import Closing, Identity, Probe
+from rankmem_protos.errors import RankmemError
+
+BASE_NS = 1_700_000_000_000_000_000
+Tables = dict[str, list[dict[str, Any]]]
+
+
+def op(
+    name: str, start: float, duration: float, tid: int = 1, category: str = "cpu_op", **args: Any
+) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "pid": 1,
+        "tid": tid,
+        "ts": start,
+        "dur": duration,
+        "args": args,
+    }
+
+
+def memory(
+    time: float, change: int, total: int, address: int, tid: int = 1, device: int = 1
+) -> dict[str, Any]:
+    args = {"Bytes": change, "Total Allocated": total, "Total Reserved": 4096, "Addr": address}
+    args |= {"Device Type": device, "Device Id": 0 if device else -1}
+    return {
+        "ph": "i",
+        "cat": "cpu_instant_event",
+        "name": "[memory]",
+        "pid": 1,
+        "tid": tid,
+        "ts": time,
+        "args": args,
+    }
+
+
+def written(folder: Path, events: list[dict[str, Any]], **fields: Any) -> Path:
+    path = folder / "trace.json"
+    whole = {"schemaVersion": 1, "traceEvents": events, "baseTimeNanoseconds": BASE_NS} | fields
+    path.write_text(json.dumps(whole), encoding="utf-8")
+    return path
+
+
+def imported(path: Path) -> tuple[Tables, Closing]:
+    [recording] = KinetoReader().open([path])
+    found: dict[str, list[pa.RecordBatch]] = {}
+    for part in recording.parts(Identity("S", 0, 0)):
+        for table, rows in part.rows:
+            found.setdefault(table, []).append(rows)
+    tables = {table: pa.Table.from_batches(batches).to_pylist() for table, batches in found.items()}
+    return tables, recording.closing()
+
+
+def operators(tables: Tables) -> list[str | None]:
+    """The operator of each event, in order."""
+    names = {call["call_id"]: call["operator"] for call in tables["operator_call"]}
+    return [names.get(row["call_id"]) for row in tables["memory_event"]]
+
+
+def test_the_call_is_the_outermost_operator_of_the_events_own_thread(tmp_path: Path) -> None:
+    events = [
+        op("autograd::engine::evaluate_function: MmBackward0", 0, 100),
+        op("MmBackward0", 1, 98),
+        op("aten::mm", 10, 20),
+        op("aten::empty", 12, 5),
+        op("aten::relu", 0, 100, tid=2),
+        memory(13, 512, 512, 1),
+        memory(50, 512, 1024, 2),
+        memory(14, 512, 1536, 3, tid=2),
+        memory(200, 512, 2048, 4),
+    ]
+    tables, _ = imported(written(tmp_path, events))
+    assert operators(tables) == ["aten::mm", "aten::relu", "MmBackward0", None]
+
+
+def test_events_of_one_time_keep_the_files_order(tmp_path: Path) -> None:
+    events = [memory(5, 512, 512, 1), memory(5, -512, 0, 1), memory(5, 1024, 1024, 1), memory(3, 0, 0, 9)]
+    tables, closing = imported(written(tmp_path, events))
+    assert [row["requested_bytes"] for row in tables["memory_event"]] == [0, 512, 0, 1024]
+    assert closing.unexplained_bytes == 0
+    assert [row["freed_ns"] for row in tables["allocation_record"] if row["size_bytes"] == 512] == [
+        BASE_NS + 5000
+    ]
+
+
+def test_blocks_older_than_the_window_are_those_it_frees_and_the_rest_has_no_block(tmp_path: Path) -> None:
+    events = [memory(1, 512, 10_512, 7), memory(2, -4096, 6416, 8), memory(3, -512, 5904, 7)]
+    tables, closing = imported(written(tmp_path, events))
+    older = [row for row in tables["allocation_record"] if row["preexisting"]]
+    assert [(row["address"], row["size_bytes"]) for row in older] == [(8, 4096)]
+    assert [row["requested_bytes"] for row in tables["memory_event"]] == [10_512, 6416, 5904]
+    assert any("5904 bytes older" in remark for remark in closing.remarks)
+
+
+def test_totals_that_contradict_the_bytes_are_counted(tmp_path: Path) -> None:
+    events = [memory(1, 512, 512, 7), memory(2, 512, 2000, 8)]
+    _, closing = imported(written(tmp_path, events))
+    assert closing.unexplained_bytes == 1024 - 2000
+    assert "1 events change the total by other than their bytes" in closing.remarks
+
+
+def test_devices_are_cpu_cuda_and_hip(tmp_path: Path) -> None:
+    properties = [{"id": 0, "name": "a GPU", "totalGlobalMem": 99}]
+    events = [memory(n, 8, 8, n, device=kind) for n, kind in enumerate((0, 1, 6))]
+    tables, _ = imported(written(tmp_path, events, deviceProperties=properties))
+    assert [row["device"] for row in tables["memory_event"]] == ["cpu", "cuda:0", "hip:0"]
+    said = {row["device"]: (row["name"], row["total_bytes"]) for row in tables["device_info"]}
+    assert said == {"cpu": (None, None), "cuda:0": ("a GPU", 99), "hip:0": ("a GPU", 99)}
+
+
+def test_steps_annotations_and_python_stacks(tmp_path: Path) -> None:
+    python = {"Python id": 1, "Python parent id": None}
+    events = [
+        op("ProfilerStep#7", 0, 100, category="user_annotation"),
+        op("decode", 5, 50, category="user_annotation"),
+        op("train.py(12): main", 0, 100, tid=0, category="python_function", **python),
+        op(
+            "model.py(3): forward",
+            8,
+            40,
+            tid=0,
+            category="python_function",
+            **{"Python id": 2, "Python parent id": 1},
+        ),
+        op("aten::mm", 10, 5),
+        op("aten::add", 60, 5),
+        memory(11, 512, 512, 1),
+        memory(61, 512, 1024, 2),
+    ]
+    tables, _ = imported(written(tmp_path, events))
+    mm, add = tables["allocation_record"]
+    assert (mm["step"], mm["annotation"], add["annotation"]) == (7, "decode", None)
+    frames = {
+        stack: [
+            (f["file_path"], f["line_number"], f["function"])
+            for f in tables["stack_frame"]
+            if f["stack_id"] == stack
+        ]
+        for stack in (mm["stack_id"], add["stack_id"])
+    }
+    assert frames[mm["stack_id"]] == [("model.py", 3, "forward"), ("train.py", 12, "main")]
+    assert frames[add["stack_id"]] == [("train.py", 12, "main")]
+    assert {row["name"] for row in tables["marker"]} == {"ProfilerStep#7", "decode"}
+
+
+def test_the_rank_is_found_at_either_end_of_the_file(tmp_path: Path) -> None:
+    padding = [op("aten::mm", 0, 1, text="x" * 1000) for _ in range(3000)]
+    path = written(tmp_path, [*padding, memory(1, 8, 8, 1)], distributedInfo={"rank": 3, "world_size": 8})
+    [recording] = KinetoReader().open([path])
+    assert (recording.facts.rank, recording.facts.world_size) == (3, 8)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b'{"schemaVersion": 1, "deviceProperties": [',
+        b' \n{ "traceEvents": [',
+        b'[{"ph": "X", "cat": "a", "pid": 1',
+    ],
+)
+def test_a_trace_is_told_by_its_content(tmp_path: Path, head: bytes) -> None:
+    assert KinetoReader().recognises(Probe(path=tmp_path, head=head))
+
+
+@pytest.mark.parametrize("head", [b"", b"PK", b'{"model": 1}', b"[1, 2, 3]", b"[[1, 2, 3], [4, 5]]"])
+def test_other_json_is_not_a_trace(tmp_path: Path, head: bytes) -> None:
+    assert not KinetoReader().recognises(Probe(path=tmp_path, head=head))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"Bytes": 2**60},
+        {"Bytes": "many"},
+        {"Bytes": None},
+        {"Device Type": 999},
+        {"Device Id": -7},
+        {"Addr": 2**70},
+        {"Total Allocated": []},
+    ],
+)
+def test_values_that_no_profiler_writes_are_refused_with_the_event(
+    tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    event = memory(1, 8, 8, 1)
+    event["args"] |= wrong
+    with pytest.raises(RankmemError, match=r"trace\.json"):
+        imported(written(tmp_path, [memory(0, 8, 8, 2), event]))
+
+
+@pytest.mark.parametrize("time", [-1e30, 1e30, "soon", None, -BASE_NS])
+def test_times_that_no_clock_shows_are_refused(tmp_path: Path, time: Any) -> None:
+    event = memory(1, 8, 8, 1) | {"ts": time}
+    with pytest.raises(RankmemError, match=r"trace\.json"):
+        imported(written(tmp_path, [event]))
