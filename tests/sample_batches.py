@@ -6,6 +6,7 @@ consistent (running totals, ids), so that views over them mean something; they a
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from rankmem_protos import collector_pb2 as pb
 from rankmem_protos.arrow_wire import encode_rows
-from rankmem_protos.tables import TABLES
+from rankmem_protos.tables import BUCKET_RECORDS, TABLES
 
 SESSION_ID = "01JABCDEFGHK"
 STARTED_NS = 1_760_000_000_000_000_000
@@ -87,7 +88,7 @@ class RankSource:
             "operator_call": _table("operator_call", self._of_rank(len(calls)), calls),
             "stack_frame": self._frames(sorted(used_stacks)) if self.next_number <= 3 else None,
             "rank_info": self._rank_info(),
-            "memory_bucket": self._bucket(events),
+            "memory_bucket": self._buckets(events),
         }
         return {name: table for name, table in tables.items() if table is not None and table.num_rows}
 
@@ -197,16 +198,20 @@ class RankSource:
         }  # fmt: skip
         return pa.Table.from_pylist([row], schema=TABLES["rank_info"].arrow_schema())
 
-    def _bucket(self, events: list[tuple[object, ...]]) -> pa.Table:
+    def _buckets(self, events: list[tuple[object, ...]]) -> pa.Table:
+        parts = itertools.groupby(events, key=lambda event: event[0] // BUCKET_RECORDS)  # type: ignore[operator]
+        rows = [self._bucket(list(part)) for _, part in parts]
+        return pa.Table.from_pylist(rows, schema=TABLES["memory_bucket"].arrow_schema())
+
+    def _bucket(self, events: list[tuple[object, ...]]) -> dict[str, object]:
         peak = max(events, key=lambda event: event[5])  # type: ignore[arg-type,return-value]
-        row = {
+        return {
             "session_id": self.session_id, "attempt": self.attempt, "rank": self.rank, "device": "cpu",
             "bucket_ns": events[0][1] // 10**9 * 10**9, "seq_first": events[0][0], "seq_last": events[-1][0],  # type: ignore[operator]
             "first_ns": events[0][1], "last_ns": events[-1][1], "events": len(events),
             "requested_peak_bytes": peak[5], "requested_peak_ns": peak[1], "requested_peak_seq": peak[0],
             "requested_last_bytes": events[-1][5],
         }  # fmt: skip
-        return pa.Table.from_pylist([row], schema=TABLES["memory_bucket"].arrow_schema())
 
 
 _ORDER = {

@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from rankmem_aggregator.row_checks import check_range, check_texts, check_values
+from rankmem_aggregator.row_checks import RANKS_MAX, check_range, check_texts, check_values
 from rankmem_protos.arrow_wire import decode_rows, decoded_size
 from rankmem_protos.collector_pb2 import Batch
 from rankmem_protos.errors import Code, RankmemError
@@ -48,7 +48,7 @@ class Spool:
                     Code.INVALID,
                     f"{name} {text!r} has other characters than letters, digits, '.', '_', ':', '-'",
                 )
-        if self.attempt >= 2**31 or self.rank >= 2**31:
+        if self.attempt >= RANKS_MAX or self.rank >= RANKS_MAX:
             raise RankmemError(
                 Code.INVALID, f"spool {self.spool_id} has attempt {self.attempt}, rank {self.rank}"
             )

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from tsdownsample import MinMaxLTTBDownsampler
 
 POINTS_DEFAULT: Final = 2000
@@ -86,12 +87,16 @@ def of_columns(table: pa.Table, *, points: int) -> tuple[list[pa.Table], bool]:
 
 
 def of_groups(table: pa.Table, *, points: int) -> tuple[list[pa.Table], bool]:
-    """The curves of rows (group_name, time_ns, bytes) in order, and whether all points were kept."""
+    """The curves of rows (group_name, time_ns, bytes) in order, and whether all points were kept.
+
+    A NULL is no point.
+    """
+    table = table.filter(pc.and_(table["time_ns"].is_valid(), table["bytes"].is_valid()))
+    if not table.num_rows:
+        return [], True
     names = np.asarray(table["group_name"].to_pylist(), dtype=object)
     time_ns, values = _ints(table["time_ns"]), _ints(table["bytes"])
-    begins = (
-        np.flatnonzero(np.concatenate([[True], names[1:] != names[:-1]])) if len(names) else np.array([], int)
-    )
+    begins = np.flatnonzero(np.concatenate([[True], names[1:] != names[:-1]]))
     curves, exact = [], True
     for begin, end in zip(begins, [*begins[1:], len(names)], strict=True):
         exact &= bool(end - begin <= points)

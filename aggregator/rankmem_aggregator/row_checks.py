@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_protos.tables import TABLES, Column, Table
+from rankmem_protos.tables import BUCKET_RECORDS, MEMORY_BUCKET, TABLES, Column, Table
 
 SIZE_BYTES_MAX: Final = 2**56
 """64 PiB: no device has it; larger is a corrupt record."""
@@ -31,11 +31,18 @@ TEXT_VALUE_BYTES_MAX: Final = 1 << 20
 EXPANDED_BYTES_MAX: Final = 1 << 30
 """Of a column's texts, each row's counted: a name of 64 KiB in a million rows would be 64 GiB on disk."""
 
+MODULE_BYTES_MAX: Final = 4 << 10
+"""Of a module's path: a question about modules makes a row of every dot in it."""
+RANKS_MAX: Final = 1 << 20
+"""Of a world's size, a rank and an attempt: ranks that never came are told one by one. Ten times the largest
+jobs known."""
+
 _ANY_NUMBER: Final = frozenset({"address", "stack_id", "forward_stack_id", "stream"})
 """Columns of 64 bits without an order: hashes, addresses and handles."""
 _OFFSETS: Final = frozenset({"clock_offset_ns", "offset_ns"})
 _ERRORS: Final = frozenset({"clock_error_ns", "error_ns"})
 _SIGNED_BYTES: Final = frozenset({"unexplained_bytes"})
+_BUCKET_SHIFT: Final = BUCKET_RECORDS.bit_length() - 1
 
 
 def check_texts(table: Table, rows: pa.Table) -> None:
@@ -49,6 +56,7 @@ def check_texts(table: Table, rows: pa.Table) -> None:
         if not is_name and not pa.types.is_string(values.type):
             continue
         most = NAME_BYTES_MAX if is_name else TEXT_VALUE_BYTES_MAX
+        most = MODULE_BYTES_MAX if column.name == "module" else most
         expanded = 0
         for chunk in values.chunks:
             lengths = pc.binary_length(chunk.dictionary if is_name else chunk)
@@ -82,6 +90,8 @@ def check_values(table: Table, rows: pa.Table, owner: Mapping[str, str | int]) -
             raise RankmemError(Code.INVALID, f"{table.name}.{column.name} has a NULL, which it must not have")
         if column.name in bounds:
             check_range(table, column.name, values, *bounds[column.name])
+    if table is MEMORY_BUCKET:
+        _check_buckets(rows)
     for name in owner.keys() & set(table.column_names()):
         _check_equal(table, name, rows, owner[name])
 
@@ -100,8 +110,24 @@ def check_range(table: Table, name: str, values: pa.ChunkedArray, least: int, mo
         )
 
 
+def _check_buckets(rows: pa.Table) -> None:
+    """A bucket and its peak lie in one part of the log: the search for the job's peak stands on that."""
+    first, last, peak = (
+        pc.shift_right(rows.column(name), _BUCKET_SHIFT)
+        for name in ("seq_first", "seq_last", "requested_peak_seq")
+    )
+    if not pc.all(pc.and_(pc.equal(first, last), pc.equal(first, peak)), min_count=0).as_py():
+        raise RankmemError(
+            Code.INVALID,
+            f"memory_bucket has a row over more than one stretch of {BUCKET_RECORDS} positions",
+            "use the same version of rankmem on both ends",
+        )
+
+
 def _bounds_of(column: Column) -> tuple[int, int] | None:
-    """Least and most of a column of 64 bits; None where it may hold anything of its type."""
+    """Least and most of a column of numbers; None where it may hold anything of its type."""
+    if column.name == "world_size":
+        return 0, RANKS_MAX
     if column.type != pa.int64() or column.name in _ANY_NUMBER:
         return None
     if column.name in _OFFSETS:

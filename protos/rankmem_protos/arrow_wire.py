@@ -68,7 +68,7 @@ def decode_rows(table_name: str, data: bytes) -> pa.Table:
                 )
             rows = reader.read_all()
         rows.validate(full=True)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, ValueError, EOFError) as exc:
+    except (pa.ArrowException, OSError, ValueError, EOFError) as exc:
         raise RankmemError(
             Code.INVALID, f"rows for {table_name} are not a readable Arrow stream: {exc}"
         ) from exc

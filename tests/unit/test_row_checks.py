@@ -15,6 +15,7 @@ from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import TABLES, Table
 from wire_rows import BATCH_RANGE, SPOOL, all_tables, batch_of, numbers_of, rows_of
 
+POSITIONS = ("seq_first", "seq_last", "requested_peak_seq")
 FREE = {"address", "stack_id", "forward_stack_id", "stream"}
 
 
@@ -46,11 +47,33 @@ def bounds() -> Iterator[tuple[str, str, int, int]]:
 def test_numbers_outside_of_their_column_are_refused_with_its_name(table: Table) -> None:
     checked = [(column, least, most) for name, column, least, most in bounds() if name == table.name]
     for column, least, most in checked:
-        assert decode(table, count=2, **{column: [least, most]}).num_rows == 2
+        # A bucket's positions belong together; what they must be has a test of its own.
+        together = POSITIONS if column in POSITIONS and table.name == "memory_bucket" else (column,)
+        assert decode(table, count=2, **dict.fromkeys(together, [least, most])).num_rows == 2
         for wrong in (least - 1, most + 1):
             with pytest.raises(RankmemError, match=rf"{table.name}\.{column} holds") as refused:
                 decode(table, count=2, **{column: [least, wrong]})
             assert refused.value.code is Code.INVALID
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "peak"),
+    [(0, 64, 0), (0, 2**62, 0), (63, 64, 63), (64, 127, 63), (128, 64, 128), (-1, 0, 0)],
+)
+def test_a_bucket_over_two_parts_of_the_log_is_refused(first: int, last: int, peak: int) -> None:
+    table = TABLES["memory_bucket"]
+    assert decode(table, seq_first=64, seq_last=127, requested_peak_seq=100).num_rows == 1
+    with pytest.raises(RankmemError, match="more than one stretch"):
+        decode(table, seq_first=first, seq_last=last, requested_peak_seq=peak)
+
+
+def test_a_modules_path_and_a_worlds_size_are_what_can_be_told_one_by_one() -> None:
+    with pytest.raises(RankmemError, match="module has a text of 5000 bytes"):
+        decode(TABLES["operator_call"], module="." * 5000)
+    with pytest.raises(RankmemError, match="world_size holds"):
+        decode(TABLES["session"], world_size=2**31 - 1)
+    with pytest.raises(RankmemError, match="rank 1048576"):
+        Spool(spool_id="s", session_id="s", attempt=0, rank=2**20)
 
 
 @pytest.mark.parametrize("column", ["session_id", "attempt", "rank", "spool_id"])
