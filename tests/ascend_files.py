@@ -86,14 +86,16 @@ class Story:
     statics: list[tuple[str, str, str, int, int, int]] = field(default_factory=list)
     """operator, model, graph, first node, last node, bytes"""
     workspace: int = 0
+    gap: int = 370
+    """ns from one action to the next."""
 
     def __post_init__(self) -> None:
         self.allocated = self.active = self.base
         self.ge = 0
 
-    def tick(self, ns: int = 370) -> int:
+    def tick(self, ns: int | None = None) -> int:
         """Time goes on."""
-        self.now += ns
+        self.now += self.gap if ns is None else ns
         return self.now
 
     def malloc(self, name: str, size: int, stream: int = 572_920_208) -> Block:

@@ -135,7 +135,7 @@ class AscendLog:
         change, is_first = self._changes(events, own)
         totals = self._device_totals(events, own, lambda number: True, self._last)
         seq, extras, extra_seq = self._positions(events["time_ns"], is_first)
-        known = self._known(events, seq, change[:, _HELD])
+        known = self._known(events, seq, np.where(is_first, UNKNOWN, change[:, _HELD]))
         for number in np.flatnonzero(is_first):
             key = (int(events["device"][number]), int(events["component"][number]))
             self.nameless.begin(key, int(own[number, _HELD] - known.effect[number]), int(seq[number]) - 1)

@@ -13,7 +13,7 @@ import numpy as np
 
 from rankmem_agent.pairing.state import ABSENT, Array
 from rankmem_agent.readers.ascend_rows import UNKNOWN
-from rankmem_agent.readers.ascend_stage import ALLOC
+from rankmem_agent.readers.ascend_stage import ACTIVE_RELEASED, ALLOC, RELEASED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Actions:
     device: Array
     allocated: Array
     change: Array
-    """Of the component's bytes."""
+    """Of the component's bytes; UNKNOWN at its first record."""
 
 
 def match(actions: Actions, deeds: Deeds) -> Array:
@@ -79,9 +79,12 @@ def _devices_agree(actions: Actions, place: int, deeds: Deeds, deed: int) -> boo
 
 
 def _changes_agree(actions: Actions, place: int, deeds: Deeds, deed: int) -> bool:
-    size = int(deeds.size[deed])
+    size, kind = int(deeds.size[deed]), int(deeds.kind[deed])
     change = int(actions.change[place])
-    fits = change == size if deeds.kind[deed] == ALLOC else change in (-size, 0)
+    if change == UNKNOWN:
+        fits = kind != ACTIVE_RELEASED and int(deeds.told[deed]) == int(actions.allocated[place])
+    else:
+        fits = change == size if kind == ALLOC else change == -size or (kind == RELEASED and change == 0)
     return fits and _devices_agree(actions, place, deeds, deed)
 
 
