@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from rankmem_agent.pairing.columns import rows_of
 from rankmem_agent.pairing.fact_rows import Rows
@@ -55,7 +56,7 @@ class AscendRecording:
         self._tables = source
         self._kind = kind
         self._remarks = remarks
-        self._log: AscendLog | None = None
+        self._closing = Closing(events=0)
         self._others = 0
 
     @cached_property
@@ -82,7 +83,7 @@ class AscendRecording:
         """
         tables = AscendTables(identity=identity, names=self._tables.names)
         extras = _Extras.of(self._totals.samples, self._steps)
-        log = self._log = AscendLog(
+        log = AscendLog(
             totals=self._totals,
             operators=Operators(self._tables),
             names=self._tables.names,
@@ -105,38 +106,18 @@ class AscendRecording:
                 f"{self.source} holds no memory record",
                 "record with profile_memory=True (torch_npu.profiler)",
             )
+        self._finish(log)
 
     def closing(self) -> Closing:
         """What did not fit together, in words."""
-        if self._log is None:
-            return Closing(events=0)
-        doubts, nameless = self._log.doubts, self._log.nameless
-        negative = sum(-rest for rest in nameless.rests().values() if rest < 0)
-        said = list(self._remarks)
-        older = sum(max(rest, 0) for rest in nameless.rests().values())
-        if older:
-            said.append(f"{older} bytes are older than the recording and stand as one block a component")
-        for count, what in (
-            (nameless.num_made, "allocations have no operator in the recording"),
-            (
-                doubts.deeds_without_record,
-                "times of operators have no record of the totals; left out",
-            ),
-            (doubts.changes_that_differ, "changes of a total are not of the size of their block"),
-            (
-                doubts.sums_that_differ,
-                f"of {doubts.sums} sums (PTA+GE) differ from their parts, which count",
-            ),
-            (negative, "bytes were given back beyond what was there"),
-        ):
-            if count:
-                said.append(f"{count} {what}")
-        return Closing(
-            events=self._log.events,
-            unexplained_bytes=doubts.unexplained_bytes - negative if self._log.events else None,
-            complete=False,
-            remarks=tuple(said),
-        )
+        return self._closing
+
+    def _finish(self, log: AscendLog) -> None:
+        """Keeps what the log came to, and lets it go: whoever stores the rows needs the memory."""
+        assert self.facts
+        self._closing = _closing_of(log, self._remarks)
+        self.__dict__.pop("_totals", None)
+        pa.default_memory_pool().release_unused()
 
     def _between(self, tables: AscendTables, stretch: Stretch, extras: _Extras) -> list[Rows]:
         """Samples and steps of a stretch; in the first, the devices."""
@@ -224,6 +205,31 @@ class AscendRecording:
         titles = self._tables.device_titles()
         devices = self._tables.names.devices.texts
         return [{"device": device, "name": titles.get(device), "source": self._kind} for device in devices]
+
+
+def _closing_of(log: AscendLog, remarks: Sequence[str]) -> Closing:
+    """What is known at the log's end."""
+    doubts, nameless = log.doubts, log.nameless
+    rests = nameless.rests().values()
+    older, negative = sum(max(rest, 0) for rest in rests), sum(max(-rest, 0) for rest in rests)
+    said = list(remarks)
+    if older:
+        said.append(f"{older} bytes are older than the recording and stand as one block a component")
+    for count, what in (
+        (nameless.num_made, "allocations have no operator in the recording"),
+        (doubts.deeds_without_record, "times of operators have no record of the totals; left out"),
+        (doubts.changes_that_differ, "changes of a total are not of the size of their block"),
+        (doubts.sums_that_differ, f"of {doubts.sums} sums (PTA+GE) differ from their parts, which count"),
+        (negative, "bytes were given back beyond what was there"),
+    ):
+        if count:
+            said.append(f"{count} {what}")
+    return Closing(
+        events=log.events,
+        unexplained_bytes=doubts.unexplained_bytes - negative if log.events else None,
+        complete=False,
+        remarks=tuple(said),
+    )
 
 
 def _first(values: Array, otherwise: Array) -> Array:
