@@ -34,12 +34,13 @@ def test_an_aggregator_that_begins_again_with_nothing_is_told_of_the_rest_and_of
 ) -> None:
     """What the first one acknowledged is deleted here: for the second it is one gap row and no more."""
     scene.start_aggregator()
-    rank = scene.start_rank(0, "--events", str(EVENTS), "--seconds", "2")
+    rank = scene.start_rank(0, "--events", str(EVENTS), "--seconds", "1", "--pause-at", "100000")
     session_dir = scene.session_dir()
     until("a segment is stored and deleted", lambda: is_deleted(session_dir))
     scene.kill_aggregator()
     scene.forget_database()
     scene.start_aggregator()
+    rank.process.send_signal(signal.SIGUSR1)
     assert rank.process.wait(DEADLINE_S) == 0
     scene.deliver()
     scene.close_aggregator()
@@ -60,7 +61,8 @@ def test_what_everybody_s_death_left_on_disk_is_delivered_by_hand(scene: Scene) 
     """Ranks, shipper and aggregator are killed in the middle; the next day somebody says ``rankmem ship``."""
     scene.start_aggregator()
     for rank in range(2):
-        scene.start_rank(rank, "--events", str(EVENTS), "--seconds", "3", "--world-size", "2")
+        pace = ("--events", str(EVENTS), "--seconds", "1", "--pause-at", "100000")
+        scene.start_rank(rank, *pace, "--world-size", "2")
     until(
         "some of it is stored", lambda: any((s / "checkpoint").exists() for s in spools(scene.session_dir()))
     )

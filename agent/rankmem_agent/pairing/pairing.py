@@ -94,8 +94,12 @@ class Pairing:
         rows += self._told(before, batch, clock, end)
         return rows
 
-    def forget_sent(self) -> None:
-        """Another database listens now: tell all that lives, the stacks, the model and the rank anew."""
+    def forget_sent(self, num_missing: int = 0) -> None:
+        """Another database listens now: tell all that lives, the stacks, the model and the rank anew.
+
+        Args:
+            num_missing: records that it lacks: their events no longer count as stored.
+        """
         live = self.state.live.copy()
         live["sent"] = False
         live["sent_free_requested"] = False
@@ -108,6 +112,7 @@ class Pairing:
             weights=weights,
             stacks_sent=np.zeros(0, np.bool_),
             rank_sent_ns=-1,
+            num_events=max(0, self.state.num_events - num_missing),
         )
 
     def _new_stacks(self, batch: Batch) -> list[Rows]:

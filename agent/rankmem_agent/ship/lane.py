@@ -242,6 +242,7 @@ class Lane:
             self._replay(last_sequence)
         elif state.next_seq > last_sequence + 1:
             missing = (self._tell_anew(last_sequence + 1, state.next_seq - 1),)
+            self._saved_s = -CHECKPOINT_INTERVAL_S  # the next one is due at once: this one knows no gap
         self._stretches = Stretches(self.reader, last_sequence + 1, missing)
         self._acked_state = self._pairing.state
         self.reader.acknowledge(self.stored + 1)
@@ -279,7 +280,7 @@ class Lane:
         logger.warning(
             "%s: this database lacks records %d to %d", self.folder.name, sequence_first, sequence_last
         )
-        self._pairing.forget_sent()
+        self._pairing.forget_sent(sequence_last - sequence_first + 1)
         return Gap(sequence_first=sequence_first, sequence_last=sequence_last, why="other_database")
 
     def _remove(self) -> None:

@@ -21,7 +21,7 @@ WITH device_peak AS (
     GROUP BY session_id, attempt, rank
 ),
 hole AS (
-    SELECT session_id, attempt, rank, count(*) AS gaps
+    SELECT session_id, attempt, rank, count(*) AS gaps, sum(records)::BIGINT AS records
     FROM gap
     GROUP BY session_id, attempt, rank
 )
@@ -43,10 +43,10 @@ SELECT
         AS state,
     p.peak_requested_bytes,
     coalesce(r.events, 0) AS events,
-    coalesce(r.events_lost, 0) AS events_lost,
+    coalesce(g.records, r.events_lost, 0) AS events_lost,
     coalesce(g.gaps, 0) AS gaps,
     r.unexplained_bytes,
-    coalesce(r.complete, false) AS complete,
+    coalesce(r.complete, false) AND g.gaps IS NULL AS complete,
     s.offset_ns AS clock_offset_ns,
     s.error_ns AS clock_error_ns
 FROM rank_info AS r

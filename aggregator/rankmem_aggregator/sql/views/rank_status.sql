@@ -34,7 +34,7 @@ held AS (
     GROUP BY ALL
 ),
 hole AS (
-    SELECT session_id, attempt, rank, count(*) AS gaps
+    SELECT session_id, attempt, rank, count(*) AS gaps, sum(records)::BIGINT AS records
     FROM gap
     GROUP BY ALL
 ),
@@ -66,9 +66,9 @@ SELECT
     END AS lag_ns,
     l.last_sequence,
     coalesce(r.events, 0) AS events,
-    coalesce(r.events_lost, 0) AS events_lost,
+    coalesce(g.records, r.events_lost, 0) AS events_lost,
     coalesce(g.gaps, 0) AS gaps,
-    coalesce(r.complete, false) AS complete,
+    coalesce(r.complete, false) AND g.gaps IS NULL AS complete,
     c.spool_bytes,
     c.sent_bytes,
     c.shipper_cpu_ns
