@@ -318,8 +318,9 @@ class Queries(abc.ABC):
                 allocator's own.
             session: see :meth:`session_id`.
             rank: None: of ranks together all; else the one that stood highest, likewise attempt and device.
-                Several, or ``"all"``: added up, whatever the grouping but overall; by groups of blocks that
-                reads every block of these ranks.
+                Several, or ``"all"``: added up, whatever the grouping but overall. Long recordings are then
+                read by the second, each part at its highest of it; groups of blocks that the summaries lack
+                (operator, module, step, annotation) are refused over 4 M events.
             attempt: which start of the workers.
             device: device type and index; of ranks together its type counts.
             from_ns: the beginning, on the common clock; None: the rank's own.
@@ -335,7 +336,7 @@ class Queries(abc.ABC):
 
         Raises:
             RankmemError: NOT_FOUND where there is no such rank, INVALID for too few points and for a figure
-                that is not known of such groups.
+                that is not known of such groups, EXHAUSTED for too many events (see ``rank``).
         """
         from rankmem_aggregator.timeline import Chosen, Timeline, chosen_ranks
 

@@ -27,6 +27,9 @@ EVENTS_BY_GROUP_MAX: Final = 300_000
 """The same for groups of blocks, of those that the summaries have: 0.3 M events take a third of a second."""
 EVENTS_TOGETHER_MAX: Final = 1_000_000
 """The same for sums over ranks, which are sorted: 1.2 M events of 64 ranks take 2 s of CPU."""
+BLOCKS_TOGETHER_MAX: Final = 4_000_000
+"""Above so many events of several ranks, groups of their blocks that the summaries lack are refused: each
+block is read and sorted, which takes 3.4 s of CPU and 1.2 GiB then."""
 OF_RANKS: Final = frozenset({"job", "rank", "host", "device", "dp", "tp", "pp", "cp", "ep"})
 """Groupings whose curves are sums over ranks."""
 OF_SUMMARIES: Final = frozenset({"stream", "component", "phase", "category"})
@@ -132,13 +135,13 @@ class Timeline:
             raise RankmemError(
                 Code.NOT_FOUND, f"no events of rank {', '.join(map(str, missing))}", "rankmem ranks"
             )
-        by_second = chosen.by in OF_RANKS and track["events"] > EVENTS_TOGETHER_MAX
+        by_second = _is_by_second(chosen.by, track)
         place |= {"device_type": track["device_type"], "by": chosen.by}
         figure = chosen.figure or "requested"
         if chosen.by in OF_RANKS:
             course = self._ask("curve_by_ranks", **place, by_second=by_second, figure=figure)
         else:
-            course = self._ask("job_curve_by_group", **place)
+            course = self._ask("job_curve_by_group", **place, by_second=by_second)
         found, exact = curves.of_groups(course, points=self._points)
         facts = {name: track[name] for name in ("num_ranks", "num_hosts", "first_ns", "last_ns")}
         facts |= {"device": track["device_type"], "figure": figure, "stacked": True}
@@ -179,8 +182,7 @@ class Timeline:
 
     def _groups(self, place: dict[str, Value], by: str, first_ns: int, events: int) -> Found:
         coarse = by in OF_SUMMARIES and events > EVENTS_BY_GROUP_MAX
-        query = "curve_by_group_coarse" if coarse else "curve_by_group"
-        blocks = self._ask(query, **place, by=by, first_ns=first_ns)
+        blocks = self._ask("curve_by_group", **place, by=by, first_ns=first_ns, coarse=coarse)
         found, exact = curves.of_groups(blocks, points=self._points)
         exact &= not coarse
         if by != "component":
@@ -211,6 +213,26 @@ class Timeline:
     def _process(self, place: dict[str, Value], column: str) -> Found:
         process = self._ask("curve_app", **place).select(["time_ns", column])
         return curves.of_columns(process, points=self._points)
+
+
+def _is_by_second(by: str, track: dict[str, Any]) -> bool:
+    """Whether curves of ranks together are read by the second; groups of blocks need all events of the ranks.
+
+    Raises:
+        RankmemError: EXHAUSTED for groups without summaries over more events than can be read.
+    """
+    if by in OF_RANKS:
+        return int(track["events"]) > EVENTS_TOGETHER_MAX
+    if by in OF_SUMMARIES:
+        return int(track["all_events"]) > EVENTS_TOGETHER_MAX
+    if track["all_events"] > BLOCKS_TOGETHER_MAX:
+        raise RankmemError(
+            Code.EXHAUSTED,
+            f"{track['all_events']:,} events of {track['num_ranks']} ranks are too many to tell by {by}: "
+            f"{BLOCKS_TOGETHER_MAX:,} are read at most",
+            "fewer ranks, or by category, phase, stream or component",
+        )
+    return False
 
 
 def chosen_ranks(rank: int | Sequence[int] | str | None) -> tuple[int, ...] | None:

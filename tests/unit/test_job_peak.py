@@ -200,10 +200,10 @@ def test_groups_that_reach_one_height_in_every_step_have_their_exact_peaks(
     logs = [steady_rank(chance, rank, offsets[rank % 3]) for rank in range(chance.choice([2, 5]))]
     clear(database)
     store_logs(database, logs, cuts=[chance.randrange(200) for _ in range(2)])
-    keys = {"job": lambda log: None, "host": lambda log: log.host_uid, "tp": lambda log: str(log.rank % 2)}
     groups: dict[str | None, list[RankLog]] = {}
     for log in logs:
-        groups.setdefault(keys[group](log), []).append(log)
+        key = {"job": None, "host": log.host_uid, "tp": str(log.rank % 2)}[group]
+        groups.setdefault(key, []).append(log)
     answer: dict[str | None, list[dict[str, Any]]] = {}
     for row in rows_of(database, group):
         answer.setdefault(row["group_key"], []).append(

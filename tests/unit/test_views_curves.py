@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_job_peak import end_of, jobs, merged
 
-from constructed import BASE_NS, SESSION, RankLog, clear, empty_database, store_logs
+from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, empty_database, store_logs
 
 MIB = 1 << 20
 MANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -261,3 +261,24 @@ def test_a_component_has_blocks_segments_and_the_process_beyond_them(
         connection, "SELECT group_name, peak_reserved_bytes FROM allocator_peak($id, 'stream')", id=SESSION
     )
     assert by_stream == [("0", None)]
+
+
+def test_groups_of_several_ranks_by_the_second_stand_at_their_highest_of_it(
+    connection: duckdb.DuckDBPyConnection,
+) -> None:
+    clear(connection)
+    first, second = RankLog(rank=0, ended=3 * SECOND_NS), RankLog(rank=1)
+    first.alloc("high", 100, at=10, category="activation")
+    first.free("high", at=20)
+    first.alloc("later", 40, at=2 * SECOND_NS, category="activation")
+    second.alloc("low", 30, at=15, category="activation")
+    second.alloc("other", 7, at=16, category="gradient")
+    store_logs(connection, [first, second])
+    ask = "FROM job_curve_by_group($id, 'category', 'cpu', by_second := true) ORDER BY group_name, place"
+    assert rows(connection, f"SELECT group_name, time_ns - $base, bytes {ask}", id=SESSION, base=BASE_NS) == [
+        ("activation", 10, 100),
+        ("activation", 15, 130),
+        ("activation", 2 * SECOND_NS, 70),
+        ("activation", 3 * SECOND_NS, 30),
+        ("gradient", 16, 7),
+    ]

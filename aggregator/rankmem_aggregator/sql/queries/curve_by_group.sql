@@ -1,4 +1,4 @@
--- Question: How did each group of a rank's blocks go up and down, event by event?
+-- Question: How did each group of a rank's blocks go up and down, event by event or by the highest of each stretch of its log?
 -- Parameters:
 --   session (text): session id
 --   attempt (count): which start of the workers
@@ -8,13 +8,22 @@
 --   from_ns (ns, common clock): the beginning; NULL for the rank's own
 --   until_ns (ns, common clock): the end; NULL for the rank's own
 --   first_ns (ns, common clock): where blocks older than the recording stand
+--   coarse (boolean): by stretches, see the macro group_course; of stream, component, category and phase alone
 -- Columns:
 --   group_name: the group
 --   time_ns (ns, common clock): of the event; the beginning, for what a group held there already
 --   bytes (bytes): requested bytes of its blocks alive after it
 WITH course AS (
     SELECT coalesce(group_name, 'none') AS group_name, seq, coalesce(time_ns, $first_ns) AS time_ns, bytes
-    FROM curve_by_group($session, $rank, $by, of_attempt := $attempt)
+    FROM (
+        SELECT device, group_name, seq, time_ns, bytes
+        FROM curve_by_group($session, $rank, $by, of_attempt := $attempt)
+        WHERE NOT $coarse::BOOLEAN
+        UNION ALL
+        SELECT device, group_name, seq, time_ns, bytes
+        FROM group_course($session, $by, of_rank := $rank::INTEGER, of_attempt := $attempt::INTEGER)
+        WHERE $coarse::BOOLEAN
+    )
     WHERE device = $device OR ($by = 'component' AND device = 'pinned')
 )
 SELECT group_name, time_ns, bytes

@@ -11,6 +11,7 @@
 --   ranks: those of the given ranks that have events
 --   first_ns, last_ns (ns, common clock): their first and last event
 --   events: in the seconds that the range touches
+--   all_events: in all
 WITH span AS (
     SELECT
         p.device_type,
@@ -35,9 +36,10 @@ SELECT
     list(DISTINCT rank ORDER BY rank) AS ranks,
     min(first_ns) AS first_ns,
     max(last_ns) AS last_ns,
-    coalesce(sum(events) FILTER (
+    coalesce(sum(span.events) FILTER (
         WHERE ($from_ns::BIGINT IS NULL OR last_ns >= $from_ns) AND ($until_ns::BIGINT IS NULL OR first_ns <= $until_ns)
-    ), 0)::BIGINT AS events
+    ), 0)::BIGINT AS events,
+    sum(span.events)::BIGINT AS all_events
 FROM span
 GROUP BY device_type
 ORDER BY max(peak_requested_bytes) DESC, device_type

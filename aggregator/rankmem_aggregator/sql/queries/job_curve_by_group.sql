@@ -6,6 +6,7 @@
 --   ranks (text): global ranks with commas between; NULL for all
 --   from_ns (ns, common clock): the beginning; NULL for the first event
 --   until_ns (ns, common clock): the end; NULL for the last event
+--   by_second (boolean): read by the second, each rank's groups at their highest
 -- Columns:
 --   group_name: the group
 --   time_ns (ns, common clock): of the event; the beginning, for what a group held there already
@@ -13,7 +14,11 @@
 WITH course AS (
     SELECT coalesce(group_name, 'none') AS group_name, place, time_ns, bytes
     FROM job_curve_by_group(
-        $session, $by, $device_type, of_ranks := string_split($ranks::VARCHAR, ',')::INTEGER[]
+        $session,
+        $by,
+        $device_type,
+        of_ranks := string_split($ranks::VARCHAR, ',')::INTEGER[],
+        by_second := $by_second::BOOLEAN
     )
 )
 SELECT group_name, time_ns, bytes

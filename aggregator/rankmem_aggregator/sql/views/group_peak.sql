@@ -278,11 +278,12 @@ bound_step AS (
     FROM coarse_marked
     WHERE is_warm
     UNION ALL
-    -- What happened from one hot window to the next, of all tracks together; an end may lie amid one.
+    -- What happened from one hot window to the next, of all tracks together. An end amid one comes late here, which
+    -- leaves the bound higher than need be.
     SELECT kind, NULL, NULL, max(last_ns) + 1, sum(last_bytes - entry_bytes)
     FROM coarse_marked
     WHERE NOT is_warm
-    GROUP BY kind, gap, CASE WHEN is_closing THEN track END
+    GROUP BY kind, gap
 ),
 hot_piece AS MATERIALIZED (
     SELECT track, seq_last
