@@ -23,6 +23,7 @@ from rankmem_agent.pairing.state import Array
 from rankmem_agent.readers.replay import FRAMES_MAX, MemoryStrings
 from rankmem_agent.readers.torch_snapshot import (
     ACTION_OF_NAME,
+    SIZE_BYTES_MAX,
     Block,
     DeviceSnapshot,
     Segment,
@@ -33,8 +34,6 @@ from rankmem_agent.readers.torch_snapshot import (
 from rankmem_agent.spool.layout import UNKNOWN, Action, Kind
 from rankmem_agent.spool.segments import RECORD_DTYPE
 
-SIZE_BYTES_MAX: Final = 2**56
-"""As the aggregator's: no device has it."""
 TIME_US_MAX: Final = 2**62 // 1000
 """The aggregator's bound, in microseconds: the year 2116."""
 WITHOUT_TIME_NS: Final = 1_000
@@ -120,7 +119,20 @@ def segments_before(device: DeviceSnapshot, trace: Trace) -> tuple[list[Segment]
             segments=device.segments,
         )
     )
-    return sorted(state.segments.values()), state.residue
+    segments = sorted(state.segments.values())
+    lacking = _lacking_bytes(trace.records[at], sum(segment.size_bytes for segment in segments))
+    if lacking:  # the recording contradicts itself: more goes than there was
+        segments.append(Segment(0, lacking, 0, 0))
+    return segments, state.residue
+
+
+def _lacking_bytes(moves: Array, held_bytes: int) -> int:
+    """By how much less than nothing would be reserved at the lowest."""
+    gains = np.isin(moves["action"], (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
+    course = held_bytes + np.cumsum(np.where(gains, 1, -1) * moves["b"].astype(np.int64))
+    if len(course) and int(course.max()) > SIZE_BYTES_MAX:
+        raise ValueError("segments of more bytes than any device has")
+    return max(-int(course.min()), 0) if len(course) else 0
 
 
 class StackInterner:

@@ -30,6 +30,8 @@ ACTION_OF_NAME: Final[dict[str, Action]] = {action.name.lower(): action for acti
 
 _HINT: Final = "give a snapshot written by torch.cuda.memory._dump_snapshot()"
 _U64_MASK: Final = 2**64 - 1
+SIZE_BYTES_MAX: Final = 2**56
+"""64 PiB, as the aggregator's bound: no device has it."""
 MALFORMED: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 """What plain data that is no snapshot makes its reading raise."""
 
@@ -203,8 +205,8 @@ def _device(
         blocks=blocks,
         segments=[
             Segment(
-                address=int(segment["address"]),
-                size_bytes=int(segment["total_size"]),
+                address=int(segment["address"]) & _U64_MASK,
+                size_bytes=_size(segment["total_size"]),
                 stream=int(segment["stream"]) & _U64_MASK,
                 pool=packed_pool(segment.get("segment_pool_id")),
             )
@@ -219,18 +221,27 @@ def _blocks(segment: dict[str, Any]) -> Iterable[Block]:
     """The blocks of a segment that are not free; addresses follow from the sizes where they are not told."""
     address = int(segment["address"])
     for block in segment["blocks"]:
-        size_bytes, state = int(block["size"]), block["state"]
+        size_bytes, state = _size(block["size"]), block["state"]
         if state != "inactive":
             history: Sequence[dict[str, Any]] = block.get("history") or ({},)  # torch 2.0: newest first
             yield Block(
-                address=address,
-                requested_bytes=int(block.get("requested_size") or history[0].get("real_size") or size_bytes),
+                address=address & _U64_MASK,
+                requested_bytes=_size(
+                    block.get("requested_size") or history[0].get("real_size") or size_bytes
+                ),
                 stream=int(segment["stream"]) & _U64_MASK,
                 pool=packed_pool(segment.get("segment_pool_id")),
                 awaiting_free=state != "active_allocated",
                 frames=block.get("frames") or history[0].get("frames") or (),
             )
         address += size_bytes
+
+
+def _size(value: Any) -> int:
+    size_bytes = int(value)
+    if not 0 <= size_bytes <= SIZE_BYTES_MAX:
+        raise ValueError(f"{size_bytes} bytes, which no device has")
+    return size_bytes
 
 
 def _block_of(event: Event, *, awaiting_free: bool) -> Block:

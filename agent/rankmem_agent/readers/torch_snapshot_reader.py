@@ -30,7 +30,6 @@ from rankmem_agent.readers.replay import PART_RECORDS, Replay
 from rankmem_agent.readers.restricted_pickle import load_plain
 from rankmem_agent.readers.snapshot_markers import with_markers
 from rankmem_agent.readers.snapshot_trace import (
-    SIZE_BYTES_MAX,
     TIME_US_MAX,
     StackInterner,
     Trace,
@@ -38,7 +37,7 @@ from rankmem_agent.readers.snapshot_trace import (
     segments_before,
     trace_of,
 )
-from rankmem_agent.readers.torch_snapshot import Block, DeviceSnapshot, Segment
+from rankmem_agent.readers.torch_snapshot import SIZE_BYTES_MAX, Block, DeviceSnapshot, Segment
 from rankmem_agent.spool.layout import Action, DeviceType, Kind
 from rankmem_agent.spool.segments import RECORD_DTYPE
 from rankmem_protos.errors import Code, RankmemError
@@ -280,6 +279,8 @@ def _devices_of(raw: Any) -> list[_Device]:
         end = torch_snapshot.device_of(number, by_device.get(number, []))
         if sum(block.requested_bytes for block in end.blocks.values()) > SIZE_BYTES_MAX:
             raise ValueError("blocks of more bytes than any device has")
+        if sum(segment.size_bytes for segment in end.segments) > SIZE_BYTES_MAX:
+            raise ValueError("segments of more bytes than any device has")
         devices.append(_Device(code=codes[number], end=end, trace=trace, older=blocks_before(end, trace)))
     return devices
 
