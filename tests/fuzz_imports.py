@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from made_snapshots import dump, random_snapshot
 from rankmem_agent.readers.jobs import plan
@@ -54,7 +54,7 @@ _EXTREME: Final = (
 )  # fmt: skip
 
 
-_VALUES: Final = (
+_VALUES: Final[tuple[Any, ...]] = (
     None, True, -1, 0, 1, 2**31, 2**63, 2**64, -(2**70), 0.5, float("nan"), "", "x" * 70_000, "\ud800", b"\0",
     [], {}, [[]], [{}], {"a": 1}, (1, 2), "alloc", "free_completed", "segment_unmap",
 )  # fmt: skip
@@ -111,6 +111,7 @@ def recordings(folder: Path = RECORDINGS) -> list[Path]:
         path for path in sorted(folder.rglob("*"))
         if path.is_file() and path.suffix in SUFFIXES and "ASCEND_PROFILER_OUTPUT" not in path.parts
     ]  # fmt: skip
+    found = [path for path in found if search([str(path)]).found]
     return [*found, *sorted(folder.rglob("ASCEND_PROFILER_OUTPUT"))]
 
 
