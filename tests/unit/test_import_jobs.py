@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,6 +64,19 @@ def test_of_two_files_of_one_rank_the_second_is_an_error(folder: Path) -> None:
     assert path.name in ("rank1.pickle", "rank01.pickle")
     assert error.code is Code.CONFLICT
     assert "the same recording as" in error.message
+
+
+def test_recordings_made_hours_apart_are_of_several_jobs(tmp_path: Path) -> None:
+    for name, began_s in (("a", 0), ("b", 1800), ("c", 3600), ("d", 90_000)):
+        span = {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "ts": 1e6 * began_s, "dur": 10.0}
+        trace = {"schemaVersion": 1, "traceEvents": [span], "baseTimeNanoseconds": 1_700_000_000 * 10**9}
+        (tmp_path / f"{name}.json").write_text(json.dumps(trace))
+    planned, ranks = ranks_of([tmp_path])
+    assert ranks == {"a.json": 0, "b.json": 1, "c.json": 2, "d.json": 0}
+    assert [len(job.members) for job in planned.jobs] == [3, 1]
+    assert len({job.session_id for job in planned.jobs}) == 2
+    together, _ = ranks_of([tmp_path], session="all of it")
+    assert [len(job.members) for job in together.jobs] == [4]
 
 
 def test_the_session_is_of_the_content_whatever_the_names(folder: Path, tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 Stage: import, before anything is read to its end; the process of ``rankmem import``. In: recordings as found.
 Out: jobs with their ranks. A session's id is a function of what is imported, so that importing the same files
-again meets the same session. Recordings of one kind are one job, unless they themselves name another.
+again meets the same session. Recordings of one kind are one job, unless they themselves name another or their
+clocks say that they were made far apart.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ EARLIEST_NS: Final = 946_684_800 * 10**9
 """The year 2000: an earlier start is no wall clock's, and says nothing in a session's id."""
 RANK_MAX: Final = 2**20 - 1
 """As the aggregator's: ten times the largest jobs known."""
-"""The largest that the column takes."""
+APART_NS: Final = 3600 * 10**9
+"""An hour: the ranks of a job record the same steps, or the way to the same failure. Recordings that begin
+further apart, with none in between, are of several jobs."""
 READ_BYTES: Final = 1 << 20
 """Of a file at a time, for its fingerprint."""
 
@@ -100,7 +103,7 @@ def plan(
 
     Args:
         name: of each session; default: of the files.
-        session: the session that they all belong to, an id or any text; default: by their content.
+        session: the session that they all belong to, an id or any text; default: by their content and time.
         rank_from: a regular expression whose one group is the rank, looked for in each path.
 
     Raises:
@@ -126,14 +129,36 @@ def plan(
             f"--session {session} for {len(groups)} jobs: {', '.join(sorted({kind for kind, _ in groups}))}",
             "import one kind, and one job, at a time",
         )
-    for (kind, job), claims in groups.items():
-        members = _ranked(claims, result)
-        if members:
+    for (kind, job), together in groups.items():
+        for claims in [together] if session is not None else _by_time(together):
+            members = _ranked(claims, result)
             session_id = given_id(session) if session is not None else _session_id(kind, job, members)
             result.jobs.append(
                 Job(kind=kind, session_id=session_id, name=name or _name_of(members), members=members)
             )
     return result
+
+
+def _by_time(members: Sequence[Member]) -> list[list[Member]]:
+    """Members that began within APART_NS of the next; those that do not say when are with the first."""
+    parts: list[list[Member]] = [[member for member in members if _began(member) is None]]
+    before: int | None = None
+    for member in sorted(members, key=lambda member: _began(member) or 0):
+        began = _began(member)
+        if began is None:
+            continue
+        if before is not None and began - before > APART_NS:
+            parts.append([])
+        parts[-1].append(member)
+        before = began
+    given = {id(member): place for place, member in enumerate(members)}
+    return [sorted(part, key=lambda member: given[id(member)]) for part in parts]
+
+
+def _began(member: Member) -> int | None:
+    """When, by a wall clock; None if the recording has none."""
+    began = member.recording.facts.started_ns
+    return began if began is not None and began >= EARLIEST_NS else None
 
 
 def _pattern(rank_from: str | None) -> re.Pattern[str] | None:
@@ -208,8 +233,7 @@ def _taken_rank(claim: Member, first: Member) -> RankmemError:
 def _session_id(kind: str, job: str | None, members: Sequence[Member]) -> str:
     """The id of what is imported: the start of the job where that is known, and a hash."""
     lines = [kind, job or "", *(f"{member.rank} {member.fingerprint}" for member in members)]
-    began = [member.recording.facts.started_ns for member in members]
-    known = [ns for ns in began if ns is not None and ns >= EARLIEST_NS]
+    known = [began for member in members if (began := _began(member)) is not None]
     return id_of_text("\n".join(lines), min(known) // 10**9 if known else 0)
 
 
