@@ -64,15 +64,16 @@ def log_of(trace: Trace, strings: MemoryStrings) -> Log:
     Raises:
         ValueError: a device's number is out of range.
     """
+    stacks = Stacks(trace, strings)  # first: it gives the largest columns up
     memory = _memory(trace)
     calls = Calls(trace, memory)
     id_of_event = calls.id_of_event
     parts = [
-        *calls.records(strings, Stacks(trace, strings)),
+        *calls.records(strings, stacks),
         *_markers(trace, strings),
         _steps(trace, strings),
     ]
-    del calls
+    del calls, stacks
     trace.forget()
     older, unplaced = _older(memory)
     totals_told = memory.allocated != UNKNOWN

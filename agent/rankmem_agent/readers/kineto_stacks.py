@@ -20,7 +20,7 @@ _FRAME: Final = re.compile(r"(?P<file>.*)\((?P<line>\d{1,9})\): (?P<function>.*)
 
 
 class Stacks:
-    """Looks up stacks in one trace."""
+    """Looks up stacks in one trace; the trace's columns of Python frames are given up for it."""
 
     def __init__(self, trace: Trace, strings: MemoryStrings) -> None:
         self._names = trace.names.all()
@@ -33,6 +33,7 @@ class Stacks:
         self._name, self._thread = python["name"][order], _real_threads(trace)[order]
         by_id = np.argsort(python["id"][order], kind="stable")
         self._parent = _places(python["id"][order], by_id, python["parent"][order])
+        python.clear()
 
     def at(self, time_ns: int, thread: int) -> int:
         """The stack of a thread at an instant; 0 where the trace has none."""
