@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -14,10 +13,15 @@ from rankmem_cli.options import Aggregator, ReadDb, Session
 COUNTS_SHOWN_MAX: Final = 4
 """The largest tables tell the size of an export; a folder's manifest has them all."""
 
-Kind = enum.StrEnum("Kind", {name.replace("-", "_").upper(): name for name in KINDS})  # type: ignore[misc]
+
+def _known(kind: str) -> str:
+    if kind not in KINDS:
+        raise typer.BadParameter(f"{kind!r} is none of {', '.join(KINDS)}")
+    return kind
+
 
 KindName = Annotated[
-    Kind, typer.Argument(metavar="KIND", help="What to write: see above.", show_default=False)
+    str, typer.Argument(metavar="KIND", help="What to write: see above.", callback=_known, show_default=False)
 ]
 Out = Annotated[Path, typer.Argument(metavar="OUT", help="File or folder to write.")]
 OfRanks = Annotated[
@@ -61,7 +65,7 @@ def export(
         facts = session_facts(queries, session) if start is not None or until is not None else None
         written = write_export(
             queries,
-            kind.value,
+            kind,
             out,
             session=session,
             ranks=rank,
