@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from rankmem_agent.ship import stretches as stretches_module
-from rankmem_agent.ship.stretches import BATCH_RECORDS, BEAT_S, BEAT_SLACK_S, Stretches
+from rankmem_agent.ship.stretches import BATCH_RECORDS, BEAT_S, BEAT_SLACK_S, QUICK_RECORDS_PER_S, Stretches
 from rankmem_agent.spool.reader import SpoolReader
-from spool_synthetic import SyntheticSpool, training_records
+from spool_synthetic import CALL_RECORDS, SyntheticSpool, training_records
 
 
 class Clock:
@@ -45,6 +45,22 @@ def test_lanes_whose_records_came_at_different_times_share_a_beat(tmp_path: Path
     assert [lane.next() for lane in lanes] == [None] * 3
     clock.now_s = 1001 * BEAT_S
     assert all(lane.next() is not None for lane in lanes)
+
+
+def test_a_lane_of_many_records_is_cut_at_half_beats_too_and_one_of_few_is_not(
+    tmp_path: Path, clock: Clock
+) -> None:
+    (quick, lane), (slow, other) = _growing(tmp_path, 0), _growing(tmp_path, 1)
+    quick.append(training_records(quick, int(QUICK_RECORDS_PER_S * BEAT_S / CALL_RECORDS), seed=2))
+    slow.append(training_records(slow, int(QUICK_RECORDS_PER_S * BEAT_S / CALL_RECORDS) // 4, seed=2))
+    assert [lane.next(), other.next()] == [None, None]
+    clock.now_s = 1000.49 * BEAT_S
+    assert [lane.next(), other.next()] == [None, None]
+    clock.now_s = 1000.5 * BEAT_S
+    assert lane.next() is not None
+    assert other.next() is None
+    clock.now_s = 1001 * BEAT_S
+    assert other.next() is not None
 
 
 def test_what_came_just_before_a_beat_waits_for_the_one_after_and_no_longer(
