@@ -337,8 +337,8 @@ def open_store(config: AggregatorConfig) -> Store:
         RankmemError: CONFLICT if another process holds the file, INVALID if it is not a DuckDB file,
             UNSUPPORTED for a newer schema, NOT_FOUND for a folder that is not there.
     """
-    # Arrow's own pool gives pages back, and the kernel zeroes them again: a quarter of the CPU time of decoding,
-    # joining and storing groups of a million rows (2.6 and 2.0 s a million events).
+    # Arrow's own pool gives pages back, and the kernel zeroes them again: a quarter of the CPU time that
+    # decoding, joining and storing take in groups of a million rows (2.6 and 2.0 s a million events).
     pa.set_memory_pool(pa.system_memory_pool())
     path = config.database_path
     if not path.parent.is_dir():
