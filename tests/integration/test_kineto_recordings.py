@@ -119,7 +119,7 @@ def test_stacks_steps_and_ranks_are_there() -> None:
     assert {row["step"] for row in tables["allocation_record"]} == {6}
     assert all(row["stack_id"] is not None for row in tables["allocation_record"])
     [sglang] = KinetoReader().open([FOLDER / "mi300_sglang_rank0.json.gz"])
-    assert (sglang.facts.rank, sglang.facts.world_size) == (0, 1)
+    assert (sglang.facts.rank, sglang.facts.world_size, sglang.facts.pid) == (0, 1, 251)
     ranks = [KinetoReader().open([FOLDER / "two_ranks_no_memory" / f"rank{n}.json.gz"])[0] for n in (0, 1)]
     assert [(r.facts.rank, r.facts.world_size) for r in ranks] == [(0, 128), (1, 128)]
 

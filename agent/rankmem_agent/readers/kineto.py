@@ -10,6 +10,7 @@ process.
 from __future__ import annotations
 
 import json
+import re
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,7 @@ EDGE_BYTES: Final = 1 << 20
 """Looked at from either end of a trace for what it says of the whole."""
 FIELDS_MARKS: Final = (b'"traceEvents"', b'"schemaVersion"', b'"baseTimeNanoseconds"', b'"deviceProperties"')
 
+_LABEL: Final = re.compile(rb"\{[^{}]{0,200}process_labels[^{}]{0,200}\{[^{}]{0,200}\}[^{}]{0,200}\}")
 _EVENT_MARKS: Final = (b'"ph"', b'"cat"', b'"pid"')
 
 
@@ -177,6 +179,7 @@ def _facts(path: Path) -> RankFacts:
     return RankFacts(
         rank=_count(info.get("rank")),
         world_size=_count(info.get("world_size")),
+        pid=_process(head + tail),
         started_ns=started,
         ended_ns=ended,
     )
@@ -203,6 +206,18 @@ def _field(head: bytes, tail: bytes, name: bytes) -> Any:
                 return json.JSONDecoder().raw_decode(rest)[0]
             except (json.JSONDecodeError, RecursionError):
                 continue
+    return None
+
+
+def _process(text: bytes) -> int | None:
+    """The process that was profiled: the one whose label is CPU, where the metadata stand at an end."""
+    for match in _LABEL.finditer(text):
+        try:
+            event = json.loads(match[0])
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            continue
+        if event.get("args") == {"labels": "CPU"}:
+            return _count(event.get("pid"))
     return None
 
 
