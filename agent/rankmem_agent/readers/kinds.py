@@ -190,9 +190,10 @@ def _sqlite_tables(path: Path) -> frozenset[str]:
     except sqlite3.Error:
         return frozenset()
     try:
+        connection.text_factory = lambda name: name.decode("utf-8", errors="replace")
         connection.execute("PRAGMA trusted_schema = OFF")
         rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeDecodeError):  # SQLite's own message may quote bytes of a damaged schema
         return frozenset()
     finally:
         connection.close()

@@ -6,6 +6,7 @@ for each process in it, ordered by the device that it used most. A dump does not
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -94,7 +95,7 @@ class MemScopeRecording:
         rows = (row for row in rows_of(self.source) if row.process == self._process)
         try:
             yield from self._log.parts(rows)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, struct.error) as error:
             raise RankmemError(
                 Code.INVALID,
                 f"{self.source}, after event {self._log.num_events} of process {self._process}: {error}",

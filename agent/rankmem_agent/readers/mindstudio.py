@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,8 @@ from rankmem_agent.readers.ascend_rows import Source
 from rankmem_agent.readers.mindstudio_csv import CsvSource, header_of, kind_of_header
 from rankmem_agent.readers.mindstudio_db import MEMORY_TABLES, DbSource, rank_devices
 from rankmem_agent.readers.recording import Probe, RankFacts, RankRecording
+from rankmem_agent.readers.sqlite_recording import SqliteRecording
+from rankmem_protos.errors import RankmemError
 
 KIND: Final = "mindstudio"
 INFO_BYTES_MAX: Final = 16 << 20
@@ -40,8 +41,7 @@ class MindStudioReader:
     def recognises(self, probe: Probe) -> bool:
         """By the tables of a database, by the header of a CSV file."""
         if probe.sqlite_tables:
-            tables = probe.sqlite_tables
-            return "STRING_IDS" in tables and bool(tables & (MEMORY_TABLES | _OURS))
+            return _are_ours(probe.sqlite_tables)
         line = probe.head.split(b"\n", 1)[0]
         return kind_of_header(line.decode("utf-8-sig", errors="replace")) is not None
 
@@ -109,14 +109,13 @@ def _kind_of(file: Path) -> str | None:
 
 def _is_ours(file: Path) -> bool:
     try:
-        connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)
-        try:
-            names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-        finally:
-            connection.close()
-    except sqlite3.Error:
+        with SqliteRecording(file) as database:
+            return _are_ours(frozenset(database.columns))
+    except RankmemError:
         return False
-    tables = {name for (name,) in names}
+
+
+def _are_ours(tables: frozenset[str]) -> bool:
     return "STRING_IDS" in tables and bool(tables & (MEMORY_TABLES | _OURS))
 
 

@@ -40,7 +40,7 @@ class SqliteRecording:
             for pragma in ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON"):
                 self._connection.execute(f"PRAGMA {pragma}")
             self.columns = self._columns()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # a message may quote a damaged schema
             raise _broken(path, error) from error
 
     def __enter__(self) -> Self:
@@ -82,7 +82,7 @@ class SqliteRecording:
             cursor = self._connection.execute(statement_text(statement), parameters or {})
             while some := cursor.fetchmany(ROWS_FETCHED_MAX):
                 yield from some
-        except (sqlite3.Error, OverflowError) as error:
+        except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             raise _broken(self.path, error) from error
 
     def row(self, statement: str, parameters: Mapping[str, object] | None = None) -> tuple[Any, ...] | None:
