@@ -79,8 +79,8 @@ def test_a_stream_that_arrives_twice_is_stored_once(scene: Scene, proxy: Proxy) 
 def test_a_path_that_swallows_everything_is_given_up_and_the_next_one_tried(
     scene: Scene, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, swallows_after: int
 ) -> None:
-    """Before the first word, and in the middle: the shipper's patience is 1 s here instead of 30."""
-    monkeypatch.setattr(sender, "SILENCE_S", 1.0)
+    """Before the first word, and in the middle: the shipper's patience is 2 s here instead of 30."""
+    monkeypatch.setattr(sender, "SILENCE_S", 2.0)
     proxy.wire_of = lambda number: Wire(swallows_after=swallows_after if number == 0 else None)
     scene.start_aggregator()
     rank = scene.start_rank(0, "--events", str(EVENTS), "--no-shipper")
@@ -93,7 +93,7 @@ def test_a_path_that_swallows_everything_is_given_up_and_the_next_one_tried(
         shipper.step()
         shipper.wait()
     shipper.close("done")
-    assert proxy.num_connections == 2
+    assert proxy.num_connections >= 2  # more where a loaded machine is silent for so long
     scene.close_aggregator()
     found = check(scene.database, scene.written())
     assert (found.found, found.explained, found.duplicated) == (EVENTS, 0, 0)
