@@ -93,7 +93,8 @@ def test_a_damaged_checkpoint_is_refused_by_its_name(tmp_path: Path, damage: str
 def test_a_pickled_array_is_refused_and_never_run(tmp_path: Path) -> None:
     bomb = np.array([{"a": 1}], dtype=object)
     facts = np.frombuffer(
-        json.dumps({"format": "rankmem-checkpoint", "version": 2, "state": {}}).encode(), "u1"
+        json.dumps({"format": "rankmem-checkpoint", "version": CHECKPOINT_VERSION, "state": {}}).encode(),
+        "u1",
     )
     with (tmp_path / CHECKPOINT_NAME).open("wb") as file:
         np.savez(file, facts=facts, live=bomb)
@@ -101,12 +102,11 @@ def test_a_pickled_array_is_refused_and_never_run(tmp_path: Path) -> None:
         load_checkpoint(tmp_path)
 
 
-def test_a_newer_checkpoint_is_refused(tmp_path: Path) -> None:
-    facts = np.frombuffer(
-        json.dumps({"format": "rankmem-checkpoint", "version": CHECKPOINT_VERSION + 1}).encode(), "u1"
-    )
+@pytest.mark.parametrize("version", [CHECKPOINT_VERSION - 1, CHECKPOINT_VERSION + 1])
+def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path, version: int) -> None:
+    facts = np.frombuffer(json.dumps({"format": "rankmem-checkpoint", "version": version}).encode(), "u1")
     with (tmp_path / CHECKPOINT_NAME).open("wb") as file:
         np.savez(file, facts=facts)
-    with pytest.raises(RankmemError, match=f"version {CHECKPOINT_VERSION + 1}") as raised:
+    with pytest.raises(RankmemError, match=f"version {version}") as raised:
         load_checkpoint(tmp_path)
     assert raised.value.code is Code.UNSUPPORTED

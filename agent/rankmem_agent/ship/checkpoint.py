@@ -76,7 +76,7 @@ def load_checkpoint(folder: Path) -> PairingState | None:
     """The state of the spool's checkpoint; None if it has none.
 
     Raises:
-        RankmemError: INVALID if the file is damaged, UNSUPPORTED if a newer rankmem wrote it.
+        RankmemError: INVALID if the file is damaged, UNSUPPORTED if another version of rankmem wrote it.
     """
     path = folder / CHECKPOINT_NAME
     try:
@@ -84,10 +84,10 @@ def load_checkpoint(folder: Path) -> PairingState | None:
             facts = json.loads(archive["facts"].tobytes())
             if facts["format"] != _FORMAT:
                 raise ValueError(f"format is {facts['format']!r}")
-            if facts["version"] > CHECKPOINT_VERSION:
+            if facts["version"] != CHECKPOINT_VERSION:
                 raise RankmemError(
                     Code.UNSUPPORTED,
-                    f"{path} has version {facts['version']}; this rankmem reads up to {CHECKPOINT_VERSION}",
+                    f"{path} has version {facts['version']}; this rankmem reads {CHECKPOINT_VERSION} alone",
                     "ship it with the version of rankmem that wrote it",
                 )
             return _state(facts["state"], {name: archive[name] for name in _ARRAYS})
