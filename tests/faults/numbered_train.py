@@ -5,12 +5,15 @@
 * ``elastic``: under torchrun with three ranks. Attempt 0: rank 2 gives up before it imports torch, when the
   others have written. Attempt 1: rank 1 aborts. Attempt 2: all end well. Torchrun kills who is left.
 * ``steps``: takes optimizer steps until the file FOLDER/enough is there.
+* ``endless``: makes and frees numbered blocks until it is killed; FOLDER/witness has how many for sure.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
+import struct
 import sys
 import time
 from pathlib import Path
@@ -85,5 +88,16 @@ def steps() -> None:
         time.sleep(0.02)
 
 
+def endless() -> None:
+    import torch
+
+    (FOLDER / "witness").write_bytes(bytes(8))
+    with (FOLDER / "witness").open("r+b") as file:
+        witness = mmap.mmap(file.fileno(), 8)
+    for block in range(1 << 20):
+        torch.empty(size_of(block), dtype=torch.uint8)
+        struct.pack_into("<Q", witness, 0, block + 1)
+
+
 if __name__ == "__main__":
-    {"elastic": elastic, "steps": steps}[sys.argv[2]]()
+    {"elastic": elastic, "steps": steps, "endless": endless}[sys.argv[2]]()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -124,6 +125,47 @@ def test_a_shipper_that_is_killed_is_started_again_by_the_rank_that_trains(
         ).fetchall()
     assert (events, complete, reason) == (stored, True, "exit")
     assert stored == distinct > 0
+
+
+def test_after_sigkill_every_block_up_to_the_kill_is_there_with_its_free(
+    scene: Scene, tmp_path: Path
+) -> None:
+    """Trainer and shipper are killed at once; nothing but the mapped pages of the spool is left of them."""
+    scene.start_aggregator()
+    spools = tmp_path / "spool-host-a"
+    variables = {"RANKMEM_SPOOL_DIR": str(spools), "RANKMEM_AGGREGATOR": scene.address}
+    training = subprocess.Popen(
+        (sys.executable, "-m", "rankmem_agent", TRAIN, str(tmp_path), "endless"),
+        env=environment(tmp_path, **variables),
+    )
+    until("it is under way", lambda: witnessed(tmp_path) > 20_000)
+    training.kill()
+    scene.kill_shippers()
+    training.wait(DEADLINE_S)
+    until("the shipper is gone", lambda: not scene.shippers())
+    done = call((*RANKMEM, "ship", str(spools)), tmp_path)
+    assert done.returncode == 0, done.stderr
+    scene.close_aggregator()
+    with duckdb.connect(scene.database, read_only=True) as connection:
+        sizes = connection.sql(
+            "SELECT list(size_bytes ORDER BY seq), count(freed_seq) FROM ("
+            "SELECT size_bytes, allocation_id AS seq, freed_seq FROM allocation "
+            f"WHERE size_bytes % 16 = 3 AND size_bytes >= {size_of(0)})"
+        ).fetchall()
+        ((gaps,),) = connection.sql("SELECT count(*) FROM gap WHERE why != 'torn'").fetchall()
+    ((found, freed),) = sizes
+    count = witnessed(tmp_path)
+    assert found == [size_of(block) for block in range(len(found))]
+    assert count <= len(found) <= count + 1
+    assert count <= freed <= len(found)
+    assert gaps == 0
+
+
+def witnessed(folder: Path) -> int:
+    try:
+        return int(struct.unpack("<Q", (folder / "witness").read_bytes())[0])
+    except (FileNotFoundError, struct.error):
+        return 0
 
 
 def test_a_training_outlives_the_command_that_recorded_it(scene: Scene, tmp_path: Path) -> None:
