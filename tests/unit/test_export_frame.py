@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,13 @@ from rankmem_aggregator.exports import exporting, kinds
 from rankmem_aggregator.exports.exporting import MANIFEST, Chosen, Written, export
 from rankmem_aggregator.exports.kinds import KINDS, Kind
 from rankmem_aggregator.queries import Queries
+from rankmem_aggregator.sql import export_text, head_of
 from rankmem_protos.errors import Code, RankmemError
+
+EXPORT_STATEMENTS = sorted(
+    file.name.removesuffix(".sql")
+    for file in (resources.files("rankmem_aggregator.sql") / "exports").iterdir()
+)
 
 
 @pytest.fixture
@@ -123,3 +131,37 @@ def test_the_copy_of_the_database_is_a_database(queries: Queries, tmp_path: Path
     with connect(tmp_path / "copy.duckdb") as copy:
         assert copy.peak().to_pylist() == queries.peak().to_pylist()
     assert exporting.MANIFEST not in [path.name for path in tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("name", EXPORT_STATEMENTS)
+def test_a_statement_of_exports_says_its_question_takes_parameters_and_has_an_order(name: str) -> None:
+    text = export_text(name)
+    head = head_of(text)
+    assert "?" in head.question
+    assert head.columns
+    named = {
+        parameter
+        for line in head.parameters
+        for parameter in re.findall(r"(\w+)(?: \(|,|:)", line.split(":")[0] + ":")
+    }
+    body = re.sub(r"^--.*$", "", text, flags=re.MULTILINE)
+    assert set(re.findall(r"\$(\w+)", body)) <= named
+    if body.lstrip().startswith(("SELECT", "WITH")):
+        assert re.search(r"\nORDER BY [^()]*;\s*$", body), "always in one order"
+    else:
+        assert name in ("mindstudio_tables", "skyline_tables", "write_parquet"), "they write elsewhere"
+
+
+def test_what_a_session_is_called_stays_within_the_folder(tmp_path: Path) -> None:
+    """Ids and host names come from outside: a database may say anything."""
+    log = RankLog(session_id="../../evil", host_uid="../../../worse")
+    log.alloc("block", 100, at=10)
+    path = tmp_path / "deep" / "down" / "r.duckdb"
+    path.parent.mkdir(parents=True)
+    with empty_database(str(path)) as connection:
+        store_logs(connection, [log])
+    with connect(path) as opened:
+        for kind in set(KINDS) - {"memory-timeline", "skyline", "duckdb"}:
+            export(opened, kind, path.parent / kind, session="../../evil")
+    outside = [one for one in tmp_path.rglob("*") if path.parent not in (one, *one.parents)]
+    assert [one.name for one in outside] == ["deep"]

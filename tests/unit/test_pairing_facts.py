@@ -242,3 +242,19 @@ def test_a_range_of_torchs_own_hides_no_annotation(log: Log) -> None:
     rows = log.rows()
     assert [row["annotation"] for row in rows["allocation_record"]] == ["mine", None]
     assert len(rows["marker"]) == len(names)
+
+
+def test_a_segment_older_than_the_recording_is_told_and_those_that_came_later_are_events(log: Log) -> None:
+    log.add(Kind.PREEXISTING, action=Action.SEGMENT_ALLOC, **CUDA, a=4096, b=1 << 20, c=7)
+    log.add(Kind.PREEXISTING, action=Action.SEGMENT_ALLOC, **CUDA, a=2**63 + 4096, b=2 << 20, d=3 << 32 | 1)
+    log.add(Kind.PREEXISTING, action=Action.ALLOC, **CUDA, a=4096, b=100)
+    log.add(Kind.COUNTERS, **CUDA, a=512, b=512, c=3 << 20, d=100)
+    log.add(Kind.EVENT, action=Action.SEGMENT_ALLOC, **CUDA, a=1 << 40, b=1 << 20)
+    rows = log.rows()
+    told = [
+        (row["device"], row["address"], row["size_bytes"], row["stream"], row["pool"])
+        for row in rows["older_segment"]
+    ]
+    assert told == [("cuda:1", 4096, 1 << 20, 7, None), ("cuda:1", 4096 - 2**63, 2 << 20, 0, "3.1")]
+    assert [row["seq"] for row in rows["older_segment"]] == [1, 2]
+    assert [row["reserved_bytes"] for row in rows["memory_event"]] == [4 << 20]

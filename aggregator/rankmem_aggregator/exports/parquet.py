@@ -37,7 +37,7 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
 def write_parquet(chosen: Chosen, out: Path) -> Written:
     """Writes the data set."""
     written = Written()
-    session = f"session_id={quote(chosen.session_id)}"
+    session = f"session_id={quote(chosen.session_id, safe='')}"
     with duckdb.connect(":memory:", config=_SETTINGS) as writer:
         for table in tables_of_sessions():
             path = out / table.name / session / "part-0.parquet"
