@@ -138,7 +138,6 @@ def test_a_statement_of_exports_says_its_question_takes_parameters_and_has_an_or
     text = export_text(name)
     head = head_of(text)
     assert "?" in head.question
-    assert head.columns
     named = {
         parameter
         for line in head.parameters
@@ -147,6 +146,7 @@ def test_a_statement_of_exports_says_its_question_takes_parameters_and_has_an_or
     body = re.sub(r"^--.*$", "", text, flags=re.MULTILINE)
     assert set(re.findall(r"\$(\w+)", body)) <= named
     if body.lstrip().startswith(("SELECT", "WITH")):
+        assert head.columns
         assert re.search(r"\nORDER BY [^()]*;\s*$", body), "always in one order"
     else:
         assert name in ("mindstudio_tables", "skyline_tables", "write_parquet"), "they write elsewhere"
