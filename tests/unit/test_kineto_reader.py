@@ -2,57 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from made_profiles import BASE_NS, memory, op, written
 from rankmem_agent.readers.kineto import KinetoReader
 from rankmem_agent.readers.recording import Closing, Identity, Probe
 from rankmem_protos.errors import RankmemError
 
-BASE_NS = 1_700_000_000_000_000_000
 Tables = dict[str, list[dict[str, Any]]]
-
-
-def op(
-    name: str, start: float, duration: float, tid: int = 1, category: str = "cpu_op", **args: Any
-) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "cat": category,
-        "name": name,
-        "pid": 1,
-        "tid": tid,
-        "ts": start,
-        "dur": duration,
-        "args": args,
-    }
-
-
-def memory(
-    time: float, change: int, total: int, address: int, tid: int = 1, device: int = 1
-) -> dict[str, Any]:
-    args = {"Bytes": change, "Total Allocated": total, "Total Reserved": 4096, "Addr": address}
-    args |= {"Device Type": device, "Device Id": 0 if device else -1}
-    return {
-        "ph": "i",
-        "cat": "cpu_instant_event",
-        "name": "[memory]",
-        "pid": 1,
-        "tid": tid,
-        "ts": time,
-        "args": args,
-    }
-
-
-def written(folder: Path, events: list[dict[str, Any]], **fields: Any) -> Path:
-    path = folder / "trace.json"
-    whole = {"schemaVersion": 1, "traceEvents": events, "baseTimeNanoseconds": BASE_NS} | fields
-    path.write_text(json.dumps(whole), encoding="utf-8")
-    return path
 
 
 def imported(path: Path) -> tuple[Tables, Closing]:

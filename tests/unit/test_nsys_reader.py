@@ -10,91 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import made_profiles
+from made_profiles import MARKER, START_NS
 from rankmem_agent.readers.nsys import NsysReader
 from rankmem_agent.readers.recording import Closing, Identity, Probe
 from rankmem_protos.errors import RankmemError
-
-START_NS = 1_700_000_000_000_000_000
-MACHINE = 1 << 48
-SCHEMA = """
-CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs INTEGER, utcTime TEXT, localTime TEXT);
-CREATE TABLE TARGET_INFO_SYSTEM_ENV (
-    globalVid INTEGER, devStateName TEXT, name TEXT, nameEnum INTEGER, value TEXT);
-CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT, totalMemory INTEGER, uuid TEXT);
-CREATE TABLE NVTX_EVENTS (
-    start INTEGER, end INTEGER, eventType INTEGER, text TEXT, globalTid INTEGER, textId INTEGER);
-CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (
-    start INTEGER, end INTEGER, globalTid INTEGER, correlationId INTEGER);
-CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (
-    start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER, correlationId INTEGER, globalPid INTEGER,
-    demangledName INTEGER, gridX INTEGER, gridY INTEGER, gridZ INTEGER, blockX INTEGER, blockY INTEGER,
-    blockZ INTEGER);
-CREATE TABLE CUDA_GPU_MEMORY_USAGE_EVENTS (
-    start INTEGER, globalPid INTEGER, deviceId INTEGER, contextId INTEGER, address INTEGER, pc INTEGER,
-    bytes INTEGER, memKind INTEGER, memoryOperationType INTEGER, name TEXT, correlationId INTEGER,
-    streamId INTEGER);
-"""
-MARKER = "{'mod': 'torch.nn.functional', 'op': 'linear', 'args': [{'name': '', 'type': 'tensor'}]}"
-
-
-def pid(process: int) -> int:
-    """globalPid."""
-    return MACHINE | process << 24
-
-
-def tid(process: int, thread: int) -> int:
-    """globalTid."""
-    return pid(process) | thread
 
 
 @pytest.fixture
 def export(tmp_path: Path) -> Path:
     """Two processes: 10 allocates within ranges and runs a kernel, 11 only allocates."""
-    path = tmp_path / "report.sqlite"
-    with sqlite3.connect(path) as database:
-        database.executescript(SCHEMA)
-        database.execute("INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (?, '', '')", (START_NS,))
-        database.execute("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (0, '', 'Hostname', 1, 'node7')")
-        database.execute("INSERT INTO TARGET_INFO_GPU VALUES (0, 'A100', 1000000, 'uuid-0')")
-        strings = [(1, "void gemm<float>(int)"), (2, "AddmmBackward, seq = 7"), (3, "layer:decoder")]
-        database.executemany("INSERT INTO StringIds VALUES (?, ?)", strings)
-        ranges = [
-            (100, 900, 59, None, tid(10, 10), 3),
-            (200, 600, 59, MARKER, tid(10, 10), None),
-            (300, 500, 59, "addmm, seq = 7", tid(10, 10), None),
-            (100, 900, 59, None, tid(10, 12), 2),
-            (100, None, 34, "a mark", tid(10, 10), None),
-        ]
-        database.executemany("INSERT INTO NVTX_EVENTS VALUES (?, ?, ?, ?, ?, ?)", ranges)
-        calls = [
-            (310, 320, tid(10, 10), 1),
-            (330, 340, tid(10, 10), 2),
-            (700, 710, tid(10, 10), 3),
-            (400, 410, tid(10, 12), 4),
-            (310, 320, tid(11, 11), 1),
-        ]
-        database.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, ?, ?)", calls)
-        kernels = [
-            (350, 380, 0, 7, 2, pid(10), 1, 2, 1, 1, 64, 1, 1),
-            (420, 450, 0, 7, 4, pid(10), 1, 2, 1, 1, 64, 1, 1),
-        ]
-        database.executemany(
-            f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ({', '.join('?' * 13)})", kernels
-        )
-        events = [
-            (315, pid(10), 0, 1, 4096, 0, 1000, 2, 0, None, 1, None),
-            (705, pid(10), 0, 1, 8192, 0, 500, 2, 0, None, 3, None),
-            (706, pid(10), 0, 1, 4096, 0, 1000, 2, 1, None, None, None),
-            (707, pid(10), 0, 1, 70000, 0, 64, 1, 0, None, None, None),
-            (708, pid(10), 0, 1, 12288, 0, 300, 2, 1, None, None, None),
-            (315, pid(11), 0, 1, 4096, 0, 30, 2, 0, None, 1, None),
-        ]
-        database.executemany(
-            f"INSERT INTO CUDA_GPU_MEMORY_USAGE_EVENTS VALUES ({', '.join('?' * 12)})", events
-        )
-    database.close()
-    return path
+    return made_profiles.export(tmp_path)
 
 
 def read(path: Path, rank: int = 0) -> tuple[dict[str, list[dict[str, Any]]], Closing]:

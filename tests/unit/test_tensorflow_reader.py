@@ -3,51 +3,19 @@
 from __future__ import annotations
 
 import gzip
-import random
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from google.protobuf import text_format
 
+from made_profiles import CPU, saved, step
 from rankmem_agent.readers.recording import Closing, Identity, Probe
 from rankmem_agent.readers.tensorflow import TensorflowReader, devices_of
 from rankmem_agent.readers.tensorflow_lives import Lives, maximums
 from rankmem_agent.readers.tensorflow_stats import nodes_of
 from rankmem_protos.errors import RankmemError
 from rankmem_protos.step_stats_pb2 import RunMetadata
-
-CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
-GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
-START_US = 1_700_000_000_000_000
-
-
-def step(seed: int, nodes: int = 40) -> RunMetadata:
-    """Nodes at random times that read what others put out, on two devices with three allocators."""
-    rng = random.Random(seed)
-    metadata = RunMetadata()
-    names: list[str] = []
-    for device, allocators in ((CPU, ["cpu"]), (GPU, ["GPU_0_bfc", "cuda_host_bfc"])):
-        stats = metadata.step_stats.dev_stats.add(device=device)
-        for number in range(nodes):
-            name = f"scope/{device[-5:-2]}_{number}"
-            inputs = [
-                rng.choice(names) + rng.choice(["", "", "/_7"]) for _ in range(rng.randint(0, 3)) if names
-            ]
-            node = stats.node_stats.add(
-                node_name=name,
-                all_start_micros=START_US + rng.randint(0, 60),
-                all_end_rel_micros=rng.randint(0, 8),
-                timeline_label=f"{name} = Op{rng.randint(0, 3)}({', '.join(inputs)})",
-                thread_id=rng.randint(0, 2),
-            )
-            for slot in range(rng.randint(0, 2)):
-                described = node.output.add(slot=slot).tensor_description.allocation_description
-                described.requested_bytes = rng.choice([0, 4, 64, 64, 1000])
-                described.allocator_name = rng.choice(allocators)
-                names.append(f"{name}:{slot}" if slot else name)
-    return metadata
 
 
 def slow_lives(metadata: RunMetadata) -> dict[str, tuple[str, int, int, int]]:
@@ -86,20 +54,6 @@ def slow_maximum(lives: dict[str, tuple[str, int, int, int]], allocator: str) ->
         if total > best[1]:
             best = (own[count - 1][0], total)
     return best
-
-
-def saved(folder: Path, metadata: RunMetadata, form: str) -> Path:
-    """The step in one of the forms it is saved in."""
-    path = folder / f"step.{form}"
-    content = {
-        "pb": metadata.SerializeToString(),
-        "stats.pb": metadata.step_stats.SerializeToString(),
-        "pbtxt": text_format.MessageToString(metadata).encode(),
-        "stats.pbtxt": text_format.MessageToString(metadata.step_stats).encode(),
-        "pb.gz": gzip.compress(metadata.SerializeToString()),
-    }[form]
-    path.write_bytes(content)
-    return path
 
 
 def collected(path: Path) -> Lives:

@@ -77,10 +77,11 @@ class KernelProfile:
         self.num_kernels = 0
         self.without_launch = 0
 
-    def parts(self, identity: Identity) -> Iterator[Part]:
-        """Markers first, then kernels."""
-        yield from parts_of("marker", self._range_rows(), identity, sequence_last=0)
-        yield from parts_of("kernel_launch", self._kernel_rows(), identity, sequence_last=0)
+    def parts(self, identity: Identity, *, sequence_last: int = 0) -> Iterator[Part]:
+        """Markers first, then kernels. They stand nowhere in the log: behind its last event,
+        ``sequence_last``, as they take positions where they are many."""
+        yield from parts_of("marker", self._range_rows(), identity, sequence_last=sequence_last)
+        yield from parts_of("kernel_launch", self._kernel_rows(), identity, sequence_last=sequence_last)
 
     def _range_rows(self) -> Iterator[Mapping[str, Any]]:
         texts: list[str] = []

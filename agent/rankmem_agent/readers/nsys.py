@@ -89,16 +89,17 @@ class NsysRecording:
         self._closing = Closing(events=0)
 
     def parts(self, identity: Identity) -> Iterator[Part]:
-        """Devices, markers, kernels, then the memory events with their blocks and calls."""
+        """The memory events with their blocks and calls, then devices, markers, kernels."""
         with reading(self.source), SqliteRecording(self.source) as database:
             source = NsysSource(database, self._process)
-            devices = [identity._asdict() | row | {"source": KIND} for row in source.devices()]
-            if devices:
-                yield Part(rows=[("device_info", rows_of("device_info", devices))], sequence_last=0)
-            profile = KernelProfile(source)
-            yield from profile.parts(identity)
             memory = MemoryLog(source, identity)
             yield from memory.parts()
+            last = memory.sequence_last
+            devices = [identity._asdict() | row | {"source": KIND} for row in source.devices()]
+            if devices:
+                yield Part(rows=[("device_info", rows_of("device_info", devices))], sequence_last=last)
+            profile = KernelProfile(source)
+            yield from profile.parts(identity, sequence_last=last)
             remarks = [*remarks_of(profile)] if not memory.num_events else []
             if not source.has_wall_clock:
                 remarks.append("the export does not say when it began: times count from its beginning")

@@ -45,6 +45,11 @@ class MemoryLog:
         self.num_events = 0
         self.num_unknown_frees = 0
 
+    @property
+    def sequence_last(self) -> int:
+        """Position of the last record; 0 without any."""
+        return max(self._replay.next_seq - 1, 0)
+
     def parts(self) -> Iterator[Part]:
         """The rows; none where the process has no events."""
         launchings = Launchings(launching for _, launching in self._source.memory())

@@ -71,12 +71,16 @@ class NvprofRecording:
         with reading(path), SqliteRecording(path) as database:
             for table, columns in _NEEDED:
                 database.need(table, *columns)
-            first_ns, last_ns = database.row("nvprof_span") or (None, None)
+            spans = [database.row("nvprof_span")]
+            if database.has(_DRIVER, *_CALL_COLUMNS):
+                spans.append(database.row("nvprof_span_driver"))
             launching = next((one for one in _Nvprof(database).launchings() if one.thread is not None), None)
+        begun = [span[0] for span in spans if span and span[0] is not None]
+        ended = [span[1] for span in spans if span and span[1] is not None]
         self.facts = RankFacts(
             pid=launching.process_id if launching else None,
-            started_ns=first_ns,
-            ended_ns=last_ns,
+            started_ns=min(begun, default=None),
+            ended_ns=max(ended, default=None),
         )
         self._profile: KernelProfile | None = None
 
