@@ -14,6 +14,7 @@ import pytest
 
 from rankmem_agent.readers.kinds import probe
 from rankmem_agent.readers.memory_timeline import MemoryTimelineReader
+from rankmem_agent.readers.number_lists import NumberLists
 from rankmem_agent.readers.recording import Closing, Identity
 from rankmem_protos.errors import Code, RankmemError
 
@@ -174,3 +175,28 @@ def test_other_json_is_no_timeline(text: bytes, tmp_path: Path) -> None:
     path = tmp_path / "other.json"
     path.write_bytes(text)
     assert not MemoryTimelineReader().recognises(probe(path))
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 64, 1000])
+def test_a_timeline_read_in_small_pieces_is_the_same(
+    chunk_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankmem_agent.readers.number_lists.CHUNK_BYTES", chunk_bytes)
+    rows = [[10**18 + n, 2, n * 7, n % 8] for n in range(40)]
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(rows))
+    with NumberLists(path) as text:
+        text.take(b"[")
+        assert [row for some in text.rows(4) for row in some.tolist()] == rows
+        text.take(b"]")
+        text.end()
+    times, totals = list(range(10**15, 10**15 + 30)), [[0, *range(n, n + 8)] for n in range(30)]
+    path.write_text(json.dumps([times, totals], indent=1))
+    with NumberLists(path) as text:
+        text.take(b"[")
+        text.take(b"[")
+        assert [time for some in text.numbers() for time in some.tolist()] == times
+        text.take(b"]")
+        text.take(b",")
+        text.take(b"[")
+        assert [row for some in text.rows(9) for row in some.tolist()] == totals
