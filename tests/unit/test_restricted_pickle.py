@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gzip
 import os
 import pickle
 import struct
@@ -129,6 +130,18 @@ def test_any_bytes_give_data_or_a_rankmem_error(data: bytes) -> None:
 
 def test_a_memo_number_of_four_billion_costs_nothing() -> None:
     assert loads_plain(b"\x80\x02]r\xfe\xff\xff\xff.") == []
+
+
+def test_a_pickle_in_gzip_is_read_and_no_bomb_is(tmp_path: Path) -> None:
+    path = tmp_path / "small.pickle.gz"
+    path.write_bytes(gzip.compress(pickle.dumps({"a": [1, 2]})))
+    assert load_plain(path) == {"a": [1, 2]}
+    path.write_bytes(path.read_bytes()[:-12])
+    with pytest.raises(RankmemError, match="breaks off"):
+        load_plain(path)
+    path.write_bytes(gzip.compress(pickle.dumps(bytes(100_000))))
+    with pytest.raises(RankmemError, match="more than 50000 bytes"):
+        load_plain(path, size_bytes_max=50_000)
 
 
 def test_sizes_and_containers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

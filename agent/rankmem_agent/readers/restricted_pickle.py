@@ -19,6 +19,7 @@ import io
 import pickle
 import pickletools
 import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +32,7 @@ PICKLE_BYTES_MAX: Final = 4 * 2**30
 Plain = Any
 """None, bool, int, float, str, bytes, list, tuple, or a dict keyed by str, int, float or bytes."""
 
+_GZIP: Final = b"\x1f\x8b"
 _HINT: Final = "give a snapshot written by torch.cuda.memory._dump_snapshot()"
 _KEY_TYPES: Final = (str, int, float, bytes)  # a tuple as key would be hashed through all its depth
 _PROTOCOL_MAX: Final = 5
@@ -54,6 +56,8 @@ def load_plain(path: Path, *, size_bytes_max: int = PICKLE_BYTES_MAX) -> Plain:
         data = path.read_bytes()
     except OSError as exc:
         raise RankmemError(Code.NOT_FOUND, f"cannot read {path}: {exc.strerror}") from exc
+    if data.startswith(_GZIP):
+        data = _unpacked(data, path, size_bytes_max)
     return loads_plain(data, source=str(path))
 
 
@@ -98,6 +102,20 @@ def _load_vetted(data: bytes) -> Plain:
     finally:
         if collects:
             gc.enable()
+
+
+def _unpacked(data: bytes, path: Path, size_bytes_max: int) -> bytes:
+    """What is in a gzip file, which may claim to hold any size."""
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        plain = unpacker.decompress(data, size_bytes_max)
+    except zlib.error as exc:
+        raise RankmemError(Code.INVALID, f"{path}: its gzip stream is broken ({exc})", _HINT) from exc
+    if unpacker.unconsumed_tail:
+        raise RankmemError(Code.EXHAUSTED, f"{path} holds more than {size_bytes_max} bytes")
+    if not unpacker.eof:
+        raise RankmemError(Code.INVALID, f"{path}: its gzip stream breaks off", _HINT)
+    return plain
 
 
 class _Refused(Exception):
