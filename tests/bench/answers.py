@@ -56,7 +56,7 @@ def questions() -> dict[str, Question]:
         "ranks": lambda q, at: q.ranks(SESSION),
         "peak": lambda q, at: q.peak(SESSION),
     }
-    for group in ("host", "stream", "component", "category", "phase"):
+    for group in ("host", "tp", "pp", "stream", "component", "category", "phase"):
         asked[f"peak --by {group}"] = lambda q, at, by=group: q.peak_by(SESSION, by=by)
     for group in ("operator", "module", "line", "category", "phase", "step", "rank"):
         asked[f"ops --by {group}"] = lambda q, at, by=group: q.ops(SESSION, by=by)
@@ -70,6 +70,7 @@ def questions() -> dict[str, Question]:
         "job-peak": lambda q, at: q.job_peak(SESSION),
         "timeline --rank": lambda q, at: q.timeline(SESSION, rank=RANK),
         "timeline, the whole job": lambda q, at: q.timeline(SESSION, by="job"),
+        "timeline --by category, all ranks": lambda q, at: q.timeline(SESSION, by="category", rank="all"),
     }
     for group in ("category", "stream", "component", "phase"):
         asked[f"timeline --by {group} --rank"] = lambda q, at, by=group: q.timeline(SESSION, by=by, rank=RANK)
@@ -81,6 +82,10 @@ def questions() -> dict[str, Question]:
         "steps": lambda q, at: q.steps(SESSION),
         "steps --rank": lambda q, at: q.steps(SESSION, rank=RANK),
     }
+    for macro in ("operator_at_peak", "line_at_peak", "operator_total"):
+        asked[f"SQL: {macro}"] = lambda q, at, macro=macro: q.sql(
+            f"FROM {macro}($session)", {"session": SESSION}
+        )
     return asked
 
 

@@ -1,10 +1,10 @@
 """How long the two questions take that matter most, over 100 million events of 64 ranks.
 
-``peak`` (each rank's high-water mark) and ``job_peak`` (the instant of the highest sum over all ranks) are
-asked as the command line asks them: the very ``.sql`` files. Beside them DuckDB's plain scan of the column
-they are about, and the job's peak as a window sum over all events, which also gives the answer to compare.
-Two shapes: steady training, where every step reaches the same height (no second stands out, so nothing
-can be left out by its maximum alone), and one that drifts upwards.
+``peak`` (each rank's high-water mark), ``job_peak`` (the instant of the highest sum over all ranks) and
+``peak --by host`` are asked as the command line asks them: the very ``.sql`` files. Beside them DuckDB's
+plain scan of the column they are about, and the peaks of the job and of each host as window sums over all
+events, which also give the answers to compare. Two shapes: steady training, where every step reaches the same height
+(no second stands out, so nothing can be left out by its maximum alone), and one that drifts upwards.
 """
 
 from __future__ import annotations
@@ -36,6 +36,17 @@ SELECT total_bytes, time_ns FROM (
     FROM memory_event
 ) ORDER BY total_bytes DESC, time_ns, rank, seq LIMIT 1
 """
+NAIVE_BY_HOST: Final = """
+SELECT DISTINCT ON (host_name) host_name, total_bytes, time_ns FROM (
+    SELECT h.host_name, e.time_ns, e.rank, e.seq,
+           sum(CASE action WHEN 'alloc' THEN size_bytes ELSE -size_bytes END)
+           OVER (PARTITION BY h.host_name ORDER BY e.time_ns, e.rank, e.seq ROWS UNBOUNDED PRECEDING)
+           AS total_bytes
+    FROM memory_event AS e
+    INNER JOIN rank_info AS r USING (session_id, attempt, rank)
+    INNER JOIN host_info AS h ON h.host_uid = r.host_uid
+) ORDER BY host_name, total_bytes DESC, time_ns, rank, seq
+"""
 
 
 def measure(options: Options) -> list[Figure]:
@@ -62,10 +73,14 @@ def _make(path: Path, shape: Shape, events: int) -> int:
 def _figures(connection: duckdb.DuckDBPyConnection, name: str) -> list[Figure]:
     asked = {"session": SESSION}
     peak = {**asked, "attempt": None, "rank": None}
+    hosts = {**asked, "by": "host"}
     fast = alternate(
         {
             "peak": _timed(lambda: connection.sql(query_text("peak"), params=peak).to_arrow_table()),
             "job_peak": _timed(lambda: connection.sql(query_text("job_peak"), params=asked).to_arrow_table()),
+            "by_host": _timed(
+                lambda: connection.sql(query_text("peak_by_ranks"), params=hosts).to_arrow_table()
+            ),
             "scan": _timed(lambda: connection.execute(SCAN).fetchall()),
         },
         ROUNDS + 1,  # the first fills the cache
@@ -77,12 +92,15 @@ def _figures(connection: duckdb.DuckDBPyConnection, name: str) -> list[Figure]:
         NAIVE_ROUNDS,
         lambda text: say(f"{name}, {text}"),
     )["naive"]
-    peaks, jobs, scans = (fast[key][1:] for key in ("peak", "job_peak", "scan"))
+    peaks, jobs, by_host, scans = (fast[key][1:] for key in ("peak", "job_peak", "by_host", "scan"))
     job_s = statistics.median(jobs)
     return [
         of_samples(f"{name}: peak", peaks, "s", at_most=0.5),
         of_samples(f"{name}: DuckDB's scan of requested_bytes, highest by rank", scans, "s"),
         of_samples(f"{name}: exact peak of the job", jobs, "s", note=_compared(connection, answers[0])),
+        of_samples(
+            f"{name}: exact peak of each host", by_host, "s", at_most=1, note=_compared_hosts(connection)
+        ),
         of_samples(f"{name}: naive window sum", naive, "s"),
         Figure(
             what=f"{name}: naive window sum / exact peak of the job",
@@ -98,6 +116,17 @@ def _compared(connection: duckdb.DuckDBPyConnection, naive: object) -> str:
     rows = connection.execute(
         "SELECT DISTINCT job_peak_bytes, job_peak_ns FROM job_peak($session)", {"session": SESSION}
     ).fetchall()
+    return "the naive sum's answer" if rows == naive else f"WRONG: {rows}, the naive sum says {naive}"
+
+
+def _compared_hosts(connection: duckdb.DuckDBPyConnection) -> str:
+    """The same of each host."""
+    rows = connection.execute(
+        "SELECT DISTINCT group_name, group_peak_bytes, group_peak_ns FROM group_peak($session, 'host') "
+        "ORDER BY group_name",
+        {"session": SESSION},
+    ).fetchall()
+    naive = connection.execute(NAIVE_BY_HOST).fetchall()
     return "the naive sum's answer" if rows == naive else f"WRONG: {rows}, the naive sum says {naive}"
 
 

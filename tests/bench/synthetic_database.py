@@ -92,6 +92,7 @@ INSERT INTO rank_info BY NAME
 SELECT session_id, attempt, rank, rank % $per_host AS local_rank, 'host-' || (rank // $per_host) AS host_uid,
        1000 + rank AS pid, 'synthetic-' || rank AS spool_id, 0 AS clock_offset_ns, 0 AS clock_error_ns,
        min(first_ns) AS started_at_ns, max(last_ns) AS ended_at_ns, 'exit' AS end_reason,
+       rank % 2 AS tp, rank // 16 AS pp,
        CAST(sum(events) AS BIGINT) AS events, 0 AS events_lost, 0 AS unexplained_bytes, true AS complete
 FROM memory_bucket GROUP BY session_id, attempt, rank
 """
