@@ -337,7 +337,7 @@ stand_in AS MATERIALIZED (
 
 -- Second level: windows again, smaller ones, made from the events of the pieces left. An event finds its piece by part,
 -- which is seq // 64; a bucket lies in one part.
-hot_event AS MATERIALIZED (
+hot_event AS NOT MATERIALIZED (
     SELECT h.track, e.seq, e.time_ns + h.offset_ns AS time_ns, e.requested_bytes
     FROM memory_event AS e
     INNER JOIN (
@@ -355,7 +355,7 @@ hot_event AS MATERIALIZED (
         AND h.last_ns - h.offset_ns >= e.time_ns
     WHERE e.session_id = of_session AND e.requested_bytes IS NOT NULL
 ),
-read_event AS (
+read_event AS MATERIALIZED (
     FROM hot_event
     UNION ALL
     FROM stand_in
