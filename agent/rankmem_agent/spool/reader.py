@@ -12,6 +12,7 @@ What makes a hole, and when it is known:
   is taken, or the writer is gone. Reason ``spool_full``.
 * a *torn* record: taken, never committed, and the writer is gone. Reason ``torn``, or ``corrupt`` if its
   mark is neither zero nor right.
+* a committed record that no writer wrote (see :mod:`rankmem_agent.spool.plausible`). Reason ``corrupt``.
 * a segment file that is cut short or whose header is wrong. Reason ``corrupt``, once the writer is gone.
 * a segment that was acknowledged and deleted, but is asked for again. Reason ``other_database``.
 """
@@ -26,6 +27,7 @@ from typing import Final
 
 from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, State, segment_name
 from rankmem_agent.spool.meta import read_meta
+from rankmem_agent.spool.plausible import implausible
 from rankmem_agent.spool.segments import Array, marks_of, num_committed, open_control, open_segment
 from rankmem_agent.spool.string_table import StringTable
 
@@ -155,11 +157,20 @@ class SpoolReader:
         stop = min(taken - number * RECORDS_PER_SEGMENT, index + max_records, RECORDS_PER_SEGMENT)
         committed = num_committed(segment, number, index, min(stop, len(segment)))
         if committed:
-            chunk = Chunk(sequence_first=self.cursor, records=segment[index : index + committed])
-            self.cursor += committed
-            self.strings.poll()
-            return chunk
+            return self._committed(segment[index : index + committed])
         return self._torn(segment, number, index, stop) if gone else None
+
+    def _committed(self, records: Array) -> Chunk | Gap:
+        """The records up to the first that cannot be, or the hole that those are which stand first."""
+        wrong = implausible(records)
+        count = int(wrong.argmax()) if wrong.any() else len(records)
+        if not count:
+            length = len(records) if wrong.all() else int(wrong.argmin())
+            return self._gap(self.cursor + length - 1, "corrupt")
+        chunk = Chunk(sequence_first=self.cursor, records=records[:count])
+        self.cursor += count
+        self.strings.poll()
+        return chunk
 
     def delete_segments_below(self, sequence: int) -> int:
         """Delete the segments that hold only records below ``sequence``; returns how many."""
