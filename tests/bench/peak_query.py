@@ -3,8 +3,9 @@
 ``peak`` (each rank's high-water mark), ``job_peak`` (the instant of the highest sum over all ranks) and
 ``peak --by host`` are asked as the command line asks them: the very ``.sql`` files. Beside them DuckDB's
 plain scan of the column they are about, and the peaks of the job and of each host as window sums over all
-events, which also give the answers to compare. Two shapes: steady training, where every step reaches the same height
-(no second stands out, so nothing can be left out by its maximum alone), and one that drifts upwards.
+events, which also give the answers to compare. Two shapes: steady training, where every step reaches the
+same height (no second stands out, so nothing can be left out by its maximum alone), and one that drifts
+upwards.
 """
 
 from __future__ import annotations
