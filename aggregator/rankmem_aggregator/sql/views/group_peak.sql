@@ -267,8 +267,9 @@ coarse_marked AS MATERIALIZED (
 ),
 
 -- Between the levels: the same bound again over the pieces in hot windows, at every instant instead of in windows. A
--- piece raises it when it begins and lowers it when it is over; what goes up comes first, so that at no instant it is
--- too low. Half of these pieces are left: each event that is read costs more than all of this for a piece.
+-- piece raises it when it begins and lowers it when it is over. Of what happens at one instant the order is
+-- free: the last of it leaves the bound, and lies within every piece that is not over by then. Half of these
+-- pieces are left.
 bound_step AS (
     SELECT kind, track, seq_last, first_ns AS time_ns, peak_bytes - entry_bytes AS step_bytes
     FROM coarse_marked
@@ -292,14 +293,14 @@ hot_piece AS MATERIALIZED (
             b.track,
             b.seq_last,
             sum((b.bound_bytes >= r.bytes)::INTEGER) OVER (
-                PARTITION BY b.kind ORDER BY b.time_ns, b.step_bytes DESC, b.track, b.seq_last
+                PARTITION BY b.kind ORDER BY b.time_ns, b.track, b.seq_last
                 ROWS UNBOUNDED PRECEDING
             ) - (b.bound_bytes >= r.bytes)::INTEGER AS num_hot
         FROM (
             SELECT
                 *,
                 sum(step_bytes) OVER (
-                    PARTITION BY kind ORDER BY time_ns, step_bytes DESC, track, seq_last ROWS UNBOUNDED PRECEDING
+                    PARTITION BY kind ORDER BY time_ns, track, seq_last ROWS UNBOUNDED PRECEDING
                 ) AS bound_bytes
             FROM bound_step
         ) AS b
