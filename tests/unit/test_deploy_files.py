@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 HELP = (ROOT / "tests/unit/golden/cli_help.txt").read_text(encoding="utf-8")
 FILES = sorted(p for p in (ROOT / "deploy").iterdir() if p.is_file() and p.suffix != ".md")
 GUIDES = [ROOT / "docs/multi-node.md", ROOT / "README.md"]
-CALL = re.compile(r"rankmem (run|serve|ship|timeline|peak|ops|live|oom)\b([^\n`|#]*)")
+CALL = re.compile(r"rankmem (run|serve|ship|certs|timeline|peak|ops|live|oom)\b([^\n`|#]*)")
 
 
 def options_of(verb: str) -> set[str]:
@@ -29,6 +29,16 @@ def test_verbs_and_options_exist(path: Path) -> None:
     assert calls, "nothing of rankmem's is called here"
     for verb, said in calls:
         assert set(re.findall(r"--[a-z][a-z-]+", said)) <= options_of(verb), (verb, said)
+
+
+@pytest.mark.parametrize("name", ["kubernetes.yaml", "slurm-multi-node.sbatch"])
+def test_several_hosts_talk_with_tls_and_tokens(name: str) -> None:
+    text = (ROOT / "deploy" / name).read_text(encoding="utf-8")
+    assert "--insecure" not in text
+    for option in ("--tls-cert", "--tls-key", "--ingest-token-file", "--query-token-file"):
+        assert option in text
+    assert "--tls-ca" in text or "RANKMEM_TLS_CA" in text
+    assert "--token-file" in text.replace("ingest-token-file", "") or "RANKMEM_TOKEN_FILE" in text
 
 
 @pytest.mark.parametrize("path", [p for p in FILES if p.suffix == ".sbatch"], ids=lambda path: path.name)
