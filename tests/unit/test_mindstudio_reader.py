@@ -13,7 +13,7 @@ import pytest
 
 from ascend_files import MB, Story, a_story, store_parts, us, write_csvs, write_database
 from constructed import SESSION, clear, empty_database
-from rankmem_agent.readers.kinds import probe
+from rankmem_agent.readers.kinds import probe, search
 from rankmem_agent.readers.mindstudio import MindStudioReader
 from rankmem_agent.readers.recording import Closing, Identity, RankRecording
 from rankmem_protos.errors import RankmemError
@@ -325,6 +325,38 @@ def test_msprof_writes_kilobytes(tmp_path: Path, database: duckdb.DuckDBPyConnec
         database, "SELECT time_ns, device, component, allocated_bytes, reserved_bytes FROM memory_event"
     ) == [(1_736_405_443_881_360_630, "npu:3", "ge", 512 << 10, 1 << 20)]
     assert rows(database, "SELECT totalAllocated FROM mindstudio.MEMORY_RECORD") == [(512 << 10,)]
+
+
+def test_databases_of_several_ranks_in_one_folder_are_a_rank_each(tmp_path: Path) -> None:
+    for rank in range(3):
+        write_database(a_story(rank), tmp_path / f"ascend_pytorch_profiler_{rank}.db")
+    write_csvs(a_story(0), tmp_path)
+    found = search([str(tmp_path)]).found
+    recordings = [recording for one in found for recording in one.reader.open(one.files)]
+    assert [recording.facts.rank for recording in recordings] == [0, 1, 2]
+    assert all(recording.source.suffix == ".db" for recording in recordings)
+
+
+def test_slices_of_a_table_are_read_in_order(tmp_path: Path, database: duckdb.DuckDBPyConnection) -> None:
+    story = a_story()
+    path = written(story, tmp_path, "csv")
+    header, *lines = path.read_text().splitlines()
+    for number in range(11):
+        part = [header, *lines[len(lines) * number // 11 : len(lines) * (number + 1) // 11]]
+        (tmp_path / f"memory_record_slice_{number}_20250109.csv").write_text("\n".join(part) + "\n")
+    path.unlink()
+    closing = imported(database, tmp_path / "memory_record_slice_3_20250109.csv")
+    assert records(database) == in_order(story.told(with_apps=True))
+    assert closing.unexplained_bytes == 0
+
+
+def test_a_second_file_of_a_kind_is_left_out_and_said(
+    tmp_path: Path, database: duckdb.DuckDBPyConnection
+) -> None:
+    path = written(a_story(), tmp_path, "csv")
+    (tmp_path / "memory_record_of_another.csv").write_bytes(path.read_bytes())
+    closing = imported(database, path)
+    assert any("memory_record_of_another.csv was left out" in remark for remark in closing.remarks)
 
 
 def test_compressed_csv_files_are_read(tmp_path: Path, database: duckdb.DuckDBPyConnection) -> None:

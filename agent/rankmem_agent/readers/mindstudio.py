@@ -2,11 +2,12 @@
 
 Stage: readers; the process of ``rankmem import``. In: a database or any of the CSV files; its folder is the
 recording: the database where there is one, else the CSV files; static graphs stand in a CSV file alone.
-The rank: RANK_DEVICE_MAP, else profiler_info beside or above, else the database's name.
+The rank: RANK_DEVICE_MAP, else the database's name, else profiler_info beside or above.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Sequence
@@ -26,10 +27,14 @@ KIND: Final = "mindstudio"
 INFO_BYTES_MAX: Final = 16 << 20
 """Of a profiler_info file: it is some kB; a larger one is not read."""
 
+FOLDERS_KEPT: Final = 8
+"""Folders whose files are known: one may hold the databases of a thousand ranks, and each asks."""
+
 _OURS: Final = frozenset({"RANK_DEVICE_MAP", "NPU_INFO", "SESSION_TIME_INFO", "ENUM_MODULE"})
 _RANK_IN_NAME: Final = re.compile(r"_profiler_(\d{1,9})\.db$")
 _INFO: Final = "profiler_*.json"
 """profiler_info_N.json, and profiler_metadata.json, which says nothing of memory."""
+_SLICE: Final = re.compile(r"_slice_(\d{1,4})(?=[_.])")
 _SQLITE: Final = b"SQLite format 3\0"
 
 
@@ -46,8 +51,12 @@ class MindStudioReader:
         return kind_of_header(line.decode("utf-8-sig", errors="replace")) is not None
 
     def files(self, path: Path) -> Sequence[Path]:
-        """The database and the CSV files of the folder."""
-        beside = [file for file in sorted(path.parent.iterdir()) if file.is_file() and _kind_of(file)]
+        """The database and the CSV files of the folder; of several databases, a rank each, the one."""
+        kinds = _kinds_in(path.parent, path.parent.stat().st_mtime_ns)
+        databases = [file for file, kind in kinds.items() if kind == "db"]
+        if path in databases[1:]:
+            return (path,)
+        beside = [file for file in kinds if file not in databases[1:]]
         described = [file for folder in _folders(path) for file in sorted(folder.glob(_INFO))]
         return list(dict.fromkeys((path, *beside, *described)))
 
@@ -55,26 +64,20 @@ class MindStudioReader:
         """The ranks of a folder; mostly one."""
         kinds = {file: kind for file in files if (kind := _kind_of(file)) is not None}
         databases = [file for file, kind in kinds.items() if kind == "db"]
-        tables: dict[str, Path] = {}
-        remarks = []
-        for file, kind in kinds.items():
-            if kind != "db" and tables.setdefault(kind, file) is not file:
-                remarks.append(f"{file} was left out: {tables[kind].name} beside it is of the same kind")
+        tables, remarks = _tables({file: kind for file, kind in kinds.items() if kind != "db"})
         if not databases:
             return [self._of_csv(tables, remarks)]
-        remarks += [f"{file} was left out beside {databases[0].name}" for file in databases[1:]]
         if tables.keys() - {"static"}:
             remarks.append(f"CSV files beside {databases[0].name} say the same and were left out")
         return self._of_database(databases[0], tables.get("static"), remarks)
 
-    def _of_csv(self, tables: dict[str, Path], remarks: list[str]) -> RankRecording:
-        path = next(iter(tables.values()))
+    def _of_csv(self, tables: dict[str, list[Path]], remarks: list[str]) -> RankRecording:
+        path = next(iter(tables.values()))[0]
         return AscendRecording(CsvSource(tables, _facts_beside(path)), KIND, tuple(remarks))
 
-    def _of_database(self, path: Path, static: Path | None, remarks: list[str]) -> list[RankRecording]:
+    def _of_database(self, path: Path, static: list[Path] | None, remarks: list[str]) -> list[RankRecording]:
         facts = _facts_beside(path)
-        named = _RANK_IN_NAME.search(path.name)
-        if facts.rank is None and named:
+        if named := _RANK_IN_NAME.search(path.name):
             facts = replace(facts, rank=int(named[1]))
         sources: list[Source] = [
             DbSource(path, told, device) if static is None else _WithStatic(path, told, device, static)
@@ -86,13 +89,38 @@ class MindStudioReader:
 class _WithStatic(DbSource):
     """A database whose folder has static graphs as CSV."""
 
-    def __init__(self, path: Path, facts: RankFacts, device_id: int | None, static: Path) -> None:
+    def __init__(self, path: Path, facts: RankFacts, device_id: int | None, static: list[Path]) -> None:
         super().__init__(path, facts, device_id)
         self._csv = CsvSource({"static": static}, facts)
         self._csv.names = self.names
 
     def static_blocks(self) -> Any:
         return self._csv.static_blocks()
+
+
+def _tables(kinds: dict[Path, str]) -> tuple[dict[str, list[Path]], list[str]]:
+    """The CSV files of each kind; of several those that msprof cut into slices, in order, else the first."""
+    tables: dict[str, list[Path]] = {}
+    remarks = []
+    for file, kind in sorted(kinds.items(), key=lambda item: _slice_of(item[0])):
+        of_kind = tables.setdefault(kind, [])
+        if not of_kind or (_SLICE.search(of_kind[0].name) and _SLICE.search(file.name)):
+            of_kind.append(file)
+        else:
+            remarks.append(f"{file} was left out: {of_kind[0].name} beside it is of the same kind")
+    return tables, remarks
+
+
+def _slice_of(file: Path) -> tuple[int, str]:
+    found = _SLICE.search(file.name)
+    return (int(found[1]) if found else -1, file.name)
+
+
+@functools.lru_cache(maxsize=FOLDERS_KEPT)
+def _kinds_in(folder: Path, changed_ns: int) -> dict[Path, str]:
+    """The files of a folder that are ours, as it stood when it was last changed, with their kinds."""
+    files = (file for file in sorted(folder.iterdir()) if file.is_file())
+    return {file: kind for file in files if (kind := _kind_of(file)) is not None}
 
 
 def _kind_of(file: Path) -> str | None:

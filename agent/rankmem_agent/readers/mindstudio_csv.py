@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -63,9 +63,9 @@ def kind_of_header(line: str) -> str | None:
 class CsvSource:
     """A rank's folder of CSV files."""
 
-    def __init__(self, files: Mapping[str, Path], facts: RankFacts) -> None:
-        """Args: files: by what kind_of_header says. facts: what is known from beside them."""
-        self.path = next(iter(files.values()))
+    def __init__(self, files: Mapping[str, Sequence[Path]], facts: RankFacts) -> None:
+        """Args: files: by what kind_of_header says, slices of a table in order. facts: known from beside."""
+        self.path = next(iter(files.values()))[0]
         self.names = Vocabulary()
         self.facts = facts
         self._files = files
@@ -99,8 +99,7 @@ class CsvSource:
         return {}
 
     def _each(self, kind: str, rows_of_piece: Callable[[_Piece], Array]) -> Iterator[Array]:
-        path = self._files.get(kind)
-        if path is not None:
+        for path in self._files.get(kind, ()):
             for piece in _pieces(path):
                 yield rows_of_piece(piece)
 
