@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 6
+SCHEMA_VERSION: Final = 7
 """Raised when a table or column is added; written to the database's ``rankmem_meta``."""
 
 NAME: Final = pa.dictionary(pa.int32(), pa.string())
@@ -216,6 +216,11 @@ MEMORY_EVENT: Final = Table(
         _int("allocation_id", "The block's life this event belongs to; see allocation."),
         _int("call_id", "The operator call that caused it; see operator_call. NULL outside of calls."),
         _small("thread", "Thread number, as torch's profiler numbers them."),
+        _int(
+            "stack_id",
+            "Stack of the event itself, where an imported recording has one; see stack_frame. An alloc's is "
+            "its block's, in allocation.",
+        ),
     ),
 )
 

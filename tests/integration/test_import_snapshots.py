@@ -119,6 +119,21 @@ def test_every_block_has_the_frames_of_its_alloc(name: str, tmp_path: Path) -> N
     assert found == expected
 
 
+@pytest.mark.parametrize("name", ["complete_small.pickle", "npu_empty_cache.pkl"])
+def test_every_other_event_has_frames_of_its_own(name: str, tmp_path: Path) -> None:
+    database = tmp_path / "snapshot.duckdb"
+    imported(database, FOLDER / name)
+    rows = asked(
+        database,
+        "SELECT action, stack FROM memory_event "
+        "LEFT JOIN (SELECT stack_id, list({file: file_path, line: line_number, name: function} "
+        "ORDER BY ordering) AS stack FROM stack_frame GROUP BY stack_id) USING (stack_id) ORDER BY seq",
+    )
+    for entry, (action, stack) in zip(raw_of(name)["device_traces"][0], rows, strict=True):
+        found = tuple((f["file"], f["line"], f["name"]) for f in stack or ())
+        assert found == (() if action == "alloc" else frames_of(entry["frames"]))
+
+
 def frames_of(frames: list[dict[str, Any]]) -> tuple[tuple[str, int, str], ...]:
     return tuple((frame["filename"], max(frame["line"], 0), frame["name"]) for frame in frames)
 

@@ -32,7 +32,7 @@ from rankmem_agent.pairing.upserts import (
     rank_row,
     session_row,
 )
-from rankmem_agent.spool.layout import Action, Kind
+from rankmem_agent.spool.layout import Kind
 from rankmem_agent.spool.meta import SpoolMeta
 from rankmem_agent.spool.reader import Chunk, Gap
 from rankmem_agent.spool.segments import RECORD_DTYPE
@@ -124,7 +124,7 @@ class Pairing:
                 batch.calls.stack[calls],
                 batch.attribution.forward_stack[calls],
                 batch.weights_due["stack"],
-                batch.points.stack[batch.points.action == Action.OOM],
+                batch.points.stack,
             ]
         )
         if not len(named):

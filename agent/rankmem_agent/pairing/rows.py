@@ -94,6 +94,7 @@ class RowMaker:
             "allocation_id": ints(allocation_id, null=~has_block),
             "call_id": ints(call_id, null=call_id == 0),
             "thread": smalls(points.thread[at]),
+            "stack_id": self._stack_ids(np.where(points.action[at] == Action.ALLOC, 0, points.stack[at])),
         }
         return record_batch("memory_event", columns, len(block))
 

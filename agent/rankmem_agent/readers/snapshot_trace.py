@@ -159,10 +159,16 @@ class StackInterner:
         return known
 
     def set_stacks(self, trace: Trace) -> None:
-        """Gives the allocs and ooms of a trace theirs."""
-        action = trace.records["action"]
-        for place in np.flatnonzero((action == Action.ALLOC) | (action == Action.OOM)).tolist():
-            trace.records["e"][place] = self.stack(trace.entries[place].get("frames"))
+        """Gives the events of a trace theirs; the two words of one free share a list."""
+        known: dict[int, int] = {}
+        stacks = []
+        for entry in trace.entries:
+            frames = entry.get("frames")
+            stack = known.get(id(frames))
+            if stack is None:
+                stack = known[id(frames)] = self.stack(frames)
+            stacks.append(stack)
+        trace.records["e"] = stacks
 
     def _frame(self, frame: dict[str, Any]) -> int:
         known = self._frames.get(id(frame))

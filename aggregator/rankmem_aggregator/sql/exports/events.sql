@@ -7,7 +7,7 @@
 --   seq, action, address, size_bytes, stream, pool, component, allocation_id, call_id, thread: as in memory_event
 --   time_ns (ns, common clock): when
 --   requested_bytes, allocated_bytes, active_bytes, reserved_bytes: totals after it
---   stack_id: of the block's call where it is an alloc, else of the event's own call
+--   stack_id: of the event itself where it has one; of the block where it is an alloc, else of the event's call
 --   category: of an alloc what the block came to mean last
 --   device_free_bytes: of an oom what was free on the device, where known
 WITH made AS (
@@ -56,7 +56,7 @@ SELECT
     e.allocated_bytes,
     e.active_bytes,
     e.reserved_bytes,
-    coalesce(m.stack_id, c.stack_id) AS stack_id,
+    coalesce(e.stack_id, m.stack_id, c.stack_id) AS stack_id,
     CASE WHEN e.action = 'alloc' THEN coalesce(t.category, m.category, 'unknown') END AS category,
     f.device_free_bytes
 FROM memory_event AS e

@@ -16,6 +16,8 @@ WITH used AS (
     SELECT session_id, rank, stack_id FROM weight
     UNION ALL
     SELECT session_id, rank, stack_id FROM oom
+    UNION ALL
+    SELECT session_id, rank, stack_id FROM memory_event
 )
 SELECT f.*
 FROM stack_frame AS f

@@ -14,6 +14,8 @@ SELECT stack_id FROM (
     UNION ALL
     SELECT DISTINCT stack_id FROM oom
     UNION ALL
+    SELECT DISTINCT stack_id FROM memory_event
+    UNION ALL
     SELECT DISTINCT stack_id FROM weight
 )
 ORDER BY stack_id
