@@ -58,6 +58,8 @@ class AggregatorConfig:
     metrics: str = ""
     """HOST:PORT of Prometheus metrics over HTTP; empty: none. Figures alone, no names: it asks for no token.
     Environment: RANKMEM_METRICS."""
+    metrics_open: bool = False
+    """Serve metrics off loopback too: in plain text, to whoever reaches the port."""
     log_format: LogFormat = "text"
     """Lines on stderr: text or json. Environment: RANKMEM_LOG_FORMAT."""
     keep_days: float = 0.0
@@ -121,7 +123,7 @@ class AggregatorConfig:
                 Code.INVALID, f"--listen has port {port}", "use a port from 0 (any free one) to 65535"
             )
         if self.metrics:
-            split_address(self.metrics)
+            self._check_metrics()
         if self.log_format not in get_args(LogFormat):
             raise RankmemError(
                 Code.INVALID,
@@ -188,6 +190,15 @@ class AggregatorConfig:
                 Code.INVALID,
                 f"--tls-client-ca {self.tls_client_ca} needs TLS",
                 "add --tls-cert FILE --tls-key FILE",
+            )
+
+    def _check_metrics(self) -> None:
+        host, _ = split_address(self.metrics)
+        if not is_loopback(host) and not self.metrics_open and not self.insecure:
+            raise RankmemError(
+                Code.DENIED,
+                f"--metrics {self.metrics} is not loopback, and metrics ask for no token",
+                "listen on 127.0.0.1; or add --metrics-open: whoever reaches the port can read the figures",
             )
 
     def _check_closed(self) -> None:

@@ -86,3 +86,12 @@ def test_an_embedded_database_takes_a_quarter_of_the_processors_unless_told(
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(processors)))
     config = AggregatorConfig.embedded(Path("mem.duckdb"), {"RANKMEM_THREADS": told})
     assert config.thread_count() == threads
+
+
+def test_metrics_off_loopback_need_a_flag_that_says_so() -> None:
+    for host in ("0.0.0.0:9477", "10.0.0.1:9477", "[::]:9477"):
+        with pytest.raises(RankmemError, match="metrics ask for no token") as refused:
+            AggregatorConfig(metrics=host)
+        assert "--metrics-open" in refused.value.hint
+        assert AggregatorConfig(metrics=host, metrics_open=True).metrics == host
+    assert AggregatorConfig(metrics="127.0.0.1:9477").metrics

@@ -76,6 +76,13 @@ Metrics = Annotated[
         "[env: RANKMEM_METRICS; default: none]",
     ),
 ]
+MetricsOpen = Annotated[
+    bool,
+    typer.Option(
+        "--metrics-open",
+        help="Metrics for other hosts too: in plain text, to whoever reaches the port.",
+    ),
+]
 LogFormat = Annotated[
     str | None,
     typer.Option(
@@ -129,6 +136,7 @@ def serve(
     query_token_file: QueryTokens = None,
     insecure: Insecure = False,
     metrics: Metrics = None,
+    metrics_open: MetricsOpen = False,
     log_format: LogFormat = None,
     keep_days: KeepDays = None,
     keep_gib: KeepGib = None,
@@ -153,6 +161,7 @@ def serve(
         query_token_file=query_token_file,
         insecure=insecure or None,
         metrics=metrics,
+        metrics_open=metrics_open or None,
         log_format=log_format,
         keep_days=keep_days,
         keep_gib=keep_gib,
