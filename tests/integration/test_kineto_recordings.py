@@ -5,6 +5,7 @@ The recordings lie outside of the project, at ../shared/recordings; without them
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import re
@@ -28,6 +29,7 @@ DEVICES = {0: "cpu", 1: "cuda:{}", 6: "hip:{}"}
 Tables = dict[str, list[dict[str, Any]]]
 
 
+@functools.cache
 def imported(path: Path) -> tuple[Tables, Closing]:
     """All rows by table, and the closing."""
     [recording] = KinetoReader().open([path])
@@ -39,6 +41,7 @@ def imported(path: Path) -> tuple[Tables, Closing]:
     return tables, recording.closing()
 
 
+@functools.cache
 def events_of(name: str) -> tuple[list[dict[str, Any]], int]:
     """The trace's events as they are, and its base time."""
     whole = json.loads(gzip.decompress((FOLDER / f"{name}.json.gz").read_bytes()))
@@ -89,12 +92,11 @@ def test_the_operator_of_each_event_is_the_outermost_around_it(name: str) -> Non
     told = [e for e in events if e["name"] == "[memory]"][:200]
     tables, _ = imported(FOLDER / f"{name}.json.gz")
     operator = {call["call_id"]: call["operator"] for call in tables["operator_call"]}
-    differing = [
+    pairs = [
         (operator.get(row["call_id"]), slow_call(event, frames), event["ts"])
         for row, event in zip(tables["memory_event"], told, strict=False)
-        if operator.get(row["call_id"]) != slow_call(event, frames)
     ]
-    assert differing == []
+    assert [pair for pair in pairs if pair[0] != pair[1]] == []
 
 
 def test_the_older_form_sums_from_its_first_event() -> None:

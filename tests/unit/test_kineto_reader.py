@@ -130,14 +130,24 @@ def test_the_rank_is_found_at_either_end_of_the_file(tmp_path: Path) -> None:
     [
         b'{"schemaVersion": 1, "deviceProperties": [',
         b' \n{ "traceEvents": [',
-        b'[{"ph": "X", "cat": "a", "pid": 1',
+        b'[{"ph": "X", "args": {"External id": 1',
     ],
 )
 def test_a_trace_is_told_by_its_content(tmp_path: Path, head: bytes) -> None:
     assert KinetoReader().recognises(Probe(path=tmp_path, head=head))
 
 
-@pytest.mark.parametrize("head", [b"", b"PK", b'{"model": 1}', b"[1, 2, 3]", b"[[1, 2, 3], [4, 5]]"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"",
+        b"PK",
+        b'[{"ph": "X", "cat": "async_npu", "pid": 1',
+        b'{"model": 1}',
+        b"[1, 2, 3]",
+        b"[[1, 2, 3], [4, 5]]",
+    ],
+)
 def test_other_json_is_not_a_trace(tmp_path: Path, head: bytes) -> None:
     assert not KinetoReader().recognises(Probe(path=tmp_path, head=head))
 

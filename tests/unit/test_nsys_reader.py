@@ -37,6 +37,7 @@ def read(path: Path, rank: int = 0) -> tuple[dict[str, list[dict[str, Any]]], Cl
 def test_each_process_is_a_rank_on_the_host(export: Path) -> None:
     facts = [recording.facts for recording in NsysReader().open([export])]
     assert [(fact.rank, fact.pid, fact.host_name) for fact in facts] == [(0, 10, "node7"), (1, 11, "node7")]
+    assert {fact.started_ns for fact in facts} == {START_NS}
 
 
 def test_it_is_told_by_its_tables(export: Path) -> None:

@@ -32,7 +32,8 @@ EDGE_BYTES: Final = 1 << 20
 FIELDS_MARKS: Final = (b'"traceEvents"', b'"schemaVersion"', b'"baseTimeNanoseconds"', b'"deviceProperties"')
 
 _LABEL: Final = re.compile(rb"\{[^{}]{0,200}process_labels[^{}]{0,200}\{[^{}]{0,200}\}[^{}]{0,200}\}")
-_EVENT_MARKS: Final = (b'"ph"', b'"cat"', b'"pid"')
+_EVENT_MARKS: Final = (b'"[memory]"', b'"External id"', b'"Ev Idx"')
+"""Of a list of events that Kineto wrote: other profilers write lists, too."""
 
 
 class KinetoReader:
@@ -45,9 +46,9 @@ class KinetoReader:
         head = probe.head.lstrip()
         if not head.startswith((b"{", b"[")):
             return False
-        if any(mark in head for mark in FIELDS_MARKS):
-            return head.startswith(b"{")
-        return head.startswith(b"[") and all(mark in head for mark in _EVENT_MARKS)
+        if head.startswith(b"{"):
+            return any(mark in head for mark in FIELDS_MARKS)
+        return any(mark in head for mark in _EVENT_MARKS)
 
     def files(self, path: Path) -> Sequence[Path]:
         """The trace alone."""

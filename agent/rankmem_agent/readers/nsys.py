@@ -26,7 +26,8 @@ PROCESSES_MAX: Final = 4096
 """Of one export: a node has some hundred."""
 
 _STRINGS: Final = "StringIds"
-_EXPORTS: Final = frozenset({"META_DATA_EXPORT", "EXPORT_META_DATA", "TARGET_INFO_SESSION_START_TIME"})
+_START: Final = "TARGET_INFO_SESSION_START_TIME"
+_EXPORTS: Final = frozenset({"META_DATA_EXPORT", "EXPORT_META_DATA", _START})
 
 
 class NsysReader:
@@ -57,6 +58,7 @@ class NsysReader:
                 if database.has(table, "globalPid"):
                     found |= {int(process) for (process,) in database.rows(statement)}
             facts = dict(database.rows("nsys_facts")) if database.has("TARGET_INFO_SYSTEM_ENV") else {}
+            facts[_START] = database.row("nsys_start") if database.has(_START) else None
         if not found:
             raise RankmemError(
                 Code.INVALID,
@@ -85,6 +87,7 @@ class NsysRecording:
             host_uid=host,
             host_name=host,
             gpu_driver=facts.get("NvDriverVersion"),
+            started_ns=started[0] if (started := facts.get(_START)) else None,
         )
         self._closing = Closing(events=0)
 
