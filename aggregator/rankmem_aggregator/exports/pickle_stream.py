@@ -8,7 +8,7 @@ once and referred to from then on; so is whatever the caller remembers.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import BinaryIO, Final
 
@@ -40,20 +40,21 @@ class PickleStream:
 
     def value(self, value: Plain) -> None:
         """A number, a string, a truth value or nothing."""
-        if isinstance(value, str):
-            self._string(value)
-        elif value is None:
-            self._write(b"N")
-        elif isinstance(value, bool):
-            self._write(b"\x88" if value else b"\x89")
-        elif isinstance(value, float):
-            self._write(b"G" + struct.pack(">d", value))
-        else:
-            self._write(_integer(value))
+        self._write(self._encoded(value))
 
     def pair(self, first: int, second: int) -> None:
         """A tuple of two."""
         self._write(_integer(first) + _integer(second) + b"\x86")
+
+    @contextmanager
+    def facts(self, facts: Mapping[str, Plain]) -> Iterator[None]:
+        """A dictionary that begins with these; keys and values in turn may follow. One write for all."""
+        parts = [b"}("]
+        for name, value in facts.items():
+            parts += (self._encoded(name), self._encoded(value))
+        self._write(b"".join(parts))
+        yield
+        self._write(b"u")
 
     @contextmanager
     def dictionary(self) -> Iterator[None]:
@@ -73,26 +74,39 @@ class PickleStream:
     def remember(self) -> bytes:
         """Remembers the value just written; what :meth:`again` takes to refer to it."""
         self._write(b"\x94")
-        number = self._num_memos
-        self._num_memos += 1
-        return b"h" + bytes([number]) if number < 256 else b"j" + struct.pack("<I", number)
+        return self._reference()
 
     def again(self, remembered: bytes) -> None:
         """The remembered value once more."""
         self._write(remembered)
 
-    def _string(self, text: str) -> None:
-        known = self._strings.get(text)
-        if known is not None:
-            self._write(known)
-            return
+    def _encoded(self, value: Plain) -> bytes:
+        """The value as it is written next: what comes out must be written, in this order."""
+        if type(value) is int:
+            return _integer(value)
+        if isinstance(value, str):
+            return self._strings.get(value) or self._new_string(value)
+        if value is None:
+            return b"N"
+        if isinstance(value, bool):
+            return b"\x88" if value else b"\x89"
+        return b"G" + struct.pack(">d", value)
+
+    def _new_string(self, text: str) -> bytes:
         encoded = text.encode("utf-8", "surrogatepass")
         if len(encoded) < 256:
-            self._write(b"\x8c" + bytes([len(encoded)]) + encoded)
+            encoded = b"\x8c" + bytes([len(encoded)]) + encoded
         else:
-            self._write(b"X" + struct.pack("<I", len(encoded)) + encoded)
-        if len(self._strings) < _STRINGS_MAX:
-            self._strings[text] = self.remember()
+            encoded = b"X" + struct.pack("<I", len(encoded)) + encoded
+        if len(self._strings) >= _STRINGS_MAX:
+            return encoded
+        self._strings[text] = self._reference()
+        return encoded + b"\x94"
+
+    def _reference(self) -> bytes:
+        number = self._num_memos
+        self._num_memos += 1
+        return b"h" + bytes([number]) if number < 256 else b"j" + struct.pack("<I", number)
 
 
 class ListStream:

@@ -128,30 +128,24 @@ class _Writer:
         return segments
 
     def _event(self, row: Mapping[str, Any], action: str, says_category: bool) -> None:
-        value, pickle = self._pickle.value, self._pickle
-        with pickle.dictionary():
-            value("action")
-            value(action)
-            if action == "oom":
-                value("device_free")
-                value(row["device_free_bytes"] or 0)
-            else:
-                value("addr")
-                value(_unsigned(row["address"]))
-            value("size")
-            value(row["size_bytes"] or 0)
-            value("stream")
-            value(_unsigned(row["stream"]))
-            value("time_us")
-            value(row["time_ns"] // 1000)
+        pickle = self._pickle
+        address = _unsigned(row["address"])
+        where = {"device_free": row["device_free_bytes"] or 0} if action == "oom" else {"addr": address}
+        facts: dict[str, Plain] = {
+            "action": action,
+            **where,
+            "size": row["size_bytes"] or 0,
+            "stream": _unsigned(row["stream"]),
+            "time_us": row["time_ns"] // 1000,
+        }
+        if says_category:
+            # The web viewer fails where a snapshot has categories but none is "unknown": frees are that.
+            facts["category"] = row["category"] or "unknown"
+        with pickle.facts(facts):
             if row["pool"] is not None:
-                value("pool_id")
+                pickle.value("pool_id")
                 pickle.pair(*_pool(row["pool"]))
-            if says_category:
-                # The web viewer fails where a snapshot has categories but none is "unknown": frees are that.
-                value("category")
-                value(row["category"] or "unknown")
-            value("frames")
+            pickle.value("frames")
             self._frames(row["stack_id"])
 
     def _frames(self, stack_id: int | None) -> None:
@@ -161,13 +155,9 @@ class _Writer:
             return
         with pickle.items() as frames:
             for frame in self._stacks.of(stack_id):
-                with frames.item(), pickle.dictionary():
-                    pickle.value("filename")
-                    pickle.value(frame.file_path)
-                    pickle.value("line")
-                    pickle.value(frame.line_number)
-                    pickle.value("name")
-                    pickle.value(frame.function)
+                facts: dict[str, Plain] = {"filename": frame.file_path, "line": frame.line_number}
+                with frames.item(), pickle.facts(facts | {"name": frame.function}):
+                    pass
         self._written[stack_id] = pickle.remember()
 
     def segments(
@@ -203,7 +193,7 @@ class _Writer:
         tiled = list(tiles(segment, held))
         used = [tile for tile in tiled if tile.held is not None]
         allocated = [tile for tile in used if tile.held and not tile.held["awaiting_free"]]
-        facts: dict[str, int | str | bool] = {
+        facts: dict[str, Plain] = {
             "device": number,
             "address": segment.address,
             "total_size": segment.size_bytes,
@@ -214,10 +204,7 @@ class _Writer:
             "segment_type": "small" if segment.size_bytes <= SMALL_BYTES_MAX else "large",
             "is_expandable": segment.is_expandable,
         }
-        with pickle.dictionary():
-            for name, fact in facts.items():
-                value(name)
-                value(fact)
+        with pickle.facts(facts):
             value("segment_pool_id")
             pickle.pair(*_pool(segment.pool))
             value("frames")
@@ -229,20 +216,17 @@ class _Writer:
                         self._block(tile.address, tile.size_bytes, tile.held)
 
     def _block(self, address: int, size_bytes: int, held: Mapping[str, Any] | None) -> None:
-        value = self._pickle.value
         state = "inactive"
         if held is not None:
             state = "active_pending_free" if held["awaiting_free"] else "active_allocated"
-        with self._pickle.dictionary():
-            value("address")
-            value(address)
-            value("size")
-            value(size_bytes)
-            value("requested_size")
-            value(size_bytes if held is None else held["size_bytes"])
-            value("state")
-            value(state)
-            value("frames")
+        facts: dict[str, Plain] = {
+            "address": address,
+            "size": size_bytes,
+            "requested_size": size_bytes if held is None else held["size_bytes"],
+            "state": state,
+        }
+        with self._pickle.facts(facts):
+            self._pickle.value("frames")
             self._frames(None if held is None else held["stack_id"])
 
 
@@ -258,16 +242,9 @@ def _annotations(pickle: PickleStream, chosen: Chosen, track: Track, number: int
         for time_ns, stage, name in sorted(ends, key=lambda one: one[0]):
             if not track.first_ns <= time_ns <= track.last_ns:
                 continue
-            with items.item(), pickle.dictionary():
-                facts: dict[str, Plain] = {
-                    "stage": stage,
-                    "name": name,
-                    "device": number,
-                    "time_us": time_ns // 1000,
-                }
-                for key, value in facts.items():
-                    pickle.value(key)
-                    pickle.value(value)
+            facts: dict[str, Plain] = {"stage": stage, "name": name, "device": number}
+            with items.item(), pickle.facts(facts | {"time_us": time_ns // 1000}):
+                pass
 
 
 def _identity(pickle: PickleStream, track: Track, devices: Mapping[int, Track]) -> None:
@@ -281,10 +258,8 @@ def _identity(pickle: PickleStream, track: Track, devices: Mapping[int, Track]) 
         "devices": ",".join(f"{number}={one.device}" for number, one in devices.items()),
     }
     pickle.value("rankmem")
-    with pickle.dictionary():
-        for name, fact in facts.items():
-            pickle.value(name)
-            pickle.value(fact)
+    with pickle.facts(facts):
+        pass
 
 
 def _actions(action: str, on_cpu: bool) -> tuple[str, ...]:
