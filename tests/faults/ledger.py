@@ -90,7 +90,7 @@ def check(
             totals += _check_rank(connection, rank)
         stored = connection.sql("SELECT attempt, rank FROM rank_info ORDER BY ALL").fetchall()
     assert not all_ranks or stored == sorted((rank.attempt, rank.rank) for rank in written)
-    _report(fault or os.environ.get("PYTEST_CURRENT_TEST", "?").partition(" ")[0], totals, recovery_s)
+    _report(fault or os.environ.get("PYTEST_CURRENT_TEST", "?").rpartition(" (")[0], totals, recovery_s)
     return totals
 
 

@@ -14,7 +14,8 @@ def table(lines: list[dict[str, Any]]) -> str:
     """Markdown, a row for each kind of fault, in order of appearance."""
     by_fault: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for line in lines:
-        by_fault[line["fault"].rpartition("::")[2]].append(line)
+        name = line["fault"].rpartition("::")[2].removeprefix("test_")
+        by_fault[name.replace("_", " ").replace("[", ": ").removesuffix("]")].append(line)
     rows = [
         "| fault | rounds | events expected | found | lost, told by gap rows | duplicated | recovery, s |",
         "|---|---:|---:|---:|---:|---:|---:|",

@@ -100,4 +100,4 @@ def test_over_its_budget_a_rank_drops_whole_segments_and_records_again_once_some
     found = check(scene.database, scene.written())
     assert found.reasons == {"spool_full"}
     assert found.explained >= RECORDS_PER_SEGMENT
-    assert found.found >= 3 * RECORDS_PER_SEGMENT
+    assert found.found > 2.5 * RECORDS_PER_SEGMENT, "none was recorded after the first two"
