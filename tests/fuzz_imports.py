@@ -147,8 +147,12 @@ def _read(where: Path, outcome: Outcome) -> None:
             outcome.refused[error.code.value] += 1
             continue
         spool = Spool(spool_id=staged.spool_id, session_id=job.session_id, attempt=0, rank=member.rank)
-        for message in staged.messages(job.row_with([staged])):
-            decode_batch(message, spool)
+        try:
+            for message in staged.messages(job.row_with([staged])):
+                decode_batch(message, spool)
+        except RankmemError as error:  # refused by the store; the import names the file before it
+            outcome.refused[f"{error.code.value} by the store"] += 1
+            continue
         outcome.imported += 1
 
 

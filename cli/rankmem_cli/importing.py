@@ -28,6 +28,7 @@ from rankmem_protos.errors import Code, RankmemError
 if TYPE_CHECKING:
     from rankmem_agent.readers.sending import Delivery
     from rankmem_aggregator.loading import Loader
+    from rankmem_protos.collector_pb2 import OpenSpool
 
 UNKNOWN_SHOWN_MAX: Final = 10
 """Files of no kind that are named; of the others their number is."""
@@ -187,8 +188,19 @@ class _Remote:
         self._delivery = delivery
 
     def store(self, ranks: Sequence[StagedRank], session_row: dict[str, Any]) -> bool:
+        from rankmem_aggregator.batch import Spool, decode_batch
+
+        # All of it as the aggregator will, before any of it is sent: whole or not at all.
+        for rank in ranks:
+            spool = Spool(**_columns(rank.opening()))
+            for message in rank.messages(session_row):
+                decode_batch(message, spool)
         num_new = sum(self._delivery.deliver(rank, session_row) for rank in ranks)
         return num_new > 0
+
+
+def _columns(opening: OpenSpool) -> dict[str, Any]:
+    return {field.name: getattr(opening, field.name) for field in opening.DESCRIPTOR.fields}
 
 
 @contextmanager

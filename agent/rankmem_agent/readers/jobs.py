@@ -193,6 +193,9 @@ def _said_rank(recording: RankRecording, pattern: re.Pattern[str] | None) -> int
                 f"--rank-from {pattern.pattern!r} finds no number in {recording.source}",
                 "the first group of the pattern is the rank",
             )
+    world_size = recording.facts.world_size
+    if world_size is not None and not 0 <= world_size <= RANK_MAX + 1:
+        raise RankmemError(Code.INVALID, f"{recording.source} says that its job has {world_size} ranks")
     if rank is None:
         return _UNSAID
     if not 0 <= rank <= RANK_MAX:

@@ -184,6 +184,10 @@ def _natural_name(name: str) -> list[tuple[int, str]]:
     return natural_key(Path(name))
 
 
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
+
+
 def _sqlite_tables(path: Path) -> frozenset[str]:
     try:
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
@@ -191,6 +195,7 @@ def _sqlite_tables(path: Path) -> frozenset[str]:
         return frozenset()
     try:
         connection.text_factory = lambda name: name.decode("utf-8", errors="replace")
+        connection.text_factory = _text
         connection.execute("PRAGMA trusted_schema = OFF")
         rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     except (sqlite3.Error, UnicodeDecodeError):  # SQLite's own message may quote bytes of a damaged schema

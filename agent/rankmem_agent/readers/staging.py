@@ -85,13 +85,14 @@ class StagedRank:
                 for name, row in (
                     ("session", session_row),
                     ("host_info", _host_row(self.facts)),
-                    ("rank_info", self._rank_row()),
+                    ("rank_info", self.rank_row()),
                 )
             ],
             final=True,
         )
 
-    def _rank_row(self) -> dict[str, Any]:
+    def rank_row(self) -> dict[str, Any]:
+        """The row of rank_info."""
         facts, closing = self.facts, self.closing
         return self.identity._asdict() | {
             "local_rank": facts.local_rank,
@@ -120,6 +121,20 @@ def stage(recording: RankRecording, identity: Identity, spool_id: str, path: Pat
             for part in recording.parts(identity):
                 messages.add(part.rows, part.sequence_last)
             messages.flush()
+        staged = StagedRank(
+            identity=identity,
+            spool_id=spool_id,
+            source=recording.source,
+            facts=recording.facts,
+            closing=recording.closing(),
+            first_ns=messages.first_ns,
+            last_ns=messages.last_ns,
+            rows=messages.num_rows,
+            sequence_last=messages.sequence_last,
+            path=path,
+        )
+        rows_of("rank_info", [staged.rank_row()])  # what it says of its rank fits, too
+        return staged
     except OSError as exc:
         if exc.filename is not None and Path(exc.filename) != path:
             raise RankmemError(Code.NOT_FOUND, f"cannot read {exc.filename}: {exc.strerror}") from exc
@@ -128,18 +143,12 @@ def stage(recording: RankRecording, identity: Identity, spool_id: str, path: Pat
             f"cannot write to {path.parent}: {exc.strerror}",
             "set TMPDIR to a folder with room for about half of the recording's size",
         ) from exc
-    return StagedRank(
-        identity=identity,
-        spool_id=spool_id,
-        source=recording.source,
-        facts=recording.facts,
-        closing=recording.closing(),
-        first_ns=messages.first_ns,
-        last_ns=messages.last_ns,
-        rows=messages.num_rows,
-        sequence_last=messages.sequence_last,
-        path=path,
-    )
+    except (OverflowError, UnicodeError, pa.ArrowException) as exc:
+        raise RankmemError(
+            Code.INVALID,
+            f"{recording.source} holds a value that no column can: {exc}",
+            "export or copy the recording again",
+        ) from exc
 
 
 class _Messages:
