@@ -29,7 +29,12 @@ from rankmem_protos.errors import Code, RankmemError
 KIND: Final = "kineto"
 EDGE_BYTES: Final = 1 << 20
 """Looked at from either end of a trace for what it says of the whole."""
-FIELDS_MARKS: Final = (b'"traceEvents"', b'"schemaVersion"', b'"baseTimeNanoseconds"', b'"deviceProperties"')
+_FIELD_MARKS: Final = (
+    b'"traceEvents"',
+    b'"baseTimeNanoseconds"',
+    b'"deviceProperties"',
+    b'"distributedInfo"',
+)
 
 _LABEL: Final = re.compile(rb"\{[^{}]{0,200}process_labels[^{}]{0,200}\{[^{}]{0,200}\}[^{}]{0,200}\}")
 _EVENT_MARKS: Final = (b'"[memory]"', b'"External id"', b'"Ev Idx"')
@@ -47,7 +52,7 @@ class KinetoReader:
         if not head.startswith((b"{", b"[")):
             return False
         if head.startswith(b"{"):
-            return any(mark in head for mark in FIELDS_MARKS)
+            return any(mark in head for mark in _FIELD_MARKS)
         return any(mark in head for mark in _EVENT_MARKS)
 
     def files(self, path: Path) -> Sequence[Path]:
