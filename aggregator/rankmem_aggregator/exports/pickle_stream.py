@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 Plain = int | float | str | bool | None
 
@@ -55,6 +55,21 @@ class PickleStream:
         self._write(b"".join(parts))
         yield
         self._write(b"u")
+
+    def nested(self, value: Any) -> None:
+        """A small value that stands whole in memory: dictionaries and lists of plain values, as of JSON."""
+        if isinstance(value, dict):
+            with self.dictionary():
+                for name, inner in value.items():
+                    self.value(name)
+                    self.nested(inner)
+        elif isinstance(value, list):
+            with self.items() as items:
+                for inner in value:
+                    with items.item():
+                        self.nested(inner)
+        else:
+            self.value(value)
 
     @contextmanager
     def dictionary(self) -> Iterator[None]:

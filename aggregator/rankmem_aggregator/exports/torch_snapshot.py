@@ -10,6 +10,8 @@ Source: ``_snapshot`` of torch/cuda/memory.py (2.13) and MemoryViz.js.
 
 from __future__ import annotations
 
+import contextlib
+import json
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
@@ -20,6 +22,7 @@ from rankmem_aggregator.exports.exporting import Chosen, Written
 from rankmem_aggregator.exports.log import Log, Stacks, Track, highest, rows_of, tracks, with_quiet
 from rankmem_aggregator.exports.pickle_stream import PickleStream, Plain
 from rankmem_aggregator.exports.snapshot_segments import SMALL_BYTES_MAX, Segment, Segments, tiles
+from rankmem_aggregator.sql import export_text
 
 _U64: Final = 2**64 - 1
 _ROUNDED: Final = (
@@ -75,8 +78,7 @@ def _write_rank(chosen: Chosen, of_rank: list[Track], path: Path, written: Writt
                     writer.segments(chosen, track, number, ends[number], items.item, written)
             _annotations(pickle, chosen, of_rank[0], next(iter(devices)))
             pickle.value("allocator_settings")
-            with pickle.dictionary():
-                pass
+            pickle.nested(_settings(chosen, of_rank[0]))
             _identity(pickle, of_rank[0], devices)
         pickle.end()
     for number, track in devices.items():
@@ -245,6 +247,17 @@ def _annotations(pickle: PickleStream, chosen: Chosen, track: Track, number: int
             facts: dict[str, Plain] = {"stage": stage, "name": name, "device": number}
             with items.item(), pickle.facts(facts | {"time_us": time_ns // 1000}):
                 pass
+
+
+def _settings(chosen: Chosen, track: Track) -> dict[str, Any]:
+    """The allocator's settings: a snapshot's own, or what the environment said."""
+    rows = chosen.queries.sql(export_text("settings"), track.whose()).to_pylist()
+    for row in rows:
+        with contextlib.suppress(ValueError):
+            settings = json.loads(row["settings"])
+            if isinstance(settings, dict):
+                return settings
+    return {"PYTORCH_CUDA_ALLOC_CONF": rows[0]["settings"]} if rows else {}
 
 
 def _identity(pickle: PickleStream, track: Track, devices: Mapping[int, Track]) -> None:
