@@ -8,7 +8,9 @@ with later calls and times, so that a log of hours costs no memory.
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import struct
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from rankmem_agent.spool.layout import Kind
+from rankmem_agent.spool.layout import CONTROL_FIELDS, Kind
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from spool_synthetic import CALL_RECORDS, SyntheticSpool, training_records
 
@@ -26,6 +28,7 @@ ROUND_CALLS: Final = 8 * (
     LIVE_CALLS + 1
 )  # addresses come back after LIVE_CALLS + 1 calls, so after a round too
 CALLS_A_STEP: Final = 1000
+ACKED_OFFSET: Final = next(f.offset for f in CONTROL_FIELDS if f.name == "acked_seq")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,11 +65,13 @@ class LiveRank:
     events: int = 0
     """Allocator events written."""
     writer: PythonSpoolWriter = field(init=False)
+    _control_fd: int = -1
     _rounds: int = 0
     _at: int = 0
 
     def __post_init__(self) -> None:
         self.writer = PythonSpoolWriter(self.folder, self.spool_bytes)
+        self._control_fd = os.open(self.folder / "control", os.O_RDONLY)
         shutil.copyfile(self.template.folder / "strings", self.folder / "strings")  # no other is interned
         meta = json.loads((self.template.folder / "meta.json").read_text())
         session_id, attempt, _, pid, ticks = meta["spool_id"].split("-")
@@ -76,6 +81,12 @@ class LiveRank:
         temporary = self.folder / "meta.json.new"
         temporary.write_text(json.dumps(meta))
         temporary.rename(self.folder / "meta.json")
+
+    @property
+    def acknowledged(self) -> int:
+        """Records that are stored, as the shipper says in the control file."""
+        (acked,) = struct.unpack("<Q", os.pread(self._control_fd, 8, ACKED_OFFSET))
+        return int(acked)
 
     def write(self, count: int) -> int:
         """Writes the next records as of now; how many found room. Fewer than asked for at a round's end."""

@@ -20,6 +20,8 @@ BENCHMARKS: Final = (
     "answers",
     "disk_bytes",
     "attribution",
+    "load",
+    "sustained",
 )
 
 
