@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
 
 import made_profiles
+from fuzz_imports import fuzz
 from import_read import asked, imported
 from made_profiles import memory, op, saved, step, written
 from rankmem_agent.readers.tensorflow_lives import Lives, maximums
@@ -74,7 +76,7 @@ def test_a_step_of_tensorflow_has_its_maximum_as_peak(tmp_path: Path, database: 
         lives.add(device, node)
     expected = maximums(lives.end())
     assert not imported(database, path).failed
-    peaks = "SELECT d.allocator, p.peak_requested_bytes FROM peak_by_rank AS p JOIN device_info AS d USING (device)"
+    peaks = "SELECT allocator, peak_requested_bytes FROM peak_by_rank JOIN device_info USING (device)"
     assert dict(asked(database, peaks)) == {name: maximum.num_bytes for name, maximum in expected.items()}
 
 
@@ -85,3 +87,18 @@ def test_a_broken_profile_stores_nothing_and_the_others_go_on(tmp_path: Path, da
     report = imported(database, good, broken)
     assert report.failed
     assert asked(database, "SELECT count(*) FROM memory_event") == [(1,)]
+
+
+@pytest.mark.parametrize("kind", ["trace", "trace.gz", "nsys", "pb", "pbtxt"])
+def test_mutations_of_a_profile_are_imported_or_refused(tmp_path: Path, kind: str) -> None:
+    made = folder(tmp_path, "made")
+    if kind.startswith("trace"):
+        calls = [op(f"aten::op{n}", 10 * n, 8) for n in range(20)]
+        path = written(made, [*calls, *(memory(10 * n + 1, 8, 8 * n + 8, n) for n in range(20))])
+        if kind == "trace.gz":
+            path.write_bytes(gzip.compress(path.read_bytes()))
+    else:
+        path = made_profiles.export(made) if kind == "nsys" else saved(made, step(6), kind)
+    outcome = fuzz(path, 60)
+    assert outcome.faults == []
+    assert sum(outcome.refused.values()) + outcome.imported + outcome.unknown >= 60
