@@ -176,6 +176,20 @@ def test_overall_stream_and_component_draw_what_the_records_say(
         assert found == sorted(expected), view
 
 
+def test_what_a_component_reserved_is_told_without_segments_and_what_a_stream_did_is_not(
+    tmp_path: Path, database: duckdb.DuckDBPyConnection, form: str
+) -> None:
+    story = a_story()
+    imported(database, written(story, tmp_path, form))
+    curve = "SELECT group_name, max(reserved_bytes) FROM allocator_curve($id, 0, $by) GROUP BY 1 ORDER BY 1"
+    assert rows(database, curve, id=SESSION, by="component") == [
+        ("ge", 16 * MB),
+        ("pytorch", 64 * MB),
+        ("workspace", 6 * MB),
+    ]
+    assert {held for _, held in rows(database, curve, id=SESSION, by="stream")} == {None}
+
+
 def test_samples_modules_and_steps_come_back(tmp_path: Path, database: duckdb.DuckDBPyConnection) -> None:
     story = a_story()
     imported(database, written(story, tmp_path, "db"))

@@ -126,7 +126,12 @@ class AscendRecording:
         if (~is_step).any():
             rows.append(tables.samples(self._totals.samples[place[~is_step]], stretch.extra_seq[~is_step]))
         steps = [
-            {"step": self._steps[number].number, "ended_ns": self._steps[number].ended_ns, "seq": int(seq)}
+            {
+                "step": self._steps[number].number,
+                "ended_ns": self._steps[number].ended_ns,
+                "seq": int(seq),
+                "optimizer": "ProfilerStep",
+            }
             for number, seq in zip(place[is_step], stretch.extra_seq[is_step], strict=True)
         ]
         if steps:

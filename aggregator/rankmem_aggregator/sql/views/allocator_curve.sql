@@ -11,9 +11,20 @@
 --   time_ns (ns, common clock): when; NULL for blocks older than the recording
 --   allocated_bytes (bytes): requested bytes of the group's blocks until their free is requested
 --   active_bytes (bytes): the same until they are given back
---   reserved_bytes (bytes): of its segments made since the recording began; of host memory the allocated
+--   reserved_bytes (bytes): of its segments made since the recording began; of host memory the allocated. Where a
+--     recording of an NPU tells totals and no segments: of components what these say, of streams NULL
 CREATE OR REPLACE MACRO allocator_curve(of_session, of_rank, of_group, of_attempt := NULL) AS TABLE
-WITH change AS (
+WITH segmentless AS (
+    SELECT attempt, device
+    FROM memory_event
+    WHERE session_id = of_session
+        AND rank = of_rank
+        AND (of_attempt IS NULL OR attempt = of_attempt)
+        AND split_part(device, ':', 1) = 'npu'
+    GROUP BY attempt, device
+    HAVING count(*) FILTER (WHERE action IN ('segment_alloc', 'segment_map', 'segment_free', 'segment_unmap')) = 0
+),
+change AS (
     -- Recordings of Ascend tell of a free a little after the block was given back: the first of the two counts.
     SELECT
         attempt,
@@ -48,6 +59,24 @@ WITH change AS (
         AND e.rank = of_rank
         AND (of_attempt IS NULL OR e.attempt = of_attempt)
         AND e.action IN ('segment_alloc', 'segment_map', 'segment_free', 'segment_unmap')
+    UNION ALL
+    -- An event's totals are its device's, so what it changed is its own component's.
+    SELECT
+        e.attempt,
+        e.device,
+        e.component,
+        e.seq,
+        e.time_ns + coalesce(s.offset_ns, 0),
+        0,
+        0,
+        e.reserved_bytes - lag(e.reserved_bytes, 1, 0) OVER (PARTITION BY e.attempt, e.device ORDER BY e.seq)
+    FROM memory_event AS e
+    INNER JOIN segmentless AS l USING (attempt, device)
+    LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
+    WHERE of_group = 'component'
+        AND e.session_id = of_session
+        AND e.rank = of_rank
+        AND e.reserved_bytes IS NOT NULL
 ),
 course AS (
     SELECT
@@ -75,7 +104,11 @@ SELECT
     time_ns,
     allocated_bytes,
     active_bytes,
-    CASE WHEN device IN ('cpu', 'pinned') THEN allocated_bytes ELSE reserved_bytes END AS reserved_bytes
+    CASE
+        WHEN device IN ('cpu', 'pinned') THEN allocated_bytes
+        WHEN of_group = 'stream' AND (attempt, device) IN (FROM segmentless) THEN NULL
+        ELSE reserved_bytes
+    END AS reserved_bytes
 FROM course
 WHERE seq_after IS DISTINCT FROM seq
 ORDER BY attempt, device, group_name, seq;
