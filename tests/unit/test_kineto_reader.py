@@ -67,6 +67,23 @@ def test_blocks_older_than_the_window_are_those_it_frees_and_the_rest_has_no_blo
     assert any("5904 bytes older" in remark for remark in closing.remarks)
 
 
+def test_the_older_form_frees_what_is_older_and_stays_above_zero(tmp_path: Path) -> None:
+    events = [memory(n, change, 0, 0) for n, change in enumerate((100, -400, 50, -20, 500))]
+    for event in events:
+        event["args"] = {name: event["args"][name] for name in ("Bytes", "Device Type", "Device Id")}
+    tables, closing = imported(written(tmp_path, events))
+    assert [row["requested_bytes"] for row in tables["memory_event"]] == [400, 0, 50, 30, 530]
+    assert {row["reserved_bytes"] for row in tables["memory_event"]} == {None}
+    assert any(remark.startswith("300 bytes older") for remark in closing.remarks)
+
+
+def test_an_event_without_its_reserved_bytes_leaves_the_total_as_it_was(tmp_path: Path) -> None:
+    events = [memory(n, 8, 8 * n + 8, n) for n in range(3)]
+    del events[1]["args"]["Total Reserved"]
+    tables, _ = imported(written(tmp_path, events))
+    assert [row["reserved_bytes"] for row in tables["memory_event"]] == [4096, 4096, 4096]
+
+
 def test_totals_that_contradict_the_bytes_are_counted(tmp_path: Path) -> None:
     events = [memory(1, 512, 512, 7), memory(2, 512, 2000, 8)]
     _, closing = imported(written(tmp_path, events))
@@ -162,6 +179,8 @@ def test_other_json_is_not_a_trace(tmp_path: Path, head: bytes) -> None:
         {"Device Id": -7},
         {"Addr": 2**70},
         {"Total Allocated": []},
+        {"Total Allocated": -5000},
+        {"Total Reserved": -5000},
     ],
 )
 def test_values_that_no_profiler_writes_are_refused_with_the_event(

@@ -104,6 +104,9 @@ def _memory(trace: Trace) -> Memory:
     if ((kind < 0) | (kind > 255) | (index < 0) | (index > 255)).any():
         raise ValueError("a device's type or index is outside of 0 to 255")
     change = found["bytes"][order]
+    allocated, reserved = found["allocated"][order], found["reserved"][order]
+    if ((allocated < UNKNOWN) & (kind != _HOST)).any() or (reserved < UNKNOWN).any():
+        raise ValueError("a device's total is below zero")
     return Memory(
         time=found["time"][order] + trace.base_ns,
         thread=found["thread"][order],
@@ -111,8 +114,8 @@ def _memory(trace: Trace) -> Memory:
         size=np.abs(change),
         is_alloc=change >= 0,
         address=found["address"][order],
-        allocated=found["allocated"][order],
-        reserved=found["reserved"][order],
+        allocated=allocated,
+        reserved=reserved,
     )
 
 
@@ -129,6 +132,8 @@ def _older(memory: Memory) -> tuple[Placed, int]:
     for device in np.unique(memory.device):
         start = int(np.flatnonzero(memory.device == device)[0])
         if memory.allocated[start] == UNKNOWN:
+            if (lowest := _lowest_sum(memory, int(device))) < 0:
+                rests.append((start, -lowest))
             continue
         known = int(memory.size[freed[memory.device[freed] == device]].sum())
         before = int(memory.allocated[start]) - int(memory.change[start])
@@ -141,11 +146,18 @@ def _older(memory: Memory) -> tuple[Placed, int]:
     return Placed(records, np.full(len(records), BEFORE)), sum(size for _, size in rests)
 
 
+def _lowest_sum(memory: Memory, device: int) -> int:
+    """Where a device's sums from the first event on are lowest: what it freed and had not allocated is
+    older."""
+    own = np.flatnonzero((memory.device == device) & (memory.address == UNKNOWN))
+    return int(np.cumsum(memory.change[own]).min(initial=0))
+
+
 def _segments(memory: Memory, told: Array) -> Placed:
     """What the allocator holds, as it changes: no event of the trace, so none of the log."""
     parts = []
     for device in np.unique(memory.device[told]):
-        at = np.flatnonzero((memory.device == device) & told)
+        at = np.flatnonzero((memory.device == device) & told & (memory.reserved != UNKNOWN))
         change = np.diff(memory.reserved[at], prepend=0)
         at, change = at[change != 0], change[change != 0]
         records = _records(Kind.PREEXISTING, memory, at)
