@@ -1,4 +1,4 @@
-"""How fast snapshots and timelines are imported, and in how much memory, beside what a user would do instead.
+"""How fast recordings are imported, and in how much memory, beside what a user would do instead.
 
 Prints a line for each: CPU seconds, highest resident memory, events a second, MB a second; a process each,
 one after the other, so that ratios within one run mean something:
@@ -7,7 +7,9 @@ one after the other, so that ratios within one run mean something:
 
 ``rankmem import`` is the whole command into a new database: start, reading, pairing, storing, summaries.
 Beside it what reads the same file: pickle.load with what torch.cuda._memory_viz makes of it (``trace_plot``
-embeds the data in a page, a browser does the work; ``trace`` walks it), json.load for a timeline.
+embeds the data in a page, a browser does the work; ``trace`` walks it), json.load for a timeline, and for
+a profiler folder of an Ascend device (memory_record.csv and operator_memory.csv) Python's csv and, where it
+is installed, pandas.read_csv of both files. Sizes are those of the first file.
 """
 
 from __future__ import annotations
@@ -29,11 +31,20 @@ FRAMES, STACKS, DEPTH = 400, 3_000, 40
 """Frames that differ, stacks that differ, frames of each: as in the recordings of a training."""
 MEASURED = """
 import resource, sys, time
+{before}
 began = time.process_time()
 {body}
 usage = resource.getrusage(resource.RUSAGE_SELF)
-print(time.process_time(), usage.ru_maxrss / 1024)
+print(time.process_time() - began, usage.ru_maxrss / 1024)
 """
+READING = (
+    "from pathlib import Path\n"
+    "from rankmem_agent.readers.kinds import search\n"
+    "from rankmem_agent.readers.recording import Identity\n",
+    "[found] = search([sys.argv[1]]).found\n"
+    "[rank] = found.reader.open(found.files)\n"
+    "rows = sum(b.num_rows for part in rank.parts(Identity('0' * 12, 0, 0)) for _, b in part.rows)\n",
+)
 IMPORT = """
 import contextlib, io
 from rankmem_cli.main import app
@@ -42,14 +53,25 @@ with contextlib.suppress(SystemExit), contextlib.redirect_stderr(said), contextl
     app(["import", "--db", sys.argv[2], sys.argv[1]])
 """
 LOAD = "import pickle\nraw = pickle.load(open(sys.argv[1], 'rb'))\n"
+VIZ = "from torch.cuda import _memory_viz\n"
 RIVALS = {
     "pickle": {
-        "pickle.load": LOAD,
-        "pickle.load, _memory_viz trace_plot": LOAD
-        + "from torch.cuda import _memory_viz\n_memory_viz.trace_plot(raw)",
-        "pickle.load, _memory_viz trace": LOAD + "from torch.cuda import _memory_viz\n_memory_viz.trace(raw)",
+        "pickle.load": ("import pickle", LOAD),
+        "pickle.load, _memory_viz trace_plot": (VIZ, LOAD + "_memory_viz.trace_plot(raw)"),
+        "pickle.load, _memory_viz trace": (VIZ, LOAD + "_memory_viz.trace(raw)"),
     },
-    "gz": {"gzip, json.load": "import gzip, json\nrows = json.load(gzip.open(sys.argv[1]))"},
+    "csv": {
+        "csv.DictReader, both files": (
+            "import csv, pathlib",
+            "f = pathlib.Path(sys.argv[1]).parent\n"
+            "rows = [list(csv.DictReader(p.open())) for p in f.glob('*_*.csv')]",
+        ),
+        "pandas.read_csv, both files": (
+            "import pandas, pathlib",
+            "f = pathlib.Path(sys.argv[1]).parent\nrows = [pandas.read_csv(p) for p in f.glob('*_*.csv')]",
+        ),
+    },
+    "gz": {"gzip, json.load": ("import gzip, json", "rows = json.load(gzip.open(sys.argv[1]))")},
 }
 
 
@@ -63,16 +85,19 @@ def main() -> None:
         with quiet("making a snapshot"):
             snapshot = options.snapshot or made_snapshot(Path(folder, "made.pickle"), options.events)
         timeline = made_timeline(Path(folder, "made.raw.json.gz"), options.events)
-        for path in (snapshot, timeline):
+        profile = made_profile(Path(folder, "profile"), options.events)
+        for path in (snapshot, timeline, profile):
             print(f"{path.name}: {path.stat().st_size / 1e6:.0f} MB")
-            report("rankmem import", path, IMPORT, options.events, Path(folder, f"{path.name}.duckdb"))
-            for name, body in RIVALS[path.suffix.removeprefix(".")].items():
-                report(name, path, body, options.events)
+            report("rankmem, reading to finished rows", path, READING, options.events)
+            stored = Path(folder, f"{path.name}.duckdb")
+            report("rankmem import, start and a new database", path, ("", IMPORT), options.events, stored)
+            for name, work in RIVALS[path.suffix.removeprefix(".")].items():
+                report(name, path, work, options.events)
 
 
-def report(name: str, path: Path, body: str, events: int, *arguments: Path) -> None:
-    """A line of the table."""
-    code = MEASURED.format(body=body)
+def report(name: str, path: Path, work: tuple[str, str], events: int, *arguments: Path) -> None:
+    """A line of the table; ``work``: what is not measured, and what is."""
+    code = MEASURED.format(before=work[0], body=work[1])
     done = subprocess.run(
         [sys.executable, "-c", code, str(path), *map(str, arguments)], capture_output=True, text=True
     )
@@ -144,6 +169,26 @@ def made_timeline(path: Path, events: int) -> Path:
             rows.append([10**18 + 700 * number, 4, -size, category])
     path.write_bytes(gzip.compress(json.dumps(rows).encode(), 6))
     return path
+
+
+def made_profile(folder: Path, events: int) -> Path:
+    """A profiler folder of an Ascend device with so many records: blocks that come and go, the graph engine."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from ascend_files import Story, write_csvs
+
+    folder.mkdir()
+    chance = random.Random(3)
+    story = Story()
+    alive = [story.malloc("aten::first", 512)]
+    while len(story.records) < events:
+        if len(alive) < 1_000 or chance.random() < 0.4:
+            alive.append(story.malloc(f"aten::op{chance.randrange(60)}", 512 * chance.randrange(1, 4_000)))
+        else:
+            story.free(alive.pop(chance.randrange(len(alive))))
+        if chance.random() < 0.05:
+            story.ge_free(story.ge_malloc(f"Conv2D{chance.randrange(20)}", 512 * chance.randrange(1, 40_000)))
+    write_csvs(story, folder)
+    return folder / "memory_record.csv"
 
 
 @contextmanager

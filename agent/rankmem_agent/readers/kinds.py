@@ -123,7 +123,12 @@ def natural_key(path: Path) -> list[tuple[int, str]]:
 def unknown_kind(path: Path, head: bytes) -> RankmemError:
     """What is said of a file that was named and that no reader knows."""
     kinds = ", ".join(reader.kind for reader in READERS)
-    what = "is empty" if not head else f"is of no kind that is read (it begins with {head[:16]!r})"
+    if not head:
+        what = "is empty, or a gzip file that cannot be read"
+    elif head.startswith(_SQLITE):
+        what = "is an SQLite database that has none of the tables of a recording, or is broken"
+    else:
+        what = f"is of no kind that is read (it begins with {head[:16]!r})"
     return RankmemError(Code.UNSUPPORTED, f"{path} {what}", f"kinds that are read: {kinds}")
 
 

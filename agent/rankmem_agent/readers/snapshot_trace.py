@@ -151,10 +151,12 @@ class StackInterner:
         """The id of a stack; 0 for none."""
         if not isinstance(frames, list) or not frames:
             return 0
-        key = tuple(map(id, frames[:FRAMES_MAX]))
+        if len(frames) > FRAMES_MAX:
+            frames = frames[:FRAMES_MAX]
+        key = tuple(map(id, frames))
         known = self._stacks.get(key)
         if known is None:
-            known = self._strings.make_stack([self._frame(frame) for frame in frames[:FRAMES_MAX]])
+            known = self._strings.make_stack([self._frame(frame) for frame in frames])
             self._stacks[key] = known
         return known
 
