@@ -115,5 +115,6 @@ def _short(name: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that matplotlib does not read as a formula."""
-    return text.replace("$", "\\$")
+    """Text that matplotlib does not read as a formula; a ``?`` for what no font shows."""
+    shown = "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
+    return shown.replace("$", "\\$")
