@@ -25,10 +25,9 @@ EXPORT_STATEMENTS = sorted(
 )
 
 
-@pytest.fixture
-def queries(tmp_path: Path) -> Iterator[Queries]:
-    path = tmp_path / "database" / "r.duckdb"
-    path.parent.mkdir()
+@pytest.fixture(scope="module")
+def queries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queries]:
+    path = tmp_path_factory.mktemp("database") / "r.duckdb"
     log = RankLog()
     log.alloc("block", 100, at=10, operator="aten::mm")
     with empty_database(str(path)) as connection:
@@ -96,7 +95,7 @@ def test_an_export_that_fails_leaves_nothing_and_keeps_what_was(
     error = refusal(queries, "csv", tmp_path / "out", force=True)
     assert (error.code, "No space left" in error.message) == (Code.EXHAUSTED, True)
     assert (tmp_path / "out" / "memory_event.csv").exists()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["database", "out"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
 def test_a_folder_comes_back_where_the_new_one_cannot_take_its_place(
@@ -161,7 +160,7 @@ def test_what_a_session_is_called_stays_within_the_folder(tmp_path: Path) -> Non
     with empty_database(str(path)) as connection:
         store_logs(connection, [log])
     with connect(path) as opened:
-        for kind in set(KINDS) - {"memory-timeline", "skyline", "duckdb"}:
+        for kind in ("parquet", "torch-snapshot", "mindstudio"):  # folders within folders
             export(opened, kind, path.parent / kind, session="../../evil")
     outside = [one for one in tmp_path.rglob("*") if path.parent not in (one, *one.parents)]
     assert [one.name for one in outside] == ["deep"]
