@@ -12,6 +12,7 @@ import pytest
 
 import made_profiles
 from made_profiles import MARKER, START_NS
+from rankmem_agent.readers import kernel_profile
 from rankmem_agent.readers.nsys import NsysReader
 from rankmem_agent.readers.recording import Closing, Identity, Probe
 from rankmem_protos.errors import RankmemError
@@ -83,6 +84,19 @@ def test_kernels_have_what_pyprofs_rule_says(export: Path) -> None:
     assert (forward["launched_ns"] - START_NS, forward["thread_id"], forward["process_id"]) == (330, 10, 10)
     assert (backward["direction"], backward["operator"], backward["thread_id"]) == ("backward", "Addmm", 12)
     assert forward["short_name"] == "gemm"
+
+
+def test_where_ranges_are_too_many_the_inner_ones_are_kept(
+    export: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_profile, "NUMBERS_MAX", -1)
+    monkeypatch.setattr(kernel_profile, "INNERMOST", 2)
+    with sqlite3.connect(export) as database:
+        database.execute("DELETE FROM CUDA_GPU_MEMORY_USAGE_EVENTS")
+    database.close()
+    tables, closing = read(export)
+    assert (tables["kernel_launch"][0]["layer"], tables["kernel_launch"][0]["operator"]) == (None, "linear")
+    assert any("1 kernels lie in so many ranges" in remark for remark in closing.remarks)
 
 
 def test_ranges_with_an_end_are_markers(export: Path) -> None:

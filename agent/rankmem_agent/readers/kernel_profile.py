@@ -30,6 +30,12 @@ device."""
 TEXTS_KEPT: Final = 10_000
 """Texts of ranges and what they say, kept from one kernel to the next: a launch's neighbours share them."""
 
+NUMBERS_MAX: Final = 32 << 20
+"""Ranges around all launches together, by number: 256 MiB. Where ranges are never closed, as by PyProf's
+faulty wrappers, a launch lies in thousands; after so many only the INNERMOST of each are kept, and
+counted."""
+INNERMOST: Final = 32
+
 NO_THREAD: Final = -1
 
 
@@ -76,6 +82,8 @@ class KernelProfile:
         """Markers that look like PyProf's dictionaries and are none, counted once for each kernel."""
         self.num_kernels = 0
         self.without_launch = 0
+        self.shortened = 0
+        """Kernels whose outer ranges were left out."""
 
     def parts(self, identity: Identity, *, sequence_last: int = 0) -> Iterator[Part]:
         """Markers first, then kernels. They stand nowhere in the log: behind its last event,
@@ -105,6 +113,7 @@ class KernelProfile:
         source = self._source
         launchings = Launchings(source.launchings())
         around = Around(launchings, source)
+        self.shortened = around.shortened
         text = functools.lru_cache(TEXTS_KEPT)(source.text)
         explained = functools.lru_cache(TEXTS_KEPT)(explain)
         placing, innermost = Placing(), 0
@@ -166,7 +175,12 @@ class Around:
         self._begins = np.zeros(len(launchings.thread), np.int64)
         self._lengths = np.zeros(len(launchings.thread), np.int64)
         self._autograd: dict[int, array[int]] = {}
+        self.shortened = 0
+        """Launches whose outer ranges were left out."""
         for launch, ranges in enclosing(launchings.in_order(), self._listened(source.ranges())):
+            if len(self._numbers) > NUMBERS_MAX and len(ranges) > INNERMOST:
+                ranges = ranges[-INNERMOST:]
+                self.shortened += 1
             self._begins[launch.kernel] = len(self._numbers)
             self._lengths[launch.kernel] = len(ranges)
             self._numbers.extend(one.number for one in ranges)

@@ -103,7 +103,7 @@ class NsysRecording:
                 yield Part(rows=[("device_info", rows_of("device_info", devices))], sequence_last=last)
             profile = KernelProfile(source)
             yield from profile.parts(identity, sequence_last=last)
-            remarks = [*remarks_of(profile)] if not memory.num_events else []
+            remarks = [*remarks_of(profile, has_memory=memory.num_events > 0)]
             if not source.has_wall_clock:
                 remarks.append("the export does not say when it began: times count from its beginning")
             if memory.num_unknown_frees:

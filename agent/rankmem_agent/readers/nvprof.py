@@ -103,15 +103,19 @@ class NvprofRecording:
         return Closing(events=0, remarks=remarks_of(self._profile))
 
 
-def remarks_of(profile: KernelProfile | None) -> tuple[str, ...]:
+def remarks_of(profile: KernelProfile | None, *, has_memory: bool = False) -> tuple[str, ...]:
     """What of a profile of kernels is inexact."""
     if profile is None:
         return ()
-    said = [f"{profile.num_kernels} kernels; a profile of kernels says nothing of the allocator"]
+    said = []
+    if not has_memory:
+        said.append(f"{profile.num_kernels} kernels; a profile of kernels says nothing of the allocator")
     if profile.without_launch:
         said.append(f"{profile.without_launch} kernels have no launch in the recording")
     if profile.unread:
         said.append(f"{profile.unread} markers around kernels are no Python literal and were not read")
+    if profile.shortened:
+        said.append(f"{profile.shortened} kernels lie in so many ranges that only the inner ones were kept")
     return tuple(said)
 
 
