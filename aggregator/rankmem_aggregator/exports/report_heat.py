@@ -59,7 +59,7 @@ def heat_over_time(chosen: Chosen, device_type: str, ranks: list[int], start_ns:
         "<h3>Over time</h3>"
         '<div class="heat-frame"><canvas class="heat" aria-label="Memory of ranks over time"></canvas>'
         f'<p class="heat-tip">{first} to {after}, a line a rank from {ranks[0]} to {ranks[-1]}, '
-        f"{bytes_text(least)} (light) to {bytes_text(most)} (dark)</p>"
+        f"{bytes_text(least)} (faint) to {bytes_text(most)} (strong)</p>"
         f'<script type="application/json" class="heat-data">{json.dumps(data)}</script></div>'
     )
 
