@@ -24,6 +24,7 @@ HIGHEST_MIB = 1500  # a bomb would be gigabytes; DuckDB alone may have 512
 @pytest.mark.parametrize(
     ("program", "must_have"),
     [
+        ("fuzz_port", ["ack", "refusal", "good batches", "questions answered"]),
         ("fuzz_spools", ["delivered", "refused", "rows"]),
         ("fuzz_wire", ["damaged refused", "odd refused", "odd stored", "questions answered"]),
     ],
