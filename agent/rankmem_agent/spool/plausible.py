@@ -2,8 +2,8 @@
 
 Stage: spool, reading side, between the mapped segment and whoever takes records. In: records whose marks are
 right; out: a mask. A record that fails here would stop the pairing of all ranks of the host, or be refused by
-the aggregator with everything behind it, so the reader makes a hole of it that names the reason. Some 2 % of
-a shipper's time. A pure function.
+the aggregator with everything behind it, so the reader makes a hole of it that names the reason. 0.03 CPU
+seconds a million events. A pure function.
 """
 
 from __future__ import annotations
@@ -77,9 +77,11 @@ def implausible(records: Array) -> Array:
     wrong |= records["e"] > STRING_ID_MAX
     for name, most in _MOST.items():
         values = records[name]
-        beyond = values > most[kinds]
-        if beyond.any():
-            wrong |= beyond & ~(_MAY_BE_UNKNOWN[kinds] & (values == UNKNOWN))
+        large = np.flatnonzero(values > most.min())  # few, but for addresses
+        if len(large):
+            beyond = values[large] > most[kinds[large]]
+            unknown = _MAY_BE_UNKNOWN[kinds[large]] & (values[large] == UNKNOWN)
+            wrong[large] |= beyond & ~unknown
     return wrong
 
 
