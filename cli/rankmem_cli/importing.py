@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -94,19 +95,32 @@ def _import_all(plans: Plan, sink: Sink, say: Say, report: Report) -> None:
     files = [(job, members) for job in plans.jobs for members in _by_file(job)]
     for number, (job, members) in enumerate(files, 1):
         where = members[0].found.path
-        say(f"{where.name} ({number} of {len(files)})")
+        text = f"{where.name} ({number} of {len(files)})"
+        say(text)
         try:
-            _import_file(job, members, sink, report)
+            _import_file(job, members, sink, report, partial(_say_rows, say, text))
         except RankmemError as exc:
             report.failed.append((where, exc))
 
 
-def _import_file(job: Job, members: Sequence[Member], sink: Sink, report: Report) -> None:
+def _say_rows(say: Say, text: str, rows: int) -> None:
+    say(f"{text}: {count_text(rows)} rows")
+
+
+def _import_file(
+    job: Job, members: Sequence[Member], sink: Sink, report: Report, progress: Callable[[int], None]
+) -> None:
     """The ranks of one file: all read before any is stored."""
     folder = Path(tempfile.mkdtemp(prefix="rankmem-import-"))
     try:
         staged = [
-            stage(member.recording, job.identity(member), job.spool_id(member), folder / str(member.rank))
+            stage(
+                member.recording,
+                job.identity(member),
+                job.spool_id(member),
+                folder / str(member.rank),
+                progress,
+            )
             for member in members
         ]
         is_new = sink.store(staged, job.row_with(staged))

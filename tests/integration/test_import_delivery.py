@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from rankmem_cli.importing import Request, import_recordings
 from rankmem_cli.options import Place
 from rankmem_protos.collector_pb2 import Batch
 from rankmem_protos.credentials import Credentials
+from rankmem_protos.errors import Code
 
 COUNTED = ("memory_event", "allocation_record", "allocation_end", "memory_bucket", "rank_info", "session")
 EVENTS = 700
@@ -153,3 +155,19 @@ def test_a_file_that_an_aggregator_holds_is_imported_through_it(recordings: Path
     with server.open(AggregatorConfig.embedded(database)):
         assert imported(database, recordings).failed == []
     assert asked(database, "SELECT count(*) FROM rank_info") == [(2,)]
+
+
+def test_an_address_that_nobody_answers_is_said_to_be_one(
+    recordings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "CONNECT_TIMEOUT_S", 0.5)
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # bound and not listening: refused
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        report = import_recordings(
+            Request(paths=[str(recordings / "0.pickle")]),
+            Place(aggregator=address, credentials=Credentials()),
+        )
+    [(_, error)] = report.failed
+    assert error.code is Code.UNAVAILABLE
+    assert address in error.message

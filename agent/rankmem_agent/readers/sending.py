@@ -24,6 +24,8 @@ WINDOW_BATCHES_MAX: Final = 8
 PATIENCE_S: Final = 300.0
 """Without a word that moves anything on for this long the import gives up, as a shipper does after a job;
 importing again goes on from there."""
+CONNECT_TIMEOUT_S: Final = 20.0
+"""For the first connection: an address that nobody answers is soon said to be one."""
 WAIT_S: Final = 0.2
 """Between two looks at the connection; a reply ends the wait."""
 _TEMPORARY: Final = frozenset({Code.UNAVAILABLE, Code.EXHAUSTED})
@@ -82,8 +84,11 @@ class Delivery:
                 self._batch_number += 1
                 message.batch_number = self._batch_number
                 self._sender.send(IngestRequest(batch=message))
-            if time.monotonic() - moved_s > self._patience_s:
-                raise self._too_long()
+            patience_s = self._patience_s
+            if self._sender.generation == 0:
+                patience_s = min(patience_s, CONNECT_TIMEOUT_S)
+            if time.monotonic() - moved_s > patience_s:
+                raise self._too_long(patience_s)
             if not log.is_done:
                 self._wake.wait(WAIT_S)
         self._sender.nothing_asked()
@@ -104,11 +109,11 @@ class Delivery:
             return False
         return body != "refusal"
 
-    def _too_long(self) -> RankmemError:
+    def _too_long(self, patience_s: float) -> RankmemError:
         why = f": {self._sender.error}" if self._sender.error is not None else ""
         return RankmemError(
             Code.UNAVAILABLE,
-            f"{self._sender.aggregator} took nothing for {self._patience_s:.0f} s{why}",
+            f"{self._sender.aggregator} took nothing for {patience_s:.0f} s{why}",
             "import again when it answers: it goes on where it stopped",
         )
 

@@ -11,7 +11,7 @@ The file: for each message its length (u32, little-endian) and its bytes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -109,8 +109,17 @@ class StagedRank:
         }
 
 
-def stage(recording: RankRecording, identity: Identity, spool_id: str, path: Path) -> StagedRank:
+def stage(
+    recording: RankRecording,
+    identity: Identity,
+    spool_id: str,
+    path: Path,
+    progress: Callable[[int], None] | None = None,
+) -> StagedRank:
     """Reads a rank's part to its end into the file ``path``.
+
+    Args:
+        progress: told the rows so far, after each part.
 
     Raises:
         RankmemError: what the recording raises; EXHAUSTED where the disk is full.
@@ -120,6 +129,8 @@ def stage(recording: RankRecording, identity: Identity, spool_id: str, path: Pat
             messages = _Messages(file, spool_id)
             for part in recording.parts(identity):
                 messages.add(part.rows, part.sequence_last)
+                if progress is not None:
+                    progress(sum(messages.num_rows.values()))
             messages.flush()
         staged = StagedRank(
             identity=identity,
