@@ -101,6 +101,9 @@ def _import_all(plans: Plan, sink: Sink, say: Say, report: Report) -> None:
             _import_file(job, members, sink, report, partial(_say_rows, say, text))
         except RankmemError as exc:
             report.failed.append((where, exc))
+            if exc.code is Code.UNAVAILABLE:  # nobody is there for the others either
+                report.failed += [(rest[0].found.path, exc) for _, rest in files[number:]]
+                return
 
 
 def _say_rows(say: Say, text: str, rows: int) -> None:

@@ -164,10 +164,9 @@ def test_an_address_that_nobody_answers_is_said_to_be_one(
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))  # bound and not listening: refused
         address = f"127.0.0.1:{held.getsockname()[1]}"
-        report = import_recordings(
-            Request(paths=[str(recordings / "0.pickle")]),
-            Place(aggregator=address, credentials=Credentials()),
-        )
-    [(_, error)] = report.failed
-    assert error.code is Code.UNAVAILABLE
-    assert address in error.message
+        place = Place(aggregator=address, credentials=Credentials())
+        report = import_recordings(Request(paths=[str(recordings)]), place)
+    assert [path.name for path, _ in report.failed] == ["0.pickle", "1.pickle"], "it is asked once"
+    for _, error in report.failed:
+        assert error.code is Code.UNAVAILABLE
+        assert address in error.message
