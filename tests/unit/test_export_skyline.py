@@ -129,8 +129,8 @@ def test_frames_outside_of_the_project_are_left_out_and_the_rest_counted_anew(
 ) -> None:
     database, _ = report(queries, tmp_path / "r.sqlite", ranks=[0])
     rows = database.execute(
-        "SELECT ordering, file_path, line_number FROM stack_frames JOIN stack_correlation USING (correlation_id) "
-        "WHERE entry_type = 2 ORDER BY ordering"
+        "SELECT ordering, file_path, line_number FROM stack_frames "
+        "JOIN stack_correlation USING (correlation_id) WHERE entry_type = 2 ORDER BY ordering"
     ).fetchall()
     assert rows == [(0, "model.py", 7), (1, "train.py", 40)]
 
