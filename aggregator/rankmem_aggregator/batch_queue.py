@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from rankmem_aggregator.batch import IncomingBatch
-from rankmem_aggregator.schema import ROW_GROUP_ROWS
 from rankmem_protos.errors import RankmemError
 
 NARROW_SHARE: Final = 8
@@ -123,7 +122,13 @@ class BatchQueue:
             self._call_next()
 
     def take(
-        self, *, rows_max: int, bytes_max: int, wait_s: float, not_before_s: float = 0.0
+        self,
+        *,
+        rows_max: int,
+        bytes_max: int,
+        wait_s: float,
+        not_before_s: float = 0.0,
+        enough_rows: int = 1,
     ) -> list[Submission] | None:
         """The next group; None once closed and drained, empty after a nudge. Waits for a first batch, then a
         while for company.
@@ -131,15 +136,16 @@ class BatchQueue:
         Args:
             rows_max: rows of the tallest table; a group ends before it passes them (one batch always goes).
             bytes_max: the same in decoded bytes.
-            wait_s: how long to wait for company while there is less than a row group.
+            wait_s: how long to wait for company while there are fewer than ``enough_rows``.
             not_before_s: until this time (monotonic) it waits on such a group at least.
+            enough_rows: of the tallest tables.
         """
         with self._lock:
             self._has_batch.wait_for(lambda: self._closed or self._nudged or bool(self._waiting))
             self._nudged = False
             if not self._waiting:
                 return None if self._closed else []
-            enough = min(ROW_GROUP_ROWS, rows_max)
+            enough = min(enough_rows, rows_max)
             timeout_s = max(wait_s, not_before_s - time.monotonic())
             self._has_batch.wait_for(lambda: self._closed or self._rows >= enough, timeout=timeout_s)
             group = self._pop_group(rows_max, bytes_max)

@@ -169,6 +169,7 @@ class Writer:
             bytes_max=config.group_bytes_max,
             wait_s=config.group_wait_s,
             not_before_s=self._group_began_s + config.group_interval_s,
+            enough_rows=config.row_group_rows,
         )
         self._group_began_s = time.monotonic()
         return group

@@ -36,13 +36,6 @@ INCOMING: Final = "rankmem_incoming"
 BLOCK_BYTES: Final = 65_536
 """Block of a new file. Every table fills at least one: 20 small ones took 5 MB with DuckDB's own 262,144,
 and the large ones 3 bytes an event more. With less DuckDB 2.0 does not compress (102 bytes an event)."""
-ROW_GROUP_ROWS: Final = 40_960
-"""Rows that DuckDB stores as one piece, instead of its own 122,880. A commit with more rows of a table writes
-them at once; fewer go through the log and are packed at a checkpoint, for which commits wait. Measured, CPU
-seconds a million events at 77,000 events a commit: 1.9, with 122,880 3.8 of which 1.7 in checkpoints. Smaller
-takes less time and more disk: 65,536, 40,960 and 32,768 rows took 1.1, 1.6 and 2.0 bytes an event more than
-122,880 where commits are small. Questions take as long."""
-
 META: Final = Table(
     name="rankmem_meta",
     doc="One row: which database this is. Made with the file.",

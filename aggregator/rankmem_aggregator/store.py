@@ -351,7 +351,7 @@ def open_store(config: AggregatorConfig) -> Store:
         raise RankmemError(
             Code.CONFLICT, f"{path} is served by this process at {served.address}", "close it first"
         )
-    connection = _attached(path, _settings(config))
+    connection = _attached(path, config)
     try:
         facts = schema.prepare(connection)
         _install_views(connection)
@@ -366,16 +366,16 @@ def open_store(config: AggregatorConfig) -> Store:
     return Store(connection, path, facts, config.memory_limit())
 
 
-def _attached(path: Path, settings: Settings) -> duckdb.DuckDBPyConnection:
+def _attached(path: Path, config: AggregatorConfig) -> duckdb.DuckDBPyConnection:
     """A connection to the file, in an instance that has nothing else.
 
     Attached, not opened: only so does DuckDB 2.0 take the size of a row group, which is not in the file.
     """
-    connection = duckdb.connect(":memory:", config=settings)
+    connection = duckdb.connect(":memory:", config=_settings(config))
     try:
         connection.execute(
             f"ATTACH {schema.literal(str(path))} AS {_CATALOG} "
-            f"(TYPE duckdb, ROW_GROUP_SIZE {schema.ROW_GROUP_ROWS})"
+            f"(TYPE duckdb, ROW_GROUP_SIZE {config.row_group_rows})"
         )
         connection.execute(_USE)
         connection.execute("DETACH memory")

@@ -14,7 +14,6 @@ import pytest
 
 from rankmem_aggregator.address import address_path, read_address, remove_address, write_address
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.schema import ROW_GROUP_ROWS
 from rankmem_aggregator.store import open_store
 from rankmem_protos.errors import Code, RankmemError
 from sample_batches import RankSource
@@ -68,18 +67,19 @@ def test_a_file_that_this_process_has_open_is_a_conflict(path: Path) -> None:
 
 
 def test_rows_of_more_than_a_row_group_are_in_the_file_and_not_in_the_log(path: Path) -> None:
-    store = open_store(AggregatorConfig(database_path=path))
-    rows = RankSource().rows(ROW_GROUP_ROWS + 10_000)
+    config = AggregatorConfig(database_path=path, row_group_rows=8192)
+    store = open_store(config)
+    rows = RankSource().rows(20_000)
     store.checkpoint(0)
     store.write({"memory_event": rows["memory_event"]})
     with store.cursor() as cursor:
         groups = cursor.execute(
             "SELECT max(count) FROM pragma_storage_info('packed.memory_event') WHERE column_name = 'seq'"
         ).fetchall()
-    assert groups == [(ROW_GROUP_ROWS,)]
+    assert groups == [(8192,)]
     assert store.log_bytes() < 100_000
     with store.cursor() as cursor:
-        assert cursor.execute("SELECT count(*) FROM memory_event").fetchall() == [(ROW_GROUP_ROWS + 10_000,)]
+        assert cursor.execute("SELECT count(*) FROM memory_event").fetchall() == [(20_000,)]
     store.close()
 
 
