@@ -110,7 +110,8 @@ class LocalQueries(Queries):
 
 
 def _cannot_open(path: Path, exc: duckdb.Error) -> RankmemError:
-    if isinstance(exc, duckdb.ConnectionException) or "lock on file" in str(exc):
+    held = ("lock on file", "already attached")  # by another process, by this one
+    if isinstance(exc, duckdb.ConnectionException) or any(words in str(exc) for words in held):
         return RankmemError(
             Code.CONFLICT,
             f"another program holds {path}: {exc}",
