@@ -16,8 +16,10 @@ import pyarrow.compute as pc
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import BUCKET_RECORDS, MEMORY_BUCKET, TABLES, Column, Table
 
-SIZE_BYTES_MAX: Final = 2**56
-"""64 PiB: no device has it; larger is a corrupt record."""
+SIZE_BYTES_MAX: Final = 2**50
+"""1 PiB: no host has it; larger is a corrupt record. Thousands of them still add up within 64 bits."""
+COUNT_MAX: Final = 2**48
+"""Of events, records, blocks and stacks that a row counts, so that sums over ranks stay within 64 bits."""
 NUMBER_MAX: Final = 2**62
 """Of times, positions and ids, either side of 0: views add and subtract them, and 64 bits must hold that.
 As a time it is the year 2116."""
@@ -39,6 +41,7 @@ jobs known."""
 
 _ANY_NUMBER: Final = frozenset({"address", "stack_id", "forward_stack_id", "stream"})
 """Columns of 64 bits without an order: hashes, addresses and handles."""
+_COUNTS: Final = frozenset({"allocations", "events", "events_lost", "num_allocations", "records", "stacks"})
 _OFFSETS: Final = frozenset({"clock_offset_ns", "offset_ns"})
 _ERRORS: Final = frozenset({"clock_error_ns", "error_ns"})
 _SIGNED_BYTES: Final = frozenset({"unexplained_bytes"})
@@ -134,6 +137,8 @@ def _bounds_of(column: Column) -> tuple[int, int] | None:
         return -OFFSET_NS_MAX, OFFSET_NS_MAX
     if column.name in _ERRORS:
         return 0, OFFSET_NS_MAX
+    if column.name in _COUNTS:
+        return 0, COUNT_MAX
     if column.unit == "bytes":
         return (-SIZE_BYTES_MAX if column.name in _SIGNED_BYTES else 0), SIZE_BYTES_MAX
     return -NUMBER_MAX, NUMBER_MAX

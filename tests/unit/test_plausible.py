@@ -26,7 +26,7 @@ from spool_synthetic import SyntheticSpool, make_records, training_records
         {"kind": Kind.CALL_BEGIN, "call_id": 2**64 - 1},
         {"kind": Kind.MARKER_BEGIN, "action": 4},
         {"kind": Kind.CLOCK, "a": 2**63},
-        {"kind": Kind.COUNTERS, "a": 2**57},
+        {"kind": Kind.COUNTERS, "a": 2**47},
     ],
 )
 def test_a_record_that_cannot_be_is_a_corrupt_hole_between_what_can(
@@ -50,10 +50,10 @@ def test_a_record_that_cannot_be_is_a_corrupt_hole_between_what_can(
 def test_what_is_not_known_is_no_damage() -> None:
     rows = [
         make_records(1, kind=Kind.SAMPLE, a=1, b=UNKNOWN, c=UNKNOWN, d=UNKNOWN),
-        make_records(1, kind=Kind.COUNTERS, a=UNKNOWN, b=2**56),
+        make_records(1, kind=Kind.COUNTERS, a=UNKNOWN, b=2**46),
         make_records(1, kind=Kind.CALL_END, b=UNKNOWN, c=UNKNOWN),
         make_records(1, kind=Kind.LOST, a=UNKNOWN),
-        make_records(1, kind=Kind.EVENT, a=UNKNOWN, b=2**56, c=UNKNOWN, d=UNKNOWN),
+        make_records(1, kind=Kind.EVENT, a=UNKNOWN, b=2**46, c=UNKNOWN, d=UNKNOWN),
         make_records(1, kind=Kind.CALL_BEGIN, action=255),
     ]
     assert not any(implausible(row).any() for row in rows)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from rankmem_aggregator.batch import Spool, declared_bytes, decode_batch
-from rankmem_aggregator.row_checks import NUMBER_MAX, OFFSET_NS_MAX, SIZE_BYTES_MAX
+from rankmem_aggregator.row_checks import COUNT_MAX, NUMBER_MAX, OFFSET_NS_MAX, SIZE_BYTES_MAX
 from rankmem_protos.arrow_sizes import BUFFERS_MAX
 from rankmem_protos.collector_pb2 import Batch, TableRows
 from rankmem_protos.errors import Code, RankmemError
@@ -16,6 +16,7 @@ from rankmem_protos.tables import TABLES, Table
 from wire_rows import BATCH_RANGE, SPOOL, all_tables, batch_of, numbers_of, rows_of
 
 POSITIONS = ("seq_first", "seq_last", "requested_peak_seq")
+COUNTS = {"allocations", "events", "events_lost", "num_allocations", "records", "stacks"}
 FREE = {"address", "stack_id", "forward_stack_id", "stream"}
 
 
@@ -36,6 +37,8 @@ def bounds() -> Iterator[tuple[str, str, int, int]]:
                 least, most = 0, SIZE_BYTES_MAX
                 if column.name == "unexplained_bytes":
                     least = -most
+            elif column.name in COUNTS:
+                least, most = 0, COUNT_MAX
             elif "offset_ns" in column.name:
                 least, most = -OFFSET_NS_MAX, OFFSET_NS_MAX
             elif "error_ns" in column.name:

@@ -31,8 +31,9 @@ UPTIME_NS_MAX: Final = 2**60
 """Of CLOCK_MONOTONIC, which begins with the host: 36 years."""
 CLOCK_NS_MAX: Final = 3 * 10**18
 """Of CLOCK_REALTIME: the year 2065. With an uptime added it is still below NUMBER_MAX."""
-SIZE_BYTES_MAX: Final = 2**56
-"""Of bytes: no device has more."""
+SIZE_BYTES_MAX: Final = 2**46
+"""Of bytes: 64 TiB, more than a device or host has. A sixteenth of what the aggregator takes: totals are
+sums."""
 THREAD_MAX: Final = 2**31 - 1
 """Of a thread's number: the database's column has 32 bits."""
 STRING_ID_MAX: Final = 1 << 22
