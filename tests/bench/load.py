@@ -8,6 +8,7 @@ budget that the aggregator passes: half of them come after that and have to wait
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 import subprocess
@@ -121,9 +122,10 @@ def _run(options: Options, ranks: int, seconds: float, budget_bytes: int = 0) ->
     folder.mkdir()
     settings = {"RANKMEM_MEMORY_BUDGET_BYTES": str(budget_bytes)} if budget_bytes else {}
     num_first = PROCESSES // 2 if budget_bytes else PROCESSES
-    with aggregator(folder / "load.duckdb", settings) as server:
+    with aggregator(folder / "load.duckdb", settings) as server, contextlib.ExitStack() as started:
         arguments = (folder, server, ranks // PROCESSES, seconds)
         children = [_start(*arguments, number, "connected") for number in range(num_first)]
+        started.callback(lambda: [child.kill() for child in children if child.poll() is None])
         run = Run(told=[], stored={}, missing=0)
         _go(children)
         before_s, run.began_s = server.cpu_s(), time.monotonic()
