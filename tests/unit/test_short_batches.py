@@ -12,7 +12,8 @@ from spool_synthetic import SyntheticSpool, training_records
 
 @pytest.fixture
 def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SyntheticSpool:
-    monkeypatch.setattr("rankmem_agent.ship.stretches._beat_after", lambda time_s, beats: time_s)  # always a beat
+    # It is always time for a beat.
+    monkeypatch.setattr("rankmem_agent.ship.stretches._beat_after", lambda time_s, beats: time_s)
     return SyntheticSpool(path=tmp_path / "spool", alive=True)
 
 
