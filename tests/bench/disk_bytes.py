@@ -1,19 +1,21 @@
 """Bytes an event takes on disk, over all tables, of a real training recorded the real way.
 
-Two ranks train under torchrun, recorded with everything on; then the file is checkpointed and weighed, and
-every table is written as Parquet. The figures of a table come from its blocks. Beside it: PyTorch's own
-snapshot pickles take 89 to 164 bytes an event (measured on recordings of real trainings, CUDA).
+Two ranks train under ``rankmem run``, recorded with everything on; then the file is checkpointed and weighed,
+and every table is written as Parquet. The figures of a table come from its blocks. The same training runs once
+more into an aggregator of its own, whose row groups are smaller. Beside it: PyTorch's own snapshot pickles
+take 89 to 164 bytes an event (measured on recordings of real trainings, CUDA).
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 from typing import Final
 
 import duckdb
 from harness import Figure, Options, main, say
-from processes import aggregator, recording_environment, torchrun, train, wait_until_quiet
+from processes import aggregator, environment, recording_environment, torchrun, train, wait_until_quiet
 
 from rankmem_aggregator import schema
 from rankmem_protos.tables import Table
@@ -40,6 +42,8 @@ def measure(options: Options) -> list[Figure]:
     """All figures of this benchmark."""
     database = options.folder / "training.duckdb"
     _record(options, database)
+    served = options.folder / "served.duckdb"
+    _record_served(options, served)
     with duckdb.connect(str(database)) as connection:
         connection.execute("CHECKPOINT")
         events = int(connection.sql("SELECT count(*) FROM memory_event").fetchall()[0][0])
@@ -54,6 +58,12 @@ def measure(options: Options) -> list[Figure]:
             unit="bytes an event",
             at_most=35,
             note=f"{events:,} events; the file itself, free blocks included: {file_bytes / events:.1f}",
+        ),
+        Figure(
+            what="DuckDB, all tables, rankmem serve",
+            value=_weigh(served),
+            unit="bytes an event",
+            at_most=35,
         ),
         Figure(
             what="Parquet (zstd), all tables",
@@ -74,13 +84,30 @@ def measure(options: Options) -> list[Figure]:
 
 
 def _record(options: Options, database: Path) -> None:
+    spools = tempfile.mkdtemp(dir=options.memory_folder)
+    run = ["-m", "rankmem_cli", "run", "--db", str(database), "--", sys.executable]
+    env = environment({"RANKMEM_SPOOL_DIR": spools})
+    train([*run, *torchrun(2)], _training(options), options.folder, env)
+
+
+def _record_served(options: Options, database: Path) -> None:
     spools = Path(tempfile.mkdtemp(dir=options.memory_folder))
-    steps = QUICK_STEPS if options.quick else STEPS
     with aggregator(database) as server:
         env = recording_environment(server.address, spools)
-        before = [*torchrun(2), "-m", "rankmem_agent"]
-        train(before, [*MODEL, "--steps", str(steps)], options.folder, env)
+        train([*torchrun(2), "-m", "rankmem_agent"], _training(options), options.folder, env)
         wait_until_quiet(spools)
+
+
+def _training(options: Options) -> list[str]:
+    return [*MODEL, "--steps", str(QUICK_STEPS if options.quick else STEPS)]
+
+
+def _weigh(database: Path) -> float:
+    """Bytes an event, of a database that nobody holds."""
+    with duckdb.connect(str(database)) as connection:
+        connection.execute("CHECKPOINT")
+        events = int(connection.sql("SELECT count(*) FROM memory_event").fetchall()[0][0])
+        return _used_bytes(connection) / events
 
 
 def _used_bytes(connection: duckdb.DuckDBPyConnection) -> int:
