@@ -1,9 +1,9 @@
 """Bytes an event takes on disk, over all tables, of a real training recorded the real way.
 
-Two ranks train under ``rankmem run``, recorded with everything on; then the file is checkpointed and weighed,
-and every table is written as Parquet. The figures of a table come from its blocks. The same training runs once
-more into an aggregator of its own, whose row groups are smaller. Beside it: PyTorch's own snapshot pickles
-take 89 to 164 bytes an event (measured on recordings of real trainings, CUDA).
+Two ranks train under ``rankmem run``, recorded with everything on; then the file is checkpointed and
+weighed, and every table is written as Parquet. The figures of a table come from its blocks. The same training
+runs once more into an aggregator of its own, whose row groups are smaller. Beside it: PyTorch's own snapshot
+pickles take 89 to 164 bytes an event (measured on recordings of real trainings, CUDA).
 """
 
 from __future__ import annotations
