@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_protos.tables import BUCKET_RECORDS, MEMORY_BUCKET, TABLES, Column, Table
+from rankmem_protos.tables import BUCKET_RECORDS, MEMORY_BUCKET, MEMORY_EVENT, OOM, TABLES, Column, Table
 
 SIZE_BYTES_MAX: Final = 2**50
 """1 PiB: no host has it; larger is a corrupt record. Thousands of them still add up within 64 bits."""
@@ -45,6 +45,8 @@ _COUNTS: Final = frozenset({"allocations", "events", "events_lost", "num_allocat
 _OFFSETS: Final = frozenset({"clock_offset_ns", "offset_ns"})
 _ERRORS: Final = frozenset({"clock_error_ns", "error_ns"})
 _SIGNED_BYTES: Final = frozenset({"unexplained_bytes"})
+_FAILED: Final = (0, NUMBER_MAX)
+"""Bytes that a request which failed may have asked for: nothing adds them up."""
 _BUCKET_SHIFT: Final = BUCKET_RECORDS.bit_length() - 1
 
 
@@ -92,11 +94,23 @@ def check_values(table: Table, rows: pa.Table, owner: Mapping[str, str | int]) -
         if not column.nullable and _has_null(values):
             raise RankmemError(Code.INVALID, f"{table.name}.{column.name} has a NULL, which it must not have")
         if column.name in bounds:
-            check_range(table, column.name, values, *bounds[column.name])
+            least, most = bounds[column.name]
+            if table is MEMORY_EVENT and column.name == "size_bytes":
+                values = _without_failed(rows, values, most)
+            check_range(table, column.name, values, least, most)
     if table is MEMORY_BUCKET:
         _check_buckets(rows)
     for name in owner.keys() & set(table.column_names()):
         _check_equal(table, name, rows, owner[name])
+
+
+def _without_failed(rows: pa.Table, sizes: pa.ChunkedArray, most: int) -> pa.ChunkedArray:
+    """The sizes of events but for requests that failed, which may have been for anything up to NUMBER_MAX."""
+    if (pc.max(sizes).as_py() or 0) <= most:
+        return sizes
+    failed = pc.equal(rows.column("action").cast(pa.string()), "oom")
+    check_range(MEMORY_EVENT, "size_bytes", sizes.filter(failed), *_FAILED)
+    return sizes.filter(pc.invert(failed))
 
 
 def check_range(table: Table, name: str, values: pa.ChunkedArray, least: int, most: int) -> None:
@@ -144,12 +158,13 @@ def _bounds_of(column: Column) -> tuple[int, int] | None:
     return -NUMBER_MAX, NUMBER_MAX
 
 
+def _bounds_by_column(table: Table) -> dict[str, tuple[int, int]]:
+    return {column.name: bounds for column in table.columns if (bounds := _bounds_of(column)) is not None}
+
+
 _BOUNDS: Final[Mapping[str, Mapping[str, tuple[int, int]]]] = {
-    table.name: {
-        column.name: bounds for column in table.columns if (bounds := _bounds_of(column)) is not None
-    }
-    for table in TABLES.values()
-}
+    table.name: _bounds_by_column(table) for table in TABLES.values()
+} | {OOM.name: {**_bounds_by_column(OOM), "size_bytes": _FAILED}}
 """By table and column."""
 
 

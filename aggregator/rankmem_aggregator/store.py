@@ -13,6 +13,7 @@ import logging
 import os
 import shutil
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, Protocol
@@ -59,6 +60,9 @@ _HELD_BYTES: Final = (
 _CATALOG: Final = "rankmem"
 """Name of the database within the instance. No statement says it: the file may have any name."""
 _USE: Final = f"USE {_CATALOG}"
+CLOSE_TIMEOUT_S: Final = 10.0
+"""For statements that were interrupted to end: they look up about once a vector of rows."""
+CLOSE_AGAIN_S: Final = 0.05
 VACUUM_TASKS_MAX: Final = 4
 """Of a table in a checkpoint: each makes three full row groups of four, in a tenth of a second for which
 commits wait. DuckDB's own is 100: a checkpoint took 0.65 CPU seconds a million events, with 4 0.33, for 0.6
@@ -97,6 +101,7 @@ class Store:
         self._statements = Statements(connection)
         self._lock = threading.Lock()
         self._closed = False
+        self._at_close = threading.Event()  # never set: it only waits
         self._owes_rollback = False
         self._in_doubt = False  # a COMMIT raised after it was done, or before it began
         self._was_short = False  # of memory, at the last write
@@ -232,7 +237,21 @@ class Store:
             # A reader holds an old version, or the disk is full. The log beside the file has it all.
             logger.warning("%s is closed without a checkpoint: %s", self.path, exc)
         finally:
-            self._connection.close()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Closes the connection and with it all cursors, of which one may need a moment to see that its
+        statement was interrupted."""
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        while True:
+            try:
+                self._connection.close()
+                return
+            except duckdb.ResourceInUseException as exc:
+                if time.monotonic() >= deadline:
+                    logger.warning("%s: a statement runs on and keeps the file: %s", self.path, exc)
+                    return
+            self._at_close.wait(CLOSE_AGAIN_S)
 
     def check_room(self, size_bytes: int = 0) -> None:
         """Whether so many bytes of rows could be stored now. Any thread.

@@ -102,4 +102,5 @@ def test_a_forward_stack_has_the_number_that_the_stack_has_elsewhere() -> None:
 def test_every_column_that_names_a_stack_is_numbered() -> None:
     assert STACK_COLUMNS["allocation_record"] == ("stack_id", "forward_stack_id")
     assert STACK_COLUMNS["weight"] == ("stack_id",)
-    assert STACK_COLUMNS["memory_event"] == ()
+    assert STACK_COLUMNS["memory_event"] == ("stack_id",)
+    assert STACK_COLUMNS["memory_bucket"] == ()

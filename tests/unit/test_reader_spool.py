@@ -20,7 +20,7 @@ from rankmem_agent.spool.layout import (
 )
 from rankmem_agent.spool.meta import read_meta
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
-from rankmem_agent.spool.reader import Chunk, Gap, SpoolReader, process_is_alive
+from rankmem_agent.spool.reader import SEQUENCE_MAX, Chunk, Gap, SpoolReader, process_is_alive
 from rankmem_agent.spool.segments import RECORD_DTYPE, marks_of
 from rankmem_protos.errors import Code, RankmemError
 from spool_synthetic import SyntheticSpool, clock_record, make_records
@@ -155,6 +155,29 @@ def test_a_file_that_vanished_is_corrupt_and_one_we_deleted_is_not(tmp_path: Pat
     reader = SpoolReader(spool.path)
     reader.acknowledge(RECORDS_PER_SEGMENT)
     assert gaps(everything(reader)) == [(0, RECORDS_PER_SEGMENT - 1, "other_database")]
+
+
+@pytest.mark.parametrize("taken", [2**47, 2**63 + 5])
+def test_a_counter_beyond_any_log_ends_it_at_once_behind_a_dead_writer(tmp_path: Path, taken: int) -> None:
+    spool = SyntheticSpool(path=tmp_path / "s", alive=False)
+    spool.append(events(100))
+    spool.next_seq = taken
+    spool.append(events(0))  # tells control
+    parts = everything(SpoolReader(spool.path))
+    assert committed(parts) == 100
+    torn, *beyond = gaps(parts)
+    assert torn == (100, RECORDS_PER_SEGMENT - 1, "torn")
+    assert beyond == ([] if taken > SEQUENCE_MAX else [(RECORDS_PER_SEGMENT, taken - 1, "corrupt")])
+
+
+def test_between_two_segments_far_apart_lies_one_hole_behind_a_dead_writer(tmp_path: Path) -> None:
+    spool = SyntheticSpool(path=tmp_path / "s", alive=False)
+    spool.append(events(RECORDS_PER_SEGMENT))
+    spool.next_seq = 2**40
+    spool.append(events(10))
+    parts = everything(SpoolReader(spool.path))
+    assert committed(parts) == RECORDS_PER_SEGMENT + 10
+    assert gaps(parts) == [(RECORDS_PER_SEGMENT, 2**40 - 1, "corrupt")]
 
 
 def test_segments_are_deleted_only_below_the_cursor(tmp_path: Path) -> None:

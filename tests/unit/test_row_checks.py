@@ -33,6 +33,8 @@ def bounds() -> Iterator[tuple[str, str, int, int]]:
             least, most = -NUMBER_MAX, NUMBER_MAX
             if table.name == "memory_event" and column.name == "seq":
                 least, most = BATCH_RANGE
+            elif (table.name, column.name) == ("oom", "size_bytes"):
+                least, most = 0, NUMBER_MAX
             elif column.name.endswith("_bytes"):
                 least, most = 0, SIZE_BYTES_MAX
                 if column.name == "unexplained_bytes":
@@ -57,6 +59,14 @@ def test_numbers_outside_of_their_column_are_refused_with_its_name(table: Table)
             with pytest.raises(RankmemError, match=rf"{table.name}\.{column} holds") as refused:
                 decode(table, count=2, **{column: [least, wrong]})
             assert refused.value.code is Code.INVALID
+
+
+def test_a_request_that_failed_may_have_been_for_more_than_there_is() -> None:
+    table, sizes = TABLES["memory_event"], [SIZE_BYTES_MAX, 1 << 60]
+    assert decode(table, count=2, action=["alloc", "oom"], size_bytes=sizes).num_rows == 2
+    for actions, wrong in ((["oom", "alloc"], 1 << 60), (["alloc", "oom"], NUMBER_MAX + 1)):
+        with pytest.raises(RankmemError, match=r"memory_event\.size_bytes holds"):
+            decode(table, count=2, action=actions, size_bytes=[1, wrong])
 
 
 @pytest.mark.parametrize(

@@ -81,9 +81,17 @@ def implausible(records: Array) -> Array:
         large = np.flatnonzero(values > most.min())  # few, but for addresses
         if len(large):
             beyond = values[large] > most[kinds[large]]
+            if name == "b":
+                beyond &= ~_asked_in_vain(records[large])
             unknown = _MAY_BE_UNKNOWN[kinds[large]] & (values[large] == UNKNOWN)
             wrong[large] |= beyond & ~unknown
     return wrong
+
+
+def _asked_in_vain(records: Array) -> Array:
+    """Whether a size is that of a request which failed: that may be any number."""
+    failed: Array = (records["kind"] == Kind.EVENT) & (records["action"] == Action.OOM)
+    return failed & (records["b"] <= NUMBER_MAX)
 
 
 def _pairs(allowed: Mapping[Kind, tuple[int, ...]]) -> Array:

@@ -13,7 +13,8 @@ What makes a hole, and when it is known:
 * a *torn* record: taken, never committed, and the writer is gone. Reason ``torn``, or ``corrupt`` if its
   mark is neither zero nor right.
 * a committed record that no writer wrote (see :mod:`rankmem_agent.spool.plausible`). Reason ``corrupt``.
-* a segment file that is cut short or whose header is wrong. Reason ``corrupt``, once the writer is gone.
+* a segment file that is cut short or whose header is wrong, and what ``control`` counts beyond any log.
+  Reason ``corrupt``, once the writer is gone.
 * a segment that was acknowledged and deleted, but is asked for again. Reason ``other_database``.
 """
 
@@ -33,6 +34,12 @@ from rankmem_agent.spool.string_table import StringTable
 
 ALIVE_CHECK_S: Final = 0.25
 """A process is looked up in /proc at most this often."""
+SEQUENCE_MAX: Final = 2**48
+"""Of a log: three years of the busiest rank seen. Where ``control`` says more it is damaged, and the segments
+say where the log ends."""
+HOLES_MAX: Final = 65_536
+"""Missing segments of a dead writer that are told one by one. With more, ``control`` is damaged as well, and
+those up to the next file are one hole: 2^32 rows of gap would take for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +106,10 @@ class SpoolReader:
     @property
     def next_seq(self) -> int:
         """The number that the next writer will take: all below are taken."""
-        return self.control_value("next_seq")
+        taken = self.control_value("next_seq")
+        return (
+            taken if taken <= SEQUENCE_MAX else (max(self._segments(), default=-1) + 1) * RECORDS_PER_SEGMENT
+        )
 
     @property
     def ended(self) -> bool:
@@ -204,10 +214,18 @@ class SpoolReader:
         last = min((number + 1) * RECORDS_PER_SEGMENT, taken) - 1
         if (number + 1) * RECORDS_PER_SEGMENT <= self.control_value("acked_seq"):
             return self._gap(last, "other_database")
+        if gone and taken // RECORDS_PER_SEGMENT - number > HOLES_MAX:
+            found = min((other for other in self._segments() if other > number), default=number)
+            return self._gap(found * RECORDS_PER_SEGMENT - 1 if found > number else taken - 1, "corrupt")
         if (self.path / segment_name(number)).exists() and not gone:
             return None  # the native thread is about to take back a segment that was declared lost
         # A writer counts what it could not write; without a count the file was taken from us.
         return self._gap(last, "spool_full" if self.control_value("dropped") else "corrupt")
+
+    def _segments(self) -> list[int]:
+        """Numbers of the segments' files."""
+        names = [path.name.removeprefix("segment-") for path in self.path.glob("segment-*")]
+        return [int(name) for name in names if name.isdecimal()]
 
     def _adopt_unready(self, number: int) -> Array | None:
         """A segment that writers used, though its header was never marked ready; None if this is not one.
