@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
@@ -48,10 +49,16 @@ class IngestClient:
         return reply
 
     def acks(self, count: int) -> list[int]:
-        """The last sequences of the next acknowledgements; anything else is an error."""
-        replies = [self.reply() for _ in range(count)]
-        assert all(reply.WhichOneof("body") == "ack" for reply in replies), replies
-        return [reply.ack.last_sequence for reply in replies]
+        """The last sequences of the next acknowledgements; anything else is an error, but for a word that
+        they have to wait."""
+        until_s = time.monotonic() + TIMEOUT_S
+        acks: list[int] = []
+        while len(acks) < count:
+            reply = self.reply()
+            said = reply.WhichOneof("body")
+            assert said == "ack" or (said == "busy" and time.monotonic() < until_s), reply
+            acks += [reply.ack.last_sequence] if said == "ack" else []
+        return acks
 
     def end(self) -> list[pb.IngestReply]:
         """Sends no more; the replies that are left, until the aggregator ends the stream."""

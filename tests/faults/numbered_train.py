@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-FOLDER = Path(sys.argv[1])
+FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else ".")  # the tests import what is numbered here
 RANK = int(os.environ.get("RANK", "0"))
 ATTEMPT = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 BLOCKS = 300
