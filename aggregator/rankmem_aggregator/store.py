@@ -101,7 +101,6 @@ class Store:
         self._statements = Statements(connection)
         self._lock = threading.Lock()
         self._closed = False
-        self._at_close = threading.Event()  # never set: it only waits
         self._owes_rollback = False
         self._in_doubt = False  # a COMMIT raised after it was done, or before it began
         self._was_short = False  # of memory, at the last write
@@ -242,7 +241,7 @@ class Store:
     def _let_go(self) -> None:
         """Closes the connection and with it all cursors, of which one may need a moment to see that its
         statement was interrupted."""
-        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        deadline, pause = time.monotonic() + CLOSE_TIMEOUT_S, threading.Event()
         while True:
             try:
                 self._connection.close()
@@ -251,7 +250,7 @@ class Store:
                 if time.monotonic() >= deadline:
                     logger.warning("%s: a statement runs on and keeps the file: %s", self.path, exc)
                     return
-            self._at_close.wait(CLOSE_AGAIN_S)
+            pause.wait(CLOSE_AGAIN_S)
 
     def check_room(self, size_bytes: int = 0) -> None:
         """Whether so many bytes of rows could be stored now. Any thread.

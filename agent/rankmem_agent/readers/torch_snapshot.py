@@ -120,19 +120,28 @@ def read(path: Path) -> list[DeviceSnapshot]:
 def parse(raw: object, *, source: str = "the snapshot") -> list[DeviceSnapshot]:
     """As :func:`read`, from the dictionary that ``_snapshot()`` returns."""
     try:
-        if not isinstance(raw, dict) or not isinstance(raw["segments"], list):
-            raise TypeError("no segments")
-        traces = raw["device_traces"]
-        by_device: dict[int, list[dict[str, Any]]] = {}
-        for segment in raw["segments"]:
-            by_device.setdefault(int(segment["device"]), []).append(segment)
-        numbers = sorted({*by_device, *(number for number, trace in enumerate(traces) if trace)})
-        return [
-            _device(number, traces[number] if number < len(traces) else (), by_device.get(number, []))
-            for number in numbers
-        ]
+        return [_device(number, trace, segments) for number, trace, segments in split(raw)]
     except MALFORMED as exc:
         raise no_snapshot(source, exc) from exc
+
+
+def split(raw: Any) -> list[tuple[int, Sequence[dict[str, Any]], list[dict[str, Any]]]]:
+    """(number, trace, segments) of each device that has events or segments, by number.
+
+    Raises:
+        one of MALFORMED: it is no snapshot.
+    """
+    if not isinstance(raw, dict) or not isinstance(raw["segments"], list):
+        raise TypeError("no segments")
+    traces = raw["device_traces"]
+    by_device: dict[int, list[dict[str, Any]]] = {}
+    for segment in raw["segments"]:
+        by_device.setdefault(int(segment["device"]), []).append(segment)
+    numbers = sorted({*by_device, *(number for number, trace in enumerate(traces) if trace)})
+    return [
+        (number, traces[number] if number < len(traces) else (), by_device.get(number, []))
+        for number in numbers
+    ]
 
 
 def no_snapshot(source: str, exc: Exception) -> RankmemError:

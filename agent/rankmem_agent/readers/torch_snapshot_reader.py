@@ -262,21 +262,16 @@ def _tell(
 
 def _devices_of(raw: Any) -> list[_Device]:
     """The devices that have events or segments."""
-    if not isinstance(raw, dict) or not isinstance(raw["segments"], list):
-        raise TypeError("no segments")
-    traces = raw["device_traces"]
-    by_device: dict[int, list[dict[str, Any]]] = {}
-    for segment in raw["segments"]:
-        by_device.setdefault(int(segment["device"]), []).append(segment)
-    numbers = sorted({*by_device, *(number for number, trace in enumerate(traces) if trace)})
+    parts = torch_snapshot.split(raw)
+    numbers = [number for number, _, _ in parts]
     if len(numbers) > DEVICES_MAX or any(not 0 <= number <= DEVICES_MAX for number in numbers):
         raise ValueError(f"{len(numbers)} devices, the last {numbers[-1]}")
     codes = _codes_of(raw, numbers)
     devices = []
-    for number in numbers:
+    for number, entries, segments in parts:
         kind, index = divmod(codes[number], 256)
-        trace = trace_of(traces[number] if number < len(traces) else (), kind, index)
-        end = torch_snapshot.device_of(number, by_device.get(number, []))
+        trace = trace_of(entries, kind, index)
+        end = torch_snapshot.device_of(number, segments)
         if sum(block.requested_bytes for block in end.blocks.values()) > SIZE_BYTES_MAX:
             raise ValueError("blocks of more bytes than any device has")
         if sum(segment.size_bytes for segment in end.segments) > SIZE_BYTES_MAX:

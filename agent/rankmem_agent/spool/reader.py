@@ -185,12 +185,11 @@ class SpoolReader:
     def delete_segments_below(self, sequence: int) -> int:
         """Delete the segments that hold only records below ``sequence``; returns how many."""
         deleted = 0
-        for path in sorted(self.path.glob("segment-*")):
-            number = int(path.name.removeprefix("segment-"))
+        for number in sorted(self._segments()):
             if (number + 1) * RECORDS_PER_SEGMENT <= min(sequence, self.cursor):
                 if number == self._segment_number:
                     self._segment, self._segment_number = None, -1
-                path.unlink(missing_ok=True)
+                (self.path / segment_name(number)).unlink(missing_ok=True)
                 deleted += 1
         return deleted
 

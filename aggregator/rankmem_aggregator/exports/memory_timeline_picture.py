@@ -1,16 +1,14 @@
 """The picture of a memory timeline, as ``torch.profiler`` puts it into a page.
 
 Stage: export. In: totals by category at each µs; out: the text of a page that holds one PNG, in the size,
-colours and words of torch's own. matplotlib is an extra, imported here alone, without pyplot. The curves are
-thinned to :data:`POINTS_MAX` instants with every maximum kept; torch's ``max_memory_*`` are here the log's
-own.
+colours and words of torch's own, drawn by matplotlib, which is an extra. The curves are thinned to
+:data:`POINTS_MAX` instants with every maximum kept; torch's ``max_memory_*`` are here the log's own.
 
 Source: torch/profiler/_memory_profiler.py (2.13), export_memory_timeline_html.
 """
 
 from __future__ import annotations
 
-import io
 from base64 import b64encode
 from collections.abc import Iterator
 from typing import Final
@@ -19,7 +17,7 @@ import numpy as np
 
 from rankmem_aggregator.exports.log import Track
 from rankmem_aggregator.plots.curves import Chart, Series, reduced
-from rankmem_protos.errors import Code, RankmemError
+from rankmem_aggregator.plots.png import encoded, new_figure
 
 POINTS_MAX: Final = 20_000
 """Instants that are drawn: twelve a dot of the picture."""
@@ -47,18 +45,8 @@ def page(track: Track, rows: Iterator[tuple[int, list[int]]]) -> str:
     Raises:
         RankmemError: UNSUPPORTED if matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as exc:
-        raise RankmemError(
-            Code.UNSUPPORTED,
-            f"this picture needs matplotlib, which is not installed here ({exc})",
-            "pip install 'rankmem[plots]'; or rankmem export html, which needs nothing",
-        ) from exc
+    figure = new_figure("this picture", "rankmem export html", figsize=(20, 12), dpi=80)
     chart = _chart(track, rows)
-    figure = Figure(figsize=(20, 12), dpi=80)
-    FigureCanvasAgg(figure)
     axes = figure.gca()
     times_ms = (chart.times_ns - chart.start_ns) / 1e6
     below = np.zeros(len(times_ms))
@@ -73,9 +61,7 @@ def page(track: Track, rows: Iterator[tuple[int, list[int]]]) -> str:
         f"rank {track.rank}, {track.device} of {track.host_name}\n\n"
         f"Max memory requested: {int(chart.total_bytes().max(initial=0)) / 2**30:.2f} GiB"
     )
-    out = io.BytesIO()
-    figure.savefig(out, format="png")
-    return _PAGE.format(picture=b64encode(out.getvalue()).decode("ascii"))
+    return _PAGE.format(picture=b64encode(encoded(figure)).decode("ascii"))
 
 
 def _chart(track: Track, rows: Iterator[tuple[int, list[int]]]) -> Chart:

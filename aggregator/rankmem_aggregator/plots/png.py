@@ -1,13 +1,14 @@
 """A chart as a PNG, drawn by matplotlib, which is an extra: ``pip install 'rankmem[plots]'``.
 
 Stage: render. In comes a chart, out go the bytes of a picture. matplotlib is imported here alone, when it is
-needed, and without pyplot: no window, no state of its own, nothing of a user's notebook changes.
+needed, and without pyplot: no window, no state of its own, nothing of a user's notebook changes. Who draws
+something else gets an empty figure from :func:`new_figure`.
 """
 
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from rankmem_protos.errors import Code, RankmemError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 WIDTH_INCHES: Final = 12.0
 HEIGHT_INCHES: Final = 5.6
@@ -37,19 +39,44 @@ def png_bytes(chart: Chart) -> bytes:
     Raises:
         RankmemError: UNSUPPORTED if matplotlib is not installed.
     """
+    figure = new_figure(
+        "a PNG",
+        "--out x.html",
+        figsize=(WIDTH_INCHES, HEIGHT_INCHES),
+        dpi=DOTS_PER_INCH,
+        layout="constrained",
+    )
+    axes = figure.add_subplot()
+    _draw(axes, chart)
+    return encoded(figure)
+
+
+def new_figure(what: str, otherwise: str, **options: Any) -> Figure:
+    """An empty figure of matplotlib's, to be drawn in memory.
+
+    Args:
+        what: that needs it, and ``otherwise``: what needs nothing; for the error.
+        options: of ``matplotlib.figure.Figure``.
+
+    Raises:
+        RankmemError: UNSUPPORTED if matplotlib is not installed.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as exc:
         raise RankmemError(
             Code.UNSUPPORTED,
-            f"a PNG needs matplotlib, which is not installed here ({exc})",
-            "pip install 'rankmem[plots]'; or --out x.html, which needs nothing",
+            f"{what} needs matplotlib, which is not installed here ({exc})",
+            f"pip install 'rankmem[plots]'; or {otherwise}, which needs nothing",
         ) from exc
-    figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES), dpi=DOTS_PER_INCH, layout="constrained")
+    figure = Figure(**options)
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    _draw(axes, chart)
+    return figure
+
+
+def encoded(figure: Figure) -> bytes:
+    """The figure as a PNG."""
     out = io.BytesIO()
     figure.savefig(out, format="png")
     return out.getvalue()
