@@ -14,17 +14,14 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from rankmem_agent.pairing.state import Array
+from rankmem_agent.readers.bounds import NUMBER_MAX, SIZE_BYTES_MAX
 from rankmem_agent.readers.recording import RankFacts
 from rankmem_protos.errors import Code, RankmemError
 
 UNKNOWN: Final = -(2**63)
 """An empty cell."""
-NUMBER_MAX: Final = 2**62
-"""Of a time, a size or a total, either side of 0: larger is a corrupt cell, and sums must fit 64 bits."""
-SIZE_BYTES_MAX: Final = 2**56
-"""64 PiB: no device has it; the aggregator takes no larger ones."""
 NAME_CHARS_MAX: Final = 4096
-"""Longer names are cut, as in all recordings (``replay.TEXT_CHARS_MAX``)."""
+"""Longer names are cut, as in all recordings (``replay.TEXT_BYTES_MAX``)."""
 CHUNK_ROWS: Final = 65_536
 """Rows handled at a time: some MB."""
 

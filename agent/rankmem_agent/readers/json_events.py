@@ -8,15 +8,13 @@ them before or behind). Held: one chunk and one event. The standard library's sc
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import re
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from rankmem_agent.readers.compressed import BROKEN, open_text
 from rankmem_protos.errors import Code, RankmemError
 
 CHUNK_CHARS: Final = 4 << 20
@@ -24,8 +22,6 @@ CHUNK_CHARS: Final = 4 << 20
 VALUE_CHARS_MAX: Final = 64 << 20
 """Of one event or field: the largest seen, an event with its Python stack, has 40,000 characters. A longer
 one is a file that breaks off, and reading on would keep all of it in memory."""
-
-GZIP_MAGIC: Final = b"\x1f\x8b"
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _BETWEEN: Final = re.compile(r"[ \t\r\n,]*")
@@ -55,12 +51,9 @@ class JsonEvents:
         Raises:
             RankmemError: INVALID with the place where the file is no JSON or breaks off.
         """
-        try:
-            with open_text(self.path) as self._file:
-                self._text, self._at, self._before = "", 0, 0
-                yield from self._document()
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise self._broken(f"its gzip data breaks off or is damaged ({error})") from error
+        with open_text(self.path) as self._file:
+            self._text, self._at, self._before = "", 0, 0
+            yield from self._document()
 
     def _document(self) -> Iterator[dict[str, Any]]:
         opening = self._next_sign()
@@ -138,7 +131,10 @@ class JsonEvents:
 
     def _more(self) -> bool:
         """Reads a chunk behind what is not taken yet; False at the end of the file."""
-        chunk = self._file.read(CHUNK_CHARS)
+        try:
+            chunk = self._file.read(CHUNK_CHARS)
+        except BROKEN as error:
+            raise self._broken(f"its gzip data breaks off or is damaged ({error})") from error
         self._before += self._at
         self._text = self._text[self._at :] + chunk
         self._at = 0
@@ -154,19 +150,3 @@ class JsonEvents:
 
 _TAIL_CHARS: Final = 16
 """A value that breaks off fails this near to the end of what was read: within a word such as null."""
-
-
-def open_text(path: Path) -> io.TextIOWrapper:
-    """The file's characters, decompressed where it is gzip; bytes that are no UTF-8 become marks."""
-    return io.TextIOWrapper(open_bytes(path), encoding="utf-8", errors="replace")
-
-
-def open_bytes(path: Path) -> io.BufferedReader:
-    """The file's bytes, decompressed where it is gzip."""
-    return io.BufferedReader(gzip.GzipFile(path)) if is_gzip(path) else path.open("rb")
-
-
-def is_gzip(path: Path) -> bool:
-    """Whether the file is compressed, by its first bytes."""
-    with path.open("rb") as probe:
-        return probe.read(2) == GZIP_MAGIC

@@ -11,12 +11,12 @@ import glob
 import os
 import re
 import sqlite3
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from rankmem_agent.readers.compressed import unpacked_head
 from rankmem_agent.readers.kineto import KinetoReader
 from rankmem_agent.readers.memory_timeline import MemoryTimelineReader
 from rankmem_agent.readers.memscope import MemScopeReader
@@ -43,7 +43,6 @@ READERS: Final[tuple[Reader, ...]] = (
 FILES_MAX: Final = 100_000
 """Files looked at in one import: a profile of 10,000 ranks has some files each. More is the wrong folder."""
 
-_GZIP: Final = b"\x1f\x8b"
 _SQLITE: Final = b"SQLite format 3\0"
 _NUMBER: Final = re.compile(r"(\d+)")
 
@@ -105,11 +104,7 @@ def probe(path: Path) -> Probe:
             head = file.read(PROBE_BYTES)
     except OSError as exc:
         raise RankmemError(Code.NOT_FOUND, f"cannot read {path}: {exc.strerror}") from exc
-    if head.startswith(_GZIP):
-        try:
-            head = zlib.decompressobj(wbits=31).decompress(head, PROBE_BYTES)
-        except zlib.error:
-            head = b""
+    head = unpacked_head(head, PROBE_BYTES)
     tables = _sqlite_tables(path) if head.startswith(_SQLITE) else frozenset()
     return Probe(path=path, head=head, sqlite_tables=tables)
 

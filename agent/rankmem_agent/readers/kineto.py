@@ -12,13 +12,12 @@ from __future__ import annotations
 import json
 import re
 import struct
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from rankmem_agent.pairing.columns import without
-from rankmem_agent.readers.json_events import is_gzip, open_bytes
+from rankmem_agent.readers.compressed import BROKEN, is_gzip, open_bytes
 from rankmem_agent.readers.kineto_log import Log, log_of
 from rankmem_agent.readers.kineto_scan import UNKNOWN, Trace, scan, time_ns
 from rankmem_agent.readers.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
@@ -174,7 +173,7 @@ def _facts(path: Path) -> RankFacts:
     """What the ends of the file say: distributedInfo and the profiler's own range."""
     try:
         head, tail = _edges(path)
-    except (EOFError, OSError, zlib.error) as error:
+    except BROKEN as error:
         raise RankmemError(
             Code.INVALID, f"{path} cannot be read: {error}", "copy the trace again from where it was made"
         ) from error

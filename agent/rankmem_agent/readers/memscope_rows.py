@@ -7,13 +7,13 @@ times in ns since 1970. Older CSV files write microseconds under a header that s
 from __future__ import annotations
 
 import csv
-import gzip
-import io
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from rankmem_agent.readers.bounds import NUMBER_MAX
+from rankmem_agent.readers.compressed import BROKEN, open_text
 from rankmem_agent.readers.sqlite_recording import SqliteRecording
 from rankmem_protos.errors import Code, RankmemError
 
@@ -28,8 +28,6 @@ LINE_BYTES_MAX: Final = 4 << 20
 """Of a cell: a Python stack of some thousand frames. A longer one is no dump's."""
 MICROSECONDS_MAX: Final = 10**17
 """A time below it is in microseconds: as ns it would lie before 1974, as microseconds up to the year 5138."""
-NUMBER_MAX: Final = 2**62
-"""Of a time, a size or an address: larger is a corrupt cell."""
 
 _NOTHING: Final = ("", "N/A", "None")
 
@@ -113,26 +111,18 @@ def _csv_cells(path: Path) -> Iterator[tuple[Any, ...]]:
     csv.field_size_limit(LINE_BYTES_MAX)
     number = 0
     try:
-        with _text(path) as stream:
+        with open_text(path, encoding="utf-8-sig", newline="") as stream:
             reader = csv.DictReader(stream, restval=None)
             for number, row in enumerate(reader, 1):  # noqa: B007
                 if None in row or row["Attr"] is None:
                     raise ValueError(f"{len([v for v in row.values() if v is not None])} cells")
                 yield tuple(row.get(name) for name in COLUMNS)
-    except (csv.Error, ValueError, OSError, EOFError, KeyError) as error:
+    except (csv.Error, ValueError, KeyError, *BROKEN) as error:
         raise RankmemError(
             Code.INVALID,
             f"{path}, after row {number}: {error}",
             "the file is cut short or damaged: export or copy it again",
         ) from error
-
-
-def _text(path: Path) -> io.TextIOBase:
-    with path.open("rb") as stream:
-        is_packed = stream.read(2) == b"\x1f\x8b"
-    if is_packed:
-        return gzip.open(path, "rt", encoding="utf-8-sig", errors="replace", newline="")
-    return path.open(encoding="utf-8-sig", errors="replace", newline="")
 
 
 def _time(value: object) -> int:
@@ -143,6 +133,6 @@ def _time(value: object) -> int:
 def _whole(value: object) -> int:
     text = str(value).strip()
     number = int(text, 16) if text.startswith("0x") else int(text)
-    if not -NUMBER_MAX < number < NUMBER_MAX:
+    if not -NUMBER_MAX <= number <= NUMBER_MAX:
         raise ValueError(f"a number of {len(text)} digits")
     return number

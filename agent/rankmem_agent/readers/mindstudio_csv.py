@@ -7,8 +7,6 @@ decimal microseconds that may end in a tab, totals MB or KB of 1024: both come o
 
 from __future__ import annotations
 
-import gzip
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -32,6 +30,8 @@ from rankmem_agent.readers.ascend_rows import (
     checked,
     device_of,
 )
+from rankmem_agent.readers.bounds import NUMBER_MAX
+from rankmem_agent.readers.compressed import BROKEN, open_bytes
 from rankmem_agent.readers.recording import RankFacts
 from rankmem_protos.errors import Code, RankmemError
 
@@ -187,7 +187,7 @@ class _Piece:
             if cells is not None:
                 values = cells.to_numpy(zero_copy_only=False) * scale
                 null = _is_null(cells)
-                if not np.isfinite(values[~null]).all() or (np.abs(values[~null]) >= float(1 << 62)).any():
+                if not np.isfinite(values[~null]).all() or (np.abs(values[~null]) >= float(NUMBER_MAX)).any():
                     raise self._refusal(f"{name}({unit})", "holds a size of more than 64 bits")
                 return np.where(null, UNKNOWN, np.rint(np.where(null, 0, values)).astype(np.int64))
         return np.full(self.length, UNKNOWN)
@@ -266,7 +266,7 @@ def _pieces(path: Path) -> Iterator[_Piece]:
     """The rows of a file, some at a time."""
     row = 0
     try:
-        with _plain(path) as stream:
+        with open_bytes(path) as stream:
             reader = pacsv.open_csv(
                 stream,
                 read_options=pacsv.ReadOptions(block_size=PIECE_BYTES, use_threads=False),
@@ -275,7 +275,7 @@ def _pieces(path: Path) -> Iterator[_Piece]:
             for batch in reader:
                 yield _Piece(path, row, batch)
                 row += batch.num_rows
-    except (pa.ArrowInvalid, pa.ArrowKeyError, OSError, EOFError, UnicodeDecodeError) as error:
+    except (pa.ArrowInvalid, pa.ArrowKeyError, UnicodeDecodeError, *BROKEN) as error:
         raise RankmemError(
             Code.INVALID,
             f"{path}, after line {row + 1}: {str(error).strip()[:300]}",
@@ -307,16 +307,9 @@ def _conversion(path: Path) -> pacsv.ConvertOptions:
 
 def header_of(path: Path) -> list[str]:
     """The names of the columns."""
-    with _plain(path) as stream:
+    with open_bytes(path) as stream:
         line = stream.readline(PIECE_BYTES).decode("utf-8-sig", errors="replace")
     return line.rstrip("\r\n").split(",")
-
-
-def _plain(path: Path) -> io.BufferedIOBase:
-    """The file's bytes, unpacked where it is gzip."""
-    with path.open("rb") as stream:
-        is_packed = stream.read(2) == b"\x1f\x8b"
-    return gzip.open(path) if is_packed else path.open("rb")
 
 
 def _is_null(cells: pa.Array) -> Array:

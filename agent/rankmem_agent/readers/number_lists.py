@@ -7,16 +7,15 @@ refused with its place.
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 import numpy as np
 
 from rankmem_agent.pairing.state import Array
+from rankmem_agent.readers.compressed import BROKEN, open_bytes
 from rankmem_protos.errors import Code, RankmemError
 
 CHUNK_BYTES: Final = 1 << 20
@@ -24,7 +23,6 @@ CHUNK_BYTES: Final = 1 << 20
 LIST_BYTES_MAX: Final = 1 << 10
 """Of one row: nine numbers of 19 digits take 200."""
 
-_GZIP: Final = b"\x1f\x8b"
 _SPACES: Final = re.compile(rb"[ \t\r\n]*")
 _DROPPED: Final = b"[] \t\r\n"
 _NUMBER: Final = rb"\s*+-?\d{1,19}\s*+"
@@ -42,13 +40,9 @@ class NumberLists:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            file = path.open("rb")
-            is_gzip = file.read(2) == _GZIP
-            file.seek(0)
+            self._file = open_bytes(path)
         except OSError as exc:
             raise RankmemError(Code.NOT_FOUND, f"cannot read {path}: {exc.strerror}") from exc
-        self._file: gzip.GzipFile | IO[bytes] = gzip.GzipFile(fileobj=file) if is_gzip else file
-        self._opened = file
         self._text = b""
         self._before = 0
         """Bytes before _text."""
@@ -59,7 +53,6 @@ class NumberLists:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
-        self._opened.close()
 
     def take(self, mark: bytes) -> None:
         """Passes over spaces and one character, which has to be this."""
@@ -116,7 +109,7 @@ class NumberLists:
             return False
         try:
             chunk = self._file.read(CHUNK_BYTES)
-        except (OSError, EOFError, zlib.error) as exc:
+        except BROKEN as exc:
             raise self._broken(f"its gzip stream is broken ({exc})") from exc
         self._ended = not chunk
         self._text += chunk

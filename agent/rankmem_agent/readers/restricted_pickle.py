@@ -19,11 +19,11 @@ import io
 import pickle
 import pickletools
 import struct
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from rankmem_agent.readers.compressed import BROKEN, is_gzip, read_whole
 from rankmem_agent.readers.pickle_vetting import CONTAINERS_MAX, INTEGER_BYTES_MAX, is_harmless
 from rankmem_protos.errors import Code, RankmemError
 
@@ -32,7 +32,6 @@ PICKLE_BYTES_MAX: Final = 4 * 2**30
 Plain = Any
 """None, bool, int, float, str, bytes, list, tuple, or a dict keyed by str, int, float or bytes."""
 
-_GZIP: Final = b"\x1f\x8b"
 _HINT: Final = "give a snapshot written by torch.cuda.memory._dump_snapshot()"
 _KEY_TYPES: Final = (str, int, float, bytes)  # a tuple as key would be hashed through all its depth
 _PROTOCOL_MAX: Final = 5
@@ -48,23 +47,23 @@ def load_plain(path: Path, *, size_bytes_max: int = PICKLE_BYTES_MAX) -> Plain:
             that is not a whole pickle of plain data, with the opcode and its position.
     """
     try:
-        size_bytes = path.stat().st_size
-        if size_bytes > size_bytes_max:
-            raise RankmemError(
-                Code.EXHAUSTED, f"{path} has {size_bytes} bytes; the limit is {size_bytes_max}"
-            )
-        data = path.read_bytes()
+        is_packed = is_gzip(path)
     except OSError as exc:
         raise RankmemError(Code.NOT_FOUND, f"cannot read {path}: {exc.strerror}") from exc
-    if data.startswith(_GZIP):
-        data = _unpacked(data, path, size_bytes_max)
+    try:
+        data = read_whole(path, size_bytes_max)
+    except BROKEN as exc:
+        what = "its gzip stream is broken or breaks off" if is_packed else "it cannot be read"
+        raise RankmemError(Code.INVALID, f"{path}: {what} ({exc})", _HINT) from exc
+    if data is None:
+        raise RankmemError(Code.EXHAUSTED, f"{path} holds more than {size_bytes_max} bytes")
     return loads_plain(data, source=str(path))
 
 
 def loads_plain(data: bytes, *, source: str = "the pickle") -> Plain:
     """The plain data in ``data``; ``source`` names it in errors. Raises as :func:`load_plain`."""
     if is_harmless(data, CONTAINERS_MAX):
-        with contextlib.suppress(*_BROKEN):  # the slow reader says where it is broken
+        with contextlib.suppress(*_FAULTS):  # the slow reader says where it is broken
             return _load_vetted(data)
     reader = _Reader(data)
     try:
@@ -77,7 +76,7 @@ def loads_plain(data: bytes, *, source: str = "the pickle") -> Plain:
         raise RankmemError(Code.INVALID, message, _HINT) from exc
 
 
-_BROKEN: Final = (
+_FAULTS: Final = (
     pickle.UnpicklingError, EOFError, KeyError, IndexError, TypeError, ValueError, AttributeError,
 )  # fmt: skip
 """What the C unpickler says of a pickle that pops what it never pushed, or puts items into none."""
@@ -102,20 +101,6 @@ def _load_vetted(data: bytes) -> Plain:
     finally:
         if collects:
             gc.enable()
-
-
-def _unpacked(data: bytes, path: Path, size_bytes_max: int) -> bytes:
-    """What is in a gzip file, which may claim to hold any size."""
-    unpacker = zlib.decompressobj(wbits=31)
-    try:
-        plain = unpacker.decompress(data, size_bytes_max)
-    except zlib.error as exc:
-        raise RankmemError(Code.INVALID, f"{path}: its gzip stream is broken ({exc})", _HINT) from exc
-    if unpacker.unconsumed_tail:
-        raise RankmemError(Code.EXHAUSTED, f"{path} holds more than {size_bytes_max} bytes")
-    if not unpacker.eof:
-        raise RankmemError(Code.INVALID, f"{path}: its gzip stream breaks off", _HINT)
-    return plain
 
 
 class _Refused(Exception):

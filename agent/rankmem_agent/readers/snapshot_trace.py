@@ -20,10 +20,10 @@ from typing import Any, Final
 import numpy as np
 
 from rankmem_agent.pairing.state import Array
+from rankmem_agent.readers.bounds import NUMBER_MAX, SIZE_BYTES_MAX
 from rankmem_agent.readers.replay import FRAMES_MAX, MemoryStrings
 from rankmem_agent.readers.torch_snapshot import (
     ACTION_OF_NAME,
-    SIZE_BYTES_MAX,
     Block,
     DeviceSnapshot,
     Segment,
@@ -34,8 +34,8 @@ from rankmem_agent.readers.torch_snapshot import (
 from rankmem_agent.spool.layout import UNKNOWN, Action, Kind
 from rankmem_agent.spool.segments import RECORD_DTYPE
 
-TIME_US_MAX: Final = 2**62 // 1000
-"""The aggregator's bound, in microseconds: the year 2116."""
+TIME_US_MAX: Final = NUMBER_MAX // 1000
+"""In microseconds: the year 2116."""
 WITHOUT_TIME_NS: Final = 1_000
 """Events of a recording without times stand this far apart, from 1970 on: in order, and plainly no time."""
 

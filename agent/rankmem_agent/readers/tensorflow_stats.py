@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import re
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -17,7 +16,7 @@ from typing import Final
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
-from rankmem_agent.readers.json_events import is_gzip, open_bytes
+from rankmem_agent.readers.compressed import BROKEN, is_gzip, open_bytes, read_whole
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.step_stats_pb2 import NodeExecStats, RunMetadata
 
@@ -49,7 +48,7 @@ def nodes_of(path: Path) -> Iterator[tuple[str, NodeExecStats]]:
     """
     try:
         yield from _nodes(path)
-    except (EOFError, OSError, zlib.error) as error:
+    except BROKEN as error:
         raise _broken(path, path.stat().st_size, str(error)) from error
 
 
@@ -63,9 +62,8 @@ def _nodes(path: Path) -> Iterator[tuple[str, NodeExecStats]]:
     if depth is None:
         raise _broken(path, 0, "it does not begin with step_stats")
     if is_gzip(path):
-        with open_bytes(path) as file:
-            content = file.read(GZIP_BYTES_MAX + 1)
-        if len(content) > GZIP_BYTES_MAX:
+        content = read_whole(path, GZIP_BYTES_MAX)
+        if content is None:
             raise _too_large(path, GZIP_BYTES_MAX)
         yield from _nodes_of_binary(path, memoryview(content), depth)
         return
@@ -75,9 +73,8 @@ def _nodes(path: Path) -> Iterator[tuple[str, NodeExecStats]]:
 
 
 def _nodes_of_text(path: Path) -> Iterator[tuple[str, NodeExecStats]]:
-    with open_bytes(path) as file:
-        text = file.read(TEXT_BYTES_MAX + 1)
-    if len(text) > TEXT_BYTES_MAX:
+    text = read_whole(path, TEXT_BYTES_MAX)
+    if text is None:
         raise _too_large(path, TEXT_BYTES_MAX)
     message = RunMetadata()
     match = _TEXT.match(text)

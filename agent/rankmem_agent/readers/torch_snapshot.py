@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from rankmem_agent.readers.bounds import SIZE_BYTES_MAX
 from rankmem_agent.readers.restricted_pickle import load_plain
 from rankmem_agent.spool.layout import Action
 from rankmem_protos.errors import Code, RankmemError
@@ -30,8 +31,6 @@ ACTION_OF_NAME: Final[dict[str, Action]] = {action.name.lower(): action for acti
 
 _HINT: Final = "give a snapshot written by torch.cuda.memory._dump_snapshot()"
 _U64_MASK: Final = 2**64 - 1
-SIZE_BYTES_MAX: Final = 2**56
-"""64 PiB, as the aggregator's bound: no device has it."""
 MALFORMED: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 """What plain data that is no snapshot makes its reading raise."""
 

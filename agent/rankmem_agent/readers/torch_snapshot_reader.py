@@ -25,6 +25,7 @@ import numpy as np
 from rankmem_agent.pairing.devices import DEVICES_MAX, device_name
 from rankmem_agent.pairing.state import Array, PairingState
 from rankmem_agent.readers import torch_snapshot
+from rankmem_agent.readers.bounds import SIZE_BYTES_MAX
 from rankmem_agent.readers.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
 from rankmem_agent.readers.replay import PART_RECORDS, Replay
 from rankmem_agent.readers.restricted_pickle import load_plain
@@ -37,7 +38,7 @@ from rankmem_agent.readers.snapshot_trace import (
     segments_before,
     trace_of,
 )
-from rankmem_agent.readers.torch_snapshot import SIZE_BYTES_MAX, Block, DeviceSnapshot, Segment
+from rankmem_agent.readers.torch_snapshot import Block, DeviceSnapshot, Segment
 from rankmem_agent.spool.layout import Action, DeviceType, Kind
 from rankmem_agent.spool.segments import RECORD_DTYPE
 from rankmem_protos.errors import Code, RankmemError

@@ -1,0 +1,64 @@
+"""Files that may be gzip, whatever their names: told by their first bytes, read through or whole.
+
+Stage: readers; the process of ``rankmem import`` (and the trainer, for a snapshot that drains: standard
+library only). In: a path; out: its bytes or characters, unpacked. What a damaged or cut gzip file raises
+while it is read is BROKEN: the reader names the file and the place.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from pathlib import Path
+from typing import Final
+
+GZIP_MAGIC: Final = b"\x1f\x8b"
+BROKEN: Final = (EOFError, OSError, zlib.error)
+"""Cut short; no gzip behind the first bytes, or the disk's own fault; damaged."""
+
+_PIECE_BYTES: Final = 1 << 20
+
+
+def is_gzip(path: Path) -> bool:
+    """Whether the file is compressed, by its first bytes."""
+    with path.open("rb") as probe:
+        return probe.read(2) == GZIP_MAGIC
+
+
+def open_bytes(path: Path) -> io.BufferedReader:
+    """The file's bytes, decompressed where it is gzip."""
+    return io.BufferedReader(gzip.GzipFile(path)) if is_gzip(path) else path.open("rb")
+
+
+def open_text(path: Path, *, encoding: str = "utf-8", newline: str | None = None) -> io.TextIOWrapper:
+    """The file's characters, decompressed where it is gzip; bytes that are no text become marks."""
+    return io.TextIOWrapper(open_bytes(path), encoding=encoding, errors="replace", newline=newline)
+
+
+def read_whole(path: Path, bytes_max: int) -> bytes | None:
+    """All of the file, unpacked; None above ``bytes_max``, whatever a gzip file claims to hold.
+
+    Raises:
+        EOFError, OSError, zlib.error: as BROKEN says.
+    """
+    if not is_gzip(path):
+        return path.read_bytes() if path.stat().st_size <= bytes_max else None
+    whole = io.BytesIO()  # hands out what it holds without a copy
+    with open_bytes(path) as file:
+        while piece := file.read(_PIECE_BYTES):
+            whole.write(piece)
+            if whole.tell() > bytes_max:
+                return None
+    return whole.getvalue()
+
+
+def unpacked_head(head: bytes, bytes_max: int) -> bytes:
+    """The first bytes of what a file holds, from the first bytes of the file; empty where they are no gzip's
+    although they begin like it."""
+    if not head.startswith(GZIP_MAGIC):
+        return head[:bytes_max]
+    try:
+        return zlib.decompressobj(wbits=31).decompress(head, bytes_max)
+    except zlib.error:
+        return b""
