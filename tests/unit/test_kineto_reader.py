@@ -48,6 +48,30 @@ def test_the_call_is_the_outermost_operator_of_the_events_own_thread(tmp_path: P
     assert operators(tables) == ["aten::mm", "aten::relu", "MmBackward0", None]
 
 
+def shared(time: float, change: int, address: int) -> dict[str, Any]:
+    """As torch tells memory that it maps: no total, and its own bytes as reserved."""
+    event = memory(time, change, 0, address, device=0)
+    event["args"]["Total Reserved"] = max(change, 0)
+    return event
+
+
+def test_shared_memory_is_beside_the_host_allocators_totals(tmp_path: Path) -> None:
+    events = [
+        shared(1, 4096, 70),
+        memory(2, 512, 10_512, 1, device=0),
+        shared(3, 8192, 80),
+        memory(4, -512, 10_000, 1, device=0),
+        shared(5, -4096, 70),
+        memory(6, 100, 10_100, 2, device=0),
+    ]
+    tables, closing = imported(written(tmp_path, events))
+    held = [row["requested_bytes"] for row in tables["memory_event"]]
+    assert held == [14_096, 14_608, 22_800, 22_288, 18_192, 18_292]
+    assert closing.unexplained_bytes == 0
+    assert any("3 events are of shared memory" in said for said in closing.remarks)
+    assert not any("other than their bytes" in said for said in closing.remarks)
+
+
 def test_events_of_one_time_keep_the_files_order(tmp_path: Path) -> None:
     events = [memory(5, 512, 512, 1), memory(5, -512, 0, 1), memory(5, 1024, 1024, 1), memory(3, 0, 0, 9)]
     tables, closing = imported(written(tmp_path, events))

@@ -140,6 +140,18 @@ def test_the_totals_of_a_timeline_of_totals_are_its_own_and_never_stand_too_high
     assert max(bucket["requested_peak_bytes"] for bucket in rows["memory_bucket"]) == peak
 
 
+def test_torch_2_1_has_nanoseconds_and_fractions_of_nothing(tmp_path: Path) -> None:
+    times = [START_US * 1000 + at for at in (0, 0, 7, 2500)]
+    sizes = [[0, 512, 0], [0, 512, 64], [0, 0, 64], [0, 0, 1 << 40]]
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps([times, [[float(n) for n in row] + [0.0] * 6 for row in sizes]]))
+    assert MemoryTimelineReader().recognises(probe(path))
+    rows, _ = read(path)
+    assert [(row["time_ns"] - times[0], row["requested_bytes"]) for row in rows["memory_event"]] == [
+        (0, 512), (0, 576), (7, 64), (2500, 1 << 40)
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

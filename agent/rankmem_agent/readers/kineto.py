@@ -131,6 +131,8 @@ def _remarks(log: Log) -> Iterator[str]:
         yield "the older form: without addresses and totals, sums run from the first event"
     elif any(device >> 8 != DeviceType.CPU for device in log.last_total):
         yield "sizes are the allocator's rounded blocks; a free's block may wait for its stream"
+    if log.num_shared:
+        yield f"{log.num_shared} events are of shared memory, which the host allocator's totals leave out"
     if log.contradicted:
         yield f"{log.contradicted} events change the total by other than their bytes"
 

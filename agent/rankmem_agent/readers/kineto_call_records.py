@@ -40,6 +40,8 @@ class Memory:
     """Type and index in one number: type * 256 + index."""
     size: Array
     is_alloc: Array
+    is_shared: Array
+    """Memory that torch maps: in no total of the allocator."""
     address: Array
     """UNKNOWN in the older form; likewise the totals."""
     allocated: Array

@@ -50,7 +50,9 @@ class Log:
     unplaced_bytes: int
     """Older than the trace and not freed in it: in the totals, in no block."""
     last_total: dict[int, int]
-    """By device the allocator's own figure after the last event, where told."""
+    """By device the allocator's own figure after the last event, where told, and shared memory alive then."""
+    num_shared: int
+    """Events of shared memory, which the host allocator's totals leave out."""
 
     def stretches(self, length: int) -> Iterator[Array]:
         """The records in order, so many at a time."""
@@ -80,7 +82,7 @@ def log_of(trace: Trace, strings: MemoryStrings) -> Log:
     on_device = totals_told & (memory.device >> 8 != _HOST)
     parts += [older, _segments(memory, on_device), _counters(memory, on_device), _events(memory, id_of_event)]
     contradicted, last_total = _contradicted(memory), _last_totals(memory)
-    num_events = len(memory.time)
+    num_events, num_shared = len(memory.time), int(memory.is_shared.sum())
     del memory, older
     place = np.concatenate([part.place for part in parts])
     records = np.concatenate([part.records for part in parts])
@@ -92,6 +94,7 @@ def log_of(trace: Trace, strings: MemoryStrings) -> Log:
         contradicted=contradicted,
         unplaced_bytes=unplaced,
         last_total=last_total,
+        num_shared=num_shared,
     )
 
 
@@ -107,16 +110,36 @@ def _memory(trace: Trace) -> Memory:
     allocated, reserved = found["allocated"][order], found["reserved"][order]
     if ((allocated < UNKNOWN) & (kind != _HOST)).any() or (reserved < UNKNOWN).any():
         raise ValueError("a device's total is below zero")
+    address = found["address"][order]
+    is_shared = _are_shared(kind == _HOST, change, address, allocated, reserved)
     return Memory(
         time=found["time"][order] + trace.base_ns,
         thread=found["thread"][order],
         device=kind * 256 + index,
         size=np.abs(change),
         is_alloc=change >= 0,
-        address=found["address"][order],
-        allocated=allocated,
+        is_shared=is_shared,
+        address=address,
+        allocated=np.where(is_shared, UNKNOWN, allocated),
         reserved=reserved,
     )
+
+
+def _are_shared(is_host: Array, change: Array, address: Array, allocated: Array, reserved: Array) -> Array:
+    """Which events are of memory that torch maps, such as a DataLoader's batches. They tell 0 for the
+    allocator's total and their own bytes as reserved, which the host's allocator never does
+    (aten/src/ATen/MapAllocator.cpp); their frees tell 0 for both."""
+    shared: Array = is_host & (change > 0) & (allocated == 0) & (reserved == change)
+    if not shared.any():
+        return shared
+    alive: set[int] = set()
+    for at in np.flatnonzero(is_host & (allocated == 0)).tolist():
+        if shared[at]:
+            alive.add(int(address[at]))
+        elif change[at] < 0 and int(address[at]) in alive:
+            alive.remove(int(address[at]))
+            shared[at] = True
+    return shared
 
 
 def _older(memory: Memory) -> tuple[Placed, int]:
@@ -129,8 +152,8 @@ def _older(memory: Memory) -> tuple[Placed, int]:
     blocks = _records(Kind.PREEXISTING, memory, freed)
     blocks["a"], blocks["b"] = memory.address[freed], memory.size[freed]
     rests = []
-    for device in np.unique(memory.device):
-        start = int(np.flatnonzero(memory.device == device)[0])
+    for device in np.unique(memory.device[~memory.is_shared]):
+        start = int(np.flatnonzero((memory.device == device) & ~memory.is_shared)[0])
         if memory.allocated[start] == UNKNOWN:
             if (lowest := _lowest_sum(memory, int(device))) < 0:
                 rests.append((start, -lowest))
@@ -208,8 +231,10 @@ def _contradicted(memory: Memory) -> int:
 
 def _last_totals(memory: Memory) -> dict[int, int]:
     told = memory.allocated != UNKNOWN
+    shared = int(memory.change[memory.is_shared].sum())  # what is alive: each began within the trace
     return {
-        int(device): int(memory.allocated[np.flatnonzero(memory.device == device)[-1]])
+        int(device): int(memory.allocated[np.flatnonzero((memory.device == device) & told)[-1]])
+        + (shared if device >> 8 == _HOST else 0)
         for device in np.unique(memory.device[told])
     }
 

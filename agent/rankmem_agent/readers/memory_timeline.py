@@ -1,13 +1,13 @@
 """Memory timelines of ``torch.profiler``: bytes by category over time, of one device.
 
 Stage: readers; the process of ``rankmem import``. In: what ``export_memory_timeline`` writes:
-``.raw.json.gz``, each change; ``.json`` and ``.json.gz``, the totals at each microsecond. Out: the parts of
-one rank. Such a file has no rank, no device, no address and no operator, and does not say which block a free
-is of: of those of its size and category the oldest is taken, which is right for every total. A file of
-totals has no blocks at all: each change of a category's total is one, and a fall takes blocks of its very
-size or parts of others.
+``.raw.json.gz``, each change; ``.json`` and ``.json.gz``, the totals at each microsecond (torch 2.1: at each
+nanosecond, as numbers with a fraction of 0). Out: the parts of one rank. Such a file has no rank, no device,
+no address and no operator, and does not say which block a free is of: of those of its size and category the
+oldest is taken, which is right for every total. A file of totals has no blocks at all: each change of a
+category's total is one, and a fall takes blocks of its very size or parts of others.
 
-Source: torch/profiler/_memory_profiler.py (2.13), export_memory_timeline and export_memory_timeline_raw.
+Source: torch/profiler/_memory_profiler.py (2.1, 2.13), export_memory_timeline and export_memory_timeline_raw.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ CATEGORIES: Final = (
 PREEXISTING, CREATE, INCREMENT_VERSION, DESTROY = 1, 2, 3, 4
 """torch's ``_ACTION_TO_INDEX``."""
 
+NANOSECONDS_LEAST: Final = 10**17
+"""Times from here on are nanoseconds, as torch 2.1 has them: as such after 1973, as microseconds in 5138."""
+
 _UNSAID: Final = ("address", "stream", "thread")
 _DEVICE: Final = "unknown"
 _TOTALS: Final = len(CATEGORIES) + 1
@@ -41,7 +44,10 @@ _IS_RAW: Final = re.compile(
     rb"\s*\[\s*\[" + _NUMBER + rb",\s*[1-4]\s*," + _NUMBER + rb",\s*[0-7]\s*\]\s*(?:\]|,\s*\[\s*-?\d)"
 )
 _IS_TOTALS: Final = re.compile(
-    rb"\s*\[\s*\[(?:" + _NUMBER + rb",)*+" + rb"[\s\d-]*+(?:$|\]\s*,\s*\[\s*(?:\[\s*0\s*,|\]\s*\]\s*$))"
+    rb"\s*\[\s*\[(?:"
+    + _NUMBER
+    + rb",)*+"
+    + rb"[\s\d-]*+(?:$|\]\s*,\s*\[\s*(?:\[\s*0(?:\.0)?\s*,|\]\s*\]\s*$))"
 )
 
 
@@ -136,6 +142,7 @@ def _totals(text: NumberLists, blocks: CategoryBlocks) -> Iterator[None]:
     """Tells the blocks how the totals change."""
     text.take(b"[")
     times = [time_us for some in text.numbers() for time_us in some.tolist()]
+    unit_ns = 1 if max(times, default=0) >= NANOSECONDS_LEAST else 1_000
     text.take(b"]")
     text.take(b",")
     text.take(b"[")
@@ -146,7 +153,7 @@ def _totals(text: NumberLists, blocks: CategoryBlocks) -> Iterator[None]:
             if count >= len(times):
                 raise ValueError(f"more rows of totals than its {len(times)} times")
             blocks.move(
-                times[count] * 1_000,
+                times[count] * unit_ns,
                 [
                     (after - was, category)
                     for after, was, category in zip(totals[1:], before[1:], CATEGORIES, strict=True)

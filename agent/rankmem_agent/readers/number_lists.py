@@ -1,8 +1,8 @@
 """JSON that is nothing but nested lists of whole numbers, read piece by piece as arrays.
 
 Stage: readers; the process of ``rankmem import``. In: a file, plain or gzip; out: rows of a fixed width,
-some tens of thousands at a time, however long the file is. Numbers of up to 19 digits; anything else is
-refused with its place.
+some tens of thousands at a time, however long the file is. Numbers of up to 19 digits, behind which ``.0``
+may stand; anything else is refused with its place.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LIST_BYTES_MAX: Final = 1 << 10
 
 _SPACES: Final = re.compile(rb"[ \t\r\n]*")
 _DROPPED: Final = b"[] \t\r\n"
-_NUMBER: Final = rb"\s*+-?\d{1,19}\s*+"
+_NUMBER: Final = rb"\s*+-?\d{1,19}(?:\.0)?+\s*+"
 _NUMBERS: Final = re.compile(rb"(?:" + _NUMBER + rb"(?:,(?!\s*+\])|(?=\])))*+")
 """Numbers of a list, up to its end or as far as they are whole."""
 
@@ -131,5 +131,8 @@ class NumberLists:
 
 def _parsed(text: bytes) -> Array:
     """The numbers of a text that was matched."""
-    numbers: Array = np.fromstring(text.translate(None, _DROPPED).rstrip(b","), np.int64, sep=",")
+    plain = text.translate(None, _DROPPED).rstrip(b",")
+    if b"." in plain:
+        plain = plain.replace(b".0", b"")
+    numbers: Array = np.fromstring(plain, np.int64, sep=",")
     return numbers
