@@ -91,7 +91,8 @@ class Kind(enum.IntEnum):
     """The allocator's own peaks (never reset by us). Fields as COUNTERS."""
     SAMPLE = 11
     """Seen from outside. device; a=app reserved (RSS for cpu), b=device used, c=device free, d=device total;
-    UNKNOWN where not known."""
+    UNKNOWN where not known. Of PINNED what the host allocator says of itself: a=taken from the system, b=of
+    that in use."""
     TAG = 12
     """A storage's meaning. device; a=address of the storage, b=its size in bytes, action=Category, e=name
     string id; c=1: it has meant this since it was allocated, 0: from here on; d=1: a parameter that wants no
@@ -170,6 +171,10 @@ class Phase(enum.IntEnum):
 
 NO_PHASE: Final = 255
 """In place of a Phase: the recording does not say."""
+IN_CLOSURE: Final = 254
+"""What the hooks tell the tap in place of a Phase: an optimizer's step that was given a closure. The closure
+runs forward and backward in it, the optimizer its own work around them; the tap tells them apart. In no
+record."""
 
 
 class MarkerKind(enum.IntEnum):
@@ -317,7 +322,7 @@ def _constants() -> dict[str, int]:
     names = (
         "FORMAT_VERSION", "RECORD_BYTES", "RECORDS_PER_SEGMENT", "SEGMENT_HEADER_BYTES", "SEGMENT_BYTES",
         "CONTROL_BYTES", "STRINGS_HEADER_BYTES", "STRING_ENTRY_HEADER_BYTES", "STRING_BYTES_MAX",
-        "NOTE_BYTES_MAX", "STACK_FRAMES_MAX", "NO_SEQUENCE", "UNKNOWN",
+        "NOTE_BYTES_MAX", "STACK_FRAMES_MAX", "NO_SEQUENCE", "UNKNOWN", "IN_CLOSURE",
     )  # fmt: skip
     return {name: globals()[name] for name in names}
 

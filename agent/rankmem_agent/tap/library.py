@@ -16,7 +16,7 @@ from array import array
 from pathlib import Path
 from typing import Final
 
-from rankmem_agent.spool.layout import Category, Kind, Phase
+from rankmem_agent.spool.layout import Category, Kind
 from rankmem_protos.errors import Code, RankmemError
 
 
@@ -64,6 +64,7 @@ _SIGNATURES: Final[dict[str, tuple[type | None, tuple[type, ...]]]] = {
     "rkm_attach_cpu": (_INT, ()),
     "rkm_attach_cuda": (_INT, ()),
     "rkm_cuda_counters": (_INT, ()),
+    "rkm_sample_pinned": (_INT, ()),
     "rkm_attach_calls": (_INT, ()),
     "rkm_enable": (None, (_U32, _INT)),
     "rkm_intern": (_U32, (ctypes.c_char_p, _U64)),
@@ -160,6 +161,15 @@ class Tap:
         """Write the allocator's own figures and peaks of every CUDA device in use, as :meth:`close` does."""
         self._library.rkm_cuda_counters()
 
+    def sample_pinned(self) -> bool:
+        """Write what torch's host allocator for CUDA holds, as the native thread does once a second.
+
+        Returns:
+            False where it tells no figures: a torch older than the registry of host allocators, or one
+            without CUDA.
+        """
+        return int(self._library.rkm_sample_pinned()) == 0
+
     def attach_calls(self) -> None:
         """Add the global RecordFunction callback, for good."""
         _check(self._library.rkm_attach_calls(), "observe operators")
@@ -217,8 +227,9 @@ class Tap:
         slot = (_U32 * 1).from_address(self._library.rkm_module_slot())
         return memoryview(slot).cast("B").cast("I")
 
-    def set_phase(self, phase: Phase) -> None:
-        """The phase of the training, for calls that begin from now on in any thread."""
+    def set_phase(self, phase: int) -> None:
+        """The phase of the training, for calls that begin from now on in any thread: a ``layout.Phase``, or
+        IN_CLOSURE."""
         self._set_phase(phase)
 
     def set_step(self, step: int) -> None:

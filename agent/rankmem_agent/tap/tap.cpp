@@ -44,6 +44,8 @@ RKM_EXPORT int rkm_attach_cuda() { return -ENOSYS; }
 RKM_EXPORT int rkm_cuda_counters() { return 0; }
 #endif
 
+RKM_EXPORT int rkm_sample_pinned() { return spool_is_open() ? sample_pinned() : -EINVAL; }
+
 RKM_EXPORT void rkm_enable(uint32_t what, int on) {
   if (!spool_is_open()) return;
   if (on != 0) {

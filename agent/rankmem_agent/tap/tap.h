@@ -76,6 +76,10 @@ void set_sample_hook(SampleHook hook) noexcept;
 using CallEndHook = void (*)(uint64_t call_id, uint64_t device_mask) noexcept;
 void set_call_end_hook(CallEndHook hook) noexcept;
 
+// Writes a SAMPLE of pinned host memory as torch's host allocator for CUDA tells it, if it holds any. 0, or -ENOSYS
+// where it tells nothing (before torch 2.8 or so; without CUDA). Takes that allocator's locks: off the hot path.
+int sample_pinned() noexcept;
+
 // What an OOM of the CPU allocator says was free: MemAvailable as the native thread last read it.
 extern std::atomic<uint64_t> host_available_bytes;
 

@@ -401,6 +401,7 @@ void sample_devices() noexcept {
     if (!devices[index].described.load(std::memory_order_relaxed)) describe(index);
     if (open) write_sample(nvml, index);
   }
+  sample_pinned();
 }
 
 // ---- attaching ----------------------------------------------------------------------------------------------------
@@ -540,5 +541,6 @@ extern "C" __attribute__((visibility("default"))) int rkm_cuda_counters(void) {
     for (auto& figure : devices[index].counters) figure.store(RKM_UNKNOWN, std::memory_order_relaxed);
     write_counters(index, 0, true);
   }
+  sample_pinned();
   return 0;
 }

@@ -13,6 +13,7 @@
 #include "stacks.cpp"
 #include "calls.cpp"
 #include "tap_cpu.cpp"
+#include "tap_pinned.cpp"
 #ifdef RKM_WITH_CUDA
 #include "tap_cuda.cpp"
 #endif
