@@ -362,11 +362,73 @@ def stop_gradient() -> Step:
     return step
 
 
+def closure() -> Step:
+    """Forward and backward within the optimizer's step, in a closure."""
+    model = _net()
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def loss() -> float:
+        data, target = _batch()
+        value = functional.cross_entropy(model(data), target)
+        optimizer.zero_grad()
+        value.backward()
+        return float(value)
+
+    return lambda: optimizer.step(loss)  # type: ignore[func-returns-value]
+
+
+def q_learning() -> Step:
+    """A target computed without autograd by a second net, and worked on with it before the first one runs."""
+    online = _net()
+    target = copy.deepcopy(online)
+    optimizer = torch.optim.Adam(online.parameters())
+
+    def step() -> None:
+        (before, actions), (after, rewards) = _batch(256), _batch(256)
+        with torch.no_grad():
+            best = target(after).max(1).values
+        goal = rewards + 0.99 * best
+        chosen = online(before).gather(1, actions.unsqueeze(1)).squeeze(1)
+        functional.smooth_l1_loss(chosen, goal).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+class _Unet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.GroupNorm(4, 16), nn.SiLU())
+        self.down = nn.Sequential(nn.Conv2d(16, 32, 3, 2, 1), nn.BatchNorm2d(32), nn.ReLU(inplace=True))
+        self.up = nn.ConvTranspose2d(32, 16, 2, 2)
+        self.last = nn.Conv2d(32, 3, 1)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        wide = self.first(data)
+        narrow = functional.dropout(self.up(self.down(wide)), 0.1)
+        return self.last(torch.cat([narrow, wide], 1))  # type: ignore[no-any-return]
+
+
+def unet() -> Step:
+    """Convolutions down and up, a skip, and an optimizer whose only state is a momentum."""
+    model = _Unet()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, nesterov=True)
+
+    def step() -> None:
+        data = torch.randn(8, 3, 32, 32)
+        functional.l1_loss(model(data), data).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
 MODELS: dict[str, Callable[[], Step]] = {
     each.__name__: each
     for each in (
         sgd_foreach, adam_fused, adam_single, accumulation, scaler, moved, lora, frozen_embedding,
         double_backward, penalty, functional_gradients, skipped_steps, custom_function, lstm, sparse,
-        experts, averaged, masks, stop_gradient,
+        experts, averaged, masks, stop_gradient, closure, q_learning, unet,
     )
 }  # fmt: skip

@@ -222,6 +222,8 @@ def _fault(
         return "engine"  # autograd's sums of gradients lie beside the nodes, in no BACKWARD_FUNCTION scope
     if theirs is Category.PARAMETER and not witnesses:
         return "deduced"  # from data flow: no module and no optimizer has it
+    if theirs is Category.GRADIENT and not witnesses:
+        return "shared id"  # it goes by the id of a tensor, which others have after it
     if within == "optimizer" and theirs in (Category.ACTIVATION, Category.INPUT, Category.TEMPORARY):
         return "optimizer" if theirs is not Category.TEMPORARY else ""
     seen_alive = [time_ns is None or life[0] <= time_ns <= life[1] for time_ns in witnesses]

@@ -34,9 +34,10 @@ OPTIMIZER = "torch/optim/"
 def record_window(tap: Tap, model: str, path: Path, *, warm_up: int, steps: int) -> None:
     """Trains ``warm_up`` steps, then ``steps`` under the profiler; what the oracle says goes to ``path``."""
     guard = Guard(0)
-    of_steps, modules, tags, sharding = (
-        hooks(tap, torch.compiler.is_compiling, guard) for hooks in (Steps, Modules, Tags, Sharding)
+    of_steps, tags, sharding = (
+        hooks(tap, torch.compiler.is_compiling, guard) for hooks in (Steps, Tags, Sharding)
     )
+    modules = Modules(tap, torch.compiler.is_compiling, guard, lambda: of_steps.phase_outside)
     for hooks in (of_steps, modules, tags):
         hooks.install()
     modules.when_named(tags.tree)

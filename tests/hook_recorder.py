@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
-from rankmem_agent.spool.layout import Category, Kind, Phase
+from rankmem_agent.spool.layout import Category, Kind
 
 
 @dataclass
@@ -15,7 +15,7 @@ class Recorded:
     strings: list[str] = field(default_factory=lambda: [""])
     records: list[tuple[Kind, dict[str, int]]] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
-    phases: list[Phase] = field(default_factory=list)
+    phases: list[int] = field(default_factory=list)
     step: int = 0
 
     def intern(self, text: str) -> int:
@@ -58,7 +58,7 @@ class Recorded:
         assert index == 0
         self.set_module(module_string_id)
 
-    def set_phase(self, phase: Phase) -> None:
+    def set_phase(self, phase: int) -> None:
         self.phases.append(phase)
 
     def set_step(self, step: int) -> None:

@@ -148,8 +148,23 @@ def two_optimizers() -> Step:
     return step
 
 
+def closure() -> Step:
+    """Forward and backward in a closure that the optimizer runs: LBFGS needs it, Lightning always does it."""
+    model = nn.Sequential(nn.Linear(96, 160), nn.ReLU(), nn.Linear(160, 10))
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def loss() -> float:
+        optimizer.zero_grad()
+        value = nn.functional.cross_entropy(model(torch.randn(32, 96)), torch.randint(10, (32,)))
+        backward(value)
+        return float(value)
+
+    return lambda: optimizer.step(loss)  # type: ignore[func-returns-value]
+
+
 MODELS = {
-    step.__name__: step for step in (mlp, cnn, gpt, gpt_checkpoint, gpt_reentrant, autocast, two_optimizers)
+    step.__name__: step
+    for step in (mlp, cnn, gpt, gpt_checkpoint, gpt_reentrant, autocast, two_optimizers, closure)
 }
 
 
@@ -201,7 +216,7 @@ def _recording(folder: Path) -> Tap:
     tap.enable(What.CPU_EVENTS | What.CALLS | What.STACKS)
     steps = Steps(tap, torch.compiler.is_compiling, guard)
     tags = Tags(tap, torch.compiler.is_compiling, guard)
-    modules = Modules(tap, torch.compiler.is_dynamo_compiling, guard)
+    modules = Modules(tap, torch.compiler.is_dynamo_compiling, guard, lambda: steps.phase_outside)
     weights = Weights(tap, modules.names, lambda: steps.number, torch.compiler.is_dynamo_compiling, guard)
     modules.when_named(weights.tree_named)
     modules.when_named(tags.tree)

@@ -154,6 +154,19 @@ def test_without_a_checkpoint_nothing_is_recomputed(gpt: Rows, mlp: Rows) -> Non
         assert not any(row["recomputed"] for row in rows["allocation_record"] + rows["operator_call"])
 
 
+def test_what_a_closure_computes_is_forward_and_backward_and_not_the_optimizers(
+    recorded: Callable[[str], Rows],
+) -> None:
+    rows = recorded("closure")
+    made = [row for row in in_backward(rows) if row["operator"] != "aten::ones_like"]  # the seed
+    assert {row["phase"] for row in made} == {"backward"}
+    calls = [row for row in rows["operator_call"] if row["phase"] != "backward"]
+    phases = {row["operator"]: row["phase"] for row in calls}
+    assert phases["aten::linear"] == "forward"
+    assert phases["aten::cross_entropy_loss"] == phases["aten::randn"] == "other"
+    assert phases["aten::sqrt"] == "optimizer"
+
+
 def test_weights_and_modules_are_told_with_their_line(mlp: Rows) -> None:
     weights = {row["name"]: row for row in mlp["weight"]}
     assert weights["second.weight"]["size_bytes"] == 224 * 160 * 4

@@ -245,6 +245,21 @@ def test_once_something_was_computed_a_call_without_nodes_may_depend_on_it_until
             assert told[f"routes {number}"].last == told[f"sums of routes {number}"].last == "unknown"
 
 
+def test_what_is_computed_from_a_forward_without_autograd_is_no_input(story: Story) -> None:
+    with story.call(OTHER, "aten::stack"):
+        story.alloc("batch")
+    with story.call(FORWARD, "aten::linear", grad=False):
+        story.alloc("target's output")
+    with story.call(OTHER, "aten::mul"):
+        story.alloc("target")
+    with story.call(FORWARD, nodes=1):
+        story.alloc("hidden")
+    for told in everywhere(story):
+        assert last(told) == {
+            "batch": "input", "target's output": "activation", "target": "unknown", "hidden": "activation",
+        }  # fmt: skip
+
+
 @pytest.mark.parametrize("operator", ["aten::clone", "aten::argmax", "aten::eq"])
 def test_outside_of_modules_what_such_an_operator_makes_is_unknown(story: Story, operator: str) -> None:
     with story.call(OTHER, operator):

@@ -11,7 +11,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from hook_recorder import Recorded
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.steps import REPEATS_MAX, Removable, Steps
-from rankmem_agent.spool.layout import Phase
+from rankmem_agent.spool.layout import IN_CLOSURE, Phase
 
 Made = tuple[Recorded, Steps]
 
@@ -104,6 +104,45 @@ def test_an_optimizer_inside_another_is_part_of_its_step(made: Made) -> None:
     outer = Sharded([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     _step(outer, outer)
     assert recorded.steps() == [(0, "Sharded"), (1, "Sharded")]
+
+
+def test_a_step_with_a_closure_says_so_until_it_ends(made: Made) -> None:
+    recorded, steps = made
+    optimizer, outside = _optimizer(), []
+
+    def closure() -> float:
+        outside.append(steps.phase_outside)
+        return 0.0
+
+    optimizer.step(closure)
+    _step(optimizer)
+    assert recorded.phases == [IN_CLOSURE, Phase.OTHER, Phase.OPTIMIZER, Phase.OTHER]
+    assert (outside, steps.phase_outside) == ([IN_CLOSURE], Phase.OTHER)
+
+
+def test_a_closure_that_an_outer_optimizer_was_given_holds_for_the_inner_one_too(made: Made) -> None:
+    recorded, _ = made
+    inner = _optimizer()
+
+    class Sharded(torch.optim.SGD):
+        def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+            inner.step()
+
+    Sharded([torch.nn.Parameter(torch.ones(1))], lr=0.1).step(closure=lambda: 0.0)
+    assert recorded.phases == [IN_CLOSURE, IN_CLOSURE, Phase.OTHER]
+
+
+def test_a_closure_that_raised_does_not_hold_for_the_next_step(made: Made) -> None:
+    recorded, _ = made
+    optimizer = _optimizer()
+
+    def closure() -> float:
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        optimizer.step(closure)
+    _step(optimizer)
+    assert recorded.phases == [IN_CLOSURE, Phase.OPTIMIZER, Phase.OTHER]
 
 
 def test_a_step_that_raised_leaves_the_count_in_order(made: Made) -> None:

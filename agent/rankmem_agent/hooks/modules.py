@@ -37,9 +37,17 @@ class Modules:
     Args:
         is_compiling: True while Dynamo traces. It is called twice a module: ``is_dynamo_compiling`` is three
             times as fast as ``is_compiling``, and Dynamo knows both.
+        phase_outside: the phase when the outermost module returns.
     """
 
-    def __init__(self, recorder: Recorder, is_compiling: Callable[[], bool], guard: Guard) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        is_compiling: Callable[[], bool],
+        guard: Guard,
+        phase_outside: Callable[[], int] = lambda: Phase.OTHER,
+    ) -> None:
+        self._phase_outside = phase_outside
         self._recorder = recorder
         self._is_compiling = is_compiling
         self._guard = guard
@@ -78,6 +86,7 @@ class Modules:
         is_compiling, off, paths = self._is_compiling, self._off, self._paths
         first_sight, unwind, failed = self._first_sight, self._unwind, self._guard.failed
         set_phase, thread, enter_thread = self._recorder.set_phase, _Thread(), self._enter_thread
+        phase_outside = self._phase_outside
 
         def before(module: Any, args: Any) -> None:
             """The hook before a module's forward."""
@@ -112,7 +121,7 @@ class Modules:
                 outer = stack[-1]
                 slot[0] = paths.get(outer, 0)
                 if not outer:
-                    set_phase(Phase.OTHER)
+                    set_phase(phase_outside())
             except Exception as error:  # noqa: BLE001  the trainer's guard
                 failed(error)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from typing import Literal, Protocol
 
-from rankmem_agent.spool.layout import Category, Kind, Phase
+from rankmem_agent.spool.layout import Category, Kind
 
 
 class ModuleSlot(Protocol):
@@ -61,8 +61,8 @@ class Recorder(Protocol):
         """The calling thread's own slot, valid in this thread until it ends: storing into it does what
         ``set_module`` does, at a tenth of the cost."""
 
-    def set_phase(self, phase: Phase) -> None:
-        """The process' phase from now on; see ``spool.layout.Phase``."""
+    def set_phase(self, phase: int) -> None:
+        """The process' phase from now on: a ``spool.layout.Phase``, or IN_CLOSURE."""
 
     def set_step(self, step: int) -> None:
         """The number of the step that has begun."""

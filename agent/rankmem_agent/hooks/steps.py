@@ -12,6 +12,9 @@ generator. Which optimizers are in use is learned in the first round: there, eac
 so far ends a step, and a new one ends the round without a row of its own. An optimizer is no longer waited
 for when others have stepped REPEATS_MAX times again without it. One that steps inside another's ``step()``
 (ZeRO wraps one) is part of it. A step that the user tells (``rankmem_agent.step()``) ends all that.
+
+**Closures.** ``optimizer.step(closure)`` runs forward and backward within the step (LBFGS; Lightning gives
+one to every optimizer). The phase is then IN_CLOSURE, which the tap resolves call by call.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from weakref import WeakSet
 
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.recorder import Recorder
-from rankmem_agent.spool.layout import Kind, Phase
+from rankmem_agent.spool.layout import IN_CLOSURE, Kind, Phase
 
 REPEATS_MAX: Final = 8
 """More than the usual ratio of critic to generator steps (5), few enough to notice that a run changed its
@@ -64,6 +67,8 @@ class Steps:
         self._inside = threading.local()
         self._names: dict[str, int] = {}
         self._told = False
+        self.phase_outside: int = Phase.OTHER
+        """The phase when the outermost module returns."""
         self.number = 0
         """The number of the step that is going on."""
 
@@ -78,7 +83,7 @@ class Steps:
         if self._is_compiling() or self._recorder is None:
             return
         try:
-            self._begin(self._recorder, optimizer)
+            self._begin(self._recorder, optimizer, has_closure=_has_closure(args, kwargs))
         except Exception as error:  # noqa: BLE001  the trainer's guard
             self._guard.failed(error)
 
@@ -101,12 +106,16 @@ class Steps:
         """Does nothing from now on; the hooks stay registered, torch calls them for nothing."""
         self._recorder = None
 
-    def _begin(self, recorder: Recorder, optimizer: object) -> None:
+    def _begin(self, recorder: Recorder, optimizer: object, *, has_closure: bool) -> None:
         inside = self._stack()
         if id(optimizer) in inside:  # its last step() raised: the hook after it was never called
             del inside[inside.index(id(optimizer)) :]
+        if not inside:
+            self.phase_outside = Phase.OTHER
         inside.append(id(optimizer))
-        recorder.set_phase(Phase.OPTIMIZER)
+        if has_closure:
+            self.phase_outside = IN_CLOSURE
+        recorder.set_phase(IN_CLOSURE if self.phase_outside == IN_CLOSURE else Phase.OPTIMIZER)
 
     def _end(self, recorder: Recorder, optimizer: object) -> None:
         inside = self._stack()
@@ -114,6 +123,7 @@ class Steps:
             del inside[inside.index(id(optimizer)) :]
         if inside:
             return
+        self.phase_outside = Phase.OTHER
         recorder.set_phase(Phase.OTHER)
         if not self._told and self._ends_step(optimizer):
             self._end_step(recorder, type(optimizer).__name__)
@@ -152,3 +162,8 @@ class Steps:
         self.number += 1
         recorder.set_step(self.number)
         self._ended()
+
+
+def _has_closure(args: Any, kwargs: Any) -> bool:
+    """Whether ``step`` was given one; ``args`` begin with the optimizer itself."""
+    return (args[1] if len(args) > 1 else kwargs.get("closure")) is not None

@@ -4,10 +4,11 @@ Stage: pairing; shipper process, pure functions over arrays. In: a batch's calls
 for each place of the log that is asked about.
 
 A call that makes no node while autograd records takes nothing that needs a gradient. It may yet depend on a
-parameter: through ``argmax`` or a comparison, whose results need none, through ``detach()``, or through a
-parameter that is frozen. For that, something must have been computed from parameters before: a call that made
-nodes, or, while a parameter is frozen, any call of forward. What was computed is as a rule used up when
-autograd's engine runs, or the optimizer: from there on the next batch may be made.
+parameter: through ``argmax`` or a comparison, whose results need none, through ``detach()``, through a
+forward without autograd, or through a parameter that is frozen. For that, something must have been computed
+from parameters before: a call that made nodes, one of a forward without autograd, or, while a parameter is
+frozen, any call of forward. What was computed is as a rule used up when autograd's engine runs, or the
+optimizer: from there on the next batch may be made.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class Dependence:
     """Places in the log (seq), ascending; the first of each is the last one before the batch, or ABSENT."""
 
     nodes: Array
-    """Where calls ended that made autograd nodes, other than in backward."""
+    """Where calls ended that made autograd nodes, other than in backward, or that ran in a module's forward
+    without autograd."""
     forwards: Array
     """Where calls in a module's forward ended."""
     engine: Array
@@ -80,6 +82,7 @@ def dependence_of(
     phase = calls.table["phase"]
     made_nodes = calls.ended & (calls.sequence_first != ABSENT) & (phase != Phase.BACKWARD)
     in_forward = calls.ended & (phase == Phase.FORWARD)
+    made_nodes |= in_forward & ~calls.with_grad  # a target computed without autograd, and used with it
     action = records["action"]
     engine = (records["kind"] == Kind.CALL_BEGIN) & ((action == Phase.BACKWARD) | (action == Phase.OPTIMIZER))
     engine |= records["kind"] == Kind.CALL_FORWARD

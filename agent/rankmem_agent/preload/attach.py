@@ -142,7 +142,7 @@ class Agent:
     def _install_module_hooks(self, recorder: Recorder, steps: Steps, tags: Tags) -> Weights:
         # Dynamo alone must not see what hooks do; other tracers run it. Asked three times as fast.
         is_compiling = self._torch.compiler.is_dynamo_compiling
-        modules = Modules(recorder, is_compiling, self._guard)
+        modules = Modules(recorder, is_compiling, self._guard, lambda: steps.phase_outside)
         weights = Weights(recorder, modules.names, lambda: steps.number, is_compiling, self._guard)
         modules.when_named(weights.tree_named)
         modules.when_named(tags.tree)

@@ -136,13 +136,22 @@ inline void write_call_record(ThreadState& thread, const Frame& frame, RkmRecord
   write_record_at(thread.last_segment, record, now);
 }
 
+// The phase of a call that autograd's engine does not run. An optimizer works with autograd switched off, and
+// switches it on for the closure that it was given (torch 2.6 to 2.13: each of torch.optim does).
+inline uint8_t phase_now() noexcept {
+  const uint8_t told = phase.load(std::memory_order_relaxed);
+  if (__builtin_expect(told != RKM_IN_CLOSURE, 1)) return told;
+  return c10::GradMode::is_enabled() ? RKM_PHASE_OTHER : RKM_PHASE_OPTIMIZER;
+}
+
 // Gives a frame its call id and writes how it began. Hot path: from a call's first event.
 __attribute__((noinline)) void begin_call(ThreadState& thread, Frame& frame, uint64_t now) noexcept {
   frame.call_id = last_call_id.fetch_add(1, std::memory_order_relaxed) + 1;
   RkmRecord begin = {};
   begin.kind = RKM_KIND_CALL_BEGIN;
-  begin.action = phase.load(std::memory_order_relaxed);
-  const bool in_optimizer = begin.action == RKM_PHASE_OPTIMIZER;  // a hook of a gradient may step one in backward
+  // A hook of a gradient may step an optimizer in backward; a closure runs a backward in an optimizer.
+  const bool in_optimizer = phase.load(std::memory_order_relaxed) == RKM_PHASE_OPTIMIZER;
+  begin.action = phase_now();
   bool in_engine = false;
   begin.a = frame.started_ns;
   begin.b = thread.module;

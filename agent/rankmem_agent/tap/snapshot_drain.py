@@ -29,7 +29,7 @@ from rankmem_agent.readers.torch_snapshot import (
     events_of,
     parse,
 )
-from rankmem_agent.spool.layout import NO_SEQUENCE, UNKNOWN, Action, DeviceType, Kind, Phase
+from rankmem_agent.spool.layout import IN_CLOSURE, NO_SEQUENCE, UNKNOWN, Action, DeviceType, Kind, Phase
 from rankmem_agent.spool.python_writer import RECORD_STRUCT, PythonSpoolWriter
 from rankmem_agent.tap.snapshot_ring import RING_ENTRIES, History, RingCursor
 
@@ -179,8 +179,9 @@ class SnapshotDrain:
         self.set_module(module_string_id)
 
     def set_phase(self, phase: int) -> None:
-        """The process' phase from now on."""
-        self._course.append((time.monotonic_ns(), self._course[-1][1], phase))
+        """The process' phase from now on; around a closure's forward it is not known what runs."""
+        told = Phase.OTHER if phase == IN_CLOSURE else phase
+        self._course.append((time.monotonic_ns(), self._course[-1][1], told))
 
     def set_step(self, step: int) -> None:
         """The number of the step that has begun."""
