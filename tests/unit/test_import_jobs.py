@@ -79,6 +79,40 @@ def test_recordings_made_hours_apart_are_of_several_jobs(tmp_path: Path) -> None
     assert [len(job.members) for job in together.jobs] == [4]
 
 
+def profiled(path: Path, began_s: float, pid: int, rank: int | None = None) -> Path:
+    """A second of a process, as torch.profiler frames it."""
+    label = {"ph": "M", "name": "process_labels", "pid": pid, "tid": 0, "args": {"labels": "CPU"}}
+    span = {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "ts": 1e6 * began_s, "dur": 1e6}
+    trace = {"schemaVersion": 1, "baseTimeNanoseconds": 1_700_000_000 * 10**9, "traceEvents": [label, span]}
+    trace |= {} if rank is None else {"distributedInfo": {"rank": rank, "world_size": 2}}
+    path.write_text(json.dumps(trace))
+    return path
+
+
+@pytest.mark.parametrize("says_rank", [True, False])
+def test_the_cycles_of_a_profiler_are_sessions_and_no_ranks(says_rank: bool, tmp_path: Path) -> None:
+    for cycle in range(3):
+        for rank in range(2):
+            began_s = 10 * cycle + 0.25 * rank
+            profiled(tmp_path / f"w{rank}.{cycle}.json", began_s, 50 + rank, rank if says_rank else None)
+    planned, _ = ranks_of([tmp_path])
+    assert planned.failed == []
+    names = [[(m.rank, m.recording.source.name) for m in job.members] for job in planned.jobs]
+    assert names == [[(0, f"w0.{cycle}.json"), (1, f"w1.{cycle}.json")] for cycle in range(3)]
+
+
+def test_one_process_twice_at_a_time_is_an_error(tmp_path: Path) -> None:
+    first = profiled(tmp_path / "a.json", 5, 50)
+    (tmp_path / "b.json.gz").write_bytes(gzip.compress(first.read_bytes()))
+    profiled(tmp_path / "c.json", 5, 51)
+    planned, ranks = ranks_of([tmp_path])
+    assert ranks == {"a.json": 0, "c.json": 1}
+    [(path, error)] = planned.failed
+    assert path.name == "b.json.gz"
+    assert error.message.endswith("is the same recording as " + str(first))
+    assert error.code is Code.CONFLICT
+
+
 def test_the_session_is_of_the_content_whatever_the_names(folder: Path, tmp_path: Path) -> None:
     first, _ = ranks_of([folder])
     shutil.copytree(folder, tmp_path / "moved")

@@ -3,7 +3,7 @@
 Stage: import, before anything is read to its end; the process of ``rankmem import``. In: recordings as found.
 Out: jobs with their ranks. A session's id is a function of what is imported, so that importing the same files
 again meets the same session. Recordings of one kind are one job, unless they themselves name another or their
-clocks say that they were made far apart.
+clocks say that they were made far apart, or one after the other by one process (``job_times``).
 """
 
 from __future__ import annotations
@@ -17,19 +17,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import rankmem_agent
+from rankmem_agent.readers.job_times import began_ns, marks, together
 from rankmem_agent.readers.kinds import Found
 from rankmem_agent.readers.recording import Identity, RankFacts, RankRecording
 from rankmem_agent.readers.staging import StagedRank
 from rankmem_agent.session_ids import given_id, id_of_text
 from rankmem_protos.errors import Code, RankmemError
 
-EARLIEST_NS: Final = 946_684_800 * 10**9
-"""The year 2000: an earlier start is no wall clock's, and says nothing in a session's id."""
 RANK_MAX: Final = 2**20 - 1
 """As the aggregator's: ten times the largest jobs known."""
-APART_NS: Final = 3600 * 10**9
-"""An hour: the ranks of a job record the same steps, or the way to the same failure. Recordings that begin
-further apart, with none in between, are of several jobs."""
 READ_BYTES: Final = 1 << 20
 """Of a file at a time, for its fingerprint."""
 
@@ -129,36 +125,14 @@ def plan(
             f"--session {session} for {len(groups)} jobs: {', '.join(sorted({kind for kind, _ in groups}))}",
             "import one kind, and one job, at a time",
         )
-    for (kind, job), together in groups.items():
-        for claims in [together] if session is not None else _by_time(together):
+    for (kind, job), members_of in groups.items():
+        for claims in [members_of] if session is not None else together(members_of):
             members = _ranked(claims, result)
             session_id = given_id(session) if session is not None else _session_id(kind, job, members)
             result.jobs.append(
                 Job(kind=kind, session_id=session_id, name=name or _name_of(members), members=members)
             )
     return result
-
-
-def _by_time(members: Sequence[Member]) -> list[list[Member]]:
-    """Members that began within APART_NS of the next; those that do not say when are with the first."""
-    parts: list[list[Member]] = [[member for member in members if _began(member) is None]]
-    before: int | None = None
-    for member in sorted(members, key=lambda member: _began(member) or 0):
-        began = _began(member)
-        if began is None:
-            continue
-        if before is not None and began - before > APART_NS:
-            parts.append([])
-        parts[-1].append(member)
-        before = began
-    given = {id(member): place for place, member in enumerate(members)}
-    return [sorted(part, key=lambda member: given[id(member)]) for part in parts]
-
-
-def _began(member: Member) -> int | None:
-    """When, by a wall clock; None if the recording has none."""
-    began = member.recording.facts.started_ns
-    return began if began is not None and began >= EARLIEST_NS else None
 
 
 def _pattern(rank_from: str | None) -> re.Pattern[str] | None:
@@ -213,9 +187,16 @@ def _ranked(claims: Sequence[Member], result: Plan) -> list[Member]:
         if first is not claim:
             result.failed.append((claim.recording.source, _taken_rank(claim, first)))
     free = 0
+    seen = {mark: claim for claim in taken.values() for mark in marks(claim)}
     for claim in claims:
         if claim.rank != _UNSAID:
             continue
+        own = marks(claim)
+        other = next((seen[mark] for mark in own if mark in seen), claim)
+        if other.found is not claim.found:
+            result.failed.append((claim.recording.source, _doubled(claim, other)))
+            continue
+        seen |= dict.fromkeys(own, claim)
         while free in taken:
             free += 1
         taken[free] = Member(
@@ -233,10 +214,18 @@ def _taken_rank(claim: Member, first: Member) -> RankmemError:
     )
 
 
+def _doubled(claim: Member, first: Member) -> RankmemError:
+    return RankmemError(
+        Code.CONFLICT,
+        f"{claim.recording.source} is the same recording as {first.recording.source}",
+        "import one of the two",
+    )
+
+
 def _session_id(kind: str, job: str | None, members: Sequence[Member]) -> str:
     """The id of what is imported: the start of the job where that is known, and a hash."""
     lines = [kind, job or "", *(f"{member.rank} {member.fingerprint}" for member in members)]
-    known = [began for member in members if (began := _began(member)) is not None]
+    known = [began for member in members if (began := began_ns(member)) is not None]
     return id_of_text("\n".join(lines), min(known) // 10**9 if known else 0)
 
 
