@@ -104,7 +104,7 @@ def test_arrows_begin_and_end_within_slices(rows: list[Row]) -> None:
     assert {row["cat"] for row in starts.values()} == {"autograd"}
     for row in (*starts.values(), *ends.values()):
         assert any(
-            one["ts"] <= row["ts"] <= one["ts"] + one["dur"]
+            one["ts"] <= row["ts"] < one["ts"] + one["dur"] - 1e-6
             for one in of(rows, "X", pid=row["pid"], tid=row["tid"])
         )
     assert all(starts[key]["ts"] <= ends[key]["ts"] for key in starts)
@@ -182,6 +182,22 @@ def test_a_range_of_time_shows_what_lived_in_it(queries: Queries, tmp_path: Path
     rows, _, _ = exported(queries, tmp_path / "t.json", **asked)
     assert sorted(row["args"]["bytes"] for row in of(rows, "b")) == [700, 1000, 3000, 3 * MIB]
     assert all(0 <= row["ts"] <= 2 for row in (*of(rows, "b"), *of(rows, "e"), *of(rows, "C")))
+
+
+def test_no_time_is_negative_though_calls_and_ranges_begin_before_the_first_event(tmp_path: Path) -> None:
+    job = training()
+    first = job.log.events[0]["time_ns"]
+    early = {**marker("warm-up", 0, 9), "started_ns": first - 7_000}
+    gone = {**marker("imports", 0, 9, number=2), "started_ns": first - 9_000, "ended_ns": first - 8_000}
+    with connect(database(tmp_path / "r.duckdb", [job], marker=[early, gone])) as queries:
+        rows, facts, _ = exported(queries, tmp_path / "t.json")
+        cut, _, _ = exported(queries, tmp_path / "cut.json", from_ns=first + 2_000)
+    assert facts["baseTimeNanoseconds"] == first - 7_000
+    assert [row["name"] for row in of(rows, "X", ts=0)] == ["warm-up"]
+    for row in (*rows, *cut):
+        assert row["ph"] == "M" or row["ts"] >= 0, row
+    (same,) = of(cut, "X", name="warm-up")
+    assert same["ts"] == 0
 
 
 def test_a_large_trace_is_thinned_and_says_so_and_keeps_the_peak(

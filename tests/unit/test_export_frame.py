@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -123,6 +124,36 @@ def test_what_is_not_there_is_refused_by_name(queries: Queries, tmp_path: Path) 
     assert refusal(queries, "csv", tmp_path / "no" / "out").code is Code.NOT_FOUND
     assert refusal(queries, "duckdb", out, session="0SESSION0001").code is Code.INVALID
     assert not out.exists()
+
+
+def test_a_name_of_another_form_of_file_is_no_folder(queries: Queries, tmp_path: Path) -> None:
+    for kind, name in (
+        ("torch-snapshot", "a.pickle.gz"),
+        ("skyline", "a.json"),
+        ("memory-timeline", "a.pkl"),
+    ):
+        error = refusal(queries, kind, tmp_path / name)
+        assert error.code is Code.INVALID
+        assert error.hint.startswith(f"name it X{KINDS[kind].ends[0]}, ")
+    export(queries, "torch-snapshot", tmp_path / "run.7")
+    assert (tmp_path / "run.7" / "rank-0.pickle").exists()
+
+
+@pytest.mark.parametrize("error", [OSError(28, "disk full"), sqlite3.OperationalError("disk full")])
+def test_a_full_disk_is_said_whatever_writes_the_file(
+    queries: Queries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def full(chosen: Chosen, out: Path) -> Written:
+        raise error
+
+    monkeypatch.setattr(kinds.Kind, "writer", lambda self: full)
+    said = refusal(queries, "csv", tmp_path / "out")
+    assert (said.code, said.message) == (Code.EXHAUSTED, f"cannot write {tmp_path / 'out'}: disk full")
+
+
+def test_a_range_without_an_event_is_none_in_a_report(queries: Queries, tmp_path: Path) -> None:
+    far = 2**61
+    assert refusal(queries, "html", tmp_path / "r.html", from_ns=far).code is Code.NOT_FOUND
 
 
 def test_the_copy_of_the_database_is_a_database(queries: Queries, tmp_path: Path) -> None:

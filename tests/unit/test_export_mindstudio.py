@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pytest
 
 from ascend_files import (
@@ -32,6 +34,7 @@ from rankmem_agent.readers.mindstudio import MindStudioReader
 from rankmem_agent.readers.recording import Identity
 from rankmem_aggregator import connect
 from rankmem_aggregator.exports.exporting import Written, export
+from rankmem_aggregator.exports.mindstudio_totals import TotalsAt
 
 COLUMNS = {
     "SESSION_TIME_INFO": "startTimeNs INTEGER, endTimeNs INTEGER",
@@ -223,3 +226,11 @@ def test_a_range_has_the_records_of_the_whole_that_lie_in_it(tmp_path: Path) -> 
     # The stream of a sum is the last one before, which may lie outside.
     assert [row[:5] for row in found] == [row[:5] for row in inside]
     assert len(found) > 6
+
+
+def test_totals_kept_on_disk_take_their_room_before_they_are_written(tmp_path: Path) -> None:
+    """A write into a hole of a mapped file on a full disk would be a SIGBUS, not an error."""
+    kept = TotalsAt(tmp_path, 5, 100_004)
+    assert os.fstat(kept._file.fileno()).st_blocks * 512 >= 100_000 * 3 * 8
+    kept.put(np.array([5, 7]), np.array([[1, 2, 3], [4, 5, 6]]))
+    assert (kept.at(7), kept.at(4), kept.at(None)) == ((4, 5, 6), (None,) * 3, (None,) * 3)

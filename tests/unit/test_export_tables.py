@@ -10,6 +10,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pyarrow.dataset
+import pyarrow.parquet
 import pytest
 from pyarrow import ipc
 
@@ -102,22 +103,31 @@ def test_parquet_is_partitioned_by_session_host_and_rank(parquet: Path) -> None:
         for path in (parquet / "memory_event").rglob("*.parquet")
     ]
     assert sorted(files) == [
-        f"session_id={SESSION}/host=name-of-host%2F1%20%C3%A9/rank=1/part-0.parquet",
-        f"session_id={SESSION}/host=name-of-host-0/rank=0/part-0.parquet",
+        f"by_session={SESSION}/host=name-of-host%2F1%20%C3%A9/by_rank=1/part-0.parquet",
+        f"by_session={SESSION}/host=name-of-host-0/by_rank=0/part-0.parquet",
     ]
 
 
 def test_other_engines_read_the_partitions(queries: Queries, parquet: Path) -> None:
     dataset = pyarrow.dataset.dataset(parquet / "memory_event", partitioning="hive")
     assert dataset.count_rows() == len(stored(queries, "memory_event"))
-    one = dataset.to_table(filter=pyarrow.dataset.field("rank") == 1)
-    assert set(one["host"].to_pylist()) == {"name-of-host/1 é"}
+    for name in ("rank", "by_rank"):
+        one = dataset.to_table(filter=pyarrow.dataset.field(name) == 1)
+        assert set(one["host"].to_pylist()) == {"name-of-host/1 é"}
     with duckdb.connect() as engine:
         glob = str(parquet / "memory_event" / "**" / "*.parquet")
         read = "SELECT host, rank, count(*) FROM read_parquet(?, hive_partitioning = true) GROUP BY ALL"
         assert [
             row[1:] for row in sorted(engine.execute(read, [glob]).fetchall(), key=lambda row: row[1])
         ] == [(rank, len(training(rank).log.events)) for rank in (0, 1)]
+
+
+def test_what_pandas_reads_of_a_table_are_its_rows(queries: Queries, parquet: Path) -> None:
+    """pandas.read_parquet is this call, which takes what folders say as dictionaries."""
+    for table in ("memory_event", "session", "host_info"):
+        rows = pyarrow.parquet.read_table(parquet / table)
+        assert rows.num_rows == len(stored(queries, table))
+        assert set(TABLES[table].column_names()) < set(rows.schema.names)
 
 
 def test_the_views_run_over_the_parquet_files(queries: Queries, parquet: Path, tmp_path: Path) -> None:

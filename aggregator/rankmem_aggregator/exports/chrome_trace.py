@@ -22,6 +22,7 @@ from rankmem_aggregator.exports.trace_budget import Budget, budget_of
 from rankmem_aggregator.exports.trace_counters import Counters
 from rankmem_aggregator.exports.trace_file import Place, TraceFile
 from rankmem_aggregator.exports.trace_lanes import Lanes
+from rankmem_aggregator.sql import export_text
 
 ROWS_MAX: Final = 1_000_000
 """Rows of a trace: some 150 MiB of JSON. Perfetto's page opens that in half a minute and 2 GiB of memory."""
@@ -44,7 +45,7 @@ def write_chrome_trace(chosen: Chosen, out: Path) -> Written:
     written = Written()
     budget = budget_of(chosen, found, ROWS_MAX)
     written.remarks += budget.remarks
-    base_ns = min(track.first_ns for track in found)
+    base_ns = _base_of(chosen, found)
     with _opened(out) as file:
         trace = TraceFile(file, base_ns)
         for pid, of_rank in enumerate(_by_rank(found), start=1):
@@ -61,6 +62,18 @@ def write_chrome_trace(chosen: Chosen, out: Path) -> Written:
 
 
 write_perfetto = write_chrome_trace
+
+
+def _base_of(chosen: Chosen, found: list[Track]) -> int:
+    """The zero of the times: nothing lies before it, as Perfetto drops what has a negative time. Calls and
+    ranges begin before their first event; where a beginning was asked for, they are cut there."""
+    first_ns = min(track.first_ns for track in found)
+    if chosen.from_ns is not None:
+        return first_ns
+    ranks = None if chosen.ranks is None else ",".join(map(str, chosen.ranks))
+    asked = {"session": chosen.session_id, "ranks": ranks, "from_ns": first_ns}
+    begun_ns = chosen.queries.sql(export_text("trace_begin"), asked).to_pylist()[0]["begun_ns"]
+    return first_ns if begun_ns is None else min(first_ns, int(begun_ns))
 
 
 @contextmanager
@@ -160,13 +173,13 @@ class _Rank:
         if rows:
             self._trace.thread(self._pid, _STEPS_TID, "steps", 0)
         for row in rows:
-            place = Place(_STEPS_TID, row["started_ns"], row["ended_ns"])
+            place = Place(_STEPS_TID, self._start_of(row), self._end_of(row))
             self._trace.slice(self._pid, place, "step", f"step {row['step']}", {})
 
     def _ranges(self, log: Log) -> None:
         rows = _Rows(self._trace, self._pid, "ranges of thread", _RANGES_TID)
         for row in rows_of(log.markers()):
-            place = rows.place(row["thread"] or 0, row["started_ns"], self._end_of(row))
+            place = rows.place(row["thread"] or 0, self._start_of(row), self._end_of(row))
             self._trace.slice(self._pid, place, "range", row["name"], {"kind": row["kind"]})
 
     def _calls(self, log: Log) -> None:
@@ -176,11 +189,14 @@ class _Rank:
             for row in batch.to_pylist():
                 if (row["allocated_bytes"] or 0) < self._budget.call_bytes:
                     continue
-                self._call(row, rows.place(row["thread"] or 0, row["started_ns"], self._end_of(row)))
+                self._call(row, rows.place(row["thread"] or 0, self._start_of(row), self._end_of(row)))
+
+    def _start_of(self, row: dict[str, Any]) -> int:
+        return max(int(row["started_ns"]), self._trace.base_ns)
 
     def _end_of(self, row: dict[str, Any]) -> int:
         ended_ns = self._last_ns if row["ended_ns"] is None else row["ended_ns"]
-        return max(int(ended_ns), int(row["started_ns"]) + 1)
+        return max(int(ended_ns), self._start_of(row) + 1)
 
     def _call(self, row: dict[str, Any], place: Place) -> None:
         self._places[row["call_id"]] = place

@@ -37,7 +37,7 @@ def export_duckdb(source: duckdb.DuckDBPyConnection, out_path: Path) -> None:
         out_path: must not exist.
 
     Raises:
-        RankmemError: CONFLICT if the file is there.
+        RankmemError: CONFLICT if the file is there; EXHAUSTED where the disk is full.
     """
     if out_path.exists():
         raise RankmemError(Code.CONFLICT, f"{out_path} is there already", "give another name, or remove it")
@@ -46,6 +46,14 @@ def export_duckdb(source: duckdb.DuckDBPyConnection, out_path: Path) -> None:
         with duckdb.connect(unfinished, config=_SETTINGS) as target:
             _copy(source, target)
         unfinished.replace(out_path)
+    except duckdb.Error as exc:
+        if "No space left" not in str(exc):
+            raise
+        raise RankmemError(
+            Code.EXHAUSTED,
+            f"cannot write {out_path}: No space left on device",
+            "give another path, or make room",
+        ) from exc
     finally:
         unfinished.unlink(missing_ok=True)
         unfinished.with_name(unfinished.name + ".wal").unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,6 +23,9 @@ from rankmem_protos.errors import Code, RankmemError
 
 MANIFEST: Final = "_rankmem_export.json"
 """In each folder that was exported: what it holds. Engines pass over names that begin with an underscore."""
+
+FILE_ENDS: Final = (".gz", ".json", ".pickle", ".pkl", ".html", ".sqlite", ".sqlite3", ".db", ".zst", ".zip")
+"""Whoever names OUT so means a file: one that the kind does not write is refused, not made a folder."""
 
 
 def _silent(text: str) -> None:
@@ -81,9 +85,9 @@ def export(
         say: is told what goes on.
 
     Raises:
-        RankmemError: INVALID for a kind that is none, or that cannot leave out what is asked for; CONFLICT
-            where the name is taken; NOT_FOUND for a session, rank or range with nothing in it; EXHAUSTED
-            where the disk is full.
+        RankmemError: INVALID for a kind that is none, or that cannot leave out what is asked for, or where
+            OUT is named like a file of another form; CONFLICT where the name is taken; NOT_FOUND for a
+            session, rank or range with nothing in it; EXHAUSTED where the disk is full.
     """
     kind = kind_of(kind_name)
     asked: dict[Part, object] = {
@@ -115,6 +119,13 @@ def _check_out(kind: Kind, out_path: Path, force: bool) -> None:
     if not out_path.parent.is_dir():
         raise RankmemError(
             Code.NOT_FOUND, f"there is no folder {out_path.parent}", "make it, or name another"
+        )
+    wanted = out_path.name.lower()
+    if kind.ends and kind.is_folder(out_path) and wanted.endswith(FILE_ENDS) and not out_path.is_dir():
+        raise RankmemError(
+            Code.INVALID,
+            f"a {kind.name} is no {out_path.name}",
+            f"name it X{', X'.join(kind.ends)}, or like a folder for a file a rank",
         )
     if not os.path.lexists(out_path) or (out_path.is_dir() and not any(out_path.iterdir())):
         return
@@ -155,10 +166,10 @@ def _write(kind: Kind, chosen: Chosen, out_path: Path) -> Written:
         if is_folder:
             (unfinished / MANIFEST).write_text(_manifest(kind, chosen, written), encoding="utf-8")
         _put_in_place(unfinished, out_path)
-    except OSError as exc:
+    except (OSError, sqlite3.Error) as exc:  # some kinds are SQLite's files, which we only write
         raise RankmemError(
             Code.EXHAUSTED,
-            f"cannot write {out_path}: {exc.strerror or exc}",
+            f"cannot write {out_path}: {getattr(exc, 'strerror', None) or exc}",
             "give another path, or make room",
         ) from exc
     finally:

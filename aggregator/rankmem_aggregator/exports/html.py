@@ -17,6 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from rankmem_aggregator.exports.exporting import Chosen, Written
+from rankmem_aggregator.exports.log import tracks
 from rankmem_aggregator.exports.report_heat import heat_over_time
 from rankmem_aggregator.exports.report_parts import (
     ShownColumn,
@@ -57,6 +58,8 @@ _BLOCKS: Final[tuple[tuple[BlockBy, str], ...]] = (
 
 def write_html(chosen: Chosen, out: Path) -> Written:
     """Writes the page."""
+    if chosen.from_ns is not None or chosen.until_ns is not None:
+        tracks(chosen)  # a range without an event has no curve: NOT_FOUND, as of the other kinds
     report = _Report(chosen)
     body = "\n".join(report.sections())
     name = report.session["name"] or report.session["session_id"]

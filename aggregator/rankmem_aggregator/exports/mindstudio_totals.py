@@ -7,6 +7,7 @@ so what it changed is its own component's; the view ``mindstudio.component_total
 
 from __future__ import annotations
 
+import os
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
@@ -105,7 +106,8 @@ class TotalsAt:
         self._first, self._length = seq_first, seq_last - seq_first + 1
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         weakref.finalize(self, self._file.close)
-        self._file.truncate(self._length * len(FIGURES) * 8)
+        # Reserved, not only made long: a write into a hole of a mapping on a full disk is a SIGBUS.
+        os.posix_fallocate(self._file.fileno(), 0, self._length * len(FIGURES) * 8)
         self._rows = np.memmap(self._file, np.int64, "r+", shape=(self._length, len(FIGURES)))
 
     def put(self, seq: Array, totals: Array) -> None:

@@ -1,9 +1,10 @@
 """``rankmem export parquet``: a session as a data set that any engine reads.
 
-Stage: export. In: what was chosen; out: ``TABLE/session_id=…/host=…/rank=…/part-ATTEMPT.parquet``, and
-``TABLE/session_id=…/part-0.parquet`` for tables without ranks. The files hold all declared columns, also
-session_id and rank, so each is whole by itself. Written by a DuckDB instance of our own from Arrow batches
-(the one that is read may be confined), in the order of the log, with delta encodings and zstd.
+Stage: export. In: what was chosen; out: ``TABLE/by_session=…/host=…/by_rank=…/part-ATTEMPT.parquet``, and
+``TABLE/by_session=…/part-0.parquet`` for tables without ranks. The files hold all declared columns, also
+session_id and rank, so each is whole by itself; so no folder may have a column's name, as pandas (pyarrow)
+refuses a column that folders tell in a type of its own. Written by a DuckDB instance of our own from Arrow
+batches (the one that is read may be confined), in the order of the log, with delta encodings and zstd.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
 def write_parquet(chosen: Chosen, out: Path) -> Written:
     """Writes the data set."""
     written = Written()
-    session = f"session_id={quote(chosen.session_id, safe='')}"
+    session = f"by_session={quote(chosen.session_id, safe='')}"
     with duckdb.connect(":memory:", config=_SETTINGS) as writer:
         for table in tables_of_sessions():
             path = out / table.name / session / "part-0.parquet"
@@ -46,7 +47,7 @@ def write_parquet(chosen: Chosen, out: Path) -> Written:
             chosen.say(f"writing rank {place.rank}")
             part = (
                 f"host={quote(place.host_name, safe='')}",
-                f"rank={place.rank}",
+                f"by_rank={place.rank}",
                 f"part-{place.attempt}.parquet",
             )
             for table in tables_of_ranks():
@@ -75,6 +76,13 @@ def _write(
     writer.register("incoming", pa.RecordBatchReader.from_batches(first.schema, rows()))
     try:
         ((count,),) = writer.execute(export_text("write_parquet"), {"path": str(path)}).fetchall()
+    except duckdb.IOException as exc:  # its reading end is memory: it is the file that cannot be written
+        raise OSError(_reason(exc)) from exc
     finally:
         writer.unregister("incoming")
     written.counts[name] = written.counts.get(name, 0) + count
+
+
+def _reason(exc: duckdb.IOException) -> str:
+    """Without what DuckDB packs around it."""
+    return "No space left on device" if "No space left" in str(exc) else str(exc).partition("\n")[0]

@@ -16,6 +16,9 @@ from typing import IO, Any, NamedTuple
 NAMES_KEPT_MAX = 65_536
 """Names kept as JSON text: a job has thousands of different ones; some MiB."""
 
+END_NS = 10
+"""How long before its slice's end an arrow begins at the latest: Perfetto reads microseconds as doubles."""
+
 
 class Place(NamedTuple):
     """Where a slice lies, for arrows that bind to it."""
@@ -25,8 +28,10 @@ class Place(NamedTuple):
     ended_ns: int
 
     def within(self, time_ns: int) -> int:
-        """The time, as near as the slice allows."""
-        return min(max(time_ns, self.started_ns), self.ended_ns)
+        """The time, as near as the slice allows: before its end, as a slice that ends there takes no arrow
+        any more, and by more than a reader of doubles may be off."""
+        last_ns = self.ended_ns - min(END_NS, (self.ended_ns - self.started_ns + 1) // 2)
+        return min(max(time_ns, self.started_ns), last_ns)
 
 
 class TraceFile:
@@ -34,12 +39,12 @@ class TraceFile:
 
     Args:
         file: takes text.
-        base_ns: the zero of its times.
+        base_ns: the zero of its times: none lies before it.
     """
 
     def __init__(self, file: IO[str], base_ns: int) -> None:
         self._write = file.write
-        self._base_ns = base_ns
+        self.base_ns = base_ns
         self._separator = ""
         self._write('{"traceEvents":[')
         self.counts: dict[str, int] = {}
@@ -103,7 +108,7 @@ class TraceFile:
         self._row(f'"ph":"f","bp":"e",{head},"tid":{end.tid},"ts":{self._ts(until_ns)}')
 
     def _ts(self, time_ns: int) -> str:
-        return _us(time_ns - self._base_ns)
+        return _us(time_ns - self.base_ns)
 
     def _row(self, inside: str) -> None:
         self._write(f"{self._separator}\n{{{inside}}}")
