@@ -14,7 +14,7 @@ import pytest
 
 from ascend_files import store_parts
 from constructed import SESSION, clear, empty_database
-from rankmem_agent.readers.kinds import probe
+from rankmem_agent.readers.kinds import probe, search
 from rankmem_agent.readers.memscope import MemScopeReader
 from rankmem_agent.readers.recording import Closing, Identity
 from rankmem_protos.errors import RankmemError
@@ -249,6 +249,73 @@ def test_other_pools_are_components_of_their_own(tmp_path: Path, database: duckd
         ("pytorch",),
         ("workspace",),
     ]
+
+
+def by_block(dump: Dump) -> Dump:
+    """As newer versions write: all rows of a block when it is freed, those still alive at the end."""
+    written = Dump(dump.process, dump.device)
+    alive: dict[Any, list[Row]] = {}
+    for row in dump.rows:
+        if row[1] == "MALLOC":
+            alive[row[2], row[8]] = [row]
+        elif row[1] == "FREE":
+            written.rows += [*alive.pop((row[2], row[8])), row]
+        else:
+            written.rows.append(row)
+    written.rows += [row for rows in alive.values() for row in rows]
+    written.rows = [
+        (*row[:9], row[9].replace("{addr", "{allocation_id:7,addr"), *row[10:]) for row in written.rows
+    ]
+    return written
+
+
+def test_a_dump_written_block_by_block_is_read_in_the_order_of_time(
+    tmp_path: Path, database: duckdb.DuckDBPyConnection
+) -> None:
+    told = (
+        "SELECT time_ns, action, size_bytes, requested_bytes, allocated_bytes FROM memory_event ORDER BY seq"
+    )
+    imported(database, as_csv(tmp_path / "d.csv", a_dump()))
+    in_order = rows(database, told)
+    clear(database)
+    shuffled = by_block(a_dump())
+    assert [row[4] for row in shuffled.rows] != sorted(row[4] for row in shuffled.rows)
+    [closing] = imported(database, as_csv(tmp_path / "b.csv", shuffled))
+    assert rows(database, told) == in_order
+    assert closing.complete
+
+
+def test_a_process_on_several_devices_is_one_rank_with_the_files_of_all(
+    tmp_path: Path, database: duckdb.DuckDBPyConnection
+) -> None:
+    on_host = Dump()
+    on_host.add(
+        "MALLOC", "HOST_PINNED", address=64, attributes="{allocation_id:1,size:96,pinned:true}", device="cpu"
+    )
+    for device, dump in (("0", by_block(a_dump())), ("cpu", on_host)):
+        (tmp_path / f"device_{device}" / "dump").mkdir(parents=True)
+        as_csv(tmp_path / f"device_{device}" / "dump" / "memscope_dump_1.csv", dump)
+    [found] = search([str(tmp_path)], [READER]).found
+    [closing] = imported(database, found.files[0])
+    sizes = "SELECT size_bytes FROM memory_event WHERE device = 'pinned' AND action = 'alloc' ORDER BY ALL"
+    assert (closing.events, rows(database, sizes)) == (7, [(96,), (512,)])
+
+
+def test_rows_of_no_process_are_passed_over(tmp_path: Path, database: duckdb.DuckDBPyConnection) -> None:
+    dump = a_dump()
+    dump.rows[0] = (*dump.rows[0][:5], "N/A", "N/A", *dump.rows[0][7:])
+    assert [closing.events for closing in imported(database, as_csv(tmp_path / "d.csv", dump))] == [6]
+
+
+@pytest.mark.parametrize("attributes", ["{total_mem:900,free_mem:200}", "{reserved:5,total:900,free:200}"])
+def test_a_snapshot_says_what_the_device_has_in_old_and_new_words(
+    tmp_path: Path, database: duckdb.DuckDBPyConnection, attributes: str
+) -> None:
+    dump = a_dump()
+    dump.add("SNAPSHOT", "SNAPSHOT", attributes=attributes)
+    imported(database, as_csv(tmp_path / "d.csv", dump))
+    told = "SELECT device_used_bytes, device_free_bytes, device_total_bytes FROM process_sample"
+    assert rows(database, told) == [(700, 200, 900)]
 
 
 def test_a_dump_is_recognised_by_its_header_or_its_table(tmp_path: Path) -> None:

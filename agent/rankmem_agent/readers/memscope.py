@@ -1,7 +1,8 @@
 """Dumps of msMemScope (CSV, SQLite): every allocation of a process on an Ascend device, a process a rank.
 
-Stage: readers; the process of ``rankmem import``. In: ``memscope_dump_T.csv`` or ``.db``; out: a recording
-for each process in it, ordered by the device that it used most. A dump does not say ranks: they are counted.
+Stage: readers; the process of ``rankmem import``. In: ``memscope_dump_T.csv`` or ``.db``, with those of the
+other devices beside it (``device_N/dump``); out: a recording for each process in them, ordered by the device
+that it used most. A dump does not say ranks: they are counted.
 """
 
 from __future__ import annotations
@@ -13,13 +14,19 @@ from pathlib import Path
 from typing import Final
 
 from rankmem_agent.readers.memscope_log import POOLS, MemScopeLog
-from rankmem_agent.readers.memscope_rows import TABLES, is_dump, rows_of
+from rankmem_agent.readers.memscope_order import BY_BLOCK, LATE_NS, by_time
+from rankmem_agent.readers.memscope_rows import NO_PROCESS, TABLES, Row, is_dump, rows_of
 from rankmem_agent.readers.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
 from rankmem_protos.errors import Code, RankmemError
 
 KIND: Final = "memscope"
 PROCESSES_MAX: Final = 1_024
 """Of one dump: it watches the processes of a host. More is no dump's."""
+
+_DEVICE: Final = "device_"
+_DUMPS: Final = "dump"
+_DUMP: Final = "memscope_dump_"
+"""Folders and files of a dump: device_0/dump/memscope_dump_20260527062213.csv."""
 
 
 class MemScopeReader:
@@ -34,14 +41,18 @@ class MemScopeReader:
         return is_dump(probe.head.split(b"\n", 1)[0].decode("utf-8", errors="replace"))
 
     def files(self, path: Path) -> Sequence[Path]:
-        """The one file."""
-        return (path,)
+        """The file, and where it lies in ``device_N/dump`` those of the other devices: a process that uses
+        several writes into each."""
+        if path.parent.name != _DUMPS or not path.parents[1].name.startswith(_DEVICE):
+            return (path,)
+        beside = sorted(path.parents[2].glob(f"{_DEVICE}*/{_DUMPS}/{_DUMP}*"), key=str)
+        return (path, *(file for file in beside if file != path and file.is_file()))
 
     def open(self, files: Sequence[Path]) -> Sequence[RankRecording]:
         """The processes in a dump."""
-        (path,) = files
+        path = files[0]
         found: dict[int, _Seen] = {}
-        for row in rows_of(path):
+        for row in _rows(files):
             seen = found.get(row.process)
             if seen is None:
                 if len(found) == PROCESSES_MAX:
@@ -51,6 +62,7 @@ class MemScopeReader:
                         "import a part of it",
                     )
                 seen = found[row.process] = _Seen(row.time_ns)
+            seen.is_late |= row.time_ns < seen.last_ns - LATE_NS or BY_BLOCK in row.attributes
             seen.first_ns, seen.last_ns = min(seen.first_ns, row.time_ns), max(seen.last_ns, row.time_ns)
             if row.event in ("MALLOC", "FREE"):
                 seen.devices[row.device] += 1
@@ -63,7 +75,13 @@ class MemScopeReader:
                 "record with msmemscope --events=alloc,free",
             )
         ordered = sorted(watched.items(), key=lambda item: (item[1].device(), item[0]))
-        return [MemScopeRecording(path, process, seen) for process, seen in ordered]
+        return [MemScopeRecording(files, process, seen) for process, seen in ordered]
+
+
+def _rows(files: Sequence[Path]) -> Iterator[Row]:
+    """The rows of all files that belong to a process."""
+    for path in files:
+        yield from (row for row in rows_of(path) if row.process != NO_PROCESS)
 
 
 class _Seen:
@@ -73,6 +91,8 @@ class _Seen:
         self.first_ns = self.last_ns = time_ns
         self.devices: Counter[str] = Counter()
         self.has_pools = False
+        self.is_late = False
+        """Its rows are not in the order of time."""
 
     def device(self) -> int:
         """The number of the device that it used most; -1 for none."""
@@ -83,18 +103,19 @@ class _Seen:
 class MemScopeRecording:
     """One process."""
 
-    def __init__(self, path: Path, process: int, seen: _Seen) -> None:
-        self.source = path
+    def __init__(self, files: Sequence[Path], process: int, seen: _Seen) -> None:
+        self.source = files[0]
         self.facts = RankFacts(pid=process, started_ns=seen.first_ns, ended_ns=seen.last_ns)
-        self._process, self._has_pools = process, seen.has_pools
+        self._files, self._process = files, process
+        self._has_pools, self._is_late = seen.has_pools, seen.is_late
         self._log: MemScopeLog | None = None
 
     def parts(self, identity: Identity) -> Iterator[Part]:
         """Its rows."""
         self._log = MemScopeLog(identity, KIND, has_pools=self._has_pools)
-        rows = (row for row in rows_of(self.source) if row.process == self._process)
+        rows = (row for row in _rows(self._files) if row.process == self._process)
         try:
-            yield from self._log.parts(rows)
+            yield from self._log.parts(by_time(rows) if self._is_late else rows)
         except (ValueError, KeyError, TypeError, OverflowError, struct.error) as error:
             raise RankmemError(
                 Code.INVALID,

@@ -236,7 +236,9 @@ class MemScopeLog:
     def _snapshot(self, row: Row) -> None:
         told = attributes_of(row.attributes)
         device = _device(row.device)
-        total, free = int(told.get("total_mem") or UNKNOWN), int(told.get("free_mem") or UNKNOWN)
+        total, free = (
+            int(told.get(f"{name}_mem") or told.get(name) or UNKNOWN) for name in ("total", "free")
+        )
         self._known_device(row, device)
         self._replay.record(
             Kind.SAMPLE,

@@ -29,6 +29,9 @@ LINE_BYTES_MAX: Final = 4 << 20
 MICROSECONDS_MAX: Final = 10**17
 """A time below it is in microseconds: as ns it would lie before 1974, as microseconds up to the year 5138."""
 
+NO_PROCESS: Final = -1
+"""Of what happened to no process, such as the beginning of the trace."""
+
 _NOTHING: Final = ("", "N/A", "None")
 
 
@@ -66,8 +69,8 @@ def rows_of(path: Path) -> Iterator[Row]:
                 kind=str(kind),
                 name=str(name or ""),
                 time_ns=_time(time),
-                process=_whole(process),
-                thread=_whole(thread),
+                process=NO_PROCESS if str(process).strip() in _NOTHING else _whole(process),
+                thread=-1 if str(thread).strip() in _NOTHING else _whole(thread),
                 device=str(device or ""),
                 address=None if str(address or "").strip() in _NOTHING else _whole(address),
                 attributes=str(attributes or ""),
