@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.confine import Macros, check_statement
+from rankmem_aggregator.instance import is_given_up
 from rankmem_aggregator.memory_watch import MemoryWatch
 from rankmem_aggregator.store import Store
 from rankmem_protos.errors import Code, RankmemError
@@ -29,8 +30,6 @@ BATCH_ROWS: Final = 16_384
 
 STAND_BACK_S: Final = 5.0
 """For statements to end when they are stopped: DuckDB looks between two vectors. And for new ones to wait."""
-STOP_SHARE: Final = 0.5
-"""Of what a commit may take: statements that leave less are stopped even while nothing is committed."""
 
 
 def _nobody(stop: Callable[[], None]) -> None:
@@ -70,7 +69,7 @@ class ClientQueries:
         self._running: set[_Running] = set()
         self._free = threading.Condition(self._lock)
         self._standing_back = 0
-        self._memory = MemoryWatch(config.memory_limit(), self._is_crowded, self._stop_for_memory)
+        self._memory = MemoryWatch(config.duckdb_memory(), store.is_crowded, self._stop_for_memory)
         store.guests = self
 
     @property
@@ -127,6 +126,8 @@ class ClientQueries:
             running.cursor.execute("BEGIN TRANSACTION READ ONLY")
             yield running.cursor
         except (duckdb.Error, pa.ArrowException, OSError) as exc:  # Arrow wraps DuckDB's errors in OSError
+            if is_given_up(exc):
+                self._store.is_given_up = True
             raise _translated(exc, running.stopped_by) from exc
         finally:
             timer.cancel()
@@ -178,12 +179,6 @@ class ClientQueries:
                 self._standing_back -= 1
                 self._free.notify_all()
 
-    def _is_crowded(self) -> bool:
-        try:
-            return self._store.is_crowded(STOP_SHARE)
-        except RankmemError:  # it is being closed
-            return False
-
     def _stop_for_memory(self) -> None:
         self.interrupt_all(
             RankmemError(
@@ -222,6 +217,10 @@ def _translated(exc: Exception, stopped_by: RankmemError | None) -> RankmemError
         return RankmemError(Code.DENIED, text, "a client's SQL reads the database alone")
     if isinstance(exc, duckdb.TransactionException):
         return RankmemError(Code.DENIED, text, "a client's SQL is read-only")
-    if isinstance(exc, duckdb.FatalException | duckdb.InternalException):
+    if is_given_up(exc):
+        return RankmemError(
+            Code.UNAVAILABLE, f"the database is being opened again: {text}", "try again in a moment"
+        )
+    if isinstance(exc, duckdb.InternalException):
         return RankmemError(Code.INTERNAL, text)
     return RankmemError(Code.INVALID, text, "see docs/schema.md for tables and columns")

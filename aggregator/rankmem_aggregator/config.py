@@ -25,6 +25,11 @@ LISTEN_EMBEDDED: Final = "127.0.0.1:0"
 """Loopback, any free port: the shippers of this host are told which."""
 MEMORY_LIMIT_SHARE: Final = 4
 """A quarter of the machine's memory: an embedded aggregator lives beside the training."""
+COMMIT_RESERVE_BYTES: Final = GIB
+"""What DuckDB may hold beyond the memory limit, so that commits find memory: statements are stopped at the
+limit, looked at every 20 ms, and one that a core works for takes half a GiB a second. Without memory for a
+COMMIT or for the end of a transaction DuckDB 2.0 gives the database up, hangs or crashes (seen, one each in
+40 rounds with 256 MiB in all)."""
 EMBEDDED_THREADS_SHARE: Final = 4
 """Of the processors, beside a training. One thread also takes a tenth less CPU time for the same rows: with
 two or more, DuckDB 2.0 appends those of a small group once more (measured)."""
@@ -76,7 +81,8 @@ class AggregatorConfig:
     """Delete all but so many of the newest sessions; 0: no limit. Sessions that run are never deleted.
     Environment: RANKMEM_KEEP_SESSIONS."""
     memory_limit_bytes: int = 0
-    """DuckDB's memory, bytes; 0: a quarter of the machine's, at most 16 GiB.
+    """What statements may hold of DuckDB's memory, bytes; 1 GiB beside it is for commits alone. 0: a quarter
+    of the machine's, at most 16 GiB.
     Environment: RANKMEM_MEMORY_LIMIT_BYTES."""
     threads: int = 0
     """DuckDB's threads; 0: as many as this process may use processors. Environment: RANKMEM_THREADS."""
@@ -235,9 +241,13 @@ class AggregatorConfig:
         machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return max(MEMORY_LIMIT_MIN_BYTES, min(machine // MEMORY_LIMIT_SHARE, MEMORY_LIMIT_MAX_BYTES))
 
+    def duckdb_memory(self) -> int:
+        """What DuckDB itself is limited to, bytes."""
+        return self.memory_limit() + COMMIT_RESERVE_BYTES
+
     def memory_budget(self) -> int:
         """The resident memory from which on shippers wait, bytes."""
-        own = self.memory_limit() + self.queue_bytes_max + self.group_bytes_max + GIB
+        own = self.duckdb_memory() + self.queue_bytes_max + self.group_bytes_max + GIB
         return self.memory_budget_bytes or own
 
     def thread_count(self) -> int:

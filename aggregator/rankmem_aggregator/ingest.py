@@ -91,8 +91,8 @@ class Writer:
         return self._keeper.num_pruned
 
     def keep(self) -> None:
-        """Lets the writer look after the limits on what is kept, if it is time. Any thread."""
-        if self._keeper.is_due:
+        """Lets the writer look after the store and the limits on what is kept, if it is time. Any thread."""
+        if self._keeper.is_due or self._store.is_given_up:
             self.queue.nudge()
 
     @property
@@ -130,6 +130,7 @@ class Writer:
         try:
             self._summarise()
             while (group := self._take()) is not None:
+                self._store.mend()
                 if group:
                     for submission, outcome in self._store_group(group):
                         submission.done(outcome)

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-LOOK_EVERY_S: Final = 0.05
-"""An expression fills some 100 MiB in this time."""
+LOOK_EVERY_S: Final = 0.02
+"""A list that a core fills grows by some 10 MiB in this time, an expression by 40."""
 BESIDE_BYTES: Final = 2 << 30
 """What the process may hold beside DuckDB's limit: its code, decoded batches in the queue (256 MiB) and in a
 group (192 MiB), results on their way."""
@@ -27,8 +27,8 @@ class MemoryWatch:
     """Watches from :meth:`look_while` on until its condition ends.
 
     Args:
-        memory_limit_bytes: DuckDB's.
-        is_crowded: whether DuckDB's own memory runs out.
+        memory_limit_bytes: what DuckDB itself is limited to.
+        is_crowded: whether statements hold more than they may of it.
         over: stops the statements; called from the watching thread, again and again while it is over.
     """
 

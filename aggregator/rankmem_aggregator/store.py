@@ -3,7 +3,7 @@
 Stage: between writer and disk. In: groups of Arrow tables; out: committed rows, and cursors for queries.
 Any thread may take a cursor; the write connection belongs to the writer's thread alone. Queries run on
 cursors (connections) of their own and never wait for ingest: DuckDB keeps versions.
-The instance is confined at open: no files, no extensions, no settings after that (see ``confine``).
+An instance that DuckDB has given up ("database has been invalidated") is closed and opened again here.
 """
 
 from __future__ import annotations
@@ -15,62 +15,48 @@ import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Final, Protocol
 
 import duckdb
 import pyarrow as pa
 
 from rankmem_aggregator import schema
-from rankmem_aggregator.address import address_path, read_address
+from rankmem_aggregator.address import read_address
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.instance import USE, is_given_up, open_instance
 from rankmem_aggregator.statements import Statements
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import Table
 
 logger = logging.getLogger(__name__)
 
-SPILL_FACTOR: Final = 4
-"""Times the memory limit: a sort or a join of that size is what a client may ask for."""
 DISK_SLACK_BYTES: Final = 16 << 20
 """Room for a checkpoint's own blocks beside the rows."""
-
-
-Settings = dict[str, str | bool | int | float | list[str]]
-"""Of DuckDB, by name."""
 
 
 class DiskLowError(Exception):
     """A commit was not begun: the disk might not hold it and the checkpoint after it."""
 
 
-TRANSIENT: Final = (duckdb.OutOfMemoryException, duckdb.IOException, DiskLowError)
+class GivenUpError(Exception):
+    """DuckDB gave the instance up; it is open again, and what was under way is not stored, or is in doubt."""
+
+
+TRANSIENT: Final = (duckdb.OutOfMemoryException, duckdb.IOException, DiskLowError, GivenUpError)
 """Errors of a commit that may pass: memory taken by a client's query, a full disk."""
 
+REOPENS_MAX: Final = 3
+"""Without a commit in between: what makes DuckDB give up so often may be the rows, or the file."""
 _WANTS_MEMORY: Final = ("failed to pin block", "failed to allocate", "could not allocate")
 """What a COMMIT without memory says; DuckDB 2.0 raises it as an error of the transaction."""
-COMMIT_BYTES: Final = 512 << 20
-"""Of the memory, or half of it where that is less: what the commit of a group may take. A group has up to
-192 MiB of decoded rows."""
 _HELD_BYTES: Final = (
     "SELECT sum(memory_usage_bytes) FROM duckdb_memory() "
     "WHERE tag NOT IN ('BASE_TABLE', 'METADATA', 'HASH_TABLE', 'ORDER_BY', 'COLUMN_DATA')"
 )
 """Without what gives way: cached blocks of tables, and what sorts, joins and groupings spill."""
-_CATALOG: Final = "rankmem"
-"""Name of the database within the instance. No statement says it: the file may have any name."""
-_USE: Final = f"USE {_CATALOG}"
 CLOSE_TIMEOUT_S: Final = 10.0
 """For statements that were interrupted to end: they look up about once a vector of rows."""
 CLOSE_AGAIN_S: Final = 0.05
-VACUUM_TASKS_MAX: Final = 4
-"""Of a table in a checkpoint: each makes three full row groups of four, in a tenth of a second for which
-commits wait. DuckDB's own is 100: a checkpoint took 0.65 CPU seconds a million events, with 4 0.33, for 0.6
-bytes an event more."""
-_TIME_ZONE: Final = "SET GLOBAL TimeZone = 'UTC'"
-"""What the columns named _utc promise; the default is the machine's zone."""
-_CONFINEMENT: Final = ("SET enable_external_access = false", "SET lock_configuration = true")
-"""After open: with external access off, DuckDB refuses even the temp_directory of its own options."""
 
 
 class Guests(Protocol):
@@ -87,23 +73,19 @@ class Guests(Protocol):
 class Store:
     """An open database. Made by :func:`open_store`."""
 
-    def __init__(
-        self,
-        connection: duckdb.DuckDBPyConnection,
-        path: Path,
-        facts: schema.DatabaseFacts,
-        memory_bytes: int,
-    ) -> None:
-        self.path = path
-        self.facts = facts
-        self._connection = connection
-        self._memory_bytes = memory_bytes
-        self._statements = Statements(connection)
+    def __init__(self, config: AggregatorConfig) -> None:
+        self.path = config.database_path
+        self._config = config
+        self._connection, self.facts = open_instance(config)
+        self._statements = Statements(self._connection)
         self._lock = threading.Lock()
         self._closed = False
         self._owes_rollback = False
         self._in_doubt = False  # a COMMIT raised after it was done, or before it began
         self._was_short = False  # of memory, at the last write
+        self._reopens = 0  # since the last commit
+        self.is_given_up = False
+        """Whether a reader has met an instance that DuckDB has given up: see :meth:`mend`."""
         self.guests: Guests | None = None
         """Whoever reads beside the writer, and can stand back."""
 
@@ -111,26 +93,49 @@ class Store:
         """A connection of its own to the same instance; the caller closes it. Any thread.
 
         Raises:
-            RankmemError: UNAVAILABLE once the store is closed.
+            RankmemError: UNAVAILABLE once the store is closed, or while DuckDB has given the instance up.
         """
         with self._lock:
             if self._closed:
                 raise RankmemError(Code.UNAVAILABLE, f"{self.path} is being closed", "try again in a moment")
-            cursor = self._connection.cursor()
-        cursor.execute(_USE)
+            try:
+                cursor = self._connection.cursor()
+                cursor.execute(USE)
+            except duckdb.Error as exc:
+                self.is_given_up = True
+                raise RankmemError(
+                    Code.UNAVAILABLE, f"{self.path} is being opened again: {exc}", "try again in a moment"
+                ) from exc
         return cursor
+
+    def mend(self) -> None:
+        """Opens the instance again if a reader has met one that DuckDB has given up. Writer's thread.
+
+        Raises:
+            duckdb.FatalException, RankmemError: it cannot be.
+        """
+        if self.is_given_up:
+            with contextlib.suppress(GivenUpError), self._surviving():
+                self._connection.execute("SELECT session_id FROM session LIMIT 0")
+            self.is_given_up = False
 
     def write(self, rows: Mapping[str, pa.Table]) -> None:
         """Stores the rows of all tables in one transaction: durable when it returns. Writer's thread.
 
         Raises:
-            duckdb.Error, DiskLowError: nothing of it is stored; :data:`TRANSIENT` ones may be tried again.
+            duckdb.Error, DiskLowError, GivenUpError: nothing of it is stored, as far as is known;
+                :data:`TRANSIENT` ones may be tried again, with the same rows.
         """
         self.check_room(sum(table.get_total_buffer_size() for table in rows.values()))
-        with self._memory_to_commit():
-            self._was_short = True
-            self._write(rows)
-            self._was_short = False
+        try:
+            with self._surviving(), self._memory_to_commit():
+                self._was_short = True
+                self._write(rows)
+                self._was_short = False
+                self._reopens = 0
+        except GivenUpError:
+            self._in_doubt = True
+            raise
 
     def _write(self, rows: Mapping[str, pa.Table]) -> None:
         connection = self._connection
@@ -184,8 +189,9 @@ class Store:
         if self.log_bytes() < log_bytes_min:
             return False
         try:
-            self._settle()
-            self._connection.execute("CHECKPOINT")
+            with self._surviving():
+                self._settle()
+                self._connection.execute("CHECKPOINT")
         except (duckdb.TransactionException, *TRANSIENT) as exc:
             logger.debug("no checkpoint now: %s", exc)  # one comes with a commit at the latest
             return False
@@ -196,23 +202,25 @@ class Store:
         """The write connection in a transaction, committed at the end of the block. Writer's thread.
 
         Raises:
-            duckdb.Error, DiskLowError: nothing of it is stored.
+            duckdb.Error, DiskLowError, GivenUpError: nothing of it is stored, as far as is known.
         """
         self.check_room(0)
-        self._settle()
-        self._connection.execute("BEGIN TRANSACTION")
-        try:
-            yield self._connection
-            self._commit()
-        except BaseException:
-            self._rollback()
-            raise
+        with self._surviving():
+            self._settle()
+            self._connection.execute("BEGIN TRANSACTION")
+            try:
+                yield self._connection
+                self._commit()
+            except BaseException:
+                self._rollback()
+                raise
 
     def read(self, query: str, parameters: Mapping[str, int | str] | None = None) -> pa.Table:
         """The rows of one of our own queries, before or between writes. Writer's thread."""
-        self._settle()
         chosen = dict(parameters) if parameters else None
-        return self._connection.sql(query, params=chosen).to_arrow_table()
+        with self._surviving():
+            self._settle()
+            return self._connection.sql(query, params=chosen).to_arrow_table()
 
     def rows_between(self, table: Table, session_id: str) -> tuple[int, int]:
         """The lowest and highest rowid of a session's rows in a table, or (0, -1). Writer's thread."""
@@ -284,6 +292,28 @@ class Store:
             return 0
 
     @contextlib.contextmanager
+    def _surviving(self) -> Iterator[None]:
+        """Within it an instance that DuckDB gives up is opened again, and the block ends in GivenUpError."""
+        try:
+            yield
+        except duckdb.Error as exc:
+            if not is_given_up(exc) or self._reopens == REOPENS_MAX:
+                raise
+            self._reopens += 1
+            logger.error("DuckDB gave %s up, it is opened again: %s", self.path, exc)
+            self._reopen()
+            raise GivenUpError(f"{self.path} was opened again, for DuckDB had given it up: {exc}") from exc
+
+    def _reopen(self) -> None:
+        guests = self.guests
+        with contextlib.nullcontext() if guests is None else guests.standing_back():
+            with self._lock:
+                self._let_go()
+                self._connection, _ = open_instance(self._config)
+            self._statements = Statements(self._connection)
+        self._owes_rollback = self.is_given_up = False
+
+    @contextlib.contextmanager
     def _memory_to_commit(self) -> Iterator[None]:
         """Where memory runs short, alone: a COMMIT that fails for want of it can cost the whole instance
         ("Failed to rollback transaction. Cannot continue operation", seen: DuckDB 2.0)."""
@@ -294,18 +324,19 @@ class Store:
         with guests.standing_back():
             yield
 
-    def is_crowded(self, share: float = 1.0) -> bool:
-        """Whether less than this share of what a commit may take is left. Any thread, about 1 ms.
+    def is_crowded(self) -> bool:
+        """Whether statements hold more than is theirs, so that commits may lack memory. Any thread, 1 ms.
 
-        What can be evicted (cached blocks of tables) counts as left.
+        What can be evicted (cached blocks of tables) does not count.
         """
         try:
             with self.cursor() as cursor:
                 ((held_bytes,),) = cursor.execute(_HELD_BYTES).fetchall()
         except duckdb.OutOfMemoryException:
             return True
-        kept_bytes = share * min(COMMIT_BYTES, self._memory_bytes // 2)
-        return bool(held_bytes > self._memory_bytes - kept_bytes)
+        except (duckdb.Error, RankmemError):
+            return False
+        return bool(held_bytes > self._config.memory_limit())
 
     def _has(self, rows: Mapping[str, pa.Table]) -> bool:
         """Whether the transaction of these rows is stored: the progress of its spools went with it."""
@@ -369,90 +400,4 @@ def open_store(config: AggregatorConfig) -> Store:
         raise RankmemError(
             Code.CONFLICT, f"{path} is served by this process at {served.address}", "close it first"
         )
-    connection = _attached(path, config)
-    try:
-        facts = schema.prepare(connection)
-        _install_views(connection)
-        for setting in (_TIME_ZONE, *_CONFINEMENT):
-            connection.execute(setting)
-    except duckdb.Error as exc:
-        connection.close()
-        raise _cannot_open(path, exc) from exc
-    except BaseException:
-        connection.close()
-        raise
-    return Store(connection, path, facts, config.memory_limit())
-
-
-def _attached(path: Path, config: AggregatorConfig) -> duckdb.DuckDBPyConnection:
-    """A connection to the file, in an instance that has nothing else.
-
-    Attached, not opened: only so does DuckDB 2.0 take the size of a row group, which is not in the file.
-    """
-    connection = duckdb.connect(":memory:", config=_settings(config))
-    try:
-        connection.execute(
-            f"ATTACH {schema.literal(str(path))} AS {_CATALOG} "
-            f"(TYPE duckdb, ROW_GROUP_SIZE {config.row_group_rows})"
-        )
-        connection.execute(_USE)
-        connection.execute("DETACH memory")
-    except duckdb.Error as exc:
-        connection.close()
-        raise _cannot_open(path, exc) from exc
-    return connection
-
-
-def _settings(config: AggregatorConfig) -> Settings:
-    return {
-        "memory_limit": f"{config.memory_limit()}B",
-        "threads": config.thread_count(),
-        "temp_directory": str(config.temp_path()),
-        "max_temp_directory_size": f"{_spill_bytes(config)}B",
-        "max_vacuum_tasks": VACUUM_TASKS_MAX,
-        "checkpoint_threshold": f"{config.checkpoint_threshold_bytes}B",
-        "default_block_size": schema.BLOCK_BYTES,
-        # Otherwise a client's FROM name would find Python variables of this process.
-        "python_enable_replacements": False,
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
-    }
-
-
-def _spill_bytes(config: AggregatorConfig) -> int:
-    """What queries may spill: never so much that the database beside it has no room to grow."""
-    free = shutil.disk_usage(config.database_path.parent).free
-    return min(SPILL_FACTOR * config.memory_limit(), free // 2)
-
-
-def _install_views(connection: duckdb.DuckDBPyConnection) -> None:
-    from rankmem_aggregator.sql import install_views
-
-    connection.execute("BEGIN TRANSACTION")
-    install_views(connection)
-    connection.execute("COMMIT")
-
-
-def _cannot_open(path: Path, exc: duckdb.Error) -> RankmemError:
-    text = str(exc)
-    if "already attached" in text:
-        return RankmemError(Code.CONFLICT, f"{path} is open in this process: {text}", "close it there first")
-    if "could not set lock" in text.lower():
-        served = read_address(path)
-        if served is not None:
-            return RankmemError(
-                Code.CONFLICT,
-                f"{path} is held by the aggregator at {served.address} (pid {served.pid}, "
-                f"see {address_path(path)})",
-                f"ask it with --aggregator {served.address}, or stop it",
-            )
-        return RankmemError(
-            Code.CONFLICT, f"{path} is held by another process: {text}", "close the program that has it open"
-        )
-    if isinstance(exc, duckdb.IOException | duckdb.SerializationException):
-        return RankmemError(
-            Code.INVALID,
-            f"{path} cannot be opened as a DuckDB database: {text}",
-            "give another file with --db",
-        )
-    return RankmemError(Code.INTERNAL, f"{path} could not be prepared: {text}")
+    return Store(config)

@@ -16,8 +16,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
+from file_size_limit import no_file_grows
 from ingest_client import TIMEOUT_S, IngestClient
-from rankmem_aggregator import server
+from rankmem_aggregator import connect, server
 from rankmem_aggregator.address import address_path, read_address
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_protos.errors import Code, RankmemError
@@ -194,3 +195,24 @@ def test_health_and_reflection_answer(path: Path) -> None:
             assert reply.status == health_pb2.HealthCheckResponse.SERVING
         names = set(ProtoReflectionDescriptorDatabase(channel).get_services())
         assert {"rankmem.v1.Collector", "rankmem.v1.Query", "grpc.health.v1.Health"} <= names
+
+
+def test_a_database_that_duckdb_gave_up_is_served_again_without_a_restart(tmp_path: Path) -> None:
+    config = AggregatorConfig(database_path=tmp_path / "given-up.duckdb", listen="127.0.0.1:0")
+    source = RankSource(rank=0)
+    with server.open(config) as running, IngestClient(running.address) as client:
+        client.open(source)
+        client.send(batch=source.batch(100))
+        client.acks(1)
+        with no_file_grows(), pytest.raises(duckdb.IOException, match="invalidated"):
+            running.store._connection.execute("CHECKPOINT")
+        with connect(running.address) as queries, pytest.raises(RankmemError) as caught:
+            queries.sql("SELECT count(*) AS n FROM memory_event")
+        assert caught.value.code is Code.UNAVAILABLE
+        client.send(batch=source.batch(100))
+        client.acks(1)
+        with connect(running.address) as queries:
+            (row,) = queries.sql(
+                "SELECT count(DISTINCT seq) AS n, count(*) AS m FROM memory_event"
+            ).to_pylist()
+        assert row["n"] == row["m"] > 100

@@ -1,0 +1,89 @@
+"""An instance that DuckDB has given up is opened again: what was committed is there, nothing twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from file_size_limit import no_file_grows
+from flaky_store import a_group, flaky_connection, written
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.store import REOPENS_MAX, GivenUpError, Store, open_store
+from rankmem_protos.errors import Code, RankmemError
+
+GIVEN_UP = duckdb.FatalException("Failed to rollback transaction. Cannot continue operation.")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = open_store(AggregatorConfig(database_path=tmp_path / "g.duckdb"))
+    yield opened
+    opened.close()
+
+
+def broken(store: Store) -> None:
+    """A checkpoint cannot write: DuckDB itself invalidates the database."""
+    with no_file_grows(), pytest.raises(duckdb.IOException, match="invalidated"):
+        store._connection.execute("CHECKPOINT")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_commit_on_which_the_database_is_given_up_is_stored_once(store: Store, when: str) -> None:
+    group = a_group()
+    count = group["memory_event"].num_rows
+    flaky_connection(store).fail = [("COMMIT", when, GIVEN_UP)]
+    with pytest.raises(GivenUpError, match=r"opened again.*Cannot continue"):
+        store.write(group)
+    assert written(store) == ((count, 1) if when == "after" else (0, 0))
+    store.write(group)
+    assert written(store) == (count, 1)
+
+
+def test_a_database_that_duckdb_invalidates_is_opened_again_with_all_that_was_committed(store: Store) -> None:
+    group = a_group()
+    count = group["memory_event"].num_rows
+    store.write(group)
+    broken(store)
+    with pytest.raises(GivenUpError):
+        store.read("SELECT count(*) FROM session")
+    assert written(store) == (count, 1)
+    assert store.checkpoint(0)
+
+
+def test_a_reader_that_meets_it_has_it_mended_by_the_writer(store: Store) -> None:
+    store.write(a_group())
+    broken(store)
+    store.is_given_up = True
+    store.mend()
+    assert not store.is_given_up
+    with store.cursor() as cursor:
+        assert cursor.execute("SELECT count(*) FROM ingest_progress").fetchall() == [(1,)]
+
+
+def test_mending_what_is_whole_changes_nothing(store: Store) -> None:
+    connection = store._connection
+    store.is_given_up = True
+    store.mend()
+    assert not store.is_given_up
+    assert store._connection is connection
+
+
+def test_a_cursor_is_refused_while_the_instance_cannot_be_used(store: Store) -> None:
+    store._connection.close()
+    with pytest.raises(RankmemError, match="being opened again") as caught:
+        store.cursor()
+    assert caught.value.code is Code.UNAVAILABLE
+    assert store.is_given_up
+
+
+def test_what_is_given_up_again_and_again_is_left_so(store: Store) -> None:
+    for _ in range(REOPENS_MAX):
+        flaky_connection(store).fail = [("COMMIT", "before", GIVEN_UP)]
+        with pytest.raises(GivenUpError):
+            store.write(a_group())
+    flaky_connection(store).fail = [("COMMIT", "before", GIVEN_UP)]
+    with pytest.raises(duckdb.FatalException):
+        store.write(a_group())
