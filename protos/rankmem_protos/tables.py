@@ -557,13 +557,19 @@ KERNEL_LAUNCH: Final = Table(
 
 COMPONENT_SAMPLE: Final = Table(
     name="component_sample",
-    doc="What a component of the process held on a device, as a recording sampled it (imported recordings "
-    "alone).",
+    doc="What a component of the process held on a device, as it was sampled: pinned host memory about once a "
+    "second, by what torch's host allocator says; others by imported recordings.",
     columns=(
         *_OF_DEVICE,
         _time("time_ns", "When.", nullable=False),
-        _name("component", "Its name in the recording: HCCL, RUNTIME, GE, APP, ...", nullable=False),
-        _bytes("reserved_bytes", "What it held from the device."),
+        _name(
+            "component",
+            "pinned_host, or its name in the recording: HCCL, RUNTIME, GE, APP, ...",
+            nullable=False,
+        ),
+        _bytes("reserved_bytes", "What it held from the device; pinned_host from the host."),
+        _bytes("active_bytes", "Of that in use, or waiting for another stream; NULL where it is not told."),
+        _int("seq", "Position in the rank's log; NULL in an imported recording."),
     ),
 )
 

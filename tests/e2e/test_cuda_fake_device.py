@@ -132,6 +132,7 @@ class Seen:
             if "g" in line:
                 self.segments[line["g"][0]] += line["g"][2]
         self.stats = {line["f"][0]: line["f"][1:] for line in lines if "f" in line}
+        self.pinned = next((line["pinned"] for line in lines if "pinned" in line), 0)
         self.end = next((line for line in lines if "attached" in line), {})
 
     def of(self, kind: Kind, device: int) -> list[list[int]]:
@@ -251,6 +252,7 @@ def test_facts_come_from_the_driver_and_samples_from_nvml(harness: Path, tmp_pat
     ]
     assert [r[4:8] for r in seen.of(Kind.SAMPLE, 0)] == [[123, 400, 600, 1000]] * 2
     assert [r[4:8] for r in seen.of(Kind.SAMPLE, 1)] == [[77, 400, 600, 2000]] * 2
+    assert seen.pinned == 2, "pinned host memory is sampled in the same rounds"
 
 
 def test_without_a_driver_library_there_are_no_samples_and_no_harm(harness: Path) -> None:

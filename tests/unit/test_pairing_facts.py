@@ -143,6 +143,15 @@ def test_an_unknown_sample_is_null(log: Log) -> None:
     assert (row["device"], row["app_reserved_bytes"], row["device_free_bytes"]) == ("cpu", 10, None)
 
 
+def test_a_sample_of_pinned_memory_is_a_components_and_not_the_processs(log: Log) -> None:
+    log.add(Kind.SAMPLE, a=64, b=10, c=UNKNOWN, d=UNKNOWN, device_type=int(DeviceType.PINNED))
+    rows = log.rows()
+    (row,) = rows["component_sample"]
+    assert (row["device"], row["component"]) == ("pinned", "pinned_host")
+    assert (row["reserved_bytes"], row["active_bytes"], row["seq"]) == (64, 10, 1)
+    assert "process_sample" not in rows
+
+
 def test_one_stack_has_one_id_wherever_the_project_lies(tmp_path: Path) -> None:
     ids = []
     for number, root in enumerate(("/home/a/project", "/mnt/b/project")):

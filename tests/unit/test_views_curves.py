@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_job_peak import end_of, jobs, merged
 
-from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, empty_database, store_logs
+from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, empty_database, store_logs, store_rows
 
 MIB = 1 << 20
 MANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -261,6 +261,51 @@ def test_a_component_has_blocks_segments_and_the_process_beyond_them(
         connection, "SELECT group_name, peak_reserved_bytes FROM allocator_peak($id, 'stream')", id=SESSION
     )
     assert by_stream == [("0", None)]
+
+
+def test_pinned_host_memory_stands_beside_the_accelerator_as_it_was_sampled(
+    connection: duckdb.DuckDBPyConnection,
+) -> None:
+    clear(connection)
+    log = RankLog(rank=3)
+    log.alloc("before CUDA", 500 * MIB, at=1)
+    log.free("before CUDA", at=2)
+    log.alloc(
+        "weights", 200 * MIB, at=3, device="cuda:0", stream=0
+    )  # seq 2: the rank's peak on its accelerator
+    store_logs(connection, [log])
+    sample = {"session_id": SESSION, "attempt": 0, "rank": 3, "device": "pinned", "component": "pinned_host"}
+    samples = [(1, 2, 16, 10), (2, 4, 64, 50), (5, 9, 64, 20)]  # seq, time, held, of that in use
+    store_rows(
+        connection,
+        "component_sample",
+        [
+            sample
+            | {"seq": seq, "time_ns": BASE_NS + at, "reserved_bytes": held * MIB, "active_bytes": used * MIB}
+            for seq, at, held, used in samples
+        ],
+    )
+    ask = """
+    SELECT device, bytes_at_rank_peak // $mib, rank_peak_bytes // $mib, peak_bytes // $mib,
+        peak_time_ns - $base, peak_reserved_bytes // $mib, peak_reserved_ns - $base
+    FROM allocator_peak($id, 'component')
+    WHERE group_name = 'pinned_host'
+    """
+    assert rows(connection, ask, id=SESSION, mib=MIB, base=BASE_NS) == [("pinned", 50, 200, 50, 4, 64, 4)]
+    ask = """
+    SELECT seq, time_ns - $base, allocated_bytes, active_bytes // $mib, reserved_bytes // $mib
+    FROM allocator_curve($id, 3, 'component')
+    WHERE device = 'pinned'
+    """
+    assert rows(connection, ask, id=SESSION, mib=MIB, base=BASE_NS) == [
+        (seq, at, None, used, held) for seq, at, held, used in samples
+    ]
+    ask = """
+    SELECT timestampNs - $base, totalReserved // $mib FROM mindstudio.NPU_MODULE_MEM WHERE moduleId = 1004
+    """
+    assert rows(connection, ask, mib=MIB, base=BASE_NS) == [(at, held) for _, at, held, _ in samples]
+    by_stream = "SELECT * FROM allocator_peak($id, 'stream') WHERE device = 'pinned'"
+    assert rows(connection, by_stream, id=SESSION) == []
 
 
 def test_groups_of_several_ranks_by_the_second_stand_at_their_highest_of_it(

@@ -25,7 +25,7 @@ from rankmem_agent.pairing.model import weight_rows
 from rankmem_agent.pairing.rank_columns import RankColumns, are_on_host, pool_names
 from rankmem_agent.pairing.stacks import Stacks
 from rankmem_agent.pairing.state import ABSENT, Array
-from rankmem_agent.spool.layout import UNKNOWN, Action, Kind, MarkerKind
+from rankmem_agent.spool.layout import UNKNOWN, Action, DeviceType, Kind, MarkerKind
 
 MARKER_KINDS: Final = tuple(kind.name.lower() for kind in MarkerKind)
 
@@ -41,6 +41,7 @@ def fact_rows(
         ("step", _steps(whose, batch)),
         ("step_bucket", _step_buckets(whose, batch.steps_due, devices)),
         ("process_sample", _process_samples(whose, batch, devices)),
+        ("component_sample", _pinned_samples(whose, batch, devices)),
         ("oom", _ooms(whose, stacks, batch, devices)),
         ("older_segment", _older_segments(whose, batch, devices)),
         ("gap", _gaps(whose, batch)),
@@ -98,7 +99,8 @@ def _step_buckets(whose: RankColumns, parts: Array, devices: Array) -> pa.Record
 
 
 def _process_samples(whose: RankColumns, batch: Batch, devices: Array) -> pa.RecordBatch | None:
-    at = np.flatnonzero(batch.records["kind"] == Kind.SAMPLE)
+    is_sample = batch.records["kind"] == Kind.SAMPLE
+    at = np.flatnonzero(is_sample & (batch.records["device_type"] != DeviceType.PINNED))
     if not len(at):
         return None
     rows = batch.records[at]
@@ -114,6 +116,23 @@ def _process_samples(whose: RankColumns, batch: Batch, devices: Array) -> pa.Rec
     columns = whose.of_device(dense_numbers(devices, device_codes(rows)), devices) | figures
     columns |= {"time_ns": ints(batch.time_ns[at]), "seq": ints(batch.seq[at])}
     return record_batch("process_sample", columns, len(at))
+
+
+def _pinned_samples(whose: RankColumns, batch: Batch, devices: Array) -> pa.RecordBatch | None:
+    """What torch's host allocator says of itself: the tap sees none of its events."""
+    is_sample = batch.records["kind"] == Kind.SAMPLE
+    at = np.flatnonzero(is_sample & (batch.records["device_type"] == DeviceType.PINNED))
+    if not len(at):
+        return None
+    rows = batch.records[at]
+    columns = whose.of_device(dense_numbers(devices, device_codes(rows)), devices) | {
+        "time_ns": ints(batch.time_ns[at]),
+        "component": coded_names(np.zeros(len(at), np.int64), ("pinned_host",)),
+        "reserved_bytes": ints(rows["a"].astype(np.int64), null=rows["a"] == UNKNOWN),
+        "active_bytes": ints(rows["b"].astype(np.int64), null=rows["b"] == UNKNOWN),
+        "seq": ints(batch.seq[at]),
+    }
+    return record_batch("component_sample", columns, len(at))
 
 
 def _ooms(whose: RankColumns, stacks: Stacks, batch: Batch, devices: Array) -> pa.RecordBatch | None:

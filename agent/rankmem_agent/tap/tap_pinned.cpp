@@ -16,6 +16,7 @@
 #include <c10/core/DeviceType.h>
 
 #include <cerrno>
+#include <type_traits>
 
 // Loses against torch's own getHostAllocator(DeviceType), and is what is found where there is none.
 namespace at {
@@ -25,6 +26,8 @@ RkmNoHostAllocator* getHostAllocator(...);
 
 namespace rankmem {
 namespace {
+
+std::atomic<bool> has_held{false};  // most jobs pin nothing: no record before the first byte
 
 // 0, or -ENOSYS where this torch tells no figures.
 int read_pinned(at::RkmNoHostAllocator*, RkmRecord&) { return -ENOSYS; }
@@ -58,7 +61,10 @@ int sample_pinned() noexcept {
     record.device_type = RKM_DEVICETYPE_PINNED;
     record.c = record.d = RKM_UNKNOWN;
     const int result = read_registered(at::DeviceType::CUDA, record);
-    if (result == 0 && record.a != 0) write_record(record);
+    if (result == 0 && (record.a != 0 || has_held.load(std::memory_order_relaxed))) {
+      has_held.store(true, std::memory_order_relaxed);
+      write_record(record);
+    }
     return result;
   } catch (...) {  // nobody is registered for CUDA (a CPU build), or no memory for the figures
     return -ENOSYS;

@@ -6,6 +6,7 @@
 //   {"s": [device, address, size, requested, state]}          a block of the final snapshot: 2 allocated, 1 awaiting, 0 free
 //   {"g": [device, address, size]}                            a segment of it
 //   {"f": [device, allocated, active, reserved, requested, peak allocated, peak reserved]}   the final statistics
+//   {"pinned": n}                                             how often pinned host memory was asked for
 //   {"ns": {...}}                                             costs
 // Usage: harness check SEED | harness cost | harness backend | harness samples
 #include "tap.h"
@@ -65,6 +66,11 @@ uint64_t current_call_id() noexcept { return call_id; }
 uint32_t current_thread_id() noexcept { return 1; }
 void set_sample_hook(SampleHook hook) noexcept { sample = hook; }
 void set_call_end_hook(CallEndHook hook) noexcept { call_end = hook; }
+int pinned_samples = 0;
+int sample_pinned() noexcept {  // of libtorch_cpu, which is not here; tests/integration/test_tap_pinned.py has it
+  ++pinned_samples;
+  return 0;
+}
 }  // namespace rankmem
 
 // Exported by libc10_cuda for libtorch_cuda, which is not here; in no header.
@@ -256,6 +262,7 @@ int samples() {
   }
   for (int round = 0; round < 2; ++round) rankmem::sample();
   print_records();
+  std::printf("{\"pinned\": %d}\n", rankmem::pinned_samples);
   return 0;
 }
 

@@ -29,6 +29,6 @@ SELECT id, name FROM known
 UNION ALL
 SELECT mindstudio.id_of(component), component
 FROM (SELECT DISTINCT component FROM component_sample)
-WHERE component NOT IN (SELECT name FROM known);
+WHERE component NOT IN (SELECT name FROM known) AND component <> 'pinned_host';
 
 COMMENT ON VIEW mindstudio.ENUM_MODULE IS 'ENUM_MODULE: the modules of Ascend and rankmems components.';

@@ -58,7 +58,8 @@ SELECT
     c.reserved_bytes,
     mindstudio.device_id(c.device)
 FROM component_sample AS c
-INNER JOIN mindstudio.ENUM_MODULE AS m ON m.name = c.component
+INNER JOIN mindstudio.ENUM_MODULE AS m
+    ON m.name = CASE c.component WHEN 'pinned_host' THEN 'PINNED_HOST' ELSE c.component END
 LEFT JOIN rank_span AS s USING (session_id, attempt, rank);
 
 COMMENT ON VIEW mindstudio.NPU_MODULE_MEM IS 'NPU_MODULE_MEM, of all sessions and ranks.';

@@ -8,8 +8,10 @@
 --   attempt, device: which start, and which device
 --   group_name: stream or component; NULL where there is none (streams of host memory)
 --   seq: the event; -1 for blocks older than the recording
---   time_ns (ns, common clock): when; NULL for blocks older than the recording
---   allocated_bytes (bytes): requested bytes of the group's blocks until their free is requested
+--   time_ns (ns, common clock): when; NULL for blocks older than the recording. Of pinned_host on a device: when it
+--     was sampled
+--   allocated_bytes (bytes): requested bytes of the group's blocks until their free is requested; of sampled
+--     pinned_host NULL
 --   active_bytes (bytes): the same until they are given back
 --   reserved_bytes (bytes): of its segments made since the recording began; of host memory the allocated. Where a
 --     recording of an NPU tells totals and no segments: of components what these say, of streams NULL
@@ -111,6 +113,23 @@ SELECT
     END AS reserved_bytes
 FROM course
 WHERE seq_after IS DISTINCT FROM seq
+UNION ALL
+SELECT
+    c.attempt,
+    c.device,
+    c.component,
+    c.seq,
+    c.time_ns + coalesce(s.offset_ns, 0),
+    NULL,
+    c.active_bytes,
+    c.reserved_bytes
+FROM component_sample AS c
+LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
+WHERE of_group = 'component'
+    AND c.session_id = of_session
+    AND c.rank = of_rank
+    AND (of_attempt IS NULL OR c.attempt = of_attempt)
+    AND c.component = 'pinned_host'
 ORDER BY attempt, device, group_name, seq;
 
 COMMENT ON MACRO TABLE allocator_curve IS 'Allocated, active and reserved bytes of each stream or component of a rank.';

@@ -6,15 +6,16 @@
 -- Columns:
 --   attempt, rank, device, device_type, host_name: as in peak_by_group
 --   group_name: stream or component
---   bytes_at_rank_peak (bytes): of its blocks alive at the rank's own peak; all but app add up to it. Of app: by
---     the last sample before it, else the first
+--   bytes_at_rank_peak (bytes): of its blocks alive at the rank's own peak; all but app and sampled pinned_host add
+--     up to it. Of those two: by the last sample before it, else the first
 --   rank_peak_bytes, rank_peak_ns: the rank's own peak and its instant
---   peak_bytes (bytes): the group's own peak: its blocks', or the highest sample of app
+--   peak_bytes (bytes): the group's own peak: its blocks', or the highest sample of app, or of what was in use of
+--     pinned_host
 --   peak_time_ns (ns, common clock): the first instant at which it stood so high
 --   peak_time_utc: the same, readable
 --   peak_seq: that event or sample
 --   peak_reserved_bytes (bytes): the most it held from the device, in segments made since the recording began; of
---     host memory and of app its own peak
+--     host memory and of app its own peak; of sampled pinned_host the most it held from the host
 --   peak_reserved_ns (ns, common clock): the first instant at which it did
 CREATE OR REPLACE MACRO allocator_peak(of_session, of_group, of_rank := NULL) AS TABLE
 WITH segments AS (
@@ -69,6 +70,39 @@ process AS (
         AND (of_rank IS NULL OR p.rank = of_rank)
         AND a.app_bytes IS NOT NULL
     GROUP BY ALL
+),
+-- Beside an accelerator's peak, where the rank has one.
+own AS (
+    SELECT *
+    FROM peak_by_rank
+    WHERE session_id = of_session AND is_rank_peak AND (of_rank IS NULL OR rank = of_rank)
+    QUALIFY row_number() OVER (
+        PARTITION BY attempt, rank ORDER BY device_type = 'cpu', peak_requested_bytes DESC, device
+    ) = 1
+),
+pinned AS (
+    SELECT
+        p.attempt,
+        p.rank,
+        c.device,
+        c.device AS device_type,
+        p.host_name,
+        c.component AS group_name,
+        coalesce(
+            arg_max(c.active_bytes, c.seq) FILTER (WHERE c.seq <= p.peak_seq), arg_min(c.active_bytes, c.seq)
+        ) AS bytes_at_rank_peak,
+        p.peak_requested_bytes AS rank_peak_bytes,
+        p.peak_time_ns AS rank_peak_ns,
+        max(c.active_bytes) AS peak_bytes,
+        arg_max(c.time_ns + coalesce(s.offset_ns, 0), (c.active_bytes, -c.seq)) AS peak_time_ns,
+        arg_max(c.seq, (c.active_bytes, -c.seq)) AS peak_seq,
+        max(c.reserved_bytes) AS peak_reserved_bytes,
+        arg_max(c.time_ns + coalesce(s.offset_ns, 0), (c.reserved_bytes, -c.seq)) AS peak_reserved_ns
+    FROM component_sample AS c
+    INNER JOIN own AS p USING (session_id, attempt, rank)
+    LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
+    WHERE of_group = 'component' AND c.session_id = of_session AND c.component = 'pinned_host'
+    GROUP BY ALL
 )
 SELECT
     b.*,
@@ -87,6 +121,8 @@ SELECT
     peak_bytes AS peak_reserved_bytes,
     peak_time_ns AS peak_reserved_ns
 FROM process
+UNION ALL BY NAME
+SELECT *, utc_of(peak_time_ns) AS peak_time_utc FROM pinned
 ORDER BY rank, device, bytes_at_rank_peak DESC, peak_bytes DESC, group_name;
 
 COMMENT ON MACRO TABLE allocator_peak IS 'The peaks of each stream or component of a rank, and of the process beyond them.';
