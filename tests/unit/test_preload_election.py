@@ -24,6 +24,8 @@ lock = election.take_lock(session)
 told = {"pid": os.getpid(), "ppid": os.getppid(), "lock": lock, "nice": os.nice(0), "sid": os.getsid(0),
         "fds": len(os.listdir("/proc/self/fd")), "env": sorted(os.environ), "cwd": os.getcwd(),
         "path": os.environ.get("PYTHONPATH", ""), "argv": sys.argv}
+group = Path("/proc/self/autogroup")
+told["group"] = int(group.read_text().split()[-1]) if group.exists() else None
 (session / "told.new").write_text(json.dumps(told))
 os.rename(session / "told.new", session / "told.json")
 with open(session / "end") as end:  # a fifo: until the test closes it
@@ -77,6 +79,7 @@ def test_the_shipper_is_in_a_session_of_its_own_and_nobody_s_child_here(session:
     assert told["sid"] != os.getsid(0)
     assert told["ppid"] != os.getpid()
     assert told["nice"] == min(19, os.nice(0) + election.NICENESS)
+    assert told["group"] in (None, election.NICENESS)  # what a session counts for beside others
     assert told["cwd"] == "/"
     with pytest.raises(ChildProcessError):
         os.waitpid(int(str(told["pid"])), os.WNOHANG)
