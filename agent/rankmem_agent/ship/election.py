@@ -36,8 +36,8 @@ _LAUNCHER_VARIABLES: Final = frozenset(
     {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RANKMEM_PRELOAD", "RANKMEM_CLAIMED"}
 )
 _LAUNCHER_PREFIXES: Final = ("TORCHELASTIC_", "LOCAL_", "GROUP_", "ROLE_")
-# The shell forks the command and ends: the shipper is nobody's child but init's. nice is used where it is. Linux
-# shares processors between sessions first (autogroups), where it is not told otherwise, and this is a new one.
+# The shell forks the command and ends: the shipper is nobody's child but init's. nice is used where it is.
+# Linux may share processors between sessions first (autogroups), and this is a new one.
 _BACKGROUND: Final = (
     '{ echo "$0" >/proc/self/autogroup; } 2>/dev/null; '
     'if command -v nice >/dev/null; then nice -n "$0" "$@" & else "$@" & fi'
