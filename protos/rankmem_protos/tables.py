@@ -557,8 +557,8 @@ KERNEL_LAUNCH: Final = Table(
 
 COMPONENT_SAMPLE: Final = Table(
     name="component_sample",
-    doc="What a component of the process held on a device, as it was sampled: pinned host memory about once a "
-    "second, by what torch's host allocator says; others by imported recordings.",
+    doc="What a component of the process held on a device, as it was sampled: pinned host memory about once "
+    "a second, by what torch's host allocator says; others by imported recordings.",
     columns=(
         *_OF_DEVICE,
         _time("time_ns", "When.", nullable=False),
