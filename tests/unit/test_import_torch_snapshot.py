@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,72 @@ def test_events_of_several_devices_stand_in_order_of_time(tmp_path: Path) -> Non
     times = [time for (time,) in asked(database, "SELECT time_ns FROM memory_event ORDER BY seq")]
     assert times == sorted(times)
     assert times == sorted(entry["time_us"] * 1000 for trace in raw["device_traces"] for entry in trace)
+
+
+@pytest.mark.parametrize(("stream", "device"), [(0, "cuda:0"), (0x6C3C_8DC0, "npu:0")])
+def test_of_recordings_without_times_those_of_torch_npu_have_no_stream_0(
+    stream: int, device: str, tmp_path: Path
+) -> None:
+    raw = {name: small()[name] for name in ("segments", "device_traces")}
+    for one in (*raw["segments"], *raw["device_traces"][0]):
+        one["stream"] = stream
+        one.pop("time_us", None)
+    imported(tmp_path / "made.duckdb", dump(tmp_path / "torch21.pickle", raw))
+    assert asked(tmp_path / "made.duckdb", "SELECT DISTINCT device FROM memory_event") == [(device,)]
+
+
+def test_a_request_that_failed_may_have_been_for_more_than_there_is(tmp_path: Path) -> None:
+    raw = small()
+    last = raw["device_traces"][0][-1]
+    raw["device_traces"][0].append(last | {"action": "oom", "size": 1 << 60, "device_free": 5})
+    database = tmp_path / "made.duckdb"
+    assert imported(database, dump(tmp_path / "oom.pickle", raw)).failed == []
+    assert asked(database, "SELECT size_bytes FROM oom") == [(1 << 60,)]
+    raw["device_traces"][0].append(last | {"size": 1 << 60, "addr": 1 << 40})
+    report = imported(database, dump(tmp_path / "absurd.pickle", raw))
+    [(_, error)] = report.failed
+    assert f"an event of {1 << 60} bytes" in error.message
+
+
+def test_a_recording_in_gzip_keeps_its_rank_and_its_time(tmp_path: Path) -> None:
+    raw = small() | {"rankmem": {"rank": 5, "pid": 77, "host_name": "node3"}}
+    path = dump(tmp_path / "plain.pickle", raw, protocol=2)
+    packed = tmp_path / "packed"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    facts = [TorchSnapshotReader().open([one])[0].facts for one in (path, packed)]
+    assert facts[0] == facts[1]
+    assert (facts[1].rank, facts[1].started_ns) == (5, 1_700_000_000_000_010_000)
+
+
+def test_a_time_of_eight_bytes_is_a_time(tmp_path: Path) -> None:
+    """As torch's pickler in C++ writes all numbers above 32 bits."""
+    path = dump(tmp_path / "cpp.pickle", small(), protocol=2)
+    time = (1_700_000_000_000_010).to_bytes(7, "little")
+    content = path.read_bytes()
+    assert b"\x8a\x07" + time in content
+    path.write_bytes(content.replace(b"\x8a\x07" + time, b"\x8a\x08" + time + b"\0"))
+    assert TorchSnapshotReader().open([path])[0].facts.started_ns == 1_700_000_000_000_010_000
+    assert imported(tmp_path / "made.duckdb", path).failed == []
+
+
+def test_metadata_of_several_devices_and_labels_of_blocks_are_markers(tmp_path: Path) -> None:
+    raw = random_snapshot(3, devices=2, late=0)
+    entries = sorted((e for trace in raw["device_traces"] for e in trace), key=lambda e: e["time_us"])
+    for place, entry in enumerate(entries):
+        entry["user_metadata"] = "first" if place < len(entries) // 2 else "second"
+    trace = raw["device_traces"][1]
+    trace.insert(5, trace[4] | {"action": "annotate", "user_metadata": "a tensor"})
+    database = tmp_path / "made.duckdb"
+    assert imported(database, dump(tmp_path / "made.pickle", raw)).failed == []
+    names = asked(database, "SELECT name, ended_ns - started_ns FROM marker ORDER BY started_ns, name")
+    assert sorted(name for name, _ in names) == ["a tensor", "first", "second"]
+    assert dict(names)["a tensor"] == 0
+
+
+def test_a_snapshot_without_events_is_not_complete(tmp_path: Path) -> None:
+    path = dump(tmp_path / "empty.pickle", {"segments": [], "device_traces": [[], []]})
+    imported(tmp_path / "made.duckdb", path)
+    assert asked(tmp_path / "made.duckdb", "SELECT complete FROM rank_info") == [(False,)]
 
 
 def small() -> dict[str, Any]:

@@ -4,7 +4,7 @@ Stage: readers; the process of ``rankmem import``. In: a snapshot's events as re
 them. Out: the records with markers between them, in order of time. ``external_annotations`` (the profiler's
 ranges) have a beginning and an end of their own. ``user_metadata``
 (``torch.cuda.memory._set_memory_metadata``) stands at each event: its marker begins before the first alloc
-that has it and ends before the first that has another.
+that has it and ends before the first that has another. An ``annotate`` entry is a marker of no length.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from rankmem_agent.pairing.state import Array
 from rankmem_agent.readers.replay import MemoryStrings
-from rankmem_agent.readers.snapshot_trace import TIME_US_MAX, Trace
+from rankmem_agent.readers.snapshot_trace import ANNOTATE, TIME_US_MAX, Trace
 from rankmem_agent.spool.layout import Action, Kind, MarkerKind
 from rankmem_agent.spool.segments import RECORD_DTYPE
 
@@ -25,14 +25,14 @@ ANNOTATIONS_MAX: Final = 10_000_000
 
 
 def with_markers(
-    records: Array, annotations: object, traces: Sequence[Trace], strings: MemoryStrings
+    records: Array, annotations: object, traces: Sequence[tuple[Trace, Array]], strings: MemoryStrings
 ) -> Array:
     """The records with markers between them.
 
     Args:
         records: of all devices, in order of time.
         annotations: the snapshot's ``external_annotations``.
-        traces: of the devices; metadata is looked for where there is but one.
+        traces: of the devices, with the places of their records among all.
         strings: for the names.
 
     Raises:
@@ -41,8 +41,9 @@ def with_markers(
     made = _Made(strings)
     if isinstance(annotations, list):
         made.annotations(annotations[:ANNOTATIONS_MAX], records["time_ns"])
-    if len(traces) == 1:
-        made.metadata(traces[0])
+    made.metadata(traces, records)
+    for trace, places in traces:
+        made.labels(trace, places, records)
     if not made.places:
         return records
     rows = np.concatenate(made.rows)
@@ -73,21 +74,35 @@ class _Made:
                 place = int(np.searchsorted(times_ns, time_ns, side="right"))
                 self._end(place, time_ns, open_ones[name].pop())
 
-    def metadata(self, trace: Trace) -> None:
+    def metadata(self, traces: Sequence[tuple[Trace, Array]], records: Array) -> None:
         """Runs of allocs that have the same text."""
-        if not any(entry.get("user_metadata") for entry in trace.entries):
+        if not any(entry.get("user_metadata") for trace, _ in traces for entry in trace.entries):
             return
+        texts = sorted(
+            (place, str(entry.get("user_metadata") or ""))
+            for trace, places in traces
+            for place, entry in zip(places.tolist(), trace.entries, strict=True)
+            if records["action"][place] == Action.ALLOC
+        )
         before, number = "", 0
-        for place in np.flatnonzero(trace.records["action"] == Action.ALLOC).tolist():
-            text = trace.entries[place].get("user_metadata") or ""
+        for place, text in texts:
             if text == before:
                 continue
-            time_ns = int(trace.records["time_ns"][place])
+            time_ns = int(records["time_ns"][place])
             if before:
                 self._end(place, time_ns, number)
             if text:
-                number = self._begin(place, time_ns, str(text), MarkerKind.ANNOTATE)
+                number = self._begin(place, time_ns, text, MarkerKind.ANNOTATE)
             before = text
+
+    def labels(self, trace: Trace, places: Array, records: Array) -> None:
+        """Texts that single blocks were given, at the instant of the record before."""
+        for number, entry in trace.ignored:
+            text = entry.get("user_metadata")
+            if entry["action"] == ANNOTATE and text:
+                place = int(places[number - 1]) + 1 if number else 0
+                time_ns = int(records["time_ns"][max(place - 1, 0)]) if len(records) else 0
+                self._end(place, time_ns, self._begin(place, time_ns, str(text), MarkerKind.ANNOTATE))
 
     def _begin(self, place: int, time_ns: int, name: str, kind: MarkerKind) -> int:
         self._count += 1

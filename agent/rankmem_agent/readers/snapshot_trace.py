@@ -39,6 +39,9 @@ TIME_US_MAX: Final = NUMBER_MAX // 1000
 WITHOUT_TIME_NS: Final = 1_000
 """Events of a recording without times stand this far apart, from 1970 on: in order, and plainly no time."""
 
+ANNOTATE: Final = "annotate"
+"""The action of an entry that gives a block alive a text (torch 2.15, ``_annotate_tensor``)."""
+
 _NOT_OURS: Final = 255
 _U64_MASK: Final = 2**64 - 1
 _OF_SEGMENTS: Final = (
@@ -55,8 +58,8 @@ class Trace:
     entries: Sequence[dict[str, Any]]
     """Those that became records, one each."""
     has_times: bool
-    num_ignored: int
-    """Entries whose action is none of the allocator's."""
+    ignored: Sequence[tuple[int, dict[str, Any]]]
+    """Entries whose action is none of the allocator's, each with the number of records before it."""
 
 
 def trace_of(entries: Sequence[dict[str, Any]], device_type: int, device_index: int) -> Trace:
@@ -66,14 +69,18 @@ def trace_of(entries: Sequence[dict[str, Any]], device_type: int, device_index: 
         KeyError, TypeError, ValueError, OverflowError: an entry is not what it should be.
     """
     codes = [ACTION_OF_NAME.get(entry["action"], _NOT_OURS) for entry in entries]
+    ignored: list[tuple[int, dict[str, Any]]] = []
     if _NOT_OURS in codes:
-        entries = [entry for entry, code in zip(entries, codes, strict=True) if code != _NOT_OURS]
+        kept: list[dict[str, Any]] = []
+        for entry, code in zip(entries, codes, strict=True):
+            ignored.append((len(kept), entry)) if code == _NOT_OURS else kept.append(entry)
+        entries = kept
     action = np.array([code for code in codes if code != _NOT_OURS], np.uint8)
     records = np.zeros(len(entries), RECORD_DTYPE)
     records["kind"], records["action"] = Kind.EVENT, action
     records["device_type"], records["device_index"] = device_type, device_index
     records["a"] = _unsigned([entry.get("addr", 0) for entry in entries])
-    records["b"] = _sizes([entry["size"] for entry in entries])
+    records["b"] = _sizes([entry["size"] for entry in entries], action)
     records["c"] = _unsigned([entry["stream"] for entry in entries])
     pools = [entry.get("pool_id") or entry.get("segment_pool_id") for entry in entries]
     if any(pools):
@@ -85,7 +92,7 @@ def trace_of(entries: Sequence[dict[str, Any]], device_type: int, device_index: 
     times = [entry.get("time_us") for entry in entries]
     has_times = any(time is not None for time in times)
     records["time_ns"] = _times_ns(times) if has_times else np.arange(1, len(times) + 1) * WITHOUT_TIME_NS
-    return Trace(records=records, entries=entries, has_times=has_times, num_ignored=len(codes) - len(entries))
+    return Trace(records=records, entries=entries, has_times=has_times, ignored=ignored)
 
 
 def blocks_before(device: DeviceSnapshot, trace: Trace) -> list[Block]:
@@ -195,10 +202,12 @@ def _unsigned(values: list[Any]) -> Array:
         return np.array([int(value) & _U64_MASK for value in values], np.uint64)
 
 
-def _sizes(values: list[Any]) -> Array:
+def _sizes(values: list[Any], action: Array) -> Array:
+    """Bytes of the events; a request that failed may have been for more than there is."""
     sizes = np.array(values, np.int64)
-    if len(sizes) and not 0 <= sizes.min() <= sizes.max() <= SIZE_BYTES_MAX:
-        raise ValueError(f"an event of {sizes.min() if sizes.min() < 0 else sizes.max()} bytes")
+    wrong = (sizes < 0) | (sizes > np.where(action == Action.OOM, NUMBER_MAX, SIZE_BYTES_MAX))
+    if wrong.any():
+        raise ValueError(f"an event of {sizes[wrong][0]} bytes")
     return sizes
 
 

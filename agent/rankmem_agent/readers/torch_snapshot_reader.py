@@ -26,11 +26,13 @@ from rankmem_agent.pairing.devices import DEVICES_MAX, device_name
 from rankmem_agent.pairing.state import Array, PairingState
 from rankmem_agent.readers import torch_snapshot
 from rankmem_agent.readers.bounds import SIZE_BYTES_MAX
+from rankmem_agent.readers.compressed import BROKEN, is_gzip, read_whole
 from rankmem_agent.readers.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
 from rankmem_agent.readers.replay import PART_RECORDS, Replay
-from rankmem_agent.readers.restricted_pickle import load_plain
+from rankmem_agent.readers.restricted_pickle import PICKLE_BYTES_MAX, load_plain
 from rankmem_agent.readers.snapshot_markers import with_markers
 from rankmem_agent.readers.snapshot_trace import (
+    ANNOTATE,
     TIME_US_MAX,
     StackInterner,
     Trace,
@@ -57,8 +59,9 @@ _MARKS: Final = (b"device_traces", b"segments")
 _OURS: Final = "rankmem"
 """Key under which our own export says whose it is."""
 _NAMED: Final = re.compile(r"(\d+)=([a-z]+(?::\d{1,3})?)")
-_FIRST_TIME: Final = re.compile(rb"time_us(?:\x94|q.|r....)?\x8a\x07(.{7})", re.DOTALL)
-"""The first entry with a time, as pickle writes the microseconds of this century: a number of 7 bytes."""
+_FIRST_TIME: Final = re.compile(rb"time_us(?:\x94|q.|r....)?\x8a[\x07\x08](.{7})", re.DOTALL)
+"""The first entry with a time, as pickle writes the microseconds of this century: a number of 7 bytes; as
+torch's own pickler in C++ does (``_memory_snapshot_pickled``), of 8."""
 TAIL_BYTES: Final = 4096
 """Of the end, where our own export says whose it is."""
 EARLIEST_US: Final = 946_684_800 * 10**6
@@ -149,7 +152,7 @@ class _Log:
         return Closing(
             events=state.num_events,
             unexplained_bytes=unexplained,
-            complete=not is_late and not misfits and unexplained == 0,
+            complete=state.num_events > 0 and not is_late and not misfits and unexplained == 0,
             remarks=(*self._remarks, *misfits),
         )
 
@@ -163,10 +166,18 @@ class _Log:
             device.tell_older(self._replay, interner, start_ns, facts)
             interner.set_stacks(device.trace)
         records = np.concatenate([d.trace.records for d in self._devices] or [np.zeros(0, RECORD_DTYPE)])
+        places = np.arange(len(records))
         if len(self._devices) > 1:
-            records = records[np.argsort(records["time_ns"], kind="stable")]
+            order = np.argsort(records["time_ns"], kind="stable")
+            records, places[order] = records[order], np.arange(len(records))
         traces = [d.trace for d in self._devices]
-        return with_markers(records, raw.get("external_annotations"), traces, self._replay.strings)
+        ends = np.cumsum([len(trace.records) for trace in traces])
+        return with_markers(
+            records,
+            raw.get("external_annotations"),
+            list(zip(traces, np.split(places, ends[:-1]), strict=True)) if traces else (),
+            self._replay.strings,
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -209,7 +220,7 @@ class _Device:
 
     def let_go(self) -> None:
         """Forgets the dictionaries of the trace: they are most of the memory."""
-        self.trace = Trace(records=self.trace.records[:0], entries=(), has_times=True, num_ignored=0)
+        self.trace = Trace(records=self.trace.records[:0], entries=(), has_times=True, ignored=())
 
     def misfits(self, state: PairingState) -> list[str]:
         """Where the replayed state is not that of the snapshot's segments, a sentence each."""
@@ -295,12 +306,14 @@ def _codes_of(raw: dict[str, Any], numbers: Sequence[int]) -> dict[int, int]:
 
 
 def _is_of_npu(raw: dict[str, Any]) -> bool:
-    """Without times and settings, though with pools of segments: torch 2.0 has neither of the three."""
-    if any(
-        "allocator_settings" in raw or "time_us" in entry for trace in raw["device_traces"] for entry in trace
-    ):
+    """Without times and settings, though with pools of segments, as torch 2.1's; but there the default stream
+    is 0, and of torch_npu a handle."""
+    if "allocator_settings" in raw or not any("segment_pool_id" in segment for segment in raw["segments"]):
         return False
-    return any("segment_pool_id" in segment for segment in raw["segments"])
+    entries = [entry for trace in raw["device_traces"] for entry in trace]
+    if any("time_us" in entry for entry in entries):
+        return False
+    return all(one["stream"] for one in (*raw["segments"], *entries))
 
 
 def _identity_of(raw: Any) -> dict[str, Any]:
@@ -323,7 +336,7 @@ def _remarks_of(raw: dict[str, Any], devices: Sequence[_Device]) -> list[str]:
             said.append(f"{device.name}: {len(device.older)} blocks ({total} bytes) are older than the trace")
     if any(len(device.trace.records) and not device.trace.has_times for device in devices):
         said.append("the recording has no times: its events stand a microsecond apart, from 1970 on")
-    ignored = sum(device.trace.num_ignored for device in devices)
+    ignored = sum(entry["action"] != ANNOTATE for device in devices for _, entry in device.trace.ignored)
     if ignored:
         said.append(f"{ignored} entries of the trace are no events of an allocator")
     if not any(len(device.trace.records) for device in devices):
@@ -334,22 +347,29 @@ def _remarks_of(raw: dict[str, Any], devices: Sequence[_Device]) -> list[str]:
 
 
 def _facts_of(path: Path) -> RankFacts:
-    """What can be told without reading all of it: the time of its first entry, and whose export it is."""
+    """What can be told without building any of it: the time of its first entry, and whose export it is."""
     try:
         if path.stat().st_size == 0:
             return RankFacts()
+        if is_gzip(path):
+            return _facts_in(read_whole(path, PICKLE_BYTES_MAX) or b"", path)
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            match = _FIRST_TIME.search(data)
-            time_us = int.from_bytes(match[1], "little") if match else 0
-            is_ours = data.rfind(_OURS.encode(), max(0, len(data) - TAIL_BYTES)) >= 0
-    except OSError as exc:
-        raise RankmemError(Code.NOT_FOUND, f"cannot read {path}: {exc.strerror}") from exc
-    started_ns = time_us * 1000 if EARLIEST_US <= time_us <= TIME_US_MAX else None
+            return _facts_in(data, path)
+    except BROKEN as exc:
+        if isinstance(exc, OSError) and exc.strerror is not None:
+            raise RankmemError(Code.NOT_FOUND, f"cannot read {path}: {exc.strerror}") from exc
+        return RankFacts()  # a damaged gzip: whoever reads it says where
+
+
+def _facts_in(data: bytes | mmap.mmap, path: Path) -> RankFacts:
+    match = _FIRST_TIME.search(data)
+    time_us = int.from_bytes(match[1], "little") if match else 0
+    is_ours = data.rfind(_OURS.encode(), max(0, len(data) - TAIL_BYTES)) >= 0
     identity = _identity_of(load_plain(path)) if is_ours else {}
     rank, pid, host = identity.get("rank"), identity.get("pid"), identity.get("host_name")
     return RankFacts(
         rank=rank if isinstance(rank, int) else None,
         pid=pid if isinstance(pid, int) else None,
         host_name=host if isinstance(host, str) else None,
-        started_ns=started_ns,
+        started_ns=time_us * 1000 if EARLIEST_US <= time_us <= TIME_US_MAX else None,
     )
