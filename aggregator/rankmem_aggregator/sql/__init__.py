@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 VIEWS: Final = (
     "utc_of",
+    "unstreamed",
     "stack",
     "rank_span",
     "memory_event_utc",

@@ -109,6 +109,9 @@ WHERE b.freed_seq > b.seq_from
 UNION ALL
 SELECT attempt, rank, device, category_before, seq, time_ns, -size_bytes FROM turn WHERE seq > seq_from
 UNION ALL
-SELECT attempt, rank, device, category, seq, time_ns, size_bytes FROM turn WHERE seq > seq_from;
+SELECT attempt, rank, device, category, seq, time_ns, size_bytes
+FROM turn
+CROSS JOIN unstreamed
+WHERE seq > seq_from;
 
 COMMENT ON MACRO TABLE block_change IS 'What each event added to or took from a group of blocks: the ground of curves and peaks by group.';

@@ -158,6 +158,7 @@ FROM (
     FROM course
     WHERE (from_ns IS NULL OR time_ns >= from_ns) AND (until_ns IS NULL OR time_ns <= until_ns)
 )
+CROSS JOIN unstreamed
 ORDER BY group_name, place;
 
 COMMENT ON MACRO TABLE curve_by_ranks IS 'Bytes of ranks together, by rank, host or parallel coordinate or of the whole job, after every event.';

@@ -471,6 +471,7 @@ FROM share AS s
 INNER JOIN track AS t USING (track)
 INNER JOIN top AS p USING (kind)
 LEFT JOIN host_info AS h ON t.host_uid = h.host_uid
+CROSS JOIN unstreamed
 WHERE s.bytes <> 0
 ORDER BY t.device_type, p.total_bytes DESC, t.group_name, s.bytes DESC, t.attempt, t.rank, t.device;
 

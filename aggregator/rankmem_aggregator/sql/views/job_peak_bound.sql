@@ -125,6 +125,7 @@ SELECT
 FROM summit AS t
 INNER JOIN peaks AS p USING (device_type)
 LEFT JOIN bound AS b USING (device_type)
+CROSS JOIN unstreamed
 ORDER BY t.device_type;
 
 COMMENT ON MACRO TABLE job_peak_bound IS 'The job''s peak beside the sum of the ranks'' peaks, and what the error of the clocks leaves open.';

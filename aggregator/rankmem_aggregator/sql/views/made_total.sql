@@ -106,6 +106,7 @@ SELECT
     sum(num_allocations)::BIGINT AS num_allocations,
     max(largest_bytes) AS largest_bytes
 FROM part
+CROSS JOIN unstreamed
 GROUP BY attempt, rank, device, group_name
 ORDER BY rank, device, attempt, allocated_bytes DESC, group_name;
 

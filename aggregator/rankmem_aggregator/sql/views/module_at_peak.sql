@@ -60,6 +60,7 @@ LEFT JOIN own AS o
     ON o.device_type = n.device_type
     AND (o.module IS NOT DISTINCT FROM n.module OR starts_with(o.module, n.module || '.'))
 LEFT JOIN known AS k ON k.module = n.module
+CROSS JOIN unstreamed
 GROUP BY n.device_type, n.module, k.class, n.depth
 ORDER BY n.device_type, string_split(n.module, '.') NULLS LAST;
 

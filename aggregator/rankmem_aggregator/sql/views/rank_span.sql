@@ -76,6 +76,7 @@ SELECT
     utc_of(a.started_ns) AS started_utc,
     utc_of(coalesce(a.ended_ns, n.started_ns)) AS ended_utc
 FROM aligned AS a
-LEFT JOIN next_attempt AS n USING (session_id, attempt);
+LEFT JOIN next_attempt AS n USING (session_id, attempt)
+CROSS JOIN unstreamed;
 
 COMMENT ON VIEW rank_span IS 'A rank''s life on the session''s common clock, and the clock offset that gave it.';

@@ -1,0 +1,63 @@
+"""No answer of ours can wait for itself: DuckDB makes our CTEs whole before they are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import duckdb
+import pytest
+
+from constructed import SESSION, RankLog, empty_database, store_logs
+from rankmem_aggregator.sql import VIEWS, query_names, query_text, view_text
+
+STREAMED = "PIPELINE_DEPENDENT"
+"""How DuckDB 2.0's EXPLAIN marks a CTE whose rows may go on to its readers while it is made."""
+TWO_READERS = (
+    "WITH pair AS MATERIALIZED (FROM range(2)) "
+    "SELECT count(*) FROM pair AS a INNER JOIN pair AS b USING (range)"
+)
+ARGUMENTS = {"of_session": SESSION, "of_group": "host", "of_rank": 0, "of_attempt": 0, "of_device": "cuda:0"}
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[duckdb.DuckDBPyConnection]:
+    first, second = RankLog(rank=0), RankLog(rank=1, host_uid="host-1")
+    for log in (first, second):
+        log.alloc("weights", 100, at=10, operator="aten::empty")
+        log.alloc("activation", 50, at=20, operator="aten::mm")
+        log.free("activation", at=30)
+    with empty_database() as connection:
+        store_logs(connection, [first, second])
+        yield connection
+
+
+def plan(connection: duckdb.DuckDBPyConnection, sql: str, parameters: dict[str, object]) -> str:
+    ((_, text),) = connection.execute(f"EXPLAIN {sql}", parameters or None).fetchall()
+    return str(text)
+
+
+def test_a_cte_with_two_readers_is_streamed_without_the_row_that_forbids_it(
+    database: duckdb.DuckDBPyConnection,
+) -> None:
+    assert STREAMED in plan(database, TWO_READERS, {})
+    assert STREAMED not in plan(database, f"{TWO_READERS} CROSS JOIN unstreamed", {})
+
+
+@pytest.mark.parametrize("name", query_names())
+def test_a_named_query_streams_no_cte(database: duckdb.DuckDBPyConnection, name: str) -> None:
+    known = {"session": SESSION, "by": "category"}
+    parameters = {p: known.get(p) for p in re.findall(r"\$(\w+)", query_text(name))}
+    assert STREAMED not in plan(database, query_text(name), parameters)
+
+
+@pytest.mark.parametrize("name", [name for name in VIEWS if "one value" not in view_text(name)])
+def test_a_view_streams_no_cte(database: duckdb.DuckDBPyConnection, name: str) -> None:
+    signature = re.search(r"MACRO \w+\((.*?)\) AS TABLE", view_text(name), re.DOTALL)
+    if signature is None:
+        assert STREAMED not in plan(database, f"FROM {name}", {})
+        return
+    needed = [p.strip() for p in signature[1].split(",") if ":=" not in p]
+    values = {p: ARGUMENTS[p] for p in needed if p in ARGUMENTS}
+    asked = ", ".join(f"${p}" if p in values else "NULL" for p in needed)
+    assert STREAMED not in plan(database, f"FROM {name}({asked})", values)
