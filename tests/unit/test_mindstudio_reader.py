@@ -244,6 +244,85 @@ def test_a_static_graph_is_drawn_as_mindstudio_draws_it(
     ]
 
 
+def changed(path: Path, *statements: str) -> Path:
+    """A database after someone had a hand in it."""
+    write_database(a_story(), path)
+    with sqlite3.connect(path) as edited:
+        for statement in statements:
+            edited.execute(statement)
+    edited.close()
+    return path
+
+
+def test_records_of_a_component_without_a_name_are_left_out_and_counted(
+    tmp_path: Path, database: duckdb.DuckDBPyConnection
+) -> None:
+    """Counted as an allocator of its own, a nameless PTA+GE would double the total."""
+    story = a_story()
+    path = changed(tmp_path / "n.db", "DELETE FROM STRING_IDS WHERE value IN ('PTA+GE', 'aten::mm')")
+    closing = imported(database, path)
+    sums = sum(row[0] == "PTA+GE" for row in story.told(with_apps=False))
+    assert f"{sums} records were left out: nothing says what their component is called" in closing.remarks
+    assert records(database) == in_order(story.told(with_apps=True))
+    operators = "SELECT operator FROM allocation_record WHERE size_bytes = 512"
+    assert rows(database, operators) == [(None,)]
+
+
+def test_without_totals_those_at_the_operators_count_and_the_graph_engine_has_no_active_bytes(
+    tmp_path: Path, database: duckdb.DuckDBPyConnection
+) -> None:
+    imported(database, changed(tmp_path / "o.db", "DROP TABLE MEMORY_RECORD"))
+    assert rows(database, "SELECT count(DISTINCT component) FROM memory_event") == [(2,)]
+    last = "arg_max(requested_bytes, seq), arg_max(allocated_bytes, seq)"
+    assert rows(database, f"SELECT max(requested_bytes), {last} FROM memory_event") == [(11 * MB, 2 * MB + 4096, 2 * MB + 4096)]
+
+
+def test_what_the_process_held_is_read_from_both_of_its_tables_once(
+    tmp_path: Path, database: duckdb.DuckDBPyConnection
+) -> None:
+    story = a_story()
+    (known, held), more = story.apps[0], story.apps[-1][0] + 7
+    path = changed(
+        tmp_path / "a.db",
+        "INSERT INTO STRING_IDS VALUES (1, 'APP')",
+        f"INSERT INTO MEMORY_RECORD VALUES (1, {known}, NULL, {held}, NULL, NULL, 0)",
+        f"INSERT INTO MEMORY_RECORD VALUES (1, {more}, NULL, 77, NULL, NULL, 0)",
+    )
+    imported(database, path)
+    told = "SELECT time_ns, app_reserved_bytes FROM process_sample WHERE app_reserved_bytes > 0 ORDER BY 1"
+    assert rows(database, told) == [*story.apps, (more, 77)]
+
+
+def test_active_bytes_that_nothing_tells_are_unknown_and_drawn_nowhere(
+    tmp_path: Path, database: duckdb.DuckDBPyConnection
+) -> None:
+    path = changed(tmp_path / "u.db", "UPDATE MEMORY_RECORD SET totalActive = NULL")
+    imported(database, path)
+    assert rows(database, "SELECT count(active_bytes), count(allocated_bytes) FROM memory_event") == [(0, 17)]
+    assert rows(database, "SELECT max(active_peak_bytes) FROM memory_bucket") == [(None,)]
+    legends = "SELECT DISTINCT legend FROM mindstudio.component_curve($id, 0) WHERE legend LIKE '%Activated'"
+    assert rows(database, legends, id=SESSION) == []
+
+
+def test_a_record_without_a_time_is_an_error_that_names_its_table(tmp_path: Path) -> None:
+    for table, column in (("MEMORY_RECORD", "timestamp"), ("NPU_MODULE_MEM", "timestampNs")):
+        path = changed(tmp_path / f"{table}.db", f"UPDATE {table} SET {column} = NULL WHERE rowid = 2")
+        with pytest.raises(RankmemError, match=f"table {table}: the time of a row is empty"):
+            read_whole(path)
+
+
+def test_csv_cells_in_quotes_or_with_blanks_are_read_as_they_are(
+    tmp_path: Path, database: duckdb.DuckDBPyConnection
+) -> None:
+    story = a_story()
+    path = written(story, tmp_path, "csv")
+    for file in tmp_path.glob("*.csv"):
+        lines = [line.split(",") for line in file.read_text().splitlines()]
+        file.write_text("".join(",".join(f'" {cell}"' for cell in line) + "\n" for line in lines))
+    imported(database, path)
+    assert records(database) == in_order(story.told(with_apps=True))
+
+
 def test_the_host_is_known_whether_its_uid_is_text_or_a_number(tmp_path: Path) -> None:
     for uid in ("3538958389648580163", 3538958389648580163):
         path = tmp_path / f"{type(uid).__name__}.db"

@@ -81,7 +81,7 @@ class AscendRecording:
         Raises:
             RankmemError: INVALID where a file breaks off, or nothing is in it.
         """
-        tables = AscendTables(identity=identity, names=self._tables.names)
+        tables = AscendTables(identity=identity, names=self._tables.names, has_active=self._totals.has_active)
         extras = _Extras.of(self._totals.samples, self._steps)
         log = AscendLog(
             totals=self._totals,
@@ -116,6 +116,9 @@ class AscendRecording:
         """Keeps what the log came to, and lets it go: whoever stores the rows needs the memory."""
         assert self.facts
         self._closing = _closing_of(log, self._remarks)
+        if count := self._totals.num_nameless:
+            remark = f"{count} records were left out: nothing says what their component is called"
+            self._closing = replace(self._closing, remarks=(*self._closing.remarks, remark))
         self.__dict__.pop("_totals", None)
         pa.default_memory_pool().release_unused()
 

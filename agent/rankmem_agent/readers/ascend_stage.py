@@ -57,18 +57,21 @@ class Totals:
     def __init__(self, source: Source) -> None:
         self.has_parts = False
         """Whether there are others than sums."""
+        self.has_active = False
+        """Whether active bytes are told at all."""
+        self.num_nameless = 0
+        """Records left out, as nothing says what their component is: it may be the sum of others."""
         self.apart: list[Array] = []
         """MODULE: components that tell what they reserved and nothing else."""
         self.samples = np.concatenate([np.empty(0, SAMPLE), *source.samples()])
         with_sizes(self.samples, source.path, "app", "used")
         apps: list[Array] = []
         self._spool = ArraySpool(RECORD)
-        self._spool.extend(self._without_apps(source, apps))
+        self._spool.extend(self._noting(self._without_apps(source, apps)))
         if not self._spool.length:
-            self._spool.extend(_told_by_operators(source))
+            self._spool.extend(self._noting(_told_by_operators(source)))
             self.has_parts = True
-        if not (self.samples["app"] != UNKNOWN).any():
-            self.samples = np.concatenate([self.samples, *apps])
+        self._add_apps(apps)
         self.samples = self.samples[np.argsort(self.samples["time_ns"], kind="stable")]
         time_ns = self._spool.column("time_ns", CHUNK_ROWS)
         in_order = bool((time_ns[1:] >= time_ns[:-1]).all())
@@ -95,9 +98,23 @@ class Totals:
             if len(some):
                 yield some
 
+    def _noting(self, chunks: Iterator[Array]) -> Iterator[Array]:
+        for rows in chunks:
+            self.has_active = self.has_active or bool((rows["active"] != UNKNOWN).any())
+            yield rows
+
+    def _add_apps(self, apps: list[Array]) -> None:
+        """What the records say of the process, but for what the samples have as well."""
+        names = ["time_ns", "app", "device"]
+        known = set(self.samples[names].tolist())
+        new = (some[[row not in known for row in some[names].tolist()]] for some in apps)
+        self.samples = np.concatenate([self.samples, *new])
+
     def _without_apps(self, source: Source, apps: list[Array]) -> Iterator[Array]:
         for rows in source.records():
             with_sizes(rows, source.path, "allocated", "reserved", "active")
+            self.num_nameless += int(np.count_nonzero(rows["component"] < 0))
+            rows = rows[rows["component"] >= 0]
             app = source.names.components.number(APP)
             is_app = rows["component"] == app
             is_apart = ~is_app & (rows["allocated"] == UNKNOWN)
@@ -178,6 +195,8 @@ def _told_by_operators(source: Source) -> Iterator[Array]:
         }
         made = as_rows(RECORD, columns, len(rows))
         _fill(made, told, np.abs(rows["size"]), kinds, running)
+        says_active = (rows["at_alloc"][:, 2] != UNKNOWN) | (rows["at_release"][:, 2] != UNKNOWN)
+        made["active"][~says_active] = UNKNOWN
         yield made
 
 

@@ -43,6 +43,8 @@ class AscendTables:
 
     identity: Identity
     names: Vocabulary
+    has_active: bool = True
+    """Whether active bytes are known."""
 
     def events(self, stretch: Stretch) -> list[Rows]:
         """memory_event and memory_bucket."""
@@ -59,7 +61,7 @@ class AscendTables:
             "component": self._components(stretch.component),
             "requested_bytes": ints(held),
             "allocated_bytes": ints(allocated),
-            "active_bytes": ints(active),
+            "active_bytes": ints(active) if self.has_active else pa.nulls(length, pa.int64()),
             "reserved_bytes": ints(reserved),
             "allocation_id": ints(stretch.block, null=~stretch.has_block),
         }
@@ -147,7 +149,7 @@ class AscendTables:
     def _buckets(self, stretch: Stretch) -> Rows:
         devices = np.zeros(len(self.names.devices.texts), DEVICE_DTYPE)
         devices["code"] = _NPU + np.arange(len(devices))
-        found = buckets_of(stretch, _totals(stretch), devices)
+        found = buckets_of(stretch, _totals(stretch, has_active=self.has_active), devices)
         columns = {name: known(values) for name, values in found.items() if name != "device"}
         length = len(found["device"])
         return "memory_bucket", record_batch(
@@ -160,9 +162,10 @@ def told(values: Array) -> pa.Array:
     return ints(values, null=values == UNKNOWN)
 
 
-def _totals(stretch: Stretch) -> Totals:
+def _totals(stretch: Stretch, *, has_active: bool) -> Totals:
     allocated, reserved, active, held = stretch.totals.T
     never = np.full(len(held), ABSENT)
+    active = active if has_active else never
     return Totals(
         requested=held,
         reserved=reserved,

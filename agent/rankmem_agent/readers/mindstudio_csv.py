@@ -7,6 +7,7 @@ decimal microseconds that may end in a tab, totals MB or KB of 1024: both come o
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -40,7 +41,7 @@ PIECE_BYTES: Final = 4 << 20
 
 _MICROSECONDS: Final = pa.decimal128(22, 3)
 _NAME: Final = pa.dictionary(pa.int32(), pa.string())
-_EMPTY: Final = ("", "\t", "N/A", "N/A\t", "NA", "NaN", "None", "null")
+_EMPTY: Final = ("", "\t", " ", " \t", "N/A", "N/A\t", "NA", "NaN", "None", "null")
 _DEVICE: Final = ("Device Type", "Device", "Device ID", "Device_id")
 
 Cells = Mapping[str, pa.Array]
@@ -48,7 +49,7 @@ Cells = Mapping[str, pa.Array]
 
 def kind_of_header(line: str) -> str | None:
     """Which of the four files begins with this line: record, operator, module, static; else None."""
-    names = frozenset(name.strip() for name in line.lstrip("\ufeff").strip().split(","))
+    names = frozenset(name.strip() for name in _names_in(line.lstrip("\ufeff")))
     if {"Component", "Timestamp(us)"} <= names:
         if names & {"Total Allocated(MB)", "Total Allocated(KB)"}:
             return "record"
@@ -309,7 +310,15 @@ def header_of(path: Path) -> list[str]:
     """The names of the columns."""
     with open_bytes(path) as stream:
         line = stream.readline(PIECE_BYTES).decode("utf-8-sig", errors="replace")
-    return line.rstrip("\r\n").split(",")
+    return _names_in(line)
+
+
+def _names_in(line: str) -> list[str]:
+    """The cells of a header, quoted or not."""
+    try:
+        return next(csv.reader([line.rstrip("\r\n")]), [])
+    except csv.Error:  # a line that is no CSV file's
+        return []
 
 
 def _is_null(cells: pa.Array) -> Array:

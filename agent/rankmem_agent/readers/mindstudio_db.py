@@ -47,13 +47,13 @@ class DbSource:
         self._device_id = device_id
 
     def records(self) -> Iterator[Array]:
-        """RECORD; the graph engine's actions where there is no MEMORY_RECORD."""
+        """RECORD; the graph engine's actions where there is neither MEMORY_RECORD nor OP_MEMORY."""
         with SqliteRecording(self.path) as database:
             if database.has("MEMORY_RECORD"):
                 statement = _form(database, "MEMORY_RECORD", "totalAllocated", "ascend_records")
-                yield from self._records(database, statement, "ascend_record_components")
-            elif database.has("NPU_OP_MEM"):
-                yield from self._records(database, "ascend_ge_records", "ascend_ge_components")
+                yield from self._records(database, statement, "ascend_record_components", "MEMORY_RECORD")
+            elif database.has("NPU_OP_MEM") and not self._has_operators(database):
+                yield from self._records(database, "ascend_ge_records", "ascend_ge_components", "NPU_OP_MEM")
 
     def operators(self) -> Iterator[Array]:
         """OPERATOR."""
@@ -64,6 +64,7 @@ class DbSource:
             names = {
                 key: self.names.texts.number(str(text))
                 for key, text in self._rows(database, "ascend_operator_names")
+                if text is not None
             }
             for rows in self._chunks(database, statement):
                 numbers = self._numbers(rows, 11, statement)
@@ -88,7 +89,8 @@ class DbSource:
             for rows in self._chunks(database, "ascend_samples"):
                 numbers = self._numbers(rows, 3, "NPU_MEM")
                 columns = {"time_ns": numbers[:, 0], "app": numbers[:, 1], "used": numbers[:, 2]}
-                yield self._own(as_rows(SAMPLE, columns | {"device": self._devices(rows)}, len(rows)), rows)
+                samples = as_rows(SAMPLE, columns | {"device": self._devices(rows)}, len(rows))
+                yield self._own(self._timed(samples, "NPU_MEM"), rows)
 
     def modules(self) -> Iterator[Array]:
         """MODULE."""
@@ -106,7 +108,7 @@ class DbSource:
                     "component": self.names.components.numbers(texts),
                     "device": self._devices(rows),
                 }
-                yield self._own(as_rows(MODULE, columns, len(rows)), rows)
+                yield self._own(self._timed(as_rows(MODULE, columns, len(rows)), "NPU_MODULE_MEM"), rows)
 
     def static_blocks(self) -> Iterator[Array]:
         """None: databases have no static graphs."""
@@ -127,7 +129,9 @@ class DbSource:
                 return {}
             return {device_of(number): str(name) for number, name in self._rows(database, "ascend_titles")}
 
-    def _records(self, database: SqliteRecording, statement: str, names_statement: str) -> Iterator[Array]:
+    def _records(
+        self, database: SqliteRecording, statement: str, names_statement: str, table: str
+    ) -> Iterator[Array]:
         names = {
             key: self.names.components.number(str(text))
             for key, text in self._rows(database, names_statement)
@@ -140,7 +144,21 @@ class DbSource:
             )
             columns["component"] = np.array([names.get(row[5], -1) for row in rows], np.int32)
             columns["device"] = self._devices(rows)
-            yield self._own(as_rows(RECORD, columns, len(rows)), rows)
+            yield self._own(self._timed(as_rows(RECORD, columns, len(rows)), table), rows)
+
+    def _has_operators(self, database: SqliteRecording) -> bool:
+        if not database.has("OP_MEMORY"):
+            return False
+        return database.row(_form(database, "OP_MEMORY", "allocationTime", "ascend_operators")) is not None
+
+    def _timed(self, rows: Array, table: str) -> Array:
+        if (rows["time_ns"] == UNKNOWN).any():
+            raise RankmemError(
+                Code.INVALID,
+                f"{self.path}, table {table}: the time of a row is empty",
+                "the database is damaged: export or copy it again",
+            )
+        return rows
 
     def _rows(self, database: SqliteRecording, statement: str) -> Iterator[tuple[Any, ...]]:
         return database.rows(statement)

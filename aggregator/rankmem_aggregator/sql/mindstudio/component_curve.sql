@@ -41,6 +41,7 @@ FROM (
     CROSS JOIN start AS s
     WHERE a.session_id = of_session AND a.rank = of_rank AND a.app_reserved_bytes IS NOT NULL
 )
+WHERE mb IS NOT NULL
 ORDER BY time_ms, legend;
 
 COMMENT ON MACRO TABLE mindstudio.component_curve IS 'MindStudio''s group-by Component: the framework''s allocator (PTA), GE, our other components, and the process.';

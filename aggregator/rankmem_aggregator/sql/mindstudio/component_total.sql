@@ -24,7 +24,12 @@ WITH told AS (
         e.stream,
         coalesce(e.allocated_bytes, e.requested_bytes) AS allocated_bytes,
         coalesce(e.reserved_bytes, e.requested_bytes) AS reserved_bytes,
-        coalesce(e.active_bytes, e.requested_bytes) AS active_bytes
+        -- A recording of an NPU that tells allocated bytes and no active ones does not know them.
+        CASE
+            WHEN e.active_bytes IS NULL AND e.allocated_bytes IS NOT NULL AND split_part(e.device, ':', 1) = 'npu'
+                THEN NULL
+            ELSE coalesce(e.active_bytes, e.requested_bytes)
+        END AS active_bytes
     FROM memory_event AS e
     LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
     WHERE e.requested_bytes IS NOT NULL AND e.device <> 'pinned'

@@ -25,6 +25,7 @@ FROM (
         AND r.component = mindstudio.id_of('PTA+GE')
         AND r.streamPtr IS NOT NULL
 )
+WHERE mb IS NOT NULL
 ORDER BY time_ms, legend;
 
 COMMENT ON MACRO TABLE mindstudio.stream_curve IS 'MindStudio''s group-by Stream: the device''s totals at the records of each stream; nothing where there are no streams.';
