@@ -274,7 +274,9 @@ def test_without_totals_those_at_the_operators_count_and_the_graph_engine_has_no
     imported(database, changed(tmp_path / "o.db", "DROP TABLE MEMORY_RECORD"))
     assert rows(database, "SELECT count(DISTINCT component) FROM memory_event") == [(2,)]
     last = "arg_max(requested_bytes, seq), arg_max(allocated_bytes, seq)"
-    assert rows(database, f"SELECT max(requested_bytes), {last} FROM memory_event") == [(11 * MB, 2 * MB + 4096, 2 * MB + 4096)]
+    assert rows(database, f"SELECT max(requested_bytes), {last} FROM memory_event") == [
+        (11 * MB, 2 * MB + 4096, 2 * MB + 4096)
+    ]
 
 
 def test_what_the_process_held_is_read_from_both_of_its_tables_once(
