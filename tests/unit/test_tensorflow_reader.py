@@ -6,11 +6,11 @@ import gzip
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
+from import_read import read_alone
 from made_profiles import CPU, saved, step
-from rankmem_agent.readers.recording import Closing, Identity, Probe
+from rankmem_agent.readers.recording import Closing, Probe
 from rankmem_agent.readers.tensorflow import TensorflowReader, devices_of
 from rankmem_agent.readers.tensorflow_lives import Lives, maximums
 from rankmem_agent.readers.tensorflow_stats import nodes_of
@@ -66,13 +66,7 @@ def collected(path: Path) -> Lives:
 
 def imported(path: Path) -> tuple[dict[str, list[dict[str, Any]]], Closing]:
     """All rows by table, and the closing."""
-    [recording] = TensorflowReader().open([path])
-    found: dict[str, list[pa.RecordBatch]] = {}
-    for part in recording.parts(Identity("S", 0, 0)):
-        for table, rows in part.rows:
-            found.setdefault(table, []).append(rows)
-    tables = {table: pa.Table.from_batches(batches).to_pylist() for table, batches in found.items()}
-    return tables, recording.closing()
+    return read_alone(TensorflowReader(), path)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -153,6 +147,20 @@ def test_a_step_without_tensors_says_how_to_record_them(tmp_path: Path) -> None:
     with pytest.raises(RankmemError, match="no tensor") as caught:
         imported(saved(tmp_path, metadata, "pb"))
     assert "FULL_TRACE" in caught.value.hint
+
+
+def test_an_output_that_says_nothing_of_memory_is_no_block_of_nothing(tmp_path: Path) -> None:
+    metadata = step(5)
+    before, _ = imported(saved(tmp_path, metadata, "pb"))
+    node = metadata.step_stats.dev_stats[0].node_stats.add(
+        node_name="old", all_start_micros=metadata.step_stats.dev_stats[0].node_stats[0].all_start_micros
+    )
+    node.all_end_rel_micros = 5
+    node.output.add(slot=0)
+    tables, closing = imported(saved(tmp_path, metadata, "pb"))
+    assert len(tables["memory_event"]) == len(before["memory_event"])
+    assert {row["device"] for row in tables["device_info"]} == {"cpu", "cuda:0", "pinned"}
+    assert any(remark.startswith("1 outputs say neither") for remark in closing.remarks)
 
 
 def test_sizes_beyond_any_device_are_refused(tmp_path: Path) -> None:

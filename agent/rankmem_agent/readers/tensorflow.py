@@ -125,6 +125,8 @@ def _remarks(lives: Lives, without_life: int) -> Iterator[str]:
     yield "lives by the rule of TensorFlow's timeline.py: to the last node that reads, not to the free"
     if without_life:
         yield f"{without_life} tensors lived less than a microsecond: in no total, as in timeline.py"
+    if lives.without_memory:
+        yield f"{lives.without_memory} outputs say neither bytes nor an allocator: left out"
     if lives.replaced:
         yield f"{lives.replaced} tensors were put out again under their name: the last one counts"
 

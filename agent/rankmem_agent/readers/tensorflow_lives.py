@@ -62,6 +62,8 @@ class Lives:
         """By name, ``node`` or ``node:index``; in the order of their first appearance."""
         self.replaced = 0
         """Tensors whose name came again."""
+        self.without_memory = 0
+        """Outputs that name neither bytes nor an allocator: no tensors, as nothing is known of them."""
         self._reads: list[_Read] = []
 
     def add(self, device: str, node: NodeExecStats) -> None:
@@ -79,6 +81,9 @@ class Lives:
         operator, inputs = _label(node.timeline_label)
         for index, output in enumerate(node.output):
             allocation = output.tensor_description.allocation_description
+            if not allocation.allocator_name and not allocation.requested_bytes:
+                self.without_memory += 1
+                continue
             name = f"{node.node_name}:{index}" if index else node.node_name
             self.replaced += name in self.tensors
             self.tensors[name] = Tensor(
