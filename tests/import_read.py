@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 
+from rankmem_agent.readers.recording import Closing, Identity, Reader
 from rankmem_cli.importing import Report, Request, import_recordings
 from rankmem_cli.options import Place
 
@@ -20,3 +22,14 @@ def asked(database: Path, statement: str, **parameters: Any) -> list[tuple[Any, 
     """The rows of a statement."""
     with duckdb.connect(database, read_only=True) as connection:
         return connection.execute(statement, parameters or None).fetchall()
+
+
+def read_alone(reader: Reader, path: Path) -> tuple[dict[str, list[dict[str, Any]]], Closing]:
+    """All rows by table of the one recording that the reader finds in the file, and its closing."""
+    [recording] = reader.open([path])
+    found: dict[str, list[pa.RecordBatch]] = {}
+    for part in recording.parts(Identity("S", 0, 0)):
+        for table, rows in part.rows:
+            found.setdefault(table, []).append(rows)
+    tables = {table: pa.Table.from_batches(batches).to_pylist() for table, batches in found.items()}
+    return tables, recording.closing()

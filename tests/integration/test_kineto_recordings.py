@@ -12,11 +12,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
+from import_read import read_alone
 from rankmem_agent.readers.kineto import KinetoReader
-from rankmem_agent.readers.recording import Closing, Identity
+from rankmem_agent.readers.recording import Closing
 from rankmem_protos.errors import RankmemError
 
 FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "recordings" / "kineto"
@@ -32,13 +32,7 @@ Tables = dict[str, list[dict[str, Any]]]
 @functools.cache
 def imported(path: Path) -> tuple[Tables, Closing]:
     """All rows by table, and the closing."""
-    [recording] = KinetoReader().open([path])
-    found: dict[str, list[pa.RecordBatch]] = {}
-    for part in recording.parts(Identity("S", 0, 0)):
-        for table, rows in part.rows:
-            found.setdefault(table, []).append(rows)
-    tables = {table: pa.Table.from_batches(batches).to_pylist() for table, batches in found.items()}
-    return tables, recording.closing()
+    return read_alone(KinetoReader(), path)
 
 
 @functools.cache

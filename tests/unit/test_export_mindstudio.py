@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from ascend_files import (
     write_csvs,
     write_database,
 )
-from constructed import BASE_NS, SESSION, RankLog, clear, empty_database, store_logs
+from constructed import BASE_NS, SESSION, RankLog, empty_database, store_logs
 from export_logs import database as cuda_database
 from export_logs import training
 from rankmem_agent.readers.kinds import search
@@ -59,18 +58,6 @@ CURVES = (
     "JOIN mindstudio.STRING_IDS AS i ON i.id = r.component WHERE i.value <> 'APP' ORDER BY ALL"
 )
 Row = tuple[Any, ...]
-
-
-@pytest.fixture(scope="module")
-def opened() -> Iterator[duckdb.DuckDBPyConnection]:
-    with empty_database() as connection:
-        yield connection
-
-
-@pytest.fixture
-def database(opened: duckdb.DuckDBPyConnection) -> Iterator[duckdb.DuckDBPyConnection]:
-    yield opened
-    clear(opened)
 
 
 def exported(path: Path, out: Path, **asked: Any) -> Written:

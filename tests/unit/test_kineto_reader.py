@@ -5,25 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
+from import_read import read_alone
 from made_profiles import BASE_NS, memory, op, written
 from rankmem_agent.readers.kineto import KinetoReader
-from rankmem_agent.readers.recording import Closing, Identity, Probe
+from rankmem_agent.readers.recording import Closing, Probe
 from rankmem_protos.errors import RankmemError
 
 Tables = dict[str, list[dict[str, Any]]]
 
 
 def imported(path: Path) -> tuple[Tables, Closing]:
-    [recording] = KinetoReader().open([path])
-    found: dict[str, list[pa.RecordBatch]] = {}
-    for part in recording.parts(Identity("S", 0, 0)):
-        for table, rows in part.rows:
-            found.setdefault(table, []).append(rows)
-    tables = {table: pa.Table.from_batches(batches).to_pylist() for table, batches in found.items()}
-    return tables, recording.closing()
+    return read_alone(KinetoReader(), path)
 
 
 def operators(tables: Tables) -> list[str | None]:

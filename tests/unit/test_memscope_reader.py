@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import duckdb
 import pytest
 
 from ascend_files import store_parts
-from constructed import SESSION, clear, empty_database
+from constructed import SESSION, clear
 from rankmem_agent.readers.kinds import probe, search
 from rankmem_agent.readers.memscope import MemScopeReader
 from rankmem_agent.readers.recording import Closing, Identity
@@ -123,18 +122,6 @@ def as_database(path: Path, dump: Dump, table: str = "memscope_dump") -> Path:
             database.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values)
     database.close()
     return path
-
-
-@pytest.fixture(scope="module")
-def opened() -> Iterator[duckdb.DuckDBPyConnection]:
-    with empty_database() as connection:
-        yield connection
-
-
-@pytest.fixture
-def database(opened: duckdb.DuckDBPyConnection) -> Iterator[duckdb.DuckDBPyConnection]:
-    yield opened
-    clear(opened)
 
 
 def imported(connection: duckdb.DuckDBPyConnection, path: Path) -> list[Closing]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 from ascend_files import MB, Story, a_story, store_parts, us, write_csvs, write_database
-from constructed import SESSION, clear, empty_database
+from constructed import SESSION
 from rankmem_agent.readers.kinds import probe, search
 from rankmem_agent.readers.mindstudio import MindStudioReader
 from rankmem_agent.readers.recording import Closing, Identity, RankRecording
@@ -63,18 +63,6 @@ def records(connection: duckdb.DuckDBPyConnection) -> list[tuple[Any, ...]]:
 
 def in_order(told: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return sorted(told, key=lambda row: tuple((value is None, value) for value in row))
-
-
-@pytest.fixture(scope="module")
-def opened() -> Iterator[duckdb.DuckDBPyConnection]:
-    with empty_database() as connection:
-        yield connection
-
-
-@pytest.fixture
-def database(opened: duckdb.DuckDBPyConnection) -> Iterator[duckdb.DuckDBPyConnection]:
-    yield opened
-    clear(opened)
 
 
 @pytest.fixture(params=["db", "csv"])

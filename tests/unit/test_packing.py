@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from constructed import empty_database, store_rows
+from constructed import store_rows
 from rankmem_aggregator import schema
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.packing import PACKED
@@ -59,12 +59,6 @@ VALUES = {
         for kind in ("peak", "last")
     },
 }
-
-
-@pytest.fixture(scope="module")
-def connection() -> Iterator[duckdb.DuckDBPyConnection]:
-    with empty_database() as opened:
-        yield opened
 
 
 def rows_of(table: str) -> st.SearchStrategy[list[dict[str, Any]]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import duckdb
@@ -12,22 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_views_groups import BY, category_after, logs, rows, summits
 
-from constructed import SESSION, RankLog, clear, empty_database, store_logs
+from constructed import SESSION, RankLog, clear, store_logs
 from rankmem_aggregator.summary_pass import DUE, NOTHING, Pass, Rank
 
 MANY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@pytest.fixture(scope="module")
-def connection() -> Iterator[duckdb.DuckDBPyConnection]:
-    with empty_database() as opened:
-        yield opened
-
-
-@pytest.fixture
-def database(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
-    clear(connection)
-    return connection
 
 
 def summarise(

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import duckdb
-import pytest
 from hypothesis import HealthCheck, given, settings
 from test_job_peak import jobs, merged
 
-from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, empty_database, store_logs, store_rows
+from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, store_logs, store_rows
 
 PLACE = {"session_id": SESSION, "attempt": 0, "rank": 0}
-
-
-@pytest.fixture(scope="module")
-def connection() -> Iterator[duckdb.DuckDBPyConnection]:
-    with empty_database() as opened:
-        yield opened
-
-
-@pytest.fixture
-def database(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
-    clear(connection)
-    return connection
 
 
 def rows(connection: duckdb.DuckDBPyConnection, sql: str, **parameters: Any) -> list[tuple[Any, ...]]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import duckdb
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_job_peak import end_of, jobs, merged
 
-from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, empty_database, store_logs, store_rows
+from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, store_logs, store_rows
 
 MIB = 1 << 20
 MANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -25,12 +23,6 @@ ORDER BY group_name, place
 """
 Course = dict[str, dict[int, int]]
 """group -> instant -> bytes after all that happened at it."""
-
-
-@pytest.fixture(scope="module")
-def connection() -> Iterator[duckdb.DuckDBPyConnection]:
-    with empty_database() as opened:
-        yield opened
 
 
 def rows(connection: duckdb.DuckDBPyConnection, sql: str, **parameters: Any) -> list[tuple[Any, ...]]:

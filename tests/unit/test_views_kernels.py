@@ -3,21 +3,14 @@ group."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import duckdb
 import pytest
 
-from constructed import BASE_NS, SESSION, clear, empty_database, store_rows
+from constructed import BASE_NS, SESSION, clear, store_rows
 
 NAMES = ("layer", "operator", "call_site", "direction", "sequence_ids")
-
-
-@pytest.fixture(scope="module")
-def connection() -> Iterator[duckdb.DuckDBPyConnection]:
-    with empty_database() as opened:
-        yield opened
 
 
 @pytest.fixture

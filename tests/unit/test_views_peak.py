@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
 from typing import Any
 
 import duckdb
-import pytest
 
-from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, empty_database, store_logs, store_rows
-
-
-@pytest.fixture(scope="module")
-def connection() -> Iterator[duckdb.DuckDBPyConnection]:
-    with empty_database() as opened:
-        yield opened
-
-
-@pytest.fixture
-def database(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
-    clear(connection)
-    return connection
+from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, store_logs, store_rows
 
 
 def rows(connection: duckdb.DuckDBPyConnection, sql: str, **parameters: Any) -> list[tuple[Any, ...]]:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import duckdb
 import pytest
 
-from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, empty_database, store_logs, store_rows
+from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, store_logs, store_rows
 from rankmem_aggregator.sql import query_text
 
 NOW_NS = BASE_NS + 100 * SECOND_NS
-
-
-@pytest.fixture(scope="module")
-def connection() -> Iterator[duckdb.DuckDBPyConnection]:
-    with empty_database() as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -48,6 +41,8 @@ def test_each_rank_has_a_state_and_its_lag(database: duckdb.DuckDBPyConnection) 
         log.totals("cpu", [(98 * SECOND_NS, 50)])
     logs[2].ended = logs[3].ended = 99 * SECOND_NS
     store_logs(database, logs)
+    cost = {"session_id": SESSION, "attempt": 0, "time_ns": BASE_NS, "spool_bytes": 4096}
+    store_rows(database, "self_cost", [cost | {"rank": rank} for rank in (2, 3)])
     stored(database, 0, ago_s=1)
     stored(database, 1, ago_s=31)
     stored(database, 2, ago_s=2)
@@ -56,6 +51,9 @@ def test_each_rank_has_a_state_and_its_lag(database: duckdb.DuckDBPyConnection) 
     assert [row["state"] for row in found] == ["running", "silent", "ending", "ended", "running"]
     assert found[0]["lag_ns"] == SECOND_NS - 7, "the host's clock is 7 ns behind"
     assert found[1]["lag_ns"] == 0, "stored before its last event by the clocks: they differ, it is no lag"
+    assert [row["spool_bytes"] for row in found] == [None, None, 4096, 0, None], (
+        "what is stored is deleted there"
+    )
     assert [row["silent_ns"] for row in found] == [SECOND_NS, 31 * SECOND_NS, 2 * SECOND_NS, None, None]
 
 
