@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
+_DEEP: Final = (
+    "(SELECT string_agg('[', '') FROM range(200000)) || (SELECT string_agg(']', '') FROM range(200000))"
+)
 _DOUBLED: Final = ", ".join(f"a{n} AS (SELECT * FROM a{n - 1}, a{n - 1} b)" for n in range(1, 26))
 
 REFUSED: Final[dict[str, tuple[str, ...]]] = {
@@ -65,6 +68,12 @@ REFUSED: Final[dict[str, tuple[str, ...]]] = {
         "SELECT * FROM duckdb_settings()",
         "SELECT * FROM duckdb_databases()",
         "SELECT * FROM duckdb_logs()",
+        "SELECT * FROM duckdb_databases",
+        "SELECT path FROM system.main.duckdb_databases",
+        "SELECT * FROM pragma_database_list",
+        "SELECT setting FROM pg_catalog.pg_settings",
+        "SHOW memory_limit",
+        "SHOW temp_directory",
         "SELECT current_setting('temp_directory')",
         "SELECT getvariable('x')",
     ),
@@ -139,6 +148,21 @@ REFUSED: Final[dict[str, tuple[str, ...]]] = {
         "SELECT finalize(to_aggregate_state('sum', '\\x00'::BLOB))",
         "SELECT __internal_decompress_string(1::HUGEINT)",
         "SELECT variant_bytes_to_variant('\\x00'::BLOB, '\\x00'::BLOB)",
+        "SELECT list_aggregate([1], 'combine_aggr')",
+    ),
+    "What ends DuckDB itself": (
+        f"SELECT ({_DEEP})::JSON::VARIANT",
+        f"SELECT TRY_CAST({_DEEP} AS STRUCT(a VARIANT)[])",
+        f"SELECT cast_to_type(({_DEEP})::JSON, make_type('VARIANT'))",
+        f"SELECT json_contains({_DEEP}, '1')",
+        f"SELECT json_group_structure(({_DEEP})::JSON)",
+        f"SELECT * FROM json_each({_DEEP})",
+        f"SELECT * FROM json_tree({_DEEP})",
+        "SELECT reservoir_quantile(range, 0.5, 2000000000) FROM range(100)",
+        "SELECT list_aggregate([1], 'reservoir_quantile', 0.5, 2000000000)",
+        "SELECT list_aggregate([1], lower('RESERVOIR_QUANTILE'), 0.5, 2000000000)",
+        "SELECT \"IS DISTINCT FROM\"('nan'::DOUBLE, 1)",
+        "SELECT \"IS NOT DISTINCT FROM\"(row(1, 'a'), ''::BLOB)",
     ),
     "More than was asked for: counts that only a number may give": (
         "SELECT length(repeat('x', 1000000000))",
@@ -153,6 +177,13 @@ REFUSED: Final[dict[str, tuple[str, ...]]] = {
         "SELECT unnest(generate_series(1, 1000000000))",
         "SELECT list_resize([1], 1000000000)",
         "SELECT bitstring('1', 1000000000)",
+        "SELECT repeat(count := 1000000000, string := 5)",
+        "SELECT bitstring_agg(range, 0, 999999999) FROM range(10)",
+        "SELECT list_aggregate([1], 'bitstring_agg', 0, 999999999)",
+        "SELECT equi_width_bins(0, 1000000000000000, 100000 + range, false) FROM range(100000)",
+        "SELECT json_transform('1', repeat('[', 10000) || '\"INT\"' || repeat(']', 10000))",
+        "SELECT (SELECT string_agg('9', '') FROM range(3000000))::BIGNUM",
+        "SELECT VARINT '1'",
         "SELECT levenshtein(string_agg('a'), string_agg('b')) FROM range(1000000)",
         "SELECT sleep_ms(100000)",
         "SELECT pg_sleep(100)",
@@ -160,6 +191,9 @@ REFUSED: Final[dict[str, tuple[str, ...]]] = {
     "More than can be planned": (
         f"WITH a0 AS (SELECT 1), {_DOUBLED} SELECT count(*) FROM a25",
         " UNION ALL ".join(["SELECT 1"] * 1000),
+        "SELECT 1 FROM session" + " JOIN session USING (session_id)" * 200,
+        "SELECT 1 FROM " + ", ".join(["peak_by_rank"] * 100),
+        "SELECT 1 FROM " + ", ".join(["job_peak('s')"] * 60),
         "SELECT " + "fmod(" * 30 + "1" + ", 2)" * 30,
         "SELECT * FROM " + "(SELECT * FROM " * 500 + "session" + ")" * 500,
         "SELECT " + "(" * 5000 + "1" + ")" * 5000,
@@ -184,7 +218,7 @@ ENDED: Final[dict[str, str]] = {
     "SELECT quantile_disc(range, 0.5) FROM range(1000000000)": "memory",
     "SELECT count(*) FROM (SELECT md5(range::VARCHAR) FROM range(1000000000) GROUP BY 1)": "time or memory",
     "WITH RECURSIVE t(s, n) AS (SELECT 'x', 0 UNION ALL SELECT s || s, n + 1 FROM t WHERE n < 40) "
-    "SELECT max(length(s)) FROM t": "memory",
+    "SELECT max(length(s)) FROM t": "time or memory",
     "SELECT * FROM range(1000000000)": "rows",
     "SELECT a.seq FROM memory_event a, range(1000) ORDER BY ALL": "rows",
 }

@@ -13,6 +13,7 @@ from types import FrameType
 
 from rankmem_aggregator import logs, server
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.leaving import leave
 from rankmem_protos.errors import RankmemError
 
 
@@ -51,4 +52,4 @@ def stop_on_signals(aggregator: server.Aggregator) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(leave(main()))

@@ -18,7 +18,7 @@ from typing import Any, Final, LiteralString
 import duckdb
 
 from rankmem_aggregator.refused_calls import check_call
-from rankmem_aggregator.statement_size import check_size
+from rankmem_aggregator.statement_size import Known, check_size
 from rankmem_protos.errors import Code, RankmemError
 
 SQL_BYTES_MAX: Final = 128 << 10
@@ -29,12 +29,18 @@ TABLE_FUNCTIONS: Final = frozenset(
     {
         "duckdb_columns", "duckdb_constraints", "duckdb_functions", "duckdb_keywords",
         "duckdb_memory", "duckdb_schemas", "duckdb_tables", "duckdb_types", "duckdb_views",
-        "generate_series", "histogram", "histogram_values", "json_each", "json_tree", "pg_timezone_names",
+        "generate_series", "histogram", "histogram_values", "pg_timezone_names",
         "pragma_database_size", "pragma_storage_info", "pragma_table_info", "pragma_version", "range",
         "repeat", "repeat_row", "summary", "unnest",
     }
 )  # fmt: skip
 """DuckDB's own table functions that only read the data or describe it; the database's macros are added."""
+
+TYPES_REFUSED: Final = frozenset({"AGGREGATE_STATE", "BIGNUM", "GEOMETRY", "VARIANT", "VARINT"})
+"""No column has them. A deeply nested document cast to VARIANT overflows the stack and ends the process; a
+million digits cast to BIGNUM run for minutes after their interrupt (DuckDB 2.0.0)."""
+OBJECTS_REFUSED: Final = frozenset({"duckdb_databases", "duckdb_logs", "pg_settings", "pragma_database_list"})
+"""DuckDB's views that tell of the server."""
 
 _HINT: Final = "send one SELECT; tables and views are in docs/schema.md and docs/sql.md"
 _NOT_THE_TEXTS_FAULT: Final = (duckdb.OutOfMemoryException, duckdb.InterruptException)
@@ -45,8 +51,8 @@ _QUERY_NODES: Final = frozenset(
 
 
 class Macros:
-    """The names of a database's macros, read once: a client cannot make any, and asking takes most of a small
-    query's time."""
+    """The names of a database's macros and views, read once: a client cannot make any, and asking takes most
+    of a small query's time."""
 
     def __init__(self) -> None:
         self._names: dict[str, frozenset[str]] | None = None
@@ -59,11 +65,16 @@ class Macros:
         """Those that stand as values, ours and DuckDB's."""
         return self._read(cursor)["value"]
 
+    def views(self, cursor: duckdb.DuckDBPyConnection) -> frozenset[str]:
+        """Our views."""
+        return self._read(cursor)["view"]
+
     def _read(self, cursor: duckdb.DuckDBPyConnection) -> dict[str, frozenset[str]]:
         if self._names is None:  # two threads may both read: the same
             self._names = {
                 "table": _names(cursor, "function_type = 'table_macro' AND NOT internal"),
                 "value": _names(cursor, "function_type = 'macro'"),
+                "view": _views(cursor),
             }
         return self._names
 
@@ -104,7 +115,9 @@ def check_statement(cursor: duckdb.DuckDBPyConnection, sql: str, macros: Macros)
         _check_node(node, lambda: macros.of_tables(cursor))
         if node.get("function_name"):
             check_call(node, in_from=id(node) in tables)
-    check_size(tree, lambda: macros.of_values(cursor))
+    check_size(
+        tree, Known(macros.of_values(cursor), views=macros.views(cursor), tables=macros.of_tables(cursor))
+    )
 
 
 def _parsed(cursor: duckdb.DuckDBPyConnection, text: str) -> Any:
@@ -132,6 +145,14 @@ def _names(cursor: duckdb.DuckDBPyConnection, which: LiteralString) -> frozenset
     return frozenset(name for (name,) in rows)
 
 
+def _views(cursor: duckdb.DuckDBPyConnection) -> frozenset[str]:
+    rows = cursor.execute(
+        "SELECT lower(view_name) FROM duckdb_views() "
+        "WHERE NOT internal AND database_name = current_database()"
+    ).fetchall()
+    return frozenset(name for (name,) in rows)
+
+
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
     """Every object of the tree, without recursion: its depth is the client's to choose."""
     waiting = [tree]
@@ -150,6 +171,16 @@ def _check_node(node: dict[str, Any], macros: Callable[[], frozenset[str]]) -> N
         name = str(node["function"].get("function_name", "")).lower()
         if name not in TABLE_FUNCTIONS and name not in macros():
             raise RankmemError(Code.DENIED, f"the table function {name} is not allowed", _HINT)
+    elif kind == "TYPE" and str(node.get("type_name")).upper() in TYPES_REFUSED:
+        raise RankmemError(Code.DENIED, f"the type {node['type_name']} is not allowed", "cast to VARCHAR")
+    elif kind in ("BASE_TABLE", "SHOW_REF") and str(node.get("table_name")).lower() in OBJECTS_REFUSED:
+        raise RankmemError(Code.DENIED, f"{node['table_name']} tells of the server, not of the data", _HINT)
+    elif kind == "SHOW_REF" and node.get("show_type") == "SHOW":
+        raise RankmemError(
+            Code.DENIED,
+            "SHOW with a name is not allowed: it tells settings, too",
+            f"DESCRIBE {node.get('table_name')} shows a table",
+        )
     elif kind.endswith("_NODE") and kind not in _QUERY_NODES:
         raise RankmemError(
             Code.DENIED, f"{kind.removesuffix('_NODE').removesuffix('_QUERY')} is not allowed", _HINT

@@ -4,6 +4,8 @@ Stage: query, beside ``confine``. In: a FUNCTION node of DuckDB's syntax tree; o
 What a query builds between two of DuckDB's looks at its limits is neither counted nor interrupted (measured,
 2.0.0: ``repeat('x', 1000000000)`` takes 2 GiB beside a memory limit of 256 MiB, ``levenshtein`` of two texts
 of 100 KB runs for minutes after its interrupt). So the functions that do it with a number are held short.
+Others end the process (``json_contains`` of a document nested 200,000 deep overflows the stack) or the
+instance (an InternalException is DuckDB's word for a defect of its own, after which it answers nothing).
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ REFUSED: Final[dict[str, str]] = {
         ("levenshtein", "editdist3", "damerau_levenshtein", "jaro_similarity", "jaro_winkler_similarity"),
         "it cannot be interrupted",
     ),
+    **dict.fromkeys(("json_contains", "json_group_structure"), "a deeply nested document ends the database"),
+    **dict.fromkeys(("is distinct from", "is not distinct from"), "as an operator its types are checked"),
+    **dict.fromkeys(("make_type", "cast_to_type"), "it names types unseen"),
     **dict.fromkeys(
         ("json_serialize_sql", "json_deserialize_sql", "json_serialize_plan", "json_execute_serialized_sql"),
         "it reads statements unseen",
@@ -37,8 +42,8 @@ REFUSED: Final[dict[str, str]] = {
     ),
 }  # fmt: skip
 """By name, and why."""
-INTERNAL_PREFIX: Final = "__internal"
-"""DuckDB's own, for its optimizer; they trust their arguments."""
+PREFIXES_REFUSED: Final = {"__internal": "it is internal", "variant_": "no column is a VARIANT"}
+"""DuckDB's own for its optimizer, which trust their arguments; and what makes a type that is refused."""
 
 _COUNTED: Final[dict[str, tuple[int, int]]] = {
     "repeat": (1, TEXT_COUNT_MAX),
@@ -47,10 +52,22 @@ _COUNTED: Final[dict[str, tuple[int, int]]] = {
     "bitstring": (1, TEXT_COUNT_MAX),
     "list_resize": (1, LIST_COUNT_MAX),
     "array_resize": (1, LIST_COUNT_MAX),
+    "reservoir_quantile": (2, LIST_COUNT_MAX),
+    "equi_width_bins": (2, LIST_COUNT_MAX),
 }
 """Which argument is the count, and the largest."""
+_BY_NAME: Final = frozenset({"aggregate", "array_aggr", "array_aggregate", "list_aggr", "list_aggregate"})
+"""They call the aggregate whose name is their second argument."""
 _RANGES: Final = frozenset({"range", "generate_series"})
+_BITS: Final = "bitstring_agg"
+"""Its second and third argument are the ends of a range, a bit for each number between."""
 _FORMATS: Final = frozenset({"printf", "format"})
+_SHAPES: Final = frozenset({"json_transform", "json_transform_strict", "from_json", "from_json_strict"})
+"""Their second argument is the type that they make."""
+SHAPE_CHARS_MAX: Final = 1000
+"""Of such a type; one that is nested 10,000 deep is planned for minutes, at 4 GiB."""
+_CHECKED: Final = frozenset({*_COUNTED, *_BY_NAME, *_RANGES, *_FORMATS, *_SHAPES, _BITS})
+"""Whose arguments are looked at by their place: with names they may stand in any order."""
 _WIDE: Final = re.compile(r"\d{5}|\*|\{[^{}]*\{")
 """In a format: a width of five digits, or one that is an argument."""
 
@@ -66,16 +83,54 @@ def check_call(node: Mapping[str, Any], *, in_from: bool) -> None:
         RankmemError: DENIED, with the function and what would be allowed.
     """
     name = str(node["function_name"]).lower()
-    why = "it is internal" if name.startswith(INTERNAL_PREFIX) else REFUSED.get(name)
+    by_prefix = (why for prefix, why in PREFIXES_REFUSED.items() if name.startswith(prefix))
+    why = REFUSED.get(name) or next(by_prefix, None)
     if why is not None:
         raise RankmemError(Code.DENIED, f"the function {name} is not allowed: {why}", "leave it out")
-    arguments = [entry.get("expression") for entry in node.get("arguments") or ()]
+    entries = node.get("arguments") or ()
+    if name in _CHECKED and any(entry.get("name") for entry in entries):
+        raise RankmemError(
+            Code.DENIED, f"{name} must be given its arguments in their order", "leave out their names"
+        )
+    arguments = [entry.get("expression") for entry in entries]
+    if name in _BY_NAME and len(arguments) > 1:
+        name, arguments = _named(name, arguments)
+    _check_arguments(name, arguments, in_from=in_from)
+
+
+def _check_arguments(name: str, arguments: Sequence[Any], *, in_from: bool) -> None:
     if name in _COUNTED:
         _check_count(name, arguments, *_COUNTED[name])
     elif name in _RANGES and not in_from:
         _check_range(name, arguments)
+    elif name == _BITS:
+        _check_range(name, arguments[1:])
     elif name in _FORMATS:
         _check_format(name, arguments)
+    elif name in _SHAPES:
+        _check_shape(name, arguments)
+
+
+def _named(caller: str, arguments: Sequence[Any]) -> tuple[str, Sequence[Any]]:
+    """The aggregate that is called by its name, and what it is given."""
+    name = _literal(arguments[1], "STRING")
+    if name is None or name.lower() in REFUSED:
+        raise RankmemError(
+            Code.DENIED,
+            f"{caller} must be given an allowed function's name as a text",
+            "write the name itself",
+        )
+    return name.lower(), [arguments[0], *arguments[2:]]
+
+
+def _check_shape(name: str, arguments: Sequence[Any]) -> None:
+    shape = _literal(arguments[1], "STRING") if len(arguments) > 1 else ""
+    if shape is None or len(shape) > SHAPE_CHARS_MAX:
+        raise RankmemError(
+            Code.DENIED,
+            f"{name} must be given its structure as a text of at most {SHAPE_CHARS_MAX} characters",
+            "write the structure itself",
+        )
 
 
 def _check_count(name: str, arguments: Sequence[Any], position: int, most: int) -> None:

@@ -26,6 +26,7 @@ from rankmem_aggregator.client_queries import ClientQueries
 from rankmem_aggregator.config import AggregatorConfig, is_every_address, split_address
 from rankmem_aggregator.counters import WriterCounters
 from rankmem_aggregator.ingest import Writer
+from rankmem_aggregator.leaving import CALLS
 from rankmem_aggregator.services import CollectorService, QueryService
 from rankmem_aggregator.store import Store, open_store
 from rankmem_aggregator.tls import server_credentials
@@ -77,7 +78,7 @@ class Aggregator:
         calls_max = config.max_streams + config.queries_max + UNARY_THREADS
         self._threads = futures.ThreadPoolExecutor(
             max_workers=calls_max,
-            thread_name_prefix="rankmem-rpc",
+            thread_name_prefix=CALLS,
         )
         tokens = Tokens({Right.INGEST: config.ingest_token_file, Right.QUERY: config.query_token_file})
         self._server = _grpc_server(self._threads, tokens, calls_max)

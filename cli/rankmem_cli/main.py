@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from rankmem_aggregator.leaving import leave
 from rankmem_cli import door
 from rankmem_cli.credential_options import with_credentials
 from rankmem_cli.verbs.certs import certs
@@ -107,4 +108,8 @@ for verb in VERBS:
 
 def main() -> None:
     """The entry point: runs the command line and exits with its code."""
-    sys.exit(door.call(lambda: app(prog_name="rankmem"), verbose=lambda: _verbose))
+    try:
+        code = door.call(lambda: app(prog_name="rankmem"), verbose=lambda: _verbose)
+    except SystemExit as ending:  # typer ends every verb with one
+        code = ending.code if isinstance(ending.code, int) else int(bool(ending.code))
+    sys.exit(leave(code))

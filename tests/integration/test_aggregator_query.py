@@ -56,6 +56,15 @@ def test_a_row_over_the_limit_is_an_error_that_says_so(stub: QueryStub) -> None:
         list(stub.Sql(SqlRequest(sql=sql)))
 
 
+@pytest.mark.parametrize("letter", ["x", "😀"])
+def test_an_error_that_quotes_a_long_value_is_cut_and_comes_through(stub: QueryStub, letter: str) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        list(stub.Sql(SqlRequest(sql=f"SELECT ('{letter * 20_000}')::INTEGER")))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "Could not convert string" in caught.value.details()
+    assert len(caught.value.details().encode()) < 2100
+
+
 @pytest.mark.parametrize(
     ("request_", "status", "code"),
     [

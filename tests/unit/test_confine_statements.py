@@ -188,3 +188,38 @@ def test_the_macros_of_the_database_are_read_once(
     for _ in range(3):
         rows(queries, "SELECT upper('a') FROM job_peak('s')")
     assert len(asked) == 2
+
+
+def test_every_spelling_of_a_refused_type_is_refused(store: Store, queries: ClientQueries) -> None:
+    with store.cursor() as cursor:
+        spellings = cursor.execute(
+            "SELECT DISTINCT type_name FROM duckdb_types() "
+            "WHERE logical_type IN ('AGGREGATE_STATE', 'BIGNUM', 'GEOMETRY', 'VARIANT')"
+        ).fetchall()
+    assert len(spellings) >= 4
+    for (spelling,) in spellings:
+        for cast in (
+            f"NULL::{spelling}",
+            f"TRY_CAST([NULL] AS STRUCT(a {spelling})[])",
+            f'NULL::"{spelling}"',
+        ):
+            with pytest.raises(RankmemError, match=r"the type .* is not allowed"):
+                rows(queries, f"SELECT {cast}")
+
+
+def test_views_and_macros_count_as_what_their_planning_takes(queries: ClientQueries) -> None:
+    for source in ("peak_by_rank", "main.peak_by_rank", "job_peak('s')"):
+        assert rows(queries, f"SELECT count(*) FROM {source} a, {source} b")
+        with pytest.raises(RankmemError, match="SELECTs and tables"):
+            rows(queries, "SELECT 1 FROM " + ", ".join([source] * 70))
+    with pytest.raises(RankmemError, match="joins 129 tables in one FROM"):
+        rows(queries, "SELECT 1 FROM session" + ", session" * 128)
+
+
+def test_an_aggregate_that_is_called_by_its_name_is_bound_as_if_it_were_called(
+    queries: ClientQueries,
+) -> None:
+    assert rows(queries, "SELECT list_aggregate([1, 2, 3], 'sum'), list_sum([1, 2])") == [(6, 3)]
+    assert rows(queries, "SELECT list_aggregate([1, 2, 3], 'reservoir_quantile', 0.5, 10)") == [(2,)]
+    with pytest.raises(RankmemError, match="reservoir_quantile must be given a number"):
+        rows(queries, "SELECT list_aggregate([1, 2, 3], 'RESERVOIR_QUANTILE', 0.5, 1000000)")
