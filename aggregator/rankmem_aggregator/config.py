@@ -269,7 +269,7 @@ def target_from_environment(
     The options first, then RANKMEM_DB, then RANKMEM_AGGREGATOR, then the file in this folder.
 
     Raises:
-        RankmemError: INVALID if both options are given.
+        RankmemError: INVALID if both options are given, or an aggregator that is no HOST:PORT.
     """
     environment = os.environ if environment is None else environment
     if database_path is not None and aggregator is not None:
@@ -278,6 +278,8 @@ def target_from_environment(
             f"both --db {database_path} and --aggregator {aggregator} are given",
             "give one of them",
         )
+    if aggregator is not None:
+        split_address(aggregator)
     if database_path is not None or aggregator is not None:
         return str(aggregator if database_path is None else database_path)
     return environment.get("RANKMEM_DB") or environment.get("RANKMEM_AGGREGATOR") or DATABASE_DEFAULT

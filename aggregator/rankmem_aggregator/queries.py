@@ -380,6 +380,9 @@ class Queries(abc.ABC):
             device_type, a column named after ``by`` (of ``rank``: rank and operator), live_bytes_at_peak
             (live_bytes_at_time), live_allocations_at_peak (.._at_time), allocated_bytes, num_allocations,
             largest_bytes, num_ranks.
+
+        Raises:
+            RankmemError: NOT_FOUND for a rank or a device that the session does not have.
         """
         full_id = self.session_id(session)
         chosen: dict[str, Value] = {"session": full_id, "rank": rank, "device": device}
@@ -388,8 +391,8 @@ class Queries(abc.ABC):
             at,
         )
         if by == "rank":
-            return self._of_rank(self._ask(f"ops_by_rank_at_{when}", **chosen), full_id, rank)
-        rows = self._of_rank(self._ask(f"ops_at_{when}", **chosen, by=by), full_id, rank)
+            return self._of_rank(self._ask(f"ops_by_rank_at_{when}", **chosen), full_id, rank, device=device)
+        rows = self._of_rank(self._ask(f"ops_at_{when}", **chosen, by=by), full_id, rank, device=device)
         return rows.rename_columns([by if name == "group_name" else name for name in rows.column_names])
 
     def live(
@@ -417,7 +420,7 @@ class Queries(abc.ABC):
             component, allocated_ns, age_ns, preexisting.
 
         Raises:
-            RankmemError: NOT_FOUND for a rank that the session does not have.
+            RankmemError: NOT_FOUND for a rank, an attempt or a device that the session does not have.
         """
         full_id = self.session_id(session)
         chosen: dict[str, Value] = {"session": full_id, "rank": rank, "attempt": attempt, "device": device}
@@ -425,16 +428,36 @@ class Queries(abc.ABC):
             rows = self._ask("live_at_time", **chosen, time_ns=at)
         else:
             rows = self._ask("live_at_peak", **chosen)
-        return self._of_rank(rows, full_id, rank)
+        return self._of_rank(rows, full_id, rank, attempt=attempt, device=device)
 
     def stack(self, stack_id: int) -> pa.Table:
         """The frames of a stack, innermost first: ordering (from 0), file_path, line_number, function."""
         return self._ask("stack", stack_id=stack_id)
 
-    def _of_rank(self, rows: pa.Table, full_id: str, rank: int | None) -> pa.Table:
-        """The rows; where there are none, an error for a rank that the session does not have."""
-        if rows.num_rows == 0 and rank is not None and rank not in self.ranks(full_id)["rank"].to_pylist():
-            raise RankmemError(Code.NOT_FOUND, f"no rank {rank} in session {full_id}", "rankmem ranks")
+    def _of_rank(
+        self,
+        rows: pa.Table,
+        full_id: str,
+        rank: int | None,
+        *,
+        attempt: int | None = None,
+        device: str | None = None,
+    ) -> pa.Table:
+        """The rows; where there are none, an error for what the session does not have of these."""
+        if rows.num_rows or (rank, attempt, device) == (None, None, None):
+            return rows
+        known = self.ranks(full_id).to_pylist()
+        whose = f"session {full_id}"
+        if rank is not None:
+            known = [row for row in known if row["rank"] == rank]
+            if not known:
+                raise RankmemError(Code.NOT_FOUND, f"no rank {rank} in {whose}", "rankmem ranks")
+            whose = f"rank {rank} of {whose}"
+        if attempt is not None and attempt not in (row["attempt"] for row in known):
+            raise RankmemError(Code.NOT_FOUND, f"no attempt {attempt} of {whose}", "rankmem ranks")
+        devices = self._ask("peak", session=full_id, rank=rank, attempt=attempt)["device"].to_pylist()
+        if device is not None and device not in devices:
+            raise RankmemError(Code.NOT_FOUND, f"no events on device {device} in {whose}", "rankmem peak")
         return rows
 
     def _ask(self, name: str, **parameters: Value) -> pa.Table:

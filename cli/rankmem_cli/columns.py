@@ -355,11 +355,13 @@ def live(started_ns: int | None) -> list[Column]:
         size("size", "size_bytes", importance=0),
         operator("operator", "operator", importance=8),
         path("line", "line", importance=7),
-        path("forward line", "forward_line", importance=6),
+        path("forward line", "forward_line", importance=5),
+        text("category", "category", importance=6),
+        text("module", "module", importance=3),
         text("phase", "phase", importance=3),
-        number("step", "step", importance=3),
+        number("step", "step", importance=2),
         age("age", "age_ns", importance=5),
-        offset("allocated", "allocated_ns", started_ns, importance=2),
+        offset("allocated", "allocated_ns", started_ns, importance=1),
         Column(header="address", name="address", forms=(_hex,), numeric=True, importance=4),
     ]
 

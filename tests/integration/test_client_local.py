@@ -93,6 +93,12 @@ def test_live_shows_blocks_with_stack_and_age(queries: Queries) -> None:
     assert [row["size_bytes"] for row in queries.live(0, attempt=1).to_pylist()] == [40]
     with pytest.raises(RankmemError, match=f"no rank 7 in session {NEW}"):
         queries.live(7)
+    with pytest.raises(RankmemError, match=f"no attempt 7 of rank 0 of session {NEW}"):
+        queries.live(0, attempt=7)
+    with pytest.raises(RankmemError, match=f"no events on device cuda:3 in rank 0 of session {NEW}"):
+        queries.live(0, device="cuda:3")
+    with pytest.raises(RankmemError, match=f"no events on device cuda:3 in session {NEW}"):
+        queries.ops(device="cuda:3", by="line")
 
 
 def test_the_job_peak_names_each_share(queries: Queries) -> None:

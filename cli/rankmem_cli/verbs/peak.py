@@ -76,6 +76,7 @@ ALLOCATOR_NOTES: Final = (
     "reserved: the most its segments held; of host memory its own peak",
 )
 APP_NOTE: Final = "app: what the process holds beyond the allocators, by samples; in no sum"
+PINNED_NOTE: Final = "pinned_host: of the host; by samples where its blocks are not recorded, then in no sum"
 RANKS_NOTES: Final = (
     "each at its own: its ranks' peaks added up; they happen at different instants",
     "own peak: the most its ranks held together at one instant",
@@ -130,7 +131,9 @@ def _notes(by: By, rows: pa.Table) -> tuple[str, ...]:
     if by is By.RANK:
         return ()
     if by.of_allocator():
-        return (*ALLOCATOR_NOTES, APP_NOTE) if by is By.COMPONENT else ALLOCATOR_NOTES
+        has_pinned = "pinned_host" in rows["group_name"].to_pylist()
+        pinned = (PINNED_NOTE,) if has_pinned else ()
+        return (*ALLOCATOR_NOTES, APP_NOTE, *pinned) if by is By.COMPONENT else ALLOCATOR_NOTES
     if by.of_blocks():
         return BLOCKS_NOTES
     unknown = rows.num_rows and rows["group_name"].null_count == rows.num_rows

@@ -12,7 +12,7 @@
 --   events, events_lost: stored, and known to be missing
 --   gaps: holes in its log; each is a row of gap
 --   complete: true if nothing is missing
---   spool_bytes (bytes): of its log on its host's disk, when last told
+--   spool_bytes (bytes): of its log on its host's disk, when last told; 0 once all of it is stored
 --   sent_bytes (bytes): sent for it
 --   shipper_cpu_ns (ns): CPU time of its host's shipper, all its ranks
 CREATE OR REPLACE VIEW rank_status AS
@@ -69,7 +69,7 @@ SELECT
     coalesce(g.records, r.events_lost, 0) AS events_lost,
     coalesce(g.gaps, 0) AS gaps,
     coalesce(r.complete, false) AND g.gaps IS NULL AS complete,
-    c.spool_bytes,
+    CASE WHEN l.final THEN 0 ELSE c.spool_bytes END AS spool_bytes,
     c.sent_bytes,
     c.shipper_cpu_ns
 FROM rank_info AS r
