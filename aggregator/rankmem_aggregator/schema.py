@@ -189,11 +189,21 @@ def select_statement(table: Table) -> str:
     return f"SELECT {_column_list(table)} FROM {quoted(table.name)}"
 
 
-def append_statement(table: Table, source: str = INCOMING) -> str:
-    """Appends the rows registered under the name ``source``, one of ours."""
+def append_statement(table: Table, source: str = INCOMING, *, few: bool = False) -> str:
+    """Appends the rows registered under the name ``source``, one of ours.
+
+    Args:
+        few: less than a row group. Where an insert's sources can be numbered in batches, DuckDB 2.0 with
+            several threads plans one that collects few rows apart and appends them once more. A second source
+            that cannot be, and has no rows, keeps it from that: 0.4 CPU seconds a million events less.
+    """
     columns = _column_list(table)
     rows = packed_rows(table.name, source)
-    return f"INSERT INTO {stored_name(table)} ({columns}) SELECT {columns} FROM {rows}"
+    statement = f"INSERT INTO {stored_name(table)} ({columns}) SELECT {columns} FROM {rows}"
+    if not few:
+        return statement
+    nothing = ", ".join("NULL" for _ in table.columns)
+    return f"{statement} UNION ALL SELECT {nothing} FROM range(0)"
 
 
 def store_statement(table: Table, source: str = INCOMING) -> str:

@@ -9,9 +9,11 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from rankmem_aggregator import schema
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.statements import FEW_ROWS_MAX
 from rankmem_aggregator.store import Store, open_store
-from rankmem_protos.tables import HOST_INFO, STEP, Table
+from rankmem_protos.tables import HOST_INFO, STEP, TABLES, Table
 
 
 @pytest.fixture
@@ -108,3 +110,23 @@ def test_a_checkpoint_beside_another_transaction_keeps_what_is_committed_and_no_
     store.close()
     with duckdb.connect(store.path, read_only=True) as file:
         assert file.sql("SELECT step FROM step ORDER BY step").fetchall() == [(1,), (2,)]
+
+
+def test_rows_on_either_side_of_what_counts_as_few_are_all_stored_once(store: Store) -> None:
+    begins = [0]
+    for count in (FEW_ROWS_MAX - 1, FEW_ROWS_MAX, FEW_ROWS_MAX + 1, 0, 1):
+        begins.append(begins[-1] + count)
+        store.write({"step": _steps(*range(begins[-2], begins[-1]))})
+    assert _stored_steps(store) == list(range(begins[-1]))
+
+
+def test_few_rows_are_not_collected_apart_and_appended_twice() -> None:
+    with duckdb.connect(config={"threads": 2}) as connection:
+        schema.prepare(connection)
+        for table in (table for table in TABLES.values() if not table.key):
+            connection.register(schema.INCOMING, table.arrow_schema().empty_table())
+            plans = [
+                connection.execute(f"EXPLAIN {schema.append_statement(table, few=few)}").fetchall()[0][1]
+                for few in (True, False)
+            ]
+            assert ["Batch Insert" in plan for plan in plans] == [False, True], table.name
