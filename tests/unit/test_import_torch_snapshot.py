@@ -114,6 +114,17 @@ def test_metadata_of_several_devices_and_labels_of_blocks_are_markers(tmp_path: 
     assert dict(names)["a tensor"] == 0
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("size", 512.5), ("size", "512"), ("time_us", 1.5e15), ("addr", "7"), ("stream", None)],
+)
+def test_a_number_that_is_none_is_refused(field: str, value: object, tmp_path: Path) -> None:
+    raw = small()
+    raw["device_traces"][0][1][field] = value
+    [(_, error)] = imported(tmp_path / "made.duckdb", dump(tmp_path / "odd.pickle", raw)).failed
+    assert f"a number is a {type(value).__name__}" in error.message
+
+
 def test_a_snapshot_without_events_is_not_complete(tmp_path: Path) -> None:
     path = dump(tmp_path / "empty.pickle", {"segments": [], "device_traces": [[], []]})
     imported(tmp_path / "made.duckdb", path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,22 @@ def test_a_trace_that_breaks_off_is_refused_with_the_place(
     path.write_bytes(whole[: int(len(whole) * share)])
     with pytest.raises(RankmemError, match=r"cut\.json .* after character \d+"):
         read(path)
+
+
+def test_the_place_of_a_break_is_within_the_file(tmp_path: Path) -> None:
+    text = json.dumps(TRACE)[:-9]
+    with pytest.raises(RankmemError, match="it breaks off") as refused:
+        read(written(tmp_path, text))
+    places = [int(place) for place in re.findall(r"character (\d+)", refused.value.message)]
+    assert places
+    assert max(places) <= len(text)
+
+
+def test_a_second_document_is_refused_and_a_byte_order_mark_is_none(tmp_path: Path) -> None:
+    text = json.dumps(TRACE)
+    with pytest.raises(RankmemError, match="something follows its end"):
+        read(written(tmp_path, text + "\n" + text))
+    assert read(written(tmp_path, "\ufeff" + text + " \n")) == read(written(tmp_path, text))
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,49 @@ def test_the_call_is_the_outermost_operator_of_the_events_own_thread(tmp_path: P
     assert operators(tables) == ["aten::mm", "aten::relu", "MmBackward0", None]
 
 
+@pytest.mark.parametrize("base", [str(BASE_NS), float(BASE_NS), BASE_NS])
+def test_a_base_time_in_another_hand_is_the_same(tmp_path: Path, base: object) -> None:
+    trace = written(tmp_path, [memory(5, 512, 512, 1)], baseTimeNanoseconds=base)
+    tables, _ = imported(trace)
+    assert tables["memory_event"][0]["time_ns"] == BASE_NS + 5000
+
+
+@pytest.mark.parametrize("base", ["today", [1], 1.5, 10**30])
+def test_a_base_time_that_is_none_is_refused(tmp_path: Path, base: object) -> None:
+    trace = written(tmp_path, [memory(5, 512, 512, 1)], baseTimeNanoseconds=base)
+    with pytest.raises(RankmemError, match=r"trace\.json.*(baseTimeNanoseconds|clock)"):
+        imported(trace)
+
+
+def test_addresses_of_64_bits_and_ranks_as_text_are_read(tmp_path: Path) -> None:
+    high = 0xFF00_0000_0020_0000
+    events = [memory(5, 512, 512, high, device=12), memory(6, -512, 0, high, device=12)]
+    path = written(tmp_path, events, distributedInfo={"rank": "7", "world_size": "8"})
+    tables, _ = imported(path)
+    assert [row["address"] for row in tables["allocation_record"]] == [high - 2**64]
+    assert tables["allocation_record"][0]["freed_ns"] == BASE_NS + 6000
+    assert {row["device"] for row in tables["memory_event"]} == {"xpu:0"}
+    [recording] = KinetoReader().open([path])
+    assert (recording.facts.rank, recording.facts.world_size) == (7, 8)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"Device Id": 999}, "outside of -1 to 255"),
+        ({"Device Type": -3}, "outside of 0 to 255"),
+        ({"Bytes": 1 << 60}, "more than any device"),
+        ({"Bytes": None}, "NoneType"),
+        ({"Addr": 1 << 70}, "int too"),
+    ],
+)
+def test_an_absurd_event_is_named_with_its_place(tmp_path: Path, said: dict[str, Any], why: str) -> None:
+    events = [memory(4, 512, 512, 1), memory(5, 512, 1024, 2)]
+    events[1]["args"] |= said
+    with pytest.raises(RankmemError, match=rf"trace\.json: event 2 .*{why}"):
+        imported(written(tmp_path, events))
+
+
 def shared(time: float, change: int, address: int) -> dict[str, Any]:
     """As torch tells memory that it maps: no total, and its own bytes as reserved."""
     event = memory(time, change, 0, address, device=0)

@@ -51,7 +51,7 @@ class JsonEvents:
         Raises:
             RankmemError: INVALID with the place where the file is no JSON or breaks off.
         """
-        with open_text(self.path) as self._file:
+        with open_text(self.path, encoding="utf-8-sig") as self._file:
             self._text, self._at, self._before = "", 0, 0
             yield from self._document()
 
@@ -78,6 +78,9 @@ class JsonEvents:
             else:
                 self._next_sign()
                 self.fields[key] = self._value()
+        self._at += 1
+        if self._sign_or_end():
+            raise self._broken("something follows its end")
 
     def _array(self, *, may_break_off: bool) -> Iterator[dict[str, Any]]:
         decode, between = self._decode, _BETWEEN.match
@@ -103,12 +106,19 @@ class JsonEvents:
 
     def _next_sign(self) -> str:
         """The sign that comes next, not taken; white space before it is."""
+        sign = self._sign_or_end()
+        if not sign:
+            raise self._broken("it breaks off")
+        return sign
+
+    def _sign_or_end(self) -> str:
+        """The same; empty at the end of the file."""
         while True:
             self._at = _SPACE.match(self._text, self._at).end()  # type: ignore[union-attr]
             if self._at < len(self._text):
                 return self._text[self._at]
             if not self._more():
-                raise self._broken("it breaks off")
+                return ""
 
     def _value(self) -> Any:
         """The value that begins here; reads on until it is whole."""
@@ -118,9 +128,11 @@ class JsonEvents:
             except json.JSONDecodeError as error:
                 if len(self._text) - self._at > VALUE_CHARS_MAX:
                     raise self._broken(f"a value is longer than {VALUE_CHARS_MAX} characters") from error
-                wrong = error.pos < len(self._text) - _TAIL_CHARS and "Unterminated" not in error.msg
-                if wrong or not self._more():
-                    raise self._broken(f"{error.msg} at character {self._before + error.pos}") from error
+                said = f"{error.msg} at character {self._before + error.pos}"
+                if error.pos < len(self._text) - _TAIL_CHARS and "Unterminated" not in error.msg:
+                    raise self._broken(said) from error
+                if not self._more():
+                    raise self._broken(f"it breaks off ({said})") from error
             except RecursionError as error:
                 raise self._broken("values lie too deep within one another") from error
             else:

@@ -9,6 +9,7 @@ process.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 import struct
@@ -19,7 +20,7 @@ from typing import Any, Final
 from rankmem_agent.pairing.columns import without
 from rankmem_agent.readers.compressed import BROKEN, is_gzip, open_bytes
 from rankmem_agent.readers.kineto_log import Log, log_of
-from rankmem_agent.readers.kineto_scan import UNKNOWN, Trace, scan, time_ns
+from rankmem_agent.readers.kineto_scan import UNKNOWN, Trace, base_time_ns, scan, time_ns
 from rankmem_agent.readers.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
 from rankmem_agent.readers.replay import PART_RECORDS, Replay
 from rankmem_agent.spool.layout import DeviceType, Kind
@@ -47,7 +48,7 @@ class KinetoReader:
 
     def recognises(self, probe: Probe) -> bool:
         """A JSON object or list with the fields or the events of a trace."""
-        head = probe.head.lstrip()
+        head = probe.head.removeprefix(codecs.BOM_UTF8).lstrip()
         if not head.startswith((b"{", b"[")):
             return False
         if head.startswith(b"{"):
@@ -181,8 +182,11 @@ def _facts(path: Path) -> RankFacts:
         ) from error
     info = _field(head, tail, b'"distributedInfo"')
     info = info if isinstance(info, dict) else {}
-    base = _field(head, tail, b'"baseTimeNanoseconds"')
-    started, ended = _window(head + tail, base if isinstance(base, int) else 0)
+    try:
+        base_ns = base_time_ns(_field(head, tail, b'"baseTimeNanoseconds"'))
+    except ValueError:
+        base_ns = 0  # whoever reads the file says so
+    started, ended = _window(head + tail, base_ns)
     return RankFacts(
         rank=_count(info.get("rank")),
         world_size=_count(info.get("world_size")),
@@ -244,4 +248,6 @@ def _window(text: bytes, base_ns: int) -> tuple[int | None, int | None]:
 
 
 def _count(value: object) -> int | None:
+    if isinstance(value, str) and value.isdecimal() and value.isascii() and len(value) < 12:
+        value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None

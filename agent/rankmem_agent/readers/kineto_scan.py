@@ -123,8 +123,7 @@ class Trace:
     @property
     def base_ns(self) -> int:
         """What makes its times UTC; 0 in the form whose times are UTC already."""
-        base = self.fields.get("baseTimeNanoseconds")
-        return base if isinstance(base, int) else 0
+        return base_time_ns(self.fields.get("baseTimeNanoseconds"))
 
 
 def scan(path: Path) -> Trace:
@@ -158,10 +157,27 @@ def scan(path: Path) -> Trace:
     return trace
 
 
+def base_time_ns(said: object) -> int:
+    """The value of ``baseTimeNanoseconds``; 0 without one.
+
+    Raises:
+        ValueError: it is no whole number.
+    """
+    try:
+        base = Decimal(0 if said is None else said)  # type: ignore[arg-type]
+        if base == base.to_integral_value():
+            return checked_ns(int(base))
+    except (InvalidOperation, OverflowError, TypeError, ValueError):
+        pass
+    raise ValueError(f"baseTimeNanoseconds is {str(said)[:40]}")
+
+
 def time_ns(microseconds: int | str) -> int:
     """A time of the file, exact to the nanosecond; three digits behind the point are the rule."""
     if isinstance(microseconds, int):
         return microseconds * 1000
+    if not isinstance(microseconds, str):
+        raise ValueError(f"a time that is {str(microseconds)[:40]}")
     if microseconds[-4:-3] == ".":
         try:
             return int(microseconds[:-4] + microseconds[-3:])
@@ -234,10 +250,10 @@ def _sinks(trace: Trace) -> dict[str | None, Callable[[dict[str, Any]], None]]:
             (
                 time_ns(event["ts"]),
                 thread(event),
-                int(said["Device Type"]),
-                int(said["Device Id"]),
+                _within(said["Device Type"], 0, 255),
+                _within(said["Device Id"], UNKNOWN, 255),
                 checked_bytes(said["Bytes"]),
-                _known(said.get("Addr")),
+                _address(said.get("Addr")),
                 checked_bytes(_known(said.get("Total Allocated"))),
                 checked_bytes(_known(said.get("Total Reserved"))),
             )
@@ -255,3 +271,16 @@ _NOTHING: Final[dict[str, Any]] = {}
 
 def _known(value: object) -> int:
     return UNKNOWN if value is None else int(value)  # type: ignore[call-overload]
+
+
+def _address(value: object) -> int:
+    """As a signed number: those of Intel's GPUs begin above 2**63."""
+    address = _known(value)
+    return address - 2**64 if 2**63 <= address < 2**64 else address
+
+
+def _within(value: object, least: int, most: int) -> int:
+    number = int(value)  # type: ignore[call-overload]
+    if not least <= number <= most:
+        raise ValueError(f"a device's type or index is {number}, outside of {least} to {most}")
+    return int(number)

@@ -196,6 +196,7 @@ def _text(value: object) -> str:
 
 def _unsigned(values: list[Any]) -> Array:
     """Addresses and handles, which some versions tell as signed numbers."""
+    _check_whole(values)
     try:
         return np.array(values, np.uint64)
     except OverflowError:
@@ -204,11 +205,19 @@ def _unsigned(values: list[Any]) -> Array:
 
 def _sizes(values: list[Any], action: Array) -> Array:
     """Bytes of the events; a request that failed may have been for more than there is."""
+    _check_whole(values)
     sizes = np.array(values, np.int64)
     wrong = (sizes < 0) | (sizes > np.where(action == Action.OOM, NUMBER_MAX, SIZE_BYTES_MAX))
     if wrong.any():
         raise ValueError(f"an event of {sizes[wrong][0]} bytes")
     return sizes
+
+
+def _check_whole(values: list[Any]) -> None:
+    """Numpy would cut fractions off and read texts."""
+    other = set(map(type, values)) - {int}
+    if other:
+        raise TypeError(f"a number is a {', '.join(sorted(kind.__name__ for kind in other))}")
 
 
 def _pools(pools: list[Any]) -> Array:
@@ -226,6 +235,7 @@ def _times_ns(times: list[Any]) -> Array:
     """In nanoseconds, not decreasing; an entry without one has that before it."""
     last = next(time for time in times if time is not None)
     filled = [last := time if time is not None else last for time in times] if None in times else times
+    _check_whole(filled)
     known = np.array(filled, np.int64)
     if not 0 <= known.min() <= known.max() <= TIME_US_MAX:
         raise ValueError(f"times from {known.min()} to {known.max()} microseconds")

@@ -133,10 +133,14 @@ def split(raw: Any) -> list[tuple[int, Sequence[dict[str, Any]], list[dict[str, 
     if not isinstance(raw, dict) or not isinstance(raw["segments"], list):
         raise TypeError("no segments")
     traces = raw["device_traces"]
+    if not isinstance(traces, list | tuple):
+        raise TypeError("device_traces is no list")
     by_device: dict[int, list[dict[str, Any]]] = {}
     for segment in raw["segments"]:
         by_device.setdefault(int(segment["device"]), []).append(segment)
     numbers = sorted({*by_device, *(number for number, trace in enumerate(traces) if trace)})
+    if numbers and numbers[0] < 0:
+        raise ValueError(f"a device {numbers[0]}")
     return [
         (number, traces[number] if number < len(traces) else (), by_device.get(number, []))
         for number in numbers
@@ -247,6 +251,8 @@ def _blocks(segment: dict[str, Any]) -> Iterable[Block]:
 
 def _size(value: Any) -> int:
     size_bytes = int(value)
+    if not isinstance(value, int):
+        raise TypeError(f"a size is a {type(value).__name__}")
     if not 0 <= size_bytes <= SIZE_BYTES_MAX:
         raise ValueError(f"{size_bytes} bytes, which no device has")
     return size_bytes
