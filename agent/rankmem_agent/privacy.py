@@ -17,17 +17,31 @@ from rankmem_protos.errors import Code, RankmemError
 MASK: Final = "***"
 OUTSIDE: Final = "<outside>"
 """In place of a path: a frame outside of the project, as ``<string>`` is. Inside it: an empty text."""
-_ANYWHERE: Final = frozenset({"secret", "secrets", "password", "passwd", "passphrase", "pwd", "credentials"})
+_ANYWHERE: Final = frozenset(
+    {"secret", "secrets", "password", "passwords", "passwd", "passphrase", "passcode", "passkey", "pwd",
+     "credentials", "cookie", "cookies", "jwt", "otp", "oauth"}
+)  # fmt: skip
 """Words of an option's name that make its value a secret."""
-_AT_THE_END: Final = frozenset({"token", "key", "apikey", "auth", "bearer", "dsn", "pat", "credential"})
+_AT_THE_END: Final = frozenset(
+    {"token", "key", "apikey", "auth", "bearer", "dsn", "pat", "credential", "sig", "signature", "sas"}
+)
 """The same as the last word alone: ``--api-key`` is one, ``--key-value-heads`` and ``--max-tokens`` not."""
+_ALONE: Final = frozenset({"pass", "pw"})
+"""The same as the only word: ``--pass`` is one, ``--second-pass`` not."""
+_GROWN_TOGETHER: Final = re.compile(r"(?:token|password|passwd|secret|(?:api|access|secret|private)keys?)$")
+"""How such a word ends where nothing parts it: ``--accesstoken``, ``-Dpassword=…``."""
+_SEVERAL: Final = re.compile(r"(?:api|auth|access|secret|private) (?:keys|tokens|key id)$")
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-_USERINFO: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^/\s@]*@")
+_USERINFO: Final = re.compile(r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^/\s?#]*@")
+_NAMED: Final = re.compile(r"""(?<![\w.-])(?P<name>[A-Za-z_][\w.-]*)["']?\s*[=:]\s*""")
+"""A name within a text: JSON, YAML, Hydra's ``{api_key:…}``, connection strings, headers, ``--env=KEY=…``."""
+_VALUE: Final = re.compile(r"""["'].*?(?:["']|$)|[^\s"',;&}\])]*""", re.DOTALL)
 _IN_A_QUERY: Final = re.compile(r"(?P<name>[?&;][^=&;\s?]+=)(?P<value>[^&;\s#]*)")
 _HEADER: Final = re.compile(r"(?i)(?P<name>\b(?:authorization|x-api-key|cookie)\s*:\s*).+")
 _BEARER: Final = re.compile(r"(?i)(?P<name>\bbearer\s+)\S+")
 _KNOWN: Final = re.compile(
-    r"(?<![A-Za-z0-9])(?:hf_|gh[opsu]_|github_pat_|glpat-|sk-|xox[abprs]-|AKIA|ASIA|eyJ)[A-Za-z0-9_.\-]{16,}"
+    r"(?<![A-Za-z0-9])(?:hf_|gh[oprsu]_|github_pat_|glpat-|[gs]sk_|[rs]k_(?:live|test)_|sk-|xox[abprs]-|AKIA|ASIA|AIza"
+    r"|eyJ|npm_|pypi-|dckr_pat_|ya29\.|r8_|nvapi-|SG\.|wandb_v1_)[A-Za-z0-9_.\-]{16,}"
 )
 """How the tokens of hubs, forges, clouds and JSON web tokens begin."""
 
@@ -120,8 +134,14 @@ def masked(arguments: Sequence[str]) -> list[str]:
 def is_secret(name: str) -> bool:
     """Whether an option of that name carries a secret: ``--hf-token``, ``wandb.api_key``, ``DB_PASSWORD``."""
     words = [word.lower() for word in _WORDS.findall(name)]
+    if not words or words[-1] == "file":
+        return False
     return (
-        bool(words) and (words[-1] in _AT_THE_END or not _ANYWHERE.isdisjoint(words)) and words[-1] != "file"
+        words[-1] in _AT_THE_END
+        or not _ANYWHERE.isdisjoint(words)
+        or (len(words) == 1 and words[0] in _ALONE)
+        or _GROWN_TOGETHER.search(words[-1]) is not None
+        or _SEVERAL.search(" ".join(words)) is not None
     )
 
 
@@ -132,4 +152,18 @@ def _masked_text(text: str) -> str:
         text,
     )
     text = _BEARER.sub(rf"\g<name>{MASK}", _HEADER.sub(rf"\g<name>{MASK}", text))
-    return _KNOWN.sub(MASK, text)
+    return _KNOWN.sub(MASK, _masked_values(text))
+
+
+def _masked_values(text: str) -> str:
+    """The text without the values of names within it that sound secret."""
+    parts, begin, found = [], 0, _NAMED.search(text)
+    while found is not None:
+        end = found.end()
+        parts.append(text[begin:end])
+        value = _VALUE.match(text, end) if is_secret(found["name"]) else None
+        if value is not None and value[0]:
+            parts.append(MASK)
+            end = value.end()
+        begin, found = end, _NAMED.search(text, end)
+    return "".join(parts) + text[begin:]

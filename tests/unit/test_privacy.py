@@ -49,6 +49,23 @@ SECRET = "s3cr3t-Value.0123456789"
         ["--x", f"ghp_{SECRET}"],
         ["--y=sk-" + SECRET],
         ["eyJ" + SECRET],
+        ["--pass", SECRET],
+        ["--accesstoken", SECRET],
+        ["--aws-access-key-id", SECRET],
+        ["--api-keys", SECRET],
+        ["--cookie", f"a={SECRET}"],
+        [f"-Dpassword={SECRET}"],
+        [f"TOKEN:{SECRET}"],
+        [f"--env=API_KEY={SECRET}"],
+        ["--config", f'{{"lr": 1, "password": "two words {SECRET} more", "b": 2}}'],
+        [f"trainer={{logger:{{_target_:W,api_key:{SECRET}}}}}"],
+        ["--conn", f"host=h password={SECRET} user=x"],
+        [f"Server=h;Password={SECRET};"],
+        ["--header", f"X-Auth-Token: {SECRET}"],
+        [f"mysql+pymysql://u:p@{SECRET}@h/db"],
+        [f"https://store.example/x?sv=1&sig={SECRET}"],
+        [f"https://store.example/x?X-Amz-Signature={SECRET}"],
+        [f"gsk_{SECRET}", f"npm_{SECRET}"],
     ],
 )
 def test_what_sounds_secret_is_masked_wherever_it_stands(arguments: list[str]) -> None:
@@ -65,6 +82,7 @@ def test_what_sounds_secret_is_masked_wherever_it_stands(arguments: list[str]) -
         ["--token-file", "/run/secrets/t", "--keyword", "x", "--monkey", "see", "--batch=8"],
         ["model.author=me", "--turkey=1", "data=https://example.com/x?epoch=3#top", "a=b=c"],
         ["--eval", "-1", "s3://bucket/key/x"],
+        ["--forward-pass", "2", "--keys", "a", "model={n_head:8,key_dim:64}", "--key-dim=64", "--sigma=0.1"],
     ],
 )
 def test_what_does_not_is_left_as_it_is(arguments: list[str]) -> None:
