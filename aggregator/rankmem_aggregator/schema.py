@@ -184,9 +184,26 @@ def view_statements(table: Table) -> list[str]:
     return [reading_view(table.name), *made]
 
 
-def select_statement(table: Table) -> str:
-    """All rows of a table, columns in declared order."""
-    return f"SELECT {_column_list(table)} FROM {quoted(table.name)}"
+def select_statement(table: Table, present: Collection[str] | None = None) -> str:
+    """All rows of a table, columns in declared order.
+
+    Args:
+        present: the columns that it has where it may be of a file of an older version: others are NULL.
+    """
+    columns = ", ".join(
+        quoted(c.name)
+        if present is None or c.name in present
+        else f"CAST(NULL AS {duckdb_type(c.type)}) AS {quoted(c.name)}"
+        for c in table.columns
+    )
+    return f"SELECT {columns} FROM {quoted(table.name)}"
+
+
+def columns_present(connection: duckdb.DuckDBPyConnection) -> dict[str, set[str]]:
+    """The columns of each of our tables that the database has, by the table's name."""
+    present = _columns_present(connection)
+    # A packed table has a view of its name, which says what it is read as.
+    return {table.name: present[_place(table)] for table in ALL_TABLES.values() if _place(table) in present}
 
 
 def append_statement(table: Table, source: str = INCOMING, *, few: bool = False) -> str:

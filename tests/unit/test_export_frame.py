@@ -151,6 +151,18 @@ def test_a_full_disk_is_said_whatever_writes_the_file(
     assert (said.code, said.message) == (Code.EXHAUSTED, f"cannot write {tmp_path / 'out'}: disk full")
 
 
+@pytest.mark.parametrize("kind", ["html", "perfetto", "torch-snapshot", "memory-timeline"])
+def test_a_session_without_memory_events_is_said_to_have_none(tmp_path: Path, kind: str) -> None:
+    """Such as nvprof's, which has kernels alone."""
+    with empty_database(str(tmp_path / "k.duckdb")) as connection:
+        connection.execute(
+            "INSERT INTO session BY NAME SELECT '0SESSION0009' AS session_id, 'nvprof' AS source"
+        )
+    with connect(tmp_path / "k.duckdb") as kernels:
+        error = refusal(kernels, kind, tmp_path / "out")
+    assert (error.code, error.message) == (Code.NOT_FOUND, "session 0SESSION0009 has no memory events")
+
+
 def test_a_range_without_an_event_is_none_in_a_report(queries: Queries, tmp_path: Path) -> None:
     far = 2**61
     assert refusal(queries, "html", tmp_path / "r.html", from_ns=far).code is Code.NOT_FOUND

@@ -122,6 +122,26 @@ def test_other_engines_read_the_partitions(queries: Queries, parquet: Path) -> N
         ] == [(rank, len(training(rank).log.events)) for rank in (0, 1)]
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet", "duckdb"])
+def test_a_file_of_an_older_version_is_exported_with_null_for_what_it_lacks(
+    tmp_path: Path, kind: str
+) -> None:
+    """Nothing brings a file up to date that is only read."""
+    path, out = tmp_path / "old.duckdb", tmp_path / "out"
+    database(path, [training()])
+    with duckdb.connect(str(path)) as old:
+        old.execute("ALTER TABLE process_sample DROP COLUMN device_total_bytes")
+        old.execute("DROP TABLE component_sample")
+    with connect(path) as opened:
+        assert export(opened, kind, out, session=None).counts.get("component_sample", 0) == 0
+    if kind == "duckdb":
+        with connect(out) as copy:
+            assert copy.sql("SELECT device_total_bytes FROM process_sample").num_rows == 0
+            assert copy.sql("SELECT * FROM component_sample").num_rows == 0
+    elif kind == "csv":
+        assert "device_total_bytes" in (out / "process_sample.csv").read_text().partition("\n")[0]
+
+
 def test_what_pandas_reads_of_a_table_are_its_rows(queries: Queries, parquet: Path) -> None:
     """pandas.read_parquet is this call, which takes what folders say as dictionaries."""
     for table in ("memory_event", "session", "host_info"):

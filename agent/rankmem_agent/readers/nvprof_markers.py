@@ -205,7 +205,7 @@ def _named_operator(marker: str) -> tuple[str, str] | None:
 def _autograds_operators(sequence_markers: Sequence[str], others: Sequence[str]) -> list[tuple[str, str]]:
     """(operator, na) by autograd's markers: the backward nodes, else all; failing them another range."""
     nodes = [_forward_name(_name(m)) for m in sequence_markers if _BACKWARD_NODE.search(m)]
-    names = nodes or [_name(marker) for marker in sequence_markers] or list(others[:1])
+    names = nodes or [_name(marker) for marker in sequence_markers] or [text for text in others if text][:1]
     return [(name, NO_MODULE) for name in names]
 
 

@@ -62,10 +62,14 @@ def export_duckdb(source: duckdb.DuckDBPyConnection, out_path: Path) -> None:
 def _copy(source: duckdb.DuckDBPyConnection, target: duckdb.DuckDBPyConnection) -> None:
     from rankmem_aggregator.sql import install_views
 
+    present = schema.columns_present(source)
     for table in schema.ALL_TABLES.values():
         for statement in schema.creating_statements(table):
             target.execute(statement)
-        reader = source.sql(schema.select_statement(table)).to_arrow_reader(BATCH_ROWS)
+        if table.name not in present:  # a file of an older version
+            continue
+        statement = schema.select_statement(table, present[table.name])
+        reader = source.sql(statement).to_arrow_reader(BATCH_ROWS)
         target.register(schema.INCOMING, reader)
         target.execute(schema.append_statement(table))
         target.unregister(schema.INCOMING)

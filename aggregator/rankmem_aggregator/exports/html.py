@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from rankmem_aggregator.exports.exporting import Chosen, Written
-from rankmem_aggregator.exports.log import tracks
+from rankmem_aggregator.exports.log import tracks, without_events
 from rankmem_aggregator.exports.report_heat import heat_over_time
 from rankmem_aggregator.exports.report_parts import (
     ShownColumn,
@@ -31,7 +31,6 @@ from rankmem_aggregator.exports.report_parts import (
 from rankmem_aggregator.plots.curves import SERIES_MAX, chart_of
 from rankmem_aggregator.plots.html import chart_fragment, filled, resource
 from rankmem_aggregator.queries import BlockBy, CurveBy
-from rankmem_protos.errors import Code, RankmemError
 
 CURVES_MAX: Final = 4
 """Ranks whose categories are drawn: each some 400 KiB of the page."""
@@ -127,9 +126,7 @@ class _Report:
         if self._chosen.ranks is not None:
             rows = [row for row in rows if row["rank"] in self._chosen.ranks]
         if not rows:
-            raise RankmemError(
-                Code.NOT_FOUND, f"session {self._id} has no memory events there", "rankmem ranks"
-            )
+            raise without_events(self._chosen)
         return rows
 
     def _tiles(self, bounds: list[dict[str, Any]]) -> str:

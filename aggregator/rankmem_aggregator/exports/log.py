@@ -92,12 +92,23 @@ def tracks(chosen: Chosen) -> list[Track]:
         if chosen.ranks is None or row["rank"] in chosen.ranks
     ]
     if not found:
-        raise RankmemError(
+        raise without_events(chosen)
+    return found
+
+
+def without_events(chosen: Chosen) -> RankmemError:
+    """What is said where nothing of an allocator's log was chosen."""
+    if (chosen.ranks, chosen.from_ns, chosen.until_ns) != (None, None, None):
+        return RankmemError(
             Code.NOT_FOUND,
             f"session {chosen.session_id} has no events of that range or rank",
             "rankmem ranks, and give another range",
         )
-    return found
+    return RankmemError(
+        Code.NOT_FOUND,
+        f"session {chosen.session_id} has no memory events",
+        "its kernels, ranges and samples are in rankmem sql, and in the exports parquet, arrow and csv",
+    )
 
 
 def with_quiet(chosen: Chosen, found: list[Track]) -> list[Track]:

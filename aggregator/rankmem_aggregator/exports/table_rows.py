@@ -8,7 +8,7 @@ hold for each piece. The ranks are those known when the export began.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -37,6 +37,8 @@ class RankPlace(NamedTuple):
     host_name: str
     offset_ns: int
     """Add to its host's times to get the common clock."""
+    columns: Mapping[str, Collection[str]]
+    """Of each table that the database has: a file of an older version lacks some."""
 
 
 def rank_places(chosen: Chosen) -> list[RankPlace]:
@@ -46,7 +48,15 @@ def rank_places(chosen: Chosen) -> list[RankPlace]:
         RankmemError: NOT_FOUND where the session has none.
     """
     rows = chosen.queries.sql(export_text("ranks"), {"session": chosen.session_id}).to_pylist()
-    places = [RankPlace(**row) for row in rows if chosen.ranks is None or row["rank"] in chosen.ranks]
+    columns: dict[str, set[str]] = {}
+    for text in chosen.queries.sql(export_text("columns"), {}).to_pylist()[0]["names"]:
+        table, _, column = text.partition(".")
+        columns.setdefault(table, set()).add(column)
+    places = [
+        RankPlace(**row, columns=columns)
+        for row in rows
+        if chosen.ranks is None or row["rank"] in chosen.ranks
+    ]
     if not places:
         raise RankmemError(Code.NOT_FOUND, f"session {chosen.session_id} has no ranks", "rankmem ranks")
     return places
@@ -59,7 +69,11 @@ def rows_of_rank(chosen: Chosen, table: Table, place: RankPlace) -> Iterator[pa.
         "from_ns": None if chosen.from_ns is None else chosen.from_ns - place.offset_ns,
         "until_ns": None if chosen.until_ns is None else chosen.until_ns - place.offset_ns,
     }
-    statement = rows_statement(table)
+    present = place.columns.get(table.name)
+    if present is None:
+        yield pa.RecordBatch.from_pylist([], schema=table.arrow_schema())
+        return
+    statement = rows_statement(table, present)
     asked = {name: value for name, value in asked.items() if f"${name}" in statement}
     if table.name not in POSITIONS:
         yield from chosen.queries.stream(statement, asked)

@@ -7,6 +7,7 @@ the only names that enter are declared ones, and every value is a parameter: ``$
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from rankmem_aggregator.schema import quoted, select_statement
@@ -53,8 +54,12 @@ def bounds_statement(table: Table) -> str:
     )
 
 
-def rows_statement(table: Table) -> str:
-    """A rank's rows in the range of time, in order; of a long table those between two positions."""
+def rows_statement(table: Table, present: Collection[str] | None = None) -> str:
+    """A rank's rows in the range of time, in order; of a long table those between two positions.
+
+    Args:
+        present: see :func:`~rankmem_aggregator.schema.select_statement`.
+    """
     conditions = [_OF_RANK]
     position = POSITIONS.get(table.name)
     if position is not None:
@@ -65,7 +70,7 @@ def rows_statement(table: Table) -> str:
         conditions.append(f"($until_ns::BIGINT IS NULL OR {begin} IS NULL OR {begin} <= $until_ns)")
         conditions.append(f"($from_ns::BIGINT IS NULL OR {end} IS NULL OR {end} >= $from_ns)")
     order = position or (times[0] if times else "rank")
-    return f"{select_statement(table)} WHERE {' AND '.join(conditions)} ORDER BY {quoted(order)}"
+    return f"{select_statement(table, present)} WHERE {' AND '.join(conditions)} ORDER BY {quoted(order)}"
 
 
 def times_of(table: Table) -> tuple[str, str] | None:
