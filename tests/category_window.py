@@ -29,6 +29,7 @@ from rankmem_agent.tap.library import Stat, Tap
 
 ENGINE = "autograd::engine::evaluate_function"
 OPTIMIZER = "torch/optim/"
+MODELS_FILES = "category_models"
 
 
 def record_window(tap: Tap, model: str, path: Path, *, warm_up: int, steps: int) -> None:
@@ -119,14 +120,18 @@ class Told:
 
 
 def where(event: Any) -> str:
-    """Where an event runs: "engine" (autograd's, in no BACKWARD_FUNCTION), "optimizer" or ""."""
-    in_node = in_engine = in_optimizer = False
+    """Where an event runs: "engine" (autograd's, in no BACKWARD_FUNCTION), "optimizer" or "".
+
+    A closure that an optimizer runs is the model's: its frame lies between the event and the optimizer's.
+    """
+    in_node = in_engine = in_optimizer = in_model = False
     while event is not None:
         kind, fields = event.typed
         if kind == _EventType.TorchOp:
             in_node |= fields.scope == RecordScope.BACKWARD_FUNCTION
             in_engine |= event.name.startswith(ENGINE)
         elif kind == _EventType.PyCall:
-            in_optimizer |= event.name.startswith(OPTIMIZER)
+            in_model |= MODELS_FILES in event.name
+            in_optimizer |= event.name.startswith(OPTIMIZER) and not in_model
         event = event.parent
     return "engine" if in_engine and not in_node else "optimizer" if in_optimizer else ""
