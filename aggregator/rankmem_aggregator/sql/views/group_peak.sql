@@ -135,73 +135,99 @@ coarse_bound AS MATERIALIZED (
     )
 ),
 
--- A sum that was really reached, to prune by: the one amid the peaks of the pieces in the window with the best bound.
+-- A sum that was really reached, to prune by: the highest in the window that most peaks lie in, of the pieces in a
+-- window with the best bound, or nearly so; of these the one nearest to the best of all kinds. Groups of ranks that
+-- keep step are then read at one place of the file.
 probe AS MATERIALIZED (
-    SELECT b.kind, quantile_disc(c.peak_ns, 0.5) AS time_ns
-    FROM (
-        SELECT kind, arg_max(window_number, base_bytes + climb_bytes) AS window_number
-        FROM coarse_bound
-        WHERE climb_bytes IS NOT NULL
-        GROUP BY kind
-    ) AS b
-    INNER JOIN coarse AS c
-        ON c.kind = b.kind AND c.window_first <= b.window_number AND c.window_last >= b.window_number
-    GROUP BY b.kind
+    SELECT b.kind, b.window_number, b.base_bytes
+    FROM coarse_bound AS b
+    INNER JOIN (
+        SELECT n.kind, quantile_disc(c.peak_ns, 0.5) >> any_value(g.coarse_shift) AS window_number
+        FROM (
+            SELECT
+                b.kind,
+                arg_min(b.window_number, (abs(b.window_number - t.window_number), b.window_number)) AS window_number
+            FROM coarse_bound AS b
+            INNER JOIN (
+                SELECT kind, max(base_bytes + climb_bytes) AS bytes FROM coarse_bound GROUP BY kind
+            ) AS m ON m.kind = b.kind AND b.base_bytes + b.climb_bytes >= m.bytes - m.bytes // 1024
+            CROSS JOIN (
+                SELECT arg_max(window_number, base_bytes + climb_bytes) AS window_number
+                FROM coarse_bound
+                WHERE climb_bytes IS NOT NULL
+            ) AS t
+            GROUP BY b.kind
+        ) AS n
+        INNER JOIN coarse AS c
+            ON c.kind = n.kind AND c.window_first <= n.window_number AND c.window_last >= n.window_number
+        CROSS JOIN grid AS g
+        GROUP BY n.kind
+    ) AS p USING (kind, window_number)
 ),
--- The piece that each track was in by then, or had been in last. Here and below a side of a join with memory_event is a
--- list: DuckDB takes one row to be few, and where it did not know, the events went into the hash table.
+-- Here and below a side of a join with memory_event is a list: DuckDB takes one row to be few, and where it did not
+-- know, the events went into the hash table.
 probe_piece AS MATERIALIZED (
     SELECT list({
-        kind: kind,
-        time_ns: time_ns,
-        attempt: attempt,
-        rank: rank,
-        device: device,
-        track: track,
-        from_ns: first_ns - offset_ns,
-        until_ns: time_ns - offset_ns,
-        is_open: last_ns > time_ns,
-        bytes: CASE WHEN last_ns > time_ns THEN entry_bytes ELSE last_bytes END
+        kind: p.kind,
+        window_number: p.window_number,
+        base_bytes: p.base_bytes,
+        attempt: t.attempt,
+        rank: t.rank,
+        device: t.device,
+        track: t.track,
+        worker: t.worker,
+        offset_ns: t.offset_ns,
+        seq_first: c.seq_first,
+        seq_last: c.seq_last,
+        from_ns: c.first_ns - t.offset_ns,
+        until_ns: c.last_ns - t.offset_ns,
+        is_closing: c.is_closing,
+        entry_bytes: c.entry_bytes
     }) AS pieces
-    FROM (
-        SELECT
-            p.kind,
-            p.time_ns,
-            t.attempt,
-            t.rank,
-            t.device,
-            t.track,
-            any_value(t.offset_ns) AS offset_ns,
-            max(c.first_ns) AS first_ns,
-            arg_max(c.last_ns, c.seq_last) AS last_ns,
-            arg_max(c.last_bytes, c.seq_last) AS last_bytes,
-            arg_max(c.entry_bytes, c.seq_last) AS entry_bytes
-        FROM probe AS p
-        INNER JOIN coarse AS c ON c.kind = p.kind AND c.first_ns <= p.time_ns
-        INNER JOIN track AS t USING (track)
-        GROUP BY p.kind, p.time_ns, t.attempt, t.rank, t.device, t.track
-    )
+    FROM probe AS p
+    INNER JOIN coarse AS c
+        ON c.kind = p.kind AND c.window_first <= p.window_number AND c.window_last >= p.window_number
+    INNER JOIN track AS t USING (track)
 ),
 reached AS MATERIALIZED (
-    SELECT kind, sum(bytes) AS bytes
+    SELECT kind, max(bytes) AS bytes
     FROM (
-        SELECT kind, track, arg_max(bytes, seq) AS bytes
+        SELECT kind, window_number, NULL AS time_ns, 0 AS bytes FROM probe
+        UNION ALL
+        SELECT
+            kind,
+            window_number,
+            time_ns,
+            base_bytes + sum(step_bytes) OVER (
+                PARTITION BY kind ORDER BY time_ns, worker, seq ROWS UNBOUNDED PRECEDING
+            ) AS bytes
         FROM (
-            SELECT kind, track, bytes, -1 AS seq
-            FROM (SELECT unnest(pieces, recursive := true) FROM probe_piece)
-            UNION ALL
-            SELECT p.kind, p.track, e.requested_bytes, e.seq
+            SELECT
+                p.kind,
+                p.window_number,
+                p.base_bytes,
+                p.worker,
+                e.seq,
+                e.time_ns + p.offset_ns AS time_ns,
+                e.requested_bytes
+                - lag(e.requested_bytes, 1, p.entry_bytes) OVER (PARTITION BY p.track ORDER BY e.seq) AS step_bytes
             FROM memory_event AS e
             INNER JOIN (SELECT unnest(pieces, recursive := true) FROM probe_piece) AS p
                 ON p.attempt = e.attempt
                 AND p.rank = e.rank
                 AND p.device = e.device
+                AND p.seq_first <= e.seq
+                AND p.seq_last >= e.seq
                 AND p.from_ns <= e.time_ns
                 AND p.until_ns >= e.time_ns
-            WHERE e.session_id = of_session AND p.is_open AND e.requested_bytes IS NOT NULL
+            WHERE e.session_id = of_session AND e.requested_bytes IS NOT NULL AND NOT p.is_closing
+            UNION ALL
+            SELECT kind, window_number, base_bytes, worker, seq_last, until_ns + offset_ns, -entry_bytes
+            FROM (SELECT unnest(pieces, recursive := true) FROM probe_piece)
+            WHERE is_closing
         )
-        GROUP BY kind, track
     )
+    WHERE time_ns IS NULL OR time_ns >> (SELECT coarse_shift FROM grid) = window_number
     GROUP BY kind
 ),
 -- num_hot: windows up to this one in which the sum may have stood as high.
@@ -222,15 +248,69 @@ coarse_hot AS MATERIALIZED (
     )
 ),
 coarse_marked AS MATERIALIZED (
-    SELECT c.*, f.num_hot AS gap, NOT c.is_closing AND (f.is_hot OR l.num_hot > f.num_hot) AS is_hot
+    SELECT
+        c.track,
+        c.kind,
+        c.is_closing,
+        c.seq_first,
+        c.seq_last,
+        c.first_ns,
+        c.last_ns,
+        greatest(c.peak_bytes, c.entry_bytes) AS peak_bytes,
+        c.last_bytes,
+        c.entry_bytes,
+        f.num_hot AS gap,
+        NOT c.is_closing AND (f.is_hot OR l.num_hot > f.num_hot) AS is_warm
     FROM coarse AS c
     INNER JOIN coarse_hot AS f ON f.kind = c.kind AND f.window_number = c.window_first
     INNER JOIN coarse_hot AS l ON l.kind = c.kind AND l.window_number = c.window_last
 ),
 
--- Second level: the same over smaller windows, made from the events of the pieces in hot windows. An event finds its
--- piece by part, which is seq // 64; a bucket lies in one part.
+-- Between the levels: the same bound again over the pieces in hot windows, at every instant instead of in windows. A
+-- piece raises it when it begins and lowers it when it is over. Of what happens at one instant the order is
+-- free: the last of it leaves the bound, and lies within every piece that is not over by then. Half of these
+-- pieces are left.
+bound_step AS (
+    SELECT kind, track, seq_last, first_ns AS time_ns, peak_bytes - entry_bytes AS step_bytes
+    FROM coarse_marked
+    WHERE is_warm
+    UNION ALL
+    SELECT kind, track, seq_last, last_ns + 1, last_bytes - peak_bytes
+    FROM coarse_marked
+    WHERE is_warm
+    UNION ALL
+    -- What happened from one hot window to the next, of all tracks together. An end amid one comes late here, which
+    -- leaves the bound higher than need be.
+    SELECT kind, NULL, NULL, max(last_ns) + 1, sum(last_bytes - entry_bytes)
+    FROM coarse_marked
+    WHERE NOT is_warm
+    GROUP BY kind, gap
+),
 hot_piece AS MATERIALIZED (
+    SELECT track, seq_last
+    FROM (
+        SELECT
+            b.track,
+            b.seq_last,
+            sum((b.bound_bytes >= r.bytes)::INTEGER) OVER (
+                PARTITION BY b.kind ORDER BY b.time_ns, b.track, b.seq_last
+                ROWS UNBOUNDED PRECEDING
+            ) - (b.bound_bytes >= r.bytes)::INTEGER AS num_hot
+        FROM (
+            SELECT
+                *,
+                sum(step_bytes) OVER (
+                    PARTITION BY kind ORDER BY time_ns, track, seq_last ROWS UNBOUNDED PRECEDING
+                ) AS bound_bytes
+            FROM bound_step
+        ) AS b
+        INNER JOIN reached AS r USING (kind)
+    )
+    WHERE track IS NOT NULL
+    GROUP BY track, seq_last
+    HAVING max(num_hot) > min(num_hot)
+),
+hot_list AS MATERIALIZED (
     SELECT list({
         attempt: t.attempt,
         rank: t.rank,
@@ -243,15 +323,27 @@ hot_piece AS MATERIALIZED (
         last_ns: c.last_ns
     }) AS pieces
     FROM coarse_marked AS c
+    SEMI JOIN hot_piece AS h ON h.track = c.track AND h.seq_last = c.seq_last
     INNER JOIN track AS t USING (track)
-    WHERE c.is_hot
+    WHERE c.is_warm
 ),
-hot_event AS MATERIALIZED (
+-- One event in the place of all those of a piece that is left out: no sum while it lasts comes near. The end of a process
+-- is one, too, with the last place in the order.
+stand_in AS MATERIALIZED (
+    SELECT c.track, c.seq_last AS seq, c.last_ns AS time_ns, c.last_bytes AS requested_bytes
+    FROM coarse_marked AS c
+    ANTI JOIN hot_piece AS h ON h.track = c.track AND h.seq_last = c.seq_last
+    WHERE c.is_warm OR c.is_closing
+),
+
+-- Second level: windows again, smaller ones, made from the events of the pieces left. An event finds its piece by part,
+-- which is seq // 64; a bucket lies in one part.
+hot_event AS NOT MATERIALIZED (
     SELECT h.track, e.seq, e.time_ns + h.offset_ns AS time_ns, e.requested_bytes
     FROM memory_event AS e
     INNER JOIN (
         SELECT *, unnest(range(seq_first >> 6, (seq_last >> 6) + 1)) AS part
-        FROM (SELECT unnest(pieces, recursive := true) FROM hot_piece)
+        FROM (SELECT unnest(pieces, recursive := true) FROM hot_list)
     ) AS h
         ON h.rank = e.rank
         AND h.attempt = e.attempt
@@ -264,21 +356,17 @@ hot_event AS MATERIALIZED (
         AND h.last_ns - h.offset_ns >= e.time_ns
     WHERE e.session_id = of_session AND e.requested_bytes IS NOT NULL
 ),
+read_event AS MATERIALIZED (
+    FROM hot_event
+    UNION ALL
+    FROM stand_in
+),
 -- What a track did from one hot window to the next is a single piece, so that every track is covered from its first
--- event to its last; such a piece touches no hot window. closed_ns is that of a closing.
+-- event to its last; such a piece touches no hot window.
 fine AS MATERIALIZED (
     SELECT *, lag(last_bytes, 1, 0) OVER (PARTITION BY track ORDER BY seq_last) AS entry_bytes
     FROM (
-        SELECT
-            e.track,
-            t.kind,
-            t.worker,
-            e.window_number AS window_first,
-            e.window_number AS window_last,
-            e.seq_last,
-            NULL::BIGINT AS closed_ns,
-            e.peak_bytes,
-            e.last_bytes
+        SELECT e.track, t.kind, t.worker, true AS is_read, e.window_number, e.seq_last, e.peak_bytes, e.last_bytes
         FROM (
             SELECT
                 track,
@@ -286,39 +374,27 @@ fine AS MATERIALIZED (
                 max(seq) AS seq_last,
                 max(requested_bytes) AS peak_bytes,
                 arg_max(requested_bytes, seq) AS last_bytes
-            FROM hot_event
+            FROM read_event
             GROUP BY track, window_number
         ) AS e
         INNER JOIN track AS t USING (track)
         UNION ALL
-        SELECT
-            c.track,
-            t.kind,
-            t.worker,
-            c.first_ns >> g.fine_shift,
-            c.last_ns >> g.fine_shift,
-            c.seq_last,
-            CASE WHEN c.is_closing THEN c.last_ns END,
-            c.peak_bytes,
-            c.last_bytes
+        SELECT c.track, t.kind, t.worker, false, c.last_ns >> g.fine_shift, c.seq_last, NULL, c.last_bytes
         FROM (
             SELECT
                 track,
-                is_closing,
-                min(first_ns) AS first_ns,
                 max(last_ns) AS last_ns,
                 max(seq_last) AS seq_last,
-                max(peak_bytes) AS peak_bytes,
                 arg_max(last_bytes, seq_last) AS last_bytes
             FROM coarse_marked
-            WHERE NOT is_hot
-            GROUP BY track, gap, is_closing
+            WHERE NOT is_warm AND NOT is_closing
+            GROUP BY track, gap
         ) AS c
         INNER JOIN track AS t USING (track)
         CROSS JOIN grid AS g
     )
 ),
--- In a hot window a track has one piece, and its closing perhaps, which adds no climb. step_bytes: what the window adds.
+-- In a hot window a track has one piece. step_bytes: what the window adds.
 fine_bound AS MATERIALIZED (
     SELECT b.kind, b.window_number, b.climb_bytes, b.step_bytes, b.base_bytes
     FROM (
@@ -340,13 +416,14 @@ fine_bound AS MATERIALIZED (
             FROM (
                 SELECT
                     kind,
-                    window_first AS window_number,
+                    window_number,
                     greatest(peak_bytes, entry_bytes) - entry_bytes AS climb_bytes,
                     last_bytes - entry_bytes AS step_bytes,
                     0 AS passed_bytes
                 FROM fine
+                WHERE is_read
                 UNION ALL
-                SELECT kind, window_last + 1, NULL, NULL, last_bytes - entry_bytes FROM fine
+                SELECT kind, window_number + 1, NULL, NULL, last_bytes - entry_bytes FROM fine
             )
             GROUP BY kind, window_number
         )
@@ -379,16 +456,16 @@ fine_hot AS MATERIALIZED (
 left_over AS MATERIALIZED (
     SELECT list({
         kind: f.kind,
-        window_number: f.window_first,
+        window_number: f.window_number,
         track: f.track,
         worker: f.worker,
-        closed_ns: f.closed_ns,
         entry_bytes: f.entry_bytes,
         place: h.place,
         before_bytes: h.base_bytes - h.before_bytes
     }) AS pieces
     FROM fine AS f
-    INNER JOIN fine_hot AS h ON h.kind = f.kind AND h.window_number = f.window_first
+    INNER JOIN fine_hot AS h USING (kind, window_number)
+    WHERE f.is_read
 ),
 
 -- Last: the events of the windows left, in order of time.
@@ -409,22 +486,20 @@ change AS MATERIALIZED (
         END AS step_bytes
     FROM (
         SELECT e.*, e.time_ns >> g.fine_shift AS window_number
-        FROM hot_event AS e
+        FROM read_event AS e
         CROSS JOIN grid AS g
     ) AS e
     INNER JOIN (SELECT unnest(pieces, recursive := true) FROM left_over) AS p USING (track, window_number)
-    WHERE p.closed_ns IS NULL
     WINDOW w AS (PARTITION BY e.track ORDER BY e.seq)
-    UNION ALL
-    SELECT
-        kind, window_number, track, worker, 9223372036854775807, closed_ns, 0, place, before_bytes, -entry_bytes
-    FROM (SELECT unnest(pieces, recursive := true) FROM left_over)
-    WHERE closed_ns IS NOT NULL
 ),
 -- One running sum through all windows, one after the other: three times as fast here as a sum for each.
 sweep AS MATERIALIZED (
     SELECT
-        *,
+        kind,
+        window_number,
+        worker,
+        seq,
+        time_ns,
         before_bytes + sum(step_bytes) OVER (ORDER BY place_ns, worker, seq ROWS UNBOUNDED PRECEDING) AS total_bytes
     FROM (
         SELECT c.*, (c.place << g.fine_shift) + c.time_ns - (c.window_number << g.fine_shift) AS place_ns
@@ -432,10 +507,12 @@ sweep AS MATERIALIZED (
         CROSS JOIN grid AS g
     )
 ),
+-- The highest first by a sum alone: a sort by all of it makes a key for each event.
 top AS MATERIALIZED (
     SELECT DISTINCT ON (kind) kind, window_number, total_bytes, time_ns, worker, seq
     FROM sweep
-    ORDER BY kind, total_bytes DESC, time_ns, worker, seq
+    SEMI JOIN (SELECT kind, max(total_bytes) AS total_bytes FROM sweep GROUP BY kind) AS t USING (kind, total_bytes)
+    ORDER BY kind, time_ns, worker, seq
 ),
 
 -- Each track's share: its last event by then in that window, else where its last piece before left it.
@@ -449,7 +526,7 @@ share AS (
         UNION ALL
         SELECT f.track, f.last_bytes, f.seq_last
         FROM top AS t
-        INNER JOIN fine AS f ON f.kind = t.kind AND f.window_last < t.window_number
+        INNER JOIN fine AS f ON f.kind = t.kind AND f.window_number < t.window_number
     )
     GROUP BY track
 )
