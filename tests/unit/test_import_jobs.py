@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,6 +78,15 @@ def test_recordings_made_hours_apart_are_of_several_jobs(tmp_path: Path) -> None
     assert len({job.session_id for job in planned.jobs}) == 2
     together, _ = ranks_of([tmp_path], session="all of it")
     assert [len(job.members) for job in together.jobs] == [4]
+
+
+def test_a_pipe_is_an_error_and_hangs_nothing(folder: Path) -> None:
+    os.mkfifo(folder / "pipe.pickle")
+    assert len(ranks_of([folder])[1]) == 3
+    for named in (folder / "pipe.pickle", folder / "*.pickle"):
+        [(path, error)] = search([str(named)]).failed
+        assert path.name == "pipe.pickle"
+        assert error.code is Code.UNSUPPORTED
 
 
 def profiled(path: Path, began_s: float, pid: int, rank: int | None = None) -> Path:

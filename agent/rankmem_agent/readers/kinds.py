@@ -97,8 +97,10 @@ def probe(path: Path) -> Probe:
     """What readers look at to tell a file's kind.
 
     Raises:
-        RankmemError: NOT_FOUND if it cannot be read.
+        RankmemError: NOT_FOUND if it cannot be read; UNSUPPORTED for a pipe or a device.
     """
+    if path.exists() and not path.is_file():
+        raise RankmemError(Code.UNSUPPORTED, f"{path} is no regular file", "save it as a file first")
     try:
         with path.open("rb") as file:
             head = file.read(PROBE_BYTES)
