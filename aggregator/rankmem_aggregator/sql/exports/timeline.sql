@@ -69,8 +69,10 @@ change AS (
     LEFT JOIN born AS n USING (allocation_id)
     WHERE t.seq > b.seq
     WINDOW life AS (PARTITION BY t.allocation_id ORDER BY t.told_seq, t.time_ns)
-),
-told AS (
+)
+-- In FROM and not in a WITH of its own, which an aggregator would count twice (statement_size).
+SELECT seq, time_ns + $offset_ns::BIGINT AS time_ns, action, size_bytes, category, category_before
+FROM (
     SELECT
         b.seq,
         b.allocated_ns AS time_ns,
@@ -96,8 +98,6 @@ told AS (
     FROM block AS b
     LEFT JOIN born AS n USING (allocation_id)
     LEFT JOIN (FROM change WHERE is_last) AS c USING (allocation_id)
-)
-SELECT seq, time_ns + $offset_ns::BIGINT AS time_ns, action, size_bytes, category, category_before
-FROM told
+) AS told
 WHERE seq BETWEEN $first AND $last
 ORDER BY seq, action;
