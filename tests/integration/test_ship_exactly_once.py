@@ -156,6 +156,7 @@ def test_killed_between_any_two_of_its_acts_a_shipper_loses_and_doubles_nothing(
     make_spool(session, collector, calls=350)
     expected = undisturbed(session, collector)
     died_in: list[str] = []
+    survived = 0  # how many acts there are depends on when acknowledgements come
     for number in range(1, 200):
         victim = tmp_path / f"victim-{number}"
         shutil.copytree(session, victim)
@@ -163,13 +164,15 @@ def test_killed_between_any_two_of_its_acts_a_shipper_loses_and_doubles_nothing(
             die_at(deadly, number)
             try:
                 ship_all(victim)
-                break  # it has fewer acts than that
+                survived += 1
             except Killed as death:
                 died_in.append(str(death))
         ship_all(victim)
         assert stored(collector) == expected, died_in[-1]
         assert not list(victim.glob("0-*"))
         forget(collector)
+        if survived == 3:
+            break
     assert {"send", "savez", "fsync", "rename", "unlink", "rmtree"} <= set(died_in)
 
 

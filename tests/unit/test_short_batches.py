@@ -1,54 +1,108 @@
-"""Behind a slow aggregator a lane's batches become larger, not more: a short one waits for room."""
+"""What goes out at a beat and what waits: behind a slow aggregator batches become larger, not more."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from rankmem_agent.ship.lane import SHORT_BATCHES_MAX, Lane, Riders
+from rankmem_agent.ship.lane import Lane, Riders
+from rankmem_agent.ship.outgoing import HELD_BATCHES_MAX, SHORT_BATCHES_MAX
+from rankmem_agent.ship.stretches import BATCH_RECORDS
 from spool_synthetic import SyntheticSpool, training_records
 
 
 @pytest.fixture
-def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SyntheticSpool:
-    # It is always time for a beat.
-    monkeypatch.setattr("rankmem_agent.ship.stretches._beat_after", lambda time_s, beats: time_s)
+def spool(tmp_path: Path) -> SyntheticSpool:
     return SyntheticSpool(path=tmp_path / "spool", alive=True)
 
 
-def test_a_short_batch_waits_while_two_are_not_acknowledged(spool: SyntheticSpool) -> None:
-    records = training_records(spool, 100)
-    parts = [records[begin : begin + 50] for begin in range(0, 300, 50)]
+@pytest.fixture
+def lane(spool: SyntheticSpool) -> Iterator[Lane]:
     lane = Lane(spool.path)
     lane.opened(-1)
+    assert lane.next_batch(Riders()) is None  # what was there when it was opened goes out at once: nothing
+    yield lane
+    lane.close()
+
+
+def _full(spool: SyntheticSpool, batches: float) -> np.ndarray:
+    records = training_records(spool, 1000)
+    return np.resize(records, int(batches * BATCH_RECORDS))
+
+
+def _last_sequences(lane: Lane) -> list[int]:
+    """Of all that goes out now."""
+    sent = []
+    while (envelope := lane.next_batch(Riders())) is not None:
+        sent.append(envelope.message.sequence_last)
+    return sent
+
+
+def test_a_short_batch_waits_for_its_beat_and_then_goes_once(spool: SyntheticSpool, lane: Lane) -> None:
+    spool.append(training_records(spool, 10))
+    assert _last_sequences(lane) == []
+    lane.beat()
+    assert _last_sequences(lane) == [spool.next_seq - 1]
+    spool.append(training_records(spool, 10))
+    assert _last_sequences(lane) == [], "that beat is over"
+
+
+def test_a_full_batch_is_packed_ahead_and_goes_out_at_the_beat_with_what_follows_it(
+    spool: SyntheticSpool, lane: Lane
+) -> None:
+    spool.append(_full(spool, 1.5))
+    assert _last_sequences(lane) == []
+    assert lane.reader.cursor == spool.next_seq, "it was read and packed meanwhile"
+    lane.beat()
+    assert _last_sequences(lane) == [BATCH_RECORDS - 1, spool.next_seq - 1]
+
+
+def test_a_backlog_does_not_wait_for_beats(spool: SyntheticSpool, lane: Lane) -> None:
+    num_batches = HELD_BATCHES_MAX + 3
+    spool.append(_full(spool, num_batches))
+    sent = _last_sequences(lane)
+    assert sent == [(number + 1) * BATCH_RECORDS - 1 for number in range(num_batches - HELD_BATCHES_MAX)]
+    lane.beat()
+    assert len(_last_sequences(lane)) == HELD_BATCHES_MAX
+
+
+def test_a_short_batch_waits_while_two_are_not_acknowledged(spool: SyntheticSpool, lane: Lane) -> None:
+    records = training_records(spool, 100)
+    parts = [records[begin : begin + 50] for begin in range(0, 300, 50)]
     sent = []
     for part in parts[:SHORT_BATCHES_MAX]:
         spool.append(part)
-        sent.append(lane.next_batch(Riders()))
-    assert all(sent)
+        lane.beat()
+        sent += _last_sequences(lane)
+    assert len(sent) == SHORT_BATCHES_MAX
     for part in parts[SHORT_BATCHES_MAX:]:
         spool.append(part)
-        assert lane.next_batch(Riders()) is None
-    first = sent[0]
-    assert first is not None
-    lane.acknowledged(first.message.sequence_last)
-    later = lane.next_batch(Riders())
-    assert later is not None
-    assert later.message.sequence_last == spool.next_seq - 1, "all that came meanwhile is one batch"
-    lane.close()
+        lane.beat()
+        assert _last_sequences(lane) == []
+    lane.acknowledged(sent[0])
+    assert _last_sequences(lane) == [spool.next_seq - 1], "all that came meanwhile is one batch"
 
 
-def test_the_last_batch_waits_for_nothing(spool: SyntheticSpool) -> None:
-    records = training_records(spool, 100)
-    lane = Lane(spool.path)
-    lane.opened(-1)
-    for begin in range(0, 50 * SHORT_BATCHES_MAX, 50):
-        spool.append(records[begin : begin + 50])
-        assert lane.next_batch(Riders()) is not None
-    spool.append(records[200:250])
+def test_what_goes_out_at_a_beat_does_not_count_as_behind(spool: SyntheticSpool, lane: Lane) -> None:
+    spool.append(_full(spool, SHORT_BATCHES_MAX + 0.5))
+    lane.beat()
+    assert len(_last_sequences(lane)) == SHORT_BATCHES_MAX + 1
+
+
+def test_the_last_batch_waits_for_nothing(spool: SyntheticSpool, lane: Lane) -> None:
+    spool.append(_full(spool, 1.5))
+    assert _last_sequences(lane) == []
     spool.end()
-    last = lane.next_batch(Riders())
-    assert last is not None
-    assert last.message.final
-    lane.close()
+    sent = _last_sequences(lane)
+    assert sent == [BATCH_RECORDS - 1, spool.next_seq]
+
+
+def test_what_waited_for_a_beat_goes_out_at_once_on_another_stream(spool: SyntheticSpool, lane: Lane) -> None:
+    spool.append(_full(spool, 1.5))
+    assert _last_sequences(lane) == []
+    lane.disconnected()
+    assert lane.opened(-1) == []
+    assert _last_sequences(lane) == [BATCH_RECORDS - 1, spool.next_seq - 1]

@@ -46,6 +46,8 @@ class Stretch:
     final: bool = False
     ended_ns: int | None = None
     clock: ClockEstimate | None = None
+    full: bool = False
+    """Cut because it was long enough, not for a beat or the log's end."""
 
 
 def pack(

@@ -31,6 +31,7 @@ from rankmem_agent.pairing.state import PairingState
 from rankmem_agent.pairing.upserts import ClockEstimate
 from rankmem_agent.ship.checkpoint import load_checkpoint, reserve, save_checkpoint
 from rankmem_agent.ship.envelope import Envelope, Stretch, pack
+from rankmem_agent.ship.outgoing import Outgoing
 from rankmem_agent.ship.stretches import Stretches
 from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, segment_name
 from rankmem_agent.spool.reader import Gap, SpoolReader
@@ -42,9 +43,6 @@ logger = logging.getLogger(__name__)
 LANE_BATCHES_MAX: Final = 32
 """Unacknowledged batches of one spool: 16 MiB usually, half of the window. With 8, four ranks never had
 enough under way for the aggregator's large groups, which take two thirds of the CPU of small ones."""
-SHORT_BATCHES_MAX: Final = 2
-"""Unacknowledged batches above which none is cut short: behind a slow aggregator batches become larger, not
-more, and a large one costs it little more. With 1,000 ranks each waited for 36 s, mostly for its own."""
 REPLAY_RECORDS: Final = 65_536
 """Records at once when the way from the checkpoint is gone again."""
 CHECKPOINT_INTERVAL_S: Final = 2.0
@@ -95,7 +93,7 @@ class Lane:
         self._pairing = Pairing(self.meta, self.reader.strings)
         self._stretches = Stretches(self.reader)
         self._unacked: deque[Envelope] = deque()
-        self._packed: deque[Envelope] = deque()  # made, not yet sent
+        self._outgoing = Outgoing()
         self._acked_state: PairingState | None = None
         self._saved_seq = -1
         self._saved_s = time.monotonic()
@@ -125,6 +123,12 @@ class Lane:
         return max(self.reader.next_seq - 1 - self.stored, 0)
 
     @property
+    def num_unsent(self) -> int:
+        """Records taken by the writer and not on the wire."""
+        sent = self._unacked[-1].message.sequence_last if self._unacked else self.stored
+        return max(self.reader.next_seq - 1 - sent, 0)
+
+    @property
     def is_over(self) -> bool:
         """Nothing more is to be done with it."""
         return self.state in (LaneState.DONE, LaneState.FAILED)
@@ -151,30 +155,39 @@ class Lane:
             RankmemError: the checkpoint is damaged, or the spool holds less than the aggregator has.
         """
         self.state = LaneState.READY
-        kept = [e for e in (*self._unacked, *self._packed) if e.message.sequence_last > last_sequence]
+        kept = [e for e in (*self._unacked, *self._outgoing) if e.message.sequence_last > last_sequence]
         position = kept[0].message.sequence_first if kept else self._stretches.sequence_next
         if self._acked_state is not None and position == last_sequence + 1:
             self._note_stored(last_sequence)
             again = [e for e in self._unacked if e.message.sequence_last > last_sequence]
-            self._packed = deque(e for e in self._packed if e.message.sequence_last > last_sequence)
+            self._outgoing.keep_behind(last_sequence)
             self._unacked = deque(again)
             return again
         self._begin_anew(last_sequence)
         return []
 
+    def beat(self) -> None:
+        """What is packed and what is read goes out now."""
+        self._outgoing.beat()
+
     def next_batch(self, riders: Riders) -> Envelope | None:
         """The next batch that is due, with room in this lane's window; None: nothing yet."""
         if self.state is not LaneState.READY or len(self._unacked) >= LANE_BATCHES_MAX:
             return None
-        if not self._packed and not self._final_packed:
-            stretch = self._stretches.next(at_beats=len(self._unacked) < SHORT_BATCHES_MAX)
+        while self._outgoing.wants_more and not self._final_packed:
+            at_beat = self._outgoing.may_cut(len(self._unacked))
+            stretch = self._stretches.next(at_beat=at_beat)
             if stretch is not None:
                 self._pack(stretch, riders)
-        if not self._packed:
-            return None
-        envelope = self._packed.popleft()
-        self._unacked.append(envelope)
-        self.sent_bytes += envelope.size_bytes
+                riders = dataclasses.replace(riders, due=False)
+                continue
+            if at_beat:
+                self._outgoing.all_is_cut()
+            break
+        envelope = self._outgoing.take()
+        if envelope is not None:
+            self._unacked.append(envelope)
+            self.sent_bytes += envelope.size_bytes
         return envelope
 
     def acknowledged(self, last_sequence: int) -> None:
@@ -191,7 +204,7 @@ class Lane:
         state = self._acked_state
         if self.state is not LaneState.READY or state is None:
             return
-        if self._final_packed and not self._unacked and not self._packed:
+        if self._final_packed and not self._unacked and not self._outgoing:
             self._remove()
             return
         segments = state.next_seq // RECORDS_PER_SEGMENT - max(self._saved_seq, 0) // RECORDS_PER_SEGMENT
@@ -216,7 +229,8 @@ class Lane:
         if stretch.final:
             ended_ns = self.reader.control_value("heartbeat_ns") + self.base_ns
             stretch = dataclasses.replace(stretch, ended_ns=ended_ns)
-        self._packed.extend(pack(self._pairing, self.meta.spool_id, stretch, rows))
+        envelopes = pack(self._pairing, self.meta.spool_id, stretch, rows)
+        self._outgoing.put(envelopes, is_short=not stretch.full)
         self._final_packed = stretch.final
 
     # -- acknowledgements ------------------------------------------------------------------------
@@ -230,7 +244,7 @@ class Lane:
     def _begin_anew(self, last_sequence: int) -> None:
         """Back to the checkpoint, and from there to behind what the aggregator has."""
         self._unacked.clear()
-        self._packed.clear()
+        self._outgoing.clear()
         self._final_packed = False
         state = self._checkpoint_state()
         self._pairing = Pairing(self.meta, self.reader.strings, state)

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from rankmem_agent.ship.beats import Beats
 from rankmem_agent.ship.config import ShipConfig
 from rankmem_agent.ship.envelope import Envelope
 from rankmem_agent.ship.lane import Lane, LaneState
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.05
 """Between two looks at the spools while records come."""
+POLL_LEAST_S: Final = 0.005
+"""A beat that comes sooner waits so long: it is not worth more."""
 IDLE_POLL_S: Final = 0.2
 """The same when none came for IDLE_AFTER_S: within the second that an event may take to be seen."""
 IDLE_AFTER_S: Final = 2.0
@@ -65,6 +68,7 @@ class Shipper:
         self._spools = Spools(session_dir, self._faults, only)
         self._status = StatusFile(session_dir)
         self._measured = Measurements()
+        self._beats = Beats()
         self._generation = 0
         self._failures_said = 0
         self._batch_number = 0
@@ -95,8 +99,10 @@ class Shipper:
         """Sleep until a reply comes or it is time to look again."""
         if stop is not None and stop.is_set():
             return
-        idle = time.monotonic() - self._busy_s > IDLE_AFTER_S
-        self.wake.wait(IDLE_POLL_S if idle else POLL_S)
+        now_s = time.monotonic()
+        poll_s = IDLE_POLL_S if now_s - self._busy_s > IDLE_AFTER_S else POLL_S
+        beat_s = self._beats.due_in_s(now_s, self._num_unsent())
+        self.wake.wait(min(poll_s, max(beat_s, POLL_LEAST_S)))
         self.wake.clear()
 
     def scan(self) -> bool:
@@ -157,6 +163,9 @@ class Shipper:
         for lane in self.lanes.values():
             lane.close()
 
+    def _num_unsent(self) -> int:
+        return sum(lane.num_unsent for lane in self._open_lanes())
+
     def _open_lanes(self) -> list[Lane]:
         return [lane for lane in self.lanes.values() if not lane.is_over]
 
@@ -190,7 +199,10 @@ class Shipper:
         if self.sender is None or not self.sender.connected:
             return False
         moved = False
+        is_beat = self._beats.came(now_s, self._num_unsent())
         for lane in self._open_lanes():
+            if is_beat:
+                lane.beat()
             if lane.state is LaneState.NEW and now_s >= self._reopen_s.get(lane.folder, 0.0):
                 self._send(open_spool=lane.opening())
             while self._has_room() and (envelope := self._next_of(lane, now_s)) is not None:
