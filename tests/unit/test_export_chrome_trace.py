@@ -145,6 +145,32 @@ def test_a_streams_counters_follow_its_blocks_and_segments(rows: list[Row]) -> N
     assert main == [700, 1700, 4700, 3700, 4700, 7700, 6700, 3700]
 
 
+def test_groups_of_blocks_without_addresses_are_followed_by_their_ids() -> None:
+    """As MindStudio's recordings have them: blocks with ids and no addresses."""
+    told: list[tuple[str, int]] = []
+    counters = Counters("npu:0", lambda name, _time_ns, value: told.append((name, value)), ["component"])
+
+    def row(action: str, number: int | None, size: int, component: str) -> Row:
+        totals = dict.fromkeys(("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes"))
+        return {
+            "action": action, "time_ns": 1, "address": None, "allocation_id": number, "size_bytes": size,
+            "component": component, "stream": None, "awaiting_free": False, **totals,
+        }  # fmt: skip
+
+    counters.begin(0, [row("alloc", -2, 100, "ge"), row("alloc", -3, 10, "pytorch")], [])
+    for event in (
+        row("alloc", 5, 7, "pytorch"),
+        row("free_completed", -2, 100, "ge"),
+        row("unknown", None, 9, "ge"),
+        row("free_requested", 5, 7, "pytorch"),
+    ):
+        counters.event(event)
+    counters.end()
+    assert [value for name, value in told if name == "npu:0 ge active"] == [100, 0]
+    assert [value for name, value in told if name == "npu:0 pytorch allocated"] == [10, 17, 10]
+    assert [value for name, value in told if name == "npu:0 pytorch active"] == [10, 17]
+
+
 def test_ranks_are_processes_with_their_hosts_on_one_clock(
     queries: Queries, tmp_path: Path, rows: list[Row]
 ) -> None:

@@ -18,6 +18,9 @@ Emit = Callable[[str, int, int], None]
 _TOTALS: Final = ("requested", "allocated", "active", "reserved")
 _CHANGE_OF_SEGMENTS: Final = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 
+_Key = int | tuple[int]
+"""Of a live block its address, or where a recording tells none its id."""
+
 
 @dataclass(slots=True)
 class _Curve:
@@ -54,7 +57,7 @@ class Counters:
         self._groups = tuple(groups)
         self._stretch_ns = stretch_ns
         self._curves: dict[str, _Curve] = {}
-        self._live: dict[int, _Block] = {}
+        self._live: dict[_Key | None, _Block] = {}
 
     def begin(
         self, time_ns: int, held: Iterable[Mapping[str, Any]], segments: Iterable[Mapping[str, Any]]
@@ -72,17 +75,20 @@ class Counters:
             value = row[f"{name}_bytes"]
             if value is not None:
                 self._set(f"{self._device} {name}", time_ns, value)
-        if not self._groups or (row["address"] is None and action not in _CHANGE_OF_SEGMENTS):
+        if not self._groups:
+            return
+        key = _key(row)
+        if key is None and action not in _CHANGE_OF_SEGMENTS:
             return
         if action == "alloc":
             self._made(time_ns, row, awaiting_free=False)
         elif action == "free_requested":
-            block = self._live.get(row["address"])
+            block = self._live.get(key)
             if block is not None and not block.awaiting_free:
                 block.awaiting_free = True
                 self._change(time_ns, block.groups, "allocated", -block.size_bytes)
         elif action == "free_completed":
-            self._gone(time_ns, row["address"])
+            self._gone(time_ns, key)
         else:
             self._segment(time_ns, row)
 
@@ -96,15 +102,16 @@ class Counters:
             self._flush(name, curve)
 
     def _made(self, time_ns: int, row: Mapping[str, Any], *, awaiting_free: bool) -> None:
-        self._gone(time_ns, row["address"])  # where its free was never seen
+        key = _key(row)
+        self._gone(time_ns, key)  # where its free was never seen
         block = _Block(row["size_bytes"], self._names(row), awaiting_free)
-        self._live[row["address"]] = block
+        self._live[key] = block
         self._change(time_ns, block.groups, "active", block.size_bytes)
         if not awaiting_free:
             self._change(time_ns, block.groups, "allocated", block.size_bytes)
 
-    def _gone(self, time_ns: int, address: int) -> None:
-        block = self._live.pop(address, None)
+    def _gone(self, time_ns: int, key: _Key | None) -> None:
+        block = self._live.pop(key, None)
         if block is None:
             return
         self._change(time_ns, block.groups, "active", -block.size_bytes)
@@ -158,3 +165,9 @@ class Counters:
             self._emit(name, curve.last_ns, curve.value)
             curve.written = curve.value
         curve.stretch = -1
+
+
+def _key(row: Mapping[str, Any]) -> _Key | None:
+    if row["address"] is not None:
+        return int(row["address"])
+    return None if row["allocation_id"] is None else (row["allocation_id"],)
