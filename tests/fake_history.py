@@ -32,6 +32,7 @@ class FakeHistory:
         self.allocated = 0
         self.looks = 0
         self.starts = 0
+        self.pinned: tuple[int, int] | None = None
         self.between: Callable[[], None] | None = None
         """Called once between the reading of the trace and that of the segments: the race."""
 
@@ -52,6 +53,9 @@ class FakeHistory:
 
     def device_facts(self, device_index: int) -> dict[str, Any]:
         return {"name": "fake", "uuid": f"GPU-{device_index}", "total_bytes": 2**34}
+
+    def pinned_bytes(self) -> tuple[int, int] | None:
+        return self.pinned
 
     def look(self) -> dict[str, Any]:
         self.looks += 1

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from fake_history import Entry, FakeHistory
 from rankmem_agent.readers.torch_snapshot import ACTION_OF_NAME
 from rankmem_agent.spool import layout
-from rankmem_agent.spool.layout import Action, Kind
+from rankmem_agent.spool.layout import Action, DeviceType, Kind
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_agent.tap import snapshot_drain, snapshot_ring
 from rankmem_agent.tap.snapshot_drain import LOSSES, SnapshotDrain
@@ -230,6 +230,19 @@ def test_an_oom_keeps_what_was_free(history: FakeHistory, drain: SnapshotDrain, 
     assert (oom["action"], oom["a"], oom["b"], oom["d"]) == (Action.OOM, 0, 2**33, 2**20)
 
 
+def test_pinned_memory_is_sampled_at_each_drain_from_its_first_byte_on(
+    history: FakeHistory, drain: SnapshotDrain, tmp_path: Path
+) -> None:
+    drain.attach()
+    for history.pinned in ((0, 0), (64, 10), (0, 0), None):
+        drain.drain()
+    samples = log_of(tmp_path / "spool", Kind.SAMPLE)
+    assert [(r["device_type"], r["a"], r["b"], r["c"]) for r in samples] == [
+        (DeviceType.PINNED, 64, 10, layout.UNKNOWN),
+        (DeviceType.PINNED, 0, 0, layout.UNKNOWN),
+    ]
+
+
 def test_a_drain_comes_at_half_a_ring_or_after_some_seconds_and_not_before(
     history: FakeHistory, drain: SnapshotDrain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,6 +307,23 @@ def test_the_installed_torch_has_the_signature_that_is_asked_for() -> None:
     memory = pytest.importorskip("torch").cuda.memory
     known = inspect.signature(memory._record_memory_history).parameters
     assert {"enabled", "context", "stacks", "max_entries"} <= set(known)
+
+
+def test_pinned_memory_is_what_torch_says_of_it_or_unknown() -> None:
+    torch = fake_torch(dict)
+    assert TorchHistory(torch).pinned_bytes() is None, "torch 2.6 has no host_memory_stats"
+    torch.cuda.host_memory_stats = dict
+    assert TorchHistory(torch).pinned_bytes() is None, "before CUDA's initialisation it tells nothing"
+    torch.cuda.host_memory_stats = lambda: {"allocated_bytes.current": 64, "active_bytes.current": 10}
+    assert TorchHistory(torch).pinned_bytes() == (64, 10)
+
+
+def test_the_installed_torch_tells_of_pinned_memory_under_this_name() -> None:
+    stats = getattr(pytest.importorskip("torch").cuda, "host_memory_stats", None)
+    if stats is None:
+        pytest.skip("torch before host_memory_stats")
+    assert stats() == {}, "CUDA was not initialised"
+    assert "active_bytes" in stats.__doc__
 
 
 def test_an_allocator_without_a_history_is_refused_with_what_to_do() -> None:

@@ -69,6 +69,7 @@ class SnapshotDrain:
         self._drained_s = time.monotonic()
         self._drained_allocations = 0
         self._on = False
+        self._has_pinned = False
 
     def attach(self) -> None:
         """Start: switch the history on, unless the user has, and write what is alive already.
@@ -99,7 +100,7 @@ class SnapshotDrain:
             for index, trace in enumerate(raw["device_traces"]):
                 device = devices.get(index) or _without_segments(index)
                 records += self._device_records(device, trace, now_ns - realtime_ns)
-            self._write(records)
+            self._write(records + self._pinned_records())
             self._writer.record(Kind.CLOCK, a=realtime_ns, time_ns=now_ns)
             del self._course[:-1]
 
@@ -221,6 +222,15 @@ class SnapshotDrain:
         figures = _figures(device)
         records.append(_record(time.monotonic_ns(), Kind.COUNTERS, *figures, 0, 0, 0, _CUDA, index))
         return records
+
+    def _pinned_records(self) -> list[tuple[int, bytes]]:
+        """A sample of pinned host memory, from its first byte on."""
+        told = self._history.pinned_bytes()
+        self._has_pinned |= told is not None and told[0] > 0
+        if told is None or not self._has_pinned:
+            return []
+        figures = (*told, UNKNOWN, UNKNOWN)
+        return [_record(time.monotonic_ns(), Kind.SAMPLE, *figures, 0, 0, 0, int(DeviceType.PINNED))]
 
     def _first_records(self, index: int, state: MemoryState, time_ns: int) -> list[tuple[int, bytes]]:
         facts = {**self._history.device_facts(index), "source": "snapshot"}

@@ -45,6 +45,9 @@ class History(Protocol):
     def device_facts(self, device_index: int) -> dict[str, Any]:
         """name, uuid, total_bytes and settings of a device."""
 
+    def pinned_bytes(self) -> tuple[int, int] | None:
+        """Pinned host memory: taken from the system, and of that in use; None where nobody tells."""
+
 
 class TorchHistory:
     """``torch.cuda.memory``'s recording.
@@ -103,6 +106,12 @@ class TorchHistory:
             "allocator": "native",
             "settings": "",
         }
+
+    def pinned_bytes(self) -> tuple[int, int] | None:
+        """By ``torch.cuda.host_memory_stats()``, which torch has since 2.8 or so."""
+        stats: dict[str, Any] = getattr(self._cuda, "host_memory_stats", dict)()
+        held, used = (stats.get(f"{name}_bytes.current") for name in ("allocated", "active"))
+        return None if held is None or used is None else (int(held), int(used))
 
 
 class RingCursor:
