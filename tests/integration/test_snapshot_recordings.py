@@ -117,6 +117,9 @@ class Playback:
     def device_facts(self, device_index: int) -> dict[str, Any]:
         return {"name": "recorded"}
 
+    def pinned_bytes(self) -> tuple[int, int] | None:
+        return None
+
     def look(self) -> dict[str, Any]:
         new = self.raw["device_traces"][0][self.shown : self.shown + self.chunk]
         self.shown += len(new)
