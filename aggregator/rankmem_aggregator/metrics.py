@@ -2,15 +2,18 @@
 
 Stage: beside ingest. In: counters that are kept anyway; out: an answer to each scrape, made when it is asked
 for, so that an aggregator nobody scrapes pays nothing. Labels are few and fixed (outcome, place, code): no
-session, rank or host is named, whatever it is called. One connection at a time, each with a deadline.
+session, rank or host is named, whatever it is called. Few connections at a time, each with a deadline.
 ``prometheus_client`` is imported here alone, and only where metrics were asked for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import HTTPServer
@@ -36,7 +39,9 @@ from rankmem_protos.errors import Code, RankmemError
 logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S: Final = 5.0
-"""For a scraper to say what it wants and to take the answer: 10 KiB."""
+"""For a scraper to say what it wants and to take the answer, 10 KiB, from its first byte to the last."""
+CONNECTIONS_MAX: Final = 16
+"""Open at a time; for one more the oldest is cut, which is no scrape: that takes milliseconds."""
 CLOSE_POLL_S: Final = 0.2
 
 
@@ -154,18 +159,48 @@ class MetricsServer:
 
 
 class _Server(HTTPServer):
-    """One request at a time: a scrape takes milliseconds, and many at once would be an attack."""
+    """A thread a connection, for as long as one may take: who connects and says nothing keeps no scrape."""
 
     allow_reuse_address = True
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        logger.debug("a scrape of %s failed", client_address, exc_info=True)
+    def __init__(self, address: tuple[str, int], handler: type[MetricsHandler]) -> None:
+        self._lock = threading.Lock()
+        self._open: deque[socket.socket] = deque()
+        super().__init__(address, handler)
+
+    def process_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
+        with self._lock:
+            self._open.append(request)
+            oldest = self._open.popleft() if len(self._open) > CONNECTIONS_MAX else None
+        if oldest is not None:
+            _cut(oldest)
+        threading.Thread(
+            target=self._answer, args=(request, client_address), name="rankmem-scrape", daemon=True
+        ).start()
+
+    def _answer(self, request: socket.socket, client_address: object) -> None:
+        timer = threading.Timer(REQUEST_TIMEOUT_S, _cut, [request])
+        timer.name, timer.daemon = "rankmem-scrape-timer", True
+        timer.start()
+        try:
+            self.finish_request(request, client_address)
+        except OSError:
+            logger.debug("a scrape of %s failed", client_address, exc_info=True)
+        finally:
+            timer.cancel()
+            with self._lock, contextlib.suppress(ValueError):
+                self._open.remove(request)
+            self.shutdown_request(request)
+
+
+def _cut(connection: socket.socket) -> None:
+    """Ends what reads from it or writes to it. Any thread; also after its end."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _handler(registry: CollectorRegistry) -> type[MetricsHandler]:
     class Handler(MetricsHandler.factory(registry)):  # type: ignore[misc]  # made at run time
-        timeout = REQUEST_TIMEOUT_S
-
         def log_message(self, format: str, *args: object) -> None:
             """Nothing: a scrape every few seconds is no news."""
 

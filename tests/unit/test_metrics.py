@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import http.client
 import re
+import socket
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ingest_client import IngestClient
-from rankmem_aggregator import server
+from rankmem_aggregator import metrics, server
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.counters import Distribution
 from rankmem_protos.errors import Code, RankmemError
@@ -107,3 +108,23 @@ def test_values_fall_into_the_lowest_bound_that_holds_them() -> None:
     for value in (0.5, 1.0, 1.5, 9.0):
         found.observe(value)
     assert (found.cumulative(), found.sum) == ([2, 3, 4], 12.0)
+
+
+def test_who_connects_and_says_nothing_keeps_no_scrape_and_no_end(tmp_path: Path) -> None:
+    with server.open(config_of(tmp_path / "idle.duckdb")) as aggregator:
+        host, port = aggregator.metrics_address.split(":")
+        idle = [socket.create_connection((host, int(port))) for _ in range(2 * metrics.CONNECTIONS_MAX)]
+        for connection in idle[::2]:
+            connection.sendall(b"GET /metr")
+        assert samples(scrape(aggregator.metrics_address))["rankmem_serving", ()] == 1
+    for connection in idle:
+        connection.close()
+
+
+def test_a_request_that_never_ends_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "REQUEST_TIMEOUT_S", 0.05)
+    with server.open(config_of(tmp_path / "slow.duckdb")) as aggregator:
+        host, port = aggregator.metrics_address.split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as connection:
+            connection.sendall(b"GET /metrics HTTP/1.0\r\n")
+            assert connection.recv(1) == b""  # the end, not a time out
