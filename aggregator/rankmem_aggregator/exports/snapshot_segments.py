@@ -68,10 +68,16 @@ class Segments:
             self._take(address, size_bytes)
 
     def saw_block(self, address: int, size_bytes: int) -> None:
-        """A block that is alive now: where no segment holds it, it will be covered."""
-        place = bisect_right(self._starts, address) - 1
-        if place >= 0 and address + size_bytes <= self._by_start[self._starts[place]].end:
-            return
+        """A block that is alive now: where no segment holds it, nor several that touch (expandable ones are
+        mapped piecewise), it will be covered."""
+        held_to = address
+        for place in range(max(bisect_right(self._starts, address) - 1, 0), len(self._starts)):
+            piece = self._by_start[self._starts[place]]
+            if piece.address > held_to or piece.end < held_to:
+                break
+            held_to = piece.end
+            if address + size_bytes <= held_to:
+                return
         self._uncovered.append((address, address + max(size_bytes, 1)))
         if len(self._uncovered) > 100_000:
             self._uncovered = list(_merged(self._uncovered))
