@@ -151,6 +151,17 @@ def test_a_full_disk_is_said_whatever_writes_the_file(
     assert (said.code, said.message) == (Code.EXHAUSTED, f"cannot write {tmp_path / 'out'}: disk full")
 
 
+def test_an_error_names_the_file_that_the_user_named(
+    queries: Queries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(chosen: Chosen, out: Path) -> Written:
+        raise RankmemError(Code.EXHAUSTED, f"cannot write {out}: disk full", "make room")
+
+    monkeypatch.setattr(kinds.Kind, "writer", lambda self: full)
+    said = refusal(queries, "duckdb", tmp_path / "out.duckdb")
+    assert (said.message, said.hint) == (f"cannot write {tmp_path / 'out.duckdb'}: disk full", "make room")
+
+
 @pytest.mark.parametrize("kind", ["html", "perfetto", "torch-snapshot", "memory-timeline"])
 def test_a_session_without_memory_events_is_said_to_have_none(tmp_path: Path, kind: str) -> None:
     """Such as nvprof's, which has kernels alone."""

@@ -172,6 +172,11 @@ def _write(kind: Kind, chosen: Chosen, out_path: Path) -> Written:
             f"cannot write {out_path}: {getattr(exc, 'strerror', None) or exc}",
             "give another path, or make room",
         ) from exc
+    except RankmemError as exc:
+        if str(unfinished) not in exc.message:
+            raise
+        message = exc.message.replace(str(unfinished), str(out_path))
+        raise RankmemError(exc.code, message, exc.hint) from exc
     finally:
         _remove(unfinished)
     return written
