@@ -114,7 +114,8 @@ _REPORT: Final = "run it with -v and report what it says: this is a defect of ra
 def _judged(found: dict[str, int]) -> Iterable[Check]:
     recorded = f"{found['allocs']} of {SELF_TEST_BLOCKS} blocks got and {found['frees']} given back"
     exact = found["allocs"] == found["frees"] == SELF_TEST_BLOCKS
-    detail = f"recorded {recorded}, {found['event_ns']} ns an event, {found['dropped']} records lost"
+    cost = f"{found['event_ns']} ns an event" if found["event_ns"] else "an event too cheap to measure now"
+    detail = f"recorded {recorded}, {cost}, {found['dropped']} records lost"
     yield Check(name="self test", ok=exact and not found["dropped"], detail=detail, hint=_REPORT)
     named = found["python_found"] and found["stacks"]
     again = "without the GIL" if found["frames_known"] else "with the GIL: this Python's frames are not known"
