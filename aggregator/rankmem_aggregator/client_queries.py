@@ -30,6 +30,8 @@ BATCH_ROWS: Final = 16_384
 
 STAND_BACK_S: Final = 5.0
 """For statements to end when they are stopped: DuckDB looks between two vectors. And for new ones to wait."""
+_STACK_TRACE: Final = "Stack Trace:"
+"""What follows it in an internal error of DuckDB: paths and addresses of this process, none of a client's."""
 
 
 def _nobody(stop: Callable[[], None]) -> None:
@@ -206,7 +208,7 @@ def _limited(reader: pa.RecordBatchReader, row_limit: int) -> Iterator[pa.Record
 def _translated(exc: Exception, stopped_by: RankmemError | None) -> RankmemError:
     if stopped_by is not None:
         return stopped_by
-    text = str(exc)
+    text = str(exc).partition(_STACK_TRACE)[0].rstrip()
     if isinstance(exc, duckdb.OutOfMemoryException) or "Out of Memory" in text:
         return RankmemError(
             Code.EXHAUSTED,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import duckdb
 import pytest
 
-from rankmem_aggregator import confine
+from rankmem_aggregator import client_queries, confine
 from rankmem_aggregator.client_queries import ClientQueries
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.refused_calls import REFUSED
@@ -223,3 +224,15 @@ def test_an_aggregate_that_is_called_by_its_name_is_bound_as_if_it_were_called(
     assert rows(queries, "SELECT list_aggregate([1, 2, 3], 'reservoir_quantile', 0.5, 10)") == [(2,)]
     with pytest.raises(RankmemError, match="reservoir_quantile must be given a number"):
         rows(queries, "SELECT list_aggregate([1, 2, 3], 'RESERVOIR_QUANTILE', 0.5, 1000000)")
+
+
+def test_an_internal_error_tells_nothing_of_the_process(
+    queries: ClientQueries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*given: object) -> None:
+        raise duckdb.InternalException("INTERNAL Error: no\n\nStack Trace:\n\n/home/me/lib/duckdb.so(+0x1)")
+
+    monkeypatch.setattr(client_queries, "check_statement", fails)
+    with pytest.raises(RankmemError) as caught:
+        rows(queries, "SELECT 1")
+    assert (caught.value.code, caught.value.message) == (Code.INTERNAL, "INTERNAL Error: no")
