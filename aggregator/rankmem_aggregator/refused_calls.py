@@ -92,7 +92,7 @@ def check_call(node: Mapping[str, Any], *, in_from: bool) -> None:
         raise RankmemError(
             Code.DENIED, f"{name} must be given its arguments in their order", "leave out their names"
         )
-    arguments = [entry.get("expression") for entry in entries]
+    arguments: Sequence[Any] = [entry.get("expression") for entry in entries]
     if name in _BY_NAME and len(arguments) > 1:
         name, arguments = _named(name, arguments)
     _check_arguments(name, arguments, in_from=in_from)
