@@ -17,7 +17,7 @@ SHORT_BATCHES_MAX: Final = 2
 more, and a large one costs it little more. With 1,000 ranks each waited for 36 s, mostly for its own."""
 HELD_BATCHES_MAX: Final = 2
 """Full batches that wait for the beat, so that one commit takes them with what follows: 1 MiB usually. With
-more at hand the oldest goes: there is a backlog, or 150,000 records a second."""
+more at hand the oldest goes: there is a backlog, or 240,000 records a second."""
 
 
 class Outgoing:
