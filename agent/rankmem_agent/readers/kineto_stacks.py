@@ -16,6 +16,9 @@ from rankmem_agent.pairing.state import Array
 from rankmem_agent.readers.kineto_scan import UNKNOWN, Trace
 from rankmem_agent.readers.replay import FRAMES_MAX, MemoryStrings
 
+FRAMES_AT_A_TIME: Final = 1 << 18
+"""Whose parents are looked up together."""
+
 _FRAME: Final = re.compile(r"(?P<file>.*)\((?P<line>\d{1,9})\): (?P<function>.*)", re.DOTALL)
 
 
@@ -28,11 +31,12 @@ class Stacks:
         self._of_text: dict[int, int] = {}
         self._of_frame: dict[int, int] = {}
         python = trace.python
-        order = np.lexsort((-python["end"], python["start"], python["thread"]))
+        # A trace of 2 GB with stacks has 7 million frames: what is needed for a moment goes at once.
+        order = np.lexsort((-python["end"], python["start"], python["thread"])).astype(np.int32)
+        self._parent = _parents(python["id"], python["parent"], order)
         self._start, self._end = python["start"][order], python["end"][order]
-        self._name, self._thread = python["name"][order], _real_threads(trace)[order]
-        by_id = np.argsort(python["id"][order], kind="stable")
-        self._parent = _places(python["id"][order], by_id, python["parent"][order])
+        self._name = python["name"].astype(np.int32)[order]
+        self._thread = _real_threads(trace).astype(np.int32)[order]
         python.clear()
 
     def at(self, time_ns: int, thread: int) -> int:
@@ -88,11 +92,14 @@ def _real_threads(trace: Trace) -> Array:
     return np.where(thread == lost.pop(), main[0], thread)
 
 
-def _places(ids: Array, by_id: Array, wanted: Array) -> Array:
-    """Where each wanted id stands; UNKNOWN where nowhere."""
-    if not len(ids):
-        return np.zeros(0, np.int64)
-    near = np.minimum(np.searchsorted(ids[by_id], wanted), len(ids) - 1)
-    place = by_id[near]
-    found: Array = np.where(ids[place] == wanted, place, UNKNOWN)
+def _parents(ids: Array, parents: Array, order: Array) -> Array:
+    """Where in this order each frame's parent stands; UNKNOWN where nowhere. Some at a time."""
+    found = np.full(len(order), UNKNOWN, np.int32)
+    sorted_ids = ids[order]
+    by_id = np.argsort(sorted_ids, kind="stable").astype(np.int32)
+    sorted_ids = sorted_ids[by_id]
+    for first in range(0, len(order), FRAMES_AT_A_TIME):
+        wanted = parents[order[first : first + FRAMES_AT_A_TIME]]
+        near = np.minimum(np.searchsorted(sorted_ids, wanted), len(order) - 1)
+        found[first : first + len(wanted)] = np.where(sorted_ids[near] == wanted, by_id[near], UNKNOWN)
     return found
