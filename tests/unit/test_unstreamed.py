@@ -46,9 +46,15 @@ def test_a_cte_with_two_readers_is_streamed_without_the_row_that_forbids_it(
 
 @pytest.mark.parametrize("name", query_names())
 def test_a_named_query_streams_no_cte(database: duckdb.DuckDBPyConnection, name: str) -> None:
-    known = {"session": SESSION, "by": "category"}
-    parameters = {p: known.get(p) for p in re.findall(r"\$(\w+)", query_text(name))}
-    assert STREAMED not in plan(database, query_text(name), parameters)
+    names = set(re.findall(r"\$(\w+)", query_text(name)))
+    for by in ("category", "stream") if "by" in names else (None,):
+        known: dict[str, object] = {"session": SESSION, "by": by}
+        assert STREAMED not in plan(database, query_text(name), {p: known.get(p) for p in names}), by
+
+
+@pytest.mark.parametrize("name", ["ENUM_MODULE", "NPU_MODULE_MEM", "OP_MEMORY", "STEP_TIME"])
+def test_a_view_of_mindstudios_streams_no_cte(database: duckdb.DuckDBPyConnection, name: str) -> None:
+    assert STREAMED not in plan(database, f"FROM mindstudio.{name}", {})
 
 
 @pytest.mark.parametrize("name", [name for name in VIEWS if "one value" not in view_text(name)])

@@ -25,7 +25,9 @@ WITH known AS (
     SELECT id, name
     FROM (VALUES (1001, 'PYTORCH'), (1002, 'CUDA_GRAPH'), (1003, 'MEM_POOL'), (1004, 'PINNED_HOST')) AS m (id, name)
 )
-SELECT id, name FROM known
+SELECT id, name
+FROM known
+CROSS JOIN unstreamed
 UNION ALL
 SELECT mindstudio.id_of(component), component
 FROM (SELECT DISTINCT component FROM component_sample)

@@ -112,6 +112,7 @@ SELECT
         ELSE reserved_bytes
     END AS reserved_bytes
 FROM course
+CROSS JOIN unstreamed
 WHERE seq_after IS DISTINCT FROM seq
 UNION ALL
 SELECT

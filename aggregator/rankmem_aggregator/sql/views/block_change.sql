@@ -100,6 +100,7 @@ turn AS (
 )
 SELECT attempt, rank, device, group_name, seq, time_ns, size_bytes AS change_bytes
 FROM block
+CROSS JOIN unstreamed
 WHERE allocation_id > seq_from
 UNION ALL
 SELECT b.attempt, b.rank, b.device, coalesce(t.category, b.group_name), b.freed_seq, b.freed_ns, -b.size_bytes
@@ -109,9 +110,6 @@ WHERE b.freed_seq > b.seq_from
 UNION ALL
 SELECT attempt, rank, device, category_before, seq, time_ns, -size_bytes FROM turn WHERE seq > seq_from
 UNION ALL
-SELECT attempt, rank, device, category, seq, time_ns, size_bytes
-FROM turn
-CROSS JOIN unstreamed
-WHERE seq > seq_from;
+SELECT attempt, rank, device, category, seq, time_ns, size_bytes FROM turn WHERE seq > seq_from;
 
 COMMENT ON MACRO TABLE block_change IS 'What each event added to or took from a group of blocks: the ground of curves and peaks by group.';
