@@ -48,6 +48,8 @@ KEEPALIVE_MS: Final = 60_000
 """A connection that answers no ping for so long is dead: its host vanished, its threads are free again."""
 UNARY_THREADS: Final = 8
 """For status, health and reflection beside streams and statements."""
+SIGNALS_SEEN_S: Final = 1.0
+"""A signal that another thread takes waits for the main one to look up; without a limit it never does."""
 CLOSE_TIMEOUT_S: Final = 30.0
 """To commit and acknowledge what was received; the rest stays in the spools."""
 STREAM_GRACE_SHARE: Final = 0.25
@@ -118,7 +120,8 @@ class Aggregator:
         Raises:
             RankmemError: INTERNAL if a thread of the service died; close it then.
         """
-        self._stop.wait()
+        while not self._stop.wait(SIGNALS_SEEN_S):
+            pass
         if self._failure is not None:
             raise RankmemError(
                 Code.INTERNAL,
