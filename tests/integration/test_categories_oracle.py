@@ -58,8 +58,8 @@ LESS: dict[tuple[str, Category], str] = {
     "model",
     [
         "gpt_checkpoint_reentrant", "finetune", "scaler", "moved", "lora", "penalty", "skipped_steps",
-        "custom_function", "lstm", "experts", "masks", "stop_gradient", "ddp_view_accumulate", "ddp_view", "closure",
-        "q_learning", "unet",
+        "custom_function", "lstm", "experts", "masks", "stop_gradient", "ddp_view_accumulate", "ddp_view",
+        "closure", "q_learning", "unet",
     ],
 )  # fmt: skip
 def test_what_we_say_of_other_trainings_is_right_and_mostly_said(model: str, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_a_reader_is_led_by_options_then_environment_then_the_file_here() -> Non
     assert target_from_environment(None, None, {}) == "rankmem.duckdb"
     with pytest.raises(RankmemError, match="both --db"):
         target_from_environment("a.duckdb", "g:2", {})
-    with pytest.raises(RankmemError, match="'mem.duckdb' is not an address"):
+    with pytest.raises(RankmemError, match=r"'mem\.duckdb' is not an address"):
         target_from_environment(None, "mem.duckdb", {})
 
 
