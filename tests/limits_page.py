@@ -64,6 +64,7 @@ What happens at a limit, in short:
 - **A batch** says in its headers how large it is decoded; it is refused by that, before memory is taken.
 - **A full disk**: commits wait and are tried again, health turns `NOT_SERVING`, shippers keep their spools.
 - **A query** that reaches its time, rows or memory ends with an error that names the limit; ingest goes on.
+  DuckDB looks at the time between two vectors of rows: `docs/security.md` says what that leaves.
 
 What grows with use and not with a limit of its own: the database (see `--keep-days`, `--keep-gib`,
 `--keep-sessions`), and what the aggregator remembers of each log and stack in it (some hundred bytes).
