@@ -196,6 +196,26 @@ def test_steps_annotations_and_python_stacks(tmp_path: Path) -> None:
     assert {row["name"] for row in tables["marker"]} == {"ProfilerStep#7", "decode"}
 
 
+def test_frames_of_the_main_thread_are_found_beside_those_of_a_thread_with_a_smaller_number(
+    tmp_path: Path,
+) -> None:
+    def at(thread: int, pid: int, event: dict[str, Any]) -> dict[str, Any]:
+        return event | {"pid": pid, "tid": thread}
+
+    frame = {"category": "python_function", "Python parent id": None}
+    events = [
+        at(0, 9, op("train.py(12): main", 0, 100, **frame, **{"Python id": 1})),
+        at(3, 9, op("loader.py(7): run", 0, 100, **frame, **{"Python id": 2})),
+        at(9, 9, op("aten::mm", 10, 5)),
+        at(3, 9, op("aten::stack", 20, 5)),
+        at(9, 9, memory(11, 512, 512, 1)),
+        at(3, 9, memory(21, 512, 1024, 2)),
+    ]
+    tables, _ = imported(written(tmp_path, events))
+    functions = {frame["stack_id"]: frame["function"] for frame in tables["stack_frame"]}
+    assert [functions.get(row["stack_id"]) for row in tables["allocation_record"]] == ["main", "run"]
+
+
 def test_the_rank_is_found_at_either_end_of_the_file(tmp_path: Path) -> None:
     padding = [op("aten::mm", 0, 1, text="x" * 1000) for _ in range(3000)]
     path = written(tmp_path, [*padding, memory(1, 8, 8, 1)], distributedInfo={"rank": 3, "world_size": 8})

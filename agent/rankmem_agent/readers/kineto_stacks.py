@@ -8,6 +8,7 @@ of their own (0): where one such track is left over, it is the process's main th
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -36,14 +37,14 @@ class Stacks:
         self._parent = _parents(python["id"], python["parent"], order)
         self._start, self._end = python["start"][order], python["end"][order]
         self._name = python["name"].astype(np.int32)[order]
-        self._thread = _real_threads(trace).astype(np.int32)[order]
+        self._of_thread = _runs(_real_threads(trace)[order])
         python.clear()
 
     def at(self, time_ns: int, thread: int) -> int:
         """The stack of a thread at an instant; 0 where the trace has none."""
-        own = np.searchsorted(self._thread, [thread, thread + 1])
-        place = int(own[0] + np.searchsorted(self._start[own[0] : own[1]], time_ns, side="right") - 1)
-        if place < own[0]:
+        first, after = self._of_thread.get(thread, (0, 0))
+        place = first + int(np.searchsorted(self._start[first:after], time_ns, side="right")) - 1
+        if place < first:
             return 0
         for _ in range(FRAMES_MAX):  # frames nest: the one around is the last begun, or an ancestor of it
             if place == UNKNOWN or self._end[place] >= time_ns:
@@ -90,6 +91,12 @@ def _real_threads(trace: Trace) -> Array:
     if len(lost) != 1 or len(main) != 1 or main[0] in tracks:
         return thread
     return np.where(thread == lost.pop(), main[0], thread)
+
+
+def _runs(values: Array) -> dict[int, tuple[int, int]]:
+    """Where each value stands, from and up to, when equal ones stand together."""
+    firsts = np.flatnonzero(np.diff(values, prepend=values[:1] - 1)).tolist()
+    return {int(values[first]): (first, after) for first, after in pairwise([*firsts, len(values)])}
 
 
 def _parents(ids: Array, parents: Array, order: Array) -> Array:
