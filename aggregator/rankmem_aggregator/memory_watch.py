@@ -13,11 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from rankmem_aggregator.config import BESIDE_BYTES
+
 LOOK_EVERY_S: Final = 0.02
 """A list that a core fills grows by some 10 MiB in this time, an expression by 40."""
-BESIDE_BYTES: Final = 2 << 30
-"""What the process may hold beside DuckDB's limit: its code, decoded batches in the queue (256 MiB) and in a
-group (192 MiB), results on their way."""
 GROWTH_BYTES: Final = 1 << 30
 """What statements may add where the process is over its limit already: freed pages go back late."""
 _STATM: Final = Path("/proc/self/statm")

@@ -102,6 +102,8 @@ class Store:
                 cursor = self._connection.cursor()
                 cursor.execute(USE)
             except duckdb.Error as exc:
+                if not isinstance(exc, duckdb.ConnectionException) and not is_given_up(exc):
+                    raise
                 self.is_given_up = True
                 raise RankmemError(
                     Code.UNAVAILABLE, f"{self.path} is being opened again: {exc}", "try again in a moment"
@@ -112,12 +114,13 @@ class Store:
         """Opens the instance again if a reader has met one that DuckDB has given up. Writer's thread.
 
         Raises:
-            duckdb.FatalException, RankmemError: it cannot be.
+            duckdb.Error, RankmemError: it cannot be. Nothing is raised for want of memory: it is looked at
+                again later.
         """
         if self.is_given_up:
-            with contextlib.suppress(GivenUpError), self._surviving():
-                self._connection.execute("SELECT session_id FROM session LIMIT 0")
-            self.is_given_up = False
+            with contextlib.suppress(*TRANSIENT):
+                self.read("SELECT session_id FROM session LIMIT 0")
+                self.is_given_up = False
 
     def write(self, rows: Mapping[str, pa.Table]) -> None:
         """Stores the rows of all tables in one transaction: durable when it returns. Writer's thread.

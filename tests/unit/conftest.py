@@ -1,13 +1,17 @@
-"""The database that tests of views, readers and exports share: one a file of tests, emptied for each test."""
+"""What several files of tests begin with: a database for views, readers and exports, one a file and emptied
+for each test; and a store."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import duckdb
 import pytest
 
 from constructed import clear, empty_database
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.store import Store, open_store
 
 
 @pytest.fixture(scope="module")
@@ -22,3 +26,11 @@ def database(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection
     """The same without rows."""
     clear(connection)
     return connection
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """An empty one of the test's own, closed behind it."""
+    opened = open_store(AggregatorConfig(database_path=tmp_path / "store.duckdb"))
+    yield opened
+    opened.close()

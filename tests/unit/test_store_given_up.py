@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import duckdb
 import pytest
 
 from file_size_limit import no_file_grows
 from flaky_store import a_group, flaky_connection, written
-from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.store import REOPENS_MAX, GivenUpError, Store, open_store
+from rankmem_aggregator.store import REOPENS_MAX, GivenUpError, Store
 from rankmem_protos.errors import Code, RankmemError
 
+SHORT = duckdb.OutOfMemoryException("failed to allocate data of size 2.0 KiB")
 GIVEN_UP = duckdb.FatalException("Failed to rollback transaction. Cannot continue operation.")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    opened = open_store(AggregatorConfig(database_path=tmp_path / "g.duckdb"))
-    yield opened
-    opened.close()
 
 
 def broken(store: Store) -> None:
@@ -61,6 +51,32 @@ def test_a_reader_that_meets_it_has_it_mended_by_the_writer(store: Store) -> Non
     assert not store.is_given_up
     with store.cursor() as cursor:
         assert cursor.execute("SELECT count(*) FROM ingest_progress").fetchall() == [(1,)]
+
+
+def test_mending_without_memory_waits_and_the_writer_lives(store: Store) -> None:
+    flaky = flaky_connection(store)
+    flaky.fail = [("COMMIT", "before", SHORT), ("ROLLBACK", "before", SHORT), ("ROLLBACK", "before", SHORT)]
+    with pytest.raises(duckdb.OutOfMemoryException):
+        store.write(a_group())
+    store.is_given_up = True
+    store.mend()
+    assert store.is_given_up
+    store.mend()
+    assert not store.is_given_up
+
+
+def test_a_cursor_that_lacks_memory_is_crowded_and_not_given_up(store: Store) -> None:
+    class Short:
+        def cursor(self) -> None:
+            raise SHORT
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(real, name)
+
+    real = store._connection
+    store._connection = Short()  # type: ignore[assignment]
+    assert store.is_crowded()
+    assert not store.is_given_up
 
 
 def test_mending_what_is_whole_changes_nothing(store: Store) -> None:

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import duckdb
 import pytest
 
 from flaky_store import Flaky, a_group, flaky_connection, written
-from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.store import Store, open_store
+from rankmem_aggregator.store import Store
 
 SHORT = duckdb.OutOfMemoryException("failed to allocate data of size 2.0 KiB")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    opened = open_store(AggregatorConfig(database_path=tmp_path / "m.duckdb"))
-    yield opened
-    opened.close()
 
 
 @pytest.fixture
