@@ -18,13 +18,15 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
 from rankmem_agent.hooks.guard import Guard, unseen_by_modes
-from rankmem_agent.hooks.module_names import ModuleNames
+from rankmem_agent.hooks.module_names import ModuleNames, parameters
 from rankmem_agent.hooks.recorder import ModuleSlot, Recorder
 from rankmem_agent.hooks.steps import Removable
+from rankmem_agent.hooks.tracing import Tracing, tracing_of
 from rankmem_agent.spool.layout import Kind, Phase
 
 OUTSIDE: Final = 0
@@ -38,6 +40,7 @@ class Modules:
         is_compiling: True while Dynamo traces. It is called twice a module: ``is_dynamo_compiling`` is three
             times as fast as ``is_compiling``, and Dynamo knows both.
         phase_outside: the phase when the outermost module returns.
+        tracing: what is asked at the first sight of a module, whose tensors are read then.
     """
 
     def __init__(
@@ -46,8 +49,12 @@ class Modules:
         is_compiling: Callable[[], bool],
         guard: Guard,
         phase_outside: Callable[[], int] = lambda: Phase.OTHER,
+        tracing: Tracing | None = None,
     ) -> None:
+        import torch  # loaded, since there are modules
+
         self._phase_outside = phase_outside
+        self._tracing = tracing if tracing is not None else tracing_of(torch)
         self._recorder = recorder
         self._is_compiling = is_compiling
         self._guard = guard
@@ -58,6 +65,8 @@ class Modules:
         """By path: its string id, once it has a MODULE record."""
         self._frozen: set[int] = set()
         """String ids of the paths of modules whose parameters want no gradient, all of them."""
+        self._unread: list[weakref.ref[Any]] = []
+        """Roots of trees that were named while tensors could not be asked."""
         self.names = ModuleNames(is_compiling, lambda key: self._paths.pop(key, None))
         self._off: list[bool] = []
         """Not empty: off."""
@@ -140,19 +149,38 @@ class Modules:
             self._guard.failed(error)
 
     def _first_sight(self, module: Any, around: int) -> int:
-        """The path of a module that has not run yet, told with its class."""
+        """The path of a module that has not run yet, told with its class; 0 while it is only traced.
+
+        While tensors cannot be asked it is not taken as seen, and comes here again at its next call.
+        """
+        if self._tracing.is_traced():
+            return 0
         if self.names.of(module) is None:
-            keys, root = self.names.learn(module, around)
-            for key in keys:
-                if key in self._paths:  # it ran before its whole did, under another name
-                    self._paths[key] = self._tell(key, is_frozen=self._paths[key] in self._frozen)
+            self._learn(module, around)
+        path = self._told.get(self.names.known(id(module)).path)
+        if path is None:
+            with unseen_by_modes():
+                wants_gradient = [each.requires_grad for _, each in parameters(module)]
+            is_frozen = not any(wants_gradient) if wants_gradient else self._paths.get(around) in self._frozen
+            path = self._tell(id(module), is_frozen=is_frozen)
+        if not self._tracing.hides_tensors():
+            self._read_trees()
+            self._paths[id(module)] = path
+        return path
+
+    def _learn(self, module: Any, around: int) -> None:
+        keys, root = self.names.learn(module, around)
+        for key in keys:
+            if key in self._paths:  # it ran before its whole did, under another name
+                self._paths[key] = self._tell(key, is_frozen=self._paths[key] in self._frozen)
+        if root is not None:
+            self._unread.append(weakref.ref(root))
+
+    def _read_trees(self) -> None:
+        unread, self._unread = self._unread, []
+        for root in (reference() for reference in unread):
             for tell in self._when_named if root is not None else ():
                 tell(root)
-        with unseen_by_modes():
-            wants_gradient = [parameter.requires_grad for parameter in module.parameters()]
-        is_frozen = not any(wants_gradient) if wants_gradient else self._paths.get(around) in self._frozen
-        path = self._paths[id(module)] = self._tell(id(module), is_frozen=is_frozen)
-        return path
 
     def _tell(self, key: int, *, is_frozen: bool) -> int:
         named = self.names.known(key)

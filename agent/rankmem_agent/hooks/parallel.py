@@ -12,7 +12,6 @@ names say nothing.
 
 from __future__ import annotations
 
-import functools
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +21,7 @@ from rankmem_agent.config import PARALLEL_DIMENSIONS
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.steps import Removable
+from rankmem_agent.hooks.wrapping import wrapped
 from rankmem_agent.spool.layout import Kind
 
 MESH_NAMES: Final[Mapping[str, str]] = {
@@ -99,14 +99,9 @@ class Parallel:
             self._guarded(lambda: self._learn("megatron", _of_megatron()))
 
     def _look_at(self, device_mesh: type[Any]) -> None:
-        genuine: Callable[..., None] = device_mesh.__init__
-
-        @functools.wraps(genuine)
-        def made(mesh: Any, *args: Any, **kwargs: Any) -> None:
-            genuine(mesh, *args, **kwargs)
-            self.mesh_made(mesh)
-
-        device_mesh.__init__ = made
+        device_mesh.__init__ = wrapped(
+            device_mesh.__init__, after=lambda call, _: self.mesh_made(call.args[0])
+        )
 
     def _guarded(self, does: Callable[[], None]) -> None:
         if not self._is_on or self._is_compiling():

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rankmem_agent.hooks.guard import Guard, unseen_by_modes
-from rankmem_agent.hooks.module_names import ModuleNames, tree
+from rankmem_agent.hooks.module_names import ModuleNames, parameters
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.steps import Removable
 from rankmem_agent.hooks.tags import device_of, size_of
@@ -158,10 +158,8 @@ class Weights:
         for root in roots:
             named = self._names.of(root)
             prefix = named.prefix if named is not None else ""
-            for path, module in tree(root):
-                for key, parameter in module._parameters.items():
-                    if parameter is not None:
-                        yield ".".join(part for part in (prefix, path, key) if part), parameter
+            for name, parameter in parameters(root):
+                yield f"{prefix}.{name}" if prefix else name, parameter
 
     def _tell(self, name: str, parameter: Any, place: _Place, size_bytes: int) -> None:
         known = self._weights.get(name)
