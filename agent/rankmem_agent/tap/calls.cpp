@@ -319,10 +319,19 @@ uint64_t current_call_id() noexcept {
   return frame == nullptr ? 0 : frame->call_id;
 }
 
+uint32_t stack_outside_calls() noexcept try {
+  ThreadState& thread = thread_state;
+  if (thread.depth != 0 || thread.gathering || !enabled(kCalls) || !enabled(kStacks)) return 0;
+  ThreadCaches* caches = caches_of(thread);
+  return caches != nullptr ? gather_stack(caches->stacks, /*may_wait=*/false) : 0;
+} catch (...) {
+  return 0;
+}
+
 void set_call_end_hook(CallEndHook hook) noexcept { call_end_hook.store(hook, std::memory_order_release); }
 
 void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint64_t address, uint64_t size_bytes,
-                 uint64_t stream, uint64_t pool_or_free_bytes) noexcept {
+                 uint64_t stream, uint64_t pool_or_free_bytes, uint32_t stack) noexcept {
   ThreadState& thread = thread_state;
   const uint64_t now = monotonic_ns();
   RkmRecord event = {};
@@ -343,6 +352,7 @@ void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint
   event.b = size_bytes;
   event.c = stream;
   event.d = pool_or_free_bytes;
+  event.e = stack;
   write_record_at(thread.last_segment, event, now);
 }
 
