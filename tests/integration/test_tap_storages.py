@@ -3,7 +3,9 @@ mapped files and shared memory. torch.profiler reports them, so it is the witnes
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,8 +86,6 @@ def test_storages_of_all_kinds_mixed_with_training_equal_kinetos_events_one_by_o
         optimizer.zero_grad()
         kept = [copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())]
     """
-    import textwrap
-
     _equal(DIRECT + textwrap.dedent(steps) + MAPPED.format(strategy="file_descriptor"), tmp_path)
 
 
@@ -106,9 +106,82 @@ tap.close()
         assert any(frame[0].endswith("script.py") for frame in stack), stack
 
 
-def _alive(recording: Recording) -> dict[int, object]:
+def test_an_address_that_is_mapped_again_is_freed_first_also_among_threads(tmp_path: Path) -> None:
+    script = """
+tap.enable(What.CPU_EVENTS)
+barrier = threading.Barrier(4)
+def work():
+    barrier.wait()
+    for _ in range(400):
+        torch.UntypedStorage._new_shared(8192)
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+tap.close()
+"""
+    recording = record_process(script, tmp_path)
+    assert recording.returncode == 0, recording.stderr
+    events = recording.of(Kind.EVENT)
+    assert (events["b"] == 8192).sum() == 4 * 400
+    live: set[int] = set()
+    for event in events:
+        if event["action"] == Action.ALLOC:
+            assert int(event["a"]) not in live
+            live.add(int(event["a"]))
+        else:
+            live.remove(int(event["a"]))
+    assert live == set()
+
+
+def test_a_forked_child_maps_and_unmaps_while_a_thread_of_its_parent_does(tmp_path: Path) -> None:
+    script = """
+tap.enable(ALL)
+inherited = torch.ones(1000).share_memory_()
+running = True
+def work():
+    while running:
+        torch.UntypedStorage._new_shared(4096)
+thread = threading.Thread(target=work)
+thread.start()
+for _ in range(20):
+    child = os.fork()
+    if child == 0:
+        del inherited
+        torch.UntypedStorage._new_shared(12345)
+        torch.UntypedStorage(12345)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+running = False
+thread.join()
+tap.close()
+print(inherited.sum().item())
+"""
+    recording = record_process(script, tmp_path)
+    assert (recording.returncode, recording.stdout) == (0, "1000.0\n"), recording.stderr
+    events = recording.of(Kind.EVENT)
+    assert (events["b"] == 12345).sum() == 0
+    assert (events["b"] == 4096).sum() > 0
+
+
+def test_storages_that_outlive_the_recording_are_freed_at_exit_without_harm(tmp_path: Path) -> None:
+    script = """
+import atexit, builtins
+tap.enable(ALL)
+builtins.kept = [torch.UntypedStorage(1 << 20), torch.ones(1000).share_memory_()]
+atexit.register(lambda: print("left", len(builtins.kept)))
+atexit.register(tap.close)
+atexit.register(tap.stop_stacks)
+torch.UntypedStorage(77)
+"""
+    recording = record_process(script, tmp_path)
+    assert (recording.returncode, recording.stdout, recording.stderr) == (0, "left 2\n", "")
+    assert recording.gaps == []
+    assert len(recording.of(Kind.END)) == 1
+
+
+def _alive(recording: Recording) -> dict[int, Any]:
     """The last ALLOC event of each block that was never freed."""
-    alive: dict[int, object] = {}
+    alive: dict[int, Any] = {}
     for event in recording.of(Kind.EVENT):
         if event["action"] == Action.ALLOC:
             alive[int(event["a"])] = event
