@@ -52,13 +52,10 @@ void write_record(RkmRecord& fields) noexcept;
 // pass the pool (first << 32 | second), or for an OOM the device's free bytes. Hot path.
 //
 // The caller has checked enabled(). Order is the caller's part: a free before the block is given back,
-// an alloc after it is got. `stack` is the event's own, where it is in no call.
+// an alloc after it is got. In no call an event may have a stack of its own: `may_gather` says that no
+// allocator's lock is held, so that it can be gathered here.
 void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint64_t address, uint64_t size_bytes,
-                 uint64_t stream, uint64_t pool_or_free_bytes, uint32_t stack = 0) noexcept;
-
-// The id of this thread's Python stack if it is in no call and holds the GIL, or has met the stack before; else 0.
-// It never waits for the GIL, but takes locks: not under an allocator's, so for CPU events alone.
-uint32_t stack_outside_calls() noexcept;
+                 uint64_t stream, uint64_t pool_or_free_bytes, bool may_gather = false) noexcept;
 
 // The id of a string, writing it to the strings file on first sight; 0 if it could not be written.
 // Takes a lock and may do a system call: never on the hot path. Cut at STRING_BYTES_MAX.

@@ -26,9 +26,10 @@ namespace rankmem {
 namespace {
 
 uint32_t sees = 0;
-bool attached = false;
+bool cpu_attached = false;
 c10::DeleterFnPtr inner_deleter = nullptr;  // of the allocator behind the front
 constinit thread_local bool in_front = false;
+bool has_front = false;  // most have none, and a thread-local costs a call to find it
 
 // While the allocator behind the front works, in this thread.
 class AskingBehind {
@@ -102,6 +103,7 @@ class RecordingFront final : public c10::Allocator {
 bool register_front(c10::Allocator* inner) {
   inner_deleter = inner->raw_deleter();
   auto* front = new RecordingFront(inner);
+  has_front = true;
   for (int priority = 0; priority <= 255; ++priority) {
     c10::SetAllocator(c10::DeviceType::CPU, front, static_cast<uint8_t>(priority));
     if (c10::GetAllocator(c10::DeviceType::CPU) == front) return true;
@@ -112,14 +114,14 @@ bool register_front(c10::Allocator* inner) {
 
 }  // namespace
 
-bool is_in_front() noexcept { return in_front; }
+bool is_in_front() noexcept { return has_front && in_front; }
 
 uint32_t cpu_sees() noexcept { return sees; }
 
 void record_cpu_alloc(void* data, uint64_t size_bytes) noexcept {
   if (!enabled(kCpuEvents) || data == nullptr || size_bytes == 0) return;
   write_event(RKM_ACTION_ALLOC, RKM_DEVICETYPE_CPU, 0, reinterpret_cast<uintptr_t>(data), size_bytes, 0, 0,
-              stack_outside_calls());
+              /*may_gather=*/true);
 }
 
 // A free carries the address alone: pairing knows the size, and to know it here would take a map and a lock.
@@ -131,18 +133,18 @@ void record_cpu_free(void* data) noexcept {
 void record_cpu_oom(uint64_t size_bytes) noexcept {
   if (!enabled(kCpuEvents)) return;
   write_event(RKM_ACTION_OOM, RKM_DEVICETYPE_CPU, 0, 0, size_bytes, 0,
-              host_available_bytes.load(std::memory_order_relaxed), stack_outside_calls());
+              host_available_bytes.load(std::memory_order_relaxed), /*may_gather=*/true);
 }
 
 // Makes all of them record, once. 0 or -errno; cpu_sees() tells what could not be reached.
 int attach_cpu() noexcept try {
-  if (attached) return -EALREADY;
+  if (cpu_attached) return -EALREADY;
   c10::Allocator* registered = c10::GetAllocator(c10::DeviceType::CPU);
   if (registered == nullptr) return -ENODEV;
   const bool sees_default = watch_default_allocator();
   const bool needs_front = !sees_default || registered != c10::GetDefaultCPUAllocator();
   if (needs_front && !register_front(registered)) return -EPERM;
-  attached = true;
+  cpu_attached = true;
   sees = kSeesRegistered | (sees_default ? kSeesDefault : 0) | (watch_mapped_storages() ? kSeesMapped : 0);
   return 0;
 } catch (...) {
