@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.recorder import Recorder
-from rankmem_agent.preload.cuda import CPU_JSON, CudaAttachment, SnapshotAttachment
+from rankmem_agent.preload.cuda import CudaAttachment, SnapshotAttachment, cpu_facts
 from rankmem_agent.spool.layout import DeviceType, Kind
 from rankmem_agent.tap.build import Build, ensure_built
 from rankmem_agent.tap.library import Tap, What
@@ -78,7 +78,8 @@ class NativeRecording:
         if wanted is None or "cpu" in wanted:
             tap.attach_cpu()
             what |= What.CPU_EVENTS
-            tap.record(Kind.DEVICE, device_type=DeviceType.CPU, e=tap.intern(json.dumps(CPU_JSON)))
+            facts = cpu_facts(tap.cpu_sees())
+            tap.record(Kind.DEVICE, device_type=DeviceType.CPU, e=tap.intern(json.dumps(facts)))
         tap.attach_calls()
         tap.enable(what)
         if self._cuda is not None and (wanted is None or "cuda" in wanted):

@@ -58,7 +58,7 @@ extern constinit thread_local ThreadState thread_state;
 extern std::atomic<uint8_t> phase;
 extern std::atomic<uint64_t> step;
 
-// Puts the recording allocator in front of the CPU one, once. 0 or -errno.
+// Makes all who hand out CPU memory in torch record, once (tap_cpu.cpp). 0 or -errno.
 int attach_cpu() noexcept;
 // Adds the global RecordFunction callback, once. 0 or -errno.
 int attach_calls() noexcept;

@@ -56,6 +56,19 @@ class Stat(enum.IntEnum):
     """Of those gathered, how many took the GIL: the stack was new to its thread."""
     FRAMES_KNOWN = 11
     """1 if stacks are known again without the GIL in this Python."""
+    CPU_SEES = 20
+    """Bits of :class:`CpuSees`."""
+
+
+class CpuSees(enum.IntFlag):
+    """What of torch's CPU memory the tap sees; the bits of tap_cpu.h."""
+
+    REGISTERED = 1
+    """Blocks of the allocator that torch has registered for CPU: tensors."""
+    DEFAULT = 2
+    """Blocks of c10's default allocator, whoever asks it: also storages made directly, so deep copies."""
+    MAPPED = 4
+    """Files and shared memory that storages are mapped from."""
 
 
 _U8, _U32, _U64, _INT = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int
@@ -138,8 +151,15 @@ class Tap:
         _check(self._library.rkm_open(os.fsencode(folder), budget_bytes, 0), f"open the spool {folder}")
 
     def attach_cpu(self) -> None:
-        """Put the recording allocator in front of the CPU one, for good; it records when enabled."""
+        """Make all who hand out CPU memory in torch record, for good; they do so when enabled.
+
+        What of them could not be reached: :meth:`cpu_sees`.
+        """
         _check(self._library.rkm_attach_cpu(), "record the CPU allocator")
+
+    def cpu_sees(self) -> CpuSees:
+        """What of torch's CPU memory is seen since :meth:`attach_cpu`."""
+        return CpuSees(self.stat(Stat.CPU_SEES))
 
     def attach_cuda(self) -> bool:
         """Attach to every CUDA device's allocator, for good; after CUDA's initialisation. Enables its events.

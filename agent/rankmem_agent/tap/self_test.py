@@ -53,7 +53,7 @@ def main(folder: Path, num_blocks: int) -> dict[str, int]:
     return {
         "allocs": allocs, "frees": frees, "event_ns": event_ns, "dropped": tap.stat(Stat.DROPPED),
         "stacks": tap.stat(Stat.STACKS), "python_found": tap.stat(Stat.PYTHON_FOUND),
-        "frames_known": tap.stat(Stat.FRAMES_KNOWN),
+        "frames_known": tap.stat(Stat.FRAMES_KNOWN), "cpu_sees": int(tap.cpu_sees()),
     }  # fmt: skip
 
 

@@ -9,6 +9,7 @@
 #include "calls.h"
 #include "spool.h"
 #include "stacks.h"
+#include "tap_cpu.h"
 
 using namespace rankmem;
 
@@ -28,6 +29,7 @@ enum Stat : uint32_t {
   kSpoolOpen = 9,
   kStacksWalked = 10,
   kFramesKnown = 11,
+  kCpuSees = 20,
 };
 
 RKM_EXPORT int rkm_open(const char* folder, uint64_t budget_bytes, uint32_t flags) {
@@ -133,6 +135,7 @@ RKM_EXPORT uint64_t rkm_stat(uint32_t which) {
     case kSpoolOpen: return spool_is_open() ? 1 : 0;
     case kStacksWalked: return stacks_walked();
     case kFramesKnown: return frame_layout_known() ? 1 : 0;
+    case kCpuSees: return cpu_sees();
     default: return 0;
   }
 }

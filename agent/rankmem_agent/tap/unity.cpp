@@ -12,6 +12,9 @@
 #include "frames.cpp"
 #include "stacks.cpp"
 #include "calls.cpp"
+#include "library_data.cpp"
+#include "tap_cpu_default.cpp"
+#include "tap_cpu_mapped.cpp"
 #include "tap_cpu.cpp"
 #include "tap_pinned.cpp"
 #ifdef RKM_WITH_CUDA
