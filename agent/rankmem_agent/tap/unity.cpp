@@ -11,6 +11,7 @@
 #include "spool.cpp"
 #include "frames.cpp"
 #include "stacks.cpp"
+#include "modules.cpp"
 #include "calls.cpp"
 #include "tap_cpu.cpp"
 #include "tap_pinned.cpp"
