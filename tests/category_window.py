@@ -38,7 +38,9 @@ def record_window(tap: Tap, model: str, path: Path, *, warm_up: int, steps: int)
     of_steps, tags, sharding = (
         hooks(tap, torch.compiler.is_compiling, guard) for hooks in (Steps, Tags, Sharding)
     )
-    modules = Modules(tap, torch.compiler.is_compiling, guard, lambda: of_steps.phase_outside)
+    modules = Modules(
+        tap, torch.compiler.is_compiling, guard, lambda: of_steps.phase_outside, tap.module_reader()
+    )
     for hooks in (of_steps, modules, tags):
         hooks.install()
     modules.when_named(tags.tree)

@@ -89,6 +89,15 @@ class ModuleNames:
         """What is known of the module with this identity. Raises KeyError if nothing is."""
         return self._named[key]
 
+    def is_final(self, key: int) -> bool:
+        """Whether this module is named as a part of the outermost module that it was put into.
+
+        A copy was put into nothing that is known: it may run before its whole.
+        """
+        known = self._named.get(key)
+        module = known.reference() if known is not None else None
+        return module is not None and key in self._put_into and id(self._top(module)) in self._named
+
     def roots(self) -> list[Any]:
         """The roots that are alive."""
         alive = (reference() for reference in list(self._roots.values()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from typing import Literal, Protocol
 
+from rankmem_agent.hooks.module_frames import ModuleReader
 from rankmem_agent.spool.layout import Category, Kind
 
 
@@ -60,6 +61,9 @@ class Recorder(Protocol):
     def module_slot(self) -> ModuleSlot:
         """The calling thread's own slot, valid in this thread until it ends: storing into it does what
         ``set_module`` does, at a tenth of the cost."""
+
+    def module_reader(self) -> ModuleReader | None:
+        """What reads modules from Python frames; None if only hooks can tell them."""
 
     def set_phase(self, phase: int) -> None:
         """The process' phase from now on: a ``spool.layout.Phase``, or IN_CLOSURE."""

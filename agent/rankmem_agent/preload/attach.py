@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 
 from rankmem_agent import facts
 from rankmem_agent.config import AgentConfig
-from rankmem_agent.hooks import told
+from rankmem_agent.hooks import module_frames, told
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.modules import Modules
 from rankmem_agent.hooks.nvtx import NvtxRanges
@@ -121,7 +121,7 @@ class Agent:
             "session": facts.session_facts(
                 self._config, self._session, self._claim, str(self._torch.__version__)
             ),
-            "rank": facts.rank_facts(self._session, self._claim, spool),
+            "rank": facts.rank_facts(self._config, self._session, self._claim, spool),
             "host": facts.host_facts(),
             "clock": {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()},
         }
@@ -137,13 +137,18 @@ class Agent:
         parallel.install(_device_mesh_class())
         NvtxRanges(self._guard).install(self._torch.cuda.nvtx)
         weights = self._install_module_hooks(recorder, steps, tags, tracing) if self._config.modules else None
+        if self._config.detail == "operators":
+            module_frames.follow_unnamed(recorder.module_reader())
         at_step = weights.at_step if weights is not None else None
         told.connect(recorder, steps, tracing.is_traced, parallel, at_step)
 
     def _install_module_hooks(
         self, recorder: Recorder, steps: Steps, tags: Tags, tracing: Tracing
     ) -> Weights:
-        modules = Modules(recorder, tracing.by_dynamo, self._guard, lambda: steps.phase_outside, tracing)
+        reader = None if self._config.module_hooks else recorder.module_reader()
+        modules = Modules(
+            recorder, tracing.by_dynamo, self._guard, lambda: steps.phase_outside, reader, tracing
+        )
         hidden = tracing.hides_tensors
         weights = Weights(recorder, modules.names, lambda: steps.number, hidden, self._guard)
         modules.when_named(weights.tree_named)

@@ -74,13 +74,15 @@ class NativeRecording:
         """Creates the spool's files and begins."""
         tap, wanted = self._tap, self._config.devices
         tap.open(spool_dir, self._config.spool_bytes)
-        what = What.CALLS | (What.STACKS if self._config.stacks else What(0))
+        what = What.STACKS if self._config.stacks else What(0)
         if wanted is None or "cpu" in wanted:
             tap.attach_cpu()
             what |= What.CPU_EVENTS
             facts = cpu_facts(tap.cpu_sees())
             tap.record(Kind.DEVICE, device_type=DeviceType.CPU, e=tap.intern(json.dumps(facts)))
-        tap.attach_calls()
+        if self._config.detail != "events":
+            tap.attach_calls()
+            what |= What.CALLS
         tap.enable(what)
         if self._cuda is not None and (wanted is None or "cuda" in wanted):
             self._torch.cuda._lazy_call(self._cuda.attach)

@@ -25,6 +25,8 @@ constexpr uint32_t kCpuEvents = 1;
 constexpr uint32_t kCudaEvents = 2;
 constexpr uint32_t kCalls = 4;
 constexpr uint32_t kStacks = 8;
+constexpr uint32_t kModules = 16;         // read from frames; otherwise hooks say them (rkm_set_module)
+constexpr uint32_t kCompareModules = 32;  // a test's: what hooks say of modules, beside what frames say
 
 // Zero before rkm_open, after rkm_close and in a forked child: nothing is written then.
 extern std::atomic<uint32_t> enabled_bits;

@@ -11,6 +11,7 @@
 #include "spool.cpp"
 #include "frames.cpp"
 #include "stacks.cpp"
+#include "modules.cpp"
 #include "calls.cpp"
 #include "library_data.cpp"
 #include "tap_cpu_default.cpp"
