@@ -28,6 +28,7 @@ from rankmem_agent.hooks.nvtx import NvtxRanges
 from rankmem_agent.hooks.parallel import Parallel
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.sharding import Sharding
+from rankmem_agent.hooks.step_hooks import StepHooks
 from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.hooks.tags import Tags
 from rankmem_agent.hooks.weights import Weights
@@ -127,15 +128,17 @@ class Agent:
 
     def _install_hooks(self, recorder: Recorder) -> None:
         is_compiling = self._torch.compiler.is_compiling
-        steps = Steps(recorder, is_compiling, self._guard, Reelection(self._session_dir).look)
+        steps = Steps(recorder, Reelection(self._session_dir).look)
         parallel = Parallel(recorder, is_compiling, self._guard, self._config.parallel)
         tags = Tags(recorder, is_compiling, self._guard)
         self._hooks += [steps, parallel, tags]
-        steps.install()
         tags.install()
         parallel.install(_device_mesh_class())
         NvtxRanges(self._guard).install(self._torch.cuda.nvtx)
         weights = self._install_module_hooks(recorder, steps, tags) if self._config.modules else None
+        step_hooks = StepHooks(recorder, is_compiling, self._guard, steps, tags, weights, parallel)
+        self._hooks.append(step_hooks)
+        step_hooks.install()
         at_step = weights.at_step if weights is not None else None
         told.connect(recorder, steps, is_compiling, parallel, at_step)
 

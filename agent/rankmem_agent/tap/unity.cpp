@@ -12,6 +12,7 @@
 #include "frames.cpp"
 #include "stacks.cpp"
 #include "calls.cpp"
+#include "steps.cpp"
 #include "tap_cpu.cpp"
 #include "tap_pinned.cpp"
 #ifdef RKM_WITH_CUDA
