@@ -13,7 +13,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from hook_recorder import Recorded
+from hook_recorder import Recorded, step_hooks
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.parallel import STEPS_LOOKED_AT, Parallel
 from rankmem_agent.spool.layout import Kind
@@ -30,7 +30,8 @@ def recorded() -> Recorded:
 def parallel(recorded: Recorded) -> Iterator[Parallel]:
     genuine = DeviceMesh.__init__
     made = Parallel(recorded, torch.compiler.is_compiling, Guard(0), {})
-    handles = made.install(DeviceMesh)
+    made.install(DeviceMesh)
+    handles = step_hooks(recorded, Guard(0), parallel=made).install()
     yield made
     DeviceMesh.__init__ = genuine
     for handle in handles:

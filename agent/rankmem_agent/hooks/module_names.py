@@ -203,10 +203,15 @@ def parameters(root: Any) -> Iterator[tuple[str, Any]]:
     """The parameters of a module and all its parts, by name; each once."""
     seen: set[int] = set()
     for path, module in tree(root):
-        for key, parameter in _registered(module, "_parameters"):
+        for key, parameter in own_parameters(module):
             if id(parameter) not in seen:
                 seen.add(id(parameter))
                 yield _joined(path, key), parameter
+
+
+def own_parameters(module: Any) -> list[tuple[str, Any]]:
+    """The parameters of a module itself, by name, read off the instance as in :func:`children`."""
+    return _registered(module, "_parameters")
 
 
 def _registered(module: Any, table: str) -> list[tuple[str, Any]]:

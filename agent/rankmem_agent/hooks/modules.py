@@ -74,6 +74,7 @@ class Modules:
         """String ids of the paths of modules whose parameters want no gradient, all of them."""
         self._unread: list[weakref.ref[Any]] = []
         """Roots of trees that were named while tensors could not be asked."""
+        self._has_unread: Callable[[], None] = lambda: None
         self.names = ModuleNames(is_compiling, self._forget)
         self._off: list[bool] = []
         """Not empty: off."""
@@ -101,6 +102,10 @@ class Modules:
     def when_named(self, tell: Callable[[Any], None]) -> None:
         """Has ``tell(root)`` called when a tree was named, in the thread that calls into it first."""
         self._when_named.append(tell)
+
+    def when_unread(self, tell: Callable[[], None]) -> None:
+        """Has ``tell()`` called where :meth:`read_unread` has to be called again later."""
+        self._has_unread = tell
 
     def stop(self) -> None:
         """Does nothing from now on; the hooks stay registered."""
@@ -189,7 +194,7 @@ class Modules:
     def _first_sight(self, module: Any, around: int) -> int:
         """The path of a module that has not run yet, told with its class; 0 while it is only traced.
 
-        While tensors cannot be asked it is not taken as seen, and comes here again at its next call.
+        While tensors cannot be asked its tree stays unread.
         """
         if self._tracing.is_traced():
             return 0
@@ -202,6 +207,10 @@ class Modules:
             is_frozen = not any(wants_gradient) if wants_gradient else self._paths.get(around) in self._frozen
             path = self._tell(id(module), is_frozen=is_frozen)
         self.read_unread()
+        if self._unread and self._reader is None:
+            return (
+                path  # the hook comes here again at the next call; frames are asked once, see read_unread()
+            )
         return self._put(id(module), path)
 
     def _learn(self, module: Any, around: int) -> None:
@@ -214,7 +223,10 @@ class Modules:
 
     def read_unread(self) -> None:
         """Has the trees read that were named while their tensors could not be asked, if they can be now."""
-        if not self._unread or self._tracing.hides_tensors():
+        if not self._unread:
+            return
+        if self._tracing.hides_tensors():
+            self._has_unread()
             return
         unread, self._unread = self._unread, []
         for root in (reference() for reference in unread):

@@ -20,7 +20,6 @@ from typing import Any, Final
 from rankmem_agent.config import PARALLEL_DIMENSIONS
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.recorder import Recorder
-from rankmem_agent.hooks.steps import Removable
 from rankmem_agent.hooks.wrapping import wrapped
 from rankmem_agent.spool.layout import Kind
 
@@ -72,13 +71,10 @@ class Parallel:
         self._is_on = True
         self._learn("environment", environment)
 
-    def install(self, device_mesh: type[Any] | None) -> list[Removable]:
-        """Looks at each ``DeviceMesh`` as it is made (None: torch has none), at Megatron before steps."""
-        from torch.optim import optimizer
-
+    def install(self, device_mesh: type[Any] | None) -> None:
+        """Looks at each ``DeviceMesh`` as it is made; None: torch has none."""
         if device_mesh is not None:
             self._look_at(device_mesh)
-        return [optimizer.register_optimizer_step_pre_hook(lambda *_: self.at_step())]
 
     def stop(self) -> None:
         """Does nothing from now on."""
@@ -91,6 +87,11 @@ class Parallel:
     def mesh_made(self, mesh: Any) -> None:
         """A mesh exists: what its names say of this rank."""
         self._guarded(lambda: self._learn("mesh", self._of_mesh(mesh)))
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether the next steps are looked at too."""
+        return self._steps_left > 0
 
     def at_step(self) -> None:
         """At an optimizer's step: Megatron's groups exist by now, or never."""

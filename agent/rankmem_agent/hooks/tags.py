@@ -1,16 +1,13 @@
 """Which storages are parameters, gradients, optimizer state and buffers: TAG records.
 
 Stage: trainer, the threads that build modules and call ``optimizer.step()``. Comes in: torch's registration
-hooks of modules and its global optimizer hooks (2.6 to 2.13). Goes out: TAG records with addresses, many in
-one call of the tap. Tensors are asked for their address alone, never for their content; nothing is kept
-alive but what the optimizer keeps alive itself; it does nothing while Dynamo traces.
+hooks of modules (2.6 to 2.13), and ``hooks.step_hooks`` around optimizers' steps. Goes out: TAG records with
+addresses. Tensors are asked for their address alone, never for their content; nothing is kept alive; it does
+nothing while Dynamo traces.
 
-- *Parameters* when a module registers them, and before a step those whose address has changed since (after
-  ``.to()``, sharding, ``load_state_dict(assign=True)``). The rest of the model, before an optimizer sees it,
-  through :meth:`Tags.tree`, with those that want no gradient marked.
-- *Gradients* before each step, all of them: ``set_to_none`` gives a step new blocks at the same addresses, so
-  there is nothing to compare. AccumulateGrad steals what backward made, so a block has been a gradient since
-  it was allocated; pairing judges it so.
+- *Parameters* when a module registers them. The rest of the model, before an optimizer sees it, through
+  :meth:`Tags.tree`, with those that want no gradient marked. At an optimizer's steps: ``hooks.plans``, as for
+  their *gradients*.
 - *Optimizer state* after a step, as long as it is new: when the optimizer's state was replaced or has grown,
   or its first tensor moved.
 - *Buffers* (``running_mean``, a mask) are unknown at first. At the second step after they appeared those of a
@@ -19,11 +16,9 @@ alive but what the optimizer keeps alive itself; it does nothing while Dynamo tr
 
 from __future__ import annotations
 
-import operator
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -41,27 +36,6 @@ _DEVICES: Final = {"cpu": DeviceType.CPU, "cuda": DeviceType.CUDA, "xpu": Device
 Device = tuple[int, int]
 
 
-@dataclass(slots=True)
-class _Group:
-    """The parameters of an optimizer on one device."""
-
-    parameters: list[Any] = field(default_factory=list)
-    names: array[int] = field(default_factory=lambda: array("I"))
-    sizes: array[int] = field(default_factory=lambda: array("Q"))
-    addresses: array[int] = field(default_factory=lambda: array("Q"))
-    """Where they were when they were tagged last."""
-
-
-@dataclass(slots=True)
-class _Plan:
-    """What is known of an optimizer between its steps."""
-
-    parameters: list[Any]
-    groups: dict[Device, _Group]
-    state: tuple[int, int, int] = (0, 0, 0)
-    """Identity and length of its state when it was tagged, and the address of its first tensor."""
-
-
 class Tags:
     """Follows parameters through modules and optimizers; made once, when the agent attaches."""
 
@@ -73,21 +47,27 @@ class Tags:
         self._lock = threading.Lock()
         self._modules: WeakSet[Any] = WeakSet()
         """Those that registered a parameter, a buffer or a child."""
-        self._plans: WeakKeyDictionary[object, _Plan] = WeakKeyDictionary()
         self._buffers: WeakKeyDictionary[Any, dict[str, int]] = WeakKeyDictionary()
         """By module: the version of each undecided buffer at the step before, -1 before a step."""
+        self._wanted: Callable[[], None] = lambda: None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether buffers wait to be judged at the next step."""
+        return bool(self._buffers)
+
+    def when_waiting(self, wanted: Callable[[], None]) -> None:
+        """Has ``wanted`` called when something waits for the next step. It must not raise."""
+        self._wanted = wanted
 
     def install(self) -> list[Removable]:
-        """Registers the global hooks."""
+        """Registers the global hooks of modules; those of optimizers are ``hooks.step_hooks``'."""
         from torch.nn.modules import module
-        from torch.optim import optimizer
 
         return [
             module.register_module_parameter_registration_hook(self.parameter_registered),
             module.register_module_buffer_registration_hook(self.buffer_registered),
             module.register_module_module_registration_hook(self.module_registered),
-            optimizer.register_optimizer_step_pre_hook(self.before),
-            optimizer.register_optimizer_step_post_hook(self.after),
         ]
 
     def stop(self) -> None:
@@ -105,14 +85,6 @@ class Tags:
     def module_registered(self, module: Any, name: str, child: Any) -> None:
         """The hook after ``module.name = child``: names are read off the tree."""
         self._guarded(self._module_registered, module, child)
-
-    def before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """The hook before ``optimizer.step()``."""
-        self._guarded(self._before, optimizer)
-
-    def after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """The hook after it."""
-        self._guarded(self._after, optimizer)
 
     def tree(self, root: Any) -> None:
         """Tags all parameters of a module and its children where they are now; for its first call."""
@@ -138,6 +110,7 @@ class Tags:
             return
         with self._lock:
             self._buffers.setdefault(module, {})[name] = -1
+        self._wanted()
         self._tag(Category.UNKNOWN, [(buffer, f"{type(module).__name__}.{name}")])
 
     def _module_registered(self, module: Any, child: Any) -> None:
@@ -168,66 +141,25 @@ class Tags:
                 e=self._recorder.intern(name),
             )
 
-    def _before(self, optimizer: Any) -> None:
-        plan = self._plan(optimizer)
-        for device, group in plan.groups.items():
-            now = addresses_of(group.parameters)
-            if now != group.addresses:
-                both = zip(now, group.addresses, strict=True)
-                moved = array("Q", [new if new != old else 0 for new, old in both])
-                self._recorder.tag(Category.PARAMETER, *device, moved, group.sizes, group.names)
-                group.addresses = now
-            gradients = gradients_of(group.parameters)
-            self._recorder.tag(Category.GRADIENT, *device, gradients, group.sizes, group.names)
-            if 0 in gradients:
-                self._tag(Category.GRADIENT, sparse_values(group.parameters))
-        if self._buffers:
-            self._judge_buffers()
-
-    def _plan(self, optimizer: Any) -> _Plan:
-        """The optimizer's plan; a new one where its parameters are others than before."""
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        plan = self._plans.get(optimizer)
-        is_same = plan is not None and len(plan.parameters) == len(parameters)
-        if plan is not None and is_same and all(map(operator.is_, plan.parameters, parameters)):
-            return plan
-        names = self._names()
-        groups: dict[Device, _Group] = {}
-        for parameter in parameters:
-            device = device_of(parameter)
-            if device is None:
-                continue
-            group = groups.setdefault(device, _Group())
-            group.parameters.append(parameter)
-            group.names.append(self._recorder.intern(names.get(id(parameter), "")))
-            group.sizes.append(size_of(parameter))
-            group.addresses.append(0)
-        plan = self._plans[optimizer] = _Plan(parameters, groups)
-        return plan
-
-    def _names(self) -> dict[int, str]:
+    def names(self) -> dict[int, str]:
         """Full names of the parameters of all modules known, by identity."""
         modules = list(self._modules)
         below = {id(child) for module in modules for child in module._modules.values()}
         roots = [module for module in modules if id(module) not in below]
         return {id(each): name for root in roots for name, each in root.named_parameters()}
 
-    def _after(self, optimizer: Any) -> None:
-        plan = self._plans.get(optimizer)
-        state = optimizer.state
-        if plan is None or not state:
-            return
-        known = (id(state), len(state), _first_address(state))
-        if known == plan.state:
-            return
-        plan.state = known
-        names = self._names()
-        for parameter, values in state.items():
+    def state(self, optimizer: Any) -> None:
+        """Tags all tensors of an optimizer's state. The caller is guarded."""
+        names = self.names()
+        for parameter, values in optimizer.state.items():
             prefix = names.get(id(parameter), "")
             self._tag(Category.OPTIMIZER_STATE, tensors_in(values, prefix))
 
-    def _judge_buffers(self) -> None:
-        """At the second step after a buffer appeared: if nobody has written to it, it is input."""
+    def judge_buffers(self) -> None:
+        """At the second step after a buffer appeared: if nobody has written to it, it is input. The caller is
+        guarded."""
+        if not self._buffers:
+            return
         with self._lock:
             undecided, self._buffers = self._buffers, WeakKeyDictionary()
         for module, versions in undecided.items():
@@ -285,14 +217,6 @@ def gradients_of(parameters: list[Any]) -> array[int]:
         return array("Q", [0 if each is None else address_of(each) for each in gradients])
 
 
-def sparse_values(parameters: list[Any]) -> Iterator[tuple[Any, str]]:
-    """Values of those gradients that are sparse; the indices are as a rule the input itself."""
-    for parameter in parameters:
-        gradient = parameter.grad
-        if gradient is not None and gradient.is_sparse:
-            yield gradient._values(), ""
-
-
 def tensors_in(value: Any, name: str, depth: int = 0) -> Iterator[tuple[Any, str]]:
     """The tensors in an optimizer's state, with their names."""
     if hasattr(value, "data_ptr"):
@@ -304,6 +228,7 @@ def tensors_in(value: Any, name: str, depth: int = 0) -> Iterator[tuple[Any, str
             yield from tensors_in(each, f"{name}.{key}", depth + 1)
 
 
-def _first_address(state: Any) -> int:
+def first_address(state: Any) -> int:
+    """Address of the first tensor in the first entry of an optimizer's state; 0 where it has none."""
     first = next(iter(state.values()))
     return next((address_of(tensor) for tensor, _ in tensors_in(first, "")), 0)

@@ -28,6 +28,7 @@ from rankmem_agent.hooks.nvtx import NvtxRanges
 from rankmem_agent.hooks.parallel import Parallel
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.sharding import Sharding
+from rankmem_agent.hooks.step_hooks import StepHooks
 from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.hooks.tags import Tags
 from rankmem_agent.hooks.tracing import Tracing, tracing_of
@@ -128,17 +129,20 @@ class Agent:
 
     def _install_hooks(self, recorder: Recorder) -> None:
         tracing = tracing_of(self._torch)
-        steps = Steps(recorder, tracing.is_traced, self._guard, Reelection(self._session_dir).look)
+        steps = Steps(recorder, Reelection(self._session_dir).look)
         parallel = Parallel(recorder, tracing.is_traced, self._guard, self._config.parallel)
         tags = Tags(recorder, tracing.hides_tensors, self._guard)
         self._hooks += [steps, parallel, tags]
-        steps.install()
         tags.install()
         parallel.install(_device_mesh_class())
         NvtxRanges(self._guard).install(self._torch.cuda.nvtx)
         weights = self._install_module_hooks(recorder, steps, tags, tracing) if self._config.modules else None
         if self._config.detail == "operators":
             module_frames.follow_unnamed(recorder.module_reader())
+        hidden = tracing.hides_tensors
+        step_hooks = StepHooks(recorder, hidden, self._guard, steps, tags, weights, parallel)
+        self._hooks.append(step_hooks)
+        step_hooks.install()
         at_step = weights.at_step if weights is not None else None
         told.connect(recorder, steps, tracing.is_traced, parallel, at_step)
 
@@ -152,6 +156,8 @@ class Agent:
         hidden = tracing.hides_tensors
         weights = Weights(recorder, modules.names, lambda: steps.number, hidden, self._guard)
         modules.when_named(weights.tree_named)
+        modules.when_unread(weights.want_look)
+        weights.before_look(modules.read_unread)
         modules.when_named(tags.tree)
         sharding = Sharding(recorder, hidden, self._guard)
         modules.when_named(sharding.look)

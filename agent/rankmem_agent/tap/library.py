@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from rankmem_agent.spool.layout import Category, Kind
+from rankmem_agent.tap.step_calls import StepCalls
 from rankmem_protos.errors import Code, RankmemError
 
 
@@ -317,6 +318,13 @@ class Tap:
     def set_step(self, step: int) -> None:
         """The training step, for calls that begin from now on in any thread."""
         self._set_step(step)
+
+    def step_calls(self) -> StepCalls | None:
+        """The native calls around an optimizer's step; None where this Python does not allow them."""
+        import torch  # loaded, since there are optimizers
+
+        calls = StepCalls(self.path)
+        return calls if calls.prepare(torch) else None
 
     def stop_stacks(self) -> None:
         """Gather no Python stacks from now on; returns when no thread is at it. For interpreter exit."""

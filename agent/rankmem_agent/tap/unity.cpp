@@ -13,6 +13,7 @@
 #include "stacks.cpp"
 #include "modules.cpp"
 #include "calls.cpp"
+#include "steps.cpp"
 #include "library_data.cpp"
 #include "tap_cpu_default.cpp"
 #include "tap_cpu_mapped.cpp"
