@@ -15,7 +15,7 @@ from rankmem_agent.spool.reader import Chunk, SpoolReader
 
 
 @dataclass(frozen=True)
-class Testimony:
+class Declared:
     """What one rank's script wrote down."""
 
     sentinel: int
@@ -24,14 +24,14 @@ class Testimony:
     steps: int
 
 
-def testimony(path: Path) -> Testimony:
+def declared(path: Path) -> Declared:
     """Reads it."""
     found = json.loads(path.read_text())
     live = {int(address): int(size) for address, size in found["live"].items()}
-    return Testimony(found["sentinel"], live, found["weights"], found["steps"])
+    return Declared(found["sentinel"], live, found["weights"], found["steps"])
 
 
-def compare(spool: Path, said: Testimony) -> dict[str, Any]:
+def compare(spool: Path, said: Declared) -> dict[str, Any]:
     """What the recording and the script do not agree on; empty if they agree.
 
     ``missing`` are blocks that the recording does not have as the script has them (sizes), ``more`` sizes of

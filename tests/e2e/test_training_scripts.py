@@ -13,7 +13,7 @@ import pytest
 
 from harmless_runs import SCRIPTS, SESSION, Run, preloaded, without_agent
 from training_cases import CASES, Case
-from witnessed import compare, testimony
+from witnessed import compare, declared
 
 _ADDRESSES = re.compile(r"0x[0-9a-f]{6,}")
 _LOG_TIMES = re.compile(r"[WIE]\d{4} [\d:.]+ \d+ |USDT:[\d-]+ [\d:]+ \d+:\d+ ")
@@ -41,7 +41,7 @@ def test_a_training_is_the_same_with_and_without_and_recorded_exactly(case: Case
     assert len(found) == max(case.ranks, 1)
     if case.testifies:
         for name, path in found.items():
-            said = testimony(tmp_path / f"ours.{name.split('-')[1]}")
+            said = declared(tmp_path / f"ours.{name.split('-')[1]}")
             differences = compare(path, said)
             for size in case.unknown:
                 differences.get("more", {}).pop(size, None)

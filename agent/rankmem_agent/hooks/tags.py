@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from rankmem_agent.hooks.by_identity import ByIdentity
 from rankmem_agent.hooks.guard import Guard, unseen_by_listeners, unseen_by_modes
 from rankmem_agent.hooks.module_names import children, parameters, tree
 from rankmem_agent.hooks.recorder import Recorder
@@ -73,10 +74,10 @@ class Tags:
         self._guard = guard
         self._is_on = True
         self._lock = threading.Lock()
-        self._modules = _by_identity()
+        self._modules: ByIdentity[bool] = ByIdentity()
         """Those that registered a parameter, a buffer or a child."""
         self._plans: WeakKeyDictionary[object, _Plan] = WeakKeyDictionary()
-        self._buffers = _by_identity()
+        self._buffers: ByIdentity[dict[str, int]] = ByIdentity()
         """By module: the version of each undecided buffer at the step before, -1 before a step."""
 
     def install(self) -> list[Removable]:
@@ -139,7 +140,7 @@ class Tags:
         if buffer is None:
             return
         with self._lock:
-            self._buffers.setdefault(module, {})[name] = -1
+            self._buffers[module] = {**self._buffers.get(module, {}), name: -1}
         self._tag(Category.UNKNOWN, [(buffer, f"{type(module).__name__}.{name}")])
 
     def _module_registered(self, module: Any, child: Any) -> None:
@@ -232,7 +233,7 @@ class Tags:
     def _judge_buffers(self) -> None:
         """At the second step after a buffer appeared: if nobody has written to it, it is input."""
         with self._lock:
-            undecided, self._buffers = self._buffers, _by_identity()
+            undecided, self._buffers = self._buffers, ByIdentity()
         for module, versions in undecided.items():
             now = {name: buffer for name in versions if (buffer := module._buffers.get(name)) is not None}
             seen = {name: _version_of(buffer) for name, buffer in now.items() if versions[name] >= 0}
@@ -243,13 +244,6 @@ class Tags:
             fresh = {name: _version_of(buffer) for name, buffer in now.items() if name not in seen}
             if fresh:
                 self._buffers[module] = fresh
-
-
-def _by_identity() -> Any:
-    """A weak mapping whose keys are objects and not what they say they are equal to."""
-    from torch.utils.weak import WeakIdKeyDictionary
-
-    return WeakIdKeyDictionary()
 
 
 def device_of(tensor: Any) -> Device | None:

@@ -30,7 +30,7 @@ class Raises(nn.Module):
         self.inner = nn.Linear(7, 7)
 
     def __getattr__(self, name: str) -> object:
-        if name == "seen" or name.startswith("named") or "inner" in self.__dict__.get("_modules", {}):
+        if "inner" in self.__dict__.get("_modules", {}):
             raise RuntimeError("do not ask")
         raise AttributeError(name)
 
