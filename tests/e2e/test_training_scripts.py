@@ -16,7 +16,7 @@ from training_cases import CASES, Case
 from witnessed import compare, declared
 
 _ADDRESSES = re.compile(r"0x[0-9a-f]{6,}")
-_LOG_TIMES = re.compile(r"[WIE]\d{4} [\d:.]+ \d+ |USDT:[\d-]+ [\d:]+ \d+:\d+ ")
+_LOG_TIMES = re.compile(r"[WIE]\d{4} [\d:.]+ (\d+ )?|USDT:[\d-]+ [\d:]+ \d+:\d+ ")
 
 
 def _parameters() -> list[object]:
