@@ -91,6 +91,16 @@ def test_a_model_first_seen_by_a_tracer_is_read_at_its_first_real_call(recorded:
     assert "inner" in recorded.modules
 
 
+def test_dynamo_answers_the_questions_itself() -> None:
+    @torch.compile(backend="eager", fullgraph=True)
+    def ask(x: torch.Tensor) -> torch.Tensor:
+        answers = (TRACING.by_dynamo(), TRACING.is_traced(), TRACING.hides_tensors())
+        return x + sum(answers)
+
+    assert ask(torch.zeros(1)).item() == 3
+    assert not TRACING.hides_tensors()
+
+
 def test_a_trace_of_a_model_that_has_not_run_is_the_same_graph(recorded: Recorded) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -26,8 +26,11 @@ WRAPPED_NAMES: Final = frozenset(
     {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_export_root"}
 )
 """Parts of a path that stand for a wrapper: torch.compile's, FSDP's, activation checkpointing's, export's."""
-WRAPPER_CLASSES: Final = frozenset({"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"})
-"""Wrappers that carry what they wrap as ``module``."""
+WRAPPER_CLASSES: Final = {
+    **dict.fromkeys(("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"), "module"),
+    "ONNXTracedModule": "inner",  # of torch.jit's tracer, which torch.onnx's exporter uses
+}
+"""Classes of wrappers, with the name of the part that they wrap."""
 SHARDED_CLASS: Final = "FSDPModule"
 """FSDP2 gives a module a class made of this one and the module's own."""
 ANCESTORS_MAX: Final = 64
@@ -245,7 +248,7 @@ def class_name(module: Any) -> str:
 
 
 def _wraps(module: Any, part: str) -> bool:
-    return part in WRAPPED_NAMES or (part == "module" and type(module).__name__ in WRAPPER_CLASSES)
+    return part in WRAPPED_NAMES or WRAPPER_CLASSES.get(type(module).__name__) == part
 
 
 def _joined(prefix: str, name: str) -> str:

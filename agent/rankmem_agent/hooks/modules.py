@@ -25,6 +25,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
+from rankmem_agent.hooks import tags
 from rankmem_agent.hooks.guard import Guard, unseen_by_modes
 from rankmem_agent.hooks.module_frames import ModuleReader, follow
 from rankmem_agent.hooks.module_names import ModuleNames, parameters, tree
@@ -203,7 +204,7 @@ class Modules:
         path = self._told.get(self.names.known(id(module)).path)
         if path is None:
             with unseen_by_modes():
-                wants_gradient = [each.requires_grad for _, each in parameters(module)]
+                wants_gradient = [tags.wants_gradient(each) for _, each in parameters(module)]
             is_frozen = not any(wants_gradient) if wants_gradient else self._paths.get(around) in self._frozen
             path = self._tell(id(module), is_frozen=is_frozen)
         self.read_unread()

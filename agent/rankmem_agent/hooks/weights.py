@@ -21,15 +21,15 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rankmem_agent.hooks.guard import Guard, unseen_by_modes
+from rankmem_agent.hooks.guard import Guard, unseen_by_listeners, unseen_by_modes
 from rankmem_agent.hooks.module_names import ModuleNames, own_parameters, tree
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.steps import Removable
-from rankmem_agent.hooks.tags import device_of, size_of
+from rankmem_agent.hooks.tags import UNREADABLE, device_of, size_of, wants_gradient
 from rankmem_agent.spool.layout import Kind
 
 STEPS_LOOKED_AT: Final = 4
@@ -42,10 +42,6 @@ WEIGHTS_MAX: Final = 65_536
 """Names kept of one process; a model has some thousands."""
 RETRIES_MAX: Final = 8
 """Steps at which all is read again for parameters without a place: lazy modules, the meta device."""
-_UNREADABLE: Final = (RuntimeError, NotImplementedError, TypeError, AttributeError, ValueError)
-"""What tensors raise that have no storage or no shape yet."""
-
-
 _Place = tuple[int, int, int]
 """Device type and index, address of the storage."""
 
@@ -169,13 +165,14 @@ class Weights:
         for name, module, key, parameter in self._parameters(roots):
             try:
                 place, offset, size_bytes = _place(parameter), parameter.storage_offset(), size_of(parameter)
-            except _UNREADABLE:
+                facts = {"dtype": str(parameter.dtype).removeprefix("torch."), "shape": list(parameter.shape)}
+            except UNREADABLE:
                 place = None
             if place is None:
                 is_incomplete = True
             elif (place, offset, size_bytes) not in seen:
                 seen.add((place, offset, size_bytes))
-                self._tell(name, module, key, parameter, place, size_bytes)
+                self._tell(name, module, key, parameter, place, size_bytes, facts)
         if is_incomplete and self._retries_left > 0:
             self._retries_left -= 1
             self.want_look()
@@ -189,21 +186,27 @@ class Weights:
                 for key, parameter in own_parameters(module):
                     yield ".".join(part for part in (prefix, path, key) if part), module, key, parameter
 
-    def _tell(self, name: str, module: Any, key: str, parameter: Any, place: _Place, size_bytes: int) -> None:
+    def _tell(
+        self,
+        name: str,
+        module: Any,
+        key: str,
+        parameter: Any,
+        place: _Place,
+        size_bytes: int,
+        facts: Mapping[str, object],
+    ) -> None:
         known = self._weights.get(name)
         if known is None and len(self._weights) >= WEIGHTS_MAX:
             return
-        dtype = str(parameter.dtype).removeprefix("torch.")
-        text = self._recorder.intern(
-            json.dumps({"name": name, "dtype": dtype, "shape": list(parameter.shape)})
-        )
+        text = self._recorder.intern(json.dumps({"name": name, **facts}))
         if known is not None and (known.place, known.size_bytes, known.text) == (place, size_bytes, text):
             return
         weight = _Weight(weakref.ref(module), key, place, size_bytes, text)
         self._weights[name] = weight
         if known is not None:
             self._without_gradient = [each for each in self._without_gradient if each is not known]
-        if parameter.requires_grad:
+        if wants_gradient(parameter):
             self._without_gradient.append(weight)
             self._gradient_looks_left += GRADIENT_LOOKS
         self._record(weight)
@@ -249,20 +252,21 @@ def _is_elsewhere(weight: _Weight) -> bool:
         return True
     try:
         return _place(parameter) != weight.place
-    except _UNREADABLE:
+    except UNREADABLE:
         return True
 
 
 def _grad_size(parameter: Any) -> int:
     """Bytes of a parameter's gradient on this rank; 0 without one."""
-    if parameter is None or not parameter.is_leaf:  # torch warns who asks another for its gradient
-        return 0
-    gradient = parameter.grad
-    if gradient is None:
-        return 0
     try:
+        if parameter is None or not parameter.is_leaf:  # torch warns who asks another for its gradient
+            return 0
+        gradient = parameter.grad
+        if gradient is None:
+            return 0
         if gradient.is_sparse:
-            return size_of(gradient._indices()) + size_of(gradient._values())
+            with unseen_by_listeners():
+                return size_of(gradient._indices()) + size_of(gradient._values())
         return size_of(gradient)
-    except _UNREADABLE:
+    except UNREADABLE:
         return 0
