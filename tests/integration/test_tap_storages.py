@@ -130,3 +130,24 @@ torch.UntypedStorage(77)
     assert (recording.returncode, recording.stdout, recording.stderr) == (0, "left 2\n", "")
     assert recording.gaps == []
     assert len(recording.of(Kind.END)) == 1
+
+
+def test_a_storage_that_cannot_be_had_is_an_oom_event_with_its_line_and_the_same_exception(
+    tmp_path: Path,
+) -> None:
+    script = """
+def ask():
+    try:
+        torch.UntypedStorage(1 << 60)
+    except RuntimeError as error:
+        return str(error)
+before = ask()
+tap.enable(ALL)
+assert before is not None and ask() == before
+tap.close()
+"""
+    recording = record_process(script, tmp_path)
+    assert recording.returncode == 0, recording.stderr
+    (oom,) = (event for event in recording.of(Kind.EVENT) if event["action"] == Action.OOM)
+    assert (oom["b"], oom["call_id"]) == (1 << 60, 0)
+    assert recording.reader.strings.stack(int(oom["e"]))[0].function == "ask"
