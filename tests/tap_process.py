@@ -70,7 +70,11 @@ class Recording:
 
 
 def record_process(
-    script: str, folder: Path, budget_bytes: int = BUDGET_BYTES, prelude: str = PRELUDE
+    script: str,
+    folder: Path,
+    budget_bytes: int = BUDGET_BYTES,
+    prelude: str = PRELUDE,
+    python: str = sys.executable,
 ) -> Recording:
     """Run ``script`` after the prelude; the spool is ``folder``/spool. Does not check the exit code."""
     spool = folder / "spool"
@@ -79,7 +83,7 @@ def record_process(
     path.write_text(prelude + script)
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
-        [sys.executable, str(path), str(spool), str(budget_bytes)],
+        [python, str(path), str(spool), str(budget_bytes)],
         capture_output=True, text=True, timeout=120, check=False, env=environment,
     )  # fmt: skip
     return read_spool(spool, done)

@@ -3,58 +3,17 @@ mapped files and shared memory. torch.profiler reports them, so it is the witnes
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rankmem_agent.spool.layout import Action, Kind
+from recorded_models import paired_rows
+from storage_scripts import DIRECT, MAPPED, STEPS
 from tap_kineto import compare, profiled
 from tap_process import Recording, record_process
 
 MIB = 2**20
-
-DIRECT = """
-import copy, pickle
-kept = [torch.UntypedStorage(1000), torch.ones(300).untyped_storage().clone()]
-kept.append(torch.FloatStorage(77))
-kept.append(torch.storage.TypedStorage(55, dtype=torch.float64))
-plain = torch.arange(500.0)
-kept.append(copy.deepcopy(plain))
-model = torch.nn.Linear(31, 17)
-kept.append(copy.deepcopy(model.state_dict()))
-kept.append(copy.deepcopy(model))
-kept.append(pickle.loads(pickle.dumps(plain)))
-del kept[1], kept[0]
-grown = torch.UntypedStorage(64)
-grown.resize_(4096)
-grown.resize_(0)
-del grown, kept
-model(torch.ones(3, 31)).sum().backward()
-"""
-
-MAPPED = """
-import io
-torch.multiprocessing.set_sharing_strategy("{strategy}")
-shared = torch.ones(1000).share_memory_()
-model = torch.nn.Linear(50, 40).share_memory()
-del model
-again = torch.zeros(3000).share_memory_()
-empty = torch.ones(0).share_memory_()
-del shared
-queue = torch.multiprocessing.get_context("fork").SimpleQueue()
-queue.put(again)
-received = queue.get()
-del again, received
-mapped = torch.UntypedStorage.from_file(str(folder.parent / "numbers"), shared=True, nbytes=8192)
-torch.save(dict(weight=torch.ones(5000)), folder.parent / "saved.pt")
-loaded = torch.load(folder.parent / "saved.pt", mmap=True, weights_only=True)
-total = loaded["weight"].sum()
-del mapped, loaded, total
-made = torch.UntypedStorage._new_shared(999)
-del made
-"""
 
 
 def _equal(body: str, folder: Path, before: str = "") -> Recording:
@@ -78,18 +37,10 @@ def test_mapped_files_and_shared_memory_equal_kinetos_events_one_by_one(
 
 
 def test_storages_of_all_kinds_mixed_with_training_equal_kinetos_events_one_by_one(tmp_path: Path) -> None:
-    steps = """
-    optimizer = torch.optim.AdamW(model.parameters())
-    for _ in range(3):
-        model(torch.ones(3, 31)).square().sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        kept = [copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())]
-    """
-    _equal(DIRECT + textwrap.dedent(steps) + MAPPED.format(strategy="file_descriptor"), tmp_path)
+    _equal(DIRECT + STEPS + MAPPED.format(strategy="file_descriptor"), tmp_path)
 
 
-def test_kept_state_dicts_are_alive_with_the_line_that_copied_them(tmp_path: Path) -> None:
+def test_kept_state_dicts_are_in_the_peak_and_alive_with_the_line_that_copied_them(tmp_path: Path) -> None:
     script = """
 import copy
 tap.enable(ALL)
@@ -99,11 +50,13 @@ tap.close()
 """
     recording = record_process(script, tmp_path)
     assert recording.returncode == 0, recording.stderr
-    copies = [e for e in _alive(recording).values() if e["b"] == 4 * MIB and e["call_id"] == 0]
+    rows = {table: found.to_pylist() for table, found in paired_rows(recording).items()}
+    assert max(event["requested_bytes"] for event in rows["memory_event"]) >= (4 + 128) * MIB
+    copies = [r for r in rows["allocation_record"] if r["size_bytes"] == 4 * MIB and r["call_id"] is None]
     assert len(copies) == 32
-    for event in copies:
-        stack = recording.reader.strings.stack(int(event["e"]))
-        assert any(frame[0].endswith("script.py") for frame in stack), stack
+    assert all(row["freed_ns"] is None and row["operator"] is None for row in copies)
+    frames = {(f["stack_id"], f["file_path"].endswith("script.py")) for f in rows["stack_frame"]}
+    assert all((row["stack_id"], True) in frames for row in copies)
 
 
 def test_an_address_that_is_mapped_again_is_freed_first_also_among_threads(tmp_path: Path) -> None:
@@ -179,12 +132,22 @@ torch.UntypedStorage(77)
     assert len(recording.of(Kind.END)) == 1
 
 
-def _alive(recording: Recording) -> dict[int, Any]:
-    """The last ALLOC event of each block that was never freed."""
-    alive: dict[int, Any] = {}
-    for event in recording.of(Kind.EVENT):
-        if event["action"] == Action.ALLOC:
-            alive[int(event["a"])] = event
-        else:
-            alive.pop(int(event["a"]), None)
-    return alive
+def test_a_storage_that_cannot_be_had_is_an_oom_event_with_its_line_and_the_same_exception(
+    tmp_path: Path,
+) -> None:
+    script = """
+def ask():
+    try:
+        torch.UntypedStorage(1 << 60)
+    except RuntimeError as error:
+        return str(error)
+before = ask()
+tap.enable(ALL)
+assert before is not None and ask() == before
+tap.close()
+"""
+    recording = record_process(script, tmp_path)
+    assert recording.returncode == 0, recording.stderr
+    (oom,) = (event for event in recording.of(Kind.EVENT) if event["action"] == Action.OOM)
+    assert (oom["b"], oom["call_id"]) == (1 << 60, 0)
+    assert recording.reader.strings.stack(int(oom["e"]))[0].function == "ask"

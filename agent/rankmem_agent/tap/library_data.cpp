@@ -4,8 +4,8 @@
 // dynamic loader has mapped (dl_iterate_phdr), nothing from files. A page that the loader made read-only after
 // relocation (RELRO) is writable for the moment of the store, and read-only again after it.
 //
-// Source: the ELF gABI and its x86-64 and aarch64 supplements; glibc keeps absolute addresses in a mapped
-// dynamic section, musl keeps offsets: both are read.
+// Source: the ELF gABI and its x86-64 and aarch64 supplements. glibc has made the addresses in a mapped dynamic
+// section absolute; where a loader leaves offsets, they are read as well.
 
 #include <elf.h>
 #include <link.h>
