@@ -93,11 +93,9 @@ def session_facts(config: AgentConfig, session: str, claim: Claim, torch_version
     }
 
 
-def rank_facts(config: AgentConfig, session: str, claim: Claim, spool: str) -> dict[str, object]:
+def rank_facts(session: str, claim: Claim, spool: str) -> dict[str, object]:
     """The columns of ``rank_info`` that the rank knows at its start."""
     return {
-        "detail": config.detail,
-        "not_recorded": ",".join(config.not_recorded()),
         "session_id": session,
         "attempt": claim.attempt,
         "rank": claim.rank,

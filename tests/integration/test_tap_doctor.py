@@ -15,6 +15,7 @@ def test_doctor_finds_all_well_where_the_tests_run() -> None:
         "self test",
         "cpu memory",
         "python stacks",
+        "modules",
         "spool folder",
     } <= set(checks)
     assert [check for check in checks.values() if not check.ok and "CUDA" not in check.name] == []

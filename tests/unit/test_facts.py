@@ -115,7 +115,7 @@ def test_the_spool_id_names_session_attempt_rank_and_process() -> None:
             "session",
             facts.session_facts(AgentConfig.from_environment({}), "1ng35yz7rzsj", TORCHRUN, "2.13.0"),
         ),
-        ("rank_info", facts.rank_facts(AgentConfig.from_environment({}), "1ng35yz7rzsj", TORCHRUN, "spool")),
+        ("rank_info", facts.rank_facts("1ng35yz7rzsj", TORCHRUN, "spool")),
         ("host_info", facts.host_facts()),
     ],
 )

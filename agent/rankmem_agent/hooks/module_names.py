@@ -99,7 +99,14 @@ class ModuleNames:
         """
         known = self._named.get(key)
         module = known.reference() if known is not None else None
-        return module is not None and key in self._put_into and id(self._top(module)) in self._named
+        if module is None or not (key in self._put_into or self._was_seen_built(module)):
+            return False
+        return id(self._top(module)) in self._named
+
+    def _was_seen_built(self, module: Any) -> bool:
+        """Whether a part was seen put into it: then it would be seen, too, put into another."""
+        parts = (self._put_into.get(id(child)) for child in module._modules.values())
+        return any(part is not None and part[1]() is module for part in parts)
 
     def roots(self) -> list[Any]:
         """The roots that are alive."""

@@ -122,7 +122,7 @@ class Agent:
             "session": facts.session_facts(
                 self._config, self._session, self._claim, str(self._torch.__version__)
             ),
-            "rank": facts.rank_facts(self._config, self._session, self._claim, spool),
+            "rank": facts.rank_facts(self._session, self._claim, spool) | self._recording.detail(),
             "host": facts.host_facts(),
             "clock": {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()},
         }

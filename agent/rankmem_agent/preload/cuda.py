@@ -98,6 +98,10 @@ class SnapshotAttachment:
         recorder: Recorder = self._drain
         return recorder
 
+    def detail(self) -> dict[str, object]:
+        """None: what it records is the same at each level, and the device's source says that it is a snapshot."""
+        return {}
+
     def finish(self) -> None:
         """Nothing: closing drains."""
 

@@ -31,6 +31,9 @@ class Recording(Protocol):
     def open(self, spool_dir: Path) -> Recorder:
         """Creates the spool's files and begins; what the hooks tell goes to what it returns."""
 
+    def detail(self) -> dict[str, object]:
+        """The columns of ``rank_info`` that say how much it records."""
+
     def finish(self) -> None:
         """At the interpreter's exit, before close: Python is not touched after it."""
 
@@ -87,6 +90,10 @@ class NativeRecording:
         if self._cuda is not None and (wanted is None or "cuda" in wanted):
             self._torch.cuda._lazy_call(self._cuda.attach)
         return tap
+
+    def detail(self) -> dict[str, object]:
+        """As the configuration has it."""
+        return {"detail": self._config.detail, "not_recorded": ",".join(self._config.not_recorded())}
 
     def finish(self) -> None:
         """Stops gathering stacks."""

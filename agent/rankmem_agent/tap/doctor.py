@@ -124,6 +124,11 @@ def _judged(found: dict[str, int]) -> Iterable[Check]:
     seen = f"{found['stacks']} seen, known again {again}"
     detail = seen if named else "CPython's functions are not visible in this process"
     yield Check(name="python stacks", ok=bool(named), detail=detail, hint="use CPython 3.11 to 3.14")
+    by_frames = "read from Python frames, without a hook in any"
+    by_hooks = (
+        "through global forward hooks: this Python's frames are not known, a module's call costs 5 us more"
+    )
+    yield Check(name="modules", ok=True, detail=by_frames if found["modules_followed"] else by_hooks)
 
 
 def _cpu_memory(sees: CpuSees) -> Check:
