@@ -87,7 +87,7 @@ CASES: Final = (
     Case("traced after check", is_long=True),
     Case("traced after uncheck", is_long=True),
     Case("scripted", is_long=True, unknown=(411, 670)),  # code kept by TorchScript's reader
-    Case("exported strict", is_long=True, fails=AS_HOOKS),
+    Case("exported strict", is_long=True),
     Case("exported loose"),
     Case("onnx_graph", is_long=True),
     Case("symbolic"),
