@@ -46,13 +46,14 @@ class Net(nn.Module):
 
 @pytest.fixture
 def recorded() -> Iterator[Recorded]:
-    genuine = torch_module._has_any_global_hook
+    genuine, genuine_export = torch_module._has_any_global_hook, torch.export.export
     made = Recorded()
     handles = Modules(made, torch.compiler.is_dynamo_compiling, Guard(0)).install()
     yield made
     for handle in handles:
         handle.remove()
     torch_module._has_any_global_hook = genuine
+    torch.export.export = genuine_export
     torch._dynamo.reset()
 
 
@@ -309,6 +310,22 @@ def test_a_compiled_model_has_one_full_graph_and_no_warning(recorded: Recorded, 
         for _ in range(3):
             run(torch.ones(1, 2))
     assert graphs == 1
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_model_is_exported_as_without_hooks_which_are_there_again_afterwards(
+    recorded: Recorded, strict: bool
+) -> None:
+    before = [list(torch_module._global_forward_pre_hooks), list(torch_module._global_forward_hooks)]
+    program = torch.export.export(Net(), (torch.ones(1, 2),), strict=strict)
+    assert len(list(program.graph.nodes)) == 10
+    with pytest.raises(ValueError, match="instance of"):
+        torch.export.export("no model", (torch.ones(1, 2),), strict=strict)
+    assert recorded.modules == []
+    after = [list(torch_module._global_forward_pre_hooks), list(torch_module._global_forward_hooks)]
+    assert before == after != [[], []]
+    Net()(torch.ones(1, 2))
+    assert "blocks.0.first" in recorded.modules
 
 
 def test_dynamo_still_warns_of_a_hook_of_the_user(recorded: Recorded) -> None:

@@ -57,7 +57,7 @@ WAYS: dict[str, Callable[[Model], object]] = {
 @pytest.fixture
 def recorded() -> Iterator[Recorded]:
     """With all the hooks that ask tensors."""
-    genuine = torch_module._has_any_global_hook
+    genuine, genuine_export = torch_module._has_any_global_hook, torch.export.export
     made, guard = Recorded(), Guard(0)
     modules = Modules(made, TRACING.by_dynamo, guard, tracing=TRACING)
     weights = Weights(made, modules.names, lambda: 0, TRACING.hides_tensors, guard)
@@ -69,6 +69,7 @@ def recorded() -> Iterator[Recorded]:
     for handle in handles:
         handle.remove()
     torch_module._has_any_global_hook = genuine
+    torch.export.export = genuine_export
     assert guard.failures == 0
 
 

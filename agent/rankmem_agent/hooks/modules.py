@@ -20,6 +20,7 @@ Dynamo traces through hooks, which return at once when it compiles (a foreign ca
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from rankmem_agent.hooks.module_names import ModuleNames, parameters, tree
 from rankmem_agent.hooks.recorder import ModuleSlot, Recorder
 from rankmem_agent.hooks.steps import Removable
 from rankmem_agent.hooks.tracing import Tracing, tracing_of
+from rankmem_agent.hooks.wrapping import wrapped
 from rankmem_agent.spool.layout import Kind, Phase
 
 OUTSIDE: Final = 0
@@ -98,6 +100,7 @@ class Modules:
         before = torch_module.register_module_forward_pre_hook(self.before)
         after = torch_module.register_module_forward_hook(self.after, always_call=True)
         hide_from_dynamo(torch_module, before_id=before.id, after_id=after.id)
+        hide_from_export(sys.modules.get("torch.export"), torch_module, ids=(before.id, after.id))
         return [before, after]
 
     def when_named(self, tell: Callable[[Any], None]) -> None:
@@ -297,3 +300,35 @@ def hide_from_dynamo(torch_module: Any, *, before_id: int, after_id: int) -> Non
         )
 
     torch_module._has_any_global_hook = functools.wraps(genuine)(has_any_hook_of_the_user)
+
+
+def hide_from_export(export: Any, torch_module: Any, *, ids: tuple[int, ...]) -> None:
+    """Takes our hooks away for as long as ``torch.export.export`` runs.
+
+    With any global hook its strict mode refuses each model: "Attempted to inline function marked as
+    skipped".
+    Source: ``torch._dynamo.convert_frame.get_traced_fn`` (2.9 to 2.13), which counts the hooks.
+    """
+    genuine = getattr(export, "export", None)
+    if genuine is None:
+        return
+    tables = [
+        torch_module._global_forward_pre_hooks,
+        torch_module._global_forward_hooks,
+        torch_module._global_forward_hooks_always_called,
+    ]
+    taken: list[tuple[Any, int, Any]] = []
+    running: list[object] = []
+
+    def take(_: object) -> None:
+        running.append(None)
+        taken.extend((table, each, table.pop(each)) for table in tables for each in ids if each in table)
+
+    def give_back(_: object) -> None:
+        running.pop()
+        while taken and not running:  # the last one of those that run at once
+            table, each, hook = taken.pop()
+            table[each] = hook
+            table.move_to_end(each, last=False)  # before the user's own, as they were
+
+    export.export = wrapped(genuine, before=take, lastly=give_back)

@@ -24,13 +24,15 @@ def wrapped(
     genuine: Callable[..., Any],
     *,
     before: Callable[[Call], object] | None = None,
-    after: Callable[[Call, Any], object],
+    after: Callable[[Call, Any], object] | None = None,
+    lastly: Callable[[Call], object] | None = None,
 ) -> Callable[..., Any]:
     """``genuine``, which tells of its calls. What tells must not raise.
 
     Args:
         before: called with the call.
         after: called with the call and its result, unless it raised.
+        lastly: called with the call, however it ended.
     """
 
     @functools.wraps(genuine)
@@ -43,7 +45,11 @@ def wrapped(
         except BaseException as error:
             leave_traceback(error)
             raise
-        after(call, result)
+        finally:
+            if lastly is not None:
+                lastly(call)
+        if after is not None:
+            after(call, result)
         return result
 
     return around
