@@ -233,6 +233,13 @@ def compiled_parts() -> Step:
     return supervised(model)
 
 
+def compiled_in_place() -> Step:
+    """``module.compile()``: its call runs, its hooks do not."""
+    model = nn.Sequential(nn.Linear(32, 48), nn.GELU(), nn.Linear(48, 4))
+    model.compile(backend="aot_eager", fullgraph=True)
+    return supervised(model)
+
+
 def functional_call() -> Step:
     """torch.func.functional_call with parameters of one's own."""
     model = nn.Sequential(nn.Linear(32, 48), nn.Tanh(), nn.Linear(48, 4))
@@ -457,7 +464,7 @@ def hugging_face() -> Step:
 
 HERE: tuple[Callable[[], Step], ...] = (
     sparse_experts, layer_drop, cells, inference, gradients_within, lbfgs, scripted, traced,
-    by_hand, compiled, compiled_parts, functional_call, raising, generators, made_and_gone,
+    by_hand, compiled, compiled_parts, compiled_in_place, functional_call, raising, generators, made_and_gone,
     replaced, parts_first, loss_modules, hooked, custom_backward, deep, step_within, hugging_face,
 )  # fmt: skip
 TRAININGS: dict[str, Callable[[], Step]] = {

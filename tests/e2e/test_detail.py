@@ -32,7 +32,7 @@ def blocks(folder: Path, detail: str) -> list[dict[str, Any]]:
     """All blocks that were not there before."""
     return rows(
         folder, "sql",
-        "SELECT step, operator, module, phase, category, line, size_bytes FROM allocation "
+        "SELECT step, operator, module, phase, category, stack_id, size_bytes FROM allocation "
         f"JOIN session USING (session_id) WHERE session.name = '{detail}' ORDER BY allocation_id",
     )  # fmt: skip
 
@@ -46,14 +46,14 @@ def test_operators_know_all_that_full_detail_does_but_lines_and_modules(folder: 
     known = ("step", "operator", "phase", "category", "size_bytes")
     assert of(operators, *known) == of(full, *known)
     assert {row["phase"] for row in full} == {"forward", "backward", "optimizer", "other"}
-    assert {(row["module"], row["line"]) for row in operators} == {(None, None)}
+    assert {(row["module"], row["stack_id"]) for row in operators} == {(None, None)}
     assert {row["module"] for row in full} >= {"0", "1", "2"}
 
 
 def test_events_guess_no_operator_phase_or_meaning(folder: Path) -> None:
     full, events = blocks(folder, "full"), blocks(folder, "events")
     assert of(events, "size_bytes") == of(full, "size_bytes")
-    assert {of([row], "operator", "module", "phase", "line")[0] for row in events} == {(None,) * 4}
+    assert {of([row], "operator", "module", "phase", "stack_id")[0] for row in events} == {(None,) * 4}
     meanings = {row["category"] for row in events}
     assert meanings == {"parameter", "gradient", "optimizer_state", "unknown"}  # what hooks tag
     for name in ("parameter", "gradient", "optimizer_state"):

@@ -99,7 +99,7 @@ class SnapshotAttachment:
         return recorder
 
     def detail(self) -> dict[str, object]:
-        """None: it records the same at each level, and the device's source says that it is a snapshot."""
+        """Nothing: it records the same at each level; the device's source says that it is a snapshot."""
         return {}
 
     def finish(self) -> None:
