@@ -2,7 +2,7 @@
 
 Stage: ``rankmem run``, around the training. In come a command and an environment, out goes an exit code.
 Runs in the main thread (Python delivers signals there alone). It never reads or writes the child's
-streams and never sends a signal that the child has already got from the terminal.
+streams and never sends a signal that the child has already got, from the terminal or with its process group.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
+
+from rankmem_cli.witness import Witness
 
 FROM_TERMINAL: Final = (signal.SIGINT, signal.SIGQUIT)
 """Keys of a terminal: the kernel sends them to the whole foreground process group, the child included."""
@@ -44,11 +46,13 @@ class SignalDesk:
         self._waiting: list[int] = []
         self._expects_child = True
         self._previous: dict[int, Any] = {}
+        self._witness: Witness | None = None
 
     def __enter__(self) -> Self:
         for number in FORWARDED:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._previous[number] = signal.signal(number, self._received)
+        self._witness = Witness(FORWARDED)
         return self
 
     def __exit__(
@@ -56,6 +60,8 @@ class SignalDesk:
     ) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        if self._witness is not None:
+            self._witness.close()
 
     def run(
         self,
@@ -86,13 +92,23 @@ class SignalDesk:
 
     def _received(self, number: int, frame: FrameType | None) -> None:
         if self._process is not None:
-            if number not in FROM_TERMINAL or not in_foreground():
+            if not self._child_has_got(self._process, number):
                 self._process.send_signal(number)
         elif self._expects_child:
             self._waiting.append(number)  # between fork and here: the child gets it as soon as it is known
         elif number in ASKS_TO_STOP:
             self.num_stop_requests += 1
             self.stop_requested.set()
+
+    def _child_has_got(self, process: subprocess.Popen[bytes], number: int) -> bool:
+        """Whether a signal to us went to the whole process group, the child included."""
+        try:
+            if os.getpgid(process.pid) != os.getpgrp():
+                return False  # it has made a group of its own
+        except ProcessLookupError:
+            return False
+        seen = self._witness.has_got(number) if self._witness is not None else None
+        return seen if seen is not None else number in FROM_TERMINAL and in_foreground()
 
 
 def _wait(process: subprocess.Popen[bytes], meanwhile: Callable[[], None]) -> None:
@@ -113,7 +129,8 @@ def _wait(process: subprocess.Popen[bytes], meanwhile: Callable[[], None]) -> No
 
 
 def in_foreground() -> bool:
-    """Whether our process group is the terminal's foreground group: its keys then reach the child as well."""
+    """Whether our process group is the terminal's foreground group: its keys then reach the child as well.
+    What is left to go by without a witness."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -83,37 +84,67 @@ def _heeding_signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-@pytest.mark.usefixtures("_heeding_signals")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_to_rankmem_reaches_the_command_once(tmp_path: Path, number: signal.Signals) -> None:
-    script = f"""
-import signal, sys, time
+COUNTS = """
+import os, signal, sys
 count = 0
 def handle(got, frame):
     global count
     count += 1
-signal.signal({int(number)}, handle)
+    print("got", count, flush=True)
+for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, handle)
+if "alone" in sys.argv:
+    os.setpgid(0, 0)
 print("ready", flush=True)
-while not count:
-    signal.pause()
-signal.sigtimedwait([], 0.2)
-print("got", count, flush=True)
+while sys.stdin.readline():
+    pass
+print("all", count, flush=True)
 sys.exit(7)
 """
+"""Says each signal that it gets and, when its stdin ends, how many there were."""
+
+
+@pytest.mark.usefixtures("_heeding_signals")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("how", ["process", "group", "every process", "group without the command"])
+def test_a_signal_reaches_the_command_once_whomever_it_was_sent_to(
+    tmp_path: Path, number: signal.Signals, how: str
+) -> None:
+    way = ["alone"] if how == "group without the command" else []
     with subprocess.Popen(
-        (*RANKMEM, "run", "--", sys.executable, "-c", script),
+        (*RANKMEM, "run", "--", sys.executable, "-c", COUNTS, *way),
         cwd=tmp_path,
         env=environment(tmp_path),
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,  # no terminal: as under a scheduler
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        os.kill(process.pid, number)
-        out, _ = process.communicate(timeout=TIMEOUT_S)
-    assert (process.returncode, out) == (7, "got 1\n")
+        for turn in (1, 2):  # one after the other: the second finds everything as the first did
+            if how == "process":
+                os.kill(process.pid, number)
+            elif how == "every process":  # as Slurm does
+                for pid in _members_of(process.pid):
+                    os.kill(pid, number)
+            else:
+                os.killpg(process.pid, number)
+            assert process.stdout.readline() == f"got {turn}\n"
+            time.sleep(0.3)  # for what should not come: longer than it is forwarded after
+        out, _ = process.communicate("", timeout=TIMEOUT_S)
+    assert (process.returncode, out) == (7, "all 2\n")
+
+
+def _members_of(group: int) -> list[int]:
+    """The processes of a process group."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    members = []
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(pid) == group:
+                members.append(pid)
+    return members
 
 
 def test_a_command_killed_by_a_signal_gives_the_shells_code(tmp_path: Path) -> None:
@@ -125,7 +156,8 @@ def test_a_command_killed_by_a_signal_gives_the_shells_code(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("_heeding_signals")
-def test_ctrl_c_in_a_terminal_reaches_the_command_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["key", "process"])
+def test_an_interrupt_at_a_terminal_reaches_the_command_once(how: str, tmp_path: Path) -> None:
     script = """
 import signal
 count = 0
@@ -156,7 +188,10 @@ print("got", count, flush=True)
         os.close(terminal)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        os.write(controller, b"\x03")
+        if how == "key":
+            os.write(controller, b"\x03")
+        else:
+            os.kill(process.pid, signal.SIGINT)
         out, _ = process.communicate(timeout=TIMEOUT_S)
     os.close(controller)
     assert (process.returncode, out) == (0, "got 1\n")

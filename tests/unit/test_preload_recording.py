@@ -28,7 +28,7 @@ class FakeTap(Recorded):
         self.did: list[object] = []
         self.sees = CpuSees.REGISTERED | CpuSees.DEFAULT | CpuSees.MAPPED
 
-    def open(self, folder: Path, budget_bytes: int) -> None:
+    def open(self, folder: Path, budget_bytes: int, *, is_provisional: bool) -> None:
         self.did.append("open")
 
     def attach_cpu(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,6 +86,7 @@ class SnapshotAttachment:
         self._guard = guard
         self._pid = os.getpid()
         self._drain: Any = None
+        self._when_used: Callable[[], None] | None = None
 
     def open(self, spool_dir: Path) -> Recorder:
         """Creates the spool; the history is switched on after CUDA's initialisation."""
@@ -102,6 +104,18 @@ class SnapshotAttachment:
         """Nothing: it records the same at each level; the device's source says that it is a snapshot."""
         return {}
 
+    def publish(self, spool_dir: Path) -> None:
+        """Moves the spool; its budget is whole from the beginning."""
+        self._drain.move(spool_dir)
+
+    def when_busy(self, callback: Callable[[], None], after_s: float) -> None:
+        """Has ``callback`` called when a device is used: no thread of ours runs beside the user's."""
+        self._when_used = callback
+
+    def has_recorded(self) -> bool:
+        """Whether a device was used."""
+        return bool(self._drain.has_recorded)
+
     def finish(self) -> None:
         """Nothing: closing drains."""
 
@@ -118,5 +132,7 @@ class SnapshotAttachment:
             return
         try:
             self._drain.attach()
+            if self._when_used is not None:
+                self._when_used()
         except Exception as error:  # noqa: BLE001  the trainer's guard
             self._guard.failed(error)

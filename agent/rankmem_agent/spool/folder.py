@@ -19,6 +19,9 @@ from rankmem_agent.config import AgentConfig
 from rankmem_protos.errors import Code, RankmemError
 
 META_NAME: Final = "meta.json"
+CANDIDATE_NAME: Final = "candidate.json"
+"""What meta.json would say, beside the log of a process that is not known to be a rank."""
+CANDIDATE_PREFIX: Final = "candidate-"
 META_FORMAT: Final = "rankmem-spool"
 SHARED_MEMORY: Final = Path("/dev/shm")
 MARGIN_BYTES: Final = 256 * 2**20
@@ -80,23 +83,49 @@ def choose_root(config: AgentConfig, local_world_size: int) -> Path:
     return root
 
 
-def create_spool(session_dir: Path, *, attempt: int, rank: int) -> tuple[Path, int]:
-    """A new, empty folder for this process' spool, and how many it had before (see ``facts.spool_id``).
+def create_spool(session_dir: Path, *, attempt: int, rank: int, pid: int | None = None) -> tuple[Path, int]:
+    """A new, empty folder for the spool of a process, and how many it had before (see ``SpoolMeta.start``).
+
+    Args:
+        pid: the process; default: this one.
 
     Raises:
         RankmemError: DENIED when a folder on the way is somebody else's; CONFLICT when there are too many.
         OSError: it cannot be created.
     """
+    return _create(session_dir, f"{attempt}-{rank}-{os.getpid() if pid is None else pid}")
+
+
+def create_candidate(session_dir: Path) -> Path:
+    """A new, empty folder for the log of this process while it is not known to be a rank; raises as above."""
+    return _create(session_dir, f"{CANDIDATE_PREFIX}{os.getpid()}")[0]
+
+
+def write_candidate(spool_dir: Path, facts: Mapping[str, object]) -> None:
+    """Writes ``candidate.json``: whole or absent."""
+    _write_whole(spool_dir / CANDIDATE_NAME, facts)
+
+
+def candidates(session_dir: Path) -> list[Path]:
+    """The folders of processes that are not known to be ranks, or died while they became one."""
+    return sorted(
+        folder
+        for folder in _folders(session_dir)
+        if (folder / CANDIDATE_NAME).exists() and not (folder / META_NAME).exists()
+    )
+
+
+def _create(session_dir: Path, name: str) -> tuple[Path, int]:
     make_private(session_dir.parent)
     make_private(session_dir)
     os.chmod(session_dir, 0o700)  # whoever made it for us; its parent may be a folder of the user's own
     for start in range(STARTS_MAX):
-        name = f"{attempt}-{rank}-{os.getpid()}" + (f"-{start}" if start else "")
+        path = session_dir / (f"{name}-{start}" if start else name)
         try:
-            os.mkdir(session_dir / name, 0o700)
+            os.mkdir(path, 0o700)
         except FileExistsError:
             continue
-        return session_dir / name, start
+        return path, start
     raise RankmemError(Code.CONFLICT, f"process {os.getpid()} has {STARTS_MAX} spools in {session_dir}")
 
 
@@ -136,9 +165,13 @@ def check_ours(folder: Path) -> None:
 
 def write_meta(spool_dir: Path, facts: Mapping[str, object]) -> None:
     """Writes ``meta.json``: whole or absent. Its presence makes the folder a spool."""
-    temporary = spool_dir / (META_NAME + ".new")
-    temporary.write_text(json.dumps({"format": META_FORMAT, **facts}, ensure_ascii=False), encoding="utf-8")
-    os.replace(temporary, spool_dir / META_NAME)
+    _write_whole(spool_dir / META_NAME, {"format": META_FORMAT, **facts})
+
+
+def _write_whole(path: Path, facts: Mapping[str, object]) -> None:
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_text(json.dumps(facts, ensure_ascii=False), encoding="utf-8")
+    os.replace(temporary, path)
 
 
 def spools(session_dir: Path) -> list[Path]:

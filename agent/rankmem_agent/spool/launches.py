@@ -1,9 +1,15 @@
-"""Numbers the starts of a session's workers on this host: two launches in one job never share an attempt.
+"""Which process is which rank of which attempt on this host: no two are the same one.
 
-Stage: trainer, while the agent attaches. One ``rankmem run`` may run a script that prepares data and then a
-torchrun, or two torchruns in a row: each counts its own restarts from 0, and rows of two processes
-with one (attempt, rank) would be mixed up for good. Comes in: who launched this rank, and its restart
-count. Goes out: the attempt. Standard library only; a lock on one small file, held for a read and a write.
+Stage: trainer, when a process becomes a rank (:mod:`rankmem_agent.preload.candidate`), and ``rankmem run``.
+One ``rankmem run`` may run a script that prepares data and then a torchrun, or two torchruns in a row: each
+counts its own restarts from 0, and rows of two processes with one (attempt, rank) would be mixed up for
+good. Comes in: what launched this rank, its restart count, its rank and process. Goes out: the attempt, or
+that another process is this rank. Standard library only; a lock on one small file, held for a read and a
+write.
+
+A place is free once its process has ended: whoever takes it then belongs to another start of the same
+launch, which counts as a launch of its own. A process that was taken for a rank without having trained (it
+used tensors for a while) keeps its place only against others of its kind.
 """
 
 from __future__ import annotations
@@ -11,49 +17,182 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 FILE_NAME: Final = "launches.json"
+_PROC: Final = Path("/proc")
+_STATE_FIELD, _START_TICKS_FIELD = 0, 19  # of /proc/PID/stat, after the name's last parenthesis
+_ENDED_STATES: Final = "ZX"
 
 
-def attempt_of(session_dir: Path, launch: str, restart: int) -> int:
-    """The attempt of a rank: the launch's first attempt on this host, plus its restart count.
+@dataclass(slots=True)
+class _Launch:
+    """The attempts of one launch."""
 
-    The first launch of a session begins at 0, the next where the ones before it ended.
+    first: int
+    last: int = -1
+    places: dict[str, list[Any]] = field(default_factory=dict)
+    """``attempt/rank`` → holder, whether it trains."""
+
+
+def process(pid: int) -> str:
+    """Names a process for good: its id and its start; the start is 0 where there is no such process."""
+    return f"{pid}-{_stat(pid)[1]}"
+
+
+def is_alive(name: str) -> bool:
+    """Whether the process of this name runs; one that has ended and was not waited for does not."""
+    pid, _, ticks = name.partition("-")
+    state, started = _stat(int(pid))
+    return started == int(ticks) and bool(state) and state not in _ENDED_STATES
+
+
+def take(
+    session_dir: Path,
+    launch: str,
+    restart: int,
+    rank: int,
+    holder: str,
+    *,
+    trains: bool = True,
+    joins_the_dead: bool = True,
+    first: int | None = None,
+) -> int | None:
+    """The attempt in which ``holder`` is ``rank`` from now on; None where a living process is that rank.
+
+    The first launch of a session begins at attempt 0, the next where the ones before it ended.
 
     Args:
         session_dir: the session's folder on this host; exists.
-        launch: names the launcher's process for good; the same for all its ranks and restarts.
+        launch: names what launched the rank; the same for all its ranks and restarts.
         restart: how often it has restarted its workers.
+        rank: the place.
+        holder: from :func:`process`.
+        trains: False where the process has not been seen to train.
+        joins_the_dead: whether a rank belongs to a start whose other ranks have all ended: yes where a
+            launcher numbers its ranks, each of which may end before the next one begins.
+        first: the launch's first attempt, where no other of its ranks has come.
 
     Raises:
         OSError: the file cannot be opened or written.
     """
+    file = _open(session_dir)
+    try:
+        known = _read(file)
+        own = _own(known, launch, restart, rank, holder)
+        for start in count() if own is None else (own,):
+            name = f"{launch}#{start}" if start else launch
+            one = known.setdefault(name, _Launch(_next(known) if first is None else first))
+            attempt = one.first + restart
+            found = one.places.get(f"{attempt}/{rank}")
+            if found is not None and found[0] != holder:
+                if is_alive(found[0]) and (found[1] or not trains):
+                    return None
+                continue
+            others = [p[0] for place, p in one.places.items() if place.partition("/")[0] == str(attempt)]
+            if found is None and others and not joins_the_dead and not any(map(is_alive, others)):
+                continue
+            one.places[f"{attempt}/{rank}"] = [holder, trains or bool(found and found[1])]
+            one.last = max(one.last, attempt)
+            _write(file, known)
+            return attempt
+    finally:
+        os.close(file)
+    raise AssertionError  # count() has no end
+
+
+def is_held(session_dir: Path, launch: str, rank: int) -> bool:
+    """Whether a living process that was seen to train is this rank of the launch."""
+    return any(
+        trains and place.rpartition("/")[2] == str(rank) and is_alive(holder)
+        for name, one in _known(session_dir).items()
+        if name.partition("#")[0] == launch
+        for place, (holder, trains) in one.places.items()
+    )
+
+
+def attempt_held(session_dir: Path, holder: str) -> int | None:
+    """The attempt in which ``holder`` is a rank, if it is one."""
+    places = (place for one in _known(session_dir).values() for place in one.places.items())
+    return next((int(place.partition("/")[0]) for place, found in places if found[0] == holder), None)
+
+
+def has_successor(session_dir: Path, launch: str, restart: int, rank: int, holder: str) -> bool:
+    """Whether a process that started after ``holder``, or with it, became a rank: this one, or one of another
+    launch. Then ``holder`` prepared what that one did; other ranks of its own launch stand beside it, and
+    those of another restart come after it."""
+    own_ticks = int(holder.partition("-")[2])
+    return any(
+        other != holder
+        and int(other.partition("-")[2]) >= own_ticks
+        and (name.partition("#")[0] != launch or place == f"{one.first + restart}/{rank}")
+        for name, one in _known(session_dir).items()
+        for place, (other, _) in one.places.items()
+    )
+
+
+def _own(known: dict[str, _Launch], launch: str, restart: int, rank: int, holder: str) -> int | None:
+    """The start of the launch in which ``holder`` has this place already."""
+    for start in count():
+        one = known.get(f"{launch}#{start}" if start else launch)
+        if one is None:
+            return None
+        if one.places.get(f"{one.first + restart}/{rank}", [""])[0] == holder:
+            return start
+    return None
+
+
+def _next(known: dict[str, _Launch]) -> int:
+    return max((one.last for one in known.values()), default=-1) + 1
+
+
+def _known(session_dir: Path) -> dict[str, _Launch]:
+    if not (session_dir / FILE_NAME).exists():
+        return {}
+    file = _open(session_dir)
+    try:
+        return _read(file)
+    finally:
+        os.close(file)
+
+
+def _open(session_dir: Path) -> int:
     file = os.open(session_dir / FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
-        known = _read(file)
-        first, last = known.get(launch, (_next(known), -1))
-        known[launch] = (first, max(last, first + restart))
-        _write(file, known)
-    finally:
+    except BaseException:
         os.close(file)
-    return first + restart
+        raise
+    return file
 
 
-def _next(known: dict[str, tuple[int, int]]) -> int:
-    return max((last for _, last in known.values()), default=-1) + 1
-
-
-def _read(file: int) -> dict[str, tuple[int, int]]:
+def _read(file: int) -> dict[str, _Launch]:
     text = os.pread(file, os.fstat(file).st_size, 0)
     try:
-        return {launch: (int(first), int(last)) for launch, (first, last) in json.loads(text).items()}
+        return {
+            launch: _Launch(int(first), int(last), dict(*places))
+            for launch, (first, last, *places) in json.loads(text).items()
+        }
     except (ValueError, TypeError, AttributeError):  # empty, or cut short by a kill
         return {}
 
 
-def _write(file: int, known: dict[str, tuple[int, int]]) -> None:
-    os.ftruncate(file, 0)
-    os.pwrite(file, json.dumps(known).encode(), 0)
+def _write(file: int, known: dict[str, _Launch]) -> None:
+    """In one call, and never shorter than before: a kill leaves the old text or the new one."""
+    text = json.dumps({launch: [one.first, one.last, one.places] for launch, one in known.items()})
+    os.pwrite(file, text.encode().ljust(os.fstat(file).st_size), 0)
+
+
+def _stat(pid: int) -> tuple[str, int]:
+    """State and start, in clock ticks since boot, of a process; ("", 0) without one."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "", 0
+    fields = text.rpartition(")")[2].split()
+    if len(fields) <= _START_TICKS_FIELD:
+        return "", 0
+    return fields[_STATE_FIELD], int(fields[_START_TICKS_FIELD])

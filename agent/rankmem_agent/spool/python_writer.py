@@ -177,6 +177,16 @@ class PythonSpoolWriter:
             self._set_control("stacks", len(self._stacks))
             return stack_id
 
+    def move(self, path: Path) -> None:
+        """Move the spool to ``path``, an empty folder or none.
+
+        Raises:
+            OSError: it cannot be moved.
+        """
+        with self._lock:
+            os.rename(self._path, path)
+            self._path = path
+
     def close(self) -> None:
         """Write END, mark the spool ended, let go of the files. Idempotent."""
         with self._lock:

@@ -36,6 +36,7 @@ std::atomic<CallEndHook> call_end_hook{nullptr};
 std::atomic<uint64_t> last_call_id{0};
 std::atomic<uint64_t> last_marker_id{0};
 std::atomic<uint64_t> last_node{0};
+std::atomic<bool> has_blocks{false};
 // Of the optimizer's step that goes on: its thread, and the call of a module that it is in.
 std::atomic<const ThreadState*> stepping_thread{nullptr};
 std::atomic<PythonFrame> call_around_step{nullptr};
@@ -395,6 +396,9 @@ void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint
   } else if (may_gather) {
     event.e = stack_outside_calls(thread);
   }
+  if (action == RKM_ACTION_ALLOC && !has_blocks.load(std::memory_order_relaxed)) {
+    has_blocks.store(true, std::memory_order_relaxed);
+  }
   event.kind = RKM_KIND_EVENT;
   event.action = action;
   event.device_type = device_type;
@@ -405,6 +409,8 @@ void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint
   event.d = pool_or_free_bytes;
   write_record_at(thread.last_segment, event, now);
 }
+
+bool has_recorded_blocks() noexcept { return has_blocks.load(std::memory_order_relaxed); }
 
 uint64_t calls_begun() noexcept { return last_call_id.load(std::memory_order_relaxed); }
 

@@ -74,5 +74,7 @@ int attach_calls() noexcept;
 // a callback that returns at once costs 1% of a step.
 void observe_calls(bool on) noexcept;
 uint64_t calls_begun() noexcept;
+// Whether a block was ever recorded.
+bool has_recorded_blocks() noexcept;
 
 }  // namespace rankmem

@@ -68,6 +68,8 @@ class Stat(enum.IntEnum):
     """Times that a call met a module without a name."""
     CPU_SEES = 20
     """Bits of :class:`CpuSees`."""
+    HAS_BLOCKS = 21
+    """1 once a block was recorded."""
 
 
 class CpuSees(enum.IntFlag):
@@ -82,8 +84,12 @@ class CpuSees(enum.IntFlag):
 
 
 _U8, _U32, _U64, _INT = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int
+_BUSY: Final = ctypes.PYFUNCTYPE(_INT, ctypes.c_void_p)
+_PROVISIONAL: Final = 1  # rkm_open's flags
 _SIGNATURES: Final[dict[str, tuple[type | None, tuple[type, ...]]]] = {
     "rkm_open": (_INT, (ctypes.c_char_p, _U64, _U32)),
+    "rkm_publish": (_INT, (ctypes.c_char_p,)),
+    "rkm_when_busy": (None, (_BUSY, _U64, _U64)),
     "rkm_attach_cpu": (_INT, ()),
     "rkm_attach_cuda": (_INT, ()),
     "rkm_cuda_counters": (_INT, ()),
@@ -158,17 +164,44 @@ class Tap:
         self._intern = slow.rkm_intern
         self._tag = slow.rkm_tag
 
-    def open(self, folder: Path, budget_bytes: int) -> None:
+    def open(self, folder: Path, budget_bytes: int, *, is_provisional: bool = False) -> None:
         """Create the spool's files in an existing folder and start the native thread.
 
         Args:
             folder: the spool; it must not hold one yet.
             budget_bytes: segment files at most; above it records are counted and dropped.
+            is_provisional: a small part of the budget, until :meth:`publish`.
 
         Raises:
             RankmemError: CONFLICT if a spool was opened before, EXHAUSTED without room, INVALID otherwise.
         """
-        _check(self._library.rkm_open(os.fsencode(folder), budget_bytes, 0), f"open the spool {folder}")
+        flags = _PROVISIONAL if is_provisional else 0
+        _check(self._library.rkm_open(os.fsencode(folder), budget_bytes, flags), f"open the spool {folder}")
+
+    def publish(self, folder: Path) -> None:
+        """Move the spool to ``folder``, which is empty, and grant it the whole budget.
+
+        Raises:
+            RankmemError: INVALID if it cannot be moved.
+        """
+        _check(self._library.rkm_publish(os.fsencode(folder)), f"move the spool to {folder}")
+
+    def when_busy(self, callback: Callable[[], None], *, after_s: float, records: int) -> None:
+        """Have the main thread call ``callback`` once, unless the spool is published by then.
+
+        Args:
+            callback: called between two instructions of the main thread, like a signal's handler; it must
+                not raise.
+            after_s: seconds from now at least ...
+            records: ... and so many in the spool; or half of the provisional budget is used.
+        """
+
+        def call(_: object) -> int:
+            callback()
+            return 0
+
+        self._busy = _BUSY(call)  # kept: the native thread has its address
+        self._library.rkm_when_busy(self._busy, int(after_s * 1e9), records)
 
     def attach_cpu(self) -> None:
         """Make all who hand out CPU memory in torch record, for good; they do so when enabled.

@@ -19,6 +19,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from rankmem_agent.readers.torch_snapshot import (
@@ -123,6 +124,15 @@ class SnapshotDrain:
             self.drain()
             self._on = False
             self._writer.close()
+
+    def move(self, path: Path) -> None:
+        """Moves the spool to ``path``."""
+        self._writer.move(path)
+
+    @property
+    def has_recorded(self) -> bool:
+        """Whether it follows a device's memory."""
+        return self._on
 
     def intern(self, text: str) -> int:
         """The string's id in the spool; 0 if it could not be written."""

@@ -3,6 +3,7 @@
 // Threads: open_spool on the trainer's main thread; everything after it on the native thread "rankmem-tap",
 // which holds no lock that a writer could want, never takes the GIL and has all signals blocked.
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -34,6 +35,8 @@ constexpr uint64_t kBusySleepNs = 2'000'000;
 constexpr uint64_t kCalmSleepNs = 10'000'000;
 constexpr uint64_t kBusyRecords = RKM_RECORDS_PER_SEGMENT / 8;  // in one calm sleep
 constexpr uint64_t kSampleIntervalNs = 1'000'000'000;
+// What a process may write before it is known to be a rank: a million records.
+constexpr uint64_t kProvisionalSegments = 16;
 
 std::atomic<SampleHook> sample_hook{nullptr};
 std::atomic<bool> is_open{false};
@@ -47,8 +50,10 @@ struct Mapped {
 
 // What the native thread owns (open_spool before it starts, close_spool after it ended).
 struct Keeper {
+  std::mutex naming;              // for `folder` and `segments_max`: publish_spool changes them
   std::string folder;
   uint64_t segments_max = 0;      // budget in segments
+  uint64_t segments_granted = 0;  // the same once the spool is published
   std::deque<uint64_t> on_disk;   // numbers whose files the shipper has not deleted, as last looked
   std::deque<Mapped> mapped;      // in order of their numbers
   uint64_t next_number = 0;       // no segment below it is still to be prepared
@@ -135,6 +140,27 @@ bool prepare_segment(Keeper& state, uint64_t number) {
   munmap(base, RKM_SEGMENT_BYTES);
   unlink(path.c_str());
   return true;
+}
+
+// Whom to call when a process has recorded for a while without being published; see call_when_busy.
+struct Busy {
+  std::atomic<int (*)(void*)> callback{nullptr};
+  uint64_t opened_ns = 0;
+  uint64_t after_ns = 0;
+  uint64_t records = 0;
+};
+Busy busy;
+
+void call_if_busy(Keeper& state) noexcept {
+  auto* callback = busy.callback.load(std::memory_order_acquire);
+  if (callback == nullptr) return;
+  const uint64_t next_seq = __atomic_load_n(&spool.control->next_seq, __ATOMIC_RELAXED);
+  const bool half_full = next_seq / RKM_RECORDS_PER_SEGMENT >= state.segments_max / 2;
+  const bool for_long = monotonic_ns() - busy.opened_ns >= busy.after_ns && next_seq >= busy.records;
+  if (!half_full && !for_long) return;
+  // Needs neither the GIL nor a Python thread: the main thread calls it between two of its instructions.
+  static auto* add = reinterpret_cast<int (*)(int (*)(void*), void*)>(dlsym(RTLD_DEFAULT, "Py_AddPendingCall"));
+  if (add == nullptr || add(callback, nullptr) == 0) busy.callback.store(nullptr);
 }
 
 // Prepares what writers will need next: from the segment in use on. After lost ones it goes on with the next
@@ -224,8 +250,12 @@ void* run_keeper(void*) {
   std::unique_lock lock(state.mutex);
   while (!state.stop) {
     lock.unlock();
-    prepare_segments(state);
+    {
+      std::lock_guard naming(state.naming);
+      prepare_segments(state);
+    }
     unmap_committed(state);
+    call_if_busy(state);
     const uint64_t now = monotonic_ns();
     __atomic_store_n(&spool.control->heartbeat_ns, now, __ATOMIC_RELAXED);
     if (now - sampled_ns >= kSampleIntervalNs) {
@@ -290,11 +320,32 @@ uint64_t segments_made() noexcept { return segments_ready.load(std::memory_order
 
 void set_sample_hook(SampleHook hook) noexcept { sample_hook.store(hook, std::memory_order_release); }
 
-int open_spool(const char* folder, uint64_t budget_bytes) noexcept try {
+int publish_spool(const char* folder) noexcept try {
+  if (spool.control == nullptr) return -EINVAL;
+  Keeper& state = keeper();
+  std::lock_guard naming(state.naming);
+  if (std::rename(state.folder.c_str(), folder) != 0) return -errno;
+  state.folder = folder;
+  state.segments_max = state.segments_granted;
+  busy.callback.store(nullptr);
+  return 0;
+} catch (...) {
+  return -ENOMEM;
+}
+
+void call_when_busy(int (*callback)(void*), uint64_t after_ns, uint64_t records) noexcept {
+  busy.opened_ns = monotonic_ns();
+  busy.after_ns = after_ns;
+  busy.records = records;
+  busy.callback.store(callback, std::memory_order_release);
+}
+
+int open_spool(const char* folder, uint64_t budget_bytes, bool is_provisional) noexcept try {
   Keeper& state = keeper();
   if (spool.control != nullptr) return -EALREADY;  // one spool in a process's life: writers keep pointers into it
   state.folder = folder;
-  state.segments_max = std::min(budget_bytes / RKM_SEGMENT_BYTES, kSlots / 2);
+  state.segments_granted = std::min(budget_bytes / RKM_SEGMENT_BYTES, kSlots / 2);
+  state.segments_max = is_provisional ? std::min(state.segments_granted, kProvisionalSegments) : state.segments_granted;
   const int strings_fd = create_strings(state.folder + "/strings");
   if (strings_fd < 0) return strings_fd;
   RkmControl* control = create_control(state.folder + "/control");

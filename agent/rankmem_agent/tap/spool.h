@@ -31,8 +31,13 @@ struct Spool {
 extern Spool spool;
 
 // Creates control, strings and the first segment in `folder`, writes the first CLOCK, starts the native
-// thread. Once a process. 0 or -errno.
-int open_spool(const char* folder, uint64_t budget_bytes) noexcept;
+// thread. Once a process. A provisional spool has a small budget until it is published. 0 or -errno.
+int open_spool(const char* folder, uint64_t budget_bytes, bool is_provisional) noexcept;
+// Renames the spool's folder, over an empty one, and grants the whole budget. 0 or -errno.
+int publish_spool(const char* folder) noexcept;
+// Has Python's main thread call `callback` once, when `after_ns` have passed and there are so many records, or half
+// of the provisional budget is used; not after publish_spool.
+void call_when_busy(int (*callback)(void*), uint64_t after_ns, uint64_t records) noexcept;
 // Stops the native thread and writes END; state ENDED. Mappings stay.
 int close_spool() noexcept;
 // Between open_spool and close_spool, and not in a forked child.

@@ -34,11 +34,20 @@ enum Stat : uint32_t {
   kModulesFollowed = 12,
   kModulesAsked = 13,
   kCpuSees = 20,
+  kHasBlocks = 21,
 };
 
+// rkm_open's flags; tap/library.py names them.
+constexpr uint32_t kProvisional = 1;
+
 RKM_EXPORT int rkm_open(const char* folder, uint64_t budget_bytes, uint32_t flags) {
-  (void)flags;  // none yet
-  return folder == nullptr ? -EINVAL : open_spool(folder, budget_bytes);
+  return folder == nullptr ? -EINVAL : open_spool(folder, budget_bytes, (flags & kProvisional) != 0);
+}
+
+RKM_EXPORT int rkm_publish(const char* folder) { return folder == nullptr ? -EINVAL : publish_spool(folder); }
+
+RKM_EXPORT void rkm_when_busy(int (*callback)(void*), uint64_t after_ns, uint64_t records) {
+  if (spool_is_open()) call_when_busy(callback, after_ns, records);
 }
 
 RKM_EXPORT int rkm_attach_cpu() { return attach_cpu(); }
@@ -179,6 +188,7 @@ RKM_EXPORT uint64_t rkm_stat(uint32_t which) {
     case kModulesFollowed: return enabled(kModules) ? 1 : 0;
     case kModulesAsked: return modules_asked();
     case kCpuSees: return cpu_sees();
+    case kHasBlocks: return has_recorded_blocks() ? 1 : 0;
     default: return 0;
   }
 }

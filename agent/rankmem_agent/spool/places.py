@@ -1,0 +1,135 @@
+"""A candidate's log becomes a rank's: its place among the ranks, and what becomes of those without one.
+
+Stage: trainer, when a process turns out to be a rank; ``rankmem run`` and ``rankmem ship`` for a process that
+died before it did. Comes in: a candidate's folder. Goes out: a spool with its ``meta.json``, or nothing.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rankmem_agent.spool import folder, launches, layout
+from rankmem_agent.spool.layout import Kind
+
+_KIND_OFFSET = next(field.offset for field in layout.RECORD_FIELDS if field.name == "kind")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Which rank a process is, and of what."""
+
+    rank: int
+    world_size: int
+    local_rank: int | None
+    launch: str
+    """See :func:`rankmem_agent.spool.launches.take`."""
+    restart: int
+    joins_the_dead: bool = True
+
+    def take(self, session_dir: Path, holder: str, *, trains: bool, first: int | None = None) -> int | None:
+        """The attempt in which ``holder`` has this place; None where another process has it."""
+        return launches.take(
+            session_dir,
+            self.launch,
+            self.restart,
+            self.rank,
+            holder,
+            trains=trains,
+            joins_the_dead=self.joins_the_dead,
+            first=first,
+        )
+
+    def has_successor(self, session_dir: Path, holder: str) -> bool:
+        """Whether ``holder`` only prepared what a later process did."""
+        return launches.has_successor(session_dir, self.launch, self.restart, self.rank, holder)
+
+    def facts(self, facts: Mapping[str, Any], attempt: int, process: str, start: int) -> dict[str, Any]:
+        """What ``meta.json`` says of a process in this place.
+
+        Args:
+            facts: the same without a place.
+            attempt: from :meth:`take`.
+            process: from :func:`rankmem_agent.spool.launches.process`.
+            start: how many spools the process had before.
+        """
+        placed = copy.deepcopy(dict(facts))
+        spool_id = f"{placed['session']['session_id']}-{attempt}-{self.rank}-{process}"
+        spool_id += f"-{start}" if start else ""
+        placed["spool_id"] = spool_id
+        placed["session"]["world_size"] = self.world_size
+        placed["rank"] |= {
+            "attempt": attempt,
+            "rank": self.rank,
+            "local_rank": self.local_rank,
+            "world_size": self.world_size,
+            "spool_id": spool_id,
+        }
+        return placed
+
+
+def write_candidate(
+    spool_dir: Path, place: Place, process: str, facts: Mapping[str, Any], *, counts: bool
+) -> None:
+    """Writes what :func:`settle` needs to know of a candidate.
+
+    Args:
+        counts: whether a candidate that died without having trained is a rank if it used tensors.
+    """
+    said = {"process": process, "counts": counts, "place": asdict(place), "facts": dict(facts)}
+    folder.write_candidate(spool_dir, said)
+
+
+def settle(session_dir: Path) -> bool:
+    """Makes spools of what processes left that died before they were known to be ranks, where nobody else is
+    that rank; removes the rest. True if there are new spools."""
+    has_new = False
+    for spool_dir in folder.candidates(session_dir):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # half gone, or not ours
+            said = json.loads((spool_dir / folder.CANDIDATE_NAME).read_text("utf-8"))
+            if not launches.is_alive(said["process"]):
+                has_new |= _settle(session_dir, spool_dir, said)
+    return has_new
+
+
+def _settle(session_dir: Path, spool_dir: Path, said: Mapping[str, Any]) -> bool:
+    place, process = Place(**said["place"]), str(said["process"])
+    attempt = launches.attempt_held(session_dir, process)  # it died while it was published
+    is_rank = said["counts"] and has_events(spool_dir) and not place.has_successor(session_dir, process)
+    if attempt is None and is_rank:
+        attempt = place.take(session_dir, process, trains=False)
+    if attempt is None:
+        shutil.rmtree(spool_dir, ignore_errors=True)
+        return False
+    pid = int(process.partition("-")[0])
+    if spool_dir.name.startswith(folder.CANDIDATE_PREFIX):
+        final, start = folder.create_spool(session_dir, attempt=attempt, rank=place.rank, pid=pid)
+        os.rename(spool_dir, final)
+    else:
+        final, start = spool_dir, int((spool_dir.name + "-0").split("-")[3])
+    publish(final, place.facts(said["facts"], attempt, process, start))
+    return True
+
+
+def publish(spool_dir: Path, facts: Mapping[str, Any]) -> None:
+    """Makes a spool of a candidate's folder that lies where spools do."""
+    folder.write_meta(spool_dir, facts)
+    with contextlib.suppress(OSError):
+        os.unlink(spool_dir / folder.CANDIDATE_NAME)
+
+
+def has_events(spool_dir: Path) -> bool:
+    """Whether the log holds an event of an allocator."""
+    for segment in sorted(spool_dir.glob("segment-*")):
+        records = segment.read_bytes()[layout.SEGMENT_HEADER_BYTES :]
+        if bytes([Kind.EVENT]) in records[_KIND_OFFSET :: layout.RECORD_BYTES]:
+            return True
+    return False
