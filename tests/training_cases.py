@@ -21,7 +21,7 @@ class Case:
 
     Attributes:
         line: name of the script and its arguments.
-        how: ``script``; ``module`` for ``python -m``; ``text`` for ``python -c``; ``cProfile`` below that.
+        how: ``script``; ``module`` for ``python -m``; ``text`` for ``python -c``.
         flags: of the interpreter; every warning is shown unless they say otherwise.
         ranks: processes below torchrun; 0 for none.
         returncode: how it ends.
