@@ -265,6 +265,7 @@ def _command(compiler: str, target: _Target, folder: str, output: Path) -> list[
         str(output),
         *(str(target.library_dir / library) for library in libraries),
         f"-Wl,-rpath,{target.library_dir}",
+        "-Wl,-z,nodelete",  # torch's allocator and calls lead into it for as long as the process lives
     ]
 
 

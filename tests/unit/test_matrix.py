@@ -1,0 +1,46 @@
+"""Which releases of torch `make matrix` looks at, and how its page is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import matrix
+
+
+def test_the_newest_patch_of_each_minor_release_is_looked_at_a_cpu_build_before_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = (
+        "torch (2.10.0)\nAvailable versions: 2.10.0, 2.9.1, 2.9.0, 2.8.0+cpu, 2.8.0, 2.7.0rc1, 2.6.0, 2.5.1\n"
+    )
+    monkeypatch.setattr(matrix, "_pip", lambda arguments: said)
+    assert matrix.releases() == ["2.6.0", "2.8.0+cpu", "2.9.1", "2.10.0"]
+
+
+def test_the_table_is_written_between_the_pages_marks_and_nothing_else_is_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "versions.md"
+    page.write_text(f"before\n{matrix.BEGIN}\nold\n{matrix.END}\nafter\n")
+    monkeypatch.setattr(matrix, "PAGE", page)
+    good = matrix.Result(
+        release="2.8.0", python="3.11.2", cells=["cpu", "yes", "all", "9 of 9; 9 of 9", "yes"]
+    )
+    bad = matrix.Result(
+        release="2.9.1", python="3.11.2", cells=["cpu", "**no**"], differs=["it does not load"]
+    )
+    matrix.write(matrix.table([good, bad]))
+    text = page.read_text()
+    assert text.startswith(f"before\n{matrix.BEGIN}\n| torch |")
+    assert text.endswith(f"{matrix.END}\nafter\n")
+    assert "| 2.8.0 | 3.11.2 | cpu | yes | all | 9 of 9; 9 of 9 | yes |" in text
+    assert "| 2.9.1 | 3.11.2 | cpu | **no** |  |  |  |" in text
+    assert "- torch 2.9.1: it does not load" in text
+    assert "old" not in text
+
+
+def test_the_page_in_the_docs_has_its_marks() -> None:
+    page = matrix.PAGE.read_text()
+    assert page.index(matrix.BEGIN) < page.index(matrix.END)
