@@ -36,10 +36,11 @@ MODELS_FILES = "category_models"
 def record_window(tap: Tap, model: str, path: Path, *, warm_up: int, steps: int) -> None:
     """Trains ``warm_up`` steps, then ``steps`` under the profiler; what the oracle says goes to ``path``."""
     guard = Guard(0)
+    is_compiling = torch.compiler.is_compiling
     of_steps = Steps(tap)
-    tags, sharding = (hooks(tap, torch.compiler.is_compiling, guard) for hooks in (Tags, Sharding))
-    modules = Modules(tap, torch.compiler.is_compiling, guard, lambda: of_steps.phase_outside)
-    for hooks in (modules, tags, StepHooks(tap, torch.compiler.is_compiling, guard, of_steps, tags)):
+    tags, sharding = (hooks(tap, is_compiling, guard) for hooks in (Tags, Sharding))
+    modules = Modules(tap, is_compiling, guard, lambda: of_steps.phase_outside, tap.module_reader())
+    for hooks in (modules, tags, StepHooks(tap, is_compiling, guard, of_steps, tags)):
         hooks.install()
     modules.when_named(tags.tree)
     modules.when_named(sharding.look)

@@ -79,6 +79,9 @@ class Recorded:
     def module_slot(self) -> Recorded:
         return self
 
+    def module_reader(self) -> None:
+        """Hooks alone."""
+
     def __setitem__(self, index: int, module_string_id: int) -> None:
         assert index == 0
         self.set_module(module_string_id)

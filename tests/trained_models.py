@@ -217,7 +217,9 @@ def _recording(folder: Path) -> Tap:
     tap.enable(What.CPU_EVENTS | What.CALLS | What.STACKS)
     steps = Steps(tap)
     tags = Tags(tap, torch.compiler.is_compiling, guard)
-    modules = Modules(tap, torch.compiler.is_dynamo_compiling, guard, lambda: steps.phase_outside)
+    modules = Modules(
+        tap, torch.compiler.is_dynamo_compiling, guard, lambda: steps.phase_outside, tap.module_reader()
+    )
     weights = Weights(tap, modules.names, lambda: steps.number, torch.compiler.is_dynamo_compiling, guard)
     modules.when_named(weights.tree_named)
     modules.when_named(tags.tree)

@@ -27,6 +27,7 @@ SPOOL_BYTES_MIN: Final = 16 * 2**20  # three segments: one being written, one re
 DRAIN_S_DEFAULT: Final = 10.0  # RANKMEM_DRAIN_S: a job that has ended should end
 DRAIN_S_MAX: Final = 3600.0  # a job that ends later than that was forgotten, not drained
 DEVICES: Final = ("cpu", "cuda")
+DETAILS: Final = ("full", "operators", "events")
 _STACKS: Final = ("full", "names", "off")
 PARALLEL_DIMENSIONS: Final = ("dp", "tp", "pp", "cp", "ep")  # columns of rank_info
 
@@ -53,14 +54,20 @@ class AgentConfig:
     """Where spools go when memory has no room for them. ``TMPDIR``, default /tmp."""
     devices: frozenset[str] | None
     """Kinds of devices to record; None (auto): cuda once it is used, else cpu. ``RANKMEM_DEVICES``."""
+    detail: str
+    """How much is recorded, ``RANKMEM_DETAIL``: full (default); operators: events and operator calls, neither
+    stacks nor modules; events: allocator events, samples and steps, no operator is observed."""
     stacks: bool
-    """Gather Python stacks of calls that allocate. ``RANKMEM_STACKS`` full (default), names or off."""
+    """Gather Python stacks of calls that allocate. ``RANKMEM_STACKS`` full (default), names or off; not below
+    full detail."""
     privacy: Privacy
     """What of paths leaves this host. ``RANKMEM_STACKS=names``: functions without files and lines;
     ``RANKMEM_PATH_MAP``, as /home/me=~,/scratch/x=X."""
     modules: bool
-    """Name the module around each call and the weights, through global forward hooks. ``RANKMEM_MODULES`` on
-    (default) or off."""
+    """Name the module around each call and the weights. ``RANKMEM_MODULES`` on (default), hooks or off; none
+    below full detail."""
+    module_hooks: bool
+    """Through global forward hooks also where modules can be read from frames. ``RANKMEM_MODULES=hooks``."""
     parallel: Mapping[str, int]
     """This rank's place in parallel dimensions. ``RANKMEM_PARALLEL``, as dp=1,tp=0; default none."""
     drain_s: float
@@ -68,6 +75,15 @@ class AgentConfig:
     ``RANKMEM_DRAIN_S``, default 10."""
     command_arguments: bool
     """Store the script's arguments, secrets masked. ``RANKMEM_COMMAND`` script (default) or full."""
+
+    def not_recorded(self) -> tuple[str, ...]:
+        """What answers cannot know of this process: of operators, stacks, modules."""
+        is_recorded = {
+            "operators": self.detail != "events",
+            "stacks": self.stacks,
+            "modules": self.modules,
+        }
+        return tuple(name for name, recorded in is_recorded.items() if not recorded)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> AgentConfig:
@@ -80,6 +96,9 @@ class AgentConfig:
             RankmemError: INVALID, with the name and the value.
         """
         env = os.environ if environment is None else environment
+        detail = _choice(env, "RANKMEM_DETAIL", DETAILS)
+        stacks = _choice(env, "RANKMEM_STACKS", _STACKS)
+        modules = _choice(env, "RANKMEM_MODULES", ("on", "hooks", "off"))
         return cls(
             session_id=_session(env),
             name=env.get("RANKMEM_NAME") or None,
@@ -89,11 +108,11 @@ class AgentConfig:
             spool_bytes=_integer(env, "RANKMEM_SPOOL_BYTES", SPOOL_BYTES_DEFAULT, SPOOL_BYTES_MIN),
             temporary_dir=Path(env.get("TMPDIR") or tempfile.gettempdir()).absolute(),
             devices=_devices(env),
-            stacks=_choice(env, "RANKMEM_STACKS", _STACKS) != "off",
-            privacy=Privacy.from_text(
-                env.get("RANKMEM_PATH_MAP") or "", files=_choice(env, "RANKMEM_STACKS", _STACKS) == "full"
-            ),
-            modules=_choice(env, "RANKMEM_MODULES", ("on", "off")) == "on",
+            detail=detail,
+            stacks=detail == "full" and stacks != "off",
+            privacy=Privacy.from_text(env.get("RANKMEM_PATH_MAP") or "", files=stacks == "full"),
+            modules=detail == "full" and modules != "off",
+            module_hooks=modules == "hooks",
             parallel=_parallel(env),
             drain_s=_seconds(env, "RANKMEM_DRAIN_S", DRAIN_S_DEFAULT, DRAIN_S_MAX),
             command_arguments=_choice(env, "RANKMEM_COMMAND", ("script", "full")) == "full",

@@ -49,18 +49,20 @@ def largest(rows: pa.Table, limit: int | None, *, output: Format, table_rows: in
     return rows.take(sorted(order[:rows_max]))
 
 
-def as_tree(rows: pa.Table) -> pa.Table:
-    """The rows with a column ``tree``: each module's own name, indented by its depth."""
+def as_tree(rows: pa.Table, outside: str = OUTSIDE_OF_MODULES) -> pa.Table:
+    """The rows with a column ``tree``: each module's own name, indented by its depth.
+
+    Args:
+        outside: what stands for the blocks without a module.
+    """
     import pyarrow as pa
 
     pairs = zip(rows["module"].to_pylist(), rows["depth"].to_pylist(), strict=True)
-    labels = [_label(module, depth or 0) for module, depth in pairs]
+    labels = [_label(module, depth or 0) if module is not None else outside for module, depth in pairs]
     return rows.append_column("tree", pa.array(labels, pa.string()))
 
 
-def _label(module: str | None, depth: int) -> str:
-    if module is None:
-        return OUTSIDE_OF_MODULES
+def _label(module: str, depth: int) -> str:
     parts = module.split(".")
     # A path with more parts than its depth stands below no row of its own: it keeps them.
     return INDENT * depth + (".".join(parts[min(depth, len(parts) - 1) :]) or ROOT)

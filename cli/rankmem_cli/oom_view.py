@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from rankmem_cli import columns
+from rankmem_cli import columns, recorded
 from rankmem_cli.patience import patience
 from rankmem_cli.render import Format, head, note, show, show_table
 from rankmem_cli.target import SessionFacts
@@ -41,14 +41,17 @@ def print_oom(queries: Queries, facts: SessionFacts, failures: pa.Table) -> None
     )
     last = _last(failures)
     note("")
-    for line in _in_words(last, only=failures.num_rows == 1):
+    for line in [
+        *_in_words(last, only=failures.num_rows == 1),
+        *recorded.notes(facts, ("operators", "stacks")),
+    ]:
         note(line)
     for by in PARTS:
         rows = _part(queries, facts, last, by)
         shown = RANKS_SHOWN if by == "rank" else GROUPS_SHOWN
         note("")
         note(f"{_of(last, by)}:")
-        show_table(rows.slice(0, shown), _columns(facts, by))
+        show_table(rows.slice(0, shown), recorded.shown(_columns(facts, by), facts))
         if rows.num_rows > shown:
             note(f"… and {rows.num_rows - shown} more: rankmem oom --by {by}")
 

@@ -33,6 +33,7 @@ def answer(
     limit: int | None = None,
     table_rows: int = 0,
     notes: Callable[[pa.Table], Sequence[str]] = lambda rows: (),
+    needs: Sequence[str] = (),
 ) -> None:
     """Asks one question of a session and shows its answer.
 
@@ -42,7 +43,9 @@ def answer(
         shown: the columns of a table.
         table_rows: rows of a table unless the user said; 0 for all.
         notes: what is said above a table, of the rows that are shown.
+        needs: what the answer rests on, of operators, stacks, modules: said where it was not recorded.
     """
+    from rankmem_cli import recorded
     from rankmem_cli.patience import patience
     from rankmem_cli.render import head, show
     from rankmem_cli.target import open_queries, session_facts
@@ -53,4 +56,5 @@ def answer(
             rows = ask(queries, facts)
         if limit is not None or table_rows:
             rows = head(rows, limit, output=output, table_rows=table_rows)
-        show(rows, shown(facts), output=output, title=facts.title(), notes=notes(rows))
+        told = [*notes(rows), *recorded.notes(facts, needs)]
+        show(rows, recorded.shown(shown(facts), facts), output=output, title=facts.title(), notes=told)

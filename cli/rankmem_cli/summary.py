@@ -10,8 +10,8 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_cli import columns
+from rankmem_cli.recorded import outside
 from rankmem_cli.render import note, show_table
-from rankmem_cli.table import OUTSIDE
 from rankmem_cli.target import SessionFacts, session_facts
 from rankmem_cli.units import bytes_text, count_text, offset_text, safe_text
 
@@ -86,7 +86,7 @@ def _print_device_type(queries: Queries, facts: SessionFacts, rows: list[dict[st
         facts.session_id, at="peak", rank=highest["rank"], device=highest["device"]
     ).to_pylist()
     largest = [
-        f"{safe_text(row['operator'] or OUTSIDE)} {bytes_text(row['live_bytes_at_peak'])}"
+        f"{safe_text(row['operator'] or outside(facts, 'operators'))} {bytes_text(row['live_bytes_at_peak'])}"
         for row in held[:OPERATORS_SHOWN]
     ]
     note(f"held at the peak of rank {highest['rank']}: {', '.join(largest)}")

@@ -27,6 +27,10 @@ class SessionFacts:
     name: str | None
     started_ns: int | None
     """Its start, ns since 1970 UTC; the zero of every offset. None while no rank has said."""
+    detail: str | None = None
+    """RANKMEM_DETAIL of its ranks."""
+    not_recorded: tuple[frozenset[str], ...] = ()
+    """What its ranks had switched off: operators, stacks, modules; each different set once."""
 
     def title(self) -> str:
         """The session in a line: id, name, start in UTC."""
@@ -55,7 +59,13 @@ def session_facts(queries: Queries, session: str | None) -> SessionFacts:
     session_id = queries.session_id(session)
     rows = [row for row in queries.sessions().to_pylist() if row["session_id"] == session_id]
     row = rows[0] if rows else {}
-    return SessionFacts(session_id=session_id, name=row.get("name"), started_ns=row.get("started_ns"))
+    return SessionFacts(
+        session_id=session_id,
+        name=row.get("name"),
+        started_ns=row.get("started_ns"),
+        detail=row.get("detail"),
+        not_recorded=tuple(frozenset(filter(None, off.split(","))) for off in row.get("not_recorded") or ()),
+    )
 
 
 def moment(text: str, facts: SessionFacts) -> Literal["peak", "total"] | int:

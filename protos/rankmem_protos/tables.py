@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 8
+SCHEMA_VERSION: Final = 9
 """Raised when a table or column is added; written to the database's ``rankmem_meta``."""
 
 NAME: Final = pa.dictionary(pa.int32(), pa.string())
@@ -131,6 +131,11 @@ RANK_INFO: Final = Table(
         _int("pid", "Process id on that host."),
         _time("process_started_ns", "Start of the process; with pid it names the process for good."),
         _text("spool_id", "The spool its events came through.", nullable=False),
+        _text("detail", "RANKMEM_DETAIL: full, operators or events; NULL if unknown."),
+        _text(
+            "not_recorded",
+            "What was switched off: a list of operators, stacks, modules; empty: nothing; NULL: unknown.",
+        ),
         _small("world_size", "Number of ranks that the launcher announced for its attempt."),
         _small("dp", "Data-parallel coordinate, where known."),
         _small("tp", "Tensor-parallel coordinate, where known."),

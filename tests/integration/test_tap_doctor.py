@@ -7,8 +7,17 @@ from rankmem_agent.tap import doctor
 
 def test_doctor_finds_all_well_where_the_tests_run() -> None:
     checks = {check.name: check for check in doctor.examine()}
-    assert {"torch", "compiler", "torch headers", "tap", "self test", "python stacks", "spool folder"} <= set(
-        checks
-    )
+    assert {
+        "torch",
+        "compiler",
+        "torch headers",
+        "tap",
+        "self test",
+        "cpu memory",
+        "python stacks",
+        "modules",
+        "spool folder",
+    } <= set(checks)
     assert [check for check in checks.values() if not check.ok and "CUDA" not in check.name] == []
+    assert "not seen" not in checks["cpu memory"].detail
     assert "64 of 64 blocks got and 64 given back" in checks["self test"].detail

@@ -63,6 +63,8 @@ def test_every_setting_is_read() -> None:
         ("RANKMEM_SPOOL_BYTES", "1024"),
         ("RANKMEM_DEVICES", "tpu"),
         ("RANKMEM_STACKS", "yes"),
+        ("RANKMEM_DETAIL", "some"),
+        ("RANKMEM_MODULES", "frames"),
         ("RANKMEM_PARALLEL", "dp"),
         ("RANKMEM_PARALLEL", "dp=1,xp=2"),
         ("RANKMEM_PARALLEL", "dp=-1"),
@@ -78,3 +80,25 @@ def test_a_value_that_cannot_be_used_is_named_with_its_variable(name: str, value
     assert name in caught.value.message
     assert value in caught.value.message
     assert name in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("given", "not_recorded"),
+    [
+        ({}, ()),
+        ({"RANKMEM_MODULES": "hooks"}, ()),
+        ({"RANKMEM_STACKS": "names"}, ()),
+        ({"RANKMEM_STACKS": "off"}, ("stacks",)),
+        ({"RANKMEM_MODULES": "off"}, ("modules",)),
+        ({"RANKMEM_DETAIL": "operators"}, ("stacks", "modules")),
+        ({"RANKMEM_DETAIL": "operators", "RANKMEM_STACKS": "full"}, ("stacks", "modules")),
+        ({"RANKMEM_DETAIL": "events"}, ("operators", "stacks", "modules")),
+    ],
+)
+def test_what_is_not_recorded_follows_from_the_detail_and_the_finer_switches(
+    given: dict[str, str], not_recorded: tuple[str, ...]
+) -> None:
+    config = AgentConfig.from_environment(given)
+    assert config.not_recorded() == not_recorded
+    assert config.detail == given.get("RANKMEM_DETAIL", "full")
+    assert (config.stacks, config.modules) == ("stacks" not in not_recorded, "modules" not in not_recorded)

@@ -1,15 +1,18 @@
-"""The module around each operator call, and the forward phase, from torch's global forward hooks.
+"""The module around each operator call, and the forward phase: read by the tap, or from torch's global hooks.
 
-Stage: trainer, every thread that calls modules. Comes in: torch's global hooks (2.6 to 2.13:
-``torch.nn.modules.module.register_module_forward_pre_hook``, ``..._forward_hook(always_call=True)``). Goes
-out: the module's path (see ``hooks.module_names``) to the tap, per thread; phase ``forward`` while a module
-runs; a MODULE record with path and class when one runs for the first time. Hooks see no tensor and keep no
-module alive.
+Stage: trainer, every thread that calls modules. Goes out: paths (see ``hooks.module_names``) to the tap, and
+a MODULE record with path and class when a module runs for the first time. No tensor is seen, no module kept
+alive. Which of two ways it is, :meth:`Modules.install` decides for the process:
 
-**Cost.** For a module that has run: two look-ups by identity and two stores into the tap's memory, no foreign
-call. Measured 0.55 us a module call, beside 1.15 us that torch takes to call any two global hooks.
+- *From frames*: the tap finds the module of each call itself (``hooks.module_frames``), and asks
+  :meth:`Modules.name` for the path of one that it has not met. Nothing of ours runs in a module's call.
+- *Hooks*, where frames cannot be read: torch's global ones (2.6 to 2.13:
+  ``torch.nn.modules.module.register_module_forward_pre_hook``, ``..._forward_hook(always_call=True)``) tell
+  the tap the path, per thread, and phase ``forward`` while a module runs. For a module that has run: two
+  look-ups by identity and two stores into the tap's memory, no foreign call: 0.55 us a module call, beside
+  1.15 us that torch takes to call any two global hooks, and 3 to 4 us more on its slow path.
 
-Dynamo traces through hooks that return at once when it compiles (a foreign call in one would break
+Dynamo traces through hooks, which return at once when it compiles (a foreign call in one would break
 ``fullgraph=True``), and warns about global hooks whenever a compiled module is called:
 :func:`hide_from_dynamo` keeps that warning from the user, who registered none.
 """
@@ -18,13 +21,17 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
+from rankmem_agent.hooks import tags
 from rankmem_agent.hooks.guard import Guard, unseen_by_modes
-from rankmem_agent.hooks.module_names import ModuleNames
+from rankmem_agent.hooks.module_frames import ModuleReader, follow
+from rankmem_agent.hooks.module_names import ModuleNames, parameters, tree
 from rankmem_agent.hooks.recorder import ModuleSlot, Recorder
 from rankmem_agent.hooks.steps import Removable
+from rankmem_agent.hooks.tracing import Tracing, tracing_of
 from rankmem_agent.spool.layout import Kind, Phase
 
 OUTSIDE: Final = 0
@@ -38,6 +45,8 @@ class Modules:
         is_compiling: True while Dynamo traces. It is called twice a module: ``is_dynamo_compiling`` is three
             times as fast as ``is_compiling``, and Dynamo knows both.
         phase_outside: the phase when the outermost module returns.
+        reader: reads modules from frames; None: hooks.
+        tracing: what is asked at the first sight of a module, whose tensors are read then.
     """
 
     def __init__(
@@ -46,8 +55,14 @@ class Modules:
         is_compiling: Callable[[], bool],
         guard: Guard,
         phase_outside: Callable[[], int] = lambda: Phase.OTHER,
+        reader: ModuleReader | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
+        import torch  # loaded, since there are modules
+
+        self._reader = reader
         self._phase_outside = phase_outside
+        self._tracing = tracing if tracing is not None else tracing_of(torch)
         self._recorder = recorder
         self._is_compiling = is_compiling
         self._guard = guard
@@ -58,28 +73,62 @@ class Modules:
         """By path: its string id, once it has a MODULE record."""
         self._frozen: set[int] = set()
         """String ids of the paths of modules whose parameters want no gradient, all of them."""
-        self.names = ModuleNames(is_compiling, lambda key: self._paths.pop(key, None))
+        self._unread: list[weakref.ref[Any]] = []
+        """Roots of trees that were named while tensors could not be asked."""
+        self._has_unread: Callable[[], None] = lambda: None
+        self.names = ModuleNames(is_compiling, self._forget)
         self._off: list[bool] = []
         """Not empty: off."""
         self.before, self.after = self._hooks()
 
     def install(self) -> list[Removable]:
-        """Registers the global hooks."""
+        """Has modules read from frames, or registers the global hooks."""
+        from torch.nn.modules import module as torch_module
+
+        put = torch_module.register_module_module_registration_hook(self._registered)
+        if self._reader is not None and follow(self._reader, self.name):
+            return [put]
+        self._reader = None
+        return [*self.install_hooks(), put]
+
+    def install_hooks(self) -> list[Removable]:
+        """Registers the hooks of modules' calls."""
         from torch.nn.modules import module as torch_module
 
         before = torch_module.register_module_forward_pre_hook(self.before)
         after = torch_module.register_module_forward_hook(self.after, always_call=True)
-        put = torch_module.register_module_module_registration_hook(self._registered)
         hide_from_dynamo(torch_module, before_id=before.id, after_id=after.id)
-        return [before, after, put]
+        return [before, after]
 
     def when_named(self, tell: Callable[[Any], None]) -> None:
         """Has ``tell(root)`` called when a tree was named, in the thread that calls into it first."""
         self._when_named.append(tell)
 
+    def when_unread(self, tell: Callable[[], None]) -> None:
+        """Has ``tell()`` called where :meth:`read_unread` has to be called again later."""
+        self._has_unread = tell
+
     def stop(self) -> None:
         """Does nothing from now on; the hooks stay registered."""
         self._off.append(True)
+        if self._reader is not None:
+            self._reader.stop_modules()
+
+    def name(self, module: Any, around: Any = None) -> None:
+        """The tap, which follows frames, met a module without a name in the call of ``around``.
+
+        While something is traced there is no answer, and the tap asks again.
+        """
+        if self._is_compiling() or self._off:
+            return
+        try:
+            path = self._paths.get(id(module))
+            if path is None:
+                self._first_sight(module, OUTSIDE if around is None else id(around))
+            else:
+                self._put(id(module), path)
+        except Exception as error:  # noqa: BLE001  the trainer's guard
+            self._guard.failed(error)
 
     def _hooks(self) -> tuple[Callable[[Any, Any], None], Callable[[Any, Any, Any], None]]:
         """The two hooks, as closures: a name in a cell is read three times as fast as an attribute."""
@@ -132,27 +181,69 @@ class Modules:
         return thread.place
 
     def _registered(self, parent: Any, name: str, child: Any) -> None:
-        if self._off:
+        if self._off or self._is_compiling():
             return
         try:
             self.names.registered(parent, name, child)
+            if self._reader is not None and self.names.of(child) is not None:
+                for _, module in tree(child):  # it has run: what it is put into gives it another name
+                    if id(module) in self._paths:
+                        self._put(id(module), self._paths[id(module)])
         except Exception as error:  # noqa: BLE001  the trainer's guard
             self._guard.failed(error)
 
     def _first_sight(self, module: Any, around: int) -> int:
-        """The path of a module that has not run yet, told with its class."""
+        """The path of a module that has not run yet, told with its class; 0 while it is only traced.
+
+        While tensors cannot be asked its tree stays unread.
+        """
+        if self._tracing.is_traced():
+            return 0
         if self.names.of(module) is None:
-            keys, root = self.names.learn(module, around)
-            for key in keys:
-                if key in self._paths:  # it ran before its whole did, under another name
-                    self._paths[key] = self._tell(key, is_frozen=self._paths[key] in self._frozen)
+            self._learn(module, around)
+        path = self._told.get(self.names.known(id(module)).path)
+        if path is None:
+            with unseen_by_modes():
+                wants_gradient = [tags.wants_gradient(each) for _, each in parameters(module)]
+            is_frozen = not any(wants_gradient) if wants_gradient else self._paths.get(around) in self._frozen
+            path = self._tell(id(module), is_frozen=is_frozen)
+        self.read_unread()
+        if self._unread and self._reader is None:
+            return (
+                path  # the hook comes here again at the next call; frames are asked once, see read_unread()
+            )
+        return self._put(id(module), path)
+
+    def _learn(self, module: Any, around: int) -> None:
+        keys, root = self.names.learn(module, around)
+        for key in keys:
+            if key in self._paths:  # it ran before its whole did, under another name
+                self._put(key, self._tell(key, is_frozen=self._paths[key] in self._frozen))
+        if root is not None:
+            self._unread.append(weakref.ref(root))
+
+    def read_unread(self) -> None:
+        """Has the trees read that were named while their tensors could not be asked, if they can be now."""
+        if not self._unread:
+            return
+        if self._tracing.hides_tensors():
+            self._has_unread()
+            return
+        unread, self._unread = self._unread, []
+        for root in (reference() for reference in unread):
             for tell in self._when_named if root is not None else ():
                 tell(root)
-        with unseen_by_modes():
-            wants_gradient = [parameter.requires_grad for parameter in module.parameters()]
-        is_frozen = not any(wants_gradient) if wants_gradient else self._paths.get(around) in self._frozen
-        path = self._paths[id(module)] = self._tell(id(module), is_frozen=is_frozen)
+
+    def _put(self, key: int, path: int) -> int:
+        self._paths[key] = path
+        if self._reader is not None:
+            self._reader.name_module(key, path, not self.names.is_final(key))
         return path
+
+    def _forget(self, key: int) -> None:
+        self._paths.pop(key, None)
+        if self._reader is not None:
+            self._reader.forget_module(key)
 
     def _tell(self, key: int, *, is_frozen: bool) -> int:
         named = self.names.known(key)

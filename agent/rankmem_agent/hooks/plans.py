@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from rankmem_agent.hooks.guard import unseen_by_listeners
 from rankmem_agent.hooks.recorder import (
     FOUND_LOOK,
     FOUND_ODD,
@@ -180,7 +181,10 @@ class Plans:
         gradient = parameter.grad
         if gradient is None:
             return
-        tensor = gradient._values() if gradient.is_sparse else gradient
+        tensor = gradient
+        if gradient.is_sparse:
+            with unseen_by_listeners():
+                tensor = gradient._values()
         device, address = device_of(tensor), address_of(tensor)
         if device is not None and address:
             arrays = array("Q", [address]), array("Q", [size_of(tensor)]), array("I", [name])

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, Protocol
 
+from rankmem_agent.hooks.module_frames import ModuleReader
 from rankmem_agent.spool.layout import Category, Kind
 
 FOUND_OTHER: Final = 1
@@ -98,6 +99,9 @@ class Recorder(Protocol):
     def module_slot(self) -> ModuleSlot:
         """The calling thread's own slot, valid in this thread until it ends: storing into it does what
         ``set_module`` does, at a tenth of the cost."""
+
+    def module_reader(self) -> ModuleReader | None:
+        """What reads modules from Python frames; None if only hooks can tell them."""
 
     def step_calls(self) -> StepCalls | None:
         """The native calls around an optimizer's step; None where Python has to do the work."""

@@ -20,17 +20,19 @@ import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
-from weakref import WeakKeyDictionary, WeakSet
 
+from rankmem_agent.hooks.by_identity import ByIdentity
 from rankmem_agent.hooks.guard import Guard, unseen_by_modes
+from rankmem_agent.hooks.module_names import children, parameters, tree
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.steps import Removable
 from rankmem_agent.spool.layout import Category, DeviceType, Kind
 
 NESTING_MAX: Final = 3
 """Containers around a tensor of an optimizer's state: LBFGS keeps lists, Shampoo lists in mappings."""
-_UNREADABLE: Final = (RuntimeError, NotImplementedError, TypeError, AttributeError, ValueError)
-"""What tensors without an address raise when asked for it."""
+UNREADABLE: Final = (Exception,)
+"""What tensors without an address raise when asked for it, and classes of the user's own when asked for
+anything: such a tensor is left out."""
 _DEVICES: Final = {"cpu": DeviceType.CPU, "cuda": DeviceType.CUDA, "xpu": DeviceType.XPU}
 
 Device = tuple[int, int]
@@ -45,9 +47,9 @@ class Tags:
         self._guard = guard
         self._is_on = True
         self._lock = threading.Lock()
-        self._modules: WeakSet[Any] = WeakSet()
+        self._modules: ByIdentity[bool] = ByIdentity()
         """Those that registered a parameter, a buffer or a child."""
-        self._buffers: WeakKeyDictionary[Any, dict[str, int]] = WeakKeyDictionary()
+        self._buffers: ByIdentity[dict[str, int]] = ByIdentity()
         """By module: the version of each undecided buffer at the step before, -1 before a step."""
         self._wanted: Callable[[], None] = lambda: None
 
@@ -100,28 +102,29 @@ class Tags:
             self._guard.failed(error)
 
     def _parameter_registered(self, module: Any, name: str, parameter: Any) -> None:
-        self._modules.add(module)
+        self._modules[module] = True
         if parameter is not None:
             self._tag(Category.PARAMETER, [(parameter, f"{type(module).__name__}.{name}")])
 
     def _buffer_registered(self, module: Any, name: str, buffer: Any) -> None:
-        self._modules.add(module)
+        self._modules[module] = True
         if buffer is None:
             return
         with self._lock:
-            self._buffers.setdefault(module, {})[name] = -1
+            self._buffers[module] = {**self._buffers.get(module, {}), name: -1}
         self._wanted()
         self._tag(Category.UNKNOWN, [(buffer, f"{type(module).__name__}.{name}")])
 
     def _module_registered(self, module: Any, child: Any) -> None:
-        self._modules.add(module)
+        self._modules[module] = True
         if child is not None and child not in self._modules:  # a copy: its parameters were not registered
             self._tree(child)
-            self._modules.update(child.modules())
 
     def _tree(self, root: Any) -> None:
-        for name, parameter in root.named_parameters():
-            self._tag(Category.PARAMETER, [(parameter, name)], frozen=not parameter.requires_grad)
+        for name, parameter in parameters(root):
+            self._tag(Category.PARAMETER, [(parameter, name)], frozen=not wants_gradient(parameter))
+        for _, module in tree(root):  # those that were registered while nothing could be asked
+            self._modules[module] = True
 
     def _tag(self, category: Category, tensors: Iterable[tuple[Any, str]], *, frozen: bool = False) -> None:
         """Tags a few tensors; for what happens once, not in each step."""
@@ -144,9 +147,9 @@ class Tags:
     def names(self) -> dict[int, str]:
         """Full names of the parameters of all modules known, by identity."""
         modules = list(self._modules)
-        below = {id(child) for module in modules for child in module._modules.values()}
+        below = {id(child) for module in modules for _, child in children(module)}
         roots = [module for module in modules if id(module) not in below]
-        return {id(each): name for root in roots for name, each in root.named_parameters()}
+        return {id(each): name for root in roots for name, each in parameters(root)}
 
     def state(self, optimizer: Any) -> None:
         """Tags all tensors of an optimizer's state. The caller is guarded."""
@@ -161,15 +164,15 @@ class Tags:
         if not self._buffers:
             return
         with self._lock:
-            undecided, self._buffers = self._buffers, WeakKeyDictionary()
+            undecided, self._buffers = self._buffers, ByIdentity()
         for module, versions in undecided.items():
             now = {name: buffer for name in versions if (buffer := module._buffers.get(name)) is not None}
-            seen = {name: buffer._version for name, buffer in now.items() if versions[name] >= 0}
+            seen = {name: _version_of(buffer) for name, buffer in now.items() if versions[name] >= 0}
             # BatchNorm writes its statistics without counting their versions, its num_batches_tracked with.
             if all(versions[name] == version for name, version in seen.items()):
                 names = type(module).__name__
                 self._tag(Category.INPUT, [(now[name], f"{names}.{name}") for name in seen])
-            fresh = {name: buffer._version for name, buffer in now.items() if name not in seen}
+            fresh = {name: _version_of(buffer) for name, buffer in now.items() if name not in seen}
             if fresh:
                 self._buffers[module] = fresh
 
@@ -178,9 +181,12 @@ def device_of(tensor: Any) -> Device | None:
     """Type and index of the tensor's device as the spool has them; None where nothing is recorded."""
     if type(tensor).__name__ == "FakeTensor":  # warns when asked for its address
         return None
-    device = tensor.device
-    kind = _DEVICES.get(device.type)
-    return None if kind is None else (int(kind), device.index or 0)
+    try:
+        device = tensor.device
+        kind = _DEVICES.get(device.type)
+        return None if kind is None else (int(kind), device.index or 0)
+    except UNREADABLE:
+        return None
 
 
 def address_of(tensor: Any) -> int:
@@ -188,22 +194,41 @@ def address_of(tensor: Any) -> int:
     try:
         local = getattr(tensor, "_local_tensor", None)  # DTensor: this rank's shard
         return int((tensor if local is None else local).data_ptr())
-    except _UNREADABLE:
+    except UNREADABLE:
         return 0
 
 
 def size_of(tensor: Any) -> int:
-    """Bytes of the tensor's elements on this rank."""
-    local = getattr(tensor, "_local_tensor", None)
-    own = tensor if local is None else local
-    return int(own.numel() * own.element_size())
+    """Bytes of the tensor's elements on this rank; 0 where it does not say."""
+    try:
+        local = getattr(tensor, "_local_tensor", None)
+        own = tensor if local is None else local
+        return int(own.numel() * own.element_size())
+    except UNREADABLE:
+        return 0
+
+
+def _version_of(tensor: Any) -> int:
+    """How often it has been written to; 0 where nobody counts, as within ``torch.inference_mode``."""
+    try:
+        return int(tensor._version)
+    except UNREADABLE:
+        return 0
+
+
+def wants_gradient(tensor: Any) -> bool:
+    """Whether it requires a gradient; no where it does not say."""
+    try:
+        return bool(tensor.requires_grad)
+    except UNREADABLE:
+        return False
 
 
 def addresses_of(parameters: list[Any]) -> array[int]:
     """The address of each; the frequent case without a call of ours for each."""
     try:
         addresses = array("Q", [parameter.data_ptr() for parameter in parameters])
-    except _UNREADABLE:
+    except UNREADABLE:
         return array("Q", map(address_of, parameters))
     return addresses if 0 not in addresses else array("Q", map(address_of, parameters))
 
@@ -213,7 +238,7 @@ def gradients_of(parameters: list[Any]) -> array[int]:
     gradients = [parameter.grad for parameter in parameters]
     try:
         return array("Q", [0 if each is None else each.data_ptr() or address_of(each) for each in gradients])
-    except _UNREADABLE:
+    except UNREADABLE:
         return array("Q", [0 if each is None else address_of(each) for each in gradients])
 
 

@@ -21,15 +21,15 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rankmem_agent.hooks.guard import Guard, unseen_by_modes
-from rankmem_agent.hooks.module_names import ModuleNames, tree
+from rankmem_agent.hooks.guard import Guard, unseen_by_listeners, unseen_by_modes
+from rankmem_agent.hooks.module_names import ModuleNames, own_parameters, tree
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.steps import Removable
-from rankmem_agent.hooks.tags import device_of, size_of
+from rankmem_agent.hooks.tags import UNREADABLE, device_of, size_of, wants_gradient
 from rankmem_agent.spool.layout import Kind
 
 STEPS_LOOKED_AT: Final = 4
@@ -42,10 +42,6 @@ WEIGHTS_MAX: Final = 65_536
 """Names kept of one process; a model has some thousands."""
 RETRIES_MAX: Final = 8
 """Steps at which all is read again for parameters without a place: lazy modules, the meta device."""
-_UNREADABLE: Final = (RuntimeError, NotImplementedError, TypeError, AttributeError, ValueError)
-"""What tensors raise that have no storage or no shape yet."""
-
-
 _Place = tuple[int, int, int]
 """Device type and index, address of the storage."""
 
@@ -98,6 +94,7 @@ class Weights:
         self.is_stale = False
         """A parameter was registered since all were read."""
         self._stale: Callable[[], None] = lambda: None
+        self._before_look: Callable[[], None] = lambda: None
         self._looked_at_step = -1
 
     def install(self) -> list[Removable]:
@@ -110,6 +107,15 @@ class Weights:
         """Has ``stale`` called when parameters are to be read again at the next step. It must not raise."""
         self._stale = stale
 
+    def before_look(self, does: Callable[[], None]) -> None:
+        """Has ``does`` called before each look, when tensors can be asked. It must not raise."""
+        self._before_look = does
+
+    def want_look(self) -> None:
+        """Has all parameters looked at before the next step."""
+        self.is_stale = True
+        self._stale()
+
     def stop(self) -> None:
         """Does nothing from now on; the hooks stay registered."""
         self._is_on = False
@@ -117,7 +123,7 @@ class Weights:
     def registered(self, module: Any, name: str, parameter: Any, /) -> None:
         """The hook after ``module.name = parameter``."""
         if not self.is_stale and not self._is_compiling():
-            self._want_look()
+            self.want_look()
 
     def tree_named(self, root: Any) -> None:
         """A tree has got its names: tells its parameters."""
@@ -145,6 +151,7 @@ class Weights:
             self._guard.failed(error)
 
     def _look(self) -> None:
+        self._before_look()
         if self.is_stale or any(map(_is_elsewhere, list(self._weights.values()))):
             self.is_stale = False
             self._read(self._names.roots())
@@ -158,20 +165,17 @@ class Weights:
         for name, module, key, parameter in self._parameters(roots):
             try:
                 place, offset, size_bytes = _place(parameter), parameter.storage_offset(), size_of(parameter)
-            except _UNREADABLE:
+                facts = {"dtype": str(parameter.dtype).removeprefix("torch."), "shape": list(parameter.shape)}
+            except UNREADABLE:
                 place = None
             if place is None:
                 is_incomplete = True
             elif (place, offset, size_bytes) not in seen:
                 seen.add((place, offset, size_bytes))
-                self._tell(name, module, key, parameter, place, size_bytes)
+                self._tell(name, module, key, parameter, place, size_bytes, facts)
         if is_incomplete and self._retries_left > 0:
             self._retries_left -= 1
-            self._want_look()
-
-    def _want_look(self) -> None:
-        self.is_stale = True
-        self._stale()
+            self.want_look()
 
     def _parameters(self, roots: list[Any]) -> Iterator[tuple[str, Any, str, Any]]:
         """All parameters of some trees: name, module, name in the module, parameter."""
@@ -179,25 +183,30 @@ class Weights:
             named = self._names.of(root)
             prefix = named.prefix if named is not None else ""
             for path, module in tree(root):
-                for key, parameter in module._parameters.items():
-                    if parameter is not None:
-                        yield ".".join(part for part in (prefix, path, key) if part), module, key, parameter
+                for key, parameter in own_parameters(module):
+                    yield ".".join(part for part in (prefix, path, key) if part), module, key, parameter
 
-    def _tell(self, name: str, module: Any, key: str, parameter: Any, place: _Place, size_bytes: int) -> None:
+    def _tell(
+        self,
+        name: str,
+        module: Any,
+        key: str,
+        parameter: Any,
+        place: _Place,
+        size_bytes: int,
+        facts: Mapping[str, object],
+    ) -> None:
         known = self._weights.get(name)
         if known is None and len(self._weights) >= WEIGHTS_MAX:
             return
-        dtype = str(parameter.dtype).removeprefix("torch.")
-        text = self._recorder.intern(
-            json.dumps({"name": name, "dtype": dtype, "shape": list(parameter.shape)})
-        )
+        text = self._recorder.intern(json.dumps({"name": name, **facts}))
         if known is not None and (known.place, known.size_bytes, known.text) == (place, size_bytes, text):
             return
         weight = _Weight(weakref.ref(module), key, place, size_bytes, text)
         self._weights[name] = weight
         if known is not None:
             self._without_gradient = [each for each in self._without_gradient if each is not known]
-        if parameter.requires_grad:
+        if wants_gradient(parameter):
             self._without_gradient.append(weight)
             self._gradient_looks_left += GRADIENT_LOOKS
         self._record(weight)
@@ -243,20 +252,21 @@ def _is_elsewhere(weight: _Weight) -> bool:
         return True
     try:
         return _place(parameter) != weight.place
-    except _UNREADABLE:
+    except UNREADABLE:
         return True
 
 
 def _grad_size(parameter: Any) -> int:
     """Bytes of a parameter's gradient on this rank; 0 without one."""
-    if parameter is None or not parameter.is_leaf:  # torch warns who asks another for its gradient
-        return 0
-    gradient = parameter.grad
-    if gradient is None:
-        return 0
     try:
+        if parameter is None or not parameter.is_leaf:  # torch warns who asks another for its gradient
+            return 0
+        gradient = parameter.grad
+        if gradient is None:
+            return 0
         if gradient.is_sparse:
-            return size_of(gradient._indices()) + size_of(gradient._values())
+            with unseen_by_listeners():
+                return size_of(gradient._indices()) + size_of(gradient._values())
         return size_of(gradient)
-    except _UNREADABLE:
+    except UNREADABLE:
         return 0

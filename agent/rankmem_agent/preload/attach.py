@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 
 from rankmem_agent import facts
 from rankmem_agent.config import AgentConfig
-from rankmem_agent.hooks import told
+from rankmem_agent.hooks import module_frames, told
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.modules import Modules
 from rankmem_agent.hooks.nvtx import NvtxRanges
@@ -31,6 +31,7 @@ from rankmem_agent.hooks.sharding import Sharding
 from rankmem_agent.hooks.step_hooks import StepHooks
 from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.hooks.tags import Tags
+from rankmem_agent.hooks.tracing import Tracing, tracing_of
 from rankmem_agent.hooks.weights import Weights
 from rankmem_agent.preload import drain, recording
 from rankmem_agent.preload.claim import Claim
@@ -121,35 +122,44 @@ class Agent:
             "session": facts.session_facts(
                 self._config, self._session, self._claim, str(self._torch.__version__)
             ),
-            "rank": facts.rank_facts(self._session, self._claim, spool),
+            "rank": facts.rank_facts(self._session, self._claim, spool) | self._recording.detail(),
             "host": facts.host_facts(),
             "clock": {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()},
         }
 
     def _install_hooks(self, recorder: Recorder) -> None:
-        is_compiling = self._torch.compiler.is_compiling
+        tracing = tracing_of(self._torch)
         steps = Steps(recorder, Reelection(self._session_dir).look)
-        parallel = Parallel(recorder, is_compiling, self._guard, self._config.parallel)
-        tags = Tags(recorder, is_compiling, self._guard)
+        parallel = Parallel(recorder, tracing.is_traced, self._guard, self._config.parallel)
+        tags = Tags(recorder, tracing.hides_tensors, self._guard)
         self._hooks += [steps, parallel, tags]
         tags.install()
         parallel.install(_device_mesh_class())
         NvtxRanges(self._guard).install(self._torch.cuda.nvtx)
-        weights = self._install_module_hooks(recorder, steps, tags) if self._config.modules else None
-        step_hooks = StepHooks(recorder, is_compiling, self._guard, steps, tags, weights, parallel)
+        weights = self._install_module_hooks(recorder, steps, tags, tracing) if self._config.modules else None
+        if self._config.detail == "operators":
+            module_frames.follow_unnamed(recorder.module_reader())
+        hidden = tracing.hides_tensors
+        step_hooks = StepHooks(recorder, hidden, self._guard, steps, tags, weights, parallel)
         self._hooks.append(step_hooks)
         step_hooks.install()
         at_step = weights.at_step if weights is not None else None
-        told.connect(recorder, steps, is_compiling, parallel, at_step)
+        told.connect(recorder, steps, tracing.is_traced, parallel, at_step)
 
-    def _install_module_hooks(self, recorder: Recorder, steps: Steps, tags: Tags) -> Weights:
-        # Dynamo alone must not see what hooks do; other tracers run it. Asked three times as fast.
-        is_compiling = self._torch.compiler.is_dynamo_compiling
-        modules = Modules(recorder, is_compiling, self._guard, lambda: steps.phase_outside)
-        weights = Weights(recorder, modules.names, lambda: steps.number, is_compiling, self._guard)
+    def _install_module_hooks(
+        self, recorder: Recorder, steps: Steps, tags: Tags, tracing: Tracing
+    ) -> Weights:
+        reader = None if self._config.module_hooks else recorder.module_reader()
+        modules = Modules(
+            recorder, tracing.by_dynamo, self._guard, lambda: steps.phase_outside, reader, tracing
+        )
+        hidden = tracing.hides_tensors
+        weights = Weights(recorder, modules.names, lambda: steps.number, hidden, self._guard)
         modules.when_named(weights.tree_named)
+        modules.when_unread(weights.want_look)
+        weights.before_look(modules.read_unread)
         modules.when_named(tags.tree)
-        sharding = Sharding(recorder, is_compiling, self._guard)
+        sharding = Sharding(recorder, hidden, self._guard)
         modules.when_named(sharding.look)
         self._hooks += [modules, weights, sharding]
         modules.install()

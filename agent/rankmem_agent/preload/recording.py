@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.recorder import Recorder
-from rankmem_agent.preload.cuda import CPU_JSON, CudaAttachment, SnapshotAttachment
+from rankmem_agent.preload.cuda import CudaAttachment, SnapshotAttachment, cpu_facts
 from rankmem_agent.spool.layout import DeviceType, Kind
 from rankmem_agent.tap.build import Build, ensure_built
 from rankmem_agent.tap.library import Tap, What
@@ -30,6 +30,9 @@ class Recording(Protocol):
 
     def open(self, spool_dir: Path) -> Recorder:
         """Creates the spool's files and begins; what the hooks tell goes to what it returns."""
+
+    def detail(self) -> dict[str, object]:
+        """The columns of ``rank_info`` that say how much it records."""
 
     def finish(self) -> None:
         """At the interpreter's exit, before close: Python is not touched after it."""
@@ -74,16 +77,23 @@ class NativeRecording:
         """Creates the spool's files and begins."""
         tap, wanted = self._tap, self._config.devices
         tap.open(spool_dir, self._config.spool_bytes)
-        what = What.CALLS | (What.STACKS if self._config.stacks else What(0))
+        what = What.STACKS if self._config.stacks else What(0)
         if wanted is None or "cpu" in wanted:
             tap.attach_cpu()
             what |= What.CPU_EVENTS
-            tap.record(Kind.DEVICE, device_type=DeviceType.CPU, e=tap.intern(json.dumps(CPU_JSON)))
-        tap.attach_calls()
+            facts = cpu_facts(tap.cpu_sees())
+            tap.record(Kind.DEVICE, device_type=DeviceType.CPU, e=tap.intern(json.dumps(facts)))
+        if self._config.detail != "events":
+            tap.attach_calls()
+            what |= What.CALLS
         tap.enable(what)
         if self._cuda is not None and (wanted is None or "cuda" in wanted):
             self._torch.cuda._lazy_call(self._cuda.attach)
         return tap
+
+    def detail(self) -> dict[str, object]:
+        """As the configuration has it."""
+        return {"detail": self._config.detail, "not_recorded": ",".join(self._config.not_recorded())}
 
     def finish(self) -> None:
         """Stops gathering stacks."""

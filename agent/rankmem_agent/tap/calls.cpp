@@ -18,6 +18,7 @@
 #include <cstring>
 
 #include "calls.h"
+#include "modules.h"
 #include "spool.h"
 #include "stacks.h"
 
@@ -26,6 +27,7 @@ namespace rankmem {
 constinit thread_local ThreadState thread_state = {};
 std::atomic<uint8_t> phase{0};
 std::atomic<uint64_t> step{0};
+std::atomic<uint8_t> compared_phase{0};
 
 namespace {
 
@@ -34,6 +36,9 @@ std::atomic<CallEndHook> call_end_hook{nullptr};
 std::atomic<uint64_t> last_call_id{0};
 std::atomic<uint64_t> last_marker_id{0};
 std::atomic<uint64_t> last_node{0};
+// Of the optimizer's step that goes on: its thread, and the call of a module that it is in.
+std::atomic<const ThreadState*> stepping_thread{nullptr};
+std::atomic<PythonFrame> call_around_step{nullptr};
 
 }  // namespace
 
@@ -138,10 +143,31 @@ inline void write_call_record(ThreadState& thread, const Frame& frame, RkmRecord
 
 // The phase of a call that autograd's engine does not run. An optimizer works with autograd switched off, and
 // switches it on for the closure that it was given (torch 2.6 to 2.13: each of torch.optim does).
-inline uint8_t phase_now() noexcept {
-  const uint8_t told = phase.load(std::memory_order_relaxed);
+inline uint8_t phase_of_told(uint8_t told) noexcept {
   if (__builtin_expect(told != RKM_IN_CLOSURE, 1)) return told;
   return c10::GradMode::is_enabled() ? RKM_PHASE_OTHER : RKM_PHASE_OPTIMIZER;
+}
+
+// The same of a frame: forward is what a module runs, but for an optimizer that steps in a module's call. A thread
+// without Python (a collective's) works for the main one.
+inline uint8_t phase_of(const ThreadState& thread, const Frame& frame) noexcept {
+  const uint8_t told = phase.load(std::memory_order_relaxed);
+  if (frame.module_call == nullptr) {
+    const bool works_for_main = told == RKM_PHASE_OTHER && frame.python_frame == nullptr && enabled(kModules);
+    return works_for_main && main_thread_in_module() ? RKM_PHASE_FORWARD : phase_of_told(told);
+  }
+  if (told != RKM_PHASE_OPTIMIZER && told != RKM_IN_CLOSURE) return RKM_PHASE_FORWARD;
+  if (stepping_thread.load(std::memory_order_relaxed) != &thread) return RKM_PHASE_FORWARD;
+  const bool is_outside = frame.module_call == call_around_step.load(std::memory_order_relaxed);
+  return told == RKM_PHASE_OPTIMIZER || is_outside ? phase_of_told(told) : RKM_PHASE_FORWARD;
+}
+
+// For a test that has hooks and frames say the module at once: what the hooks say goes where the step does, and into a
+// field without a meaning.
+void compare_modules(const ThreadState& thread, RkmRecord& begin, bool in_backward) noexcept {
+  const uint8_t told = phase_of_told(compared_phase.load(std::memory_order_relaxed));
+  begin.device_index = in_backward ? static_cast<uint8_t>(RKM_PHASE_BACKWARD) : told;
+  begin.c = thread.module;
 }
 
 // Gives a frame its call id and writes how it began. Hot path: from a call's first event.
@@ -151,10 +177,10 @@ __attribute__((noinline)) void begin_call(ThreadState& thread, Frame& frame, uin
   begin.kind = RKM_KIND_CALL_BEGIN;
   // A hook of a gradient may step an optimizer in backward; a closure runs a backward in an optimizer.
   const bool in_optimizer = phase.load(std::memory_order_relaxed) == RKM_PHASE_OPTIMIZER;
-  begin.action = phase_now();
+  begin.action = phase_of(thread, frame);
   bool in_engine = false;
   begin.a = frame.started_ns;
-  begin.b = thread.module;
+  begin.b = enabled(kModules) ? frame.module : thread.module;
   begin.c = step.load(std::memory_order_relaxed);
   begin.e = frame.name;
   for (uint32_t index = 0; index < thread.depth; ++index) {  // outermost first: a backward may run in another
@@ -166,6 +192,7 @@ __attribute__((noinline)) void begin_call(ThreadState& thread, Frame& frame, uin
     break;
   }
   if (in_engine && !in_optimizer) begin.action = RKM_PHASE_BACKWARD;
+  if (__builtin_expect(enabled(kCompareModules), 0)) compare_modules(thread, begin, in_engine && !in_optimizer);
   write_call_record(thread, frame, begin, now);
   RkmRecord forward = {};
   forward.kind = RKM_KIND_CALL_FORWARD;
@@ -193,9 +220,18 @@ inline void credit_sequence(Frame& frame, uint64_t now) noexcept {
   frame.sequence_mark = now;
 }
 
+// Where the frame that is pushed next begins. What autograd's engine runs within its own functions, still in the same
+// Python frame, is in the module that they are in: a node costs one look and not three.
+inline ModuleHere where(ThreadState& thread) noexcept {
+  if (!enabled(kModules)) return {};
+  const Frame* outer = thread.depth != 0 ? &thread.frames[thread.depth - 1] : nullptr;
+  return module_here(thread, outer != nullptr && outer->is_engine ? outer : nullptr);
+}
+
 void push_frame(ThreadState& thread, const at::RecordFunction& function, bool is_backward) {
   ThreadCaches* caches = caches_of(thread);
   if (caches == nullptr || thread.depth == kFramesMax || function.isAsync()) return;
+  const ModuleHere here = where(thread);
   const NameEntry name = name_of(function, *caches);
   const uint64_t sequence = at::sequence_number::peek();
   // What moved before an inner call began is the outer one's own.
@@ -209,6 +245,9 @@ void push_frame(ThreadState& thread, const at::RecordFunction& function, bool is
   frame.forward_sequence = RKM_NO_SEQUENCE;
   frame.device_mask = 0;
   frame.name = name.id;
+  frame.module = here.name;
+  frame.python_frame = here.python_frame;
+  frame.module_call = here.module_call;
   frame.node = 0;
   frame.is_operator = name.is_operator;
   frame.is_backward = is_backward;
@@ -312,6 +351,15 @@ void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
 
 }  // namespace
 
+void set_phase(uint8_t told) noexcept {
+  if (told == RKM_PHASE_OPTIMIZER || told == RKM_IN_CLOSURE) {
+    stepping_thread.store(&thread_state, std::memory_order_relaxed);
+    call_around_step.store(module_call_here(), std::memory_order_relaxed);
+  }
+  phase.store(told, std::memory_order_relaxed);
+  compared_phase.store(told, std::memory_order_relaxed);
+}
+
 uint32_t current_thread_id() noexcept { return known_thread_id(thread_state); }
 
 uint64_t current_call_id() noexcept {
@@ -319,10 +367,20 @@ uint64_t current_call_id() noexcept {
   return frame == nullptr ? 0 : frame->call_id;
 }
 
+// The id of this thread's Python stack if it holds the GIL, or has met the stack before; else 0. It never waits
+// for the GIL: whoever asks for memory may hold what the GIL's holder waits for.
+__attribute__((noinline)) static uint32_t stack_outside_calls(ThreadState& thread) noexcept try {
+  if (thread.gathering || !enabled(kCalls) || !enabled(kStacks)) return 0;
+  ThreadCaches* caches = caches_of(thread);
+  return caches != nullptr ? gather_stack(caches->stacks, /*may_wait=*/false) : 0;
+} catch (...) {
+  return 0;
+}
+
 void set_call_end_hook(CallEndHook hook) noexcept { call_end_hook.store(hook, std::memory_order_release); }
 
 void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint64_t address, uint64_t size_bytes,
-                 uint64_t stream, uint64_t pool_or_free_bytes) noexcept {
+                 uint64_t stream, uint64_t pool_or_free_bytes, bool may_gather) noexcept {
   ThreadState& thread = thread_state;
   const uint64_t now = monotonic_ns();
   RkmRecord event = {};
@@ -334,6 +392,8 @@ void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint
     const bool moves_counters = action != RKM_ACTION_FREE_REQUESTED && action != RKM_ACTION_FREE_COMPLETED;
     if (device_type == RKM_DEVICETYPE_CUDA && moves_counters) frame->device_mask |= 1ull << (device_index & 63);
     event.call_id = frame->call_id;
+  } else if (may_gather) {
+    event.e = stack_outside_calls(thread);
   }
   event.kind = RKM_KIND_EVENT;
   event.action = action;

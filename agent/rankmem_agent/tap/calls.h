@@ -23,6 +23,9 @@ struct Frame {
   uint64_t device_mask;
   uint64_t node;  // of a BACKWARD_FUNCTION: its number, 0 until a call in it begins
   uint32_t name;
+  uint32_t module;             // string id, as frames say it; where hooks do, ThreadState has it
+  const char* python_frame;    // that ran when it began; null without Python
+  const char* module_call;     // the nearest call of a module around it; null outside of all
   bool is_operator;
   bool is_backward;  // a BACKWARD_FUNCTION: an autograd node runs
   bool is_engine;    // that, or what autograd's engine does around it (it sums gradients there)
@@ -43,11 +46,14 @@ struct LastSegment {
 // first use in a thread needs no registration.
 struct ThreadState {
   uint32_t thread_id;
-  uint32_t module;       // string id, rkm_set_module
+  uint32_t module;       // string id, rkm_set_module: what hooks say
   uint32_t depth;        // of frames[]
   uint32_t operator_at;  // 1 + index of the outermost operator's frame; 0: none
   uint64_t last_forward_thread, last_forward_sequence;  // of the autograd node that ended last; thread 0: none
-  bool gathering;        // in gather_stack: what Python does there is not looked at again
+  enum Main : uint8_t { kNotAsked = 0, kMain = 1, kOther = 2 };
+  uint8_t main;          // whether it is the process's first thread
+  bool gathering;        // in gather_stack or naming modules: what Python does there is not looked at again
+  uint32_t vain;         // times in a row that Python was asked for a module's name and gave none
   LastSegment last_segment;
   ThreadCaches* caches;
   Frame frames[kFramesMax];
@@ -57,8 +63,10 @@ extern constinit thread_local ThreadState thread_state;
 // Of the process; they are read when a call begins.
 extern std::atomic<uint8_t> phase;
 extern std::atomic<uint64_t> step;
+// A Phase, or IN_CLOSURE, as the hooks around an optimizer's step say it, on its thread.
+void set_phase(uint8_t told) noexcept;
 
-// Puts the recording allocator in front of the CPU one, once. 0 or -errno.
+// Makes all who hand out CPU memory in torch record, once (tap_cpu.cpp). 0 or -errno.
 int attach_cpu() noexcept;
 // Adds the global RecordFunction callback, once. 0 or -errno.
 int attach_calls() noexcept;

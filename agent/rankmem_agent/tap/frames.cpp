@@ -12,6 +12,10 @@
 // Layouts: CPython's Include/cpython/pystate.h and Include/internal/pycore_frame.h, x86-64 and aarch64, builds
 // with a GIL. They are fixed within a minor version; each process checks its own before the first use, reading
 // through the kernel, so that a wrong one is an error number and not a crash. Where none fits, the GIL it is.
+//
+// The module that a thread is in is found the same way: every call of one runs the code object of
+// torch.nn.Module._wrapped_call_impl (torch 2.1 to 2.13), whose first argument is the module. Not _call_impl: an
+// inner function of its captures `self`, which therefore lies in a cell.
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -35,18 +39,23 @@ struct FrameLayout {
   int16_t code;               // in a frame: its code object
   int16_t previous;           // its caller's frame
   int16_t instruction;        // the instruction it is at
+  int16_t locals;             // its local variables, the arguments first
 };
 constexpr FrameLayout kLayouts[] = {
-    {11, 56, 8, 32, 48, 56},
-    {12, 56, 0, 0, 8, 56},
-    {13, 72, kDirect, 0, 8, 56},
+    {11, 56, 8, 32, 48, 56, 72},
+    {12, 56, 0, 0, 8, 56, 72},
+    {13, 72, kDirect, 0, 8, 56, 72},
 };
 
 // Frames followed, the interpreter's own between them included. A deeper stack has no key.
 constexpr uint32_t kFramesFollowed = 192;
 
+// Followed to find a module's call. Longer than any stack: only a broken chain is meant to be stopped by it.
+constexpr uint32_t kFramesToModuleMax = 1u << 20;
+
 FrameLayout layout = {};
 std::atomic<bool> layout_checked{false};
+std::atomic<const char*> module_call_code{nullptr};  // the code object; null: calls of modules cannot be told
 
 inline const char* pointer_at(const char* address) noexcept {
   const char* value;
@@ -111,10 +120,50 @@ void check_frame_layout(const void* thread_state, const FrameKey* keys, uint32_t
 
 bool frame_layout_known() noexcept { return layout_checked.load(std::memory_order_acquire); }
 
+PythonFrame current_frame(const void* thread_state) noexcept {
+  if (!frame_layout_known() || thread_state == nullptr) return nullptr;
+  const char* frame = pointer_at(static_cast<const char*>(thread_state) + layout.in_thread);
+  return layout.in_keeper != kDirect ? pointer_at(frame + layout.in_keeper) : frame;
+}
+
+PythonFrame nearest_module_call(PythonFrame frame) noexcept {
+  const char* code = module_call_code.load(std::memory_order_relaxed);
+  if (code == nullptr) return nullptr;
+  for (uint32_t followed = 0; frame != nullptr && followed < kFramesToModuleMax; ++followed) {
+    if (pointer_at(frame + layout.code) == code) return frame;
+    frame = pointer_at(frame + layout.previous);
+  }
+  return nullptr;
+}
+
+const PyObject* module_of_call(PythonFrame call) noexcept {
+  return reinterpret_cast<const PyObject*>(pointer_at(call + layout.locals));
+}
+
+PythonFrame caller_of(PythonFrame frame) noexcept { return pointer_at(frame + layout.previous); }
+
+bool check_module_frames(const void* thread_state, const PyObject* call_code, const PyObject* const* modules,
+                         uint32_t count) noexcept {
+  const CarefulReader memory;
+  const char* frame = current_frame(thread_state);
+  uint32_t found = 0;
+  for (uint32_t followed = 0; frame != nullptr && found < count && followed < kFramesFollowed; ++followed) {
+    const char *code = nullptr, *module = nullptr;
+    if (!memory.read(frame + layout.code, code)) return false;
+    if (code == reinterpret_cast<const char*>(call_code)) {
+      if (!memory.read(frame + layout.locals, module)) return false;
+      if (module != reinterpret_cast<const char*>(modules[found++])) return false;
+    }
+    if (!memory.read(frame + layout.previous, frame)) return false;
+  }
+  if (found != count || count == 0) return false;
+  module_call_code.store(reinterpret_cast<const char*>(call_code), std::memory_order_relaxed);
+  return true;
+}
+
 uint64_t key_of_frames(const void* thread_state) noexcept {
   if (!frame_layout_known()) return kFramesUnknown;
-  const char* frame = pointer_at(static_cast<const char*>(thread_state) + layout.in_thread);
-  if (layout.in_keeper != kDirect) frame = pointer_at(frame + layout.in_keeper);
+  const char* frame = current_frame(thread_state);
   if (frame == nullptr) return kFramesNone;
   uint64_t key = 0x6A09'E667'F3BC'C908u;
   for (uint32_t followed = 0; frame != nullptr; ++followed) {

@@ -30,6 +30,22 @@ void check_frame_layout(const void* thread_state, const FrameKey* keys, uint32_t
 // Whether key_of_frames works here.
 bool frame_layout_known() noexcept;
 
+// Frames of a thread, as far as they can be read without the GIL. Null without one, or where the layout is not known.
+using PythonFrame = const char*;
+// The frame that runs now on the thread with this state.
+PythonFrame current_frame(const void* thread_state) noexcept;
+
+// The nearest call of a module at or outside of `frame`, by the code object that every call of one runs; null if
+// there is none, or before check_module_frames said yes. `thread_state` is this thread's; no GIL.
+PythonFrame nearest_module_call(PythonFrame frame) noexcept;
+// The module of such a call, and the next frame outside of it.
+const PyObject* module_of_call(PythonFrame call) noexcept;
+PythonFrame caller_of(PythonFrame frame) noexcept;
+// Whether the nearest calls of modules on this thread are those of `modules`, nearest first, as `call_code` runs them.
+// Read through the kernel, like the layout's own check; from then on nearest_module_call works. Under the GIL.
+bool check_module_frames(const void* thread_state, const PyObject* call_code, const PyObject* const* modules,
+                         uint32_t count) noexcept;
+
 // A key of the stack of Python frames that this thread is in: the same for the same instructions of the same
 // code objects, as long as those live. kFramesNone without a frame. `thread_state` is this thread's; no GIL.
 uint64_t key_of_frames(const void* thread_state) noexcept;

@@ -13,6 +13,7 @@ import enum
 import errno
 import os
 from array import array
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,10 @@ class What(enum.IntFlag):
     CUDA_EVENTS = 2
     CALLS = 4
     STACKS = 8
+    MODULES = 16
+    """Read from frames; on by :meth:`Tap.follow_modules`."""
+    COMPARE_MODULES = 32
+    """A test's: what hooks say of modules, beside what frames say."""
 
 
 class Stat(enum.IntEnum):
@@ -57,6 +62,23 @@ class Stat(enum.IntEnum):
     """Of those gathered, how many took the GIL: the stack was new to its thread."""
     FRAMES_KNOWN = 11
     """1 if stacks are known again without the GIL in this Python."""
+    MODULES_FOLLOWED = 12
+    """1 if modules are read from Python frames, without hooks in them."""
+    MODULES_ASKED = 13
+    """Times that a call met a module without a name."""
+    CPU_SEES = 20
+    """Bits of :class:`CpuSees`."""
+
+
+class CpuSees(enum.IntFlag):
+    """What of torch's CPU memory the tap sees; the bits of tap_cpu.h."""
+
+    REGISTERED = 1
+    """Blocks of the allocator that torch has registered for CPU: tensors."""
+    DEFAULT = 2
+    """Blocks of c10's default allocator, whoever asks it: also storages made directly, so deep copies."""
+    MAPPED = 4
+    """Files and shared memory that storages are mapped from."""
 
 
 _U8, _U32, _U64, _INT = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int
@@ -73,7 +95,11 @@ _SIGNATURES: Final[dict[str, tuple[type | None, tuple[type, ...]]]] = {
     "rkm_tag": (None, (_U8, _U8, _U8, _U32, *[ctypes.c_void_p] * 3)),
     "rkm_set_module": (None, (_U32,)),
     "rkm_module_slot": (ctypes.c_void_p, ()),
+    "rkm_follow_modules": (_INT, (*[ctypes.py_object] * 2, _INT, ctypes.c_void_p, _U32)),
+    "rkm_name_module": (None, (ctypes.c_void_p, _U32, _INT)),
+    "rkm_forget_module": (None, (ctypes.c_void_p,)),
     "rkm_set_phase": (None, (_U8,)),
+    "rkm_compare_phase": (None, (_U8,)),
     "rkm_set_step": (None, (_U64,)),
     "rkm_stop_stacks": (None, ()),
     "rkm_close": (_INT, ()),
@@ -81,8 +107,11 @@ _SIGNATURES: Final[dict[str, tuple[type | None, tuple[type, ...]]]] = {
     "rkm_layout": (_INT, (_U32, ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(_U64))),
 }
 # Stores to a thread-local or an atomic: giving the GIL up around them costs ten times the call, and would let
-# another Python thread in at every module's entry.
-_QUICK: Final = ("rkm_set_module", "rkm_set_phase", "rkm_set_step")
+# another Python thread in at every module's entry. What modules are called is written under the GIL.
+_QUICK: Final = (
+    "rkm_set_module", "rkm_set_phase", "rkm_set_step",
+    "rkm_follow_modules", "rkm_name_module", "rkm_forget_module",
+)  # fmt: skip
 
 
 _ONCE: Final = (Code.CONFLICT, "one spool and one attachment are made in a process's life")
@@ -122,6 +151,9 @@ class Tap:
         self._set_module = quick.rkm_set_module
         self._set_phase = quick.rkm_set_phase
         self._set_step = quick.rkm_set_step
+        self._follow_modules = quick.rkm_follow_modules
+        self._name_module = quick.rkm_name_module
+        self._forget_module = quick.rkm_forget_module
         self._record = slow.rkm_record
         self._intern = slow.rkm_intern
         self._tag = slow.rkm_tag
@@ -139,8 +171,15 @@ class Tap:
         _check(self._library.rkm_open(os.fsencode(folder), budget_bytes, 0), f"open the spool {folder}")
 
     def attach_cpu(self) -> None:
-        """Put the recording allocator in front of the CPU one, for good; it records when enabled."""
+        """Make all who hand out CPU memory in torch record, for good; they do so when enabled.
+
+        What of them could not be reached: :meth:`cpu_sees`.
+        """
         _check(self._library.rkm_attach_cpu(), "record the CPU allocator")
+
+    def cpu_sees(self) -> CpuSees:
+        """What of torch's CPU memory is seen since :meth:`attach_cpu`."""
+        return CpuSees(self.stat(Stat.CPU_SEES))
 
     def attach_cuda(self) -> bool:
         """Attach to every CUDA device's allocator, for good; after CUDA's initialisation. Enables its events.
@@ -227,6 +266,49 @@ class Tap:
         17 ns, the call 170 (measured). Valid in this thread until it ends."""
         slot = (_U32 * 1).from_address(self._library.rkm_module_slot())
         return memoryview(slot).cast("B").cast("I")
+
+    def module_reader(self) -> Tap:
+        """Itself: it reads modules from frames where they can be read."""
+        return self
+
+    def follow_modules(
+        self, call_code: object, ask: Callable[..., None] | None, modules: Sequence[int]
+    ) -> bool:
+        """Read modules from Python frames from now on; called within the calls of ``modules``.
+
+        Args:
+            call_code: the code object that every call of a module runs.
+            ask: called with a module that has no name yet, and with the one around it if there is one; it
+                answers through :meth:`name_module`, or not, and is asked again. None: only that a module runs
+                is read, no module gets a name.
+            modules: identities of the modules that this thread is in, nearest first: those must be found.
+
+        Returns:
+            False where frames cannot be read, or show something else.
+        """
+        identities = array("Q", modules)
+        address = identities.buffer_info()[0]
+        return int(self._follow_modules(call_code, ask, ask is not None, address, len(identities))) == 0
+
+    def stop_modules(self) -> None:
+        """Read no modules from now on."""
+        self.enable(What.MODULES, False)
+
+    def name_module(self, identity: int, string_id: int, may_change: bool) -> None:
+        """The module with this identity has this path; 0: none.
+
+        Args:
+            may_change: it may be a part of a module around it that has no name yet: that is asked for then.
+        """
+        self._name_module(identity, string_id, may_change)
+
+    def forget_module(self, identity: int) -> None:
+        """The module with this identity is gone."""
+        self._forget_module(identity)
+
+    def compare_phase(self, phase: int) -> None:
+        """A test's, with ``What.COMPARE_MODULES``: the phase as hooks of modules say it."""
+        self._library.rkm_compare_phase(phase)
 
     def set_phase(self, phase: int) -> None:
         """The phase of the training, for calls that begin from now on in any thread: a ``layout.Phase``, or

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from rankmem_agent.hooks.module_frames import follow_unnamed
 from rankmem_agent.spool import layout
 from rankmem_agent.spool.layout import Action, Kind
 from rankmem_agent.tap.build import build_tap
@@ -37,7 +38,8 @@ def main(folder: Path, num_blocks: int) -> dict[str, int]:
     tap.enable(What.CPU_EVENTS | What.CALLS | What.STACKS)
     for _ in range(num_blocks):
         torch.empty(_BLOCK_BYTES, dtype=torch.uint8)
-    tap.enable(What.CALLS | What.STACKS, False)
+    modules_followed = follow_unnamed(tap)
+    tap.enable(What.CALLS | What.STACKS | What.MODULES, False)
     event_ns = _event_ns(tap)
     tap.stop_stacks()
     tap.close()
@@ -53,7 +55,8 @@ def main(folder: Path, num_blocks: int) -> dict[str, int]:
     return {
         "allocs": allocs, "frees": frees, "event_ns": event_ns, "dropped": tap.stat(Stat.DROPPED),
         "stacks": tap.stat(Stat.STACKS), "python_found": tap.stat(Stat.PYTHON_FOUND),
-        "frames_known": tap.stat(Stat.FRAMES_KNOWN),
+        "frames_known": tap.stat(Stat.FRAMES_KNOWN), "modules_followed": int(modules_followed),
+        "cpu_sees": int(tap.cpu_sees()),
     }  # fmt: skip
 
 

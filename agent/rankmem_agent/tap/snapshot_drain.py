@@ -175,6 +175,9 @@ class SnapshotDrain:
         """Itself: what is stored there goes to :meth:`set_module`."""
         return self
 
+    def module_reader(self) -> None:
+        """None: the operators are not observed as they begin."""
+
     def __setitem__(self, index: int, module_string_id: int) -> None:
         """The module slot's store."""
         self.set_module(module_string_id)

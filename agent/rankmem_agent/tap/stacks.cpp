@@ -32,6 +32,7 @@ namespace {
   F(int, PyGILState_Ensure, (void))                                       \
   F(void, PyGILState_Release, (int))                                      \
   F(void*, PyGILState_GetThisThreadState, (void))                         \
+  F(int, PyGILState_Check, (void))                                        \
   F(PyObject*, PyEval_GetFrame, (void))                                   \
   F(PyObject*, PyFrame_GetBack, (PyObject*))                              \
   F(PyObject*, PyFrame_GetCode, (PyObject*))                              \
@@ -39,6 +40,8 @@ namespace {
   F(int, PyCode_Addr2Line, (PyObject*, int))                              \
   F(PyObject*, PyObject_GetAttrString, (PyObject*, const char*))          \
   F(const char*, PyUnicode_AsUTF8AndSize, (PyObject*, ptrdiff_t*))        \
+  F(PyObject*, PyObject_CallFunctionObjArgs, (PyObject*, ...))            \
+  F(int, Py_AddPendingCall, (int (*)(void*), void*))                      \
   F(void, Py_IncRef, (PyObject*))                                         \
   F(void, Py_DecRef, (PyObject*))                                         \
   F(PyObject*, PyErr_Occurred, (void))                                    \
@@ -220,19 +223,26 @@ class PythonHeld {
   PyObject *type_ = nullptr, *value_ = nullptr, *traceback_ = nullptr;
 };
 
-// Counts who is in Python on our behalf, so that stop_stacks() can wait for them.
+// Counts who reads Python's memory on our behalf, so that stop_stacks() can wait for them.
+class Counted {
+ public:
+  // Sequentially consistent with `stopped`: one of the two sides sees the other.
+  Counted() noexcept { gatherers.fetch_add(1); }
+  ~Counted() { gatherers.fetch_sub(1); }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+};
+
+// The same for who runs Python: what it calls there is not looked at again.
 class Gathering {
  public:
-  Gathering() noexcept {
-    gatherers.fetch_add(1);  // sequentially consistent with `stopped`: one of the two sides sees the other
-    thread_state.gathering = true;
-  }
-  ~Gathering() {
-    thread_state.gathering = false;
-    gatherers.fetch_sub(1);
-  }
+  Gathering() noexcept { thread_state.gathering = true; }
+  ~Gathering() { thread_state.gathering = false; }
   Gathering(const Gathering&) = delete;
   Gathering& operator=(const Gathering&) = delete;
+
+ private:
+  const Counted counted_;
 };
 
 }  // namespace
@@ -255,7 +265,7 @@ int find_python() noexcept {
 
 bool python_found() noexcept { return python.found; }
 
-uint32_t gather_stack(StackCacheEntry* cache) {
+uint32_t gather_stack(StackCacheEntry* cache, bool may_wait) {
   if (!python.found) return 0;
   Gathering counted;
   if (stopped.load()) return 0;
@@ -266,6 +276,7 @@ uint32_t gather_stack(StackCacheEntry* cache) {
   if (key == kFramesNone) return 0;
   StackCacheEntry& entry = cache[key % kStacksCached];
   if (key != kFramesUnknown && entry.key == key) return entry.stack_id;
+  if (!may_wait && python.PyGILState_Check() == 0) return 0;
   walked.fetch_add(1, std::memory_order_relaxed);
   PythonHeld held;
   Walk walk;

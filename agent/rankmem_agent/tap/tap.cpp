@@ -7,9 +7,11 @@
 #include <iterator>
 
 #include "calls.h"
+#include "modules.h"
 #include "spool.h"
 #include "stacks.h"
 #include "steps.h"
+#include "tap_cpu.h"
 
 using namespace rankmem;
 
@@ -29,6 +31,9 @@ enum Stat : uint32_t {
   kSpoolOpen = 9,
   kStacksWalked = 10,
   kFramesKnown = 11,
+  kModulesFollowed = 12,
+  kModulesAsked = 13,
+  kCpuSees = 20,
 };
 
 RKM_EXPORT int rkm_open(const char* folder, uint64_t budget_bytes, uint32_t flags) {
@@ -49,6 +54,7 @@ RKM_EXPORT int rkm_sample_pinned() { return spool_is_open() ? sample_pinned() : 
 
 RKM_EXPORT void rkm_enable(uint32_t what, int on) {
   if (!spool_is_open()) return;
+  if (!can_follow_modules()) what &= ~kModules;
   if (on != 0) {
     enabled_bits.fetch_or(what);
   } else {
@@ -106,7 +112,22 @@ RKM_EXPORT void rkm_set_module(uint32_t module_string_id) { thread_state.module 
 
 RKM_EXPORT uint32_t* rkm_module_slot() { return &thread_state.module; }
 
-RKM_EXPORT void rkm_set_phase(uint8_t now) { phase.store(now, std::memory_order_relaxed); }
+// All of modules is called with the GIL.
+RKM_EXPORT int rkm_follow_modules(rankmem::PyObject* call_code, rankmem::PyObject* ask, int asks_names,
+                                  const rankmem::PyObject* const* modules, uint32_t count) {
+  return follow_modules(call_code, ask, asks_names != 0, modules, count);
+}
+
+RKM_EXPORT void rkm_name_module(const rankmem::PyObject* module, uint32_t name, int may_change) {
+  name_module(module, name, may_change != 0);
+}
+
+RKM_EXPORT void rkm_forget_module(const rankmem::PyObject* module) { forget_module(module); }
+
+RKM_EXPORT void rkm_set_phase(uint8_t now) { set_phase(now); }
+
+// A test's, with kCompareModules: the phase as the hooks of modules say it.
+RKM_EXPORT void rkm_compare_phase(uint8_t now) { compared_phase.store(now, std::memory_order_relaxed); }
 
 RKM_EXPORT void rkm_set_step(uint64_t now) { step.store(now, std::memory_order_relaxed); }
 
@@ -155,6 +176,9 @@ RKM_EXPORT uint64_t rkm_stat(uint32_t which) {
     case kSpoolOpen: return spool_is_open() ? 1 : 0;
     case kStacksWalked: return stacks_walked();
     case kFramesKnown: return frame_layout_known() ? 1 : 0;
+    case kModulesFollowed: return enabled(kModules) ? 1 : 0;
+    case kModulesAsked: return modules_asked();
+    case kCpuSees: return cpu_sees();
     default: return 0;
   }
 }

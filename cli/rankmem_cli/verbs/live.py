@@ -58,4 +58,5 @@ def live(
         output=output,
         limit=limit,
         table_rows=TABLE_ROWS,
+        needs=("operators", "stacks"),
     )

@@ -35,7 +35,7 @@ def modules(
 
     Each rank at its own peak, added up; those with most, in the order of the tree.
     """
-    from rankmem_cli import columns
+    from rankmem_cli import columns, recorded
     from rankmem_cli.module_tree import as_tree, largest, no_deeper
     from rankmem_cli.patience import patience
     from rankmem_cli.render import show
@@ -47,5 +47,6 @@ def modules(
             rows = queries.modules(facts.session_id, rank=rank)
         rows = largest(no_deeper(rows, depth), limit, output=output, table_rows=TABLE_ROWS)
         if output is Format.TABLE:
-            rows = as_tree(rows)
-        show(rows, columns.modules(), output=output, title=facts.title(), notes=NOTES)
+            rows = as_tree(rows, recorded.outside(facts, "modules"))
+        missing = recorded.notes(facts, ("modules",))
+        show(rows, columns.modules(), output=output, title=facts.title(), notes=[*NOTES, *missing])

@@ -29,6 +29,17 @@ class By(enum.StrEnum):
     RANK = "rank"
 
 
+NEEDS: Final = {
+    By.OPERATOR: ("operators",),
+    By.MODULE: ("modules",),
+    By.LINE: ("stacks",),
+    By.CATEGORY: ("operators",),
+    By.PHASE: ("operators",),
+    By.ANNOTATION: ("operators",),
+    By.RANK: ("operators",),
+}
+"""What a grouping rests on."""
+
 At = Annotated[
     str,
     typer.Option(
@@ -78,4 +89,5 @@ def ops(
         output=output,
         limit=limit,
         table_rows=TABLE_ROWS,
+        needs=NEEDS.get(by, ()),
     )

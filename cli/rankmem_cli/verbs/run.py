@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+class Detail(enum.StrEnum):
+    """As RANKMEM_DETAIL."""
+
+    FULL = "full"
+    OPERATORS = "operators"
+    EVENTS = "events"
+
 
 RecordDb = Annotated[
     Path | None,
@@ -51,6 +61,14 @@ DrainS = Annotated[
         help="Longest wait for the last acknowledgement.  [default: 120]",
     ),
 ]
+OfDetail = Annotated[
+    Detail | None,
+    typer.Option(
+        "--detail",
+        help="What is recorded: everything; operators without stacks and modules; or events and samples "
+        "alone, at next to no cost.  [env: RANKMEM_DETAIL; default: full]",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No summary at the end.")]
 Command = Annotated[list[str], typer.Argument(metavar="COMMAND", help="The training, as you would start it.")]
 
@@ -63,6 +81,7 @@ def run(
     name: Name = None,
     spool_dir: SpoolDir = None,
     drain_s: DrainS = None,
+    detail: OfDetail = None,
     quiet: Quiet = False,
 ) -> None:
     """Records a training.
@@ -81,5 +100,6 @@ def run(
         name=name,
         spool_dir=spool_dir,
         drain_s=DRAIN_S_DEFAULT if drain_s is None else drain_s,
+        environment={} if detail is None else {"RANKMEM_DETAIL": detail.value},
     )
     raise typer.Exit(run_job(job, report_nothing if quiet else report_summary))

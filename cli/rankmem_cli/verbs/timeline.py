@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -34,6 +34,16 @@ class By(enum.StrEnum):
     PP = "pp"
     CP = "cp"
     EP = "ep"
+
+
+NEEDS: Final = {
+    By.CATEGORY: ("operators",),
+    By.PHASE: ("operators",),
+    By.MODULE: ("modules",),
+    By.OPERATOR: ("operators",),
+    By.ANNOTATION: ("operators",),
+}
+"""What a grouping rests on, of operators, stacks, modules."""
 
 
 class Figure(enum.StrEnum):
@@ -124,7 +134,9 @@ def timeline(
     points than the terminal has cells.
     """
     from rankmem_aggregator.plots.files import check_out_path
+    from rankmem_cli import recorded
     from rankmem_cli.patience import patience
+    from rankmem_cli.render import note
     from rankmem_cli.target import instant, open_queries, session_facts
     from rankmem_cli.timeline_view import show_timeline, write_file
 
@@ -148,5 +160,8 @@ def timeline(
                 points=points,
             )
     show_timeline(rows, by.value, facts, output=output)
+    if output is Format.TABLE:
+        for line in recorded.notes(facts, NEEDS.get(by, ())):
+            note(line)
     if out is not None:
         write_file(rows, by.value, facts, out)

@@ -35,4 +35,5 @@ def weights(
         output=output,
         limit=limit,
         table_rows=TABLE_ROWS,
+        needs=("modules", "stacks"),
     )

@@ -13,6 +13,8 @@
 --   unexplained_bytes (bytes): replayed requested bytes minus the allocator's own figure, at the end
 --   complete: true if nothing is missing
 --   clock_offset_ns, clock_error_ns (ns): what was added to its times, and within which bound
+--   detail: RANKMEM_DETAIL: full, operators or events; NULL if unknown
+--   not_recorded: what was switched off, a list of operators, stacks, modules; empty: nothing; NULL if unknown
 CREATE OR REPLACE VIEW rank_overview AS
 WITH device_peak AS (
     SELECT session_id, attempt, rank, list(device ORDER BY device) AS devices,
@@ -48,7 +50,9 @@ SELECT
     r.unexplained_bytes,
     coalesce(r.complete, false) AND g.gaps IS NULL AS complete,
     s.offset_ns AS clock_offset_ns,
-    s.error_ns AS clock_error_ns
+    s.error_ns AS clock_error_ns,
+    r.detail,
+    r.not_recorded
 FROM rank_info AS r
 LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
 LEFT JOIN host_info AS h ON r.host_uid = h.host_uid

@@ -13,6 +13,8 @@
 --   peak_requested_bytes (bytes): that peak
 --   command: the script
 --   torch_version, python_version, rankmem_version: of the trainer
+--   detail: RANKMEM_DETAIL of its ranks: full, operators or events; NULL if unknown
+--   not_recorded: what its ranks had switched off, each different list of operators, stacks, modules once
 CREATE OR REPLACE VIEW session_overview AS
 WITH ranks AS (
     SELECT
@@ -26,7 +28,9 @@ WITH ranks AS (
         sum(events_lost)::BIGINT AS events_lost,
         bool_and(complete) AS complete,
         arg_max(rank, peak_requested_bytes) AS highest_rank,
-        max(peak_requested_bytes) AS peak_requested_bytes
+        max(peak_requested_bytes) AS peak_requested_bytes,
+        string_agg(DISTINCT detail, ', ' ORDER BY detail) AS detail,
+        list(DISTINCT not_recorded ORDER BY not_recorded) FILTER (not_recorded IS NOT NULL) AS not_recorded
     FROM rank_overview
     GROUP BY session_id
 )
@@ -52,7 +56,9 @@ SELECT
     s.command,
     s.torch_version,
     s.python_version,
-    s.rankmem_version
+    s.rankmem_version,
+    r.detail,
+    coalesce(r.not_recorded, []) AS not_recorded
 FROM session AS s
 LEFT JOIN ranks AS r USING (session_id);
 

@@ -1,0 +1,61 @@
+"""What a session did not record because it was told not to: said with each answer that rests on it.
+
+Stage: render. In comes what the ranks had switched off (``RANKMEM_DETAIL``, ``RANKMEM_STACKS``,
+``RANKMEM_MODULES``), out go notes and what stands in place of a name that nobody recorded. So that no answer
+says "outside of operators" of a block whose operator nobody looked at.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from rankmem_cli.table import OUTSIDE, OUTSIDE_OF_MODULES, Column
+from rankmem_cli.target import SessionFacts
+
+NOT_RECORDED: Final = "(not recorded)"
+_NEEDS: Final = {"operator": "operators", "module": "modules", "line": "stacks", "phase": "operators"}
+"""By column: what it rests on."""
+_OUTSIDE: Final = {"operators": OUTSIDE, "modules": OUTSIDE_OF_MODULES}
+
+
+def notes(facts: SessionFacts, needs: Iterable[str]) -> list[str]:
+    """What an answer that needs these, of operators, stacks and modules, has to say."""
+    lines = []
+    for need in needs:
+        without = [need in off for off in facts.not_recorded]
+        if any(without):
+            said = f"no {need} were recorded" if all(without) else f"some ranks recorded no {need}"
+            lines.append(f"{said} ({_switch(facts, need)})")
+    return lines
+
+
+def outside(facts: SessionFacts, need: str) -> str:
+    """What stands for a block without an operator, or without a module."""
+    without = [need in off for off in facts.not_recorded]
+    usual = _OUTSIDE.get(need, "-")
+    if not any(without):
+        return usual
+    return NOT_RECORDED if all(without) else f"{usual} or {NOT_RECORDED}"
+
+
+def shown(columns: Sequence[Column], facts: SessionFacts) -> list[Column]:
+    """The columns, of which those that nobody recorded say so."""
+    return [_told(column, facts) for column in columns]
+
+
+def _told(column: Column, facts: SessionFacts) -> Column:
+    need = _NEEDS.get(column.name)
+    if need is None or not any(need in off for off in facts.not_recorded):
+        return column
+    absent = outside(facts, need)
+    return dataclasses.replace(column, forms=tuple(_or_absent(form, absent) for form in column.forms))
+
+
+def _or_absent(form: Callable[[Any], str], absent: str) -> Callable[[Any], str]:
+    return lambda value: absent if value is None else form(value)
+
+
+def _switch(facts: SessionFacts, need: str) -> str:
+    return f"RANKMEM_DETAIL={facts.detail}" if facts.detail != "full" else f"RANKMEM_{need.upper()}=off"
