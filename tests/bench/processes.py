@@ -87,15 +87,19 @@ def recording_environment(address: str, spool_folder: Path) -> dict[str, str]:
 
 
 def train(
-    before: Sequence[str], arguments: Sequence[str], folder: Path, env: Mapping[str, str]
+    before: Sequence[str],
+    arguments: Sequence[str],
+    folder: Path,
+    env: Mapping[str, str],
+    script: Path = TRAINING,
 ) -> dict[str, Any]:
-    """Runs the training as ``python BEFORE… train_gpt.py ARGUMENTS…``; what it measured.
+    """Runs the training as ``python BEFORE… train_gpt.py ARGUMENTS…``, or another script; what it measured.
 
     Raises:
         RuntimeError: it failed; the message holds the end of what it wrote.
     """
     out = folder / "steps.json"
-    command = [sys.executable, *before, str(TRAINING), *arguments, "--out", str(out)]
+    command = [sys.executable, *before, str(script), *arguments, "--out", str(out)]
     done = subprocess.run(command, env=dict(env), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"the training ended with {done.returncode}: {done.stderr[-2000:]}")

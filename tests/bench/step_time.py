@@ -3,7 +3,8 @@
 Everything is on: tap, calls, stacks, hooks, a shipper, a real aggregator that stores into DuckDB. Two ways
 of comparing: recording switched off and on in turn in one process (the same memory, the same minute; what
 the hooks and an idle callback cost stays in both), and processes without and with the agent in turn
-(all of it; noisier). The other tools run in the same rounds, on the same training.
+(all of it; noisier). The other tools run in the same rounds, on the same training. Programs of small
+operators, where recording weighs most, are ``small_operators``'.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from processes import (
     train,
     wait_until_quiet,
 )
+from small_operators import small_operators
 
 from rankmem_aggregator import connect
 
@@ -67,6 +69,7 @@ def measure(options: Options) -> list[Figure]:
             figures += switched(run)
             figures += processes(run)
         figures += others(Run(options=options, server=server, size=SMALL))
+        figures += small_operators(options, server)
     return [*figures, *two_ranks(options, SMALL)]
 
 

@@ -84,7 +84,7 @@ def main() -> None:
     step = _step_function(arguments, distributed)
     for _ in range(arguments.warmup):
         step()
-    with _profiler(arguments.profile_folder) as end_of_step:
+    with profiler_cycles(arguments.profile_folder) as end_of_step:
         result = _timed(step, end_of_step, arguments.steps, arguments.switch)
     result["resident_bytes"] = _resident_bytes_besides_spool()
     if int(os.environ.get("RANK", "0")) == 0:
@@ -164,7 +164,7 @@ def _is_on(block: int) -> bool:
 
 
 @contextlib.contextmanager
-def _profiler(folder: Path | None) -> Iterator[Callable[[], None]]:
+def profiler_cycles(folder: Path | None) -> Iterator[Callable[[], None]]:
     """What to call at the end of each step: torch.profiler's step, or nothing."""
     if folder is None:
         yield lambda: None

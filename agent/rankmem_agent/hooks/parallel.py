@@ -100,7 +100,7 @@ class Parallel:
     @property
     def is_looking(self) -> bool:
         """Whether the next steps are looked at too."""
-        return self._steps_left > 0
+        return self._steps_left > 0 or bool(self._unread)
 
     def at_step(self) -> None:
         """At an optimizer's step: Megatron's groups exist by now, or never."""

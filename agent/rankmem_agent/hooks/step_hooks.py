@@ -40,8 +40,9 @@ class StepHooks:
     """Calls the parts; made once, when the agent attaches.
 
     Args:
-        is_compiling: whether torch is tracing.
+        is_compiling: whether torch is tracing, or hides tensors.
         weights, parallel: None where they are not recorded.
+        by_dynamo: whether Dynamo is tracing: all that is asked after a step that was seen to begin.
     """
 
     def __init__(
@@ -53,9 +54,11 @@ class StepHooks:
         tags: Tags,
         weights: Weights | None = None,
         parallel: Parallel | None = None,
+        by_dynamo: Callable[[], bool] | None = None,
     ) -> None:
         self._recorder = recorder
         self._is_compiling = is_compiling
+        self._by_dynamo = by_dynamo or is_compiling
         self._guard = guard
         self._steps = steps
         self._inside = steps.inside
@@ -106,7 +109,7 @@ class StepHooks:
 
     def after(self, optimizer: Any, args: Any, kwargs: Any, /) -> None:
         """The hook after it."""
-        if self._is_compiling() or not self._is_on:
+        if self._by_dynamo() or not self._is_on:
             return
         try:
             key = id(optimizer)
@@ -162,6 +165,8 @@ class StepHooks:
         )
 
     def _after_slowly(self, optimizer: Any) -> None:
+        if self._is_compiling():
+            return
         known = self._known.get(id(optimizer)) or self._first_seen(optimizer)
         if self._steps.end(id(optimizer)):
             self._recorder.set_phase(Phase.OTHER)

@@ -76,15 +76,15 @@ class Tags:
         """Does nothing from now on; the hooks stay registered."""
         self._is_on = False
 
-    def parameter_registered(self, module: Any, name: str, parameter: Any) -> None:
+    def parameter_registered(self, module: Any, name: str, parameter: Any, /) -> None:
         """The hook after ``module.name = parameter``."""
         self._guarded(self._parameter_registered, module, name, parameter)
 
-    def buffer_registered(self, module: Any, name: str, buffer: Any) -> None:
+    def buffer_registered(self, module: Any, name: str, buffer: Any, /) -> None:
         """The hook after ``module.register_buffer(name, buffer)``."""
         self._guarded(self._buffer_registered, module, name, buffer)
 
-    def module_registered(self, module: Any, name: str, child: Any) -> None:
+    def module_registered(self, module: Any, name: str, child: Any, /) -> None:
         """The hook after ``module.name = child``: names are read off the tree."""
         self._guarded(self._module_registered, module, child)
 

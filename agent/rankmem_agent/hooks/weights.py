@@ -120,7 +120,7 @@ class Weights:
         """Does nothing from now on; the hooks stay registered."""
         self._is_on = False
 
-    def registered(self, module: Any, name: str, parameter: Any) -> None:
+    def registered(self, module: Any, name: str, parameter: Any, /) -> None:
         """The hook after ``module.name = parameter``."""
         if not self.is_stale and not self._is_compiling():
             self.want_look()

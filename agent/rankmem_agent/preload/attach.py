@@ -177,7 +177,8 @@ class Agent:
         if self._config.detail == "operators":
             module_frames.follow_unnamed(recorder.module_reader())
         hidden = tracing.hides_tensors
-        step_hooks = StepHooks(recorder, hidden, self._guard, steps, tags, weights, parallel)
+        parts = (steps, tags, weights, parallel)
+        step_hooks = StepHooks(recorder, hidden, self._guard, *parts, by_dynamo=tracing.by_dynamo)
         self._hooks.append(step_hooks)
         step_hooks.install()
         at_step = weights.at_step if weights is not None else None

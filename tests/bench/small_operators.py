@@ -1,0 +1,149 @@
+"""What recording costs programs of small operators, beside the other tools, for ``step_time``.
+
+Each variant is a process of its own, in turn: without anything; with an observer of operators that does
+nothing (what torch itself asks for being watched); with rankmem at each level of detail; under torch.profiler
+and memray. Figures are ratios of the mean step, in CPU time and in wall time, to the plain one's.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from harness import Figure, Options, alternate, of_ratio, of_samples, say
+from processes import Aggregator, environment, recording_environment, train, wait_until_quiet
+
+from rankmem_agent.config import AgentConfig
+from rankmem_agent.tap.build import find_compiler, torch_include_dir
+
+SCRIPT: Final = Path(__file__).with_name("train_small.py")
+OBSERVER: Final = Path(__file__).with_name("empty_observer.cpp")
+PROGRAMS: Final = {"mlp": 3000, "rl": 1000, "lstm": 1000, "generate": 300}
+"""Steps of each: two seconds."""
+QUICK: Final = 10
+"""As many times fewer with ``--quick``."""
+ROUNDS: Final = 5
+DETAILS: Final = ("full", "operators", "events")
+"""Of ``RANKMEM_DETAIL``."""
+FULL_AT_MOST: Final = 1.40
+"""CPU time with everything recorded, for the programs without a KV cache."""
+PLAIN: Final = "plain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A program under these options."""
+
+    name: str
+    options: Options
+    server: Aggregator
+    cpu_s: dict[str, list[float]] = field(default_factory=dict)
+    """CPU seconds of a step, by variant."""
+
+    def run(self, variant: str, before: tuple[str, ...] = (), extra: tuple[str, ...] = ()) -> float:
+        """Runs it without rankmem; wall seconds of a step."""
+        return self._taken(variant, before, extra, environment())
+
+    def recorded(self, variant: str, detail: str) -> float:
+        """Runs it with rankmem; returns when all is stored, so that nothing runs on."""
+        spools = Path(tempfile.mkdtemp(dir=self.options.memory_folder))
+        env = recording_environment(self.server.address, spools) | {"RANKMEM_DETAIL": detail}
+        wall_s = self._taken(variant, ("-m", "rankmem_agent"), (), env)
+        wait_until_quiet(spools)
+        shutil.rmtree(spools)
+        return wall_s
+
+    def profiled(self, variant: str) -> float:
+        """Runs it under torch.profiler, each cycle exported before the next."""
+        folder = tempfile.mkdtemp(dir=self.options.folder)
+        wall_s = self.run(variant, extra=("--profile-folder", folder))
+        shutil.rmtree(folder)
+        return wall_s
+
+    def under_memray(self, variant: str) -> float:
+        """Runs it under memray, which writes its recording as it goes."""
+        recording = self.options.folder / "memray.bin"
+        wall_s = self.run(variant, ("-m", "memray", "run", "--native", "--quiet", "--output", str(recording)))
+        recording.unlink()
+        return wall_s
+
+    def _taken(
+        self, variant: str, before: tuple[str, ...], extra: tuple[str, ...], env: dict[str, str]
+    ) -> float:
+        steps = PROGRAMS[self.name] // (QUICK if self.options.quick else 1)
+        arguments = [self.name, "--steps", str(steps), *extra]
+        result = train(before, arguments, self.options.folder, env, script=SCRIPT)
+        self.cpu_s.setdefault(variant, []).append(result["cpu_s"])
+        return float(result["wall_s"])
+
+
+def small_operators(options: Options, server: Aggregator) -> list[Figure]:
+    """The figures of all programs."""
+    observer = _observer(options.folder)
+    figures: list[Figure] = []
+    for name in PROGRAMS:
+        program = Program(name=name, options=options, server=server)
+        figures += _compared(program, _variants(program, observer))
+    return figures
+
+
+def _variants(program: Program, observer: Path | None) -> dict[str, Callable[[], float]]:
+    """What takes turns; what this machine or this rankmem does not have is left out, and said."""
+    variants: dict[str, Callable[[], float]] = {PLAIN: partial(program.run, PLAIN)}
+    if observer is not None:
+        name = "an observer that does nothing"
+        variants[name] = partial(program.run, name, extra=("--observer", str(observer)))
+    for detail in DETAILS:
+        if detail == DETAILS[0] or _has_detail():
+            name = f"rankmem, {detail}"
+            variants[name] = partial(program.recorded, name, detail)
+        else:
+            say(f"this rankmem has no RANKMEM_DETAIL: {detail} not run")
+    name = "torch.profiler(profile_memory, with_stack), exported cycles"
+    variants[name] = partial(program.profiled, name)
+    if importlib.util.find_spec("memray") is not None:
+        name = "memray run --native"
+        variants[name] = partial(program.under_memray, name)
+    else:
+        say("memray is not installed: not run (pip install memray)")
+    return variants
+
+
+def _compared(program: Program, variants: dict[str, Callable[[], float]]) -> list[Figure]:
+    rounds = 2 if program.options.quick else ROUNDS
+    wall_s = alternate(variants, rounds, lambda text: say(f"{program.name}, {text}"))
+    plain_us = [1e6 * each for each in program.cpu_s[PLAIN]]
+    figures = [of_samples(f"{program.name}: CPU time of a plain step", plain_us, "us")]
+    for variant in list(variants)[1:]:
+        is_bound = variant == f"rankmem, {DETAILS[0]}" and program.name != "generate"
+        budget = {"at_most": FULL_AT_MOST} if is_bound else {}
+        cpu = (program.cpu_s[variant], program.cpu_s[PLAIN])
+        figures.append(of_ratio(f"{program.name}: {variant} / plain, CPU time", *cpu, **budget))
+        figures.append(of_ratio(f"{program.name}: {variant} / plain", wall_s[variant], wall_s[PLAIN]))
+    return figures
+
+
+def _has_detail() -> bool:
+    """Whether this rankmem can be told how much to record."""
+    return any(each.name == "detail" for each in fields(AgentConfig))
+
+
+def _observer(folder: Path) -> Path | None:
+    """The library of empty_observer.cpp; None without a compiler."""
+    compiler, include = find_compiler(), torch_include_dir()
+    if compiler is None:
+        say("no C++ compiler: the empty observer is not run")
+        return None
+    libraries = include.parent / "lib"
+    path = folder / "observer.so"
+    command = [compiler, "-std=c++20", "-O2", "-fPIC", "-shared", f"-isystem{include}", str(OBSERVER)]
+    command += ["-o", str(path), *(str(libraries / name) for name in ("libc10.so", "libtorch_cpu.so"))]
+    subprocess.run([*command, f"-Wl,-rpath,{libraries}"], check=True)
+    return path
