@@ -23,6 +23,7 @@ from category_models_ranks import MODELS as ON_RANKS
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.modules import Modules
 from rankmem_agent.hooks.sharding import Sharding
+from rankmem_agent.hooks.step_hooks import StepHooks
 from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.hooks.tags import Tags
 from rankmem_agent.tap.library import Stat, Tap
@@ -35,13 +36,11 @@ MODELS_FILES = "category_models"
 def record_window(tap: Tap, model: str, path: Path, *, warm_up: int, steps: int) -> None:
     """Trains ``warm_up`` steps, then ``steps`` under the profiler; what the oracle says goes to ``path``."""
     guard = Guard(0)
-    of_steps, tags, sharding = (
-        hooks(tap, torch.compiler.is_compiling, guard) for hooks in (Steps, Tags, Sharding)
-    )
-    modules = Modules(
-        tap, torch.compiler.is_compiling, guard, lambda: of_steps.phase_outside, tap.module_reader()
-    )
-    for hooks in (of_steps, modules, tags):
+    is_compiling = torch.compiler.is_compiling
+    of_steps = Steps(tap)
+    tags, sharding = (hooks(tap, is_compiling, guard) for hooks in (Tags, Sharding))
+    modules = Modules(tap, is_compiling, guard, lambda: of_steps.phase_outside, tap.module_reader())
+    for hooks in (modules, tags, StepHooks(tap, is_compiling, guard, of_steps, tags)):
         hooks.install()
     modules.when_named(tags.tree)
     modules.when_named(sharding.look)

@@ -21,6 +21,7 @@ import category_models_ranks as ranks
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.modules import Modules
 from rankmem_agent.hooks.sharding import Sharding
+from rankmem_agent.hooks.step_hooks import StepHooks
 from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.hooks.tags import Tags
 from rankmem_agent.tap.library import Stat, Tap
@@ -82,11 +83,13 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 def run(tap: Tap, name: str, folder: Path) -> None:
     """Trains as ``category_models_ranks`` does, and leaves witness.json in the folder."""
     guard = Guard(0)
-    hooks = [kind(tap, torch.compiler.is_compiling, guard) for kind in (Steps, Modules, Tags, Sharding)]
-    for each in hooks[:3]:
+    modules, tags, sharding = (
+        kind(tap, torch.compiler.is_compiling, guard) for kind in (Modules, Tags, Sharding)
+    )
+    for each in (modules, tags, StepHooks(tap, torch.compiler.is_compiling, guard, Steps(tap), tags)):
         each.install()
-    hooks[1].when_named(hooks[2].tree)
-    hooks[1].when_named(hooks[3].look)
+    modules.when_named(tags.tree)
+    modules.when_named(sharding.look)
     witness = Witness(tap)
     training = ranks.joined(name)
     witness.watch(training.model)

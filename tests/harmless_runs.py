@@ -42,17 +42,17 @@ class Spool:
     steps: int
 
 
-def without_agent(command: Sequence[str], **settings: str) -> Run:
+def without_agent(command: Sequence[str], *, cwd: Path | None = None, **settings: str) -> Run:
     """Runs a command as if rankmem were not installed."""
-    return _run(command, _base() | settings)
+    return _run(command, _base() | settings, cwd)
 
 
-def preloaded(command: Sequence[str], folder: Path, **settings: str) -> Run:
+def preloaded(command: Sequence[str], folder: Path, *, cwd: Path | None = None, **settings: str) -> Run:
     """Runs a command as ``rankmem run`` would, with spools below ``folder`` and nobody to ship them to."""
     base = environment(
         _base(), session_id=SESSION, aggregator=f"127.0.0.1:{closed_port()}", spool_dir=folder / "spool"
     )
-    return _run(command, base | {"RANKMEM_SHIP_DRAIN_S": "1"} | settings)
+    return _run(command, base | {"RANKMEM_SHIP_DRAIN_S": "1"} | settings, cwd)
 
 
 def script(name: str, *arguments: str) -> list[str]:
@@ -80,8 +80,10 @@ def _base() -> dict[str, str]:
     return kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([f"{root}/agent", f"{root}/protos"])}
 
 
-def _run(command: Sequence[str], env: dict[str, str]) -> Run:
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+def _run(command: Sequence[str], env: dict[str, str], cwd: Path | None = None) -> Run:
+    done = subprocess.run(
+        command, env=env, cwd=cwd, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+    )
     return Run(done.returncode, done.stdout, done.stderr)
 
 

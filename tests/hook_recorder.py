@@ -5,7 +5,32 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
+import torch
+
+from rankmem_agent.hooks.guard import Guard
+from rankmem_agent.hooks.parallel import Parallel
+from rankmem_agent.hooks.recorder import Recorder
+from rankmem_agent.hooks.step_hooks import StepHooks
+from rankmem_agent.hooks.steps import Steps
+from rankmem_agent.hooks.tags import Tags
+from rankmem_agent.hooks.weights import Weights
 from rankmem_agent.spool.layout import Category, Kind
+
+
+def step_hooks(
+    recorder: Recorder,
+    guard: Guard,
+    *,
+    steps: Steps | None = None,
+    tags: Tags | None = None,
+    weights: Weights | None = None,
+    parallel: Parallel | None = None,
+) -> StepHooks:
+    """The hooks around optimizers' steps, with the parts that a test does not look at made for them."""
+    is_compiling = torch.compiler.is_compiling
+    steps = steps or Steps(recorder)
+    tags = tags or Tags(recorder, is_compiling, guard)
+    return StepHooks(recorder, is_compiling, guard, steps, tags, weights, parallel)
 
 
 @dataclass
@@ -60,6 +85,9 @@ class Recorded:
     def __setitem__(self, index: int, module_string_id: int) -> None:
         assert index == 0
         self.set_module(module_string_id)
+
+    def step_calls(self) -> None:
+        """None: Python does all of it."""
 
     def set_phase(self, phase: int) -> None:
         self.phases.append(phase)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from rankmem_agent.pairing.pairing import Pairing
-from tap_process import read_spool
+from tap_process import Recording, read_spool
 
 SCRIPT = Path(__file__).with_name("trained_models.py")
 
@@ -30,8 +30,12 @@ def recorded_model(name: str, folder: Path, steps: int = 3) -> dict[str, pa.Tabl
     )  # fmt: skip
     if done.returncode != 0:
         raise RuntimeError(done.stderr)
-    recording = read_spool(spool, done)
-    reader = type(recording.reader)(spool)
+    return paired_rows(read_spool(spool, done))
+
+
+def paired_rows(recording: Recording) -> dict[str, pa.Table]:
+    """The rows of each table that a shipper would make of a recording, by name."""
+    reader = type(recording.reader)(recording.reader.path)
     pairing = Pairing(reader.meta, reader.strings)
     rows: dict[str, list[pa.RecordBatch]] = {}
     while (part := reader.read(32_768)) is not None:

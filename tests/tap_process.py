@@ -69,15 +69,21 @@ class Recording:
         return [int(begin["call_id"]) for begin in begins if self.text(begin["e"]) == name]
 
 
-def record_process(script: str, folder: Path, budget_bytes: int = BUDGET_BYTES) -> Recording:
+def record_process(
+    script: str,
+    folder: Path,
+    budget_bytes: int = BUDGET_BYTES,
+    prelude: str = PRELUDE,
+    python: str = sys.executable,
+) -> Recording:
     """Run ``script`` after the prelude; the spool is ``folder``/spool. Does not check the exit code."""
     spool = folder / "spool"
     spool.mkdir()
     path = folder / "script.py"
-    path.write_text(PRELUDE + script)
+    path.write_text(prelude + script)
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
-        [sys.executable, str(path), str(spool), str(budget_bytes)],
+        [python, str(path), str(spool), str(budget_bytes)],
         capture_output=True, text=True, timeout=120, check=False, env=environment,
     )  # fmt: skip
     return read_spool(spool, done)

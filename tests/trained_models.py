@@ -20,6 +20,7 @@ from rankmem_agent.hooks import told
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.modules import Modules
 from rankmem_agent.hooks.sharding import Sharding
+from rankmem_agent.hooks.step_hooks import StepHooks
 from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.hooks.tags import Tags
 from rankmem_agent.hooks.weights import Weights
@@ -214,7 +215,7 @@ def _recording(folder: Path) -> Tap:
     tap.attach_cpu()
     tap.attach_calls()
     tap.enable(What.CPU_EVENTS | What.CALLS | What.STACKS)
-    steps = Steps(tap, torch.compiler.is_compiling, guard)
+    steps = Steps(tap)
     tags = Tags(tap, torch.compiler.is_compiling, guard)
     modules = Modules(
         tap, torch.compiler.is_dynamo_compiling, guard, lambda: steps.phase_outside, tap.module_reader()
@@ -223,7 +224,8 @@ def _recording(folder: Path) -> Tap:
     modules.when_named(weights.tree_named)
     modules.when_named(tags.tree)
     modules.when_named(Sharding(tap, torch.compiler.is_dynamo_compiling, guard).look)
-    for hooks in (steps, tags, modules, weights):
+    step_hooks = StepHooks(tap, torch.compiler.is_compiling, guard, steps, tags, weights)
+    for hooks in (tags, modules, weights, step_hooks):
         hooks.install()
     told.connect(tap, steps, torch.compiler.is_compiling)
     return tap

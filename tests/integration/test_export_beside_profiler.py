@@ -32,13 +32,14 @@ from torch.profiler import ProfilerActivity, profile
 from category_models import MODELS
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.modules import Modules
+from rankmem_agent.hooks.step_hooks import StepHooks
 from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.hooks.tags import Tags
 guard = Guard(0)
-hooks = [kind(tap, torch.compiler.is_compiling, guard) for kind in (Steps, Modules, Tags)]
-for one in hooks:
+modules, tags = (kind(tap, torch.compiler.is_compiling, guard) for kind in (Modules, Tags))
+for one in (modules, tags, StepHooks(tap, torch.compiler.is_compiling, guard, Steps(tap), tags)):
     one.install()
-hooks[1].when_named(hooks[2].tree)
+modules.when_named(tags.tree)
 step = MODELS["mlp"]()
 step(), step()
 options = {{"record_shapes": True, "profile_memory": True, "with_stack": True}}

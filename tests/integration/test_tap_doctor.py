@@ -13,9 +13,11 @@ def test_doctor_finds_all_well_where_the_tests_run() -> None:
         "torch headers",
         "tap",
         "self test",
+        "cpu memory",
         "python stacks",
         "modules",
         "spool folder",
     } <= set(checks)
     assert [check for check in checks.values() if not check.ok and "CUDA" not in check.name] == []
+    assert "not seen" not in checks["cpu memory"].detail
     assert "64 of 64 blocks got and 64 given back" in checks["self test"].detail

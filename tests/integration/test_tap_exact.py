@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from rankmem_agent.spool.layout import Action, Kind
+from rankmem_agent.spool.layout import Kind
+from tap_kineto import compare
 from tap_process import record_process
 
 TRAIN = """
@@ -34,42 +34,15 @@ tap.close()
 """
 
 
-def _kineto_memory_events(path: Path) -> list[tuple[int, int]]:
-    trace = json.loads(path.read_text())["traceEvents"]
-    memory = [event for event in trace if event.get("name") == "[memory]"]
-    memory.sort(key=lambda event: (event["ts"], event["args"].get("Ev Idx", 0)))
-    assert len({event["tid"] for event in memory}) == 1
-    return [(event["args"]["Addr"], event["args"]["Bytes"]) for event in memory]
-
-
 def test_events_equal_kinetos_memory_events_one_by_one(tmp_path: Path) -> None:
     recording = record_process(TRAIN, tmp_path)
     assert recording.returncode == 0, recording.stderr
-    events = recording.records[recording.records["kind"] == Kind.EVENT]
-    marks = recording.seq[recording.records["kind"] == Kind.STEP]
-    seq = recording.seq[recording.records["kind"] == Kind.EVENT]
-    window = events[(seq > marks[0]) & (seq < marks[1])]
-    assert len(set(window["thread"].tolist())) == 1
-
-    ours: list[tuple[int, int]] = []
-    live: dict[int, int] = {}
-    older_frees = 0
-    for event in window:
-        address, size_bytes = int(event["a"]), int(event["b"])
-        if event["action"] == Action.ALLOC:
-            assert address not in live, "a reused address seen before its free"
-            live[address] = size_bytes
-            ours.append((address, size_bytes))
-        elif address in live:
-            ours.append((address, -live.pop(address)))
-        else:
-            older_frees += 1  # Kineto does not know blocks older than its window
-    theirs = _kineto_memory_events(tmp_path / "trace.json")
-    assert len(ours) > 300
-    assert ours == theirs
+    compared = compare(recording, tmp_path / "trace.json")
+    assert len(compared.ours) > 300
+    assert compared.ours == compared.theirs
     # In the first profiled step the gradients of the step before die: as many as there are parameters,
     # less those that the step's own events replace. A rule, not an excuse: few against what is equal.
-    assert older_frees < len(ours) / 10
+    assert compared.older_frees < len(compared.ours) / 10
 
 
 def test_results_are_the_same_bit_for_bit_and_stdout_is_untouched(tmp_path: Path) -> None:

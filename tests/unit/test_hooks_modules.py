@@ -46,13 +46,14 @@ class Net(nn.Module):
 
 @pytest.fixture
 def recorded() -> Iterator[Recorded]:
-    genuine = torch_module._has_any_global_hook
+    genuine, genuine_export = torch_module._has_any_global_hook, torch.export.export
     made = Recorded()
     handles = Modules(made, torch.compiler.is_dynamo_compiling, Guard(0)).install()
     yield made
     for handle in handles:
         handle.remove()
     torch_module._has_any_global_hook = genuine
+    torch.export.export = genuine_export
     torch._dynamo.reset()
 
 
@@ -262,20 +263,31 @@ def test_no_module_is_kept_alive(recorded: Recorded) -> None:
     assert gone() is None
 
 
-def test_a_module_whose_tree_cannot_be_read_switches_the_agent_off_and_runs_on(
+def test_a_module_with_odd_methods_of_its_own_is_named_without_them(
     recorded: Recorded, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Odd(nn.Module):
-        def named_children(self) -> Any:
+        """Nothing here may be called by anybody."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(1, 1)
+
+        def _raises(self, *args: Any, **kwargs: Any) -> Any:
             raise AttributeError("not yet")
 
+        named_children = named_parameters = named_modules = parameters = modules = children = _raises
+        __eq__ = __len__ = __bool__ = __iter__ = __repr__ = _raises
+        __hash__ = None  # type: ignore[assignment]
+
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x + 1
+            return self.inner(x) * 0 + 2
 
     odd = Odd()
     assert odd(torch.ones(1)).item() == 2
     assert odd(torch.ones(1)).item() == 2
-    assert capsys.readouterr().err.count("the agent is off: AttributeError: not yet") == 1
+    assert capsys.readouterr().err == ""
+    assert classes(recorded) == {"Odd": "Odd", "inner": "Linear"}
 
 
 @pytest.mark.parametrize("compile_part", ["module", "function", "method"])
@@ -298,6 +310,22 @@ def test_a_compiled_model_has_one_full_graph_and_no_warning(recorded: Recorded, 
         for _ in range(3):
             run(torch.ones(1, 2))
     assert graphs == 1
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_model_is_exported_as_without_hooks_which_are_there_again_afterwards(
+    recorded: Recorded, strict: bool
+) -> None:
+    before = [list(torch_module._global_forward_pre_hooks), list(torch_module._global_forward_hooks)]
+    program = torch.export.export(Net(), (torch.ones(1, 2),), strict=strict)
+    assert len(list(program.graph.nodes)) == 10
+    with pytest.raises(ValueError, match="instance of"):
+        torch.export.export("no model", (torch.ones(1, 2),), strict=strict)
+    assert recorded.modules == []
+    after = [list(torch_module._global_forward_pre_hooks), list(torch_module._global_forward_hooks)]
+    assert before == after != [[], []]
+    Net()(torch.ones(1, 2))
+    assert "blocks.0.first" in recorded.modules
 
 
 def test_dynamo_still_warns_of_a_hook_of_the_user(recorded: Recorded) -> None:

@@ -30,7 +30,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
     for name in ("range_push", "range_pop"):
         monkeypatch.setattr(nvtx, name, getattr(nvtx, name))
     made = Recorded()
-    told.connect(made, Steps(made, torch.compiler.is_compiling, Guard(0)), torch.compiler.is_compiling)
+    told.connect(made, Steps(made), torch.compiler.is_compiling)
     NvtxRanges(Guard(0)).install(nvtx)
     yield made
     told.disconnect()

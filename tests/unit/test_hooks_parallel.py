@@ -13,7 +13,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from hook_recorder import Recorded
+from hook_recorder import Recorded, step_hooks
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.parallel import STEPS_LOOKED_AT, Parallel
 from rankmem_agent.spool.layout import Kind
@@ -30,7 +30,8 @@ def recorded() -> Recorded:
 def parallel(recorded: Recorded) -> Iterator[Parallel]:
     genuine = DeviceMesh.__init__
     made = Parallel(recorded, torch.compiler.is_compiling, Guard(0), {})
-    handles = made.install(DeviceMesh)
+    made.install(DeviceMesh)
+    handles = step_hooks(recorded, Guard(0), parallel=made).install()
     yield made
     DeviceMesh.__init__ = genuine
     for handle in handles:
@@ -51,6 +52,36 @@ def as_rank() -> Iterator[Start]:
 def notes(recorded: Recorded) -> list[dict[str, Any]]:
     """The NOTE records' objects."""
     return [json.loads(recorded.strings[f["e"]]) for kind, f in recorded.records if kind is Kind.NOTE]
+
+
+def test_a_mesh_made_while_the_program_is_traced_is_read_at_the_next_step(
+    recorded: Recorded, as_rank: Start
+) -> None:
+    as_rank(1, 2)
+    is_traced = True
+    parallel = Parallel(recorded, lambda: is_traced, Guard(0), {})
+    parallel.mesh_made(mesh := init_device_mesh("cpu", (2,), mesh_dim_names=("tp",)))
+    parallel.at_step()
+    assert notes(recorded) == []
+    is_traced = False
+    parallel.at_step()
+    assert notes(recorded) == [{"rank": {"tp": mesh.get_local_rank()}}]
+
+
+@pytest.mark.parametrize("how", ["first", "second", "keywords"])
+def test_a_mesh_is_made_with_whatever_it_is_called_with(
+    recorded: Recorded, parallel: Parallel, as_rank: Start, how: str
+) -> None:
+    as_rank(3, 4)
+    ranks, names = torch.arange(4).view(2, 2), ("dp", "tp")
+    match how:
+        case "first":
+            DeviceMesh("cpu", ranks, mesh_dim_names=names)
+        case "second":
+            DeviceMesh("cpu", mesh=ranks, mesh_dim_names=names)
+        case "keywords":
+            DeviceMesh(device_type="cpu", mesh=ranks, mesh_dim_names=names)
+    assert notes(recorded) == [{"rank": {"dp": 1, "tp": 1}}]
 
 
 def test_a_mesh_with_names_tells_the_coordinates(

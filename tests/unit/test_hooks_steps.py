@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from hook_recorder import Recorded
+from hook_recorder import Recorded, step_hooks
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.steps import REPEATS_MAX, Removable, Steps
 from rankmem_agent.spool.layout import IN_CLOSURE, Phase
@@ -19,8 +19,8 @@ Made = tuple[Recorded, Steps]
 @pytest.fixture
 def made() -> Iterator[Made]:
     recorded = Recorded()
-    steps = Steps(recorded, torch.compiler.is_compiling, Guard(0))
-    handles: list[Removable] = steps.install()
+    steps = Steps(recorded)
+    handles: list[Removable] = step_hooks(recorded, Guard(0), steps=steps).install()
     yield recorded, steps
     for handle in handles:
         handle.remove()
@@ -173,11 +173,17 @@ def test_a_step_that_the_user_tells_ends_the_guessing(made: Made) -> None:
     assert recorded.steps() == [(0, "SGD"), (1, "user"), (2, "user")]
 
 
-def test_after_stop_nothing_is_told(made: Made) -> None:
-    recorded, steps = made
-    steps.stop()
+def test_after_stop_nothing_is_told() -> None:
+    recorded = Recorded()
+    steps = Steps(recorded)
+    hooks = step_hooks(recorded, Guard(0), steps=steps)
+    handles = hooks.install()
+    for each in (hooks, steps):
+        each.stop()
     _step(_optimizer())
     steps.told()
+    for handle in handles:
+        handle.remove()
     assert recorded.steps() == []
     assert recorded.phases == []
 

@@ -21,7 +21,7 @@ from rankmem_agent.spool.layout import Kind, MarkerKind
 @pytest.fixture
 def recorded() -> Iterator[Recorded]:
     made = Recorded()
-    told.connect(made, Steps(made, torch.compiler.is_compiling, Guard(0)), torch.compiler.is_compiling)
+    told.connect(made, Steps(made), torch.compiler.is_compiling)
     yield made
     told.disconnect()
 
@@ -55,7 +55,7 @@ def test_ranges_of_threads_have_ids_of_their_own(recorded: Recorded) -> None:
 
 def test_told_coordinates_are_a_note_and_only_those_that_were_given(recorded: Recorded) -> None:
     parallel = Parallel(recorded, torch.compiler.is_compiling, Guard(0), {})
-    steps = Steps(recorded, torch.compiler.is_compiling, Guard(0))
+    steps = Steps(recorded)
     told.connect(recorded, steps, torch.compiler.is_compiling, parallel)
     rankmem_agent.parallel(dp=2, tp=0)
     ((kind, fields),) = recorded.records
@@ -90,7 +90,7 @@ def test_a_told_step_is_a_step_of_the_user(recorded: Recorded) -> None:
 
 def test_at_a_told_step_the_weights_are_looked_at_before_it_counts(recorded: Recorded) -> None:
     seen: list[int] = []
-    steps = Steps(recorded, torch.compiler.is_compiling, Guard(0))
+    steps = Steps(recorded)
     told.connect(
         recorded, steps, torch.compiler.is_compiling, at_step=lambda: seen.append(len(recorded.steps()))
     )

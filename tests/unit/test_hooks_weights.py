@@ -13,18 +13,18 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 from torch.overrides import TorchFunctionMode
 
-from hook_recorder import Recorded
+from hook_recorder import Recorded, step_hooks
 from rankmem_agent.hooks import weights as weights_module
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.modules import Modules
-from rankmem_agent.hooks.weights import SAMPLE, Weights
+from rankmem_agent.hooks.steps import Steps
+from rankmem_agent.hooks.weights import LOOK_EVERY, Weights
 from rankmem_agent.spool.layout import DeviceType, Kind
 
 
 @dataclass
 class Made:
     recorded: Recorded
-    step: int = 0
 
     def rows(self, since: int = 0) -> list[dict[str, Any]]:
         """The WEIGHT records from ``since`` on: their JSON, sizes and address."""
@@ -44,9 +44,11 @@ def made() -> Iterator[Made]:
         return bool(torch.compiler.is_dynamo_compiling())
 
     modules = Modules(result.recorded, is_compiling, Guard(0))
-    weights = Weights(result.recorded, modules.names, lambda: result.step, is_compiling, Guard(0))
+    steps = Steps(result.recorded)
+    weights = Weights(result.recorded, modules.names, lambda: steps.number, is_compiling, Guard(0))
     modules.when_named(weights.tree_named)
-    handles = [*modules.install(), *weights.install()]
+    hooks = step_hooks(result.recorded, Guard(0), steps=steps, weights=weights)
+    handles = [*modules.install(), *weights.install(), *hooks.install()]
     yield result
     for handle in handles:
         handle.remove()
@@ -61,7 +63,6 @@ def train(
     optimizer.zero_grad()
     net(torch.ones(2, 4)).sum().backward()
     optimizer.step()
-    made.step += 1
     return optimizer
 
 
@@ -101,27 +102,57 @@ def test_what_has_moved_is_told_again_where_it_is(made: Made) -> None:
     assert made.rows()[-1]["grad"] > 0
 
 
-def test_one_parameter_that_moved_alone_is_seen_when_its_turn_comes(made: Made) -> None:
-    net = nn.Sequential(*(nn.Linear(4, 4) for _ in range(2 * SAMPLE)))  # 4 * SAMPLE parameters
+def test_a_parameter_of_the_optimizer_that_moved_alone_is_seen_at_once(made: Made) -> None:
+    net = nn.Sequential(*(nn.Linear(4, 4) for _ in range(20)))
     optimizer = train(made, net)
+    for _ in range(10):
+        train(made, net, optimizer)
     told = len(made.rows())
     net[-1].bias.data = torch.zeros(4)
-    for _ in range(4):
+    train(made, net, optimizer)
+    assert {row["name"] for row in made.rows(told)} == {"19.bias"}
+
+
+def test_a_frozen_parameter_that_moved_alone_is_seen_within_64_steps(made: Made) -> None:
+    net = nn.Sequential(nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 4))
+    optimizer = train(made, net)
+    for _ in range(10):
         train(made, net, optimizer)
-    assert {row["name"] for row in made.rows(told)} == {f"{2 * SAMPLE - 1}.bias"}
+    told = len(made.rows())
+    net[0].bias.data = torch.zeros(4)
+    for _ in range(LOOK_EVERY):
+        train(made, net, optimizer)
+    assert {row["name"] for row in made.rows(told)} == {"0.bias"}
 
 
-def test_a_step_in_which_nothing_changed_asks_a_sample_and_tells_nothing(
+def test_a_step_in_which_nothing_changed_asks_no_parameter_and_tells_nothing(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    net = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3 * SAMPLE)))
+    net = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
     optimizer = train(made, net)
-    train(made, net, optimizer)
+    for _ in range(5):
+        train(made, net, optimizer)
     told, asked = len(made.rows()), []
     genuine = weights_module._place
     monkeypatch.setattr(weights_module, "_place", lambda p: asked.append(1) or genuine(p))
+    for _ in range(10):
+        train(made, net, optimizer)
+    assert (asked, made.rows(told)) == ([], [])
+
+
+def test_torch_may_swap_a_parameter_that_has_been_told(made: Made) -> None:
+    net = nn.Sequential(nn.Linear(4, 4))
+    optimizer = train(made, net)
+    optimizer.zero_grad()
+    told = len(made.rows())
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        net.to(torch.float64)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    net.to(torch.float32)
     train(made, net, optimizer)
-    assert (len(asked), made.rows(told)) == (SAMPLE, [])
+    assert {row["address"] for row in made.rows(told)} == {p.data_ptr() for p in net.parameters()}
 
 
 def test_a_parameter_registered_later_is_told_before_the_next_step(made: Made) -> None:

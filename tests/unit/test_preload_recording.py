@@ -16,7 +16,7 @@ from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.preload import cuda, recording
 from rankmem_agent.spool.layout import Kind
 from rankmem_agent.tap.build import Build
-from rankmem_agent.tap.library import What
+from rankmem_agent.tap.library import CpuSees, What
 from rankmem_protos.errors import Code, RankmemError
 
 
@@ -26,12 +26,16 @@ class FakeTap(Recorded):
     def __init__(self, path: Path | None = None) -> None:
         super().__init__()
         self.did: list[object] = []
+        self.sees = CpuSees.REGISTERED | CpuSees.DEFAULT | CpuSees.MAPPED
 
     def open(self, folder: Path, budget_bytes: int) -> None:
         self.did.append("open")
 
     def attach_cpu(self) -> None:
         self.did.append("cpu")
+
+    def cpu_sees(self) -> CpuSees:
+        return self.sees
 
     def attach_calls(self) -> None:
         self.did.append("calls")
@@ -150,3 +154,16 @@ def test_without_cuda_s_headers_the_history_is_used_where_there_is_a_device(
     monkeypatch.setattr(recording, "_NVIDIA_CONTROL", tmp_path if has_device else tmp_path / "none")
     chosen = recording.choose(FakeTorch("13.0"), AgentConfig.from_environment({}), Guard(0))
     assert isinstance(chosen, cuda.SnapshotAttachment if has_device else recording.NativeRecording)
+
+
+def test_the_source_of_cpu_names_what_the_tap_does_not_see() -> None:
+    def source(*seen: CpuSees) -> str:
+        return cuda.cpu_facts(CpuSees(sum(seen)))["source"]
+
+    every = (CpuSees.REGISTERED, CpuSees.DEFAULT, CpuSees.MAPPED)
+    assert source(*every) == "tap"
+    assert source(CpuSees.REGISTERED, CpuSees.DEFAULT) == "tap, without mapped files and shared memory"
+    assert source(CpuSees.REGISTERED) == (
+        "tap, without storages made directly (deep copies) and mapped files and shared memory"
+    )
+    assert cuda.cpu_facts(CpuSees(7), "until CUDA was used")["source"] == "tap, until CUDA was used"

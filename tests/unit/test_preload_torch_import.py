@@ -143,3 +143,19 @@ def test_torch_from_a_zip_file_is_followed_too(
     print(called, type(torch.__spec__.loader).__name__)
     """
     assert _run(code, archive) == "[7] zipimporter"
+
+
+def test_a_torch_that_cannot_be_loaded_gives_the_traceback_that_it_gives_without_us(fake_torch: Path) -> None:
+    (fake_torch / "torch/part.py").write_text("raise OSError('libcudart.so: cannot open')\n")
+    code = """
+    import traceback
+    def told():
+        try:
+            import torch
+        except OSError:
+            return traceback.format_exc()
+    ours = told()
+    sys.meta_path[:] = [each for each in sys.meta_path if "rankmem" not in repr(each)]
+    print(ours == told(), "rankmem" in ours, ours.count("File"))
+    """
+    assert _run(code, fake_torch) == "True False 3"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Final
 
@@ -61,6 +61,23 @@ def unseen_by_modes() -> AbstractContextManager[None]:
 
     context: AbstractContextManager[None] = torch._C.DisableTorchFunction()
     return context
+
+
+@contextlib.contextmanager
+def unseen_by_listeners() -> Iterator[None]:
+    """While it is open, no operator of ours reaches a ``TorchDispatchMode`` or a profiler of the user's.
+
+    For the few facts that cost an operator. It hides them from our own tap as well.
+    """
+    import torch
+
+    undispatched = torch._C._DisableTorchDispatch()
+    torch._C._autograd._enable_record_function(False)
+    try:
+        yield
+    finally:
+        torch._C._autograd._enable_record_function(True)
+        del undispatched
 
 
 def described(error: Exception) -> str:

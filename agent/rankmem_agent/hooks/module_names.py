@@ -22,10 +22,15 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
-WRAPPED_NAMES: Final = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
-"""Parts of a path that stand for a wrapper: of torch.compile, FSDP, activation checkpointing."""
-WRAPPER_CLASSES: Final = frozenset({"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"})
-"""Wrappers that carry what they wrap as ``module``."""
+WRAPPED_NAMES: Final = frozenset(
+    {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_export_root"}
+)
+"""Parts of a path that stand for a wrapper: torch.compile's, FSDP's, activation checkpointing's, export's."""
+WRAPPER_CLASSES: Final = {
+    **dict.fromkeys(("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"), "module"),
+    "ONNXTracedModule": "inner",  # of torch.jit's tracer, which torch.onnx's exporter uses
+}
+"""Classes of wrappers, with the name of the part that they wrap."""
 SHARDED_CLASS: Final = "FSDPModule"
 """FSDP2 gives a module a class made of this one and the module's own."""
 ANCESTORS_MAX: Final = 64
@@ -129,7 +134,7 @@ class ModuleNames:
         for _ in range(ANCESTORS_MAX):
             known = self._put_into.get(id(module))
             parent = known[1]() if known is not None else None
-            if parent is None or not any(child is module for child in parent._modules.values()):
+            if parent is None or not any(child is module for _, child in children(parent)):
                 return module
             module = parent
         return module
@@ -191,17 +196,51 @@ def tree(module: Any, name: str = "", seen: set[int] | None = None) -> Iterator[
         return
     seen.add(id(module))
     yield name, module
-    for part, child in module.named_children():
+    for part, child in children(module):
         yield from tree(child, name if _wraps(module, part) else _joined(name, part), seen)
+
+
+def children(module: Any) -> list[tuple[str, Any]]:
+    """The parts put into a module, by name.
+
+    Read off the instance, as every table here: a class of the user's may have its own ``named_children``,
+    ``__getattr__`` or ``__eq__``, and they may raise, hide parts or cost something.
+    """
+    return _registered(module, "_modules")
+
+
+def parameters(root: Any) -> Iterator[tuple[str, Any]]:
+    """The parameters of a module and all its parts, by name; each once."""
+    seen: set[int] = set()
+    for path, module in tree(root):
+        for key, parameter in own_parameters(module):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield _joined(path, key), parameter
+
+
+def own_parameters(module: Any) -> list[tuple[str, Any]]:
+    """The parameters of a module itself, by name, read off the instance as in :func:`children`."""
+    return _registered(module, "_parameters")
+
+
+def _registered(module: Any, table: str) -> list[tuple[str, Any]]:
+    """What a table of torch's in a module's own dictionary holds; nothing where its class hides it."""
+    try:
+        held = object.__getattribute__(module, "__dict__").get(table)
+    except AttributeError:
+        return []
+    items = held.items() if hasattr(held, "items") else ()  # ScriptModule has a class of its own
+    return [(str(name), each) for name, each in items if each is not None]
 
 
 def unwrapped(module: Any) -> Any:
     """The user's own model within the wrappers that torch puts around it."""
     while True:
-        children = dict(module.named_children())
-        if len(children) != 1:
+        parts = children(module)
+        if len(parts) != 1:
             return module
-        name, child = next(iter(children.items()))
+        name, child = parts[0]
         if not _wraps(module, name):
             return module
         module = child
@@ -216,7 +255,7 @@ def class_name(module: Any) -> str:
 
 
 def _wraps(module: Any, part: str) -> bool:
-    return part in WRAPPED_NAMES or (part == "module" and type(module).__name__ in WRAPPER_CLASSES)
+    return part in WRAPPED_NAMES or WRAPPER_CLASSES.get(type(module).__name__) == part
 
 
 def _joined(prefix: str, name: str) -> str:

@@ -20,15 +20,20 @@ Dynamo traces through hooks, which return at once when it compiles (a foreign ca
 from __future__ import annotations
 
 import functools
+import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
+from rankmem_agent.hooks import tags
 from rankmem_agent.hooks.guard import Guard, unseen_by_modes
 from rankmem_agent.hooks.module_frames import ModuleReader, follow
-from rankmem_agent.hooks.module_names import ModuleNames, tree
+from rankmem_agent.hooks.module_names import ModuleNames, parameters, tree
 from rankmem_agent.hooks.recorder import ModuleSlot, Recorder
 from rankmem_agent.hooks.steps import Removable
+from rankmem_agent.hooks.tracing import Tracing, tracing_of
+from rankmem_agent.hooks.wrapping import wrapped
 from rankmem_agent.spool.layout import Kind, Phase
 
 OUTSIDE: Final = 0
@@ -43,6 +48,7 @@ class Modules:
             times as fast as ``is_compiling``, and Dynamo knows both.
         phase_outside: the phase when the outermost module returns.
         reader: reads modules from frames; None: hooks.
+        tracing: what is asked at the first sight of a module, whose tensors are read then.
     """
 
     def __init__(
@@ -52,9 +58,13 @@ class Modules:
         guard: Guard,
         phase_outside: Callable[[], int] = lambda: Phase.OTHER,
         reader: ModuleReader | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
+        import torch  # loaded, since there are modules
+
         self._reader = reader
         self._phase_outside = phase_outside
+        self._tracing = tracing if tracing is not None else tracing_of(torch)
         self._recorder = recorder
         self._is_compiling = is_compiling
         self._guard = guard
@@ -65,6 +75,9 @@ class Modules:
         """By path: its string id, once it has a MODULE record."""
         self._frozen: set[int] = set()
         """String ids of the paths of modules whose parameters want no gradient, all of them."""
+        self._unread: list[weakref.ref[Any]] = []
+        """Roots of trees that were named while tensors could not be asked."""
+        self._has_unread: Callable[[], None] = lambda: None
         self.names = ModuleNames(is_compiling, self._forget)
         self._off: list[bool] = []
         """Not empty: off."""
@@ -87,11 +100,16 @@ class Modules:
         before = torch_module.register_module_forward_pre_hook(self.before)
         after = torch_module.register_module_forward_hook(self.after, always_call=True)
         hide_from_dynamo(torch_module, before_id=before.id, after_id=after.id)
+        hide_from_export(sys.modules.get("torch.export"), torch_module, ids=(before.id, after.id))
         return [before, after]
 
     def when_named(self, tell: Callable[[Any], None]) -> None:
         """Has ``tell(root)`` called when a tree was named, in the thread that calls into it first."""
         self._when_named.append(tell)
+
+    def when_unread(self, tell: Callable[[], None]) -> None:
+        """Has ``tell()`` called where :meth:`read_unread` has to be called again later."""
+        self._has_unread = tell
 
     def stop(self) -> None:
         """Does nothing from now on; the hooks stay registered."""
@@ -178,18 +196,46 @@ class Modules:
             self._guard.failed(error)
 
     def _first_sight(self, module: Any, around: int) -> int:
-        """The path of a module that has not run yet, told with its class."""
+        """The path of a module that has not run yet, told with its class; 0 while it is only traced.
+
+        While tensors cannot be asked its tree stays unread.
+        """
+        if self._tracing.is_traced():
+            return 0
         if self.names.of(module) is None:
-            keys, root = self.names.learn(module, around)
-            for key in keys:
-                if key in self._paths:  # it ran before its whole did, under another name
-                    self._put(key, self._tell(key, is_frozen=self._paths[key] in self._frozen))
+            self._learn(module, around)
+        path = self._told.get(self.names.known(id(module)).path)
+        if path is None:
+            with unseen_by_modes():
+                wants_gradient = [tags.wants_gradient(each) for _, each in parameters(module)]
+            is_frozen = not any(wants_gradient) if wants_gradient else self._paths.get(around) in self._frozen
+            path = self._tell(id(module), is_frozen=is_frozen)
+        self.read_unread()
+        if self._unread and self._reader is None:
+            return (
+                path  # the hook comes here again at the next call; frames are asked once, see read_unread()
+            )
+        return self._put(id(module), path)
+
+    def _learn(self, module: Any, around: int) -> None:
+        keys, root = self.names.learn(module, around)
+        for key in keys:
+            if key in self._paths:  # it ran before its whole did, under another name
+                self._put(key, self._tell(key, is_frozen=self._paths[key] in self._frozen))
+        if root is not None:
+            self._unread.append(weakref.ref(root))
+
+    def read_unread(self) -> None:
+        """Has the trees read that were named while their tensors could not be asked, if they can be now."""
+        if not self._unread:
+            return
+        if self._tracing.hides_tensors():
+            self._has_unread()
+            return
+        unread, self._unread = self._unread, []
+        for root in (reference() for reference in unread):
             for tell in self._when_named if root is not None else ():
                 tell(root)
-        with unseen_by_modes():
-            wants_gradient = [parameter.requires_grad for parameter in module.parameters()]
-        is_frozen = not any(wants_gradient) if wants_gradient else self._paths.get(around) in self._frozen
-        return self._put(id(module), self._tell(id(module), is_frozen=is_frozen))
 
     def _put(self, key: int, path: int) -> int:
         self._paths[key] = path
@@ -254,3 +300,35 @@ def hide_from_dynamo(torch_module: Any, *, before_id: int, after_id: int) -> Non
         )
 
     torch_module._has_any_global_hook = functools.wraps(genuine)(has_any_hook_of_the_user)
+
+
+def hide_from_export(export: Any, torch_module: Any, *, ids: tuple[int, ...]) -> None:
+    """Takes our hooks away for as long as ``torch.export.export`` runs.
+
+    With any global hook its strict mode refuses each model: "Attempted to inline function marked as
+    skipped".
+    Source: ``torch._dynamo.convert_frame.get_traced_fn`` (2.9 to 2.13), which counts the hooks.
+    """
+    genuine = getattr(export, "export", None)
+    if genuine is None:
+        return
+    tables = [
+        torch_module._global_forward_pre_hooks,
+        torch_module._global_forward_hooks,
+        torch_module._global_forward_hooks_always_called,
+    ]
+    taken: list[tuple[Any, int, Any]] = []
+    running: list[object] = []
+
+    def take(_: object) -> None:
+        running.append(None)
+        taken.extend((table, each, table.pop(each)) for table in tables for each in ids if each in table)
+
+    def give_back(_: object) -> None:
+        running.pop()
+        while taken and not running:  # the last one of those that run at once
+            table, each, hook = taken.pop()
+            table[each] = hook
+            table.move_to_end(each, last=False)  # before the user's own, as they were
+
+    export.export = wrapped(genuine, before=take, lastly=give_back)

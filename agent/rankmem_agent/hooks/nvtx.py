@@ -9,13 +9,13 @@ nothing.
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable
 from typing import Any, Final
 
 from rankmem_agent.hooks import told
 from rankmem_agent.hooks.guard import Guard
+from rankmem_agent.hooks.wrapping import Call, wrapped
 from rankmem_agent.spool.layout import MarkerKind
 
 DEPTH_MAX: Final = 1024
@@ -31,27 +31,22 @@ class NvtxRanges:
 
     def install(self, nvtx: Any) -> None:
         """Replaces the two functions of ``torch.cuda.nvtx``."""
-        nvtx.range_push = self._after(nvtx.range_push, self._pushed)
-        nvtx.range_pop = self._after(nvtx.range_pop, self._popped)
+        nvtx.range_push = wrapped(nvtx.range_push, after=lambda call, _: self._guarded(self._pushed, call))
+        nvtx.range_pop = wrapped(nvtx.range_pop, after=lambda call, _: self._guarded(self._popped, call))
 
-    def _after(self, genuine: Callable[..., Any], then: Callable[..., None]) -> Callable[..., Any]:
-        @functools.wraps(genuine)
-        def both(*args: Any, **kwargs: Any) -> Any:
-            result = genuine(*args, **kwargs)
-            try:
-                then(*args, **kwargs)
-            except Exception as error:  # noqa: BLE001  the trainer's guard
-                self._guard.failed(error)
-            return result
+    def _guarded(self, does: Callable[[Call], None], call: Call) -> None:
+        try:
+            does(call)
+        except Exception as error:  # noqa: BLE001  the trainer's guard
+            self._guard.failed(error)
 
-        return both
-
-    def _pushed(self, msg: str) -> None:
+    def _pushed(self, call: Call) -> None:
         ranges = self._ranges()
         if len(ranges) < DEPTH_MAX:
-            ranges.append(told.begin_range(msg, MarkerKind.NVTX))
+            text = call.args[0] if call.args else call.kwargs.get("msg", "")
+            ranges.append(told.begin_range(text, MarkerKind.NVTX))
 
-    def _popped(self) -> None:
+    def _popped(self, _: Call) -> None:
         ranges = self._ranges()
         marker = ranges.pop() if ranges else 0
         if marker:

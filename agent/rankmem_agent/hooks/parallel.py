@@ -12,16 +12,16 @@ names say nothing.
 
 from __future__ import annotations
 
-import functools
 import json
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from rankmem_agent.config import PARALLEL_DIMENSIONS
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.recorder import Recorder
-from rankmem_agent.hooks.steps import Removable
+from rankmem_agent.hooks.wrapping import wrapped
 from rankmem_agent.spool.layout import Kind
 
 MESH_NAMES: Final[Mapping[str, str]] = {
@@ -43,6 +43,8 @@ MEGATRON_RANKS: Final[Mapping[str, str]] = {
 }
 STEPS_LOOKED_AT: Final = 3
 """Steps at whose end Megatron is looked for; its groups are made before the first."""
+MESHES_MAX: Final = 64
+"""Meshes kept to be read later; a training makes a handful."""
 _SOURCES: Final = ("mesh", "megatron", "environment", "told")
 """The later ones win."""
 
@@ -68,17 +70,16 @@ class Parallel:
         self._whole: set[str] = set()
         """Dimensions that some mesh has under their own name."""
         self._written: dict[str, int] = {}
+        self._unread: list[weakref.ref[Any]] = []
+        """Meshes that were made while the program was traced."""
         self._steps_left = STEPS_LOOKED_AT
         self._is_on = True
         self._learn("environment", environment)
 
-    def install(self, device_mesh: type[Any] | None) -> list[Removable]:
-        """Looks at each ``DeviceMesh`` as it is made (None: torch has none), at Megatron before steps."""
-        from torch.optim import optimizer
-
+    def install(self, device_mesh: type[Any] | None) -> None:
+        """Looks at each ``DeviceMesh`` as it is made; None: torch has none."""
         if device_mesh is not None:
             self._look_at(device_mesh)
-        return [optimizer.register_optimizer_step_pre_hook(lambda *_: self.at_step())]
 
     def stop(self) -> None:
         """Does nothing from now on."""
@@ -89,24 +90,33 @@ class Parallel:
         self._guarded(lambda: self._learn("told", dimensions))
 
     def mesh_made(self, mesh: Any) -> None:
-        """A mesh exists: what its names say of this rank."""
+        """A mesh exists: what its names say of this rank, now or, where the program is traced, at a step."""
+        if self._is_compiling():
+            if len(self._unread) < MESHES_MAX:
+                self._unread.append(weakref.ref(mesh))
+            return
         self._guarded(lambda: self._learn("mesh", self._of_mesh(mesh)))
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether the next steps are looked at too."""
+        return self._steps_left > 0
 
     def at_step(self) -> None:
         """At an optimizer's step: Megatron's groups exist by now, or never."""
+        if self._unread and not self._is_compiling():
+            unread, self._unread = self._unread, []
+            for mesh in (reference() for reference in unread):
+                if mesh is not None:
+                    self.mesh_made(mesh)
         if self._steps_left > 0:
             self._steps_left -= 1
             self._guarded(lambda: self._learn("megatron", _of_megatron()))
 
     def _look_at(self, device_mesh: type[Any]) -> None:
-        genuine: Callable[..., None] = device_mesh.__init__
-
-        @functools.wraps(genuine)
-        def made(mesh: Any, *args: Any, **kwargs: Any) -> None:
-            genuine(mesh, *args, **kwargs)
-            self.mesh_made(mesh)
-
-        device_mesh.__init__ = made
+        device_mesh.__init__ = wrapped(
+            device_mesh.__init__, after=lambda call, _: self.mesh_made(call.args[0])
+        )
 
     def _guarded(self, does: Callable[[], None]) -> None:
         if not self._is_on or self._is_compiling():

@@ -6,10 +6,27 @@ Stage: trainer; the seam between hooks and tap. Types only.
 from __future__ import annotations
 
 from array import array
-from typing import Literal, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, Protocol
 
 from rankmem_agent.hooks.module_frames import ModuleReader
 from rankmem_agent.spool.layout import Category, Kind
+
+FOUND_OTHER: Final = 1
+"""What :class:`StepCalls` find, in bits: the optimizer has other parameters than the plan; nothing was
+tagged."""
+FOUND_ODD: Final = 2
+"""Some parameters or gradients are left to Python."""
+FOUND_LOOK: Final = 4
+"""A parameter has moved, a gradient is the first of its parameter, or 64 steps are over."""
+FOUND_STATE: Final = 8
+"""The optimizer's state is new."""
+FOUND_SECOND: Final = 16
+"""A second has gone by since this was found last."""
+ODD_PARAMETER: Final = 1
+"""What of a parameter is left to Python: itself and its gradient."""
+ODD_GRADIENT: Final = 2
+"""Its gradient alone, in this step."""
 
 
 class ModuleSlot(Protocol):
@@ -17,6 +34,27 @@ class ModuleSlot(Protocol):
 
     def __setitem__(self, index: Literal[0], module_string_id: int, /) -> None:
         """Item 0 is the string id of the path; 0 for none."""
+
+
+class StepCalls(Protocol):
+    """The work around ``optimizer.step()`` in one native call each. Attributes, for the cost of a call."""
+
+    begin: Callable[[int, Any, int], int]
+    """Before the step: (plan, param_groups, phase); sets the phase, tags what moved and all gradients."""
+    end: Callable[[int, Any, bool, int, int], int]
+    """After it: (plan, state, whether a training step ends here, its number, its name's string id)."""
+    has_new_state: Callable[[int, Any], int]
+    """(plan, state): whether the state is new since the last time that it was found so."""
+    free_plan: Callable[[int], None]
+    """Gives the plan's memory back."""
+
+    def make_plan(self, parameters: Sequence[Any], names: array[int], odd: array[int]) -> int:
+        """A plan of an optimizer's parameters in their order; 0 where there can be none.
+
+        Args:
+            names: array("I"), string ids. odd: array("B"), kept by the caller as long as the plan: ODD_* bits
+                of what is left to Python, set here and at each step.
+        """
 
 
 class Recorder(Protocol):
@@ -64,6 +102,9 @@ class Recorder(Protocol):
 
     def module_reader(self) -> ModuleReader | None:
         """What reads modules from Python frames; None if only hooks can tell them."""
+
+    def step_calls(self) -> StepCalls | None:
+        """The native calls around an optimizer's step; None where Python has to do the work."""
 
     def set_phase(self, phase: int) -> None:
         """The process' phase from now on: a ``spool.layout.Phase``, or IN_CLOSURE."""

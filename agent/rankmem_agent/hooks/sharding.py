@@ -13,7 +13,6 @@ nothing is told). Goes out: TAG records. It keeps no tensor and changes no resul
 
 from __future__ import annotations
 
-import functools
 import sys
 from array import array
 from collections.abc import Callable, Iterable
@@ -22,6 +21,7 @@ from typing import Any, Final
 from rankmem_agent.hooks.guard import Guard, unseen_by_modes
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.tags import Device, address_of, device_of, size_of
+from rankmem_agent.hooks.wrapping import wrapped
 from rankmem_agent.spool.layout import Category
 
 _FSDP: Final = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
@@ -54,35 +54,21 @@ class Sharding:
         group: Any = getattr(module, "FSDPParamGroup", None)
         if not hasattr(group, "_to_unsharded") or not hasattr(group, "post_backward"):
             return
-        gathered, reduced = group._to_unsharded, group.post_backward
-
-        @functools.wraps(gathered)
-        def to_unsharded(its: Any, *args: Any, **kwargs: Any) -> Any:
-            result = gathered(its, *args, **kwargs)
-            self._guarded(self._gathered, its)
-            return result
-
-        @functools.wraps(reduced)
-        def post_backward(its: Any, *args: Any, **kwargs: Any) -> Any:
-            self._guarded(self._computed, its)
-            result = reduced(its, *args, **kwargs)
-            self._guarded(self._reduced, its)
-            return result
-
-        group._to_unsharded, group.post_backward = to_unsharded, post_backward
+        group._to_unsharded = wrapped(
+            group._to_unsharded, after=lambda call, _: self._guarded(self._gathered, call.args[0])
+        )
+        group.post_backward = wrapped(
+            group.post_backward,
+            before=lambda call: self._guarded(self._computed, call.args[0]),
+            after=lambda call, _: self._guarded(self._reduced, call.args[0]),
+        )
 
     def _wrap_checkpoint(self, module: Any) -> None:
         function: Any = getattr(module, "CheckpointFunction", None)
         genuine = getattr(function, "backward", None)
         if genuine is None:
             return
-
-        @functools.wraps(genuine)
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            gradients = genuine(*args, **kwargs)
-            self._guarded(self._handed_on, gradients)
-            return gradients
-
+        backward = wrapped(genuine, after=lambda _, gradients: self._guarded(self._handed_on, gradients))
         function.backward = staticmethod(backward)
 
     def _gathered(self, group: Any) -> None:

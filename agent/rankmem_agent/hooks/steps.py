@@ -1,9 +1,8 @@
-"""Training steps and the optimizer phase, from torch's global optimizer hooks.
+"""Training steps and the optimizer phase.
 
-Stage: trainer, the thread that calls ``optimizer.step()``. Comes in: torch's step hooks (2.6 to 2.13:
-``torch.optim.optimizer.register_optimizer_step_pre_hook`` and ``..._post_hook``, for every ``Optimizer``).
-Goes out: phase and step to the tap, STEP records. It touches no tensor, keeps no optimizer alive, and
-does nothing while Dynamo traces.
+Stage: trainer, the thread that calls ``optimizer.step()``. Comes in: what ``hooks.step_hooks`` sees of
+optimizers. Goes out: phase and step, STEP records, by the tap or its native calls. It touches no tensor and
+keeps no optimizer alive.
 
 **What a step is.** With one optimizer: each ``step()``, recorded when it returns. With several: a round in
 which every optimizer in use has stepped at least once, recorded when the last of them returns. So a GAN that
@@ -20,13 +19,16 @@ one to every optimizer). The phase is then IN_CLOSURE, which the tap resolves ca
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
-from typing import Any, Final, Protocol
-from weakref import WeakSet
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.spool.layout import IN_CLOSURE, Kind, Phase
+
+if TYPE_CHECKING:
+    from rankmem_agent.hooks.plans import Plan
 
 REPEATS_MAX: Final = 8
 """More than the usual ratio of critic to generator steps (5), few enough to notice that a run changed its
@@ -41,129 +43,140 @@ class Removable(Protocol):
         """Unregisters the hook."""
 
 
+@dataclass(slots=True, eq=False)
+class Optimizer:
+    """One that has stepped, and what is known of it between its steps."""
+
+    reference: weakref.ref[Any]
+    name: int
+    """String id of its class's name."""
+    is_in_use: bool = False
+    has_stepped: bool = False
+    """In this round."""
+    plan: Plan | None = None
+    """Of its parameters."""
+
+
+class _Inside(threading.local):
+    """Identities of the optimizers whose ``step()`` a thread is in, outermost first."""
+
+    def __init__(self) -> None:
+        self.stack: list[int] = []
+
+
 class Steps:
-    """Counts steps; made once, when the agent attaches.
+    """Counts steps; made once, when the agent attaches. Callers are guarded.
 
     Args:
-        ended: called after each step's end, on its thread.
+        ended: called after a step's end, on its thread; at least once in each second that has some.
     """
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        is_compiling: Callable[[], bool],
-        guard: Guard,
-        ended: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, recorder: Recorder, ended: Callable[[], None] = lambda: None) -> None:
         self._recorder: Recorder | None = recorder
-        self._is_compiling = is_compiling
-        self._guard = guard
-        self._ended = ended
-        self._in_use: WeakSet[object] = WeakSet()
-        self._stepped: set[int] = set()
-        """Identities of the optimizers that have stepped in this round."""
+        self.ended = ended
+        self._in_use: list[Optimizer] = []
         self._repeats = 0
         """Steps in this round of optimizers that had stepped in it before."""
-        self._inside = threading.local()
-        self._names: dict[str, int] = {}
-        self._told = False
+        self._only: Optimizer | None = None
+        """The one in use, if there is but one."""
+        self._is_told = False
+        self.inside = _Inside()
         self.phase_outside: int = Phase.OTHER
         """The phase when the outermost module returns."""
         self.number = 0
         """The number of the step that is going on."""
 
-    def install(self) -> list[Removable]:
-        """Registers the global hooks."""
-        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+    def begin(self, key: int, *, has_closure: bool) -> int:
+        """An optimizer's ``step()`` begins; the phase from now on.
 
-        return [register_optimizer_step_pre_hook(self.before), register_optimizer_step_post_hook(self.after)]
+        Args:
+            key: its identity.
+        """
+        inside = self.inside.stack
+        if key in inside:  # its last step() raised: the hook after it was never called
+            del inside[inside.index(key) :]
+        if not inside:
+            self.phase_outside = Phase.OTHER
+        inside.append(key)
+        if has_closure:
+            self.phase_outside = IN_CLOSURE
+        return IN_CLOSURE if self.phase_outside == IN_CLOSURE else Phase.OPTIMIZER
 
-    def before(self, optimizer: object, args: Any, kwargs: Any) -> None:
-        """The hook before ``optimizer.step()``."""
-        if self._is_compiling() or self._recorder is None:
-            return
-        try:
-            self._begin(self._recorder, optimizer, has_closure=_has_closure(args, kwargs))
-        except Exception as error:  # noqa: BLE001  the trainer's guard
-            self._guard.failed(error)
+    def end(self, key: int) -> bool:
+        """It has ended; true unless it stepped inside another one's ``step()``."""
+        inside = self.inside.stack
+        if key in inside:
+            del inside[inside.index(key) :]
+        if inside:
+            return False
+        self.phase_outside = Phase.OTHER
+        return True
 
-    def after(self, optimizer: object, args: Any, kwargs: Any) -> None:
-        """The hook after it."""
-        if self._is_compiling() or self._recorder is None:
-            return
-        try:
-            self._end(self._recorder, optimizer)
-        except Exception as error:  # noqa: BLE001  the trainer's guard
-            self._guard.failed(error)
+    def ends(self, optimizer: Optimizer) -> bool:
+        """Whether a training step ends with this one's: all in use have stepped since the last end."""
+        if optimizer is self._only:
+            return True
+        if self._is_told:
+            return False
+        is_new = not optimizer.is_in_use
+        if is_new:
+            optimizer.is_in_use = True
+            self._in_use = [*self._in_use, optimizer]
+        if is_new and len(self._in_use) > 1:
+            self._only = None
+            self._begin_round()  # what the first round did is told by the rows before
+            return False
+        self._repeats += optimizer.has_stepped
+        optimizer.has_stepped = True
+        if self._repeats > REPEATS_MAX:
+            self._wait_for([each for each in self._in_use if each.has_stepped])
+        if not all(each.has_stepped for each in self._in_use):
+            return False
+        self._begin_round()
+        if len(self._in_use) == 1:
+            self._only = optimizer
+        return True
+
+    def gone(self, optimizer: Optimizer) -> None:
+        """It exists no more: it is not waited for."""
+        self._wait_for([each for each in self._in_use if each is not optimizer])
 
     def told(self) -> None:
         """The user says that a step has ended."""
-        self._told = True
+        self._is_told, self._only = True, None
         if self._recorder is not None:
-            self._end_step(self._recorder, TOLD_BY_USER)
+            self.record(self._recorder.intern(TOLD_BY_USER))
+            self.ended()
+
+    def record(self, name: int) -> None:
+        """A step has ended: its record, and the next one's number.
+
+        Args:
+            name: string id of who ended it.
+        """
+        if self._recorder is None:
+            return
+        self._recorder.record(Kind.STEP, a=self.number, e=name)
+        self.number += 1
+        self._recorder.set_step(self.number)
 
     def stop(self) -> None:
-        """Does nothing from now on; the hooks stay registered, torch calls them for nothing."""
+        """Records nothing from now on."""
         self._recorder = None
 
-    def _begin(self, recorder: Recorder, optimizer: object, *, has_closure: bool) -> None:
-        inside = self._stack()
-        if id(optimizer) in inside:  # its last step() raised: the hook after it was never called
-            del inside[inside.index(id(optimizer)) :]
-        if not inside:
-            self.phase_outside = Phase.OTHER
-        inside.append(id(optimizer))
-        if has_closure:
-            self.phase_outside = IN_CLOSURE
-        recorder.set_phase(IN_CLOSURE if self.phase_outside == IN_CLOSURE else Phase.OPTIMIZER)
-
-    def _end(self, recorder: Recorder, optimizer: object) -> None:
-        inside = self._stack()
-        if id(optimizer) in inside:
-            del inside[inside.index(id(optimizer)) :]
-        if inside:
-            return
-        self.phase_outside = Phase.OTHER
-        recorder.set_phase(Phase.OTHER)
-        if not self._told and self._ends_step(optimizer):
-            self._end_step(recorder, type(optimizer).__name__)
-
-    def _stack(self) -> list[int]:
-        """Optimizers whose ``step()`` this thread is in, outermost first."""
-        stack: list[int] | None = getattr(self._inside, "stack", None)
-        if stack is None:
-            stack = self._inside.stack = []
-        return stack
-
-    def _ends_step(self, optimizer: object) -> bool:
-        """True if every optimizer in use has stepped since the last step's end."""
-        is_new = optimizer not in self._in_use
-        self._in_use.add(optimizer)
-        if is_new and len(self._in_use) > 1:
-            self._begin_round()  # what the first round did is told by the rows before
-            return False
-        self._repeats += id(optimizer) in self._stepped
-        self._stepped.add(id(optimizer))
-        if self._repeats > REPEATS_MAX:
-            self._in_use = WeakSet(each for each in self._in_use if id(each) in self._stepped)
-        if any(id(each) not in self._stepped for each in self._in_use):
-            return False
-        self._begin_round()
-        return True
+    def _wait_for(self, optimizers: list[Optimizer]) -> None:
+        for each in self._in_use:
+            each.is_in_use = False
+        for each in optimizers:
+            each.is_in_use = True
+        self._in_use, self._only = optimizers, None
 
     def _begin_round(self) -> None:
-        self._stepped.clear()
         self._repeats = 0
-
-    def _end_step(self, recorder: Recorder, name: str) -> None:
-        if name not in self._names:
-            self._names[name] = recorder.intern(name)
-        recorder.record(Kind.STEP, a=self.number, e=self._names[name])
-        self.number += 1
-        recorder.set_step(self.number)
-        self._ended()
+        for each in self._in_use:
+            each.has_stepped = False
 
 
-def _has_closure(args: Any, kwargs: Any) -> bool:
+def has_closure(args: Any, kwargs: Any) -> bool:
     """Whether ``step`` was given one; ``args`` begin with the optimizer itself."""
     return (args[1] if len(args) > 1 else kwargs.get("closure")) is not None

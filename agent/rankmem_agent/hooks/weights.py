@@ -1,15 +1,17 @@
 """The model's parameters by name: WEIGHT records with shape, type, size, gradient's size and place.
 
 Stage: trainer, the threads that call a model first and that call ``optimizer.step()``. Comes in: the trees of
-``hooks.module_names``, torch's global hooks of parameters' registration and of optimizers' steps (2.6 to
-2.13). Goes out: one record for each parameter, another when its storage has moved and when its gradient
-first exists. Tensors are asked for their facts, never for their content, and none is kept alive.
+``hooks.module_names``, torch's global hook of parameters' registration (2.6 to 2.13), ``hooks.step_hooks``
+before optimizers' steps. Goes out: one record for each parameter, another when its storage has moved and when
+its gradient first exists. Tensors are asked for their facts, never for their content. No tensor is kept
+alive, and none has a weak reference from us: ``torch.utils.swap_tensors``, which ``module.to()`` may use,
+refuses those.
 
-**When.** A whole tree is read when it is called first. From then on once a step, before the optimizer's:
-SAMPLE parameters in turn are asked where they are, and only if one has moved (``.to()``, FSDP2) or a
-parameter was registered since, all are read again. A part of the model that moves alone is seen within
-``parameters / SAMPLE`` steps. Gradients are looked for until each has been seen once, GRADIENT_LOOKS times
-the number of parameters at most: those that never get one stay at 0.
+**When.** A whole tree is read when it is called first. From then on before an optimizer's step: where one of
+its parameters has moved (``.to()``, FSDP2) or has its first gradient, where a parameter was registered since,
+in the first STEPS_LOOKED_AT steps, and in every LOOK_EVERY-th for what no optimizer has. Gradients are looked
+for until each has been seen once, GRADIENT_LOOKS times the number of parameters at most: those that never get
+one stay at 0.
 
 **What.** Sizes are this rank's: of a DTensor its local shard's, while the shape is the whole one's.
 Parameters that share their bytes (tied weights) are one row, under the first name of the tree.
@@ -19,29 +21,27 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rankmem_agent.hooks.guard import Guard, unseen_by_modes
-from rankmem_agent.hooks.module_names import ModuleNames, tree
+from rankmem_agent.hooks.guard import Guard, unseen_by_listeners, unseen_by_modes
+from rankmem_agent.hooks.module_names import ModuleNames, own_parameters, tree
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.steps import Removable
-from rankmem_agent.hooks.tags import device_of, size_of
+from rankmem_agent.hooks.tags import UNREADABLE, device_of, size_of, wants_gradient
 from rankmem_agent.spool.layout import Kind
 
-SAMPLE: Final = 16
-"""Parameters asked a step: 10 us."""
+STEPS_LOOKED_AT: Final = 4
+"""Steps at each of which all parameters are asked where they are: 0.6 us each."""
+LOOK_EVERY: Final = 64
+"""Steps from one look at all parameters to the next."""
 GRADIENT_LOOKS: Final = 64
 """Times that each parameter on average is asked for its first gradient."""
 WEIGHTS_MAX: Final = 65_536
 """Names kept of one process; a model has some thousands."""
 RETRIES_MAX: Final = 8
 """Steps at which all is read again for parameters without a place: lazy modules, the meta device."""
-_UNREADABLE: Final = (RuntimeError, NotImplementedError, TypeError, AttributeError, ValueError)
-"""What tensors raise that have no storage or no shape yet."""
-
-
 _Place = tuple[int, int, int]
 """Device type and index, address of the storage."""
 
@@ -50,12 +50,19 @@ _Place = tuple[int, int, int]
 class _Weight:
     """A parameter as it was told last."""
 
-    parameter: weakref.ref[Any]
+    module: weakref.ref[Any]
+    key: str
+    """Its name in the module."""
     place: _Place
     size_bytes: int
     text: int
     """String id of its JSON."""
     grad_size_bytes: int = 0
+
+    def parameter(self) -> Any:
+        """The parameter that has the name now; None for none."""
+        module = self.module()
+        return None if module is None else module._parameters.get(self.key)
 
 
 class Weights:
@@ -84,20 +91,30 @@ class Weights:
         self._without_gradient: list[_Weight] = []
         self._gradient_looks_left = 0
         self._retries_left = RETRIES_MAX
-        self._is_stale = False
+        self.is_stale = False
         """A parameter was registered since all were read."""
+        self._stale: Callable[[], None] = lambda: None
+        self._before_look: Callable[[], None] = lambda: None
         self._looked_at_step = -1
-        self._next_sample = 0
 
     def install(self) -> list[Removable]:
-        """Registers the global hooks."""
+        """Registers the global hook of modules; those of optimizers are ``hooks.step_hooks``'."""
         from torch.nn.modules import module
-        from torch.optim import optimizer
 
-        return [
-            module.register_module_parameter_registration_hook(self.registered),
-            optimizer.register_optimizer_step_pre_hook(lambda *_: self.at_step()),
-        ]
+        return [module.register_module_parameter_registration_hook(self.registered)]
+
+    def when_stale(self, stale: Callable[[], None]) -> None:
+        """Has ``stale`` called when parameters are to be read again at the next step. It must not raise."""
+        self._stale = stale
+
+    def before_look(self, does: Callable[[], None]) -> None:
+        """Has ``does`` called before each look, when tensors can be asked. It must not raise."""
+        self._before_look = does
+
+    def want_look(self) -> None:
+        """Has all parameters looked at before the next step."""
+        self.is_stale = True
+        self._stale()
 
     def stop(self) -> None:
         """Does nothing from now on; the hooks stay registered."""
@@ -105,16 +122,24 @@ class Weights:
 
     def registered(self, module: Any, name: str, parameter: Any) -> None:
         """The hook after ``module.name = parameter``."""
-        if not self._is_compiling():
-            self._is_stale = True
+        if not self.is_stale and not self._is_compiling():
+            self.want_look()
 
     def tree_named(self, root: Any) -> None:
         """A tree has got its names: tells its parameters."""
         self._guarded(lambda: self._read([root]))
 
-    def at_step(self) -> None:
-        """Before an optimizer's step, when gradients exist: tells what has changed."""
-        self._guarded(self._look)
+    def at_step(self, *, is_due: bool = False) -> None:
+        """Before an optimizer's step, when gradients exist: tells what has changed, if it is time to look.
+
+        Args:
+            is_due: look in any case.
+        """
+        number = self._step_number()
+        is_early = number < STEPS_LOOKED_AT or number % LOOK_EVERY == 0
+        if self.is_stale or is_due or (is_early and number != self._looked_at_step):
+            self._looked_at_step = number  # many optimizers may step within one step
+            self._guarded(self._look)
 
     def _guarded(self, does: Callable[[], None]) -> None:
         if not self._is_on or self._is_compiling():
@@ -126,12 +151,10 @@ class Weights:
             self._guard.failed(error)
 
     def _look(self) -> None:
-        number = self._step_number()
-        if number != self._looked_at_step:  # many optimizers may step within one step
-            self._looked_at_step = number
-            if self._is_stale or self._has_moved():
-                self._is_stale = False
-                self._read(self._names.roots())
+        self._before_look()
+        if self.is_stale or any(map(_is_elsewhere, list(self._weights.values()))):
+            self.is_stale = False
+            self._read(self._names.roots())
         if self._without_gradient and self._gradient_looks_left > 0:
             self._look_for_gradients()
 
@@ -139,56 +162,54 @@ class Weights:
         """Tells the parameters of some trees that are new or have moved."""
         seen: set[tuple[_Place, int, int]] = set()
         is_incomplete = False
-        for name, parameter in self._parameters(roots):
+        for name, module, key, parameter in self._parameters(roots):
             try:
                 place, offset, size_bytes = _place(parameter), parameter.storage_offset(), size_of(parameter)
-            except _UNREADABLE:
+                facts = {"dtype": str(parameter.dtype).removeprefix("torch."), "shape": list(parameter.shape)}
+            except UNREADABLE:
                 place = None
             if place is None:
                 is_incomplete = True
             elif (place, offset, size_bytes) not in seen:
                 seen.add((place, offset, size_bytes))
-                self._tell(name, parameter, place, size_bytes)
+                self._tell(name, module, key, parameter, place, size_bytes, facts)
         if is_incomplete and self._retries_left > 0:
             self._retries_left -= 1
-            self._is_stale = True
+            self.want_look()
 
-    def _parameters(self, roots: list[Any]) -> Iterator[tuple[str, Any]]:
-        """All parameters of some trees, by name."""
+    def _parameters(self, roots: list[Any]) -> Iterator[tuple[str, Any, str, Any]]:
+        """All parameters of some trees: name, module, name in the module, parameter."""
         for root in roots:
             named = self._names.of(root)
             prefix = named.prefix if named is not None else ""
             for path, module in tree(root):
-                for key, parameter in module._parameters.items():
-                    if parameter is not None:
-                        yield ".".join(part for part in (prefix, path, key) if part), parameter
+                for key, parameter in own_parameters(module):
+                    yield ".".join(part for part in (prefix, path, key) if part), module, key, parameter
 
-    def _tell(self, name: str, parameter: Any, place: _Place, size_bytes: int) -> None:
+    def _tell(
+        self,
+        name: str,
+        module: Any,
+        key: str,
+        parameter: Any,
+        place: _Place,
+        size_bytes: int,
+        facts: Mapping[str, object],
+    ) -> None:
         known = self._weights.get(name)
-        if known is not None and known.parameter() is parameter:
-            if (known.place, known.size_bytes) == (place, size_bytes):
-                return
-        elif known is None and len(self._weights) >= WEIGHTS_MAX:
+        if known is None and len(self._weights) >= WEIGHTS_MAX:
             return
-        dtype = str(parameter.dtype).removeprefix("torch.")
-        text = self._recorder.intern(
-            json.dumps({"name": name, "dtype": dtype, "shape": list(parameter.shape)})
-        )
-        weight = _Weight(weakref.ref(parameter), place, size_bytes, text)
+        text = self._recorder.intern(json.dumps({"name": name, **facts}))
+        if known is not None and (known.place, known.size_bytes, known.text) == (place, size_bytes, text):
+            return
+        weight = _Weight(weakref.ref(module), key, place, size_bytes, text)
         self._weights[name] = weight
         if known is not None:
             self._without_gradient = [each for each in self._without_gradient if each is not known]
-        if parameter.requires_grad:
+        if wants_gradient(parameter):
             self._without_gradient.append(weight)
             self._gradient_looks_left += GRADIENT_LOOKS
         self._record(weight)
-
-    def _has_moved(self) -> bool:
-        """True if one of the next SAMPLE parameters is not where it was told to be."""
-        weights = list(self._weights.values())
-        first = self._next_sample if self._next_sample < len(weights) else 0
-        self._next_sample = first + SAMPLE
-        return any(_is_elsewhere(weight) for weight in weights[first : first + SAMPLE])
 
     def _look_for_gradients(self) -> None:
         left = []
@@ -231,20 +252,21 @@ def _is_elsewhere(weight: _Weight) -> bool:
         return True
     try:
         return _place(parameter) != weight.place
-    except _UNREADABLE:
+    except UNREADABLE:
         return True
 
 
 def _grad_size(parameter: Any) -> int:
     """Bytes of a parameter's gradient on this rank; 0 without one."""
-    if parameter is None or not parameter.is_leaf:  # torch warns who asks another for its gradient
-        return 0
-    gradient = parameter.grad
-    if gradient is None:
-        return 0
     try:
+        if parameter is None or not parameter.is_leaf:  # torch warns who asks another for its gradient
+            return 0
+        gradient = parameter.grad
+        if gradient is None:
+            return 0
         if gradient.is_sparse:
-            return size_of(gradient._indices()) + size_of(gradient._values())
+            with unseen_by_listeners():
+                return size_of(gradient._indices()) + size_of(gradient._values())
         return size_of(gradient)
-    except _UNREADABLE:
+    except UNREADABLE:
         return 0

@@ -45,7 +45,8 @@ class Points:
     call_id: Array
     thread: Array
     stack: Array
-    """String-table id of the event's own stack, 0 for none: foreign recordings alone have it."""
+    """String-table id of the event's own stack, 0 for none: those of foreign recordings, and allocs outside
+    of calls."""
     block: Array
     """Number of the block (see blocks.Matches) or ABSENT."""
     makes_block: Array

@@ -28,8 +28,10 @@ from rankmem_agent.hooks.nvtx import NvtxRanges
 from rankmem_agent.hooks.parallel import Parallel
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.sharding import Sharding
+from rankmem_agent.hooks.step_hooks import StepHooks
 from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.hooks.tags import Tags
+from rankmem_agent.hooks.tracing import Tracing, tracing_of
 from rankmem_agent.hooks.weights import Weights
 from rankmem_agent.preload import drain, recording
 from rankmem_agent.preload.claim import Claim
@@ -126,30 +128,38 @@ class Agent:
         }
 
     def _install_hooks(self, recorder: Recorder) -> None:
-        is_compiling = self._torch.compiler.is_compiling
-        steps = Steps(recorder, is_compiling, self._guard, Reelection(self._session_dir).look)
-        parallel = Parallel(recorder, is_compiling, self._guard, self._config.parallel)
-        tags = Tags(recorder, is_compiling, self._guard)
+        tracing = tracing_of(self._torch)
+        steps = Steps(recorder, Reelection(self._session_dir).look)
+        parallel = Parallel(recorder, tracing.is_traced, self._guard, self._config.parallel)
+        tags = Tags(recorder, tracing.hides_tensors, self._guard)
         self._hooks += [steps, parallel, tags]
-        steps.install()
         tags.install()
         parallel.install(_device_mesh_class())
         NvtxRanges(self._guard).install(self._torch.cuda.nvtx)
-        weights = self._install_module_hooks(recorder, steps, tags) if self._config.modules else None
+        weights = self._install_module_hooks(recorder, steps, tags, tracing) if self._config.modules else None
         if self._config.detail == "operators":
             module_frames.follow_unnamed(recorder.module_reader())
+        hidden = tracing.hides_tensors
+        step_hooks = StepHooks(recorder, hidden, self._guard, steps, tags, weights, parallel)
+        self._hooks.append(step_hooks)
+        step_hooks.install()
         at_step = weights.at_step if weights is not None else None
-        told.connect(recorder, steps, is_compiling, parallel, at_step)
+        told.connect(recorder, steps, tracing.is_traced, parallel, at_step)
 
-    def _install_module_hooks(self, recorder: Recorder, steps: Steps, tags: Tags) -> Weights:
-        # Dynamo alone must not see what hooks do; other tracers run it. Asked three times as fast.
-        is_compiling = self._torch.compiler.is_dynamo_compiling
+    def _install_module_hooks(
+        self, recorder: Recorder, steps: Steps, tags: Tags, tracing: Tracing
+    ) -> Weights:
         reader = None if self._config.module_hooks else recorder.module_reader()
-        modules = Modules(recorder, is_compiling, self._guard, lambda: steps.phase_outside, reader)
-        weights = Weights(recorder, modules.names, lambda: steps.number, is_compiling, self._guard)
+        modules = Modules(
+            recorder, tracing.by_dynamo, self._guard, lambda: steps.phase_outside, reader, tracing
+        )
+        hidden = tracing.hides_tensors
+        weights = Weights(recorder, modules.names, lambda: steps.number, hidden, self._guard)
         modules.when_named(weights.tree_named)
+        modules.when_unread(weights.want_look)
+        weights.before_look(modules.read_unread)
         modules.when_named(tags.tree)
-        sharding = Sharding(recorder, is_compiling, self._guard)
+        sharding = Sharding(recorder, hidden, self._guard)
         modules.when_named(sharding.look)
         self._hooks += [modules, weights, sharding]
         modules.install()

@@ -18,10 +18,24 @@ from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.spool.layout import DeviceType, Kind
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
-from rankmem_agent.tap.library import Tap, What
+from rankmem_agent.tap.library import CpuSees, Tap, What
 
-CPU_JSON: Final = {"name": "cpu", "allocator": "cpu", "source": "tap"}
-"""What ``device_info`` says of the host's memory."""
+_UNSEEN: Final = {
+    CpuSees.DEFAULT: "storages made directly (deep copies)",
+    CpuSees.MAPPED: "mapped files and shared memory",
+}
+
+
+def cpu_facts(sees: CpuSees, until: str = "") -> dict[str, str]:
+    """What ``device_info`` says of the host's memory.
+
+    Args:
+        sees: what the tap sees of it; what it does not see is named.
+        until: what ended the recording, as "until CUDA was used".
+    """
+    unseen = " and ".join(name for what, name in _UNSEEN.items() if what not in sees)
+    parts = ["tap", f"without {unseen}" if unseen else "", until]
+    return {"name": "cpu", "allocator": "cpu", "source": ", ".join(part for part in parts if part)}
 
 
 class CudaAttachment:
@@ -58,7 +72,7 @@ class CudaAttachment:
 
     def _leave_cpu(self) -> None:
         self._tap.enable(What.CPU_EVENTS, False)
-        said = json.dumps(CPU_JSON | {"source": "tap, until CUDA was used"})
+        said = json.dumps(cpu_facts(self._tap.cpu_sees(), "until CUDA was used"))
         self._tap.record(Kind.DEVICE, device_type=DeviceType.CPU, e=self._tap.intern(said))
 
 

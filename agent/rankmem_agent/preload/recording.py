@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.recorder import Recorder
-from rankmem_agent.preload.cuda import CPU_JSON, CudaAttachment, SnapshotAttachment
+from rankmem_agent.preload.cuda import CudaAttachment, SnapshotAttachment, cpu_facts
 from rankmem_agent.spool.layout import DeviceType, Kind
 from rankmem_agent.tap.build import Build, ensure_built
 from rankmem_agent.tap.library import Tap, What
@@ -81,7 +81,8 @@ class NativeRecording:
         if wanted is None or "cpu" in wanted:
             tap.attach_cpu()
             what |= What.CPU_EVENTS
-            tap.record(Kind.DEVICE, device_type=DeviceType.CPU, e=tap.intern(json.dumps(CPU_JSON)))
+            facts = cpu_facts(tap.cpu_sees())
+            tap.record(Kind.DEVICE, device_type=DeviceType.CPU, e=tap.intern(json.dumps(facts)))
         if self._config.detail != "events":
             tap.attach_calls()
             what |= What.CALLS

@@ -71,7 +71,12 @@ class _TorchFinder:
         def exec_module(module: ModuleType) -> None:
             if module.__name__ == _NAME:
                 vars(loader).pop("exec_module", None)  # while torch runs, its loader is as found
-            genuine(module)
+            try:
+                genuine(module)
+            except BaseException as error:  # a torch that cannot be loaded: our frame leaves the traceback
+                if error.__traceback__ is not None:
+                    error.__traceback__ = error.__traceback__.tb_next
+                raise
             if module.__name__ == _NAME:
                 self._imported()
 

@@ -62,8 +62,9 @@ class Kind(enum.IntEnum):
 
     EVENT = 1
     """An allocator event. action, device; a=address, b=size, c=stream, d=pool (first<<32 | second);
-    for oom d=device free bytes; call_id, thread. In a foreign recording e=stack id (0: none), and
-    a=UNKNOWN for bytes that come and go without an address: they count, and make no block."""
+    for oom d=device free bytes; call_id, thread; e=stack id (0: none) of an alloc or oom in no call.
+    In a foreign recording e=stack id of any event, and a=UNKNOWN for bytes that come and go without an
+    address: they count, and make no block."""
     CALL_BEGIN = 2
     """First record of a call. call_id, thread; a=started_ns, b=module string id, c=step, action=Phase (what
     autograd's engine runs outside of an optimizer is BACKWARD; NO_PHASE: not said), d=number of the

@@ -367,10 +367,20 @@ uint64_t current_call_id() noexcept {
   return frame == nullptr ? 0 : frame->call_id;
 }
 
+// The id of this thread's Python stack if it holds the GIL, or has met the stack before; else 0. It never waits
+// for the GIL: whoever asks for memory may hold what the GIL's holder waits for.
+__attribute__((noinline)) static uint32_t stack_outside_calls(ThreadState& thread) noexcept try {
+  if (thread.gathering || !enabled(kCalls) || !enabled(kStacks)) return 0;
+  ThreadCaches* caches = caches_of(thread);
+  return caches != nullptr ? gather_stack(caches->stacks, /*may_wait=*/false) : 0;
+} catch (...) {
+  return 0;
+}
+
 void set_call_end_hook(CallEndHook hook) noexcept { call_end_hook.store(hook, std::memory_order_release); }
 
 void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint64_t address, uint64_t size_bytes,
-                 uint64_t stream, uint64_t pool_or_free_bytes) noexcept {
+                 uint64_t stream, uint64_t pool_or_free_bytes, bool may_gather) noexcept {
   ThreadState& thread = thread_state;
   const uint64_t now = monotonic_ns();
   RkmRecord event = {};
@@ -382,6 +392,8 @@ void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint
     const bool moves_counters = action != RKM_ACTION_FREE_REQUESTED && action != RKM_ACTION_FREE_COMPLETED;
     if (device_type == RKM_DEVICETYPE_CUDA && moves_counters) frame->device_mask |= 1ull << (device_index & 63);
     event.call_id = frame->call_id;
+  } else if (may_gather) {
+    event.e = stack_outside_calls(thread);
   }
   event.kind = RKM_KIND_EVENT;
   event.action = action;

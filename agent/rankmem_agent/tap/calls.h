@@ -66,7 +66,7 @@ extern std::atomic<uint64_t> step;
 // A Phase, or IN_CLOSURE, as the hooks around an optimizer's step say it, on its thread.
 void set_phase(uint8_t told) noexcept;
 
-// Puts the recording allocator in front of the CPU one, once. 0 or -errno.
+// Makes all who hand out CPU memory in torch record, once (tap_cpu.cpp). 0 or -errno.
 int attach_cpu() noexcept;
 // Adds the global RecordFunction callback, once. 0 or -errno.
 int attach_calls() noexcept;

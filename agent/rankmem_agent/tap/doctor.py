@@ -24,6 +24,7 @@ from typing import Final
 
 from rankmem_agent.spool.layout import SEGMENT_BYTES
 from rankmem_agent.tap import build
+from rankmem_agent.tap.library import CpuSees
 from rankmem_protos.errors import Code, RankmemError
 
 SELF_TEST_TIMEOUT_S: Final = 120  # importing torch from a cold network file system takes half of it
@@ -117,6 +118,7 @@ def _judged(found: dict[str, int]) -> Iterable[Check]:
     cost = f"{found['event_ns']} ns an event" if found["event_ns"] else "an event too cheap to measure now"
     detail = f"recorded {recorded}, {cost}, {found['dropped']} records lost"
     yield Check(name="self test", ok=exact and not found["dropped"], detail=detail, hint=_REPORT)
+    yield _cpu_memory(CpuSees(found["cpu_sees"]))
     named = found["python_found"] and found["stacks"]
     again = "without the GIL" if found["frames_known"] else "with the GIL: this Python's frames are not known"
     seen = f"{found['stacks']} seen, known again {again}"
@@ -127,6 +129,22 @@ def _judged(found: dict[str, int]) -> Iterable[Check]:
         "through global forward hooks: this Python's frames are not known, a module's call costs 5 us more"
     )
     yield Check(name="modules", ok=True, detail=by_frames if found["modules_followed"] else by_hooks)
+
+
+def _cpu_memory(sees: CpuSees) -> Check:
+    """Whether all of torch's CPU memory is seen, so that recordings are exact."""
+    parts = {
+        CpuSees.REGISTERED: "tensors",
+        CpuSees.DEFAULT: "storages made directly (UntypedStorage, deep copies)",
+        CpuSees.MAPPED: "mapped files and shared memory",
+    }
+    seen = [name for part, name in parts.items() if part in sees]
+    unseen = [name for part, name in parts.items() if part not in sees]
+    detail = f"seen: {', '.join(seen) or 'nothing'}"
+    if unseen:
+        detail += f"; not seen: {', '.join(unseen)}"
+    hint = "what is not seen is missing from every figure of the device cpu; another torch, or report this"
+    return Check(name="cpu memory", ok=not unseen, detail=detail, hint=hint)
 
 
 def _cuda() -> list[Check]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from rankmem_agent.spool.layout import Category, Kind
+from rankmem_agent.tap.step_calls import StepCalls
 from rankmem_protos.errors import Code, RankmemError
 
 
@@ -65,6 +66,19 @@ class Stat(enum.IntEnum):
     """1 if modules are read from Python frames, without hooks in them."""
     MODULES_ASKED = 13
     """Times that a call met a module without a name."""
+    CPU_SEES = 20
+    """Bits of :class:`CpuSees`."""
+
+
+class CpuSees(enum.IntFlag):
+    """What of torch's CPU memory the tap sees; the bits of tap_cpu.h."""
+
+    REGISTERED = 1
+    """Blocks of the allocator that torch has registered for CPU: tensors."""
+    DEFAULT = 2
+    """Blocks of c10's default allocator, whoever asks it: also storages made directly, so deep copies."""
+    MAPPED = 4
+    """Files and shared memory that storages are mapped from."""
 
 
 _U8, _U32, _U64, _INT = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int
@@ -157,8 +171,15 @@ class Tap:
         _check(self._library.rkm_open(os.fsencode(folder), budget_bytes, 0), f"open the spool {folder}")
 
     def attach_cpu(self) -> None:
-        """Put the recording allocator in front of the CPU one, for good; it records when enabled."""
+        """Make all who hand out CPU memory in torch record, for good; they do so when enabled.
+
+        What of them could not be reached: :meth:`cpu_sees`.
+        """
         _check(self._library.rkm_attach_cpu(), "record the CPU allocator")
+
+    def cpu_sees(self) -> CpuSees:
+        """What of torch's CPU memory is seen since :meth:`attach_cpu`."""
+        return CpuSees(self.stat(Stat.CPU_SEES))
 
     def attach_cuda(self) -> bool:
         """Attach to every CUDA device's allocator, for good; after CUDA's initialisation. Enables its events.
@@ -297,6 +318,13 @@ class Tap:
     def set_step(self, step: int) -> None:
         """The training step, for calls that begin from now on in any thread."""
         self._set_step(step)
+
+    def step_calls(self) -> StepCalls | None:
+        """The native calls around an optimizer's step; None where this Python does not allow them."""
+        import torch  # loaded, since there are optimizers
+
+        calls = StepCalls(self.path)
+        return calls if calls.prepare(torch) else None
 
     def stop_stacks(self) -> None:
         """Gather no Python stacks from now on; returns when no thread is at it. For interpreter exit."""

@@ -56,6 +56,7 @@ def main(folder: Path, num_blocks: int) -> dict[str, int]:
         "allocs": allocs, "frees": frees, "event_ns": event_ns, "dropped": tap.stat(Stat.DROPPED),
         "stacks": tap.stat(Stat.STACKS), "python_found": tap.stat(Stat.PYTHON_FOUND),
         "frames_known": tap.stat(Stat.FRAMES_KNOWN), "modules_followed": int(modules_followed),
+        "cpu_sees": int(tap.cpu_sees()),
     }  # fmt: skip
 
 

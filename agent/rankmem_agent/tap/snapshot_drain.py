@@ -182,6 +182,9 @@ class SnapshotDrain:
         """The module slot's store."""
         self.set_module(module_string_id)
 
+    def step_calls(self) -> None:
+        """There are none: without the tap, Python does all of it."""
+
     def set_phase(self, phase: int) -> None:
         """The process' phase from now on; around a closure's forward it is not known what runs."""
         told = Phase.OTHER if phase == IN_CLOSURE else phase

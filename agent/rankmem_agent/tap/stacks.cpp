@@ -32,6 +32,7 @@ namespace {
   F(int, PyGILState_Ensure, (void))                                       \
   F(void, PyGILState_Release, (int))                                      \
   F(void*, PyGILState_GetThisThreadState, (void))                         \
+  F(int, PyGILState_Check, (void))                                        \
   F(PyObject*, PyEval_GetFrame, (void))                                   \
   F(PyObject*, PyFrame_GetBack, (PyObject*))                              \
   F(PyObject*, PyFrame_GetCode, (PyObject*))                              \
@@ -264,7 +265,7 @@ int find_python() noexcept {
 
 bool python_found() noexcept { return python.found; }
 
-uint32_t gather_stack(StackCacheEntry* cache) {
+uint32_t gather_stack(StackCacheEntry* cache, bool may_wait) {
   if (!python.found) return 0;
   Gathering counted;
   if (stopped.load()) return 0;
@@ -275,6 +276,7 @@ uint32_t gather_stack(StackCacheEntry* cache) {
   if (key == kFramesNone) return 0;
   StackCacheEntry& entry = cache[key % kStacksCached];
   if (key != kFramesUnknown && entry.key == key) return entry.stack_id;
+  if (!may_wait && python.PyGILState_Check() == 0) return 0;
   walked.fetch_add(1, std::memory_order_relaxed);
   PythonHeld held;
   Walk walk;

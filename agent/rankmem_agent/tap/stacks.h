@@ -17,8 +17,8 @@ struct StackCacheEntry {
 int find_python() noexcept;
 bool python_found() noexcept;
 // The id of this thread's Python stack; 0 if it has none or Python is going away. Takes the
-// GIL for a stack that this thread has not met, or has forgotten.
-uint32_t gather_stack(StackCacheEntry* cache);
+// GIL for a stack that this thread has not met, or has forgotten; unless it `may_wait` for it, only if it has it.
+uint32_t gather_stack(StackCacheEntry* cache, bool may_wait = true);
 // Never touch Python again. Returns when no thread is in the middle of it, at most a second later.
 void stop_stacks() noexcept;
 uint64_t stacks_gathered() noexcept;

@@ -10,6 +10,8 @@
 #include "modules.h"
 #include "spool.h"
 #include "stacks.h"
+#include "steps.h"
+#include "tap_cpu.h"
 
 using namespace rankmem;
 
@@ -31,6 +33,7 @@ enum Stat : uint32_t {
   kFramesKnown = 11,
   kModulesFollowed = 12,
   kModulesAsked = 13,
+  kCpuSees = 20,
 };
 
 RKM_EXPORT int rkm_open(const char* folder, uint64_t budget_bytes, uint32_t flags) {
@@ -128,6 +131,27 @@ RKM_EXPORT void rkm_compare_phase(uint8_t now) { compared_phase.store(now, std::
 
 RKM_EXPORT void rkm_set_step(uint64_t now) { step.store(now, std::memory_order_relaxed); }
 
+RKM_EXPORT int rkm_steps_prepare(void* params_key, const void* tensor_type) {
+  return prepare_steps(params_key, tensor_type);
+}
+
+RKM_EXPORT void* rkm_plan_make(uint32_t count, const uint64_t* objects, const uint64_t* impls, const uint32_t* names,
+                               uint8_t* odd) {
+  return make_plan(count, objects, impls, names, odd);
+}
+
+RKM_EXPORT void rkm_plan_free(void* plan) { free_plan(static_cast<StepPlan*>(plan)); }
+
+RKM_EXPORT int rkm_plan_state(void* plan, void* state) { return is_state_new(static_cast<StepPlan*>(plan), state); }
+
+RKM_EXPORT uint32_t rkm_step_begin(void* plan, void* groups, uint8_t now) {
+  return begin_step(static_cast<StepPlan*>(plan), groups, now);
+}
+
+RKM_EXPORT uint32_t rkm_step_end(void* plan, void* state, int ends, uint64_t number, uint32_t name) {
+  return end_step(static_cast<StepPlan*>(plan), state, ends, number, name);
+}
+
 RKM_EXPORT void rkm_stop_stacks() { stop_stacks(); }
 
 RKM_EXPORT int rkm_close() {
@@ -154,6 +178,7 @@ RKM_EXPORT uint64_t rkm_stat(uint32_t which) {
     case kFramesKnown: return frame_layout_known() ? 1 : 0;
     case kModulesFollowed: return enabled(kModules) ? 1 : 0;
     case kModulesAsked: return modules_asked();
+    case kCpuSees: return cpu_sees();
     default: return 0;
   }
 }

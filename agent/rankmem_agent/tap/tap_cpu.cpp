@@ -1,4 +1,12 @@
-// The CPU allocator that records: put in front of the one that is there, which does the work.
+// CPU memory: who hands it out in torch, and how each of them is made to record.
+//
+// - c10's default allocator: nearly everything. Tensors ask it because it is the registered one; storages made
+//   directly (UntypedStorage(n), storage.clone(), so copy.deepcopy() of a tensor) ask it by name. It records by
+//   a table of virtual functions of ours (tap_cpu_default.cpp).
+// - An allocator that somebody else has registered for CPU: a front of ours is registered in its place, which
+//   asks it (below). Also where the default allocator is not as expected.
+// - Mapped files and shared memory (share_memory_(), tensors through queues, from_file, torch.load(mmap=True)):
+//   no allocator at all (tap_cpu_mapped.cpp).
 //
 // Threads: any. On CPU no lock is held here, but the law of the hot path holds all the same. Order: an alloc is
 // recorded after the block is got, a free before it is given back; like Kineto, nothing for blocks of 0 bytes.
@@ -6,51 +14,59 @@
 // (PROFILER_STATE) is never taken: it is the user's.
 
 #include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
 
 #include <cerrno>
 
-#include "tap.h"
+#include "calls.h"
+#include "tap_cpu.h"
 
 namespace rankmem {
 
 namespace {
 
-class RecordingAllocator;
-RecordingAllocator* recording = nullptr;  // leaked: blocks outlive everything
-c10::DeleterFnPtr inner_deleter = nullptr;
+uint32_t sees = 0;
+bool cpu_attached = false;
+c10::DeleterFnPtr inner_deleter = nullptr;  // of the allocator behind the front
+constinit thread_local bool in_front = false;
+bool has_front = false;  // most have none, and a thread-local costs a call to find it
 
-inline void record_alloc(void* data, size_t size_bytes) noexcept {
-  if (!enabled(kCpuEvents) || data == nullptr || size_bytes == 0) return;
-  write_event(RKM_ACTION_ALLOC, RKM_DEVICETYPE_CPU, 0, reinterpret_cast<uintptr_t>(data), size_bytes, 0, 0);
-}
+// While the allocator behind the front works, in this thread.
+class AskingBehind {
+ public:
+  AskingBehind() noexcept : before_(in_front) { in_front = true; }
+  ~AskingBehind() { in_front = before_; }
+  AskingBehind(const AskingBehind&) = delete;
+  AskingBehind& operator=(const AskingBehind&) = delete;
 
-// A free carries the address alone: pairing knows the size, and to know it here would take a map and a lock.
-inline void record_free(void* data) noexcept {
-  if (!enabled(kCpuEvents) || data == nullptr) return;
-  write_event(RKM_ACTION_FREE_COMPLETED, RKM_DEVICETYPE_CPU, 0, reinterpret_cast<uintptr_t>(data), 0, 0, 0);
-}
+ private:
+  bool before_;
+};
 
 // The deleter of our blocks whose context is the block itself, as torch's own allocator's are.
 void free_plain(void* data) {
-  record_free(data);
+  record_cpu_free(data);
+  AskingBehind asking;
   inner_deleter(data);
 }
 
 // Of blocks with a context of their own: it is kept whole, and ended after the free is recorded.
 void free_wrapped(void* context) {
   auto* inner = static_cast<c10::DataPtr*>(context);
-  record_free(inner->get());
+  record_cpu_free(inner->get());
+  AskingBehind asking;
   delete inner;
 }
 
-class RecordingAllocator final : public c10::Allocator {
+// Leaked: blocks outlive everything.
+class RecordingFront final : public c10::Allocator {
  public:
-  explicit RecordingAllocator(c10::Allocator* inner) : inner_(inner) {}
+  explicit RecordingFront(c10::Allocator* inner) : inner_(inner) {}
 
   c10::DataPtr allocate(size_t size_bytes) override {
     c10::DataPtr block = allocate_inner(size_bytes);
     void* data = block.get();
-    record_alloc(data, size_bytes);
+    record_cpu_alloc(data, size_bytes);
     // Done even while recording is off: raw_deleter() promises this deleter on every block.
     if (data == block.get_context() && inner_deleter != nullptr &&
         block.compare_exchange_deleter(inner_deleter, &free_plain)) {
@@ -71,12 +87,10 @@ class RecordingAllocator final : public c10::Allocator {
  private:
   c10::DataPtr allocate_inner(size_t size_bytes) {
     try {
+      AskingBehind asking;
       return inner_->allocate(size_bytes);
     } catch (...) {
-      if (enabled(kCpuEvents)) {
-        write_event(RKM_ACTION_OOM, RKM_DEVICETYPE_CPU, 0, 0, size_bytes, 0,
-                    host_available_bytes.load(std::memory_order_relaxed));
-      }
+      record_cpu_oom(size_bytes);
       throw;  // the same exception: the user's handler sees what it would have seen
     }
   }
@@ -84,25 +98,55 @@ class RecordingAllocator final : public c10::Allocator {
   c10::Allocator* inner_;
 };
 
+// Registers a front for what is registered now. With the lowest priority that is accepted, so that who sets an
+// allocator with a higher one after us is obeyed as before.
+bool register_front(c10::Allocator* inner) {
+  inner_deleter = inner->raw_deleter();
+  auto* front = new RecordingFront(inner);
+  has_front = true;
+  for (int priority = 0; priority <= 255; ++priority) {
+    c10::SetAllocator(c10::DeviceType::CPU, front, static_cast<uint8_t>(priority));
+    if (c10::GetAllocator(c10::DeviceType::CPU) == front) return true;
+  }
+  delete front;
+  return false;
+}
+
 }  // namespace
 
-// Puts the recording allocator in front, once. With the lowest priority that is accepted, so that who sets an
-// allocator with a higher one after us is obeyed as before. 0 or -errno.
+bool is_in_front() noexcept { return has_front && in_front; }
+
+uint32_t cpu_sees() noexcept { return sees; }
+
+void record_cpu_alloc(void* data, uint64_t size_bytes) noexcept {
+  if (!enabled(kCpuEvents) || data == nullptr || size_bytes == 0) return;
+  write_event(RKM_ACTION_ALLOC, RKM_DEVICETYPE_CPU, 0, reinterpret_cast<uintptr_t>(data), size_bytes, 0, 0,
+              /*may_gather=*/true);
+}
+
+// A free carries the address alone: pairing knows the size, and to know it here would take a map and a lock.
+void record_cpu_free(void* data) noexcept {
+  if (!enabled(kCpuEvents) || data == nullptr) return;
+  write_event(RKM_ACTION_FREE_COMPLETED, RKM_DEVICETYPE_CPU, 0, reinterpret_cast<uintptr_t>(data), 0, 0, 0);
+}
+
+void record_cpu_oom(uint64_t size_bytes) noexcept {
+  if (!enabled(kCpuEvents)) return;
+  write_event(RKM_ACTION_OOM, RKM_DEVICETYPE_CPU, 0, 0, size_bytes, 0,
+              host_available_bytes.load(std::memory_order_relaxed), /*may_gather=*/true);
+}
+
+// Makes all of them record, once. 0 or -errno; cpu_sees() tells what could not be reached.
 int attach_cpu() noexcept try {
-  if (recording != nullptr) return -EALREADY;
-  c10::Allocator* inner = c10::GetAllocator(c10::DeviceType::CPU);
-  if (inner == nullptr) return -ENODEV;
-  inner_deleter = inner->raw_deleter();
-  auto* ours = new RecordingAllocator(inner);
-  for (int priority = 0; priority <= 255; ++priority) {
-    c10::SetAllocator(c10::DeviceType::CPU, ours, static_cast<uint8_t>(priority));
-    if (c10::GetAllocator(c10::DeviceType::CPU) == ours) {
-      recording = ours;
-      return 0;
-    }
-  }
-  delete ours;
-  return -EPERM;
+  if (cpu_attached) return -EALREADY;
+  c10::Allocator* registered = c10::GetAllocator(c10::DeviceType::CPU);
+  if (registered == nullptr) return -ENODEV;
+  const bool sees_default = watch_default_allocator();
+  const bool needs_front = !sees_default || registered != c10::GetDefaultCPUAllocator();
+  if (needs_front && !register_front(registered)) return -EPERM;
+  cpu_attached = true;
+  sees = kSeesRegistered | (sees_default ? kSeesDefault : 0) | (watch_mapped_storages() ? kSeesMapped : 0);
+  return 0;
 } catch (...) {
   return -ENOMEM;
 }

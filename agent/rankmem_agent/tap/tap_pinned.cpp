@@ -5,9 +5,10 @@
 // It takes that allocator's own locks for a moment, so never on the way of an allocation; it never takes the GIL
 // and never throws. No operator, no stack: this allocator tells nobody of its events.
 //
-// Source: ATen/core/CachingHostAllocator.h of torch 2.6, 2.11, 2.13 and 2.15. 2.6 has no HostAllocator and no
-// registry, so there the figures stay unknown; which of them is there is found out by overloads below. A CPU
-// build has the registry, with nobody registered.
+// Source: ATen/core/CachingHostAllocator.h of torch 2.6 to 2.15. 2.6 and 2.7 have no registry of host allocators,
+// so there the figures stay unknown; which of them is there is found out by overloads below, and what the
+// statistics call their figures by `requires`: no version is asked for. A CPU build has the registry, with
+// nobody registered.
 #include "tap.h"
 
 #if __has_include(<ATen/core/CachingHostAllocator.h>)
@@ -29,16 +30,32 @@ namespace {
 
 std::atomic<bool> has_held{false};  // most jobs pin nothing: no record before the first byte
 
+// Names of 2.10 and newer: bytes of all blocks, and of those in use. False where `stats` has other names.
+template <class Stats>
+bool read_figures(const Stats& stats, RkmRecord& record) {
+  if constexpr (requires { stats.active_bytes.current; stats.allocated_bytes.current; }) {
+    record.a = static_cast<uint64_t>(stats.allocated_bytes.current);  // taken from the system: in use, or kept
+    record.b = static_cast<uint64_t>(stats.active_bytes.current);     // of that in use
+    return true;
+  } else if constexpr (requires { stats.reserved_bytes.current; stats.allocated_bytes.current; }) {  // 2.8, 2.9
+    record.a = static_cast<uint64_t>(stats.reserved_bytes.current);
+    record.b = static_cast<uint64_t>(stats.allocated_bytes.current);
+    return true;
+  } else {
+    return false;
+  }
+}
+
 // 0, or -ENOSYS where this torch tells no figures.
 int read_pinned(at::RkmNoHostAllocator*, RkmRecord&) { return -ENOSYS; }
 
 template <class Allocator>
 int read_pinned(Allocator* allocator, RkmRecord& record) {
-  if (allocator == nullptr) return -ENOSYS;
-  const auto stats = allocator->get_stats();
-  record.a = static_cast<uint64_t>(stats.allocated_bytes.current);  // taken from the system: in use, or kept
-  record.b = static_cast<uint64_t>(stats.active_bytes.current);     // of that in use
-  return 0;
+  if constexpr (requires { allocator->get_stats(); }) {
+    return allocator != nullptr && read_figures(allocator->get_stats(), record) ? 0 : -ENOSYS;
+  } else {
+    return -ENOSYS;
+  }
 }
 
 template <class DeviceType>

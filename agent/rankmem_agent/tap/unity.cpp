@@ -13,6 +13,10 @@
 #include "stacks.cpp"
 #include "modules.cpp"
 #include "calls.cpp"
+#include "steps.cpp"
+#include "library_data.cpp"
+#include "tap_cpu_default.cpp"
+#include "tap_cpu_mapped.cpp"
 #include "tap_cpu.cpp"
 #include "tap_pinned.cpp"
 #ifdef RKM_WITH_CUDA

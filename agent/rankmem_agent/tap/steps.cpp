@@ -1,0 +1,301 @@
+// The work around optimizer.step(), in two calls that walk an optimizer's parameters natively.
+//
+// Comes in: an optimizer's plan (the addresses of its parameters' Python objects and TensorImpls, made by
+// hooks/plans.py) and, at each step, its live param_groups and state. Goes out: the phase, TAG records of the
+// parameters that moved and of all gradients, the STEP record. What cannot be read here (DTensor, sparse
+// gradients, tensors without storage) is marked in an array that Python reads.
+//
+// Threads: whichever calls optimizer.step(), with the GIL held throughout (ctypes.PyDLL), so that nobody changes
+// lists and tensors meanwhile. No Python code runs in here. Nothing blocks.
+//
+// Lifetimes: a plan owns nothing of the user's. A TensorImpl is touched only after the optimizer's own list was
+// found to hold the same object of the same type with the same TensorImpl, so that it is alive. A parameter's
+// StorageImpl is held weakly: its memory goes when the user lets go of it, while its address cannot come to mean
+// another storage. Not so the TensorImpl: torch.utils.swap_tensors() refuses tensors that are held weakly.
+
+#include <ATen/core/TensorBody.h>
+#include <c10/core/Storage.h>
+#include <c10/core/TensorImpl.h>
+
+#include <dlfcn.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "calls.h"
+#include "frames.h"
+#include "spool.h"
+#include "steps.h"
+
+namespace rankmem {
+
+namespace {
+
+// CPython's stable ABI; found with dlsym, as in stacks.cpp.
+#define RKM_STEP_FUNCTIONS(F)                                              \
+  F(PyObject*, PyDict_GetItemWithError, (PyObject*, PyObject*))            \
+  F(ptrdiff_t, PyDict_Size, (PyObject*))                                   \
+  F(int, PyDict_Next, (PyObject*, ptrdiff_t*, PyObject**, PyObject**))     \
+  F(ptrdiff_t, PyList_Size, (PyObject*))                                   \
+  F(PyObject*, PyList_GetItem, (PyObject*, ptrdiff_t))                     \
+  F(void, PyErr_Clear, (void))
+
+struct StepPython {
+#define RKM_MEMBER(result, name, parameters) result(*name) parameters = nullptr;
+  RKM_STEP_FUNCTIONS(RKM_MEMBER)
+#undef RKM_MEMBER
+  PyObject* params_key = nullptr;
+  const void* tensor_type = nullptr;
+};
+constinit StepPython step_python;
+
+// Where a tensor's Python object keeps its TensorImpl; 0 until the first plan has found it.
+ptrdiff_t impl_offset = 0;
+constexpr ptrdiff_t kTypeOffset = 8;  // of the type in every Python object (builds with a GIL)
+constexpr ptrdiff_t kImplOffsetFirst = 16, kImplOffsetLast = 32;
+constexpr uint64_t kLookEvery = 64;
+constexpr uint64_t kSecondNs = 1'000'000'000;
+
+inline const void* word_at(const void* object, ptrdiff_t offset) noexcept {
+  const void* value;
+  std::memcpy(&value, static_cast<const char*>(object) + offset, sizeof value);
+  return value;
+}
+
+struct Parameter {
+  const void* object = nullptr;
+  const void* type = nullptr;
+  c10::TensorImpl* impl = nullptr;
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>{}};
+  uint64_t address = 0;  // where it was when it was tagged last
+  uint32_t name = 0;
+  bool had_gradient = false;
+};
+
+}  // namespace
+
+struct StepPlan {
+  std::vector<Parameter> parameters;
+  uint8_t* odd = nullptr;  // one for each parameter, in Python's memory: RKM_ODD_* bits
+  uint64_t steps = 0;
+  const void* state = nullptr;
+  ptrdiff_t state_size = 0;
+  uint64_t state_address = 0;  // of its first tensor
+  uint64_t looked_ns = 0;
+};
+
+namespace {
+
+// A tensor whose bytes lie in a storage of its own: no wrapper around others, none without an address.
+bool is_plain(const c10::TensorImpl& tensor) {
+  const c10::DispatchKeySet keys = tensor.key_set();
+  return tensor.layout() == c10::Layout::Strided && tensor.has_storage() && !tensor.is_nested() &&
+         !tensor.has_symbolic_sizes_strides() && !keys.has(c10::DispatchKey::Python) &&
+         !keys.has(c10::DispatchKey::Functionalize) && !keys.has(c10::DispatchKey::FuncTorchBatched) &&
+         !keys.has(c10::DispatchKey::FuncTorchGradWrapper);
+}
+
+// The spool's name of a device; false where nothing is recorded of it.
+bool device_of(const c10::TensorImpl& tensor, RkmRecord& record) {
+  const c10::Device device = tensor.device();
+  switch (device.type()) {
+    case c10::DeviceType::CPU: record.device_type = RKM_DEVICETYPE_CPU; break;
+    case c10::DeviceType::CUDA: record.device_type = RKM_DEVICETYPE_CUDA; break;
+    case c10::DeviceType::XPU: record.device_type = RKM_DEVICETYPE_XPU; break;
+    default: return false;
+  }
+  record.device_index = device.has_index() ? static_cast<uint8_t>(device.index()) : 0;
+  return true;
+}
+
+// The address of the first element; reading it as const leaves a copy-on-write storage as it is.
+uint64_t address_of(const c10::TensorImpl& tensor) { return reinterpret_cast<uint64_t>(tensor.data()); }
+
+void write_tag(const c10::TensorImpl& tensor, uint64_t address, uint8_t category, uint32_t name, uint64_t now) {
+  RkmRecord record = {};
+  if (address == 0 || !device_of(tensor, record)) return;
+  record.kind = RKM_KIND_TAG;
+  record.action = category;
+  record.a = address;
+  record.b = static_cast<uint64_t>(tensor.numel()) * tensor.itemsize();
+  record.c = 1;
+  record.e = name;
+  record.thread = current_thread_id();
+  record.time_ns = now;
+  write_record(record);
+}
+
+// Whether the groups hold the plan's parameters, one for one. Reads Python's objects, so the GIL is held.
+bool holds_same(const StepPlan& plan, PyObject* groups) noexcept {
+  const StepPython& python = step_python;
+  size_t next = 0;
+  const ptrdiff_t num_groups = python.PyList_Size(groups);
+  for (ptrdiff_t at = 0; at < num_groups; ++at) {
+    PyObject* list = python.PyDict_GetItemWithError(python.PyList_GetItem(groups, at), python.params_key);
+    const ptrdiff_t size = list == nullptr ? -1 : python.PyList_Size(list);
+    if (size < 0) break;
+    if (next + static_cast<size_t>(size) > plan.parameters.size()) return false;
+    for (ptrdiff_t place = 0; place < size; ++place) {
+      const Parameter& known = plan.parameters[next++];
+      const void* object = python.PyList_GetItem(list, place);
+      if (object != known.object || word_at(object, kTypeOffset) != known.type ||
+          word_at(object, impl_offset) != known.impl) {
+        return false;
+      }
+    }
+    if (at + 1 == num_groups) return next == plan.parameters.size();
+  }
+  python.PyErr_Clear();  // no list, or no dict: Python's walk will say what it makes of it
+  return num_groups == 0 && plan.parameters.empty();
+}
+
+// Tags a parameter if it is not where it was; true if so.
+bool follow_parameter(Parameter& known, uint64_t now) {
+  const c10::Storage& storage = known.impl->unsafe_storage();
+  const uint64_t address = address_of(*known.impl);
+  if (address == known.address && storage.unsafeGetStorageImpl() == known.storage._unsafe_get_target()) return false;
+  const bool was_tagged = known.address != 0;
+  known.address = address;
+  known.storage = storage.getWeakStorageImpl();
+  write_tag(*known.impl, address, RKM_CATEGORY_PARAMETER, known.name, now);
+  return was_tagged;
+}
+
+// Tags a parameter's gradient; RKM_STEP_* bits.
+uint32_t follow_gradient(Parameter& known, uint8_t& odd, uint64_t now) {
+  const at::Tensor gradient = known.impl->grad();  // held: an autograd thread may replace it
+  if (!gradient.defined()) return 0;
+  const c10::TensorImpl& tensor = *gradient.unsafeGetTensorImpl();
+  if (is_plain(tensor)) {
+    write_tag(tensor, address_of(tensor), RKM_CATEGORY_GRADIENT, known.name, now);
+  } else {
+    odd |= kOddGradient;
+  }
+  const bool is_first = !known.had_gradient;
+  known.had_gradient = true;
+  return ((odd & kOddGradient) != 0 ? kStepOdd : 0) | (is_first ? kStepLook : 0);
+}
+
+uint32_t walk(StepPlan& plan) noexcept {
+  const uint64_t now = monotonic_ns();
+  uint32_t found = plan.steps++ % kLookEvery == 0 ? kStepLook : 0;
+  for (size_t at = 0; at < plan.parameters.size(); ++at) {
+    plan.odd[at] &= kOddParameter;
+    if (plan.odd[at] != 0) continue;
+    try {
+      if (follow_parameter(plan.parameters[at], now)) found |= kStepLook;
+    } catch (...) {  // it has changed its kind under the same identity: it is Python's from here on
+      plan.odd[at] = kOddParameter;
+    }
+  }
+  for (size_t at = 0; at < plan.parameters.size(); ++at) {
+    if (plan.odd[at] == 0) try {
+        found |= follow_gradient(plan.parameters[at], plan.odd[at], now);
+      } catch (...) {
+        plan.odd[at] |= kOddGradient;
+      }
+    if (plan.odd[at] != 0) found |= kStepOdd;
+  }
+  return found;
+}
+
+// The address of the first tensor of an optimizer's state, where its first entry is a dict that has one.
+uint64_t state_address(PyObject* state) noexcept try {
+  ptrdiff_t at = 0;
+  PyObject *key = nullptr, *values = nullptr, *value = nullptr;
+  if (step_python.PyDict_Next(state, &at, &key, &values) == 0) return 0;
+  at = 0;
+  while (step_python.PyDict_Next(values, &at, &key, &value) != 0) {  // 0 for what is no dict
+    if (word_at(value, kTypeOffset) != step_python.tensor_type) continue;
+    const auto* impl = static_cast<const c10::TensorImpl*>(word_at(value, impl_offset));
+    return impl != nullptr && is_plain(*impl) ? address_of(*impl) : 0;
+  }
+  return 0;
+} catch (...) {
+  return 0;
+}
+
+// Whether the state is another, has grown, or its first tensor is elsewhere.
+bool has_new_state(StepPlan& plan, PyObject* state) noexcept {
+  const ptrdiff_t size = step_python.PyDict_Size(state);
+  if (size < 0) step_python.PyErr_Clear();
+  if (size == 0) return false;
+  const uint64_t address = state_address(state);
+  if (size > 0 && state == plan.state && size == plan.state_size && address == plan.state_address) return false;
+  plan.state = state;
+  plan.state_size = size;
+  plan.state_address = address;
+  return true;
+}
+
+}  // namespace
+
+int prepare_steps(void* params_key, const void* tensor_type) noexcept {
+#define RKM_FIND(result, name, parameters)                                                       \
+  step_python.name = reinterpret_cast<result(*) parameters>(dlsym(RTLD_DEFAULT, #name));         \
+  if (step_python.name == nullptr) return -ENOSYS;
+  RKM_STEP_FUNCTIONS(RKM_FIND)
+#undef RKM_FIND
+  step_python.params_key = static_cast<PyObject*>(params_key);
+  step_python.tensor_type = tensor_type;
+  return 0;
+}
+
+StepPlan* make_plan(uint32_t count, const uint64_t* objects, const uint64_t* impls, const uint32_t* names,
+                    uint8_t* odd) noexcept try {
+  auto plan = std::make_unique<StepPlan>();
+  plan->odd = odd;
+  plan->parameters.resize(count);
+  for (uint32_t at = 0; at < count; ++at) {
+    Parameter& made = plan->parameters[at];
+    made.object = reinterpret_cast<const void*>(objects[at]);
+    made.impl = reinterpret_cast<c10::TensorImpl*>(impls[at]);
+    for (ptrdiff_t tried = kImplOffsetFirst; impl_offset == 0 && tried <= kImplOffsetLast; tried += 8) {
+      if (word_at(made.object, tried) == made.impl) impl_offset = tried;
+    }
+    if (impl_offset == 0 || word_at(made.object, impl_offset) != made.impl) return nullptr;
+    made.type = word_at(made.object, kTypeOffset);
+    made.name = names[at];
+    if (!is_plain(*made.impl)) odd[at] = kOddParameter;
+  }
+  return plan.release();
+} catch (...) {
+  return nullptr;
+}
+
+void free_plan(StepPlan* plan) noexcept { delete plan; }
+
+int is_state_new(StepPlan* plan, void* state) noexcept {
+  return has_new_state(*plan, static_cast<PyObject*>(state)) ? 1 : 0;
+}
+
+uint32_t begin_step(StepPlan* plan, void* groups, uint8_t now) noexcept {
+  if (!spool_is_open()) return 0;
+  phase.store(now, std::memory_order_relaxed);
+  return holds_same(*plan, static_cast<PyObject*>(groups)) ? walk(*plan) : kStepOther;
+}
+
+uint32_t end_step(StepPlan* plan, void* state, int ends, uint64_t number, uint32_t name) noexcept {
+  if (!spool_is_open()) return 0;
+  phase.store(RKM_PHASE_OTHER, std::memory_order_relaxed);
+  uint32_t found = 0;
+  if (ends != 0) {
+    RkmRecord record = {};
+    record.kind = RKM_KIND_STEP;
+    record.a = number;
+    record.e = name;
+    record.thread = current_thread_id();
+    record.time_ns = monotonic_ns();
+    if (record.time_ns - plan->looked_ns >= kSecondNs) {
+      plan->looked_ns = record.time_ns;
+      found = kStepSecond;
+    }
+    write_record(record);
+    step.store(number + 1, std::memory_order_relaxed);
+  }
+  return found | (has_new_state(*plan, static_cast<PyObject*>(state)) ? kStepState : 0);
+}
+
+}  // namespace rankmem

@@ -1,0 +1,2 @@
+// torch writes it when it is built with CUDA.
+#pragma once
