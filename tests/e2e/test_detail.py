@@ -10,6 +10,7 @@ import pytest
 
 from main_job import RANKMEM, call, rankmem, rows
 
+pytestmark = pytest.mark.timeout(900)  # the first of them runs three jobs
 SCRIPT = Path(__file__).parent / "training_scripts/detail.py"
 
 
