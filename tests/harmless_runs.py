@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from rankmem_agent.preload.launch import environment
+from rankmem_agent.spool import places
 from rankmem_agent.spool.layout import Kind
 from rankmem_agent.spool.reader import Chunk, SpoolReader
 
@@ -49,10 +50,15 @@ def without_agent(command: Sequence[str], **settings: str) -> Run:
 
 def preloaded(command: Sequence[str], folder: Path, **settings: str) -> Run:
     """Runs a command as ``rankmem run`` would, with spools below ``folder`` and nobody to ship them to."""
+    return _run(command, preloaded_env(folder) | settings)
+
+
+def preloaded_env(folder: Path) -> dict[str, str]:
+    """The environment of :func:`preloaded`."""
     base = environment(
         _base(), session_id=SESSION, aggregator=f"127.0.0.1:{closed_port()}", spool_dir=folder / "spool"
     )
-    return _run(command, base | {"RANKMEM_SHIP_DRAIN_S": "1"} | settings)
+    return base | {"RANKMEM_SHIP_DRAIN_S": "1"}
 
 
 def script(name: str, *arguments: str) -> list[str]:
@@ -61,7 +67,9 @@ def script(name: str, *arguments: str) -> list[str]:
 
 
 def spools(folder: Path) -> list[Spool]:
-    """The spools that runs with ``folder`` left, by name."""
+    """The spools that runs with ``folder`` left, by name, as ``rankmem run`` finds them at its end."""
+    for session_dir in (folder / "spool").glob("*/"):
+        places.settle(session_dir)
     return [_read(path) for path in sorted((folder / "spool").glob("*/*-*-*/"))]
 
 

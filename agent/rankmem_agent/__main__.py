@@ -30,7 +30,8 @@ def main(arguments: Sequence[str]) -> None:
     if not arguments or arguments[0] in ("-h", "--help") or list(arguments) == ["-m"]:
         _show_usage(arguments)
     mine = claim.claim(os.environ, [sys.executable, "-m", "__main__"])
-    if mine is not None and not claim.is_claimed_here(os.environ):
+    if mine is not None:
+        mine.is_given = True
         claim.attach_after_torch(mine)
     try:
         if arguments[0] == "-m":

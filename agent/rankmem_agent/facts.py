@@ -62,19 +62,9 @@ def session_id(environment: Mapping[str, str], claim: Claim, configured: str | N
 
 
 def launch(claim: Claim) -> str:
-    """Names the process that started this rank: its launcher, or for a plain script itself."""
-    pid = os.getpid() if claim.key == PLAIN else os.getppid()
-    return f"{pid}-{process_start_ticks(pid)}"
-
-
-def spool_id(session: str, claim: Claim, start: int = 0) -> str:
-    """Names the log of this process for good.
-
-    Args:
-        start: how often this very process has begun a spool before (it replaced itself by exec).
-    """
-    own = f"{session}-{claim.attempt}-{claim.rank}-{os.getpid()}-{process_start_ticks(os.getpid())}"
-    return f"{own}-{start}" if start else own
+    """Names what launched this rank: its launcher, or for a plain script the first process of its name."""
+    kind = "script" if claim.key == PLAIN else "launcher"
+    return f"{kind} {claim.launch_pid}-{process_start_ticks(claim.launch_pid)}"
 
 
 def session_facts(config: AgentConfig, session: str, claim: Claim, torch_version: str) -> dict[str, object]:
@@ -93,8 +83,9 @@ def session_facts(config: AgentConfig, session: str, claim: Claim, torch_version
     }
 
 
-def rank_facts(session: str, claim: Claim, spool: str) -> dict[str, object]:
-    """The columns of ``rank_info`` that the rank knows at its start."""
+def rank_facts(session: str, claim: Claim) -> dict[str, object]:
+    """The columns of ``rank_info`` that the rank knows at its start; its place comes with
+    :class:`rankmem_agent.spool.places.Place`."""
     return {
         "session_id": session,
         "attempt": claim.attempt,
@@ -104,7 +95,6 @@ def rank_facts(session: str, claim: Claim, spool: str) -> dict[str, object]:
         "host_uid": host_uid(),
         "pid": os.getpid(),
         "process_started_ns": process_started_ns(os.getpid()),
-        "spool_id": spool,
         "started_at_ns": time.time_ns(),
     }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +19,11 @@ from typing import Final
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.preload import launch
 from rankmem_agent.session_ids import given_id, id_of_launch, make_session_id, on_several_hosts
-from rankmem_agent.ship import closing
+from rankmem_agent.ship import closing, election
+from rankmem_agent.spool import places
 from rankmem_cli import child, door, drain
 from rankmem_cli.destination import Destination, open_destination
+from rankmem_cli.interpreter import option_at_fault
 from rankmem_cli.options import Place
 from rankmem_cli.render import note
 from rankmem_protos.errors import Code, RankmemError
@@ -64,6 +66,7 @@ def run_job(job: Job, report: Report) -> int:
     if shutil.which(job.command[0]) is None:
         return _cannot_run(job.command[0])
     session_id = _session_id(job)
+    _warn_of_interpreter(job.command)
     with child.SignalDesk() as desk, ExitStack() as opened:
         destination = opened.enter_context(open_destination(job.place))
         environment = launch.environment(
@@ -101,6 +104,15 @@ def _session_id(job: Job) -> str:
             note(f"rankmem: what this host records goes into {job.place.db} here, without the other hosts'")
             note("Try: rankmem run --aggregator HOST:PORT, the same on every host")
     return session_id or make_session_id()
+
+
+def _warn_of_interpreter(command: Sequence[str]) -> None:
+    """Says so where the command's Python will not load the agent."""
+    option = option_at_fault(command)
+    if option is not None:
+        note(f"rankmem: python {option} does not load rankmem: this command is not recorded")
+        instead = "" if option == "-S" else f", or: rankmem run -- python {option} -m rankmem_agent SCRIPT"
+        note(f"Try: without {option}{instead}")
 
 
 def _base(job: Job) -> dict[str, str]:
@@ -144,6 +156,8 @@ def _finish(
     if not folders:
         return  # no rank attached: a command without torch is left alone, and so is its stderr
     for folder in folders:
+        if places.settle(folder):  # of ranks that were killed before they trained
+            election.elect(folder)
         closing.close(folder)
     is_delivered = drain.wait_delivered(folders, desk, drain_s=job.drain_s)
     if not is_delivered:

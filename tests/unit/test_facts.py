@@ -100,14 +100,6 @@ def test_a_missing_process_has_no_start() -> None:
     assert facts.process_start_ticks(2**22 + 1) == 0
 
 
-def test_the_spool_id_names_session_attempt_rank_and_process() -> None:
-    session, attempt, rank, pid, ticks = facts.spool_id("1ng35yz7rzsj", TORCHRUN).split("-")
-    assert (session, attempt, rank) == ("1ng35yz7rzsj", "2", "3")
-    assert int(pid) == os.getpid()
-    assert int(ticks) == facts.process_start_ticks(os.getpid())
-    assert facts.spool_id("1ng35yz7rzsj", TORCHRUN, 1).endswith(f"-{ticks}-1")
-
-
 @pytest.mark.parametrize(
     ("table", "told"),
     [
@@ -115,7 +107,7 @@ def test_the_spool_id_names_session_attempt_rank_and_process() -> None:
             "session",
             facts.session_facts(AgentConfig.from_environment({}), "1ng35yz7rzsj", TORCHRUN, "2.13.0"),
         ),
-        ("rank_info", facts.rank_facts("1ng35yz7rzsj", TORCHRUN, "spool")),
+        ("rank_info", {**facts.rank_facts("1ng35yz7rzsj", TORCHRUN), "spool_id": "with the place"}),
         ("host_info", facts.host_facts()),
     ],
 )

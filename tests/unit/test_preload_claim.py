@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 import torch  # noqa: F401  else nothing is attached
 
-from rankmem_agent.preload.claim import MARK, Claim, attach_after_torch, claim, is_launcher
+from rankmem_agent.preload.claim import LAUNCH, MARK, Claim, attach_after_torch, claim, is_launcher
 
 SCRIPT = ["/usr/bin/python3", "train.py", "--lr", "1"]
 TORCHRUN = {
@@ -31,7 +31,7 @@ def _claimed(environment: Mapping[str, str], program: list[str] = SCRIPT) -> Cla
 
 def _below(parent: Mapping[str, str]) -> dict[str, str]:
     """The environment that a child of the rank with environment ``parent`` inherits."""
-    return {**parent, MARK: f"{os.getpid() + 1} {_claimed(parent).key}"}
+    return {**parent, MARK: f"{os.getpid() + 1} {_claimed(parent).key}", LAUNCH: "7"}
 
 
 def test_a_worker_of_torchrun_is_its_rank() -> None:
@@ -71,24 +71,36 @@ def test_numbers_that_are_none_count_as_no_launcher() -> None:
     assert _claimed({"RANK": "first", "WORLD_SIZE": "8"}).world_size == 1
 
 
-def test_a_child_of_a_rank_is_none() -> None:
-    assert claim(_below(TORCHRUN), SCRIPT) is None
-    assert claim(_below({}), SCRIPT) is None
+def test_a_child_competes_for_the_place_of_the_process_above_it() -> None:
+    for environment in (TORCHRUN, {}):
+        parent, child = _claimed(environment), _claimed(_below(environment))
+        assert (child.rank, child.key, child.is_child) == (parent.rank, parent.key, True)
+        assert child.launch_pid == 7
+        assert not parent.is_child
 
 
-def test_a_worker_below_a_script_that_claimed_before_it_started_torchrun_is_its_rank() -> None:
-    assert _claimed(_below({}) | TORCHRUN).rank == 5
+def test_a_child_that_has_lost_its_rank_s_variables_competes_for_its_place_all_the_same() -> None:
+    below = {name: _below(TORCHRUN)[name] for name in (MARK, LAUNCH)}
+    child = _claimed(below)
+    assert (child.rank, child.world_size, child.attempt, child.is_child) == (5, 8, 2, True)
+    assert child.key == _claimed(TORCHRUN).key
 
 
-def test_a_worker_below_another_attempt_or_launch_is_its_rank() -> None:
+def test_a_worker_below_a_script_that_started_torchrun_has_its_own_place() -> None:
+    worker = _claimed(_below({}) | TORCHRUN)
+    assert (worker.rank, worker.is_child, worker.launch_pid) == (5, False, os.getppid())
+
+
+def test_a_worker_below_another_attempt_or_launch_has_its_own_place() -> None:
     below = _below(TORCHRUN)
-    assert _claimed({**below, "TORCHELASTIC_RESTART_COUNT": "3"}).attempt == 3
-    assert _claimed({**below, "MASTER_PORT": "29501"}).rank == 5
+    for other in ({"TORCHELASTIC_RESTART_COUNT": "3"}, {"MASTER_PORT": "29501"}):
+        assert not _claimed({**below, **other}).is_child
 
 
-def test_a_process_that_replaces_itself_claims_again() -> None:
+def test_a_process_that_replaces_itself_is_no_child() -> None:
     found = _claimed(TORCHRUN)
-    assert _claimed({**TORCHRUN, MARK: found.mark()}).key == found.key
+    again = _claimed({**TORCHRUN, MARK: found.mark(), LAUNCH: "7"})
+    assert (again.key, again.is_child, again.launch_pid) == (found.key, False, 7)
 
 
 @pytest.mark.parametrize(
@@ -133,6 +145,7 @@ def test_an_agent_that_cannot_be_imported_is_said_and_torch_is_imported_all_the_
 ) -> None:
     mine = _claimed(TORCHRUN)
     monkeypatch.setitem(os.environ, MARK, "")
-    monkeypatch.setitem(sys.modules, "rankmem_agent.preload.attach", None)  # what an import then raises
+    monkeypatch.setitem(os.environ, LAUNCH, "")
+    monkeypatch.setitem(sys.modules, "rankmem_agent.preload.process_kind", None)  # what an import then raises
     attach_after_torch(mine)  # torch is here already, so at once
     assert capsys.readouterr().err.startswith("rankmem: rank 5: the agent is off: ")

@@ -27,7 +27,7 @@ class FakeTap(Recorded):
         super().__init__()
         self.did: list[object] = []
 
-    def open(self, folder: Path, budget_bytes: int) -> None:
+    def open(self, folder: Path, budget_bytes: int, *, is_provisional: bool) -> None:
         self.did.append("open")
 
     def attach_cpu(self) -> None:

@@ -64,7 +64,7 @@ def test_an_error_in_the_next_sitecustomize_is_reported_as_ever_and_the_agent_wa
     assert "no_such_module" in done.stderr
 
 
-def test_the_first_process_marks_the_environment_for_its_children(tmp_path: Path) -> None:
+def test_every_process_marks_the_environment_for_its_children(tmp_path: Path) -> None:
     code = """
 import os, subprocess, sys
 pid, _, key = os.environ["RANKMEM_CLAIMED"].partition(" ")
@@ -73,9 +73,9 @@ print(int(pid) == os.getpid(), key)
 sys.stdout.flush()
 subprocess.run([sys.executable, "-c", child], check=True)
 """
-    assert _run(code, tmp_path).stdout.splitlines() == ["True plain", "False"]
+    assert _run(code, tmp_path).stdout.splitlines() == ["True plain", "True"]
     ranked = _run(code, tmp_path, RANK="1", WORLD_SIZE="2", LOCAL_RANK="1", MASTER_PORT="29500")
-    assert ranked.stdout.splitlines() == ["True RANK/1/2/1/0/29500/", "False"]
+    assert ranked.stdout.splitlines() == ["True RANK/1/2/1/0/29500/", "True"]
 
 
 def test_a_python_without_rankmem_runs_and_only_a_rank_says_so(tmp_path: Path) -> None:

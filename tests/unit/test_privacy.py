@@ -116,7 +116,7 @@ def test_no_variable_of_the_environment_is_recorded(monkeypatch: pytest.MonkeyPa
     claim.world_size, claim.attempt, claim.rank, claim.local_rank = 1, 0, 0, 0
     told = [
         facts.session_facts(config, "s", claim, "2"),
-        facts.rank_facts("s", claim, "spool"),
+        facts.rank_facts("s", claim),
         facts.host_facts(),
         {"root": facts.project_root(), "privacy": config.privacy.facts()},
     ]

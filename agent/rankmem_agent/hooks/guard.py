@@ -27,7 +27,8 @@ class Guard:
     """
 
     def __init__(self, rank: int) -> None:
-        self._rank = rank
+        self.rank = rank
+        """For the lines to come: a process group may number the process anew."""
         self._pid = os.getpid()
         self._switches: list[Callable[[], None]] = []
         self.failures = 0
@@ -51,7 +52,7 @@ class Guard:
             return
         line = " | ".join(part.strip() for part in text.splitlines() if part.strip())[:LINE_CHARS_MAX]
         with contextlib.suppress(OSError, ValueError):  # closed, or its reader is gone
-            sys.stderr.write(f"rankmem: rank {self._rank}: {line}\n")
+            sys.stderr.write(f"rankmem: rank {self.rank}: {line}\n")
             sys.stderr.flush()
 
 

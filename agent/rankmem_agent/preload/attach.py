@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import atexit
 import logging
+import multiprocessing.util
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -32,11 +32,17 @@ from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.hooks.tags import Tags
 from rankmem_agent.hooks.weights import Weights
 from rankmem_agent.preload import drain, recording
+from rankmem_agent.preload.candidate import NOT_RECORDED, Candidate, is_numbered_late
 from rankmem_agent.preload.claim import Claim
+from rankmem_agent.preload.deciding import Deciding
+from rankmem_agent.preload.interrupts import interrupts_put_off
+from rankmem_agent.preload.unrecorded import watch
 from rankmem_agent.ship import election
 from rankmem_agent.ship.reelection import Reelection
 from rankmem_agent.spool import folder, launches, layout
 
+_AFTER_THE_USERS: Final = -1000
+"""multiprocessing's finalizers run in the order of their priority, the highest first."""
 _ATTACH_NS_OFFSET: Final = next(f.offset for f in layout.CONTROL_FIELDS if f.name == "attach_ns")
 
 
@@ -48,47 +54,59 @@ class Stoppable(Protocol):
 
 
 class Agent:
-    """What runs in a rank's process while it is recorded."""
+    """What runs in a process while it is recorded.
 
-    def __init__(self, claim: Claim, guard: Guard, config: AgentConfig) -> None:
+    Args:
+        is_worker: see :class:`Candidate`.
+    """
+
+    def __init__(self, claim: Claim, guard: Guard, config: AgentConfig, *, is_worker: bool) -> None:
         import torch
 
         self._torch: Any = torch
         self._claim = claim
         self._guard = guard
         self._config = config
+        self._is_worker = is_worker
         self._pid = os.getpid()
         self._session = facts.session_id(os.environ, claim, config.session_id)
         self._session_dir = folder.choose_root(config, claim.local_world_size) / self._session
         self._recording = recording.choose(torch, config, guard)
-        self._spool_dir: Path | None = None
+        self._candidate: Candidate | None = None
+        self._deciding: Deciding | None = None
         self._hooks: list[Stoppable] = []
 
     def start(self, began_ns: int) -> None:
-        """Opens the spool, records into it and has it shipped.
+        """Opens a log, records into it, and has it shipped once this process is a rank.
 
         Args:
             began_ns: CLOCK_MONOTONIC when the attachment began, for its own cost.
         """
-        claim = self._claim
-        folder.make_private(self._session_dir.parent)
-        folder.make_private(self._session_dir)
-        claim.attempt = launches.attempt_of(self._session_dir, facts.launch(claim), claim.attempt)
-        spool_dir, start = folder.create_spool(self._session_dir, attempt=claim.attempt, rank=claim.rank)
-        self._spool_dir = spool_dir
+        candidate = self._candidate = Candidate(
+            self._claim,
+            self._guard,
+            self._recording,
+            self._session_dir,
+            is_worker=self._is_worker,
+            published=self._elect,
+            refused=self.stop,
+        )
         self._guard.when_off(self.stop)
-        os.register_at_fork(after_in_child=self.stop)
+        os.register_at_fork(after_in_child=self._forked)
         try:
-            recorder = self._recording.open(spool_dir)
-            folder.write_meta(spool_dir, self._meta(facts.spool_id(self._session, claim, start)))
+            recorder = self._recording.open(candidate.spool_dir)
+            candidate.describe(self._meta())
         except BaseException:
             self._recording.close()
-            shutil.rmtree(spool_dir, ignore_errors=True)
+            candidate.discard()
             raise
-        self._install_hooks(recorder)
+        deciding = self._deciding = Deciding(candidate, self._guard, recorder, self._torch)
+        self._install_hooks(recorder, deciding)
         atexit.register(self.finish)
-        self._elect()
-        _write_attach_ns(spool_dir, time.monotonic_ns() - began_ns)
+        if self._is_worker:  # multiprocessing's children end without atexit
+            multiprocessing.util.Finalize(None, self.finish, exitpriority=_AFTER_THE_USERS)
+        _write_attach_ns(candidate.spool_dir, time.monotonic_ns() - began_ns)
+        deciding.look_for_evidence(self._recording, is_given=self._claim.is_given)
 
     def stop(self) -> None:
         """Records nothing more: after a failure, and in a forked child (the tap stops by itself there)."""
@@ -100,19 +118,32 @@ class Agent:
 
     def finish(self) -> None:
         """At the interpreter's exit: the last figures, END, and the wait for the last acknowledgement."""
-        if os.getpid() != self._pid or self._spool_dir is None:
+        candidate, deciding = self._candidate, self._deciding
+        if os.getpid() != self._pid or candidate is None or deciding is None or deciding.is_over:
             return
         try:
-            self._recording.finish()
-            self.stop()
-            drain.wait(self._session_dir, self._spool_dir, timeout_s=self._config.drain_s)
+            with interrupts_put_off():
+                deciding.end()
+                self._recording.finish()
+                self.stop()
+                candidate.discard()
+            if candidate.is_published:
+                drain.wait(self._session_dir, candidate.spool_dir, timeout_s=self._config.drain_s)
         except Exception as error:  # noqa: BLE001  the trainer's guard
             self._guard.failed(error)
+        except BaseException:  # noqa: BLE001  what a signal's handler raises: the process is ending anyway
+            return
 
-    def _meta(self, spool: str) -> dict[str, object]:
+    def _forked(self) -> None:
+        """In a forked child: off, for good; it says so if it trains."""
+        self.stop()
+        if self._deciding is not None:
+            self._deciding.forked()
+
+    def _meta(self) -> dict[str, object]:
         return {
             "version": layout.FORMAT_VERSION,
-            "spool_id": spool,
+            "spool_id": "",  # with the place
             "aggregator": self._config.aggregator,
             "credentials": self._config.credentials.facts(),
             "project_root": facts.project_root(),
@@ -120,14 +151,20 @@ class Agent:
             "session": facts.session_facts(
                 self._config, self._session, self._claim, str(self._torch.__version__)
             ),
-            "rank": facts.rank_facts(self._session, self._claim, spool),
+            "rank": facts.rank_facts(self._session, self._claim),
             "host": facts.host_facts(),
             "clock": {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()},
         }
 
-    def _install_hooks(self, recorder: Recorder) -> None:
+    def _install_hooks(self, recorder: Recorder, deciding: Deciding) -> None:
         is_compiling = self._torch.compiler.is_compiling
-        steps = Steps(recorder, is_compiling, self._guard, Reelection(self._session_dir).look)
+        look = Reelection(self._session_dir).look
+
+        def stepped() -> None:
+            deciding.stepped()
+            look()
+
+        steps = Steps(recorder, is_compiling, self._guard, stepped)
         parallel = Parallel(recorder, is_compiling, self._guard, self._config.parallel)
         tags = Tags(recorder, is_compiling, self._guard)
         self._hooks += [steps, parallel, tags]
@@ -165,8 +202,8 @@ _agent: Agent | None = None
 """One a process: the tap can be opened once and never be taken out."""
 
 
-def attach(claim: Claim) -> None:
-    """Records this process as the rank of ``claim`` from here to its end. Raises nothing.
+def attach(claim: Claim, *, is_worker: bool = False) -> None:
+    """Records this process as the candidate of ``claim`` from here to its end. Raises nothing.
 
     Thread: the one that imported torch. A second call does nothing.
     """
@@ -176,11 +213,26 @@ def attach(claim: Claim) -> None:
     if _agent is not None or os.environ.get("RANKMEM_DISABLE") == "1":
         return
     _keep_out_of_the_users_log()
-    try:
-        _agent = Agent(claim, guard, AgentConfig.from_environment())
-        _agent.start(began_ns)
-    except Exception as error:  # noqa: BLE001  the trainer's guard
-        guard.failed(error)
+    with interrupts_put_off():
+        try:
+            config = AgentConfig.from_environment()
+            if _is_beside_its_rank(claim, config) and not is_worker:
+                watch(sys.modules["torch"], lambda: guard.say(NOT_RECORDED))
+                return
+            _agent = Agent(claim, guard, config, is_worker=is_worker)
+            _agent.start(began_ns)
+        except Exception as error:  # noqa: BLE001  the trainer's guard
+            guard.failed(error)
+
+
+def _is_beside_its_rank(claim: Claim, config: AgentConfig) -> bool:
+    """Whether this is a subprocess of a rank that trains already: its evaluation, most likely. One that a
+    process group is to number (``LOCAL_RANK``, ``WORLD_SIZE``) may yet be another rank."""
+    if not claim.is_child or is_numbered_late():
+        return False
+    session = facts.session_id(os.environ, claim, config.session_id)
+    session_dir = folder.choose_root(config, claim.local_world_size) / session
+    return launches.is_held(session_dir, facts.launch(claim), claim.rank)
 
 
 def _keep_out_of_the_users_log() -> None:

@@ -1,10 +1,10 @@
-"""Whether this process is a rank: decided at interpreter start, from the launcher's variables alone.
+"""Which rank this process would be: known at interpreter start, from the launcher's variables alone.
 
 Stage: trainer, and every other Python process below ``rankmem run``: so it imports ``os`` and ``sys`` only,
-reads the environment itself (see ``docs/internals.md`` for the names) and says nothing. A process claims its
-rank by marking the environment; the children that inherit the mark (DataLoader workers, subprocesses) stay
-silent, while a worker with other launcher variables than its parent's claims its own. That way a
-script that starts torchrun costs nothing and hides nobody.
+reads the environment itself (see ``docs/internals.md`` for the names) and says nothing. Each process but a
+launcher is a candidate; it becomes the rank when it trains (:mod:`rankmem_agent.preload.candidate`).
+A candidate marks the environment: the children that inherit the mark (subprocesses, DataLoader workers)
+compete with it for one place; a worker with other launcher variables than its parent's has its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from typing import Final
 
 MARK: Final = "RANKMEM_CLAIMED"
-"""``PID KEY``: who claimed and as what; see :meth:`Claim.mark`."""
+"""``PID KEY``: the nearest candidate above and what it would be; see :meth:`Claim.mark`."""
+
+LAUNCH: Final = "RANKMEM_LAUNCH"
+"""The process that launched the first candidate with this key: a launcher, or that candidate itself."""
 
 PLAIN: Final = "plain"
 """The key of a script that no launcher started: rank 0 of 1."""
@@ -73,25 +76,43 @@ _OPTIONS_WITH_VALUE: Final = ("-W", "-X", "--check-hash-based-pycs")
 class Claim:
     """A rank's own numbers. A plain class: a dataclass would cost every dormant process its import."""
 
-    __slots__ = ("attempt", "key", "local_rank", "local_world_size", "rank", "world_size")
+    __slots__ = (
+        "attempt",
+        "is_child",
+        "is_given",
+        "key",
+        "launch_pid",
+        "local_rank",
+        "local_world_size",
+        "rank",
+        "world_size",
+    )
 
     def __init__(
         self,
         *,
         rank: int = 0,
         world_size: int = 1,
-        local_rank: int = 0,
+        local_rank: int | None = 0,
         local_world_size: int = 1,
         attempt: int = 0,
         key: str = PLAIN,
+        launch_pid: int = 0,
     ) -> None:
         self.rank = rank
         self.world_size = world_size
         self.local_rank = local_rank
+        """None: not known."""
         self.local_world_size = local_world_size
         self.attempt = attempt
         self.key = key
         """What tells this worker from another of the same job or of another launch."""
+        self.launch_pid = launch_pid or (os.getpid() if key == PLAIN else os.getppid())
+        """See :data:`LAUNCH`."""
+        self.is_child = False
+        """Whether a process above this one has the same key."""
+        self.is_given = False
+        """Whether the user named this very process (``python -m rankmem_agent``): a rank in any case."""
 
     def mark(self) -> str:
         """The value of ``RANKMEM_CLAIMED`` for the children of this process."""
@@ -99,7 +120,7 @@ class Claim:
 
 
 def claim(environment: Mapping[str, str], program: Sequence[str]) -> Claim | None:
-    """This process' claim, or None where it is no rank or a child of one.
+    """What this process would be as a rank, or None for a launcher.
 
     Args:
         environment: ``os.environ``.
@@ -107,12 +128,12 @@ def claim(environment: Mapping[str, str], program: Sequence[str]) -> Claim | Non
     """
     if is_launcher(program):
         return None
-    found = ranked(environment)
     pid, _, key = environment.get(MARK, "").partition(" ")
-    # The same process after an exec of itself may claim again; a child of a rank may not.
-    if pid and pid != str(os.getpid()) and (found is None or found.key == key):
-        return None
-    return found or Claim(attempt=attempt_of(environment))
+    found = ranked(environment) or _of_key(key) or Claim(attempt=attempt_of(environment))
+    if found.key == key:
+        found.is_child = pid != str(os.getpid())  # else this process has replaced itself by exec
+        found.launch_pid = _number(environment, LAUNCH, found.launch_pid)
+    return found
 
 
 def ranked(environment: Mapping[str, str]) -> Claim | None:
@@ -133,6 +154,15 @@ def ranked(environment: Mapping[str, str]) -> Claim | None:
             key="/".join((rank_name, rank, size, str(local_rank), str(attempt), *launch)),
         )
     return None
+
+
+def _of_key(key: str) -> Claim | None:
+    """The numbers that a process above was given, for one below it that has lost the variables."""
+    name, *numbers = key.split("/")
+    if name == PLAIN or not all(number.isdecimal() for number in numbers[:4]) or len(numbers) < 4:
+        return None
+    rank, size, local_rank, attempt = map(int, numbers[:4])
+    return Claim(rank=rank, world_size=size, local_rank=local_rank, attempt=attempt, key=key)
 
 
 def attempt_of(environment: Mapping[str, str]) -> int:
@@ -157,7 +187,7 @@ def is_launcher(program: Sequence[str]) -> bool:
 
 
 def attach_if_rank() -> None:
-    """Claims this process if it is a rank and attaches the agent once torch has been imported."""
+    """Makes this process a candidate, unless it is a launcher: the agent comes with torch."""
     mine = claim(os.environ, sys.orig_argv)
     if mine is not None:
         attach_after_torch(mine)
@@ -168,18 +198,19 @@ def attach_after_torch(mine: Claim) -> None:
     from rankmem_agent.preload import torch_import
 
     os.environ[MARK] = mine.mark()
+    os.environ[LAUNCH] = str(mine.launch_pid)
     torch_import.after_import(lambda: _attach(mine))
 
 
 def _attach(mine: Claim) -> None:
     try:
-        from rankmem_agent.preload.attach import attach  # only now: the process has torch and is a rank
+        from rankmem_agent.preload.process_kind import attach_in_time  # only now: the process has torch
     except Exception as error:  # noqa: BLE001  the trainer's guard: else the user's import of torch fails
         from rankmem_agent.hooks.guard import Guard
 
         Guard(mine.rank).failed(error)
         return
-    attach(mine)
+    attach_in_time(mine)
 
 
 def _is_launcher_module(module: str) -> bool:
@@ -189,8 +220,3 @@ def _is_launcher_module(module: str) -> bool:
 def _number(environment: Mapping[str, str], name: str, default: int) -> int:
     value = environment.get(name, "")
     return int(value) if value.isdecimal() else default
-
-
-def is_claimed_here(environment: Mapping[str, str]) -> bool:
-    """True if this very process has marked the environment: it need not claim twice."""
-    return environment.get(MARK, "").partition(" ")[0] == str(os.getpid())

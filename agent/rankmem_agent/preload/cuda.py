@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,6 +72,7 @@ class SnapshotAttachment:
         self._guard = guard
         self._pid = os.getpid()
         self._drain: Any = None
+        self._when_used: Callable[[], None] | None = None
 
     def open(self, spool_dir: Path) -> Recorder:
         """Creates the spool; the history is switched on after CUDA's initialisation."""
@@ -83,6 +85,18 @@ class SnapshotAttachment:
         self._torch.cuda._lazy_call(self._attach)
         recorder: Recorder = self._drain
         return recorder
+
+    def publish(self, spool_dir: Path) -> None:
+        """Moves the spool; its budget is whole from the beginning."""
+        self._drain.move(spool_dir)
+
+    def when_busy(self, callback: Callable[[], None], after_s: float) -> None:
+        """Has ``callback`` called when a device is used: no thread of ours runs beside the user's."""
+        self._when_used = callback
+
+    def has_recorded(self) -> bool:
+        """Whether a device was used."""
+        return bool(self._drain.has_recorded)
 
     def finish(self) -> None:
         """Nothing: closing drains."""
@@ -100,5 +114,7 @@ class SnapshotAttachment:
             return
         try:
             self._drain.attach()
+            if self._when_used is not None:
+                self._when_used()
         except Exception as error:  # noqa: BLE001  the trainer's guard
             self._guard.failed(error)

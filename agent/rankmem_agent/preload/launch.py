@@ -13,8 +13,8 @@ from typing import Final
 
 from rankmem_protos.credentials import CLIENT_VARIABLES, Credentials
 
-_NOT_INHERITED: Final = CLIENT_VARIABLES | {"RANKMEM_CLAIMED"}
-"""Another rank's claim, and credentials for another aggregator."""
+_NOT_INHERITED: Final = CLIENT_VARIABLES | {"RANKMEM_CLAIMED", "RANKMEM_LAUNCH"}
+"""Another candidate's mark, and credentials for another aggregator."""
 SITE: Final = Path(__file__).resolve().parent / "site"
 """The folder that goes first on PYTHONPATH."""
 

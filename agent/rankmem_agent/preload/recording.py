@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -18,9 +19,11 @@ from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.preload.cuda import CPU_JSON, CudaAttachment, SnapshotAttachment
 from rankmem_agent.spool.layout import DeviceType, Kind
 from rankmem_agent.tap.build import Build, ensure_built
-from rankmem_agent.tap.library import Tap, What
+from rankmem_agent.tap.library import Stat, Tap, What
 from rankmem_protos.errors import RankmemError
 
+BUSY_RECORDS: Final = 1_000
+"""A process that has recorded less does nothing with tensors to speak of."""
 _NVIDIA_CONTROL: Final = Path("/dev/nvidiactl")
 """There where a CUDA device can be used: its driver makes it."""
 
@@ -29,7 +32,17 @@ class Recording(Protocol):
     """Records one process into one spool."""
 
     def open(self, spool_dir: Path) -> Recorder:
-        """Creates the spool's files and begins; what the hooks tell goes to what it returns."""
+        """Creates the spool's files and begins; what the hooks tell goes to what it returns. The spool has a
+        small budget until it is published."""
+
+    def publish(self, spool_dir: Path) -> None:
+        """Moves the spool to ``spool_dir``, an empty folder, and grants the whole budget."""
+
+    def when_busy(self, callback: Callable[[], None], after_s: float) -> None:
+        """Has ``callback`` called once where much is recorded and nothing published after so many seconds."""
+
+    def has_recorded(self) -> bool:
+        """Whether there is memory of tensors in it."""
 
     def finish(self) -> None:
         """At the interpreter's exit, before close: Python is not touched after it."""
@@ -73,7 +86,7 @@ class NativeRecording:
     def open(self, spool_dir: Path) -> Recorder:
         """Creates the spool's files and begins."""
         tap, wanted = self._tap, self._config.devices
-        tap.open(spool_dir, self._config.spool_bytes)
+        tap.open(spool_dir, self._config.spool_bytes, is_provisional=True)
         what = What.CALLS | (What.STACKS if self._config.stacks else What(0))
         if wanted is None or "cpu" in wanted:
             tap.attach_cpu()
@@ -84,6 +97,18 @@ class NativeRecording:
         if self._cuda is not None and (wanted is None or "cuda" in wanted):
             self._torch.cuda._lazy_call(self._cuda.attach)
         return tap
+
+    def publish(self, spool_dir: Path) -> None:
+        """Moves the spool and grants the whole budget."""
+        self._tap.publish(spool_dir)
+
+    def when_busy(self, callback: Callable[[], None], after_s: float) -> None:
+        """Has ``callback`` called by the main thread."""
+        self._tap.when_busy(callback, after_s=after_s, records=BUSY_RECORDS)
+
+    def has_recorded(self) -> bool:
+        """Whether a call has allocated."""
+        return self._tap.stat(Stat.CALLS) > 0
 
     def finish(self) -> None:
         """Stops gathering stacks."""

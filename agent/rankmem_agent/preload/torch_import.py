@@ -5,12 +5,11 @@ Stage: trainer, from interpreter start to the end of ``import torch``. A finder 
 they found call back after it has executed the module. The module keeps its genuine spec and loader; other
 threads that import torch wait for the call back as for torch itself, since both happen under its import lock;
 and the finder is gone afterwards. It must never make an import fail that works without it. Imports ``sys``
-and ``os`` only.
+only.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 
 TYPE_CHECKING = False  # typing's own is not worth its import here
@@ -26,14 +25,12 @@ _NAME = "torch"
 def after_import(callback: Callable[[], None]) -> None:
     """Calls ``callback`` when torch has been imported; at once if it already is.
 
-    Thread: the one that imports torch. A forked child forgets about it.
+    Thread: the one that imports torch. In a forked child of a process without torch it is the child's own.
     """
     if _NAME in sys.modules:
         callback()
         return
-    finder = _TorchFinder(callback)
-    sys.meta_path.insert(0, finder)
-    os.register_at_fork(after_in_child=finder.remove)
+    sys.meta_path.insert(0, _TorchFinder(callback))
 
 
 class _TorchFinder:

@@ -15,6 +15,7 @@ from pathlib import Path
 from rankmem_agent.ship.config import ShipConfig
 from rankmem_agent.ship.election import take_lock
 from rankmem_agent.ship.shipper import Shipper
+from rankmem_agent.spool import folder, places
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
 
@@ -57,6 +58,7 @@ def deliver(
     Raises:
         RankmemError: NOT_FOUND if there is no spool in the directory, DENIED if a folder cannot be written.
     """
+    _settle(directory)
     sessions = find_spools(directory)
     if not sessions:
         raise RankmemError(
@@ -77,6 +79,13 @@ def deliver(
         finally:
             os.close(lock_fd)
     return report
+
+
+def _settle(directory: Path) -> None:
+    """Finds a place for what processes left that were killed before they were known to be ranks."""
+    for pattern in ("*", "*/*"):
+        for found in sorted(directory.absolute().glob(f"{pattern}/{folder.CANDIDATE_NAME}")):
+            places.settle(found.parent.parent)
 
 
 def find_spools(directory: Path) -> dict[Path, list[Path]]:

@@ -1,0 +1,112 @@
+"""What kind of process this is, as far as multiprocessing started it: and so when and whether to attach.
+
+Stage: trainer, right after the import of torch, and in multiprocessing's children once their work is
+known. Comes in: the candidate's claim. Goes out: a call of :func:`rankmem_agent.preload.attach.attach`, at
+once, later or not at all.
+
+- A script: attached at once.
+- A child that runs a function of the user's (``torch.multiprocessing.spawn``, ``multiprocessing.Process``):
+  attached as it begins, since it may be a rank, and only its training shows that it is one.
+- A child of a pool or a DataLoader: not attached. It costs what it cost before, and says so if it trains.
+- multiprocessing's fork server: its children would inherit an agent that is off in every forked child. They
+  attach themselves, once they know what they run.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from rankmem_agent.hooks.guard import Guard
+from rankmem_agent.preload.claim import MARK
+
+if TYPE_CHECKING:
+    from rankmem_agent.preload.claim import Claim
+
+POOLS: Final = (
+    "multiprocessing",
+    "concurrent",
+    "torch.utils.data",
+    "torch.multiprocessing.pool",
+    "joblib",
+    "loky",
+)
+"""Modules whose processes run many small tasks."""
+_STARTED_BY: Final = "from multiprocessing."
+"""How multiprocessing's commands begin (``python -c "from multiprocessing.spawn import ..."``)."""
+
+
+class ProcessKind(enum.Enum):
+    """What a process was started for."""
+
+    SCRIPT = enum.auto()
+    WORKER = enum.auto()
+    """A function of the user's, in a process of its own."""
+    HELPER = enum.auto()
+    """The tasks of a pool or a DataLoader."""
+
+
+def attach_in_time(claim: Claim) -> None:
+    """Attaches now, or when it is known what this process does. Raises nothing."""
+    try:
+        if _is_before_its_work():
+            _when_it_begins(lambda: _attach(claim))
+        else:
+            _attach(claim)
+    except Exception as error:  # noqa: BLE001  the trainer's guard
+        Guard(claim.rank).failed(error)
+
+
+def kind_of_process() -> ProcessKind:
+    """This process' kind; asked when its work has begun."""
+    process: Any = sys.modules["multiprocessing.process"]
+    if process.parent_process() is None:
+        return ProcessKind.SCRIPT
+    current = process.current_process()
+    work = getattr(current, "_target", None) or type(current)
+    module = str(getattr(work, "__module__", None) or "")
+    is_pool = any(module == name or module.startswith(name + ".") for name in POOLS)
+    return ProcessKind.HELPER if is_pool else ProcessKind.WORKER
+
+
+def _is_before_its_work() -> bool:
+    """Whether multiprocessing has started this interpreter and has not come to the work yet."""
+    process: Any = sys.modules.get("multiprocessing.process")
+    is_started_by = any(word.startswith(_STARTED_BY) for word in sys.orig_argv)
+    return is_started_by and process is not None and process.parent_process() is None
+
+
+class _Begins:
+    """Kept alive: multiprocessing's registry is weak."""
+
+
+_begins: Final = _Begins()
+
+
+def _when_it_begins(attach: Callable[[], None]) -> None:
+    """Calls ``attach`` just before the child's own function.
+
+    Source: ``BaseProcess._bootstrap`` calls ``_after_fork`` there (Python 3.11 to 3.14): for a fork server's
+    children that is what register_after_fork registers, for spawned ones nothing.
+    """
+    from multiprocessing import context, util
+
+    util.register_after_fork(_begins, lambda _: attach())
+    context.SpawnProcess._after_fork = staticmethod(attach)  # type: ignore[attr-defined]
+
+
+def _attach(claim: Claim) -> None:
+    kind = kind_of_process()
+    os.environ[MARK] = claim.mark()  # of this process, where it was forked
+    if kind is ProcessKind.HELPER:
+        from rankmem_agent.preload.unrecorded import say_unrecorded, watch
+
+        why = ("it is one of a pool's processes", "processes of their own for training")
+        watch(sys.modules["torch"], lambda: say_unrecorded(claim.rank, *why))
+        return
+    from rankmem_agent.preload.attach import attach
+
+    attach(claim, is_worker=kind is ProcessKind.WORKER)
