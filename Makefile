@@ -9,7 +9,7 @@ PROTOS := protos/rankmem_protos/collector.proto protos/rankmem_protos/query.prot
 MESSAGES := protos/rankmem_protos/step_stats.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-unit lint format type stubs docs check bench bench-quick clean
+.PHONY: help env demo test test-long test-unit lint format type stubs docs check bench bench-quick clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -28,6 +28,9 @@ demo: env ## a real training on 2 ranks, recorded, and the answers
 
 test: env ## unit, integration and end-to-end tests
 	$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+
+test-long: env ## the tests that the others leave out because they take long
+	$(BIN)/python -m pytest -m long $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
 test-unit: env ## the quick ones
 	$(BIN)/python -m pytest tests/unit $(PYTEST_PARALLEL) $(PYTEST_ARGS)
