@@ -34,6 +34,7 @@ def answer(
     table_rows: int = 0,
     notes: Callable[[pa.Table], Sequence[str]] = lambda rows: (),
     needs: Sequence[str] = (),
+    without_rows: str = "",
 ) -> None:
     """Asks one question of a session and shows its answer.
 
@@ -44,10 +45,12 @@ def answer(
         table_rows: rows of a table unless the user said; 0 for all.
         notes: what is said above a table, of the rows that are shown.
         needs: what the answer rests on, of operators, stacks, modules: said where it was not recorded.
+        without_rows: why there are none, where there are none.
     """
     from rankmem_cli import recorded
+    from rankmem_cli.completeness import show_answer
     from rankmem_cli.patience import patience
-    from rankmem_cli.render import head, show
+    from rankmem_cli.render import head, note
     from rankmem_cli.target import open_queries, session_facts
 
     with open_queries(db, aggregator) as queries:
@@ -57,4 +60,6 @@ def answer(
         if limit is not None or table_rows:
             rows = head(rows, limit, output=output, table_rows=table_rows)
         told = [*notes(rows), *recorded.notes(facts, needs)]
-        show(rows, recorded.shown(shown(facts), facts), output=output, title=facts.title(), notes=told)
+        show_answer(queries, facts, rows, recorded.shown(shown(facts), facts), output=output, notes=told)
+        if without_rows and rows.num_rows == 0:
+            note(without_rows)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import pytest
 import torch  # noqa: F401  else nothing is attached
 
+from rankmem_agent.preload import not_recorded
 from rankmem_agent.preload.claim import LAUNCH, MARK, Claim, attach_after_torch, claim, is_launcher
 
 SCRIPT = ["/usr/bin/python3", "train.py", "--lr", "1"]
@@ -147,5 +148,8 @@ def test_an_agent_that_cannot_be_imported_is_said_and_torch_is_imported_all_the_
     monkeypatch.setitem(os.environ, MARK, "")
     monkeypatch.setitem(os.environ, LAUNCH, "")
     monkeypatch.setitem(sys.modules, "rankmem_agent.preload.process_kind", None)  # what an import then raises
+    told: list[object] = []
+    monkeypatch.setattr(not_recorded, "tell", lambda claim, error: told.append(claim))
     attach_after_torch(mine)  # torch is here already, so at once
     assert capsys.readouterr().err.startswith("rankmem: rank 5: the agent is off: ")
+    assert told == [mine]

@@ -59,7 +59,7 @@ class StepHooks:
         self._recorder = recorder
         self._is_compiling = is_compiling
         self._by_dynamo = by_dynamo or is_compiling
-        self._guard = guard
+        self._guard = guard.of("steps and gradients", self._give_up, infers=False)
         self._steps = steps
         self._inside = steps.inside
         self._tags = tags
@@ -87,6 +87,10 @@ class StepHooks:
     def stop(self) -> None:
         """Does nothing from now on; the hooks stay registered, torch calls them for nothing."""
         self._is_on = False
+
+    def _give_up(self) -> None:
+        self.stop()
+        self._steps.give_up()
 
     def before(self, optimizer: Any, args: Any, kwargs: Any, /) -> None:
         """The hook before ``optimizer.step()``."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from rankmem_agent.hooks.recorder import Recorder
-from rankmem_agent.spool.layout import IN_CLOSURE, Kind, Phase
+from rankmem_agent.spool.layout import IN_CLOSURE, NO_PHASE, Kind, Phase
 
 if TYPE_CHECKING:
     from rankmem_agent.hooks.plans import Plan
@@ -163,6 +163,14 @@ class Steps:
     def stop(self) -> None:
         """Records nothing from now on."""
         self._recorder = None
+
+    def give_up(self) -> None:
+        """After a failure of the hooks: whatever follows, nobody says whether it is an optimizer's work."""
+        recorder = self._recorder
+        self.stop()
+        self.phase_outside = NO_PHASE
+        if recorder is not None:
+            recorder.set_phase(NO_PHASE)
 
     def _wait_for(self, optimizers: list[Optimizer]) -> None:
         for each in self._in_use:

@@ -87,7 +87,7 @@ class Candidate:
         self._refused = refused
         self._process = launches.process(os.getpid())
         self._facts: Mapping[str, Any] = {}
-        self._place = self._place_in(None)
+        self._place = place_in(self._claim, None)
         self._trains = False
         self._is_refused = False
         self.attempt: int | None = None
@@ -123,7 +123,7 @@ class Candidate:
             return self._trains_after_all(group) if trains else None
         if not trains and not self._counts(evidence):
             return None
-        place = self._place_in(group)
+        place = place_in(self._claim, group)
         attempt = place.take(self._session_dir, self._process, trains=trains)
         if attempt is not None:
             self._publish(place, attempt, trains=trains)
@@ -134,7 +134,7 @@ class Candidate:
     def give_way(self, group: Group | None) -> int:
         """In a forked child that trains and cannot be recorded: takes the place, so that its parent is not
         taken for the rank; which one it is."""
-        place = self._place_in(group)
+        place = place_in(self._claim, group)
         place.take(self._session_dir, launches.process(os.getpid()), trains=True)
         return place.rank
 
@@ -172,7 +172,7 @@ class Candidate:
         if not self._trains:
             self._trains = True
             self._place.take(self._session_dir, self._process, trains=True)
-        place = self._place_in(group)
+        place = place_in(self._claim, group)
         if place.world_size == self._place.world_size and place.rank == self._place.rank:
             return None
         is_same = place.rank == self._place.rank and self.attempt == place.take(
@@ -187,21 +187,22 @@ class Candidate:
         self._place = place
         return {"world_size": place.world_size}
 
-    def _place_in(self, group: Group | None) -> Place:
-        claim = self._claim
-        is_outside = group is None or group.world_size < claim.world_size or group.world_size == 1
-        if group is None or is_outside or (claim.key != PLAIN and group.world_size == claim.world_size):
-            place = place_of(claim)
-            return place if group is None or is_outside else replace(place, rank=group.rank)
-        local_rank = os.environ.get("LOCAL_RANK", "")
-        return Place(
-            rank=group.rank,
-            world_size=group.world_size,
-            local_rank=int(local_rank) if local_rank.isdecimal() else None,
-            launch=f"group {group.world_size} {group.rendezvous}",
-            restart=claim.attempt,
-            joins_the_dead=False,
-        )
+
+def place_in(claim: Claim, group: Group | None) -> Place:
+    """The place of a process, as its process group and its launcher number it."""
+    is_outside = group is None or group.world_size < claim.world_size or group.world_size == 1
+    if group is None or is_outside or (claim.key != PLAIN and group.world_size == claim.world_size):
+        place = place_of(claim)
+        return place if group is None or is_outside else replace(place, rank=group.rank)
+    local_rank = os.environ.get("LOCAL_RANK", "")
+    return Place(
+        rank=group.rank,
+        world_size=group.world_size,
+        local_rank=int(local_rank) if local_rank.isdecimal() else None,
+        launch=f"group {group.world_size} {group.rendezvous}",
+        restart=claim.attempt,
+        joins_the_dead=False,
+    )
 
 
 def place_of(claim: Claim) -> Place:

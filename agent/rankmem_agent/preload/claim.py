@@ -209,8 +209,18 @@ def _attach(mine: Claim) -> None:
         from rankmem_agent.hooks.guard import Guard
 
         Guard(mine.rank).failed(error)
+        _tell_that_nothing_is_recorded(mine, error)
         return
     attach_in_time(mine)
+
+
+def _tell_that_nothing_is_recorded(mine: Claim, error: Exception) -> None:
+    try:
+        from rankmem_agent.preload import not_recorded
+
+        not_recorded.tell(mine, error)
+    except Exception:  # noqa: BLE001  said already; this may fail of the same
+        pass
 
 
 def _is_launcher_module(module: str) -> bool:

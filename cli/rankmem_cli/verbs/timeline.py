@@ -135,6 +135,7 @@ def timeline(
     """
     from rankmem_aggregator.plots.files import check_out_path
     from rankmem_cli import recorded
+    from rankmem_cli.completeness import marked, print_lines
     from rankmem_cli.patience import patience
     from rankmem_cli.render import note
     from rankmem_cli.target import instant, open_queries, session_facts
@@ -159,9 +160,11 @@ def timeline(
                 until_ns=None if until is None else instant(until, facts),
                 points=points,
             )
-    show_timeline(rows, by.value, facts, output=output)
+        missing = queries.incompleteness(facts.session_id).to_pylist()
+    show_timeline(marked(rows, missing, output), by.value, facts, output=output)
     if output is Format.TABLE:
         for line in recorded.notes(facts, NEEDS.get(by, ())):
             note(line)
+    print_lines(missing)
     if out is not None:
         write_file(rows, by.value, facts, out)
