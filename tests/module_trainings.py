@@ -27,6 +27,7 @@ from rankmem_agent.hooks.module_frames import ModuleReader
 from rankmem_agent.hooks.modules import Modules
 from rankmem_agent.hooks.recorder import ModuleSlot
 from rankmem_agent.hooks.sharding import Sharding
+from rankmem_agent.hooks.step_hooks import StepHooks
 from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.hooks.tags import Tags
 from rankmem_agent.hooks.weights import Weights
@@ -491,13 +492,14 @@ def main(name: str, folder: Path, steps: int) -> None:
     tap.attach_cpu()
     tap.attach_calls()
     tap.enable(What.CPU_EVENTS | What.CALLS | What.STACKS | What.COMPARE_MODULES)
-    of_steps, tags = Steps(tap, is_compiling, guard), Tags(tap, is_compiling, guard)
+    of_steps, tags = Steps(tap), Tags(tap, is_compiling, guard)
     by_frames = Modules(tap, is_compiling, guard, lambda: of_steps.phase_outside, tap.module_reader())
     weights = Weights(tap, by_frames.names, lambda: of_steps.number, is_compiling, guard)
     for tell in (weights.tree_named, tags.tree, Sharding(tap, is_compiling, guard).look):
         by_frames.when_named(tell)
     by_hooks = Modules(Compared(tap), is_compiling, guard, lambda: of_steps.phase_outside)
-    for hooks in (of_steps, tags, weights, by_frames, by_hooks):
+    step_hooks = StepHooks(tap, is_compiling, guard, of_steps, tags, weights)
+    for hooks in (tags, weights, by_frames, by_hooks, step_hooks):
         hooks.install()
     training = TRAININGS[name]()
     for _ in range(steps):

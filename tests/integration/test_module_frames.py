@@ -293,9 +293,10 @@ end()
 def test_an_optimizer_that_steps_within_a_module_is_no_forward_and_its_closure_is(tmp_path: Path) -> None:
     recording = recorded(
         """
+from rankmem_agent.hooks.step_hooks import StepHooks
 from rankmem_agent.hooks.steps import Steps
-steps = Steps(tap, lambda: False, guard)
-steps.install()
+from rankmem_agent.hooks.tags import Tags
+StepHooks(tap, lambda: False, guard, Steps(tap), Tags(tap, lambda: False, guard)).install()
 class Own(torch.optim.Optimizer):
     def __init__(self, parameters):
         super().__init__(parameters, {})

@@ -273,13 +273,13 @@ int is_state_new(StepPlan* plan, void* state) noexcept {
 
 uint32_t begin_step(StepPlan* plan, void* groups, uint8_t now) noexcept {
   if (!spool_is_open()) return 0;
-  phase.store(now, std::memory_order_relaxed);
+  set_phase(now);
   return holds_same(*plan, static_cast<PyObject*>(groups)) ? walk(*plan) : kStepOther;
 }
 
 uint32_t end_step(StepPlan* plan, void* state, int ends, uint64_t number, uint32_t name) noexcept {
   if (!spool_is_open()) return 0;
-  phase.store(RKM_PHASE_OTHER, std::memory_order_relaxed);
+  set_phase(RKM_PHASE_OTHER);
   uint32_t found = 0;
   if (ends != 0) {
     RkmRecord record = {};
