@@ -270,13 +270,13 @@ def attach(claim: Claim, *, is_worker: bool = False) -> None:
         except Exception as error:  # noqa: BLE001  the trainer's guard
             guard.failed(error)
             if _agent is None or not _agent.is_open:
-                _tell_that_nothing_is_recorded(claim, error)
+                _tell_that_nothing_is_recorded(claim, error, is_worker=is_worker)
 
 
-def _tell_that_nothing_is_recorded(claim: Claim, error: Exception) -> None:
+def _tell_that_nothing_is_recorded(claim: Claim, error: Exception, *, is_worker: bool) -> None:
     """Once more without the tap: that there is this rank, and why nothing is known of it."""
     with contextlib.suppress(Exception):  # the guard has said what happened; this may fail of the same
-        not_recorded.tell(claim, error)
+        not_recorded.tell(claim, error, is_worker=is_worker)
 
 
 def _is_beside_its_rank(claim: Claim, config: AgentConfig) -> bool:

@@ -35,14 +35,15 @@ from rankmem_protos.errors import RankmemError
 _CANNOT: Final = (OSError, RankmemError)
 
 
-def tell(claim: Claim, error: Exception) -> Path | None:
+def tell(claim: Claim, error: Exception, *, is_worker: bool = False) -> Path | None:
     """Writes the spool of a rank that is not recorded; its folder, or None where there is none (yet).
 
     Args:
         claim: the rank.
         error: why its agent could not start.
+        is_worker: see :class:`rankmem_agent.preload.candidate.Candidate`.
     """
-    if claim.is_child:
+    if claim.is_child or is_worker:
         watch(sys.modules["torch"], lambda: _tell_quietly(claim, error))
         return None
     return _tell(claim, error, trains=False)
