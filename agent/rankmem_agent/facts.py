@@ -34,6 +34,7 @@ import rankmem_agent
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.preload.claim import PLAIN, Claim
 from rankmem_agent.session_ids import id_of_hosts, id_of_text
+from rankmem_agent.spool import layout
 
 UID_CHARS: Final = 16
 _NS_A_SECOND: Final = 1_000_000_000
@@ -90,6 +91,24 @@ def session_facts(config: AgentConfig, session: str, claim: Claim, torch_version
         "rankmem_version": rankmem_agent.__version__,
         "torch_version": torch_version,
         "python_version": platform.python_version(),
+    }
+
+
+def meta(
+    config: AgentConfig, session: str, claim: Claim, torch_version: str, spool: str
+) -> dict[str, object]:
+    """The content of ``meta.json``."""
+    return {
+        "version": layout.FORMAT_VERSION,
+        "spool_id": spool,
+        "aggregator": config.aggregator,
+        "credentials": config.credentials.facts(),
+        "project_root": project_root(),
+        "privacy": config.privacy.facts(),
+        "session": session_facts(config, session, claim, torch_version),
+        "rank": rank_facts(session, claim, spool),
+        "host": host_facts(),
+        "clock": {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()},
     }
 
 

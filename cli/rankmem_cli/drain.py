@@ -9,7 +9,6 @@ Kubernetes kill what a job step leaves behind).
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from rankmem_agent.config import AgentConfig
 from rankmem_agent.preload.drain import is_alive
 from rankmem_agent.ship.election import elect, is_shipping
 from rankmem_agent.ship.reelection import Reelection
-from rankmem_agent.spool.folder import SHARED_MEMORY, spools
+from rankmem_agent.spool.folder import default_roots, spools
 from rankmem_cli.child import SignalDesk
 from rankmem_cli.patience import patience
 from rankmem_cli.render import note
@@ -112,16 +111,15 @@ class Shippers:
 
 
 def session_dirs(session_id: str, config: AgentConfig) -> list[Path]:
-    """The folders of a session on this host: one, or two where shared memory ran short between restarts.
+    """The folders of a session on this host: one, or more where shared memory ran short between restarts, or where
+    a rank that could not be recorded found no other place to say so.
 
     Args:
         session_id: the job.
         config: the agent's, as the job's environment gives it.
     """
-    if config.spool_dir is not None:
-        roots = [config.spool_dir]
-    else:
-        roots = [parent / f"rankmem-{os.getuid()}" for parent in (SHARED_MEMORY, config.temporary_dir)]
+    told = () if config.spool_dir is None else (config.spool_dir,)
+    roots = dict.fromkeys((*told, *default_roots(config)))
     return [root / session_id for root in roots if (root / session_id).is_dir()]
 
 

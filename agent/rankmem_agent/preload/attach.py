@@ -10,6 +10,7 @@ before the user does.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import shutil
@@ -21,7 +22,7 @@ from typing import Any, Final, Protocol
 
 from rankmem_agent import facts
 from rankmem_agent.config import AgentConfig
-from rankmem_agent.hooks import told
+from rankmem_agent.hooks import missing, told
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.modules import Modules
 from rankmem_agent.hooks.nvtx import NvtxRanges
@@ -31,11 +32,12 @@ from rankmem_agent.hooks.sharding import Sharding
 from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.hooks.tags import Tags
 from rankmem_agent.hooks.weights import Weights
-from rankmem_agent.preload import drain, recording
+from rankmem_agent.preload import drain, exits, not_recorded, recording
 from rankmem_agent.preload.claim import Claim
 from rankmem_agent.ship import election
 from rankmem_agent.ship.reelection import Reelection
 from rankmem_agent.spool import folder, launches, layout
+from rankmem_agent.spool.exits import announce
 
 _ATTACH_NS_OFFSET: Final = next(f.offset for f in layout.CONTROL_FIELDS if f.name == "attach_ns")
 
@@ -62,6 +64,7 @@ class Agent:
         self._session_dir = folder.choose_root(config, claim.local_world_size) / self._session
         self._recording = recording.choose(torch, config, guard)
         self._spool_dir: Path | None = None
+        self._recorder: Recorder | None = None
         self._hooks: list[Stoppable] = []
 
     def start(self, began_ns: int) -> None:
@@ -76,7 +79,7 @@ class Agent:
         claim.attempt = launches.attempt_of(self._session_dir, facts.launch(claim), claim.attempt)
         spool_dir, start = folder.create_spool(self._session_dir, attempt=claim.attempt, rank=claim.rank)
         self._spool_dir = spool_dir
-        self._guard.when_off(self.stop)
+        self._guard.when_off(self._switch_off)
         os.register_at_fork(after_in_child=self.stop)
         try:
             recorder = self._recording.open(spool_dir)
@@ -85,18 +88,34 @@ class Agent:
             self._recording.close()
             shutil.rmtree(spool_dir, ignore_errors=True)
             raise
-        self._install_hooks(recorder)
         atexit.register(self.finish)
+        self._tell_what_goes_off(recorder)
+        self._install_all_hooks(recorder)
+        exits.watch_for_exit_at_once(spool_dir)
         self._elect()
         _write_attach_ns(spool_dir, time.monotonic_ns() - began_ns)
 
+    @property
+    def is_open(self) -> bool:
+        """There is a spool that says what becomes of this rank."""
+        return self._recorder is not None
+
     def stop(self) -> None:
         """Records nothing more: after a failure, and in a forked child (the tap stops by itself there)."""
+        self._hush()
+        self._recording.forget()
+        self._recording.close()
+
+    def _switch_off(self, happened: str) -> None:
+        """After a failure that leaves nothing to record: the spool stays open, and tells the process's end."""
+        self._hush()
+        self._recording.forget()
+        self._recording.switch_off(missing.fit_to_leave(happened, self._config.privacy))
+
+    def _hush(self) -> None:
         told.disconnect()
         for hooks in self._hooks:
             hooks.stop()
-        self._recording.forget()
-        self._recording.close()
 
     def finish(self) -> None:
         """At the interpreter's exit: the last figures, END, and the wait for the last acknowledgement."""
@@ -104,26 +123,37 @@ class Agent:
             return
         try:
             self._recording.finish()
+            self._tell_the_exit()
             self.stop()
             drain.wait(self._session_dir, self._spool_dir, timeout_s=self._config.drain_s)
         except Exception as error:  # noqa: BLE001  the trainer's guard
             self._guard.failed(error)
 
     def _meta(self, spool: str) -> dict[str, object]:
-        return {
-            "version": layout.FORMAT_VERSION,
-            "spool_id": spool,
-            "aggregator": self._config.aggregator,
-            "credentials": self._config.credentials.facts(),
-            "project_root": facts.project_root(),
-            "privacy": self._config.privacy.facts(),
-            "session": facts.session_facts(
-                self._config, self._session, self._claim, str(self._torch.__version__)
-            ),
-            "rank": facts.rank_facts(self._session, self._claim, spool),
-            "host": facts.host_facts(),
-            "clock": {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()},
-        }
+        return facts.meta(self._config, self._session, self._claim, str(self._torch.__version__), spool)
+
+    def _tell_the_exit(self) -> None:
+        """What ended the process; its exit code follows END, unless the process waits for the storing of it."""
+        if self._recorder is not None:
+            exits.tell_exception(self._recorder)
+        if self._config.drain_s == 0 and self._recording.knows_exit and self._spool_dir is not None:
+            announce(self._spool_dir)
+
+    def _tell_what_goes_off(self, recorder: Recorder) -> None:
+        """A set of hooks that fails is named in the log; the others, and the events, go on."""
+        self._recorder = recorder
+        privacy = self._config.privacy
+        self._guard.when_part_off(
+            lambda part, happened: missing.tell_part(recorder, part, missing.fit_to_leave(happened, privacy))
+        )
+
+    def _install_all_hooks(self, recorder: Recorder) -> None:
+        """Where torch has changed too much for them, the events are recorded without."""
+        guard = self._guard.of("steps, modules and categories", self._hush, infers=False)
+        try:
+            self._install_hooks(recorder)
+        except Exception as error:  # noqa: BLE001  the trainer's guard
+            guard.failed(error)
 
     def _install_hooks(self, recorder: Recorder) -> None:
         is_compiling = self._torch.compiler.is_compiling
@@ -181,6 +211,14 @@ def attach(claim: Claim) -> None:
         _agent.start(began_ns)
     except Exception as error:  # noqa: BLE001  the trainer's guard
         guard.failed(error)
+        if _agent is None or not _agent.is_open:
+            _tell_that_nothing_is_recorded(claim, error)
+
+
+def _tell_that_nothing_is_recorded(claim: Claim, error: Exception) -> None:
+    """Once more without the tap: that there is this rank, and why nothing is known of it."""
+    with contextlib.suppress(Exception):  # the guard has said what happened; this may fail of the same
+        not_recorded.tell(claim, error)
 
 
 def _keep_out_of_the_users_log() -> None:

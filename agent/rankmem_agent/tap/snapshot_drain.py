@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from rankmem_agent.hooks import missing
 from rankmem_agent.readers.torch_snapshot import (
     DeviceSnapshot,
     Event,
@@ -124,6 +125,14 @@ class SnapshotDrain:
             self._on = False
             self._writer.close()
 
+    def switch_off(self, detail: str) -> None:
+        """Drains no more; what was not drained is lost with what follows."""
+        with self._lock:
+            self._on = False
+            self._write(self._pending)
+            self._pending = []
+            missing.tell_all(self._writer, missing.AGENT_OFF, detail)
+
     def intern(self, text: str) -> int:
         """The string's id in the spool; 0 if it could not be written."""
         return self._writer.intern(text)
@@ -200,6 +209,7 @@ class SnapshotDrain:
         self._write(self._pending + records)
         self._pending = []
         self._on = False
+        missing.tell_device(self._writer, DeviceType.CUDA, "the program switched the memory history off")
         self._say("the memory history was switched off by the program: CUDA is recorded no more")
 
     def _device_records(

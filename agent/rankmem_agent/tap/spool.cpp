@@ -290,6 +290,22 @@ uint64_t segments_made() noexcept { return segments_ready.load(std::memory_order
 
 void set_sample_hook(SampleHook hook) noexcept { sample_hook.store(hook, std::memory_order_release); }
 
+namespace {
+
+#ifdef __GLIBC__
+// Runs in exit(), after the interpreter and its END: the one place that knows the status. A forked child that calls
+// exit() has inherited the handler, and the mapping.
+void note_exit(int status, void*) noexcept {
+  RkmControl* control = spool.control;
+  if (control == nullptr || control->pid != static_cast<uint32_t>(getpid())) return;
+  if (__atomic_load_n(&control->exit_kind, __ATOMIC_RELAXED) != RKM_EXITKIND_NOT_SAID) return;
+  __atomic_store_n(&control->exit_code, static_cast<uint32_t>(status) & 0xffu, __ATOMIC_RELAXED);
+  __atomic_store_n(&control->exit_kind, uint32_t{RKM_EXITKIND_EXIT}, __ATOMIC_RELEASE);
+}
+#endif
+
+}  // namespace
+
 int open_spool(const char* folder, uint64_t budget_bytes) noexcept try {
   Keeper& state = keeper();
   if (spool.control != nullptr) return -EALREADY;  // one spool in a process's life: writers keep pointers into it
@@ -313,6 +329,9 @@ int open_spool(const char* folder, uint64_t budget_bytes) noexcept try {
     return failure;
   }
   pthread_atfork(nullptr, nullptr, silence_forked_child);
+#ifdef __GLIBC__
+  on_exit(note_exit, nullptr);
+#endif
   __atomic_store_n(&control->state, uint32_t{RKM_STATE_RUNNING}, __ATOMIC_RELEASE);
   return 0;
 } catch (...) {
