@@ -111,8 +111,8 @@ class Shippers:
 
 
 def session_dirs(session_id: str, config: AgentConfig) -> list[Path]:
-    """The folders of a session on this host: one, or more where shared memory ran short between restarts, or where
-    a rank that could not be recorded found no other place to say so.
+    """The folders of a session on this host: one, or more where shared memory ran short between restarts, or
+    where a rank that could not be recorded found no other place to say so.
 
     Args:
         session_id: the job.
