@@ -86,7 +86,7 @@ def _headline(facts: SessionFacts, ranks: pa.Table) -> str:
     rows = [row for row in ranks.to_pylist() if row["state"] not in NEVER_SEEN]
     events = sum(row["events"] or 0 for row in rows)
     losses = [row["events_lost"] for row in rows]
-    lost = "an unknown number of" if None in losses else count_text(sum(losses))
+    lost = "an unknown number" if None in losses else count_text(sum(losses))
     incomplete = sorted(row["rank"] for row in rows if row["complete"] is not True)
     name = f" {facts.name}" if facts.name else ""
     told = ", all complete" if not incomplete else f", not complete: {_some(incomplete)}"
