@@ -89,7 +89,8 @@ def _headline(facts: SessionFacts, ranks: pa.Table) -> str:
     lost = "an unknown number" if None in losses else count_text(sum(losses))
     incomplete = sorted(row["rank"] for row in rows if row["complete"] is not True)
     name = f" {facts.name}" if facts.name else ""
-    told = ", all complete" if not incomplete else f", not complete: {_some(incomplete)}"
+    told = ", all complete" if not incomplete and not absent else ""
+    told += f", not complete: {_some(incomplete)}" if incomplete else ""
     told += f", never came: {_some(absent)}" if absent else ""
     return (
         f"rankmem: session {facts.session_id}{name}, {_plural(len({row['rank'] for row in rows}), 'rank')}, "

@@ -105,7 +105,7 @@ def test_a_forked_child_that_initialises_cuda_stays_silent(monkeypatch: pytest.M
     assert "cuda" not in tap.did
 
 
-def test_a_cuda_allocator_that_cannot_be_recorded_switches_the_agent_off(
+def test_a_cuda_allocator_that_cannot_be_recorded_is_said_and_the_host_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     torch = FakeTorch("13.0")
@@ -117,7 +117,7 @@ def test_a_cuda_allocator_that_cannot_be_recorded_switches_the_agent_off(
     monkeypatch.setattr(tap, "attach_cuda", refuse)
     torch.queued[0]()  # torch would turn an exception into one of the user's
     assert capsys.readouterr().err == (
-        "rankmem: rank 0: the agent is off: no trackers here (try: rankmem doctor)\n"
+        "rankmem: rank 0: CUDA is not recorded: no trackers here (try: rankmem doctor)\n"
     )
 
 

@@ -1,9 +1,9 @@
 """The trainer's guard: whatever goes wrong in the agent is said once, and what failed is off.
 
 Stage: trainer, every thread in which the agent's code runs. Comes in: an exception of ours. Goes out: one
-line on stderr, and a word in the log for the answers; the training goes on as if there were no agent. A set of
-hooks has a guard of its own: it goes off alone, and the allocators' events, which it cannot harm, go on. Nothing
-is raised, nothing is printed twice.
+line on stderr, and a word in the log for the answers; the training goes on as if there were no agent. A set
+of hooks has a guard of its own: it goes off alone, and the allocators' events, which it cannot harm, go on.
+Nothing is raised, nothing is printed twice.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class PartGuard:
         if self._has_failed:
             return
         self._has_failed = True
-        self._stop()
+        with contextlib.suppress(Exception):  # whatever it would say is said
+            self._stop()
         self._whole.part_failed(self, error)
 
     def say(self, text: str) -> None:
@@ -83,14 +84,16 @@ class Guard:
         if self.failures > 1:
             return
         for switch in self._switches:
-            switch(happened(error))
+            with contextlib.suppress(Exception):
+                switch(happened(error))
         self.say(f"the agent is off: {described(error)}")
 
     def part_failed(self, part: PartGuard, error: Exception) -> None:
         """A set of hooks is off: says so, here and in the log."""
         self.failures += 1
         for switch in self._part_switches:
-            switch(part, happened(error))
+            with contextlib.suppress(Exception):
+                switch(part, happened(error))
         self.say(f"{part.part}: not recorded from here on: {described(error)}")
 
     def say(self, text: str) -> None:

@@ -132,7 +132,7 @@ class Modules:
                 failed(error)
 
         def leave(thread: _Thread) -> None:
-            """A thread that is in a module when the hooks go off is in none that is known from its next on."""
+            """A thread that is in a module when the hooks go off is in none that is known from the next on."""
             place = getattr(thread, "place", None)
             if place is not None and place[0][-1]:
                 place[0][1:] = []
@@ -141,9 +141,9 @@ class Modules:
         return before, after
 
     def _give_up(self) -> None:
+        self.stop()
         self._recorder.set_module(0)
         self._recorder.set_phase(NO_PHASE)
-        self.stop()
 
     def _enter_thread(self, thread: _Thread) -> _Place:
         thread.place = ([OUTSIDE], self._recorder.module_slot())

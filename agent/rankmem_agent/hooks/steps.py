@@ -107,10 +107,11 @@ class Steps:
         self._recorder = None
 
     def _give_up(self) -> None:
-        self.phase_outside = NO_PHASE  # whatever follows, nobody says whether it is an optimizer's work
-        if self._recorder is not None:
-            self._recorder.set_phase(NO_PHASE)
+        recorder = self._recorder
         self.stop()
+        self.phase_outside = NO_PHASE  # whatever follows, nobody says whether it is an optimizer's work
+        if recorder is not None:
+            recorder.set_phase(NO_PHASE)
 
     def _begin(self, recorder: Recorder, optimizer: object, *, has_closure: bool) -> None:
         inside = self._stack()

@@ -142,6 +142,7 @@ class Weights:
         for name, parameter in self._parameters(roots):
             try:
                 place, offset, size_bytes = _place(parameter), parameter.storage_offset(), size_of(parameter)
+                tuple(parameter.shape)  # a lazy module's has a place, but no shape yet
             except _UNREADABLE:
                 place = None
             if place is None:
