@@ -101,7 +101,7 @@ class AgentConfig:
 
     @classmethod
     def of_what_is_usable(cls, environment: Mapping[str, str]) -> AgentConfig:
-        """The same without the values that cannot be used: for a rank that is not recorded, which has to say so.
+        """The same without the values that cannot be used: for a rank that is not recorded and has to say so.
 
         Of a user whose wishes about paths cannot be read no file leaves the host.
         """

@@ -1,4 +1,4 @@
-"""What a session lacks, in lines: the rows of the query ``incompleteness``, ranks that lack the same named together.
+"""What a session lacks, in lines: the rows of the query ``incompleteness``, equal ranks named together.
 
 Stage: query, in the reader's process. In: rows; out: text for people. Computes nothing.
 """

@@ -75,8 +75,8 @@ class SignalDesk:
             environment: all its variables.
             folder: where it runs; None: here.
             meanwhile: called every few seconds while it runs.
-            ended: called with its pid and how it ended while the kernel still keeps its remains: whoever looks
-                for them finds them, or what this wrote.
+            ended: called with its pid and how it ended while the kernel still keeps its remains: whoever
+                looks for them finds them, or what this wrote.
 
         Raises:
             OSError: it could not be started.

@@ -113,7 +113,7 @@ class Shippers:
 
 
 def tell_exit(session_id: str, config: AgentConfig, pid: int, exited: Exit) -> None:
-    """Says in the spool of a process that we started how it ended, where it had no time to. Raises nothing."""
+    """Says in the spool of a process that we started how it ended, if it had no time to. Raises nothing."""
     for folder in session_dirs(session_id, config):
         for spool in spools(folder):
             if spool.name.split("-")[2] == str(pid):

@@ -148,13 +148,13 @@ RANK_INFO: Final = Table(
         _text(
             "end_reason",
             "exit (ran to its end), exception (one that nobody caught), exit N (N by sys.exit or the like), "
-            "_exit N (at once, by os._exit), killed (by a signal, or vanished without a word), or NULL while it "
-            "runs.",
+            "_exit N (at once, by os._exit), killed (by a signal, or vanished without a word), or NULL while "
+            "it runs.",
         ),
         _int("events", "Allocator events stored so far."),
         _int(
             "events_lost",
-            "Events known to be missing; each hole is a row of gap. NULL: missing, and nobody knows how many.",
+            "Events known to be missing; each hole is a row of gap. NULL: some, and nobody knows how many.",
         ),
         _int(
             "unexplained_bytes",
@@ -425,19 +425,15 @@ GAP: Final = Table(
         ),
         _text(
             "why",
-            "spool_full, torn, reserve_failed, corrupt, ring_overwritten, other_database; agent_off (the agent "
-            "switched itself off), not_started (it never began), device_off (a kind of device is not recorded), "
-            "hooks_off (names are missing, no bytes).",
+            "spool_full, torn, reserve_failed, corrupt, ring_overwritten, other_database; agent_off (the "
+            "agent switched itself off), not_started (it never began), device_off (a kind of device is not "
+            "recorded), hooks_off (names are missing, no bytes).",
             nullable=False,
         ),
         _time("noticed_ns", "When it was noticed."),
-        _text(
-            "what", "What is missing where it is not events: steps, modules, categories, ...; NULL: events."
-        ),
+        _text("what", "What is missing where it is not events: steps, modules, ...; NULL: events."),
         _text("detail", "What happened, in words; NULL where why says all."),
-        _flag(
-            "to_end", "True if all of it is missing from noticed_ns to the process's end, however much it is."
-        ),
+        _flag("to_end", "True if all of it is missing from noticed_ns to the process's end, however much."),
     ),
 )
 
@@ -454,9 +450,7 @@ SELF_COST: Final = Table(
         _int("shipper_cpu_ns", "CPU time of the host's shipper, all its ranks.", "ns"),
         _bytes("shipper_rss_bytes", "Memory of the host's shipper."),
         _bytes("sent_bytes", "Bytes sent for this rank."),
-        _int(
-            "strings_dropped", "Names, frames and stacks that found no room: unknown where they are needed."
-        ),
+        _int("strings_dropped", "Names, frames and stacks that found no room: unknown where they belong."),
     ),
 )
 

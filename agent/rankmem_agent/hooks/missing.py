@@ -69,5 +69,5 @@ def tell_part(recorder: Log, part: PartGuard, detail: str) -> None:
 
 
 def fit_to_leave(detail: str, privacy: Privacy) -> str:
-    """What happened as it may leave this host: secrets masked; of a user who lets no file leave, its kind alone."""
+    """What happened as it may leave this host: without secrets; where no path may leave, its kind alone."""
     return privacy.text(detail) if privacy.files else detail.partition(":")[0]

@@ -132,7 +132,7 @@ class Modules:
                 failed(error)
 
         def leave(thread: _Thread) -> None:
-            """A thread that is in a module when the hooks go off is in none that is known from the next on."""
+            """A thread that is in a module when the hooks go off is in no known one from the next on."""
             place = getattr(thread, "place", None)
             if place is not None and place[0][-1]:
                 place[0][1:] = []

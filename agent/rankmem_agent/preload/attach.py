@@ -107,7 +107,7 @@ class Agent:
         self._recording.close()
 
     def _switch_off(self, happened: str) -> None:
-        """After a failure that leaves nothing to record: the spool stays open, and tells the process's end."""
+        """After a failure that leaves nothing to record: the spool stays open and tells the process's end."""
         self._hush()
         self._recording.forget()
         self._recording.switch_off(missing.fit_to_leave(happened, self._config.privacy))
@@ -133,7 +133,7 @@ class Agent:
         return facts.meta(self._config, self._session, self._claim, str(self._torch.__version__), spool)
 
     def _tell_the_exit(self) -> None:
-        """What ended the process; its exit code follows END, unless the process waits for the storing of it."""
+        """What ended the process; its exit code follows END, unless it waits for END to be stored."""
         if self._recorder is not None:
             exits.tell_exception(self._recorder)
         if self._config.drain_s == 0 and self._recording.knows_exit and self._spool_dir is not None:

@@ -1,8 +1,8 @@
 """How this process ends, as far as Python sees it: the exception that nobody caught, and ``os._exit``.
 
-Stage: trainer. Comes in: what the interpreter keeps of the last exception that it reported, and the user's call of
-``os._exit``. Goes out: a NOTE at the interpreter's exit, two numbers in the control page. The status of an ordinary
-exit is known later than any Python runs: the tap's handler writes it. Standard library only.
+Stage: trainer. Comes in: what the interpreter keeps of the last exception that it reported, and the user's
+call of ``os._exit``. Goes out: a NOTE at the interpreter's exit, two numbers in the control page. The status
+of an ordinary exit is known later than any Python runs: the tap's handler writes it. Standard library only.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from rankmem_agent.spool.layout import ExitKind, Kind
 def tell_exception(recorder: Log) -> None:
     """Notes the type of the exception that the interpreter reported last; at its exit.
 
-    It may be an old one that an interactive session reported and went on from: only the exit code says whether
-    it ended the process, see ``rankmem_agent.spool.exits.end_of``. ``SystemExit`` is none that is reported.
+    It may be an old one that an interactive session reported and went on from: only the exit code says
+    whether it ended the process, see ``rankmem_agent.spool.exits.end_of``. ``SystemExit`` is never reported.
     """
     kind = getattr(sys, "last_type", None)
     if not isinstance(kind, type):
@@ -50,4 +50,5 @@ def watch_for_exit_at_once(spool_dir: Path) -> None:
             pass
         return genuine(*args, **kwargs)
 
+    _exit.__module__ = "os"  # where it is found again by what pickles it
     os._exit = _exit

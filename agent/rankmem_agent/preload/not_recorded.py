@@ -1,4 +1,4 @@
-"""A rank whose agent could not start: its spool says that it is there, that nothing of it is recorded, and why.
+"""A rank whose agent could not start: its spool says that it is there, that it is not recorded, and why.
 
 Stage: trainer, in place of the agent. Comes in: the claim and what went wrong. Goes out: a spool written from
 Python, with ``meta.json`` and an OFF record, ended at the interpreter's exit: so the answers name the rank

@@ -1,7 +1,7 @@
 """How a rank's process ended: what the control page and the process's remains say, and what it is called.
 
-Stage: spool, reading side; shipper process, and ``rankmem run`` for the process that it started. In: the control
-page, /proc. Out: :class:`Exit` and the ``end_reason`` of ``rank_info``. Standard library only.
+Stage: spool, reading side; shipper process, and ``rankmem run`` for the process that it started. In: the
+control page, /proc. Out: :class:`Exit` and the ``end_reason`` of ``rank_info``. Standard library only.
 """
 
 from __future__ import annotations

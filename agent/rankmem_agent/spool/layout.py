@@ -122,8 +122,8 @@ class Kind(enum.IntEnum):
     OFF = 20
     """From here to the process's end something is not recorded. action=Missing; device where it is one kind's
     events; a=string id of what is missing (``gap.what``; 0: events), b=string id of what happened, in words
-    (``gap.detail``), d=1: what blocks mean is inferred no more; e=string id of why (``gap.why``). After one of
-    EVENTS the blocks alive are followed no more."""
+    (``gap.detail``), d=1: what blocks mean is inferred no more; e=string id of why (``gap.why``). After one
+    of EVENTS the blocks alive are followed no more."""
 
 
 class Missing(enum.IntEnum):
@@ -224,7 +224,7 @@ class State(enum.IntEnum):
 
 
 class ExitKind(enum.IntEnum):
-    """control.exit_kind: how the process ended, as far as somebody said. ``exit_code`` is stored before it."""
+    """control.exit_kind: how the process ended, as far as somebody said; ``exit_code`` is stored before."""
 
     NOT_SAID = 0
     EXIT = 1

@@ -36,7 +36,7 @@ from rankmem_agent.spool.string_table import StringTable
 ALIVE_CHECK_S: Final = 0.25
 """A process is looked up in /proc at most this often."""
 EXIT_WAIT_S: Final = 5.0
-"""From END to the exit code: the interpreter's end lies between. A process that takes longer is told without."""
+"""From END to the exit code: the interpreter's end lies between. One that takes longer is told without."""
 SEQUENCE_MAX: Final = 2**48
 """Of a log: three years of the busiest rank seen. Where ``control`` says more it is damaged, and the segments
 say where the log ends."""

@@ -10,8 +10,8 @@ from rankmem_cli.render import Format
 TABLE_ROWS: Final = 60
 """Rows of a table unless --limit says more; JSON and CSV carry all."""
 NO_STEPS: Final = (
-    "no optimizer stepped and rankmem_agent.step() was not called, so there are no steps (of an inference: call "
-    "it after each batch)"
+    "no optimizer stepped and rankmem_agent.step() was not called, so there are no steps (of an inference: "
+    "call it after each batch)"
 )
 
 
