@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from main_job import RANKMEM, call, rankmem, rows
+from main_job import RANKMEM, TORCHRUN, call, rankmem, rows
 
-SCRIPT = Path(__file__).parent / "training_scripts/ends.py"
+SCRIPT = Path(__file__).parent / "training_scripts/ends_or_fails.py"
 MIB = 1 << 20
 VERBS = (
     ("peak",), ("peak", "--by", "category"), ("job-peak",), ("ranks",), ("hosts",), ("ops",), ("modules",),
@@ -109,3 +109,19 @@ def test_steps_of_a_session_without_steps_say_why(tmp_path: Path) -> None:
     done = call((*RANKMEM, "steps"), tmp_path)
     assert "no optimizer stepped and rankmem_agent.step() was not called" in done.stderr
     assert rankmem(tmp_path, "steps", "--format", "json") == "[]\n"
+
+
+def test_ranks_that_are_not_recorded_and_ranks_that_never_came_are_in_every_answer(tmp_path: Path) -> None:
+    script = SCRIPT.with_name("partly_recorded.py")
+    done = call((*RANKMEM, "run", "--", *TORCHRUN, "--nproc-per-node", "3", str(script)), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "not complete: rank 1, never came: rank 2" in done.stderr
+    found = {row["rank"]: (row["state"], row["complete"]) for row in rows(tmp_path, "ranks")}
+    assert found[0] == ("exit", True)
+    assert (found[1][1], found[2]) == (False, ("never came", False))
+    (session,) = rows(tmp_path, "sessions")
+    assert (session["complete"], session["events_lost"]) == (False, None)
+    for verb in (("peak",), ("job-peak",), ("ops",), ("timeline",), ("job-peak", "--format", "json")):
+        said = call((*RANKMEM, *verb), tmp_path).stderr
+        assert "rank 1: not recorded (cannot use /proc/nothing" in said, verb
+        assert "rank 2: never came: the launcher announced it" in said, verb

@@ -47,6 +47,7 @@ CALLS: list[Call] = [
     call("session_id", "0sess"),
     call("ranks"),
     call("hosts"),
+    call("incompleteness"),
     call("status", now_ns=AT),
     call("top", now_ns=AT),
     call("peak"),
