@@ -14,9 +14,9 @@ from hook_recorder import Recorded
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.preload import cuda, recording
-from rankmem_agent.spool.layout import Kind
+from rankmem_agent.spool.layout import DeviceType, Kind, Missing
 from rankmem_agent.tap.build import Build
-from rankmem_agent.tap.library import What
+from rankmem_agent.tap.library import Stat, What
 from rankmem_protos.errors import Code, RankmemError
 
 
@@ -26,9 +26,14 @@ class FakeTap(Recorded):
     def __init__(self, path: Path | None = None) -> None:
         super().__init__()
         self.did: list[object] = []
+        self.python_found = 1
 
     def open(self, folder: Path, budget_bytes: int) -> None:
         self.did.append("open")
+
+    def stat(self, which: Stat) -> int:
+        assert which is Stat.PYTHON_FOUND
+        return self.python_found
 
     def attach_cpu(self) -> None:
         self.did.append("cpu")
@@ -87,6 +92,25 @@ def test_cpu_is_recorded_beside_cuda_when_both_are_named(monkeypatch: pytest.Mon
     torch.queued[0]()
     assert tap.did[4:] == [(What.CUDA_EVENTS, True), "cuda"]
     assert _sources(tap) == ["tap"]
+
+
+def test_an_interpreter_whose_stacks_cannot_be_walked_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeTap, "stat", lambda tap, which: 0)
+    tap = _open(monkeypatch, FakeTorch(None))
+    (off,) = [fields for kind, fields in tap.records if kind is Kind.OFF]
+    assert (off["action"], tap.strings[off["a"]]) == (Missing.NAMES, "stacks")
+    tap = _open(monkeypatch, FakeTorch(None), RANKMEM_STACKS="off")
+    assert [kind for kind, _ in tap.records if kind is Kind.OFF] == [], "nobody wanted them"
+
+
+def test_cuda_that_cannot_be_attached_is_a_gap_of_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = FakeTorch("13.0")
+    tap = _open(monkeypatch, torch)
+    monkeypatch.setattr(tap, "attach_cuda", lambda: False)
+    torch.queued[0]()
+    (off,) = [fields for kind, fields in tap.records if kind is Kind.OFF]
+    assert (off["action"], off["device_type"]) == (Missing.DEVICE, DeviceType.CUDA)
+    assert tap.strings[off["b"]] == "this CUDA allocator reports no events: samples only"
 
 
 def test_only_what_is_named_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,12 +58,21 @@ def tell_device(recorder: Log, device_type: DeviceType, detail: str) -> None:
 
 def tell_part(recorder: Log, part: PartGuard, detail: str) -> None:
     """What one set of hooks tells is missing from here on."""
+    tell_names(recorder, part.part, detail, infers=part.infers)
+
+
+def tell_names(recorder: Log, what: str, detail: str, *, infers: bool = True) -> None:
+    """These names are missing from here on, and no byte.
+
+    Args:
+        infers: whether what blocks mean may still be inferred.
+    """
     recorder.record(
         Kind.OFF,
         action=Missing.NAMES,
-        a=recorder.intern(part.part),
+        a=recorder.intern(what),
         b=recorder.intern(detail),
-        d=0 if part.infers else 1,
+        d=0 if infers else 1,
         e=recorder.intern(HOOKS_OFF),
     )
 

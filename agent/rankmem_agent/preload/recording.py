@@ -19,7 +19,7 @@ from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.preload.cuda import CPU_JSON, CudaAttachment, SnapshotAttachment
 from rankmem_agent.spool.layout import DeviceType, Kind
 from rankmem_agent.tap.build import Build, ensure_built
-from rankmem_agent.tap.library import Tap, What
+from rankmem_agent.tap.library import Stat, Tap, What
 from rankmem_protos.errors import RankmemError
 
 _NVIDIA_CONTROL: Final = Path("/dev/nvidiactl")
@@ -92,6 +92,8 @@ class NativeRecording:
             tap.record(Kind.DEVICE, device_type=DeviceType.CPU, e=tap.intern(json.dumps(CPU_JSON)))
         tap.attach_calls()
         tap.enable(what)
+        if self._config.stacks and not tap.stat(Stat.PYTHON_FOUND):
+            missing.tell_names(tap, "stacks", "this interpreter does not show the functions that walk them")
         if self._cuda is not None and (wanted is None or "cuda" in wanted):
             self._torch.cuda._lazy_call(self._cuda.attach)
         return tap

@@ -44,6 +44,7 @@ LOSSES: Final = (
     "threads or autograd links, steps and phases by time, no events of the last seconds if the process is "
     "killed, and some 14 us an event (try: install g++ or clang++)"
 )
+BY_HISTORY: Final = "recorded through PyTorch's memory history, for want of a compiler"
 
 _CUDA: Final = int(DeviceType.CUDA)
 
@@ -82,6 +83,7 @@ class SnapshotDrain:
                 self._history.start()
             self._on = True
             self._say(LOSSES)
+            missing.tell_names(self._writer, "operators, calls and threads of CUDA", BY_HISTORY)
             self.drain()
 
     def drain(self) -> None:
