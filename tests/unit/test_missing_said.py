@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -9,10 +10,13 @@ import pyarrow as pa
 import pytest
 
 from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, store_logs, store_rows
+from rankmem_aggregator import schema
 from rankmem_aggregator.missing import LINES_MAX, lines
-from rankmem_aggregator.sql import query_text
+from rankmem_aggregator.queries import open_queries
+from rankmem_aggregator.sql import install_views, query_text
 from rankmem_cli.completeness import marked
 from rankmem_cli.render import Format
+from rankmem_protos.credentials import Credentials
 
 
 def missing(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
@@ -131,3 +135,22 @@ def test_the_reader_s_time_zone_changes_no_sentence(
         assert "at 22:13:21 UTC" in missing(database)[0]["sentence"]
     finally:
         database.execute("RESET TimeZone")
+
+
+def test_a_database_of_an_older_version_says_what_it_knows(tmp_path: Path) -> None:
+    path = tmp_path / "older.duckdb"
+    with duckdb.connect(str(path)) as made:
+        schema.prepare(made)
+        install_views(made)
+        stored(made, 2, world_size=3)
+        made.execute("UPDATE rank_info SET events_lost = 5, complete = false WHERE rank = 1")
+        made.execute("DROP VIEW incompleteness")
+    with open_queries(path, Credentials()) as queries:
+        assert lines(queries.incompleteness().to_pylist()) == [
+            "rank 1: not complete: 5 events are missing, the table gap says why",
+            "rank 2: never came: nothing of it is stored",
+        ]
+        assert queries.incompleteness().column_names == [
+            "session_id", "attempt", "rank", "why", "what", "detail", "since_ns", "since_utc", "records",
+            "is_bytes", "sentence",
+        ]  # fmt: skip
