@@ -99,6 +99,38 @@ class AgentConfig:
             command_arguments=_choice(env, "RANKMEM_COMMAND", ("script", "full")) == "full",
         )
 
+    @classmethod
+    def of_what_is_usable(cls, environment: Mapping[str, str]) -> AgentConfig:
+        """The same without the values that cannot be used: for a rank that is not recorded and has to say so.
+
+        Of a user whose wishes about paths cannot be read no file leaves the host.
+        """
+        try:
+            return cls.from_environment(environment)
+        except RankmemError:
+            given = {name: value for name, value in environment.items() if name not in _DOUBTFUL}
+            usable = {name: value for name, value in environment.items() if _is_usable(name, value)}
+            hidden = {} if "RANKMEM_PATH_MAP" in usable or "RANKMEM_PATH_MAP" not in environment else _HIDDEN
+            return cls.from_environment(given | usable | hidden)
+
+
+_DOUBTFUL: Final = frozenset(
+    {"RANKMEM_SPOOL_BYTES", "RANKMEM_DEVICES", "RANKMEM_STACKS", "RANKMEM_PATH_MAP", "RANKMEM_MODULES",
+     "RANKMEM_PARALLEL", "RANKMEM_DRAIN_S", "RANKMEM_COMMAND"}
+)  # fmt: skip
+"""Variables without which a session still finds its aggregator."""
+_HIDDEN: Final = {"RANKMEM_STACKS": "names"}
+
+
+def _is_usable(name: str, value: str) -> bool:
+    if name not in _DOUBTFUL:
+        return False
+    try:
+        AgentConfig.from_environment({name: value})
+    except RankmemError:
+        return False
+    return True
+
 
 def _invalid(name: str, value: str, wanted: str) -> RankmemError:
     return RankmemError(Code.INVALID, f"{name}={value!r} cannot be used", f"{name}={wanted}")

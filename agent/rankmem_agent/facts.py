@@ -34,6 +34,7 @@ import rankmem_agent
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.preload.claim import PLAIN, Claim
 from rankmem_agent.session_ids import id_of_hosts, id_of_text
+from rankmem_agent.spool import layout
 
 UID_CHARS: Final = 16
 _NS_A_SECOND: Final = 1_000_000_000
@@ -83,9 +84,24 @@ def session_facts(config: AgentConfig, session: str, claim: Claim, torch_version
     }
 
 
-def rank_facts(session: str, claim: Claim) -> dict[str, object]:
-    """The columns of ``rank_info`` that the rank knows at its start; its place comes with
+def meta(config: AgentConfig, session: str, claim: Claim, torch_version: str) -> dict[str, object]:
+    """The content of ``meta.json``, but for the place among the ranks: that comes with
     :class:`rankmem_agent.spool.places.Place`."""
+    return {
+        "version": layout.FORMAT_VERSION,
+        "aggregator": config.aggregator,
+        "credentials": config.credentials.facts(),
+        "project_root": project_root(),
+        "privacy": config.privacy.facts(),
+        "session": session_facts(config, session, claim, torch_version),
+        "rank": rank_facts(session, claim),
+        "host": host_facts(),
+        "clock": {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()},
+    }
+
+
+def rank_facts(session: str, claim: Claim) -> dict[str, object]:
+    """The columns of ``rank_info`` that the rank knows at its start."""
     return {
         "session_id": session,
         "attempt": claim.attempt,

@@ -105,6 +105,10 @@ class Privacy:
         """A command line without secrets, paths mapped wherever they stand in it."""
         return " ".join(self._paths(word) for word in [script, *masked(arguments)])
 
+    def text(self, text: str) -> str:
+        """A message without secrets, paths mapped wherever they stand in it."""
+        return self._paths(_masked_text(text))
+
     def _paths(self, word: str) -> str:
         for prefix, shown in self.path_map:
             # Where a path begins and its component ends: /home/me, not /home/mellow or /mnt/home/me.

@@ -125,6 +125,21 @@ class Queries(abc.ABC):
         """The ranks of a session. Columns: those of the view ``rank_overview``."""
         return self._ask("ranks", session=self.session_id(session))
 
+    def incompleteness(self, session: str | None = None) -> pa.Table:
+        """What is missing of the session's ranks; no row where nothing is that anybody knows of.
+
+        Columns: those of the view ``incompleteness``: session_id, attempt, rank, why, what, detail, since_ns,
+        since_utc, records, is_bytes, sentence.
+        """
+        full_id = self.session_id(session)
+        try:
+            return self._ask("incompleteness", session=full_id)
+        except RankmemError as exc:
+            # A file or an aggregator of an older version, which has no such view.
+            if exc.code is not Code.INVALID or "incompleteness" not in exc.message:
+                raise
+            return self._ask("incompleteness_older", session=full_id)
+
     def status(self, session: str | None = None, *, now_ns: int | None = None) -> pa.Table:
         """Each rank's lag and losses now. Columns: those of the view ``rank_status``, state, silent_ns.
 

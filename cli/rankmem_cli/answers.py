@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from rankmem_cli import columns
+from rankmem_cli.completeness import say
 from rankmem_cli.destination import Destination
 from rankmem_cli.options import POINTS_DEFAULT
 from rankmem_cli.render import Format, console_for, show_table
@@ -62,6 +63,7 @@ class _Tour:
         if peaks.num_rows:
             self._print_worst(peaks.to_pylist()[0]["rank"])
         self._answer_sql()
+        say(queries, self._facts)
         self._line(f"It is all in {self._shown.split()[-1]}; rankmem --help lists the questions.")
 
     def _print_worst(self, rank: int) -> None:

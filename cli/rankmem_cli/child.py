@@ -17,6 +17,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
+from rankmem_agent.spool.exits import Exit
+from rankmem_agent.spool.layout import ExitKind
 from rankmem_cli.witness import Witness
 
 FROM_TERMINAL: Final = (signal.SIGINT, signal.SIGQUIT)
@@ -69,6 +71,7 @@ class SignalDesk:
         environment: Mapping[str, str],
         folder: Path | None = None,
         meanwhile: Callable[[], None] = lambda: None,
+        ended: Callable[[int, Exit], None] = lambda pid, exited: None,
     ) -> int:
         """Runs the command to its end and returns its exit code, 128 + n if signal n killed it.
 
@@ -77,6 +80,8 @@ class SignalDesk:
             environment: all its variables.
             folder: where it runs; None: here.
             meanwhile: called every few seconds while it runs.
+            ended: called with its pid and how it ended while the kernel still keeps its remains: whoever
+                looks for them finds them, or what this wrote.
 
         Raises:
             OSError: it could not be started.
@@ -87,6 +92,8 @@ class SignalDesk:
             for number in self._waiting:
                 process.send_signal(number)
             _wait(process, meanwhile)
+            _tell(process.pid, ended)
+            process.wait()
         self._process, self._expects_child = None, False
         return process.returncode if process.returncode >= 0 else SIGNALLED - process.returncode
 
@@ -111,12 +118,18 @@ class SignalDesk:
         return seen if seen is not None else number in FROM_TERMINAL and in_foreground()
 
 
+def _tell(pid: int, ended: Callable[[int, Exit], None]) -> None:
+    left = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    if left is not None:
+        kind = ExitKind.EXIT if left.si_code == os.CLD_EXITED else ExitKind.SIGNAL
+        ended(pid, Exit(kind=kind, code=left.si_status))
+
+
 def _wait(process: subprocess.Popen[bytes], meanwhile: Callable[[], None]) -> None:
     """Until the process has ended; the kernel says when, so nobody polls."""
     try:
         ended_fd = os.pidfd_open(process.pid)
     except OSError:  # a kernel before 5.3
-        process.wait()
         return
     try:
         ended = select.poll()
@@ -125,7 +138,6 @@ def _wait(process: subprocess.Popen[bytes], meanwhile: Callable[[], None]) -> No
             meanwhile()
     finally:
         os.close(ended_fd)
-    process.wait()
 
 
 def in_foreground() -> bool:

@@ -56,6 +56,8 @@ def ranks(started_ns: int | None) -> list[Column]:
         offset("started", "started_ns", started_ns, importance=2),
         offset("ended", "ended_ns", started_ns, importance=4),
         text("state", "state", importance=5),
+        number("exit code", "exit_code", importance=3),
+        text("exception", "exception", importance=4),
         size("peak", "peak_requested_bytes", importance=8),
         count("events", "events", importance=5),
         count("lost", "events_lost", importance=7),

@@ -8,8 +8,8 @@ Kubernetes kill what a job step leaves behind).
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,8 @@ from rankmem_agent.config import AgentConfig
 from rankmem_agent.preload.drain import is_alive
 from rankmem_agent.ship.election import elect, is_shipping
 from rankmem_agent.ship.reelection import Reelection
-from rankmem_agent.spool.folder import SHARED_MEMORY, spools
+from rankmem_agent.spool.exits import Exit, say
+from rankmem_agent.spool.folder import default_roots, spools
 from rankmem_cli.child import SignalDesk
 from rankmem_cli.patience import patience
 from rankmem_cli.render import note
@@ -56,7 +57,7 @@ def wait_delivered(session_dirs: Sequence[Path], desk: SignalDesk, *, drain_s: f
     deadline = time.monotonic() + drain_s
     elections = _Elections()
     warned = 0
-    with patience("rankmem: delivering") as say:
+    with patience("rankmem: delivering") as tell:
         while waiting := [folder for folder in session_dirs if undelivered(folder)]:
             now = time.monotonic()
             if now >= deadline or desk.num_stop_requests > 1 or not elections.have_a_shipper(waiting, now):
@@ -64,7 +65,7 @@ def wait_delivered(session_dirs: Sequence[Path], desk: SignalDesk, *, drain_s: f
             if desk.num_stop_requests > warned:
                 warned = desk.num_stop_requests
                 note("rankmem: the training has ended; delivering what it recorded (once more to stop)")
-            say(_told(shipper_state(waiting[0]), deadline - now))
+            tell(_told(shipper_state(waiting[0]), deadline - now))
             desk.stop_requested.clear()
             desk.stop_requested.wait(POLL_S)
     return True
@@ -111,17 +112,25 @@ class Shippers:
             self._of.setdefault(folder, Reelection(folder)).look()
 
 
+def tell_exit(session_id: str, config: AgentConfig, pid: int, exited: Exit) -> None:
+    """Says in the spool of a process that we started how it ended, if it had no time to. Raises nothing."""
+    for folder in session_dirs(session_id, config):
+        for spool in spools(folder):
+            if spool.name.split("-")[2] == str(pid):
+                with contextlib.suppress(OSError):
+                    say(spool, exited)
+
+
 def session_dirs(session_id: str, config: AgentConfig) -> list[Path]:
-    """The folders of a session on this host: one, or two where shared memory ran short between restarts.
+    """The folders of a session on this host: one, or more where shared memory ran short between restarts, or
+    where a rank that could not be recorded found no other place to say so.
 
     Args:
         session_id: the job.
         config: the agent's, as the job's environment gives it.
     """
-    if config.spool_dir is not None:
-        roots = [config.spool_dir]
-    else:
-        roots = [parent / f"rankmem-{os.getuid()}" for parent in (SHARED_MEMORY, config.temporary_dir)]
+    told = () if config.spool_dir is None else (config.spool_dir,)
+    roots = dict.fromkeys((*told, *default_roots(config)))
     return [root / session_id for root in roots if (root / session_id).is_dir()]
 
 

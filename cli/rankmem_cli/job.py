@@ -7,6 +7,7 @@ and changes neither the training nor its exit code.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
@@ -78,8 +79,10 @@ def run_job(job: Job, report: Report) -> int:
             spool_dir=job.spool_dir,
         )
         try:
-            shippers = drain.Shippers(session_id, AgentConfig.from_environment(environment))
-            code = desk.run(job.command, environment, job.folder, shippers.look)
+            config = AgentConfig.from_environment(environment)
+            shippers = drain.Shippers(session_id, config)
+            tell_exit = functools.partial(drain.tell_exit, session_id, config)
+            code = desk.run(job.command, environment, job.folder, shippers.look, tell_exit)
         except OSError as error:
             print(f"Error: cannot run {job.command[0]}: {error.strerror}", file=sys.stderr)
             return child.CANNOT_EXECUTE

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_cli import columns
+from rankmem_cli.completeness import say, show_answer
 from rankmem_cli.patience import patience
-from rankmem_cli.render import Format, head, note, show, show_table
+from rankmem_cli.render import Format, head, note, show_table
 from rankmem_cli.target import SessionFacts
 from rankmem_cli.units import age_text, bytes_text, offset_text, utc_text
 
@@ -37,6 +38,7 @@ def print_job_peak(queries: Queries, facts: SessionFacts) -> None:
     show_table(shown, columns.job_peak_shares())
     for by in ("category", "operator"):
         _print_held(queries, facts, by, shares)
+    say(queries, facts)
 
 
 def show_part(queries: Queries, facts: SessionFacts, by: str, *, output: Format) -> None:
@@ -47,7 +49,7 @@ def show_part(queries: Queries, facts: SessionFacts, by: str, *, output: Format)
         else:
             rows = queries.job_peak_held(facts.session_id, by=_by(by))
             shown = columns.job_peak_held(by)
-    show(rows, shown, output=output, title=facts.title())
+    show_answer(queries, facts, rows, shown, output=output)
 
 
 def _print_held(queries: Queries, facts: SessionFacts, by: str, shares: pa.Table) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_cli import columns
+from rankmem_cli.completeness import say, show_answer
 from rankmem_cli.patience import patience
-from rankmem_cli.render import Format, head, note, show, show_table
+from rankmem_cli.render import Format, head, note, show_table
 from rankmem_cli.target import SessionFacts
 from rankmem_cli.units import bytes_text, safe_text
 from rankmem_protos.errors import Code, RankmemError
@@ -35,6 +36,7 @@ def print_oom(queries: Queries, facts: SessionFacts, failures: pa.Table) -> None
     note(facts.title())
     if failures.num_rows == 0:
         note(NOTHING_FAILED)
+        say(queries, facts)
         return
     show_table(
         head(failures, None, output=Format.TABLE, table_rows=FAILURES_SHOWN), columns.oom(facts.started_ns)
@@ -51,6 +53,7 @@ def print_oom(queries: Queries, facts: SessionFacts, failures: pa.Table) -> None
         show_table(rows.slice(0, shown), _columns(facts, by))
         if rows.num_rows > shown:
             note(f"… and {rows.num_rows - shown} more: rankmem oom --by {by}")
+    say(queries, facts)
 
 
 def show_part(queries: Queries, facts: SessionFacts, failures: pa.Table, by: str, *, output: Format) -> None:
@@ -67,7 +70,7 @@ def show_part(queries: Queries, facts: SessionFacts, failures: pa.Table, by: str
         )
     last = _last(failures)
     rows = _part(queries, facts, last, by)
-    show(rows, _columns(facts, by), output=output, title=facts.title(), notes=(_of(last, by),))
+    show_answer(queries, facts, rows, _columns(facts, by), output=output, notes=(_of(last, by),))
 
 
 def _last(failures: pa.Table) -> dict[str, Any]:

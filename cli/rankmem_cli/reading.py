@@ -33,6 +33,7 @@ def answer(
     limit: int | None = None,
     table_rows: int = 0,
     notes: Callable[[pa.Table], Sequence[str]] = lambda rows: (),
+    without_rows: str = "",
 ) -> None:
     """Asks one question of a session and shows its answer.
 
@@ -42,9 +43,11 @@ def answer(
         shown: the columns of a table.
         table_rows: rows of a table unless the user said; 0 for all.
         notes: what is said above a table, of the rows that are shown.
+        without_rows: why there are none, where there are none.
     """
+    from rankmem_cli.completeness import show_answer
     from rankmem_cli.patience import patience
-    from rankmem_cli.render import head, show
+    from rankmem_cli.render import head, note
     from rankmem_cli.target import open_queries, session_facts
 
     with open_queries(db, aggregator) as queries:
@@ -53,4 +56,6 @@ def answer(
             rows = ask(queries, facts)
         if limit is not None or table_rows:
             rows = head(rows, limit, output=output, table_rows=table_rows)
-        show(rows, shown(facts), output=output, title=facts.title(), notes=notes(rows))
+        show_answer(queries, facts, rows, shown(facts), output=output, notes=notes(rows))
+        if without_rows and rows.num_rows == 0:
+            note(without_rows)

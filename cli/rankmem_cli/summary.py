@@ -1,7 +1,8 @@
 """What ``rankmem run`` says when the training has ended: a few lines on stderr.
 
 Stage: render. In come the answers of the named queries, out goes text: each rank's peak, how far the ranks
-are apart, the job's peak, what held the memory of the worst rank, whether anything is missing, where it is.
+are apart, the job's peak, what held the memory of the worst rank, whether an allocation failed, whether
+anything is missing, where it is.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_cli import columns
+from rankmem_cli.completeness import say
 from rankmem_cli.render import note, show_table
 from rankmem_cli.table import OUTSIDE
 from rankmem_cli.target import SessionFacts, session_facts
@@ -42,14 +44,36 @@ def print_summary(queries: Queries, session_id: str, shown: str) -> None:
     note(_headline(facts, ranks))
     if peaks.num_rows == 0:
         note("no allocator events were recorded")
-        return
+    else:
+        _print_peaks(queries, facts, peaks)
+    for line in _failures(queries, facts, shown):
+        note(line)
+    say(queries, facts)
+    if peaks.num_rows:
+        note(f"more: rankmem peak | ops | live | sql {shown}")
+
+
+def _print_peaks(queries: Queries, facts: SessionFacts, peaks: pa.Table) -> None:
     show_table(peaks.slice(0, RANKS_SHOWN), columns.summary(facts.started_ns), file=sys.stderr)
     if peaks.num_rows > RANKS_SHOWN:
         note(f"… and {peaks.num_rows - RANKS_SHOWN} more: rankmem peak")
     rows = peaks.to_pylist()
     for device_type in dict.fromkeys(row["device_type"] for row in rows):
         _print_device_type(queries, facts, [row for row in rows if row["device_type"] == device_type])
-    note(f"more: rankmem peak | ops | live | sql {shown}")
+
+
+def _failures(queries: Queries, facts: SessionFacts, shown: str) -> list[str]:
+    """The allocations that failed, in a line that leads to their answer; none where none did."""
+    failed = queries.oom(facts.session_id).to_pylist()
+    if not failed:
+        return []
+    last = failed[-1]
+    ranks = sorted({row["rank"] for row in failed})
+    since = None if facts.started_ns is None else last["time_ns"] - facts.started_ns
+    asked = f"{bytes_text(last['size_bytes'])} on {safe_text(last['device'])} at {offset_text(since)}"
+    number = _plural(len(failed), "allocation")
+    which = f"{_some(ranks)}, {asked}" if len(failed) == 1 else f"{_some(ranks)}; the last asked for {asked}"
+    return [f"out of memory: {number} failed ({which}): rankmem oom {shown}".rstrip()]
 
 
 def _of_highest_attempt(peaks: pa.Table) -> pa.Table:
@@ -61,14 +85,16 @@ def _headline(facts: SessionFacts, ranks: pa.Table) -> str:
     absent = sorted({row["rank"] for row in ranks.to_pylist() if row["state"] in NEVER_SEEN})
     rows = [row for row in ranks.to_pylist() if row["state"] not in NEVER_SEEN]
     events = sum(row["events"] or 0 for row in rows)
-    lost = sum(row["events_lost"] or 0 for row in rows)
+    losses = [row["events_lost"] for row in rows]
+    lost = "an unknown number" if None in losses else count_text(sum(losses))
     incomplete = sorted(row["rank"] for row in rows if row["complete"] is not True)
     name = f" {facts.name}" if facts.name else ""
-    told = ", all complete" if not incomplete else f", not complete: {_some(incomplete)}"
+    told = ", all complete" if not incomplete and not absent else ""
+    told += f", not complete: {_some(incomplete)}" if incomplete else ""
     told += f", never came: {_some(absent)}" if absent else ""
     return (
         f"rankmem: session {facts.session_id}{name}, {_plural(len({row['rank'] for row in rows}), 'rank')}, "
-        f"{count_text(events)} events, {count_text(lost)} lost{told}"
+        f"{count_text(events)} events, {lost} lost{told}"
     )
 
 

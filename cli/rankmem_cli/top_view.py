@@ -80,6 +80,7 @@ class TopView:
         self._rows: pa.Table | None = None
         self._answered_ns = 0
         self._trouble = ""
+        self._missing: list[str] = []
 
     def run(self) -> None:
         """Draws until Ctrl-C."""
@@ -100,8 +101,11 @@ class TopView:
         Raises:
             RankmemError: what will not pass.
         """
+        from rankmem_aggregator.missing import lines
+
         try:
             rows = self._queries.top(self._facts.session_id)
+            self._missing = lines(self._queries.incompleteness(self._facts.session_id).to_pylist())
         except RankmemError as exc:
             if exc.code not in _PASSING or self._rows is None:
                 raise
@@ -118,12 +122,12 @@ class TopView:
         shown = self._rows.slice(0, room)
         table, left_out = lay_out(shown, columns.top(), width)
         more = self._rows.num_rows - shown.num_rows
-        notes = [f"{more} more"] if more else []
+        notes = [*([f"{more} more"] if more else []), *self._missing]
         notes += [f"no room for {', '.join(left_out)}"] if left_out else []
         said = (
             Text(safe_text(self._trouble), style="red")
             if self._trouble
-            else Text("; ".join(notes), style="dim")
+            else Text(safe_text("; ".join(notes)), style="red" if self._missing else "dim")
         )
         lines = (Text(self._title(), style="bold"), Text(self._sums()), said)
         for line in lines:

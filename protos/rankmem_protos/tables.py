@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 8
+SCHEMA_VERSION: Final = 9
 """Raised when a table or column is added; written to the database's ``rankmem_meta``."""
 
 NAME: Final = pa.dictionary(pa.int32(), pa.string())
@@ -146,16 +146,27 @@ RANK_INFO: Final = Table(
         _time("started_at_ns", "When the agent attached."),
         _time("ended_at_ns", "When the process ended; NULL while it runs."),
         _text(
-            "end_reason", "exit (ran to its end), killed (vanished without a word), or NULL while it runs."
+            "end_reason",
+            "exit (ran to its end), exception (one that nobody caught), exit N (N by sys.exit or the like), "
+            "_exit N (at once, by os._exit), killed (by a signal, or vanished without a word), or NULL while "
+            "it runs.",
         ),
         _int("events", "Allocator events stored so far."),
-        _int("events_lost", "Events known to be missing; each hole is a row of gap."),
+        _int(
+            "events_lost",
+            "Events known to be missing; each hole is a row of gap. NULL: some, and nobody knows how many.",
+        ),
         _int(
             "unexplained_bytes",
             "Replayed requested bytes minus the allocator's own figure, at the end.",
             "bytes",
         ),
         _flag("complete", "True if no event is missing and the replay equals the allocator's own counter."),
+        _small(
+            "exit_code",
+            "The process's exit code; below zero the signal that ended it (-9: SIGKILL). NULL: not known.",
+        ),
+        _text("exception", "Type of the exception that ended it; NULL without one."),
     ),
 )
 
@@ -407,13 +418,22 @@ GAP: Final = Table(
         *_OF_RANK,
         _int("sequence_first", "First missing position.", nullable=False),
         _int("sequence_last", "Last missing position.", nullable=False),
-        _int("records", "Records missing, of which most are events.", nullable=False),
+        _int(
+            "records",
+            "Records missing, of which most are events; 0 where to_end says the rest.",
+            nullable=False,
+        ),
         _text(
             "why",
-            "spool_full, torn, reserve_failed, corrupt, ring_overwritten, other_database.",
+            "spool_full, torn, reserve_failed, corrupt, ring_overwritten, other_database; agent_off (the "
+            "agent switched itself off), not_started (it never began), device_off (a kind of device is not "
+            "recorded), hooks_off (names are missing, no bytes).",
             nullable=False,
         ),
         _time("noticed_ns", "When it was noticed."),
+        _text("what", "What is missing where it is not events: steps, modules, ...; NULL: events."),
+        _text("detail", "What happened, in words; NULL where why says all."),
+        _flag("to_end", "True if all of it is missing from noticed_ns to the process's end, however much."),
     ),
 )
 
@@ -430,6 +450,7 @@ SELF_COST: Final = Table(
         _int("shipper_cpu_ns", "CPU time of the host's shipper, all its ranks.", "ns"),
         _bytes("shipper_rss_bytes", "Memory of the host's shipper."),
         _bytes("sent_bytes", "Bytes sent for this rank."),
+        _int("strings_dropped", "Names, frames and stacks that found no room: unknown where they belong."),
     ),
 )
 

@@ -21,7 +21,7 @@ PLAIN = (sys.executable, str(TRAIN), "--steps", "2")
 
 @pytest.mark.parametrize(
     ("end", "code", "reason"),
-    [("exit:3", 3, "exit"), ("kill", 137, "killed"), ("raise", 1, "exit")],
+    [("exit:3", 3, "exit 3"), ("kill", 137, "killed"), ("raise", 1, "exception")],
 )
 def test_a_plain_script_is_rank_0_of_1_however_it_ends(
     tmp_path: Path, end: str, code: int, reason: str

@@ -27,6 +27,8 @@ from rankmem_aggregator.sql import query_names
 
 AT = BASE_NS + 60 * MS
 FAILED: dict[str, Any] = {"attempt": 0, "rank": 2, "device": "cuda:0"}
+OF_OLDER_VERSIONS = {"incompleteness_older"}
+"""Asked where a database lacks a view."""
 NO_ANSWERS = {"aggregator_state", "close", "copy_to", "stream"}
 """Methods that give no table: each has tests of its own."""
 
@@ -47,6 +49,7 @@ CALLS: list[Call] = [
     call("session_id", "0sess"),
     call("ranks"),
     call("hosts"),
+    call("incompleteness"),
     call("status", now_ns=AT),
     call("top", now_ns=AT),
     call("peak"),
@@ -146,7 +149,7 @@ def test_every_method_and_every_named_query_is_asked(both: Both) -> None:
         name for name, _ in inspect.getmembers(Queries, inspect.isfunction) if not name.startswith("_")
     }
     assert {made[0] for made in CALLS} == methods - NO_ANSWERS
-    assert both.asked == set(query_names())
+    assert both.asked == set(query_names()) - OF_OLDER_VERSIONS
 
 
 def test_what_is_read_by_seconds_says_that_points_are_left_out(both: Both) -> None:
@@ -157,7 +160,8 @@ def test_most_answers_have_rows(both: Both) -> None:
     empty = {
         name for name, rows in zip(NAMES, both.local, strict=True) if isinstance(rows, pa.Table) and not rows
     }
-    assert all("gap" in name or "'rank': 0}" in name for name in empty), empty
+    nothing_missing = ("gap", "incompleteness", "'rank': 0}")
+    assert all(any(part in name for part in nothing_missing) for name in empty), empty
 
 
 def test_wrong_sql_is_refused_alike(tmp_path: Path) -> None:

@@ -34,6 +34,10 @@ class Asked:
     def __init__(self, *answers: list[dict[str, object]] | RankmemError) -> None:
         self._answers = list(answers)
         self.num_asked = 0
+        self.missing: list[dict[str, object]] = []
+
+    def incompleteness(self, session_id: str) -> pa.Table:
+        return pa.Table.from_pylist(self.missing)
 
     def top(self, session_id: str) -> pa.Table:
         assert session_id == FACTS.session_id

@@ -28,6 +28,7 @@ class FakeQueries:
         self.calls: list[tuple[Any, ...]] = []
         self.answers: dict[str, pa.Table] = {}
         """What a query answers instead of the one row."""
+        self.missing = pa.table({"sentence": pa.array([], pa.string())})
 
     def __enter__(self) -> FakeQueries:
         return self
@@ -41,6 +42,9 @@ class FakeQueries:
 
     def sessions(self) -> pa.Table:
         return pa.table({"session_id": [ID], "name": ["job"], "started_ns": [START_NS]})
+
+    def incompleteness(self, session: str) -> pa.Table:
+        return self.missing
 
     def stream(self, text: str) -> Iterator[pa.RecordBatch]:
         self.calls.append(("stream", text))

@@ -262,7 +262,7 @@ def test_no_module_is_kept_alive(recorded: Recorded) -> None:
     assert gone() is None
 
 
-def test_a_module_whose_tree_cannot_be_read_switches_the_agent_off_and_runs_on(
+def test_a_module_whose_tree_cannot_be_read_switches_the_names_off_and_runs_on(
     recorded: Recorded, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Odd(nn.Module):
@@ -275,7 +275,7 @@ def test_a_module_whose_tree_cannot_be_read_switches_the_agent_off_and_runs_on(
     odd = Odd()
     assert odd(torch.ones(1)).item() == 2
     assert odd(torch.ones(1)).item() == 2
-    assert capsys.readouterr().err.count("the agent is off: AttributeError: not yet") == 1
+    assert capsys.readouterr().err.count("modules: not recorded from here on: AttributeError: not yet") == 1
 
 
 @pytest.mark.parametrize("compile_part", ["module", "function", "method"])

@@ -135,7 +135,7 @@ def test_what_the_user_tells_wins_and_what_he_does_not_tell_stays(recorded: Reco
     ]
 
 
-def test_a_mesh_that_cannot_be_read_switches_the_agent_off_and_is_made(
+def test_a_mesh_that_cannot_be_read_switches_the_coordinates_off_and_is_made(
     recorded: Recorded, parallel: Parallel, as_rank: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
     as_rank(0, 2)
@@ -145,4 +145,4 @@ def test_a_mesh_that_cannot_be_read_switches_the_agent_off_and_is_made(
             raise AttributeError("moved")
 
     assert Odd("cpu", [0, 1], mesh_dim_names=("tp",)).ndim == 1
-    assert "the agent is off: AttributeError: moved" in capsys.readouterr().err
+    assert "parallel dimensions: not recorded from here on: AttributeError: moved" in capsys.readouterr().err

@@ -85,11 +85,15 @@ def test_a_gathered_parameter_and_its_gradient_are_told_once(fsdp: ModuleType) -
     assert guard.failures == 0
 
 
-def test_a_torch_whose_groups_are_others_is_left_alone(fsdp: ModuleType) -> None:
+def test_a_torch_whose_groups_are_others_is_left_alone_and_said(
+    fsdp: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
     fsdp.FSDPParamGroup = type("FSDPParamGroup", (Changed,), dict(vars(Changed)))
     recorded, _, guard = looked()
-    assert fsdp.FSDPParamGroup()._to_unsharded() == "gathered"
-    assert (recorded.records, guard.failures) == ([], 0)
+    for _ in range(2):
+        assert fsdp.FSDPParamGroup()._to_unsharded() == "gathered"
+    assert (recorded.records, guard.failures) == ([], 1)
+    assert "categories of sharded parameters: not recorded from here on" in capsys.readouterr().err
 
 
 def test_what_a_reentrant_checkpoint_hands_on_is_a_gradient() -> None:

@@ -14,9 +14,9 @@ from hook_recorder import Recorded
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.preload import cuda, recording
-from rankmem_agent.spool.layout import Kind
+from rankmem_agent.spool.layout import DeviceType, Kind, Missing
 from rankmem_agent.tap.build import Build
-from rankmem_agent.tap.library import What
+from rankmem_agent.tap.library import Stat, What
 from rankmem_protos.errors import Code, RankmemError
 
 
@@ -26,9 +26,14 @@ class FakeTap(Recorded):
     def __init__(self, path: Path | None = None) -> None:
         super().__init__()
         self.did: list[object] = []
+        self.python_found = 1
 
     def open(self, folder: Path, budget_bytes: int, *, is_provisional: bool) -> None:
         self.did.append("open")
+
+    def stat(self, which: Stat) -> int:
+        assert which is Stat.PYTHON_FOUND
+        return self.python_found
 
     def attach_cpu(self) -> None:
         self.did.append("cpu")
@@ -89,6 +94,25 @@ def test_cpu_is_recorded_beside_cuda_when_both_are_named(monkeypatch: pytest.Mon
     assert _sources(tap) == ["tap"]
 
 
+def test_an_interpreter_whose_stacks_cannot_be_walked_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeTap, "stat", lambda tap, which: 0)
+    tap = _open(monkeypatch, FakeTorch(None))
+    (off,) = [fields for kind, fields in tap.records if kind is Kind.OFF]
+    assert (off["action"], tap.strings[off["a"]]) == (Missing.NAMES, "stacks")
+    tap = _open(monkeypatch, FakeTorch(None), RANKMEM_STACKS="off")
+    assert [kind for kind, _ in tap.records if kind is Kind.OFF] == [], "nobody wanted them"
+
+
+def test_cuda_that_cannot_be_attached_is_a_gap_of_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = FakeTorch("13.0")
+    tap = _open(monkeypatch, torch)
+    monkeypatch.setattr(tap, "attach_cuda", lambda: False)
+    torch.queued[0]()
+    (off,) = [fields for kind, fields in tap.records if kind is Kind.OFF]
+    assert (off["action"], off["device_type"]) == (Missing.DEVICE, DeviceType.CUDA)
+    assert tap.strings[off["b"]] == "this CUDA allocator reports no events: samples only"
+
+
 def test_only_what_is_named_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = FakeTorch("13.0")
     assert "cpu" not in _open(monkeypatch, torch, RANKMEM_DEVICES="cuda").did
@@ -105,7 +129,7 @@ def test_a_forked_child_that_initialises_cuda_stays_silent(monkeypatch: pytest.M
     assert "cuda" not in tap.did
 
 
-def test_a_cuda_allocator_that_cannot_be_recorded_switches_the_agent_off(
+def test_a_cuda_allocator_that_cannot_be_recorded_is_said_and_the_host_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     torch = FakeTorch("13.0")
@@ -117,7 +141,7 @@ def test_a_cuda_allocator_that_cannot_be_recorded_switches_the_agent_off(
     monkeypatch.setattr(tap, "attach_cuda", refuse)
     torch.queued[0]()  # torch would turn an exception into one of the user's
     assert capsys.readouterr().err == (
-        "rankmem: rank 0: the agent is off: no trackers here (try: rankmem doctor)\n"
+        "rankmem: rank 0: CUDA is not recorded: no trackers here (try: rankmem doctor)\n"
     )
 
 

@@ -1,7 +1,9 @@
-"""The trainer's guard: whatever goes wrong in the agent is said once, and the agent is off.
+"""The trainer's guard: whatever goes wrong in the agent is said once, and what failed is off.
 
 Stage: trainer, every thread in which the agent's code runs. Comes in: an exception of ours. Goes out: one
-line on stderr; the training goes on as if there were no agent. Nothing is raised, nothing is printed twice.
+line on stderr, and a word in the log for the answers; the training goes on as if there were no agent. A set
+of hooks has a guard of its own: it goes off alone, and the allocators' events, which it cannot harm, go on.
+Nothing is raised, nothing is printed twice.
 """
 
 from __future__ import annotations
@@ -19,6 +21,37 @@ LINE_CHARS_MAX: Final = 600
 """A compiler's whole output in every rank's log would bury the training's own."""
 
 
+class PartGuard:
+    """The guard of one set of hooks: its first failure is said and switches that set off.
+
+    Args:
+        whole: the agent's guard.
+        part: what the set tells, in a word: ``gap.what``.
+        stop: switches the set off. It must not raise.
+        infers: whether what blocks mean still follows from calls and lives without what the set tells.
+    """
+
+    def __init__(self, whole: Guard, part: str, stop: Callable[[], None], *, infers: bool) -> None:
+        self._whole = whole
+        self._stop = stop
+        self._has_failed = False
+        self.part = part
+        self.infers = infers
+
+    def failed(self, error: Exception) -> None:
+        """The first failure is said and switches the set off."""
+        if self._has_failed:
+            return
+        self._has_failed = True
+        with contextlib.suppress(Exception):  # whatever it would say is said
+            self._stop()
+        self._whole.part_failed(self, error)
+
+    def say(self, text: str) -> None:
+        """Writes one line to stderr."""
+        self._whole.say(text)
+
+
 class Guard:
     """Says the first failure and switches everything off.
 
@@ -30,12 +63,21 @@ class Guard:
         self.rank = rank
         """For the lines to come: a process group may number the process anew."""
         self._pid = os.getpid()
-        self._switches: list[Callable[[], None]] = []
+        self._switches: list[Callable[[str], None]] = []
+        self._part_switches: list[Callable[[PartGuard, str], None]] = []
         self.failures = 0
 
-    def when_off(self, switch: Callable[[], None]) -> None:
-        """Has ``switch`` called on the first failure. It must not raise."""
+    def when_off(self, switch: Callable[[str], None]) -> None:
+        """Has ``switch`` called on the first failure, with what happened. It must not raise."""
         self._switches.append(switch)
+
+    def when_part_off(self, switch: Callable[[PartGuard, str], None]) -> None:
+        """The same for a set of hooks that is off."""
+        self._part_switches.append(switch)
+
+    def of(self, part: str, stop: Callable[[], None], *, infers: bool = True) -> PartGuard:
+        """The guard of one set of hooks; see :class:`PartGuard`."""
+        return PartGuard(self, part, stop, infers=infers)
 
     def failed(self, error: Exception) -> None:
         """Counts a failure; the first one is said and switches the agent off."""
@@ -43,8 +85,17 @@ class Guard:
         if self.failures > 1:
             return
         for switch in self._switches:
-            switch()
+            with contextlib.suppress(Exception):
+                switch(happened(error))
         self.say(f"the agent is off: {described(error)}")
+
+    def part_failed(self, part: PartGuard, error: Exception) -> None:
+        """A set of hooks is off: says so, here and in the log."""
+        self.failures += 1
+        for switch in self._part_switches:
+            with contextlib.suppress(Exception):
+                switch(part, happened(error))
+        self.say(f"{part.part}: not recorded from here on: {described(error)}")
 
     def say(self, text: str) -> None:
         """Writes one line to stderr; a forked child keeps silent."""
@@ -68,4 +119,10 @@ def described(error: Exception) -> str:
     """What happened and what to try."""
     if isinstance(error, RankmemError):
         return str(error)
-    return f"{type(error).__name__}: {error} (try: rankmem doctor)"
+    return f"{happened(error)} (try: rankmem doctor)"
+
+
+def happened(error: Exception) -> str:
+    """What happened, on one line."""
+    text = error.message if isinstance(error, RankmemError) else f"{type(error).__name__}: {error}"
+    return " | ".join(part.strip() for part in text.splitlines() if part.strip())[:LINE_CHARS_MAX]

@@ -25,7 +25,7 @@ from rankmem_agent.hooks.guard import Guard, unseen_by_modes
 from rankmem_agent.hooks.module_names import ModuleNames
 from rankmem_agent.hooks.recorder import ModuleSlot, Recorder
 from rankmem_agent.hooks.steps import Removable
-from rankmem_agent.spool.layout import Kind, Phase
+from rankmem_agent.spool.layout import NO_PHASE, Kind, Phase
 
 OUTSIDE: Final = 0
 """Stands for the module at the bottom of each thread's stack; no object has this identity."""
@@ -50,7 +50,7 @@ class Modules:
         self._phase_outside = phase_outside
         self._recorder = recorder
         self._is_compiling = is_compiling
-        self._guard = guard
+        self._guard = guard.of("modules", self._give_up, infers=False)
         self._when_named: list[Callable[[Any], None]] = []
         self._paths: dict[int, int] = {OUTSIDE: 0}
         """By identity of a module that has run: the string id of its path."""
@@ -90,7 +90,10 @@ class Modules:
 
         def before(module: Any, args: Any) -> None:
             """The hook before a module's forward."""
-            if is_compiling() or off:
+            if is_compiling():
+                return
+            if off:
+                leave(thread)
                 return
             try:
                 try:
@@ -111,7 +114,10 @@ class Modules:
 
         def after(module: Any, args: Any, output: Any) -> None:
             """The hook after it, also when it raised."""
-            if is_compiling() or off:
+            if is_compiling():
+                return
+            if off:
+                leave(thread)
                 return
             try:
                 stack, slot = thread.place
@@ -125,7 +131,19 @@ class Modules:
             except Exception as error:  # noqa: BLE001  the trainer's guard
                 failed(error)
 
+        def leave(thread: _Thread) -> None:
+            """A thread that is in a module when the hooks go off is in no known one from the next on."""
+            place = getattr(thread, "place", None)
+            if place is not None and place[0][-1]:
+                place[0][1:] = []
+                place[1][0] = 0
+
         return before, after
+
+    def _give_up(self) -> None:
+        self.stop()
+        self._recorder.set_module(0)
+        self._recorder.set_phase(NO_PHASE)
 
     def _enter_thread(self, thread: _Thread) -> _Place:
         thread.place = ([OUTSIDE], self._recorder.module_slot())

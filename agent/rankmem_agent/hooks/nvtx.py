@@ -26,7 +26,7 @@ class NvtxRanges:
     """Follows the ranges of each thread; made once, when the agent attaches."""
 
     def __init__(self, guard: Guard) -> None:
-        self._guard = guard
+        self._guard = guard.of("NVTX ranges", lambda: None)  # the next one may be one that can be told
         self._open = threading.local()
 
     def install(self, nvtx: Any) -> None:

@@ -63,7 +63,7 @@ class Parallel:
     ) -> None:
         self._recorder = recorder
         self._is_compiling = is_compiling
-        self._guard = guard
+        self._guard = guard.of("parallel dimensions", self.stop)
         self._known: dict[str, dict[str, int]] = {source: {} for source in _SOURCES}
         self._whole: set[str] = set()
         """Dimensions that some mesh has under their own name."""

@@ -34,7 +34,7 @@ class Sharding:
     def __init__(self, recorder: Recorder, is_compiling: Callable[[], bool], guard: Guard) -> None:
         self._recorder = recorder
         self._is_compiling = is_compiling
-        self._guard = guard
+        self._guard = guard.of("categories of sharded parameters", self.stop)
         self._is_on = True
         self._wrapped: set[str] = set()
 
@@ -129,7 +129,5 @@ class Sharding:
         try:
             with unseen_by_modes():
                 does(about)
-        except (AttributeError, TypeError):  # these classes are torch's own and change: go without
-            self._is_on = False
-        except Exception as error:  # noqa: BLE001  the trainer's guard
+        except Exception as error:  # noqa: BLE001  the trainer's guard: these classes are torch's own and change
             self._guard.failed(error)

@@ -26,7 +26,7 @@ from weakref import WeakSet
 
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.recorder import Recorder
-from rankmem_agent.spool.layout import IN_CLOSURE, Kind, Phase
+from rankmem_agent.spool.layout import IN_CLOSURE, NO_PHASE, Kind, Phase
 
 REPEATS_MAX: Final = 8
 """More than the usual ratio of critic to generator steps (5), few enough to notice that a run changed its
@@ -57,7 +57,7 @@ class Steps:
     ) -> None:
         self._recorder: Recorder | None = recorder
         self._is_compiling = is_compiling
-        self._guard = guard
+        self._guard = guard.of("steps", self._give_up, infers=False)
         self._ended = ended
         self._in_use: WeakSet[object] = WeakSet()
         self._stepped: set[int] = set()
@@ -105,6 +105,13 @@ class Steps:
     def stop(self) -> None:
         """Does nothing from now on; the hooks stay registered, torch calls them for nothing."""
         self._recorder = None
+
+    def _give_up(self) -> None:
+        recorder = self._recorder
+        self.stop()
+        self.phase_outside = NO_PHASE  # whatever follows, nobody says whether it is an optimizer's work
+        if recorder is not None:
+            recorder.set_phase(NO_PHASE)
 
     def _begin(self, recorder: Recorder, optimizer: object, *, has_closure: bool) -> None:
         inside = self._stack()

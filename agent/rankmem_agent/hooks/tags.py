@@ -68,7 +68,7 @@ class Tags:
     def __init__(self, recorder: Recorder, is_compiling: Callable[[], bool], guard: Guard) -> None:
         self._recorder = recorder
         self._is_compiling = is_compiling
-        self._guard = guard
+        self._guard = guard.of("categories", self.stop, infers=False)
         self._is_on = True
         self._lock = threading.Lock()
         self._modules: WeakSet[Any] = WeakSet()

@@ -78,7 +78,7 @@ class Weights:
         self._names = names
         self._step_number = step_number
         self._is_compiling = is_compiling
-        self._guard = guard
+        self._guard = guard.of("weights", self.stop)
         self._is_on = True
         self._weights: dict[str, _Weight] = {}
         self._without_gradient: list[_Weight] = []
@@ -142,6 +142,7 @@ class Weights:
         for name, parameter in self._parameters(roots):
             try:
                 place, offset, size_bytes = _place(parameter), parameter.storage_offset(), size_of(parameter)
+                tuple(parameter.shape)  # a lazy module's has a place, but no shape yet
             except _UNREADABLE:
                 place = None
             if place is None:

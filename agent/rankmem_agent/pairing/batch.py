@@ -26,7 +26,7 @@ from rankmem_agent.pairing.points import Points, Totals, points_of, totals_of
 from rankmem_agent.pairing.state import ABSENT, Array, PairingState, rows_at
 from rankmem_agent.pairing.steps import steps_of
 from rankmem_agent.pairing.texts import Texts
-from rankmem_agent.spool.layout import UNKNOWN, Action, Kind
+from rankmem_agent.spool.layout import UNKNOWN, Action, Kind, Missing
 from rankmem_agent.spool.reader import Gap
 
 _OF_DEVICE = (Kind.EVENT, Kind.PREEXISTING, Kind.COUNTERS, Kind.PEAKS, Kind.SAMPLE, Kind.DEVICE)
@@ -65,6 +65,8 @@ class Batch:
     gaps: tuple[Gap, ...]
     losses: Array
     """Indices of the LOST records."""
+    offs: Array
+    """Indices of the OFF records."""
     final: bool
 
 
@@ -133,6 +135,7 @@ def advance(
         steps_due=steps_due,
         gaps=gaps,
         losses=np.flatnonzero(records["kind"] == Kind.LOST),
+        offs=np.flatnonzero(records["kind"] == Kind.OFF),
         final=final,
     )
     after = dataclasses.replace(
@@ -203,6 +206,7 @@ def _counted(state: PairingState, batch: Batch) -> dict[str, Any]:
     lost = sum(gap.sequence_last - gap.sequence_first + 1 for gap in batch.gaps)
     lost += int(num_lost(batch.records[batch.losses]).sum())
     kind = batch.records["kind"]
+    offs = batch.records[batch.offs]
     notes = tuple(int(e) for e in batch.records["e"][kind == Kind.NOTE])
     ends = [int(batch.seq[-1]) if len(batch.seq) else -1, *(gap.sequence_last for gap in batch.gaps)]
     nodes, forward, engine, outside = batch.dependence.last()
@@ -216,6 +220,8 @@ def _counted(state: PairingState, batch: Batch) -> dict[str, Any]:
         "num_lost": state.num_lost + lost,
         "num_unknown_frees": state.num_unknown_frees + int(frees.sum()),
         "implied_free_bytes": state.implied_free_bytes + int(batch.blocks["size"][implied].sum()),
+        "is_off": state.is_off or bool((offs["action"] != Missing.NAMES).any()),
+        "infers": state.infers and not bool((offs["d"] == 1).any()),
         "notes": state.notes + notes,
         "saw_end": state.saw_end or bool((kind == Kind.END).any()),
     }

@@ -190,7 +190,7 @@ def _gaps(whose: RankColumns, batch: Batch) -> pa.RecordBatch | None:
         }
         for gap in batch.gaps
     ]
-    rows += _losses(whose, batch)
+    rows += [*_losses(whose, batch), *_offs(whose, batch)]
     return _rows_of_rank(whose, "gap", rows)
 
 
@@ -206,6 +206,24 @@ def _losses(whose: RankColumns, batch: Batch) -> list[dict[str, Any]]:
             "noticed_ns": int(batch.time_ns[place]),
         }
         for place, loss, number in zip(batch.losses, losses, num_lost(losses), strict=True)
+    ]
+
+
+def _offs(whose: RankColumns, batch: Batch) -> list[dict[str, Any]]:
+    """What is missing from a record on to the process's end: how much it is, nobody knows."""
+    text = whose.strings.text
+    return [
+        {
+            "sequence_first": int(batch.seq[place]),
+            "sequence_last": int(batch.seq[place]),
+            "records": 0,
+            "why": whose.strings.name(int(off["e"])),
+            "noticed_ns": int(batch.time_ns[place]),
+            "what": text(int(off["a"])) if off["a"] else None,
+            "detail": text(int(off["b"])) if off["b"] else None,
+            "to_end": True,
+        }
+        for place, off in zip(batch.offs, batch.records[batch.offs], strict=True)
     ]
 
 

@@ -3,9 +3,9 @@
 Stage: pairing, between spool reader and wire. In: chunks of committed records and gaps, in log order. Out:
 Arrow record batches. A pure state machine in the shipper process, on its loop's thread; it reads no
 clock, no file and no environment. The rows of a batch are a function of the log up to its last record and
-of where the batch before ended (see docs/internals.md, "Exactly once"). Three things ride along that are
-not, all of them harmless when told twice: the clock's estimate in rank_info, frames of stacks, and the
-time of the process's end.
+of where the batch before ended (see docs/internals.md, "Exactly once"). Four things ride along that are
+not, all of them harmless when told twice: the clock's estimate in rank_info, frames of stacks, and when and
+how the process ended.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ from rankmem_agent.pairing.state import Array, PairingState, joined
 from rankmem_agent.pairing.texts import Texts
 from rankmem_agent.pairing.upserts import (
     ClockEstimate,
+    Ended,
     device_rows,
     host_row,
     merged_notes,
     rank_row,
     session_row,
 )
+from rankmem_agent.spool.exits import Exit
 from rankmem_agent.spool.layout import Kind
 from rankmem_agent.spool.meta import SpoolMeta
 from rankmem_agent.spool.reader import Chunk, Gap
@@ -71,6 +73,7 @@ class Pairing:
         final: bool = False,
         ended_ns: int | None = None,
         clock: ClockEstimate | None = None,
+        exited: Exit | None = None,
     ) -> list[Rows]:
         """The rows of what was fed since the last cut, as (table, record batch).
 
@@ -78,6 +81,7 @@ class Pairing:
             final: the log ends after them: everything that waits goes out, and the rank has ended.
             ended_ns: host time of the process's end where known better than by its last record.
             clock: the host's clock against the aggregator's, if it was measured.
+            exited: how the process ended, where somebody said.
         """
         before, parts, self._parts = self.state, self._parts, []
         records, seq = _joined([part for part in parts if isinstance(part, Chunk)])
@@ -86,12 +90,13 @@ class Pairing:
         after, batch = advance(
             before, records, seq, gaps, texts=self._texts, fallback_base_ns=base_ns, final=final
         )
-        resolved = resolve(before.categories, batch, after.devices, self._texts, infers=self._meta.infers)
+        infers = self._meta.infers and after.infers
+        resolved = resolve(before.categories, batch, after.devices, self._texts, infers=infers)
         self.state = dataclasses.replace(after, categories=resolved.known)
         end = max(self.state.last_ns, ended_ns or 0) if final else None
         rows = self._rows.rows(batch, resolved, self.state.devices)
         rows += self._new_stacks(batch)
-        rows += self._told(before, batch, clock, end)
+        rows += self._told(before, batch, clock, Ended(at_ns=end, exited=exited) if end is not None else None)
         return rows
 
     def forget_sent(self, num_missing: int = 0) -> None:
@@ -140,18 +145,19 @@ class Pairing:
         return [("stack_frame", self._stacks.rows(new))]
 
     def _told(
-        self, before: PairingState, batch: Batch, clock: ClockEstimate | None, end_ns: int | None
+        self, before: PairingState, batch: Batch, clock: ClockEstimate | None, ended: Ended | None
     ) -> list[Rows]:
         """The keyed rows that are due: at first, at the end, when a fact came, and now and then."""
         state = self.state
         first = before.rank_sent_ns < 0
         fact = first or batch.final or state.notes != before.notes
+        end_ns = None if ended is None else ended.at_ns
         rows: list[Rows] = []
-        hole = batch.gaps or len(batch.losses)
+        hole = batch.gaps or len(batch.losses) or len(batch.offs)
         if fact or clock or hole or state.last_ns - before.rank_sent_ns >= RANK_INFO_NS:
             notes = merged_notes(state.notes, self._strings)
             rows.append(
-                ("rank_info", rows_of("rank_info", [rank_row(self._meta, notes, state, clock, end_ns)]))
+                ("rank_info", rows_of("rank_info", [rank_row(self._meta, notes, state, clock, ended)]))
             )
             self.state = dataclasses.replace(state, rank_sent_ns=max(state.last_ns, 0))
             if fact:

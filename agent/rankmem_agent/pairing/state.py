@@ -241,6 +241,10 @@ class PairingState:
     """Frees of blocks that we never saw: older than the recording, or allocated in a gap."""
     implied_free_bytes: int = 0
     """Bytes of blocks whose free we never saw but whose address was allocated again."""
+    is_off: bool = False
+    """Events are missing from some record on to the log's end, nobody knows how many (see Kind.OFF)."""
+    infers: bool = True
+    """Whether what a block means may still be inferred: not once the hooks that it follows from are off."""
     notes: tuple[int, ...] = ()
     """String ids of the NOTE records so far."""
     saw_end: bool = False

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from rankmem_agent.pairing.devices import device_name
 from rankmem_agent.pairing.state import Array, PairingState
+from rankmem_agent.spool.exits import Exit, end_of
 from rankmem_agent.spool.meta import SpoolMeta
 from rankmem_agent.spool.string_table import StringTable
 from rankmem_protos.tables import DEVICE_INFO, HOST_INFO, RANK_INFO, SESSION, Table
@@ -28,6 +29,16 @@ class ClockEstimate:
     """Add to the host's times to get the aggregator's."""
     error_ns: int
     """The offset is right within this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The end of a rank's process."""
+
+    at_ns: int
+    """Host time."""
+    exited: Exit | None = None
+    """How, where somebody said."""
 
 
 def session_row(meta: SpoolMeta, notes: dict[str, Any], ended_at_ns: int | None) -> dict[str, Any]:
@@ -52,12 +63,13 @@ def rank_row(
     notes: dict[str, Any],
     state: PairingState,
     clock: ClockEstimate | None,
-    ended_at_ns: int | None,
+    ended: Ended | None,
 ) -> dict[str, Any]:
-    """The rank as it stands in ``state``; ended_at_ns None: it still runs."""
+    """The rank as it stands in ``state``; ended None: it still runs."""
     row: dict[str, Any] = {"started_at_ns": meta.realtime_ns, "pid": meta.pid}
     row |= _columns(RANK_INFO, meta.rank_row) | _columns(RANK_INFO, notes.get("rank"))
     unexplained = unexplained_bytes(state)
+    whole = state.num_lost == 0 and unexplained == 0 and state.implied_free_bytes == 0
     row |= {
         "session_id": meta.session_id,
         "attempt": meta.attempt,
@@ -65,14 +77,17 @@ def rank_row(
         "spool_id": meta.spool_id,
         "host_uid": _host_uid(meta),
         "events": state.num_events,
-        "events_lost": state.num_lost,
-        "unexplained_bytes": unexplained,
-        "complete": state.num_lost == 0 and unexplained == 0 and state.implied_free_bytes == 0,
+        "events_lost": None if state.is_off else state.num_lost,
+        "unexplained_bytes": None if state.is_off else unexplained,
+        "complete": whole and not state.is_off,
     }
     if clock is not None:
         row |= {"clock_offset_ns": clock.offset_ns, "clock_error_ns": clock.error_ns}
-    if ended_at_ns is not None:
-        row |= {"ended_at_ns": ended_at_ns, "end_reason": "exit" if state.saw_end else "killed"}
+    exception = row.pop("exception", None)
+    if ended is not None:
+        found = end_of(ended.exited, exception, saw_end=state.saw_end)
+        row |= {"ended_at_ns": ended.at_ns, "end_reason": found.reason}
+        row |= {"exit_code": found.exit_code, "exception": found.exception}
     return row
 
 

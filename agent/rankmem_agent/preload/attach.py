@@ -10,6 +10,7 @@ before the user does.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import multiprocessing.util
 import os
@@ -21,7 +22,7 @@ from typing import Any, Final, Protocol
 
 from rankmem_agent import facts
 from rankmem_agent.config import AgentConfig
-from rankmem_agent.hooks import told
+from rankmem_agent.hooks import missing, told
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.modules import Modules
 from rankmem_agent.hooks.nvtx import NvtxRanges
@@ -31,7 +32,7 @@ from rankmem_agent.hooks.sharding import Sharding
 from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.hooks.tags import Tags
 from rankmem_agent.hooks.weights import Weights
-from rankmem_agent.preload import drain, recording
+from rankmem_agent.preload import drain, exits, not_recorded, recording
 from rankmem_agent.preload.candidate import NOT_RECORDED, Candidate, is_numbered_late
 from rankmem_agent.preload.claim import Claim
 from rankmem_agent.preload.deciding import Deciding
@@ -40,6 +41,7 @@ from rankmem_agent.preload.unrecorded import watch
 from rankmem_agent.ship import election
 from rankmem_agent.ship.reelection import Reelection
 from rankmem_agent.spool import folder, launches, layout
+from rankmem_agent.spool.exits import announce
 
 _AFTER_THE_USERS: Final = -1000
 """multiprocessing's finalizers run in the order of their priority, the highest first."""
@@ -74,6 +76,7 @@ class Agent:
         self._recording = recording.choose(torch, config, guard)
         self._candidate: Candidate | None = None
         self._deciding: Deciding | None = None
+        self._recorder: Recorder | None = None
         self._hooks: list[Stoppable] = []
 
     def start(self, began_ns: int) -> None:
@@ -91,7 +94,7 @@ class Agent:
             published=self._elect,
             refused=self.stop,
         )
-        self._guard.when_off(self.stop)
+        self._guard.when_off(self._switch_off)
         os.register_at_fork(after_in_child=self._forked)
         try:
             recorder = self._recording.open(candidate.spool_dir)
@@ -101,20 +104,36 @@ class Agent:
             candidate.discard()
             raise
         deciding = self._deciding = Deciding(candidate, self._guard, recorder, self._torch)
-        self._install_hooks(recorder, deciding)
         atexit.register(self.finish)
         if self._is_worker:  # multiprocessing's children end without atexit
             multiprocessing.util.Finalize(None, self.finish, exitpriority=_AFTER_THE_USERS)
+        self._tell_what_goes_off(recorder)
+        self._install_all_hooks(recorder, deciding)
+        exits.watch_for_exit_at_once(lambda: candidate.spool_dir)
         _write_attach_ns(candidate.spool_dir, time.monotonic_ns() - began_ns)
         deciding.look_for_evidence(self._recording, is_given=self._claim.is_given)
 
+    @property
+    def is_open(self) -> bool:
+        """There is a spool that says what becomes of this rank."""
+        return self._recorder is not None
+
     def stop(self) -> None:
         """Records nothing more: after a failure, and in a forked child (the tap stops by itself there)."""
+        self._hush()
+        self._recording.forget()
+        self._recording.close()
+
+    def _switch_off(self, happened: str) -> None:
+        """After a failure that leaves nothing to record: the spool stays open and tells the process's end."""
+        self._hush()
+        self._recording.forget()
+        self._recording.switch_off(missing.fit_to_leave(happened, self._config.privacy))
+
+    def _hush(self) -> None:
         told.disconnect()
         for hooks in self._hooks:
             hooks.stop()
-        self._recording.forget()
-        self._recording.close()
 
     def finish(self) -> None:
         """At the interpreter's exit: the last figures, END, and the wait for the last acknowledgement."""
@@ -125,6 +144,7 @@ class Agent:
             with interrupts_put_off():
                 deciding.end()
                 self._recording.finish()
+                self._tell_the_exit(candidate.spool_dir)
                 self.stop()
                 candidate.discard()
             if candidate.is_published:
@@ -141,20 +161,30 @@ class Agent:
             self._deciding.forked()
 
     def _meta(self) -> dict[str, object]:
-        return {
-            "version": layout.FORMAT_VERSION,
-            "spool_id": "",  # with the place
-            "aggregator": self._config.aggregator,
-            "credentials": self._config.credentials.facts(),
-            "project_root": facts.project_root(),
-            "privacy": self._config.privacy.facts(),
-            "session": facts.session_facts(
-                self._config, self._session, self._claim, str(self._torch.__version__)
-            ),
-            "rank": facts.rank_facts(self._session, self._claim),
-            "host": facts.host_facts(),
-            "clock": {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()},
-        }
+        return facts.meta(self._config, self._session, self._claim, str(self._torch.__version__))
+
+    def _tell_the_exit(self, spool_dir: Path) -> None:
+        """What ended the process; its exit code follows END, unless it waits for END to be stored."""
+        if self._recorder is not None:
+            exits.tell_exception(self._recorder)
+        if self._config.drain_s == 0 and self._recording.knows_exit:
+            announce(spool_dir)
+
+    def _tell_what_goes_off(self, recorder: Recorder) -> None:
+        """A set of hooks that fails is named in the log; the others, and the events, go on."""
+        self._recorder = recorder
+        privacy = self._config.privacy
+        self._guard.when_part_off(
+            lambda part, happened: missing.tell_part(recorder, part, missing.fit_to_leave(happened, privacy))
+        )
+
+    def _install_all_hooks(self, recorder: Recorder, deciding: Deciding) -> None:
+        """Where torch has changed too much for them, the events are recorded without."""
+        guard = self._guard.of("steps, modules and categories", self._hush, infers=False)
+        try:
+            self._install_hooks(recorder, deciding)
+        except Exception as error:  # noqa: BLE001  the trainer's guard
+            guard.failed(error)
 
     def _install_hooks(self, recorder: Recorder, deciding: Deciding) -> None:
         is_compiling = self._torch.compiler.is_compiling
@@ -223,6 +253,8 @@ def attach(claim: Claim, *, is_worker: bool = False) -> None:
             _agent.start(began_ns)
         except Exception as error:  # noqa: BLE001  the trainer's guard
             guard.failed(error)
+            if (_agent is None or not _agent.is_open) and not (is_worker or claim.is_child):
+                _tell_that_nothing_is_recorded(claim, error)
 
 
 def _is_beside_its_rank(claim: Claim, config: AgentConfig) -> bool:
@@ -233,6 +265,12 @@ def _is_beside_its_rank(claim: Claim, config: AgentConfig) -> bool:
     session = facts.session_id(os.environ, claim, config.session_id)
     session_dir = folder.choose_root(config, claim.local_world_size) / session
     return launches.is_held(session_dir, facts.launch(claim), claim.rank)
+
+
+def _tell_that_nothing_is_recorded(claim: Claim, error: Exception) -> None:
+    """Once more without the tap: that there is this rank, and why nothing is known of it."""
+    with contextlib.suppress(Exception):  # the guard has said what happened; this may fail of the same
+        not_recorded.tell(claim, error)
 
 
 def _keep_out_of_the_users_log() -> None:

@@ -17,6 +17,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -190,13 +191,8 @@ class Candidate:
         claim = self._claim
         is_outside = group is None or group.world_size < claim.world_size or group.world_size == 1
         if group is None or is_outside or (claim.key != PLAIN and group.world_size == claim.world_size):
-            return Place(
-                rank=claim.rank if group is None or is_outside else group.rank,
-                world_size=claim.world_size,
-                local_rank=claim.local_rank,
-                launch=facts.launch(claim),
-                restart=claim.attempt,
-            )
+            place = place_of(claim)
+            return place if group is None or is_outside else replace(place, rank=group.rank)
         local_rank = os.environ.get("LOCAL_RANK", "")
         return Place(
             rank=group.rank,
@@ -206,6 +202,17 @@ class Candidate:
             restart=claim.attempt,
             joins_the_dead=False,
         )
+
+
+def place_of(claim: Claim) -> Place:
+    """The place that a launcher gave, or a plain script's."""
+    return Place(
+        rank=claim.rank,
+        world_size=claim.world_size,
+        local_rank=claim.local_rank,
+        launch=facts.launch(claim),
+        restart=claim.attempt,
+    )
 
 
 def is_numbered_late() -> bool:

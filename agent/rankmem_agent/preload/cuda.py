@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from rankmem_agent.config import AgentConfig
-from rankmem_agent.hooks.guard import Guard
+from rankmem_agent.hooks import missing
+from rankmem_agent.hooks.guard import Guard, described, happened
 from rankmem_agent.hooks.recorder import Recorder
+from rankmem_agent.privacy import Privacy
 from rankmem_agent.spool.layout import DeviceType, Kind
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_agent.tap.library import Tap, What
 
+NO_EVENTS: Final = "this CUDA allocator reports no events: samples only"
 CPU_JSON: Final = {"name": "cpu", "allocator": "cpu", "source": "tap"}
 """What ``device_info`` says of the host's memory."""
 
@@ -32,9 +35,10 @@ class CudaAttachment:
         keep_cpu: go on recording CPU events beside CUDA's, if they are recorded.
     """
 
-    def __init__(self, tap: Tap, guard: Guard, *, keep_cpu: bool) -> None:
+    def __init__(self, tap: Tap, guard: Guard, privacy: Privacy, *, keep_cpu: bool) -> None:
         self._tap = tap
         self._guard = guard
+        self._privacy = privacy
         self._keep_cpu = keep_cpu
         self._pid = os.getpid()
         self._may_attach = True
@@ -47,11 +51,15 @@ class CudaAttachment:
         try:
             self._tap.enable(What.CUDA_EVENTS)
             if not self._tap.attach_cuda():
-                self._guard.say("this CUDA allocator reports no events: samples only (try: rankmem doctor)")
+                self._guard.say(f"{NO_EVENTS} (try: rankmem doctor)")
+                missing.tell_device(self._tap, DeviceType.CUDA, NO_EVENTS)
             if not self._keep_cpu:
                 self._leave_cpu()
         except Exception as error:  # noqa: BLE001  the trainer's guard
-            self._guard.failed(error)
+            missing.tell_device(
+                self._tap, DeviceType.CUDA, missing.fit_to_leave(happened(error), self._privacy)
+            )
+            self._guard.say(f"CUDA is not recorded: {described(error)}")
 
     def stop(self) -> None:
         """Attaches no more."""
@@ -65,6 +73,8 @@ class CudaAttachment:
 
 class SnapshotAttachment:
     """The recording where there is no tap: see :mod:`rankmem_agent.tap.snapshot_drain` for what it loses."""
+
+    knows_exit = False
 
     def __init__(self, torch: Any, config: AgentConfig, guard: Guard) -> None:
         self._torch = torch
@@ -105,6 +115,11 @@ class SnapshotAttachment:
         """Drains what happened since the last step, and writes END."""
         if self._drain is not None and os.getpid() == self._pid:
             self._drain.close()
+
+    def switch_off(self, detail: str) -> None:
+        """Drains no more, and says so."""
+        if self._drain is not None:
+            self._drain.switch_off(detail)
 
     def forget(self) -> None:
         """The writer has let go by itself in a forked child."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from rankmem_agent.config import AgentConfig
+from rankmem_agent.hooks import missing
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.preload.cuda import CPU_JSON, CudaAttachment, SnapshotAttachment
@@ -30,6 +31,9 @@ _NVIDIA_CONTROL: Final = Path("/dev/nvidiactl")
 
 class Recording(Protocol):
     """Records one process into one spool."""
+
+    knows_exit: bool
+    """Whether the process's exit code follows END in the control page."""
 
     def open(self, spool_dir: Path) -> Recorder:
         """Creates the spool's files and begins; what the hooks tell goes to what it returns. The spool has a
@@ -49,6 +53,9 @@ class Recording(Protocol):
 
     def close(self) -> None:
         """Writes END. Idempotent."""
+
+    def switch_off(self, detail: str) -> None:
+        """Records no event from here on, and says so; close() still writes the process's END."""
 
     def forget(self) -> None:
         """In a forked child: attaches to nothing more."""
@@ -75,12 +82,16 @@ def choose(torch: Any, config: AgentConfig, guard: Guard) -> Recording:
 class NativeRecording:
     """The tap: operators, CPU at once, CUDA when it is initialised."""
 
+    knows_exit = True
+
     def __init__(self, torch: Any, config: AgentConfig, guard: Guard, build: Build) -> None:
         self._torch = torch
         self._config = config
         self._tap = Tap(build.path)
         keep_cpu = config.devices is not None  # named in so many words
-        self._cuda = CudaAttachment(self._tap, guard, keep_cpu=keep_cpu) if build.has_cuda else None
+        self._cuda = (
+            CudaAttachment(self._tap, guard, config.privacy, keep_cpu=keep_cpu) if build.has_cuda else None
+        )
         self._pid = os.getpid()
 
     def open(self, spool_dir: Path) -> Recorder:
@@ -94,6 +105,8 @@ class NativeRecording:
             tap.record(Kind.DEVICE, device_type=DeviceType.CPU, e=tap.intern(json.dumps(CPU_JSON)))
         tap.attach_calls()
         tap.enable(what)
+        if self._config.stacks and not tap.stat(Stat.PYTHON_FOUND):
+            missing.tell_names(tap, "stacks", "this interpreter does not show the functions that walk them")
         if self._cuda is not None and (wanted is None or "cuda" in wanted):
             self._torch.cuda._lazy_call(self._cuda.attach)
         return tap
@@ -113,6 +126,11 @@ class NativeRecording:
     def finish(self) -> None:
         """Stops gathering stacks."""
         self._tap.stop_stacks()
+
+    def switch_off(self, detail: str) -> None:
+        """Switches every source off; samples of the process's memory go on."""
+        self._tap.enable(What.CPU_EVENTS | What.CUDA_EVENTS | What.CALLS | What.STACKS, False)
+        missing.tell_all(self._tap, missing.AGENT_OFF, detail)
 
     def close(self) -> None:
         """Writes the allocators' last figures and END; a forked child has no spool to end."""

@@ -30,7 +30,7 @@ RESERVE_BYTES_MIN: Final = 256 << 10
 """Reserved for the next checkpoint at least; 2,000 living blocks take half of it."""
 RESERVE_FACTOR: Final = 2
 """Times the size of the one before: how much more may live by then."""
-CHECKPOINT_VERSION: Final = 4
+CHECKPOINT_VERSION: Final = 5
 _FORMAT: Final = "rankmem-checkpoint"
 _ARRAYS: Final = (
     "live", "ended", "calls", "ranges", "markers", "threads", "modules", "weights", "devices", "categories",

@@ -16,6 +16,7 @@ from rankmem_agent.pairing.pairing import Pairing
 from rankmem_agent.pairing.rows import Rows
 from rankmem_agent.pairing.state import PairingState
 from rankmem_agent.pairing.upserts import ClockEstimate
+from rankmem_agent.spool.exits import Exit
 from rankmem_agent.spool.reader import Chunk, Gap
 from rankmem_protos.arrow_wire import encode_rows
 from rankmem_protos.collector_pb2 import Batch, TableRows
@@ -45,6 +46,7 @@ class Stretch:
     parts: Sequence[Part]
     final: bool = False
     ended_ns: int | None = None
+    exited: Exit | None = None
     clock: ClockEstimate | None = None
     full: bool = False
     """Cut because it was long enough, not for a beat or the log's end."""
@@ -61,7 +63,9 @@ def pack(
     before = pairing.state
     for part in stretch.parts:
         pairing.feed(part)
-    rows = pairing.cut(final=stretch.final, ended_ns=stretch.ended_ns, clock=stretch.clock)
+    rows = pairing.cut(
+        final=stretch.final, ended_ns=stretch.ended_ns, clock=stretch.clock, exited=stretch.exited
+    )
     message = Batch(
         spool_id=spool_id,
         sequence_first=stretch.sequence_first,

@@ -84,6 +84,7 @@ def self_cost_row(reader: SpoolReader, host_time_ns: int, sent_bytes: int) -> Ro
         "shipper_cpu_ns": time.process_time_ns(),
         "shipper_rss_bytes": _rss_bytes(),
         "sent_bytes": sent_bytes,
+        "strings_dropped": reader.control_value("strings_dropped"),
     }
     return "self_cost", rows_of("self_cost", [row])
 

@@ -71,8 +71,9 @@ def choose_root(config: AgentConfig, local_world_size: int) -> Path:
         root, setting = config.spool_dir, "RANKMEM_SPOOL_DIR"
     else:
         wanted_bytes = config.spool_bytes * local_world_size + MARGIN_BYTES
-        parent = SHARED_MEMORY if free_bytes(SHARED_MEMORY) >= wanted_bytes else config.temporary_dir
-        root, setting = parent / f"rankmem-{os.getuid()}", "TMPDIR"
+        in_memory, on_disk = default_roots(config)
+        root = in_memory if free_bytes(SHARED_MEMORY) >= wanted_bytes else on_disk
+        setting = "TMPDIR"
     kind = file_system(root)
     if kind in NETWORK_FILE_SYSTEMS:
         raise RankmemError(
@@ -81,6 +82,12 @@ def choose_root(config: AgentConfig, local_world_size: int) -> Path:
             "RANKMEM_SPOOL_DIR=/a/local/folder",
         )
     return root
+
+
+def default_roots(config: AgentConfig) -> tuple[Path, Path]:
+    """Where spools are unless somebody says otherwise: in memory, and in the temporary folder."""
+    name = f"rankmem-{os.getuid()}"
+    return SHARED_MEMORY / name, config.temporary_dir / name
 
 
 def create_spool(session_dir: Path, *, attempt: int, rank: int, pid: int | None = None) -> tuple[Path, int]:

@@ -119,6 +119,23 @@ class Kind(enum.IntEnum):
     """A module ran for the first time. a=string id of its path, e=string id of its class; b=1: it has
     parameters, none of which wants a gradient, or it has none and was called by such a module."""
 
+    OFF = 20
+    """From here to the process's end something is not recorded. action=Missing; device where it is one kind's
+    events; a=string id of what is missing (``gap.what``; 0: events), b=string id of what happened, in words
+    (``gap.detail``), d=1: what blocks mean is inferred no more; e=string id of why (``gap.why``). After one
+    of EVENTS the blocks alive are followed no more."""
+
+
+class Missing(enum.IntEnum):
+    """What an OFF record says is missing."""
+
+    EVENTS = 0
+    """All: the agent is off."""
+    DEVICE = 1
+    """Those of one kind of device."""
+    NAMES = 2
+    """Names, no bytes: modules, steps, categories."""
+
 
 class Category(enum.IntEnum):
     """What bytes mean, with torch.profiler's names and numbers; UNKNOWN is ours."""
@@ -206,6 +223,18 @@ class State(enum.IntEnum):
     """The trainer wrote END; nothing follows."""
 
 
+class ExitKind(enum.IntEnum):
+    """control.exit_kind: how the process ended, as far as somebody said; ``exit_code`` is stored before."""
+
+    NOT_SAID = 0
+    EXIT = 1
+    """exit(): exit_code is its status. Said by the tap's own handler, after END."""
+    AT_ONCE = 2
+    """_exit(), as by os._exit: no END."""
+    SIGNAL = 3
+    """exit_code is the signal that ended it. Said by ``rankmem run`` of the process that it started."""
+
+
 NO_SEQUENCE: Final = 2**64 - 1
 UNKNOWN: Final = 2**64 - 1
 
@@ -251,6 +280,9 @@ CONTROL_FIELDS: Final = (
     Field("u32", "pid", 12),
     Field("u32", "state", 16),  # State
     Field("u32", "reserved", 20),
+    Field("u32", "exit_kind", 24),  # ExitKind
+    Field("u32", "exit_code", 28),
+    Field("u32", "exit_follows", 32),  # 1: exit_kind is said soon after END; a reader waits a moment for it
     Field("u64", "next_seq", 64),  # a cache line of its own: every writer adds here
     Field("u64", "dropped", 128),  # records whose segment was lost
     Field("u64", "strings_dropped", 136),  # entries that could not be written
@@ -302,7 +334,7 @@ def c_header() -> str:
     ]
     for name, value in sorted(_constants().items()):
         lines.append(f"constexpr uint64_t RKM_{name} = {value}ull;")
-    for enum_class in (Kind, Category, Action, DeviceType, Phase, MarkerKind, Entry, State):
+    for enum_class in (Kind, Category, Action, DeviceType, Phase, MarkerKind, Entry, State, ExitKind):
         prefix = f"constexpr uint8_t RKM_{enum_class.__name__.upper()}"
         lines += [f"{prefix}_{member.name} = {int(member)};" for member in enum_class]
     magics = ("SEGMENT_MAGIC", "CONTROL_MAGIC", "STRINGS_MAGIC")

@@ -21,6 +21,7 @@ from rankmem_agent.spool.layout import (
     DeviceType,
     Kind,
     MarkerKind,
+    Missing,
     Phase,
 )
 from rankmem_agent.spool.segments import Array
@@ -53,9 +54,13 @@ _SIZES: Final[Mapping[str, tuple[Kind, ...]]] = {
     "c": (Kind.WEIGHT, Kind.COUNTERS, Kind.PEAKS, Kind.SAMPLE),
     "d": (Kind.COUNTERS, Kind.PEAKS, Kind.SAMPLE),
 }
-_STRING_IDS: Final[Mapping[str, tuple[Kind, ...]]] = {"a": (Kind.MODULE,), "b": (Kind.CALL_BEGIN,)}
+_STRING_IDS: Final[Mapping[str, tuple[Kind, ...]]] = {
+    "a": (Kind.MODULE, Kind.OFF),
+    "b": (Kind.CALL_BEGIN, Kind.OFF),
+}
 _THREADS: Final[Mapping[str, tuple[Kind, ...]]] = {"a": (Kind.CALL_FORWARD,)}
 _ACTIONS: Final[Mapping[Kind, tuple[int, ...]]] = {
+    Kind.OFF: tuple(Missing),
     Kind.EVENT: tuple(Action),
     Kind.PREEXISTING: (Action.ALLOC, Action.SEGMENT_ALLOC),
     Kind.CALL_BEGIN: (*Phase, NO_PHASE),

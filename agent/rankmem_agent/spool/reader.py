@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, State, segment_name
+from rankmem_agent.spool.exits import Exit, exit_of_zombie
+from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, ExitKind, State, segment_name
 from rankmem_agent.spool.meta import read_meta
 from rankmem_agent.spool.plausible import implausible
 from rankmem_agent.spool.segments import Array, marks_of, num_committed, open_control, open_segment
@@ -34,6 +35,8 @@ from rankmem_agent.spool.string_table import StringTable
 
 ALIVE_CHECK_S: Final = 0.25
 """A process is looked up in /proc at most this often."""
+EXIT_WAIT_S: Final = 5.0
+"""From END to the exit code: the interpreter's end lies between. One that takes longer is told without."""
 SEQUENCE_MAX: Final = 2**48
 """Of a log: three years of the busiest rank seen. Where ``control`` says more it is damaged, and the segments
 say where the log ends."""
@@ -96,6 +99,8 @@ class SpoolReader:
         self._segment: Array | None = None
         self._alive = True
         self._alive_checked_s = -1.0
+        self._ended_s = 0.0
+        self._left: Exit | None = None
 
     # -- what the trainer says of itself ---------------------------------------------------------
 
@@ -120,8 +125,11 @@ class SpoolReader:
         """Whether the trainer's process is dead; once true it stays true."""
         now = time.monotonic()
         if self._alive and now - self._alive_checked_s >= ALIVE_CHECK_S:
-            alive = process_is_alive(self.meta.pid, self.meta.process_start_ticks)
+            process = self.meta.pid, self.meta.process_start_ticks
+            alive = process_is_alive(*process)
             self._alive = alive and not self._was_replaced()
+            if not alive:
+                self._left = exit_of_zombie(*process)
             self._alive_checked_s = now
         return not self._alive
 
@@ -133,8 +141,26 @@ class SpoolReader:
 
     def is_finished(self) -> bool:
         """Whether nothing more will come: everything is read, and the writer has ended or is gone."""
-        over = self.ended or self.writer_is_gone()
+        over = self._has_said_all() or self.writer_is_gone()
         return over and self.cursor >= self.next_seq
+
+    def exited(self) -> Exit | None:
+        """How the process ended: as it said itself or its launcher did, else as its remains tell; None: not
+        known."""
+        kind, code = self.control_value("exit_kind"), self.control_value("exit_code")
+        if kind in (ExitKind.EXIT, ExitKind.AT_ONCE, ExitKind.SIGNAL):
+            return Exit(kind=ExitKind(kind), code=code)
+        return self._left
+
+    def _has_said_all(self) -> bool:
+        """It wrote END, and how it exits where it said that this follows: a moment later, or not at all."""
+        if not self.ended:
+            return False
+        if not self.control_value("exit_follows") or self.control_value("exit_kind"):
+            return True
+        now = time.monotonic()
+        self._ended_s = self._ended_s or now
+        return now - self._ended_s >= EXIT_WAIT_S
 
     def acknowledge(self, sequence_next: int) -> None:
         """Tell the trainer that records below ``sequence_next`` are durable, and that the shipper lives."""

@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from rankmem_agent.hooks import missing
 from rankmem_agent.readers.torch_snapshot import (
     DeviceSnapshot,
     Event,
@@ -44,6 +45,7 @@ LOSSES: Final = (
     "threads or autograd links, steps and phases by time, no events of the last seconds if the process is "
     "killed, and some 14 us an event (try: install g++ or clang++)"
 )
+BY_HISTORY: Final = "recorded through PyTorch's memory history, for want of a compiler"
 
 _CUDA: Final = int(DeviceType.CUDA)
 
@@ -82,6 +84,7 @@ class SnapshotDrain:
                 self._history.start()
             self._on = True
             self._say(LOSSES)
+            missing.tell_names(self._writer, "operators, calls and threads of CUDA", BY_HISTORY)
             self.drain()
 
     def drain(self) -> None:
@@ -133,6 +136,14 @@ class SnapshotDrain:
     def has_recorded(self) -> bool:
         """Whether it follows a device's memory."""
         return self._on
+
+    def switch_off(self, detail: str) -> None:
+        """Drains no more; what was not drained is lost with what follows."""
+        with self._lock:
+            self._on = False
+            self._write(self._pending)
+            self._pending = []
+            missing.tell_all(self._writer, missing.AGENT_OFF, detail)
 
     def intern(self, text: str) -> int:
         """The string's id in the spool; 0 if it could not be written."""
@@ -210,6 +221,7 @@ class SnapshotDrain:
         self._write(self._pending + records)
         self._pending = []
         self._on = False
+        missing.tell_device(self._writer, DeviceType.CUDA, "the program switched the memory history off")
         self._say("the memory history was switched off by the program: CUDA is recorded no more")
 
     def _device_records(

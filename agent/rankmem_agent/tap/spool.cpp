@@ -340,6 +340,22 @@ void call_when_busy(int (*callback)(void*), uint64_t after_ns, uint64_t records)
   busy.callback.store(callback, std::memory_order_release);
 }
 
+namespace {
+
+#ifdef __GLIBC__
+// Runs in exit(), after the interpreter and its END: the one place that knows the status. A forked child that calls
+// exit() has inherited the handler, and the mapping.
+void note_exit(int status, void*) noexcept {
+  RkmControl* control = spool.control;
+  if (control == nullptr || control->pid != static_cast<uint32_t>(getpid())) return;
+  if (__atomic_load_n(&control->exit_kind, __ATOMIC_RELAXED) != RKM_EXITKIND_NOT_SAID) return;
+  __atomic_store_n(&control->exit_code, static_cast<uint32_t>(status) & 0xffu, __ATOMIC_RELAXED);
+  __atomic_store_n(&control->exit_kind, uint32_t{RKM_EXITKIND_EXIT}, __ATOMIC_RELEASE);
+}
+#endif
+
+}  // namespace
+
 int open_spool(const char* folder, uint64_t budget_bytes, bool is_provisional) noexcept try {
   Keeper& state = keeper();
   if (spool.control != nullptr) return -EALREADY;  // one spool in a process's life: writers keep pointers into it
@@ -364,6 +380,9 @@ int open_spool(const char* folder, uint64_t budget_bytes, bool is_provisional) n
     return failure;
   }
   pthread_atfork(nullptr, nullptr, silence_forked_child);
+#ifdef __GLIBC__
+  on_exit(note_exit, nullptr);
+#endif
   __atomic_store_n(&control->state, uint32_t{RKM_STATE_RUNNING}, __ATOMIC_RELEASE);
   return 0;
 } catch (...) {

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from rankmem_aggregator.exports.kinds import Kind, Part, kind_of
+from rankmem_aggregator.missing import lines
 from rankmem_aggregator.queries import Queries
 from rankmem_protos.errors import Code, RankmemError
 
@@ -163,6 +164,8 @@ def _write(kind: Kind, chosen: Chosen, out_path: Path) -> Written:
         if is_folder:
             unfinished.mkdir()
         written = kind.writer()(chosen, unfinished)
+        if chosen.session_id:
+            written.remarks += lines(chosen.queries.incompleteness(chosen.session_id).to_pylist())
         if is_folder:
             (unfinished / MANIFEST).write_text(_manifest(kind, chosen, written), encoding="utf-8")
         _put_in_place(unfinished, out_path)

@@ -28,6 +28,7 @@ from rankmem_aggregator.exports.report_parts import (
     table,
     tile,
 )
+from rankmem_aggregator.missing import lines as lines_of
 from rankmem_aggregator.plots.curves import SERIES_MAX, chart_of
 from rankmem_aggregator.plots.html import chart_fragment, filled, resource
 from rankmem_aggregator.queries import BlockBy, CurveBy
@@ -111,6 +112,7 @@ class _Report:
         shares = self._queries.job_peak(self._id)
         bounds = self._queries.job_peak_bound(self._id, shares=shares).to_pylist()
         yield self._tiles(bounds)
+        yield self._missing()
         for bound in bounds:
             kind = bound["device_type"]
             rows = [row for row in self._peaks if row["device_type"] == kind]
@@ -152,16 +154,20 @@ class _Report:
                 tile("Highest rank", bytes_text(high["peak_requested_bytes"]), _whose(high, self._start_ns)),
                 tile("Lowest rank", bytes_text(low["peak_requested_bytes"]), _whose(low, self._start_ns)),
             ]
-        lost, complete = self.session["events_lost"] or 0, self.session["complete"]
-        note = (
-            "nothing is missing"
-            if complete
-            else "what is missing is in the table gap"
-            if lost
-            else "not proven"
+        lost = (
+            "an unknown number" if self.session["events_lost"] is None else f"{self.session['events_lost']:,}"
         )
-        tiles.append(tile("Events", f"{self.session['events']:,}", f"{lost:,} lost, {note}", warn=bool(lost)))
+        note = "nothing is missing" if self.session["complete"] else "not complete"
+        tiles.append(tile("Events", f"{self.session['events']:,}", f"{lost} lost, {note}", warn=lost != "0"))
         return f'<div class="tiles">{"".join(tiles)}</div>'
+
+    def _missing(self) -> str:
+        """What the page lacks; nothing where that is nothing."""
+        shown = [
+            f"<li>{escape(line)}</li>"
+            for line in lines_of(self._queries.incompleteness(self._id).to_pylist())
+        ]
+        return f"<h2>What is missing</h2><ul>{''.join(shown)}</ul>" if shown else ""
 
     def _heat(self, rows: list[dict[str, Any]]) -> str:
         """Ranks over time, of one type of device."""

@@ -31,6 +31,7 @@ VIEWS: Final = (
     "peak_by_host",
     "rank_overview",
     "rank_missing",
+    "incompleteness",
     "host_overview",
     "session_overview",
     "rank_now",

@@ -36,9 +36,9 @@ def modules(
     Each rank at its own peak, added up; those with most, in the order of the tree.
     """
     from rankmem_cli import columns
+    from rankmem_cli.completeness import show_answer
     from rankmem_cli.module_tree import as_tree, largest, no_deeper
     from rankmem_cli.patience import patience
-    from rankmem_cli.render import show
     from rankmem_cli.target import open_queries, session_facts
 
     with open_queries(db, aggregator) as queries:
@@ -48,4 +48,4 @@ def modules(
         rows = largest(no_deeper(rows, depth), limit, output=output, table_rows=TABLE_ROWS)
         if output is Format.TABLE:
             rows = as_tree(rows)
-        show(rows, columns.modules(), output=output, title=facts.title(), notes=NOTES)
+        show_answer(queries, facts, rows, columns.modules(), output=output, notes=NOTES)

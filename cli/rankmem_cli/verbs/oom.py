@@ -49,9 +49,9 @@ def oom(
     What was asked for and by whom, what was free and in how large a piece; of the last one what its rank held
     by category, operator and line, and what every other rank held at the same instant.
     """
+    from rankmem_cli.completeness import show_answer
     from rankmem_cli.oom_view import print_oom, show_part
     from rankmem_cli.patience import patience
-    from rankmem_cli.render import show
     from rankmem_cli.target import open_queries, session_facts
 
     with open_queries(db, aggregator) as queries:
@@ -63,4 +63,4 @@ def oom(
         elif output is Format.TABLE:
             print_oom(queries, facts, failures)
         else:
-            show(failures, [], output=output)
+            show_answer(queries, facts, failures, [], output=output)

@@ -11,8 +11,8 @@ def status(
 ) -> None:
     """Each rank's lag and losses now, and how the aggregator is."""
     from rankmem_cli import columns
+    from rankmem_cli.completeness import show_answer
     from rankmem_cli.patience import patience
-    from rankmem_cli.render import show
     from rankmem_cli.status_view import aggregator_lines, shipper_line
     from rankmem_cli.target import open_queries, session_facts
 
@@ -21,4 +21,4 @@ def status(
         with patience("asking"):
             rows = queries.status(facts.session_id)
             notes = [*aggregator_lines(queries.aggregator_state()), *shipper_line(facts.session_id)]
-        show(rows, columns.status(), output=output, title=facts.title(), notes=notes)
+        show_answer(queries, facts, rows, columns.status(), output=output, notes=notes)

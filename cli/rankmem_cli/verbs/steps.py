@@ -9,6 +9,10 @@ from rankmem_cli.render import Format
 
 TABLE_ROWS: Final = 60
 """Rows of a table unless --limit says more; JSON and CSV carry all."""
+NO_STEPS: Final = (
+    "no optimizer stepped and rankmem_agent.step() was not called, so there are no steps (of an inference: "
+    "call it after each batch)"
+)
 
 
 def steps(
@@ -36,4 +40,5 @@ def steps(
         output=output,
         limit=limit,
         table_rows=TABLE_ROWS,
+        without_rows=NO_STEPS,
     )

@@ -124,6 +124,7 @@ def timeline(
     points than the terminal has cells.
     """
     from rankmem_aggregator.plots.files import check_out_path
+    from rankmem_cli.completeness import marked, print_lines
     from rankmem_cli.patience import patience
     from rankmem_cli.target import instant, open_queries, session_facts
     from rankmem_cli.timeline_view import show_timeline, write_file
@@ -147,6 +148,8 @@ def timeline(
                 until_ns=None if until is None else instant(until, facts),
                 points=points,
             )
-    show_timeline(rows, by.value, facts, output=output)
+        missing = queries.incompleteness(facts.session_id).to_pylist()
+    show_timeline(marked(rows, missing, output), by.value, facts, output=output)
+    print_lines(missing)
     if out is not None:
         write_file(rows, by.value, facts, out)

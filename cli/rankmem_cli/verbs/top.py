@@ -43,7 +43,7 @@ def top(
     import sys
 
     from rankmem_cli import columns
-    from rankmem_cli.render import show
+    from rankmem_cli.completeness import show_answer
     from rankmem_cli.target import open_queries, session_facts
     from rankmem_cli.top_view import TopView, sorted_rows
 
@@ -51,6 +51,6 @@ def top(
         facts = session_facts(queries, session)
         if once or output is not Format.TABLE or not sys.stdout.isatty():
             rows = sorted_rows(queries.top(facts.session_id), sort)
-            show(rows, columns.top(), output=output, title=facts.title())
+            show_answer(queries, facts, rows, columns.top(), output=output)
             return
         TopView(queries, facts, sort=sort, every_s=every).run()

@@ -7,7 +7,7 @@
 --   gpu_driver: version of the driver; NULL without one
 --   num_ranks: different ranks that ran there, over all attempts
 --   peak_requested_bytes (bytes): highest peak of a rank there
---   events, events_lost: stored, and known to be missing
+--   events, events_lost: stored, and known to be missing; NULL: missing, and nobody knows how many
 --   clock_error_ns (ns): bound of the clock offset, the largest over the attempts
 CREATE OR REPLACE VIEW host_overview AS
 SELECT
@@ -22,7 +22,7 @@ SELECT
     count(DISTINCT r.rank) AS num_ranks,
     max(r.peak_requested_bytes) AS peak_requested_bytes,
     sum(r.events)::BIGINT AS events,
-    sum(r.events_lost)::BIGINT AS events_lost,
+    CASE WHEN count(*) = count(r.events_lost) THEN sum(r.events_lost)::BIGINT END AS events_lost,
     max(r.clock_error_ns) AS clock_error_ns
 FROM rank_overview AS r
 LEFT JOIN host_info AS h ON r.host_uid = h.host_uid

@@ -5,14 +5,16 @@
 --   devices: list of devices with events
 --   started_ns, ended_ns (ns, common clock): its life; ended_ns is NULL while it runs
 --   started_utc, ended_utc: the same, readable
---   end_reason: exit, killed, or NULL while it runs
---   state: exit or killed; running; or lost: a later attempt has begun, and its host never told how it ended
+--   end_reason: as in rank_info: exit, exception, exit N, _exit N, killed; NULL while it runs
+--   state: the same; running; or lost: a later attempt has begun, and its host never told how it ended
 --   peak_requested_bytes (bytes): its highest peak over its devices
---   events, events_lost: stored, and known to be missing
+--   events, events_lost: stored, and known to be missing; NULL: missing, and nobody knows how many
 --   gaps: holes in its log; each is a row of gap
 --   unexplained_bytes (bytes): replayed requested bytes minus the allocator's own figure, at the end
 --   complete: true if nothing is missing
 --   clock_offset_ns, clock_error_ns (ns): what was added to its times, and within which bound
+--   exit_code: of its process; below zero the signal that ended it; NULL: not known
+--   exception: type of the exception that ended it
 CREATE OR REPLACE VIEW rank_overview AS
 WITH device_peak AS (
     SELECT session_id, attempt, rank, list(device ORDER BY device) AS devices,
@@ -21,8 +23,15 @@ WITH device_peak AS (
     GROUP BY session_id, attempt, rank
 ),
 hole AS (
-    SELECT session_id, attempt, rank, count(*) AS gaps, sum(records)::BIGINT AS records
+    -- Names that are missing are no events. Where all is missing from some instant on, nobody knows how many.
+    SELECT
+        session_id,
+        attempt,
+        rank,
+        count(*) AS gaps,
+        CASE WHEN NOT coalesce(bool_or(to_end), false) THEN sum(records)::BIGINT END AS records
     FROM gap
+    WHERE why <> 'hooks_off'
     GROUP BY session_id, attempt, rank
 )
 SELECT
@@ -43,12 +52,14 @@ SELECT
         AS state,
     p.peak_requested_bytes,
     coalesce(r.events, 0) AS events,
-    coalesce(g.records, r.events_lost, 0) AS events_lost,
+    CASE WHEN g.gaps IS NULL THEN coalesce(r.events_lost, 0) ELSE g.records END AS events_lost,
     coalesce(g.gaps, 0) AS gaps,
     r.unexplained_bytes,
     coalesce(r.complete, false) AND g.gaps IS NULL AS complete,
     s.offset_ns AS clock_offset_ns,
-    s.error_ns AS clock_error_ns
+    s.error_ns AS clock_error_ns,
+    r.exit_code,
+    r.exception
 FROM rank_info AS r
 LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
 LEFT JOIN host_info AS h ON r.host_uid = h.host_uid

@@ -2,14 +2,14 @@
 -- Columns:
 --   session_id, attempt, rank: who
 --   host_name: its host
---   end_reason: exit, killed, or NULL while it runs
+--   end_reason: as in rank_info; NULL while it runs
 --   ended_ns (ns, common clock): when it ended; NULL while it runs
 --   final: true if its log is stored to its end: nothing more comes
 --   last_event_ns (ns, common clock): its last stored event
 --   stored_ns (ns, the aggregator's clock, which is the common one): when its last batch was stored
 --   lag_ns (ns): from the one to the other, at least 0
 --   last_sequence: last position of its log that is stored
---   events, events_lost: stored, and known to be missing
+--   events, events_lost: stored, and known to be missing; NULL: missing, and nobody knows how many
 --   gaps: holes in its log; each is a row of gap
 --   complete: true if nothing is missing
 --   spool_bytes (bytes): of its log on its host's disk, when last told; 0 once all of it is stored
@@ -34,8 +34,15 @@ held AS (
     GROUP BY ALL
 ),
 hole AS (
-    SELECT session_id, attempt, rank, count(*) AS gaps, sum(records)::BIGINT AS records
+    -- Names that are missing are no events. Where all is missing from some instant on, nobody knows how many.
+    SELECT
+        session_id,
+        attempt,
+        rank,
+        count(*) AS gaps,
+        CASE WHEN NOT coalesce(bool_or(to_end), false) THEN sum(records)::BIGINT END AS records
     FROM gap
+    WHERE why <> 'hooks_off'
     GROUP BY ALL
 ),
 cost AS (
@@ -66,7 +73,7 @@ SELECT
     END AS lag_ns,
     l.last_sequence,
     coalesce(r.events, 0) AS events,
-    coalesce(g.records, r.events_lost, 0) AS events_lost,
+    CASE WHEN g.gaps IS NULL THEN coalesce(r.events_lost, 0) ELSE g.records END AS events_lost,
     coalesce(g.gaps, 0) AS gaps,
     coalesce(r.complete, false) AND g.gaps IS NULL AS complete,
     CASE WHEN l.final THEN 0 ELSE c.spool_bytes END AS spool_bytes,

@@ -7,8 +7,8 @@
 --   duration_ns (ns): from start to end; NULL while running
 --   world_size: ranks the launcher announced
 --   num_ranks, num_attempts, num_hosts: that sent something
---   events, events_lost: stored, and known to be missing
---   complete: true if every rank is complete
+--   events, events_lost: stored, and known to be missing; NULL: missing, and nobody knows how many
+--   complete: true if every rank that the launcher announced came and is complete
 --   highest_rank: the rank with the highest peak
 --   peak_requested_bytes (bytes): that peak
 --   command: the script
@@ -23,11 +23,16 @@ WITH ranks AS (
         min(started_ns) AS started_ns,
         CASE WHEN count(*) = count(ended_ns) THEN max(ended_ns) END AS ended_ns,
         sum(events)::BIGINT AS events,
-        sum(events_lost)::BIGINT AS events_lost,
+        CASE WHEN count(*) = count(events_lost) THEN sum(events_lost)::BIGINT END AS events_lost,
         bool_and(complete) AS complete,
         arg_max(rank, peak_requested_bytes) AS highest_rank,
         max(peak_requested_bytes) AS peak_requested_bytes
     FROM rank_overview
+    GROUP BY session_id
+),
+absent AS (
+    SELECT session_id, count(*) AS num_absent
+    FROM rank_missing
     GROUP BY session_id
 )
 SELECT
@@ -45,8 +50,8 @@ SELECT
     coalesce(r.num_attempts, 0) AS num_attempts,
     coalesce(r.num_hosts, 0) AS num_hosts,
     coalesce(r.events, 0) AS events,
-    coalesce(r.events_lost, 0) AS events_lost,
-    coalesce(r.complete, false) AS complete,
+    CASE WHEN r.num_ranks IS NULL THEN 0 ELSE r.events_lost END AS events_lost,
+    coalesce(r.complete, false) AND a.num_absent IS NULL AS complete,
     r.highest_rank,
     r.peak_requested_bytes,
     s.command,
@@ -54,6 +59,7 @@ SELECT
     s.python_version,
     s.rankmem_version
 FROM session AS s
-LEFT JOIN ranks AS r USING (session_id);
+LEFT JOIN ranks AS r USING (session_id)
+LEFT JOIN absent AS a USING (session_id);
 
 COMMENT ON VIEW session_overview IS 'A session with its size, life, highest rank and completeness.';

@@ -1,0 +1,92 @@
+"""A rank whose agent could not start: its spool says that it is there, that it is not recorded, and why.
+
+Stage: trainer, in place of the agent. Comes in: the claim and what went wrong. Goes out: a spool written from
+Python, with ``meta.json`` and an OFF record, ended at the interpreter's exit: so the answers name the rank
+instead of passing it over. It must not fail a second time in the user's face: where even this cannot be
+written, the rank is missing, and the number of ranks that the launcher announced says so.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rankmem_agent import facts
+from rankmem_agent.config import SPOOL_BYTES_MIN, AgentConfig
+from rankmem_agent.hooks import missing
+from rankmem_agent.hooks.guard import happened
+from rankmem_agent.preload import drain, exits
+from rankmem_agent.preload.candidate import place_of
+from rankmem_agent.preload.claim import Claim
+from rankmem_agent.ship import election
+from rankmem_agent.spool import folder, launches
+from rankmem_agent.spool.python_writer import PythonSpoolWriter
+from rankmem_protos.errors import RankmemError
+
+_CANNOT: Final = (OSError, RankmemError)
+
+
+def tell(claim: Claim, error: Exception) -> Path | None:
+    """Writes the spool of a rank that is not recorded; its folder, or None where no folder could be written.
+
+    Args:
+        claim: the rank.
+        error: why its agent could not start.
+    """
+    config = AgentConfig.of_what_is_usable(os.environ)
+    session = facts.session_id(os.environ, claim, config.session_id)
+    for root in _roots(config, claim):
+        with contextlib.suppress(*_CANNOT):
+            return _NotRecorded(root / session, session, claim, config).tell(error)
+    return None
+
+
+class _NotRecorded:
+    def __init__(self, session_dir: Path, session: str, claim: Claim, config: AgentConfig) -> None:
+        self._session_dir = session_dir
+        self._session = session
+        self._claim = claim
+        self._config = config
+        self._pid = os.getpid()
+
+    def tell(self, error: Exception) -> Path | None:
+        """Writes the spool, and ends it at the interpreter's exit."""
+        claim, session_dir = self._claim, self._session_dir
+        folder.make_private(session_dir.parent)
+        folder.make_private(session_dir)
+        place, process = place_of(claim), launches.process(self._pid)
+        attempt = place.take(session_dir, process, trains=False)
+        if attempt is None:
+            return None  # another process is this rank, and says what becomes of it
+        self._spool_dir, start = folder.create_spool(session_dir, attempt=attempt, rank=claim.rank)
+        self._writer = PythonSpoolWriter(self._spool_dir, SPOOL_BYTES_MIN)
+        detail = missing.fit_to_leave(happened(error), self._config.privacy)
+        missing.tell_all(self._writer, missing.NOT_STARTED, detail)
+        torch_version = str(getattr(sys.modules.get("torch"), "__version__", ""))
+        meta = facts.meta(self._config, self._session, claim, torch_version)
+        folder.write_meta(self._spool_dir, place.facts(meta, attempt, process, start))
+        atexit.register(self._finish)
+        with contextlib.suppress(OSError, subprocess.SubprocessError):  # then rankmem ship delivers it
+            election.elect(session_dir)
+        return self._spool_dir
+
+    def _finish(self) -> None:
+        if os.getpid() != self._pid:
+            return
+        with contextlib.suppress(Exception):
+            exits.tell_exception(self._writer)
+            self._writer.close()
+            drain.wait(self._session_dir, self._spool_dir, timeout_s=self._config.drain_s)
+
+
+def _roots(config: AgentConfig, claim: Claim) -> Iterator[Path]:
+    """Where its spool would be, and where spools are unless somebody says otherwise."""
+    with contextlib.suppress(*_CANNOT):
+        yield folder.choose_root(config, claim.local_world_size)
+    yield from folder.default_roots(config)

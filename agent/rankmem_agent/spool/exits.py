@@ -1,0 +1,111 @@
+"""How a rank's process ended: what the control page and the process's remains say, and what it is called.
+
+Stage: spool, reading side; shipper process, and ``rankmem run`` for the process that it started. In: the
+control page, /proc. Out: :class:`Exit` and the ``end_reason`` of ``rank_info``. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rankmem_agent.spool.layout import CONTROL_FIELDS, ExitKind
+
+FAILED: Final = 1
+"""The exit code of an interpreter that an exception ended."""
+_INTERRUPTED: Final = -2
+"""That of one that nobody kept from KeyboardInterrupt: it ends itself by SIGINT."""
+_OFFSETS: Final = {field.name: field.offset for field in CONTROL_FIELDS}
+_WAIT_STATUS_FIELD: Final = 49  # field 52 of /proc/PID/stat; the first two end with the last parenthesis
+_START_TICKS_FIELD: Final = 19
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """What is known of a process's end."""
+
+    kind: ExitKind
+    code: int
+    """Exit status, or the signal's number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """The columns of ``rank_info`` that tell it."""
+
+    reason: str
+    exit_code: int | None
+    exception: str | None
+
+
+def end_of(exited: Exit | None, exception: object, *, saw_end: bool) -> End:
+    """What an end is called.
+
+    Args:
+        exited: how the process ended, where somebody said.
+        exception: the type that the interpreter reported last; it ended the process only if the code says so.
+        saw_end: its log has an END: the interpreter went through its exit.
+    """
+    code = None if exited is None else -exited.code if exited.kind is ExitKind.SIGNAL else exited.code
+    raised = str(exception) if exception and saw_end and code in (None, FAILED, _INTERRUPTED) else None
+    if raised:
+        reason = "exception"
+    elif exited is None:
+        reason = "exit" if saw_end else "killed"
+    elif exited.kind is ExitKind.SIGNAL:
+        reason = "killed"
+    elif exited.kind is ExitKind.AT_ONCE or not saw_end:
+        reason = f"_exit {code}"
+    else:
+        reason = f"exit {code}" if code else "exit"
+    return End(reason=reason, exit_code=code, exception=raised)
+
+
+def exit_of_status(status: int) -> Exit:
+    """What a status as ``waitpid`` gives it says."""
+    if os.WIFSIGNALED(status):
+        return Exit(kind=ExitKind.SIGNAL, code=os.WTERMSIG(status))
+    return Exit(kind=ExitKind.EXIT, code=os.WEXITSTATUS(status))
+
+
+def exit_of_zombie(pid: int, start_ticks: int) -> Exit | None:
+    """How a process ended that its parent has not asked about yet; None where there is nothing left of it."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    if fields[0] not in "ZX" or int(fields[_START_TICKS_FIELD]) != start_ticks:
+        return None
+    return exit_of_status(int(fields[_WAIT_STATUS_FIELD])) if len(fields) > _WAIT_STATUS_FIELD else None
+
+
+def say(spool_dir: Path, exited: Exit) -> None:
+    """Writes it into the control page, unless it says something already: the kind last.
+
+    Raises:
+        OSError: there is no control page.
+    """
+    control = os.open(spool_dir / "control", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if int.from_bytes(os.pread(control, 4, _OFFSETS["exit_kind"]), "little") == ExitKind.NOT_SAID:
+            os.pwrite(control, struct.pack("<I", exited.code & 0xFF), _OFFSETS["exit_code"])
+            os.pwrite(control, struct.pack("<I", exited.kind), _OFFSETS["exit_kind"])
+    finally:
+        os.close(control)
+
+
+def announce(spool_dir: Path) -> None:
+    """Says that how the process exits follows END.
+
+    Raises:
+        OSError: there is no control page.
+    """
+    control = os.open(spool_dir / "control", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.pwrite(control, struct.pack("<I", 1), _OFFSETS["exit_follows"])
+    finally:
+        os.close(control)

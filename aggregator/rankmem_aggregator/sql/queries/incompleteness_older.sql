@@ -1,0 +1,31 @@
+-- Question: What is missing of a session's ranks, in a database whose version has no view that says it?
+-- Parameters:
+--   session (text): session id
+-- Columns:
+--   all columns of the view incompleteness
+SELECT
+    session_id,
+    attempt,
+    rank,
+    'not_complete' AS why,
+    'events' AS what,
+    NULL::VARCHAR AS detail,
+    NULL::BIGINT AS since_ns,
+    NULL::TIMESTAMPTZ AS since_utc,
+    events_lost AS records,
+    true AS is_bytes,
+    'not complete: ' || format('{:,}', events_lost) || ' events are missing, the table gap says why' AS sentence
+FROM rank_overview
+WHERE session_id = $session AND NOT complete AND (events_lost > 0 OR coalesce(unexplained_bytes, 0) <> 0)
+UNION ALL BY NAME
+SELECT
+    session_id,
+    attempt,
+    rank,
+    replace(state, ' ', '_') AS why,
+    'events' AS what,
+    true AS is_bytes,
+    state || ': nothing of it is stored' AS sentence
+FROM rank_missing
+WHERE session_id = $session
+ORDER BY attempt, rank;

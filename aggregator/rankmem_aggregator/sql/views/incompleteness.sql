@@ -1,0 +1,136 @@
+-- Question: What is missing of each rank, since when, and why (no row: nothing that anybody knows of)?
+-- Columns:
+--   session_id, attempt, rank: who
+--   why: as in gap; or never_came, awaited, lost, unexplained, strings_dropped, no_device
+--   what: what is missing: events, or which names; bytes are exact where it is names
+--   detail: what happened, in words; NULL where why says all
+--   since_ns (ns, common clock): from when on; NULL where it is no matter of an instant
+--   since_utc: the same, readable
+--   records: how many records are missing; NULL where nobody knows
+--   is_bytes: true if figures of bytes are too low or not exact, false if names alone are missing
+--   sentence: all of this in words
+CREATE OR REPLACE VIEW incompleteness AS
+WITH hole AS (
+    SELECT
+        g.session_id,
+        g.attempt,
+        g.rank,
+        g.why,
+        coalesce(g.what, 'events') AS what,
+        g.detail,
+        CASE WHEN g.to_end THEN min(g.noticed_ns) + coalesce(any_value(s.offset_ns), 0) END AS since_ns,
+        CASE WHEN g.to_end IS DISTINCT FROM true THEN sum(g.records)::BIGINT END AS records
+    FROM gap AS g
+    LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
+    GROUP BY g.session_id, g.attempt, g.rank, g.why, g.what, g.detail, g.to_end
+),
+of_gaps AS (
+    SELECT
+        *,
+        why <> 'hooks_off' AS is_bytes,
+        CASE why
+            WHEN 'agent_off' THEN
+                'the agent switched itself off at ' || instant || because
+                || ': figures from then on are missing, and a peak is at least what is shown'
+            WHEN 'not_started' THEN 'not recorded' || because || ': all its figures are missing'
+            WHEN 'device_off' THEN what || ' are not recorded' || because || ': figures of that device are missing'
+            WHEN 'hooks_off' THEN what || ' are missing from ' || instant || ' on' || because || '; bytes are exact'
+            WHEN 'spool_full' THEN many || ' are missing: its spool was full (RANKMEM_SPOOL_BYTES)'
+            WHEN 'torn' THEN many || ' are missing: its process ended while it wrote'
+            WHEN 'ring_overwritten' THEN many || ' are missing: PyTorch''s own history was overwritten before it was read'
+            WHEN 'other_database' THEN many || ' are missing here: another database has them'
+            ELSE many || ' are missing (' || why || ')' || because
+        END AS sentence
+    FROM (
+        SELECT
+            *,
+            -- Not by utc_of: how that reads depends on the reader's time zone.
+            coalesce(strftime(make_timestamp(since_ns // 1000), '%H:%M:%S') || ' UTC', 'an unknown time') AS instant,
+            coalesce(' (' || detail || ')', '') AS because,
+            CASE WHEN records = 1 THEN '1 record' ELSE format('{:,}', coalesce(records, 0)) || ' records' END AS many
+        FROM hole
+    )
+),
+absent AS (
+    SELECT
+        session_id,
+        attempt,
+        rank,
+        replace(state, ' ', '_') AS why,
+        'events' AS what,
+        true AS is_bytes,
+        CASE state
+            WHEN 'awaited' THEN 'has not come yet: its figures are missing'
+            ELSE 'never came: the launcher announced it, and nothing of it is stored'
+        END AS sentence
+    FROM rank_missing
+),
+untold AS (
+    SELECT session_id, attempt, rank, max(strings_dropped) AS dropped
+    FROM self_cost
+    GROUP BY session_id, attempt, rank
+    HAVING max(strings_dropped) > 0
+),
+of_ranks AS (
+    SELECT
+        o.session_id,
+        o.attempt,
+        o.rank,
+        unnest([
+            CASE WHEN o.state = 'lost' THEN 'lost' END,
+            CASE WHEN coalesce(o.unexplained_bytes, 0) <> 0 THEN 'unexplained' END,
+            CASE WHEN u.dropped IS NOT NULL THEN 'strings_dropped' END,
+            CASE
+                WHEN n.source = 'live' AND o.ended_ns IS NOT NULL AND o.gaps = 0 AND o.events = 0 AND d.rank IS NULL
+                    THEN 'no_device'
+            END
+        ]) AS why,
+        o.unexplained_bytes,
+        u.dropped
+    FROM rank_overview AS o
+    LEFT JOIN session AS n USING (session_id)
+    LEFT JOIN untold AS u USING (session_id, attempt, rank)
+    LEFT JOIN (SELECT DISTINCT session_id, attempt, rank FROM device_info) AS d USING (session_id, attempt, rank)
+),
+told AS (
+    SELECT
+        session_id,
+        attempt,
+        rank,
+        why,
+        CASE WHEN why = 'strings_dropped' THEN 'names' ELSE 'events' END AS what,
+        why <> 'strings_dropped' AS is_bytes,
+        CASE why
+            WHEN 'lost' THEN 'its host never told how it ended: what it did last may be missing'
+            WHEN 'unexplained' THEN
+                format('{:,}', unexplained_bytes)
+                || ' bytes are unexplained: the events differ so much from the allocator''s own figure'
+            WHEN 'strings_dropped' THEN
+                format('{:,}', dropped) || ' names or stacks found no room: they are unknown; bytes are exact'
+            ELSE 'no device of it was recorded'
+        END AS sentence
+    FROM of_ranks
+    WHERE why IS NOT NULL
+)
+SELECT
+    session_id,
+    attempt,
+    rank,
+    why,
+    what,
+    detail,
+    since_ns,
+    utc_of(since_ns) AS since_utc,
+    records,
+    is_bytes,
+    sentence
+FROM (
+    SELECT session_id, attempt, rank, why, what, detail, since_ns, records, is_bytes, sentence
+    FROM of_gaps
+    UNION ALL BY NAME
+    SELECT * FROM absent
+    UNION ALL BY NAME
+    SELECT * FROM told
+);
+
+COMMENT ON VIEW incompleteness IS 'What is missing of a rank, since when and why; no row for what is complete.';

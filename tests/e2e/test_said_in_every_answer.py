@@ -1,0 +1,127 @@
+"""What is not recorded is said in every answer, and how a process ended is told apart: real processes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from main_job import RANKMEM, TORCHRUN, call, rankmem, rows
+
+SCRIPT = Path(__file__).parent / "training_scripts/ends_or_fails.py"
+MIB = 1 << 20
+VERBS = (
+    ("peak",), ("peak", "--by", "category"), ("job-peak",), ("ranks",), ("hosts",), ("ops",), ("modules",),
+    ("weights",), ("steps",), ("timeline",), ("top", "--once"), ("status",), ("oom",),
+)  # fmt: skip
+
+
+def record(folder: Path, way: str, **settings: str) -> str:
+    """Runs the script and returns what was said on stderr."""
+    done = call((*RANKMEM, "run", "--", sys.executable, str(SCRIPT), way), folder, **settings)
+    assert "held 16777216" in done.stdout
+    return done.stderr
+
+
+def the_rank(folder: Path) -> dict[str, Any]:
+    (row,) = rows(folder, "ranks")
+    return row
+
+
+def test_an_agent_that_switches_itself_off_is_said_in_every_answer(tmp_path: Path) -> None:
+    said = record(tmp_path, "agent_off")
+    assert "0 lost" not in said
+    assert "all complete" not in said
+    line = "rank 0: the agent switched itself off at "
+    assert line in said
+    assert "(TypeError: an odd one): figures from then on are missing" in said
+    for verb in VERBS:
+        done = call((*RANKMEM, *verb), tmp_path)
+        assert line in done.stderr, verb
+        told = call((*RANKMEM, *verb, "--format", "json"), tmp_path)
+        assert all("switched itself off" in row["incomplete"] for row in json.loads(told.stdout)), verb
+        assert line in told.stderr, verb
+    row = the_rank(tmp_path)
+    assert (row["complete"], row["events_lost"], row["state"], row["exit_code"]) == (False, None, "exit", 0)
+    assert row["peak_requested_bytes"] < MIB, "what is known; the sentence says that it is at least so much"
+    exported = call((*RANKMEM, "export", "html", "report.html"), tmp_path)
+    assert line in exported.stderr
+    assert "the agent switched itself off" in (tmp_path / "report.html").read_text()
+
+
+def test_a_module_that_cannot_be_read_costs_its_name_and_no_byte(tmp_path: Path) -> None:
+    said = record(tmp_path, "odd_module")
+    assert "0 lost, all complete" in said
+    assert "rank 0: modules are missing from" in said
+    row = the_rank(tmp_path)
+    assert row["complete"] is True
+    assert row["peak_requested_bytes"] >= 64 * MIB
+
+
+def test_a_rank_whose_agent_cannot_start_is_there_and_says_why(tmp_path: Path) -> None:
+    said = record(tmp_path, "exit", RANKMEM_TAP_CACHE="/proc/nothing")
+    assert "rankmem: rank 0: the agent is off: cannot use /proc/nothing" in said
+    assert "1 rank, 0 events, an unknown number lost, not complete: rank 0" in said
+    assert "rank 0: not recorded (cannot use /proc/nothing" in said
+    row = the_rank(tmp_path)
+    assert (row["complete"], row["events_lost"]) == (False, None)
+    assert row["state"] in ("exit", "exit 3"), "without the tap the code is known where its remains were seen"
+
+
+@pytest.mark.parametrize(
+    ("way", "state", "exit_code", "exception"),
+    [
+        ("ok", "exit", 0, None),
+        ("raise", "exception", 1, "ValueError"),
+        ("exit", "exit 3", 3, None),
+        ("text", "exit 1", 1, None),
+        ("at_once", "_exit 5", 5, None),
+        ("interrupt", "exception", -2, "KeyboardInterrupt"),
+        ("thread", "exit", 0, None),
+        ("children", "exit", 0, None),
+        ("term", "killed", -15, None),
+        ("kill", "killed", -9, None),
+    ],
+)
+def test_every_way_to_end_is_told_apart(
+    tmp_path: Path, way: str, state: str, exit_code: int, exception: str | None
+) -> None:
+    said = record(tmp_path, way)
+    assert "all complete" in said
+    row = the_rank(tmp_path)
+    assert (row["state"], row["exit_code"], row["exception"]) == (state, exit_code, exception)
+
+
+def test_the_summary_of_an_out_of_memory_leads_to_its_answer(tmp_path: Path) -> None:
+    script = SCRIPT.with_name("out_of_memory.py")
+    for how in ("once", "raise"):
+        done = call((*RANKMEM, "run", "--", sys.executable, str(script), how), tmp_path)
+        (line,) = [each for each in done.stderr.splitlines() if each.startswith("out of memory: ")]
+        assert line.startswith("out of memory: 1 allocation failed (rank 0, 1.00 TiB on cpu at +"), how
+        assert line.endswith((": rankmem oom --db rankmem.duckdb", ": rankmem oom")), line
+
+
+def test_steps_of_a_session_without_steps_say_why(tmp_path: Path) -> None:
+    record(tmp_path, "ok")
+    done = call((*RANKMEM, "steps"), tmp_path)
+    assert "no optimizer stepped and rankmem_agent.step() was not called" in done.stderr
+    assert rankmem(tmp_path, "steps", "--format", "json") == "[]\n"
+
+
+def test_ranks_that_are_not_recorded_and_ranks_that_never_came_are_in_every_answer(tmp_path: Path) -> None:
+    script = SCRIPT.with_name("partly_recorded.py")
+    done = call((*RANKMEM, "run", "--", *TORCHRUN, "--nproc-per-node", "3", str(script)), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "not complete: rank 1, never came: rank 2" in done.stderr
+    found = {row["rank"]: (row["state"], row["complete"]) for row in rows(tmp_path, "ranks")}
+    assert found[0] == ("exit", True)
+    assert (found[1][1], found[2]) == (False, ("never came", False))
+    (session,) = rows(tmp_path, "sessions")
+    assert (session["complete"], session["events_lost"]) == (False, None)
+    for verb in (("peak",), ("job-peak",), ("ops",), ("timeline",), ("job-peak", "--format", "json")):
+        said = call((*RANKMEM, *verb), tmp_path).stderr
+        assert "rank 1: not recorded (cannot use /proc/nothing" in said, verb
+        assert "rank 2: never came: the launcher announced it" in said, verb

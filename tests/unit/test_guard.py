@@ -1,0 +1,53 @@
+"""The guard: what fails goes off alone, and is said once."""
+
+from __future__ import annotations
+
+import pytest
+
+from rankmem_agent.hooks.guard import Guard, PartGuard
+from rankmem_agent.hooks.missing import fit_to_leave
+from rankmem_agent.privacy import Privacy
+
+
+def test_a_set_of_hooks_goes_off_alone_and_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    guard = Guard(2)
+    off: list[str] = []
+    guard.when_off(lambda happened: off.append("all"))
+    guard.when_part_off(lambda part, happened: off.append(f"{part.part}: {happened}"))
+    modules = guard.of("modules", lambda: off.append("stopped"))
+    modules.failed(TypeError("odd"))
+    modules.failed(TypeError("odd again"))
+    assert off == ["stopped", "modules: TypeError: odd"]
+    assert capsys.readouterr().err == (
+        "rankmem: rank 2: modules: not recorded from here on: TypeError: odd (try: rankmem doctor)\n"
+    )
+
+
+def test_the_whole_goes_off_with_its_reason() -> None:
+    guard = Guard(0)
+    off: list[str] = []
+    guard.when_off(off.append)
+    guard.failed(OSError("no\n room"))
+    guard.failed(OSError("again"))
+    assert off == ["OSError: no | room"]
+
+
+def test_a_switch_that_fails_reaches_nobody() -> None:
+    guard = Guard(0)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("the switch")
+
+    guard.when_off(broken)
+    guard.when_part_off(broken)
+    part = guard.of("steps", broken)
+    assert isinstance(part, PartGuard)
+    part.failed(ValueError("x"))
+    guard.failed(ValueError("y"))
+
+
+def test_what_happened_leaves_the_host_without_secrets_and_as_the_user_wants_paths() -> None:
+    said = "OSError: /home/me/x with token=abc"
+    mapped = Privacy(path_map=(("/home/me", "~"),))
+    assert fit_to_leave(said, mapped) == "OSError: ~/x with token=***"
+    assert fit_to_leave(said, Privacy(files=False)) == "OSError"
