@@ -96,7 +96,7 @@ def test_leaving_at_once_is_told_and_a_forked_child_is_not(tmp_path: Path, genui
     _exit.__qualname__ = "_exit"
     os._exit = _exit  # type: ignore[assignment]
     PythonSpoolWriter(tmp_path / "s", 16 << 20).abandon()
-    preload_exits.watch_for_exit_at_once(tmp_path / "s")
+    preload_exits.watch_for_exit_at_once(lambda: tmp_path / "s")
     assert pickle.loads(pickle.dumps(os._exit)) is os._exit, "a process may be started with it as its target"
     child = os.fork()
     if child == 0:
