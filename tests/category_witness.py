@@ -79,14 +79,21 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [each for group in optimizer.param_groups for each in group["params"]]
 
 
+def hooked(tap: Tap) -> tuple[Guard, Steps]:
+    """The agent's hooks, installed as the agent does."""
+    guard = Guard(0)
+    steps, tags, sharding = (kind(tap, torch.compiler.is_compiling, guard) for kind in (Steps, Tags, Sharding))
+    modules = Modules(tap, torch.compiler.is_compiling, guard, lambda: steps.phase_outside)
+    for each in (steps, modules, tags):
+        each.install()
+    modules.when_named(tags.tree)
+    modules.when_named(sharding.look)
+    return guard, steps
+
+
 def run(tap: Tap, name: str, folder: Path) -> None:
     """Trains as ``category_models_ranks`` does, and leaves witness.json in the folder."""
-    guard = Guard(0)
-    hooks = [kind(tap, torch.compiler.is_compiling, guard) for kind in (Steps, Modules, Tags, Sharding)]
-    for each in hooks[:3]:
-        each.install()
-    hooks[1].when_named(hooks[2].tree)
-    hooks[1].when_named(hooks[3].look)
+    guard, _ = hooked(tap)
     witness = Witness(tap)
     training = ranks.joined(name)
     witness.watch(training.model)

@@ -86,8 +86,8 @@ class Pairing:
         after, batch = advance(
             before, records, seq, gaps, texts=self._texts, fallback_base_ns=base_ns, final=final
         )
-        resolved = resolve(before.categories, batch, after.devices, self._texts, infers=self._meta.infers)
-        self.state = dataclasses.replace(after, categories=resolved.known)
+        resolved = resolve(before, batch, after.devices, self._texts, infers=self._meta.infers)
+        self.state = dataclasses.replace(after, categories=resolved.known, lines=resolved.lines)
         end = max(self.state.last_ns, ended_ns or 0) if final else None
         rows = self._rows.rows(batch, resolved, self.state.devices)
         rows += self._new_stacks(batch)

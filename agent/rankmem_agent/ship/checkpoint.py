@@ -30,11 +30,11 @@ RESERVE_BYTES_MIN: Final = 256 << 10
 """Reserved for the next checkpoint at least; 2,000 living blocks take half of it."""
 RESERVE_FACTOR: Final = 2
 """Times the size of the one before: how much more may live by then."""
-CHECKPOINT_VERSION: Final = 4
+CHECKPOINT_VERSION: Final = 5
 _FORMAT: Final = "rankmem-checkpoint"
 _ARRAYS: Final = (
     "live", "ended", "calls", "ranges", "markers", "threads", "modules", "weights", "devices", "categories",
-    "steps",
+    "lines", "steps",
 )  # fmt: skip
 _PLAIN: Final = tuple(
     f.name for f in dataclasses.fields(PairingState) if f.name not in (*_ARRAYS, "stacks_sent")
