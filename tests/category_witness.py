@@ -59,9 +59,19 @@ class Witness:
         for layer in model.modules():
             layer.register_forward_hook(ran)
 
+    def flat_gradients(self, model: nn.Module) -> None:
+        """Notes what FSDP1 keeps between two micro-batches: whole gradients, and sums of its own part."""
+        for each in model.modules():
+            flat = getattr(getattr(each, "_handle", None), "flat_param", None)
+            for gradient in (getattr(flat, "grad", None), getattr(flat, "_saved_grad_shard", None)):
+                if gradient is not None:
+                    self.note("gradient", gradient)
+
     def gradients(self, optimizer: torch.optim.Optimizer) -> None:
         """Notes the parameters and their gradients, after a backward."""
         for parameter in parameters_of(optimizer):
+            if parameter.numel() == 0:  # FSDP1: the other rank's
+                continue
             self.note("parameter", parameter)
             if parameter.grad is not None:  # FSDP2 gives it with the last micro-batch
                 self.note("gradient", parameter.grad)
@@ -70,8 +80,9 @@ class Witness:
         """An optimizer's step, with its state after it."""
         optimizer.step()
         for parameter in parameters_of(optimizer):
-            self.note("optimizer_state", optimizer.state[parameter]["exp_avg"])
-            self.note("optimizer_state", optimizer.state[parameter]["exp_avg_sq"])
+            if parameter.numel():
+                self.note("optimizer_state", optimizer.state[parameter]["exp_avg"])
+                self.note("optimizer_state", optimizer.state[parameter]["exp_avg_sq"])
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -104,6 +115,7 @@ def run(tap: Tap, name: str, folder: Path) -> None:
             with training.communicating(is_last):
                 functional.cross_entropy(training.model(data).float(), target).backward()
             witness.gradients(training.optimizer)
+            witness.flat_gradients(training.model)
         witness.step(training.optimizer)
         training.optimizer.zero_grad()
     if guard.failures:

@@ -28,6 +28,10 @@ TRAININGS = [
     "fsdp2",
     "fsdp2_accumulate",
     "fsdp2_mixed",
+    "fsdp1",
+    "fsdp1_orig",
+    "fsdp1_accumulate",
+    "fsdp1_mixed",
 ]
 
 pytest.importorskip("torch.distributed.fsdp", reason="torch without torch.distributed")
