@@ -1,8 +1,8 @@
 """What a training says of its own tensors, laid beside what the database says of them.
 
 Stage: tests. In: the places, addresses and categories that a script has noted (``category_witness``), and the
-blocks as pairing gives them. Out: bytes-over-time by (what the script says, what the database says). A block's
-time is counted in records of the log, so that the figures do not move with the machine's load.
+blocks as pairing gives them. Out: bytes-over-time by (what the script says, what the database says). A
+block's time is counted in records of the log, so that the figures do not move with the machine's load.
 """
 
 from __future__ import annotations

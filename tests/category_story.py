@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from rankmem_agent.pairing.pairing import Pairing
-from rankmem_agent.spool.layout import BY_USER, NO_SEQUENCE, Action, Category, DeviceType, Kind, MarkerKind, Phase
+from rankmem_agent.spool.layout import (
+    BY_USER,
+    NO_SEQUENCE,
+    Action,
+    Category,
+    DeviceType,
+    Kind,
+    MarkerKind,
+    Phase,
+)
 from rankmem_agent.spool.reader import Chunk, SpoolReader
 from spool_synthetic import SyntheticSpool, clock_record, make_records
 
@@ -93,13 +102,13 @@ class Story:
         nodes: int = 0,
         grad: bool | None = None,
         module: str = "",
-        line: str = "",
+        has_stack: bool = True,
     ) -> Iterator[None]:
         """A call: ``node`` is the autograd node it runs in, ``nodes`` those that it makes.
 
         Args:
             grad: autograd was recording; by default it was, unless in backward.
-            line: of the script, where stacks are recorded; outside of modules one for each operator.
+            has_stack: outside of modules a call has one, the same for each call of its operator.
         """
         self.calls += 1
         call_id = self.calls
@@ -112,14 +121,14 @@ class Story:
         self.open.pop()
         first, last = (self.sequence, self.sequence + nodes - 1) if nodes else (NO_SEQUENCE, NO_SEQUENCE)
         self.sequence += nodes
-        line = line or (operator if phase == Phase.OTHER else "")
+        stack = self.line(operator) if phase == Phase.OTHER and has_stack else 0
         self.add(
             Kind.CALL_END,
             call_id=call_id,
             b=first,
             c=last,
             d=int(phase != Phase.BACKWARD if grad is None else grad),
-            e=self.line(line) if line else 0,
+            e=stack,
         )
 
     def alloc(self, name: str, address: int = 0, size: int = 64) -> int:
@@ -150,7 +159,13 @@ class Story:
         """A hook tells what the block is."""
         address = self.blocks[name][1] + offset
         return self.add(
-            Kind.TAG, action=category, a=address, b=64, c=int(since_alloc), d=BY_USER if by_user else int(frozen), **self.device
+            Kind.TAG,
+            action=category,
+            a=address,
+            b=64,
+            c=int(since_alloc),
+            d=BY_USER if by_user else int(frozen),
+            **self.device,
         )
 
     def told(self, cuts: Iterable[int] = (), *, final: bool = True) -> dict[str, Told]:

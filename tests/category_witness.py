@@ -93,7 +93,9 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 def hooked(tap: Tap) -> tuple[Guard, Steps]:
     """The agent's hooks, installed as the agent does."""
     guard = Guard(0)
-    steps, tags, sharding = (kind(tap, torch.compiler.is_compiling, guard) for kind in (Steps, Tags, Sharding))
+    steps, tags, sharding = (
+        kind(tap, torch.compiler.is_compiling, guard) for kind in (Steps, Tags, Sharding)
+    )
     modules = Modules(tap, torch.compiler.is_compiling, guard, lambda: steps.phase_outside)
     for each in (steps, modules, tags):
         each.install()

@@ -129,6 +129,7 @@ class Static(Growing):
 def generate(witness: Witness, model: nn.Module, keeps: Caches, tell: Callable[[Any], None]) -> None:
     """Greedy decoding, with the caches noted after each token."""
     ids = torch.randint(0, 100, (BATCH, TOKENS))
+    witness.note("input", ids)
     for _ in range(TOKENS):
         logits = model(ids, keeps)
         ids = logits[:, -1].argmax(-1, keepdim=True)
@@ -507,6 +508,7 @@ def own_flat(witness: Witness) -> None:
 
 def told_optimizer(witness: Witness) -> None:
     """An optimizer of the script's own, whose state the script tells of."""
+
     def make(parameters: Any) -> Flat:
         made = Flat(parameters)
         rankmem_agent.tag(made.state, "optimizer_state", name="flat")

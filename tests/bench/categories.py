@@ -28,7 +28,8 @@ ORDER = (
 
 
 SHARDED = "fsdp"
-"""The oracle breaks off over DTensors, and knows nothing of flat parameters; tests/integration/test_categories_ranks.py has another account."""
+"""The oracle breaks off over DTensors, and knows nothing of flat parameters;
+tests/integration/test_categories_ranks.py has another account."""
 
 
 def main(models: list[str]) -> None:

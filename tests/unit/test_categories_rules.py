@@ -138,7 +138,7 @@ def test_a_parameter_stays_one_whatever_else_it_is_called(story: Story) -> None:
 
 
 def a_round(story: Story, number: int, operator: str = "aten::randn") -> None:
-    """A batch, its forward, its backward; the batch of the round before is let go of as the next one is there."""
+    """A batch, its forward and backward; the batch before is let go of when the next one is there."""
     with story.call(OTHER, operator):
         story.alloc(f"data {number}")
     if number:
@@ -175,7 +175,9 @@ def test_what_lives_on_over_steps_is_no_input_whatever_made_it(story: Story) -> 
         assert told["weights, momentum or a data set"].last == told["made by the same line"].last == "unknown"
 
 
-@pytest.mark.parametrize("operator", ["aten::zeros", "aten::zeros_like", "aten::full_like", "aten::new_zeros"])
+@pytest.mark.parametrize(
+    "operator", ["aten::zeros", "aten::zeros_like", "aten::full_like", "aten::new_zeros"]
+)
 def test_a_tensor_made_to_be_written_to_is_no_input(story: Story, operator: str) -> None:
     for number in range(4):
         a_round(story, number, operator)
@@ -184,11 +186,9 @@ def test_a_tensor_made_to_be_written_to_is_no_input(story: Story, operator: str)
 
 
 def test_without_a_stack_no_line_is_known(story: Story) -> None:
-    for number in range(4):
-        with story.call(OTHER, "aten::randn"):
-            pass
     for number in range(3):
-        story.alloc(f"data {number}")
+        with story.call(OTHER, "aten::randn", has_stack=False):
+            story.alloc(f"data {number}")
         with story.call(FORWARD, nodes=1):
             story.alloc(f"hidden {number}")
         story.free(f"data {number}")
@@ -293,11 +293,17 @@ def test_a_gradient_that_nobody_frees_is_known_when_the_next_forward_runs(story:
         story.alloc("kept in .grad")
     with story.call(BACKWARD, node=1, grad=True):
         story.alloc("of a second graph, or its gradient")
+    with story.call(OTHER, nodes=1):
+        story.alloc("penalty")
+    with story.call(BACKWARD, node=2, grad=True):
+        story.alloc("dies before")
+    story.free("dies before")
     with story.call(FORWARD, nodes=1):
         story.alloc("hidden")
     for told in everywhere(story):
         assert told["kept in .grad"].last == told["kept in .grad"].at(told["kept in .grad"].seq) == "gradient"
         assert told["of a second graph, or its gradient"].last == "unknown"
+        assert told["dies before"].last == "autograd_detail"
 
 
 def test_what_is_made_with_a_node_before_any_module_runs_may_be_stacked_weights(story: Story) -> None:
@@ -646,7 +652,8 @@ def _random_story(folder: Path, random: Random) -> Story:
     story = Story(folder)
     alive: list[str] = []
     addresses = [4096 * place for place in range(1, 9)]
-    tags = [Category.UNKNOWN, Category.INPUT, Category.GRADIENT, Category.PARAMETER, Category.OPTIMIZER_STATE]
+    tags = [Category.UNKNOWN, Category.INPUT, Category.GRADIENT, Category.PARAMETER, Category.OPTIMIZER_STATE,
+            Category.KV_CACHE]  # fmt: skip
 
     def event() -> None:
         used = {story.blocks[name][1] for name in alive}
@@ -662,6 +669,8 @@ def _random_story(folder: Path, random: Random) -> Story:
         if chance < 0.25 and alive:
             story.tag(random.choice(tags), random.choice(alive), offset=random.choice([0, 0, 63, 64]))
             continue
+        if chance > 0.9:
+            story.step_ends()
         with story.call(
             random.choice(list(Phase)), random.choice(["aten::mm", "aten::ones"]),
             node=random.choice([0, 0, 1, 2]), nodes=random.choice([0, 2]), grad=random.random() < 0.7,

@@ -1,10 +1,11 @@
 """Keys and values that Hugging Face's models keep of earlier tokens.
 
 Stage: trainer, the threads that generate. Comes in: calls of the ``update`` of the cache classes of
-``transformers``, which :mod:`rankmem_agent.hooks.sharding` has wrapped here (4.36 to 5; where a name is missing,
-nothing is wrapped). Goes out: tensors, to whoever tells the spool. It keeps none.
+``transformers``, which :mod:`rankmem_agent.hooks.sharding` has wrapped here (4.36 to 5; where a name is
+missing, nothing is wrapped). Goes out: tensors, to whoever tells the spool. It keeps none.
 
-A cache is known by its class alone. What a model of the script's own keeps is not: ``rankmem_agent.tag`` says it.
+A cache is known by its class alone. What a model of the script's own keeps is not: ``rankmem_agent.tag`` says
+it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def wrap_caches(module: Any, cache: Tell) -> None:
     base = getattr(module, "Cache", None)
     if not isinstance(base, type):
         return
-    for each in {base, *(each for each in vars(module).values() if isinstance(each, type))}:
+    classes: set[Any] = {base, *(each for each in vars(module).values() if isinstance(each, type))}
+    for each in classes:
         genuine = each.__dict__.get("update")
         if issubclass(each, base) and genuine is not None:
             each.update = _telling(genuine, cache)

@@ -1,13 +1,13 @@
 """Parameters and gradients of DeepSpeed's ZeRO-3, which it partitions, gathers and reduces itself.
 
-Stage: trainer, the threads that run modules and backward. Comes in: calls of DeepSpeed's gather handles and of
-its optimizer, which :mod:`rankmem_agent.hooks.sharding` has wrapped here (run with 0.18; where a name is
-missing, nothing is wrapped), and the attributes that it gives to parameters. Goes out: tensors, to whoever tells
-the spool. It keeps none.
+Stage: trainer, the threads that run modules and backward. Comes in: calls of DeepSpeed's gather handles and
+of its optimizer, which :mod:`rankmem_agent.hooks.sharding` has wrapped here (run with 0.18; where a name is
+missing, nothing is wrapped), and the attributes that it gives to parameters. Goes out: tensors, to whoever
+tells the spool. It keeps none.
 
-- *Parameters*: the partitions (``param.ds_tensor``), once a model runs; the whole ones, and the buffer that they
-  were received in, each time that they are gathered. The optimizer's own copies are an optimizer's parameters
-  like any others.
+- *Parameters*: the partitions (``param.ds_tensor``), once a model runs; the whole ones, and the buffer that
+  they were received in, each time that they are gathered. The optimizer's own copies are an optimizer's
+  parameters like any others.
 - *Gradients*: the flat buffers of partitions and of the reduction, once a model runs; each whole gradient and
   what the reduction gave, when it is partitioned.
 """

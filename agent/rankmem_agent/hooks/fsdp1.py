@@ -1,12 +1,13 @@
 """Parameters and gradients of FSDP1, flat ones that it gathers and scatters itself.
 
-Stage: trainer, the threads that run modules and backward. Comes in: calls of torch's ``FlatParamHandle`` and of
-two functions of its runtime, which :mod:`rankmem_agent.hooks.sharding` has wrapped here (2.6 to 2.13; where
-they are missing, nothing is wrapped). Goes out: tensors, to whoever tells the spool. It keeps none.
+Stage: trainer, the threads that run modules and backward. Comes in: calls of torch's ``FlatParamHandle`` and
+of two functions of its runtime, which :mod:`rankmem_agent.hooks.sharding` has wrapped here (2.6 to 2.13;
+where they are missing, nothing is wrapped). Goes out: tensors, to whoever tells the spool. It keeps none.
 
 - *Parameters*: a rank's own part when the training begins, and the whole flat parameter each time that it is
   gathered, also in low precision.
-- *Gradients*: the whole one when backward has made it, and what is sent to the reduction and received from it.
+- *Gradients*: the whole one when backward has made it, and what is sent to the reduction and received from
+  it.
 """
 
 from __future__ import annotations

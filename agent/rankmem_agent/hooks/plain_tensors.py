@@ -26,7 +26,7 @@ def tag_tensors(recorder: Recorder, value: object, category: str, name: str) -> 
     try:
         with unseen_by_modes():
             _tag(recorder, value, Category[category.upper()], recorder.intern(name) if name else 0)
-    except Exception:  # noqa: BLE001, S110  the trainer's guard: what cannot be read is not told
+    except Exception:  # noqa: BLE001  the trainer's guard: what cannot be read is not told
         pass
 
 

@@ -1,15 +1,16 @@
 """Parameters, gradients and caches that no optimizer and no module sees: TAG records.
 
-Stage: trainer, the threads that run modules and backward. Comes in: calls of classes of torch's (2.6 to 2.13),
-DeepSpeed's and transformers', whose methods are wrapped once a model runs that may use them; where they are
-missing or raise, nothing is told. Goes out: TAG records. It keeps no tensor and changes no result.
+Stage: trainer, the threads that run modules and backward. Comes in: calls of classes of torch's (2.6 to
+2.13), DeepSpeed's and transformers', whose methods are wrapped once a model runs that may use them; where
+they are missing or raise, nothing is told. Goes out: TAG records. It keeps no tensor and changes no result.
 
 - *FSDP2* gathers the parameters of a group of modules before they run and frees them after; no optimizer ever
   sees them, nor the gradients that it reduces and scatters. Told when the parameters of a group are whole,
   with the buffer that they were received in, and when its backward has ended, before and after the reduction.
 - *A reentrant checkpoint* runs a backward of its own within backward, whose leaves are the inputs of what it
   computed again. Their gradients are ``.grad`` of leaves like any parameter's, until they are handed on.
-- *FSDP1*, *ZeRO-3* and *caches of keys and values*: see ``hooks.fsdp1``, ``hooks.deepspeed``, ``hooks.caches``.
+- *FSDP1*, *ZeRO-3* and *caches of keys and values*: see ``hooks.fsdp1``, ``hooks.deepspeed``,
+  ``hooks.caches``.
 """
 
 from __future__ import annotations

@@ -23,11 +23,12 @@ FIRST_MARKER = 1 << 48
 """Ids of ranges that Python tells; the tap numbers those that torch tells from 1."""
 
 
-CATEGORIES = frozenset(
-    ("input", "temporary", "activation", "gradient", "autograd_detail", "parameter", "optimizer_state")
-    + ("kv_cache", "unknown")
-)
-"""What :func:`tag` takes: the names of ``spool.layout.Category``, written down here since it is not imported."""
+CATEGORIES = (
+    "input", "temporary", "activation", "gradient", "autograd_detail", "parameter", "optimizer_state",
+    "kv_cache", "unknown",
+)  # fmt: skip
+"""What :func:`tag` takes: the names of ``spool.layout.Category``, written down here since it is not
+imported."""
 
 
 class _Told:
@@ -117,7 +118,7 @@ def tag(tensors: object, category: str, *, name: str = "") -> None:
         ValueError: there is no such category. Raised without an agent, too.
     """
     if category not in CATEGORIES:
-        raise ValueError(f"no category {category!r}; there are {', '.join(sorted(CATEGORIES))}")
+        raise ValueError(f"no category {category!r}; there are {', '.join(CATEGORIES)}")
     recorder = _recorder()
     if recorder is not None:
         from rankmem_agent.hooks.plain_tensors import tag_tensors

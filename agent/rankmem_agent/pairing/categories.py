@@ -26,7 +26,7 @@ from rankmem_agent.pairing.categories_lives import find_inputs, find_results, fi
 from rankmem_agent.pairing.categories_rules import Source, by_rules, of_calls, of_unknown
 from rankmem_agent.pairing.categories_tags import blocks_at
 from rankmem_agent.pairing.devices import dense_numbers, device_codes
-from rankmem_agent.pairing.rounds import NEVER
+from rankmem_agent.pairing.rounds import NEVER, first_after
 from rankmem_agent.pairing.state import ABSENT, Array, PairingState, joined, rows_at
 from rankmem_agent.pairing.texts import Texts
 from rankmem_agent.spool.layout import BY_USER, Action, Category, Kind, Phase
@@ -67,7 +67,9 @@ class Resolved:
     """CHANGE_DTYPE, in order of seq: blocks whose row went out earlier, or that change after their alloc."""
 
 
-def resolve(before: PairingState, batch: Batch, devices: Array, texts: Texts, *, infers: bool = True) -> Resolved:
+def resolve(
+    before: PairingState, batch: Batch, devices: Array, texts: Texts, *, infers: bool = True
+) -> Resolved:
     """The categories of a batch.
 
     Args:
@@ -178,7 +180,8 @@ def _find_gradients(table: Array, batch: Batch, places: Array) -> None:
     left = ~lives & ~in_engine & batch.dependence.is_backward_over(made, freed)
     recorded = table["recorded"][at]
     table["category"][at[(kept | left) & ~recorded]] = Category.GRADIENT
-    table["category"][at[kept & recorded]] = Category.UNKNOWN
+    runs_again = first_after(batch.rounds.runs, made) < freed
+    table["category"][at[runs_again & recorded]] = Category.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

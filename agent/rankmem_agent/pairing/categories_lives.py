@@ -1,8 +1,9 @@
 """What blocks mean by how they live: data of the script's, results of a forward, scratch of an optimizer.
 
 Stage: pairing; shipper process, pure functions over arrays. In: the table of blocks that the rules could not
-place yet (``Source.CANDIDATE``, ``PENDING``, ``SCRATCH``, ``SETUP``) and a batch's rounds. Out: their categories, written
-into the table as soon as a life says enough; until then, and where it never does, they are unknown.
+place yet (``Source.CANDIDATE``, ``PENDING``, ``SCRATCH``, ``SETUP``) and a batch's rounds. Out: their
+categories, written into the table as soon as a life says enough; until then, and where it never does, they
+are unknown.
 
 *Data* and what else a script holds (weights that no module has, momentum, caches) are made in the same way:
 by a call that takes no parameter. What tells them apart is how they live: a batch serves one round, and the

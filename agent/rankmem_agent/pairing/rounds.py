@@ -1,7 +1,7 @@
 """The rounds of a log: where forwards begin and end, where backward begins, where optimizer steps end.
 
-Stage: pairing; shipper process, pure functions over arrays. In: a batch's records and calls. Out: places of the
-log, ascending, by which lives of blocks are judged (rankmem_agent.pairing.categories_lives).
+Stage: pairing; shipper process, pure functions over arrays. In: a batch's records and calls. Out: places of
+the log, ascending, by which lives of blocks are judged (rankmem_agent.pairing.categories_lives).
 
 A *run* of forward is what modules compute from the first call of forward after any other call to the next
 call that is none of forward's. It *records* if a call in it made an autograd node: a run that records none
