@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._flat_param import FlatParamHandle
 from torch.nn import functional
 
 import category_models_ranks as ranks
@@ -58,6 +59,16 @@ class Witness:
 
         for layer in model.modules():
             layer.register_forward_hook(ran)
+
+    def flat_parameters(self) -> None:
+        """Notes FSDP1's whole parameters whenever they have been gathered, in backward, too."""
+        genuine = FlatParamHandle._use_unsharded_flat_param
+
+        def noting(its: FlatParamHandle, padded: torch.Tensor) -> None:
+            genuine(its, padded)
+            self.note("parameter", padded)
+
+        FlatParamHandle._use_unsharded_flat_param = noting
 
     def flat_gradients(self, model: nn.Module) -> None:
         """Notes what FSDP1 keeps between two micro-batches: whole gradients, and sums of its own part."""
@@ -108,6 +119,7 @@ def run(tap: Tap, name: str, folder: Path) -> None:
     """Trains as ``category_models_ranks`` does, and leaves witness.json in the folder."""
     guard, _ = hooked(tap)
     witness = Witness(tap)
+    witness.flat_parameters()
     training = ranks.joined(name)
     witness.watch(training.model)
     for _ in range(STEPS):

@@ -162,7 +162,7 @@ class Sharding:
         try:
             with unseen_by_modes():
                 does(about)
-        except (AttributeError, TypeError):  # these classes are torch's own and change: go without
+        except (AttributeError, TypeError, LookupError):  # these classes are others' own and change: without
             self._is_on = False
         except Exception as error:  # noqa: BLE001  the trainer's guard
             self._guard.failed(error)
