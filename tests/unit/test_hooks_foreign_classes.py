@@ -1,4 +1,4 @@
-"""What is told of FSDP1, ZeRO-3 and transformers' caches, by classes shaped like theirs; changed ones do no harm."""
+"""What is told of FSDP1, ZeRO-3 and caches of transformers, by classes shaped like theirs."""
 
 from __future__ import annotations
 
@@ -109,8 +109,9 @@ def test_what_zero_3_holds_is_told_when_a_model_runs_and_its_gradients_when_they
     module: Any,
 ) -> None:
     class DeepSpeedZeroOptimizer_Stage3:
-        grad_partitions_flat_buffer = torch.zeros(4)
-        ipg_buckets = {torch.float32: SimpleNamespace(buffer=torch.zeros(16))}
+        def __init__(self) -> None:
+            self.grad_partitions_flat_buffer = torch.zeros(4)
+            self.ipg_buckets = {torch.float32: SimpleNamespace(buffer=torch.zeros(16))}
 
         def partition_grads(self, params: list[Any], partitions: list[Any]) -> str:
             return "partitioned"
