@@ -79,9 +79,15 @@ def find_setup(table: Array, batch: Batch, places: Array) -> None:
     table["source"][at[kept_on | (freed != NEVER)]] = Source.RULE
 
 
-def find_inputs(table: Array, batch: Batch, places: Array, lines: Array) -> Array:
-    """Blocks of lines that make data; returns the lines known after the batch."""
-    at = np.flatnonzero((table["source"] == Source.CANDIDATE) & (places != ABSENT))
+def find_inputs(table: Array, batch: Batch, places: Array, lines: Array, tagged: Array) -> Array:
+    """Blocks of lines that make data; returns the lines known after the batch.
+
+    Args:
+        tagged: rows that the batch's tags are about: their lives say nothing of their line.
+    """
+    is_open = (table["source"] == Source.CANDIDATE) & (places != ABSENT)
+    is_open[tagged] = False
+    at = np.flatnonzero(is_open)
     if not len(at):
         return lines
     rounds = batch.rounds

@@ -81,22 +81,37 @@ def by_rules(batch: Batch, has_frozen: bool, texts: Texts, devices: Array) -> Ar
     early = (died != ABSENT) & (died < first)  # in an earlier batch, so while its call went on
     rows["category"][early] = Category.TEMPORARY
     sees_autograd = ~texts.are_snapshots(devices["name_id"])[due["device"]]
-    outside = (made.phase == Phase.OTHER) & made.with_grad & none & ~made.blank
-    pending = (made.phase == Phase.FORWARD) & ~made.with_nodes & sees_autograd
-    pending &= (rows["category"] == Category.INPUT) | (rows["category"] == Category.ACTIVATION)
-    in_optimizer = (made.phase == Phase.OPTIMIZER) & (rows["category"] == Category.UNKNOWN)
     call_end = of_calls(batch, due["call_id"], calls.end_seq, 0)
-    setup = (made.phase == Phase.OTHER) & made.with_nodes & batch.dependence.is_first(call_end)
-    rows["source"] = np.select(
-        [early, outside, pending, in_optimizer, setup],
-        [Source.RULE, Source.CANDIDATE, Source.PENDING, Source.SCRATCH, Source.SETUP],
-        Source.RULE,
-    )
+    setup = made.with_nodes & batch.dependence.is_first(call_end)
+    rows["source"] = np.where(early, Source.RULE, _sources(rows, made, none, setup, sees_autograd))
     rows["would"] = rows["category"]
     rows["category"][np.isin(rows["source"], (Source.PENDING, Source.SETUP))] = Category.UNKNOWN
     rows["doubtful"] = ~made.from_nothing & batch.dependence.is_from_gradients(call_end)
     rows["line"] = np.where(due["stack"] != 0, _lines(due), 0)
     return rows
+
+
+def _sources(rows: Array, made: _Made, none: Array, setup: Array, sees_autograd: Array) -> Array:
+    """Why each block has its category, and what has still to be seen of its life.
+
+    Args:
+        none: it depends on no parameter.
+        setup: its call made a node before any module or backward had run.
+        sees_autograd: the recording knows of nodes and of autograd's mode.
+    """
+    is_unknown = rows["category"] == Category.UNKNOWN
+    is_result = (rows["category"] == Category.INPUT) | (rows["category"] == Category.ACTIVATION)
+    sources: Array = np.select(
+        [
+            (made.phase == Phase.OTHER) & made.with_grad & none & ~made.blank,
+            (made.phase == Phase.FORWARD) & ~made.with_nodes & sees_autograd & is_result,
+            (made.phase == Phase.OPTIMIZER) & is_unknown,
+            (made.phase == Phase.OTHER) & setup,
+        ],
+        [Source.CANDIDATE, Source.PENDING, Source.SCRATCH, Source.SETUP],
+        Source.RULE,
+    )
+    return sources
 
 
 def _lines(due: Array) -> Array:
