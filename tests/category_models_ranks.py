@@ -122,10 +122,51 @@ def _fsdp2(*, micro_batches: int = 1, reshard: bool = True, mixed: bool = False)
     )
 
 
+def fsdp1() -> Training:
+    """FullyShardedDataParallel around each linear layer and the whole: the optimizer has flat parameters."""
+    return _fsdp1()
+
+
+def fsdp1_orig() -> Training:
+    """The optimizer has the original parameters, views of the flat ones."""
+    return _fsdp1(use_orig_params=True)
+
+
+def fsdp1_accumulate() -> Training:
+    """Two micro-batches a step, the first without a reduction."""
+    return _fsdp1(micro_batches=2)
+
+
+def fsdp1_mixed() -> Training:
+    """Parameters gathered and gradients reduced in bfloat16, with original parameters."""
+    return _fsdp1(use_orig_params=True, mixed=True)
+
+
+def _fsdp1(*, micro_batches: int = 1, use_orig_params: bool = False, mixed: bool = False) -> Training:
+    from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+
+    options: dict[str, Any] = {"use_orig_params": use_orig_params, "device_id": torch.device("cpu")}
+    if mixed:
+        options["mixed_precision"] = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+    layers = [
+        FullyShardedDataParallel(each, **options) if isinstance(each, nn.Linear) else each for each in _net()
+    ]
+    model: Any = FullyShardedDataParallel(nn.Sequential(*layers), **options)
+    return Training(
+        model=model,
+        optimizer=torch.optim.AdamW(model.parameters()),
+        communicating=lambda is_last: contextlib.nullcontext() if is_last else model.no_sync(),
+        num_micro_batches=micro_batches,
+    )
+
+
 TRAININGS: dict[str, Callable[[], Training]] = {
     each.__name__: each
-    for each in (ddp, ddp_view, ddp_accumulate, ddp_view_accumulate, fsdp2, fsdp2_accumulate, fsdp2_mixed)
-}
+    for each in (
+        ddp, ddp_view, ddp_accumulate, ddp_view_accumulate, fsdp2, fsdp2_accumulate, fsdp2_mixed,
+        fsdp1, fsdp1_orig, fsdp1_accumulate, fsdp1_mixed,
+    )
+}  # fmt: skip
 
 
 def joined(name: str) -> Training:

@@ -224,8 +224,8 @@ def _fault(
         return "deduced"  # from data flow: no module and no optimizer has it
     if theirs is Category.GRADIENT and not witnesses:
         return "shared id"  # it goes by the id of a tensor, which others have after it
-    if within == "optimizer" and theirs in (Category.ACTIVATION, Category.INPUT, Category.TEMPORARY):
-        return "optimizer" if theirs is not Category.TEMPORARY else ""
+    if within == "optimizer" and theirs in (Category.ACTIVATION, Category.INPUT, Category.UNKNOWN):
+        return "optimizer"  # scratch of its step: neither computed by the model, nor data
     seen_alive = [time_ns is None or life[0] <= time_ns <= life[1] for time_ns in witnesses]
     if witnesses and not any(seen_alive):
         return "stale address"  # the Python tracer keeps the address of a gradient that is gone

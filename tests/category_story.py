@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from rankmem_agent.pairing.pairing import Pairing
-from rankmem_agent.spool.layout import NO_SEQUENCE, Action, Category, DeviceType, Kind, MarkerKind, Phase
+from rankmem_agent.spool.layout import (
+    BY_USER,
+    NO_SEQUENCE,
+    Action,
+    Category,
+    DeviceType,
+    Kind,
+    MarkerKind,
+    Phase,
+)
 from rankmem_agent.spool.reader import Chunk, SpoolReader
 from spool_synthetic import SyntheticSpool, clock_record, make_records
 
@@ -47,6 +56,7 @@ class Story:
         self.spool.append(clock_record(self.spool))
         self.device = {"device_type": int(device)}
         self.names: dict[str, int] = {}
+        self.lines: dict[str, int] = {}
         self.blocks: dict[str, tuple[int, int]] = {}
         """By name: seq of the alloc, address."""
         self.open: list[int] = []
@@ -63,6 +73,16 @@ class Story:
         if text not in self.names:
             self.names[text] = self.spool.string(text)
         return self.names[text]
+
+    def line(self, text: str) -> int:
+        """The id of the stack of a line of the script."""
+        if text not in self.lines:
+            self.lines[text] = self.spool.stack([("train.py", text, 1)])
+        return self.lines[text]
+
+    def step_ends(self) -> int:
+        """A training step is over."""
+        return self.add(Kind.STEP, a=0)
 
     def range_begins(self, name: str) -> int:
         """A range that torch opens."""
@@ -82,11 +102,13 @@ class Story:
         nodes: int = 0,
         grad: bool | None = None,
         module: str = "",
+        has_stack: bool = True,
     ) -> Iterator[None]:
         """A call: ``node`` is the autograd node it runs in, ``nodes`` those that it makes.
 
         Args:
             grad: autograd was recording; by default it was, unless in backward.
+            has_stack: outside of modules a call has one, the same for each call of its operator.
         """
         self.calls += 1
         call_id = self.calls
@@ -99,12 +121,14 @@ class Story:
         self.open.pop()
         first, last = (self.sequence, self.sequence + nodes - 1) if nodes else (NO_SEQUENCE, NO_SEQUENCE)
         self.sequence += nodes
+        stack = self.line(operator) if phase == Phase.OTHER and has_stack else 0
         self.add(
             Kind.CALL_END,
             call_id=call_id,
             b=first,
             c=last,
             d=int(phase != Phase.BACKWARD if grad is None else grad),
+            e=stack,
         )
 
     def alloc(self, name: str, address: int = 0, size: int = 64) -> int:
@@ -130,11 +154,18 @@ class Story:
         offset: int = 0,
         since_alloc: bool = True,
         frozen: bool = False,
+        by_user: bool = False,
     ) -> int:
         """A hook tells what the block is."""
         address = self.blocks[name][1] + offset
         return self.add(
-            Kind.TAG, action=category, a=address, b=64, c=int(since_alloc), d=int(frozen), **self.device
+            Kind.TAG,
+            action=category,
+            a=address,
+            b=64,
+            c=int(since_alloc),
+            d=BY_USER if by_user else int(frozen),
+            **self.device,
         )
 
     def told(self, cuts: Iterable[int] = (), *, final: bool = True) -> dict[str, Told]:

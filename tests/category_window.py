@@ -45,14 +45,15 @@ def record_window(tap: Tap, model: str, path: Path, *, warm_up: int, steps: int)
     modules.when_named(tags.tree)
     modules.when_named(sharding.look)
     step = (MODELS | MORE | ON_RANKS)[model]()
-    for _ in range(warm_up):
-        step()
     options = {"record_shapes": True, "profile_memory": True, "with_stack": True}
-    with profile(activities=[ProfilerActivity.CPU], **options) as profiler:
-        first = tap.stat(Stat.NEXT_SEQ)
-        for _ in range(steps):
-            step()
-        last = tap.stat(Stat.NEXT_SEQ)
+    profiler = profile(activities=[ProfilerActivity.CPU], **options)
+    for number in range(warm_up + steps):  # one loop, as a training has one: its lines make the data
+        if number == warm_up:
+            profiler.start()
+            first = tap.stat(Stat.NEXT_SEQ)
+        step()
+    last = tap.stat(Stat.NEXT_SEQ)
+    profiler.stop()
     if guard.failures:
         raise AssertionError("a hook failed")
     told = Told(profiler._memory_profile())

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._flat_param import FlatParamHandle
 from torch.nn import functional
 
 import category_models_ranks as ranks
@@ -60,9 +61,29 @@ class Witness:
         for layer in model.modules():
             layer.register_forward_hook(ran)
 
+    def flat_parameters(self) -> None:
+        """Notes FSDP1's whole parameters whenever they have been gathered, in backward, too."""
+        genuine = FlatParamHandle._use_unsharded_flat_param
+
+        def noting(its: FlatParamHandle, padded: torch.Tensor) -> None:
+            genuine(its, padded)
+            self.note("parameter", padded)
+
+        FlatParamHandle._use_unsharded_flat_param = noting
+
+    def flat_gradients(self, model: nn.Module) -> None:
+        """Notes what FSDP1 keeps between two micro-batches: whole gradients, and sums of its own part."""
+        for each in model.modules():
+            flat = getattr(getattr(each, "_handle", None), "flat_param", None)
+            for gradient in (getattr(flat, "grad", None), getattr(flat, "_saved_grad_shard", None)):
+                if gradient is not None:
+                    self.note("gradient", gradient)
+
     def gradients(self, optimizer: torch.optim.Optimizer) -> None:
         """Notes the parameters and their gradients, after a backward."""
         for parameter in parameters_of(optimizer):
+            if parameter.numel() == 0:  # FSDP1: the other rank's
+                continue
             self.note("parameter", parameter)
             if parameter.grad is not None:  # FSDP2 gives it with the last micro-batch
                 self.note("gradient", parameter.grad)
@@ -71,8 +92,9 @@ class Witness:
         """An optimizer's step, with its state after it."""
         optimizer.step()
         for parameter in parameters_of(optimizer):
-            self.note("optimizer_state", optimizer.state[parameter]["exp_avg"])
-            self.note("optimizer_state", optimizer.state[parameter]["exp_avg_sq"])
+            if parameter.numel():
+                self.note("optimizer_state", optimizer.state[parameter]["exp_avg"])
+                self.note("optimizer_state", optimizer.state[parameter]["exp_avg_sq"])
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -80,17 +102,24 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [each for group in optimizer.param_groups for each in group["params"]]
 
 
-def run(tap: Tap, name: str, folder: Path) -> None:
-    """Trains as ``category_models_ranks`` does, and leaves witness.json in the folder."""
+def hooked(tap: Tap) -> tuple[Guard, Steps]:
+    """The agent's hooks, installed as the agent does."""
     guard = Guard(0)
-    modules, tags, sharding = (
-        kind(tap, torch.compiler.is_compiling, guard) for kind in (Modules, Tags, Sharding)
-    )
-    for each in (modules, tags, StepHooks(tap, torch.compiler.is_compiling, guard, Steps(tap), tags)):
+    steps, is_compiling = Steps(tap), torch.compiler.is_compiling
+    tags, sharding = (kind(tap, is_compiling, guard) for kind in (Tags, Sharding))
+    modules = Modules(tap, is_compiling, guard, lambda: steps.phase_outside)
+    for each in (modules, tags, StepHooks(tap, is_compiling, guard, steps, tags)):
         each.install()
     modules.when_named(tags.tree)
     modules.when_named(sharding.look)
+    return guard, steps
+
+
+def run(tap: Tap, name: str, folder: Path) -> None:
+    """Trains as ``category_models_ranks`` does, and leaves witness.json in the folder."""
+    guard, _ = hooked(tap)
     witness = Witness(tap)
+    witness.flat_parameters()
     training = ranks.joined(name)
     witness.watch(training.model)
     for _ in range(STEPS):
@@ -100,6 +129,7 @@ def run(tap: Tap, name: str, folder: Path) -> None:
             with training.communicating(is_last):
                 functional.cross_entropy(training.model(data).float(), target).backward()
             witness.gradients(training.optimizer)
+            witness.flat_gradients(training.model)
         witness.step(training.optimizer)
         training.optimizer.zero_grad()
     if guard.failures:

@@ -1,12 +1,13 @@
 """The agent of rankmem: in the trainer the tap, the hooks and the spool; beside it the shipper.
 
-What a training script may call (nothing has to be called): :func:`annotate`, :func:`step`, :func:`parallel`.
-They do nothing in a process that is not recorded. The trainer's part imports the standard library and torch
-only, and this module almost nothing: it is imported in every Python process below ``rankmem run``.
+What a training script may call (nothing has to be called): :func:`annotate`, :func:`step`, :func:`parallel`,
+:func:`tag`. They do nothing in a process that is not recorded. The trainer's part imports the standard
+library and torch only, and this module almost nothing: it is imported in every Python process below ``rankmem
+run``.
 """
 
-from rankmem_agent.hooks.told import annotate, parallel, step
+from rankmem_agent.hooks.told import annotate, parallel, step, tag
 
-__all__ = ["__version__", "annotate", "parallel", "step"]
+__all__ = ["__version__", "annotate", "parallel", "step", "tag"]
 
 __version__ = "0.1.0"

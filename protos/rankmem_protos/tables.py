@@ -259,7 +259,7 @@ ALLOCATION_RECORD: Final = Table(
         _name(
             "category",
             "What the bytes mean: parameter, optimizer_state, input, temporary, activation, "
-            "gradient, autograd_detail or unknown.",
+            "gradient, autograd_detail, kv_cache or unknown.",
         ),
         _name("operator", "The operator call that allocated it, such as aten::mm; NULL outside of calls."),
         _name("module", "Path of the innermost module around it."),

@@ -27,8 +27,9 @@ ORDER = (
 """Unknown has no share to agree on."""
 
 
-SHARDED = "fsdp2"
-"""The oracle breaks off over DTensors; tests/integration/test_categories_ranks.py has another account."""
+SHARDED = "fsdp"
+"""The oracle breaks off over DTensors, and knows nothing of flat parameters;
+tests/integration/test_categories_ranks.py has another account."""
 
 
 def main(models: list[str]) -> None:

@@ -100,16 +100,32 @@ def test_a_tag_inside_of_a_block_is_about_the_block_and_one_past_its_end_is_not(
         assert last(told) == {"bucket": "gradient", "neighbour": "autograd_detail"}
 
 
-def test_optimizer_state_is_known_when_the_step_has_ended_and_its_scratch_stays_unknown(story: Story) -> None:
+def test_optimizer_state_is_known_when_the_step_has_ended(story: Story) -> None:
     with story.call(OPTIMIZER, "aten::zeros_like", grad=False):
         story.alloc("exp_avg")
+    story.tag(Category.OPTIMIZER_STATE, "exp_avg")
+    for told in everywhere(story):
+        assert last(told) == {"exp_avg": "optimizer_state"}
+        assert told["exp_avg"].at(told["exp_avg"].seq) == "optimizer_state"
+
+
+def test_what_an_optimizers_step_makes_and_gives_back_is_temporary_and_what_it_keeps_is_unknown(
+    story: Story,
+) -> None:
     with story.call(OPTIMIZER, "aten::sqrt", grad=False):
         story.alloc("denominator")
-    story.tag(Category.OPTIMIZER_STATE, "exp_avg")
+        story.alloc("kept")
+        story.alloc("kept until the step is over")
+    with story.call(OPTIMIZER, "aten::div", grad=False):
+        pass
     story.free("denominator")
+    story.step_ends()
+    story.free("kept until the step is over")
     for told in everywhere(story):
-        assert last(told) == {"exp_avg": "optimizer_state", "denominator": "unknown"}
-        assert told["exp_avg"].at(told["exp_avg"].seq) == "optimizer_state"
+        assert last(told) == {
+            "denominator": "temporary", "kept": "unknown", "kept until the step is over": "unknown",
+        }  # fmt: skip
+        assert told["denominator"].at(told["denominator"].seq) == "temporary"
 
 
 def test_a_parameter_stays_one_whatever_else_it_is_called(story: Story) -> None:
@@ -121,20 +137,213 @@ def test_a_parameter_stays_one_whatever_else_it_is_called(story: Story) -> None:
         assert last(told) == {"weight": "parameter"}
 
 
-def test_data_is_input_if_it_lives_when_the_forward_begins(story: Story) -> None:
+def a_round(story: Story, number: int, operator: str = "aten::randn") -> None:
+    """A batch, its forward and backward; the batch before is let go of when the next one is there."""
+    with story.call(OTHER, operator):
+        story.alloc(f"data {number}")
+    if number:
+        story.free(f"data {number - 1}")
+    with story.call(FORWARD, nodes=1):
+        story.alloc(f"hidden {number}")
+    with story.call(BACKWARD, node=1 + number):
+        story.alloc(f"gradient {number}")
+    with story.call(OPTIMIZER, "aten::mul", grad=False):
+        pass
+    story.step_ends()
+
+
+@pytest.mark.parametrize("operator", ["aten::randn", "aten::index", "aten::stack", "aten::to"])
+def test_a_line_that_has_made_a_batch_makes_input(story: Story, operator: str) -> None:
+    for number in range(4):
+        a_round(story, number, operator)
+    for told in everywhere(story):
+        assert [told[f"data {number}"].last for number in range(4)] == ["unknown", *["input"] * 3]
+        assert told["data 3"].at(told["data 3"].seq) == "input"
+
+
+def test_what_lives_on_over_steps_is_no_input_whatever_made_it(story: Story) -> None:
     with story.call(OTHER, "aten::randn"):
-        story.alloc("data")
-        story.alloc("metric")
-    story.free("metric")
-    with story.call(OTHER, "aten::zeros", grad=False):
-        story.alloc("made without grad")
+        story.alloc("weights, momentum or a data set")
+    for number in range(4):
+        a_round(story, number, "aten::index")
+    story.free("weights, momentum or a data set")
+    with story.call(OTHER, "aten::randn"):
+        story.alloc("made by the same line")
     with story.call(FORWARD, nodes=1):
         story.alloc("hidden")
     for told in everywhere(story):
+        assert told["weights, momentum or a data set"].last == told["made by the same line"].last == "unknown"
+
+
+@pytest.mark.parametrize(
+    "operator", ["aten::zeros", "aten::zeros_like", "aten::full_like", "aten::new_zeros"]
+)
+def test_a_tensor_made_to_be_written_to_is_no_input(story: Story, operator: str) -> None:
+    for number in range(4):
+        a_round(story, number, operator)
+    for told in everywhere(story):
+        assert {told[f"data {number}"].last for number in range(4)} == {"unknown"}
+
+
+def test_without_a_stack_no_line_is_known(story: Story) -> None:
+    for number in range(3):
+        with story.call(OTHER, "aten::randn", has_stack=False):
+            story.alloc(f"data {number}")
+        with story.call(FORWARD, nodes=1):
+            story.alloc(f"hidden {number}")
+        story.free(f"data {number}")
+    for told in everywhere(story):
+        assert {told[f"data {number}"].last for number in range(3)} == {"unknown"}
+
+
+def test_what_is_made_from_gradients_before_an_optimizer_has_run_makes_no_line_of_data(story: Story) -> None:
+    for number in range(4):
+        with story.call(FORWARD, nodes=1):
+            story.alloc(f"hidden {number}")
+        if number:
+            story.free(f"momentum {number - 1}")
+        with story.call(BACKWARD, node=1 + number):
+            story.alloc(f"gradient {number}")
+        with story.call(OTHER, "aten::add"):
+            story.alloc(f"momentum {number}")
+    for told in everywhere(story):
+        assert {told[f"momentum {number}"].last for number in range(4)} == {"unknown"}
+
+
+def test_a_line_of_data_is_known_between_micro_batches_too(story: Story) -> None:
+    for number in range(2):
+        a_round(story, number, "aten::stack")
+    for number in range(2):
+        with story.call(OTHER, "aten::stack"):
+            story.alloc(f"micro {number}")
+        with story.call(FORWARD, nodes=1):
+            story.alloc(f"hidden of micro {number}")
+        with story.call(BACKWARD, node=5 + number):
+            story.alloc(f"gradient of micro {number}")
+    for told in everywhere(story):
+        assert told["micro 0"].last == told["micro 1"].last == "input"
+
+
+def test_a_cache_of_each_generation_is_no_input_though_a_training_step_follows(story: Story) -> None:
+    for number in range(3):
+        with story.call(OTHER, "aten::randn"):
+            story.alloc(f"cache {number}")
+        if number:
+            story.free(f"cache {number - 1}")
+        for token in range(3):
+            with story.call(FORWARD, "aten::linear", grad=False):
+                story.alloc(f"keys {number} {token}")
+            with story.call(OTHER, "aten::argmax", grad=False):
+                pass
+        with story.call(FORWARD, nodes=1):
+            story.alloc(f"hidden {number}")
+        with story.call(BACKWARD, node=1 + number):
+            story.alloc(f"gradient {number}")
+        story.step_ends()
+    for told in everywhere(story):
+        assert {told[f"cache {number}"].last for number in range(3)} == {"unknown"}
+        assert told["keys 0 0"].last == "unknown"
+
+
+def test_data_made_without_autograd_is_unknown(story: Story) -> None:
+    for number in range(3):
+        with story.call(OTHER, "aten::zeros", grad=False):
+            story.alloc(f"data {number}")
+        with story.call(FORWARD, nodes=1):
+            story.alloc(f"hidden {number}")
+        story.free(f"data {number}")
+    assert {told.last for name, told in story.told().items() if "data" in name} == {"unknown"}
+
+
+def test_without_autograd_what_dies_in_its_forward_is_activation_and_what_outlives_it_is_unknown(
+    story: Story,
+) -> None:
+    with story.call(FORWARD, "aten::linear", grad=False):
+        story.alloc("projected")
+        story.alloc("keys")
+    with story.call(FORWARD, "aten::arange", grad=False):
+        story.alloc("places")
+        story.alloc("cache")
+    story.free("projected")
+    story.free("places")
+    with story.call(OTHER, "aten::argmax", grad=False):
+        story.alloc("next token")
+    with story.call(FORWARD, "aten::cat", grad=False):
+        story.free("keys")
+    for told in everywhere(story):
         assert last(told) == {
-            "data": "input", "metric": "unknown", "made without grad": "unknown", "hidden": "activation",
+            "projected": "activation", "keys": "unknown", "places": "input", "cache": "unknown",
+            "next token": "unknown",
         }  # fmt: skip
-        assert told["data"].at(told["data"].seq) == "input"
+
+
+def test_without_autograd_in_a_forward_that_records_all_is_activation(story: Story) -> None:
+    with story.call(FORWARD, "aten::linear", grad=False):
+        story.alloc("first pass of a checkpoint")
+    with story.call(FORWARD, nodes=1):
+        story.alloc("hidden")
+    with story.call(BACKWARD, node=1):
+        story.alloc("gradient")
+    for told in everywhere(story):
+        assert told["first pass of a checkpoint"].last == "activation"
+
+
+def test_a_gradient_that_nobody_frees_is_known_when_the_next_forward_runs(story: Story) -> None:
+    with story.call(BACKWARD, node=1):
+        story.alloc("kept in .grad")
+    with story.call(BACKWARD, node=1, grad=True):
+        story.alloc("of a second graph, or its gradient")
+    with story.call(OTHER, nodes=1):
+        story.alloc("penalty")
+    with story.call(BACKWARD, node=2, grad=True):
+        story.alloc("dies before")
+    story.free("dies before")
+    with story.call(FORWARD, nodes=1):
+        story.alloc("hidden")
+    for told in everywhere(story):
+        assert told["kept in .grad"].last == told["kept in .grad"].at(told["kept in .grad"].seq) == "gradient"
+        assert told["of a second graph, or its gradient"].last == "unknown"
+        assert told["dies before"].last == "autograd_detail"
+
+
+def test_what_is_made_with_a_node_before_any_module_runs_may_be_stacked_weights(story: Story) -> None:
+    with story.call(OTHER, "aten::stack", nodes=1):
+        story.alloc("stacked weights")
+    with story.call(OTHER, "aten::mm", nodes=1):
+        story.alloc("hidden")
+    with story.call(BACKWARD, node=1):
+        story.alloc("gradient")
+    story.free("hidden")
+    with story.call(OTHER, "aten::mm", nodes=1):
+        story.alloc("hidden 2")
+    with story.call(BACKWARD, node=2):
+        story.alloc("gradient 2")
+    story.free("stacked weights")
+    for told in everywhere(story):
+        assert told["stacked weights"].last == "unknown"
+        assert told["hidden"].last == told["hidden 2"].last == "activation"
+
+
+def test_the_users_word_stands_over_all_else(story: Story) -> None:
+    with story.call(FORWARD, nodes=1):
+        story.alloc("cache")
+        story.alloc("state")
+    story.tag(Category.KV_CACHE, "cache", by_user=True)
+    story.tag(Category.OPTIMIZER_STATE, "state", by_user=True)
+    story.tag(Category.PARAMETER, "cache")
+    story.tag(Category.PARAMETER, "state")
+    for told in everywhere(story):
+        assert last(told) == {"cache": "kv_cache", "state": "optimizer_state"}
+
+
+def test_a_cache_that_a_hook_has_told_of_stays_one_though_it_is_a_buffer(story: Story) -> None:
+    with story.call(OTHER, "aten::zeros"):
+        story.alloc("cache")
+    story.tag(Category.UNKNOWN, "cache")
+    story.tag(Category.KV_CACHE, "cache")
+    story.tag(Category.INPUT, "cache")
+    for told in everywhere(story):
+        assert last(told) == {"cache": "kv_cache"}
 
 
 def test_data_that_no_forward_has_seen_yet_is_unknown(story: Story) -> None:
@@ -150,6 +359,8 @@ def test_a_constant_made_in_forward_is_input_and_a_result_without_autograd_an_ac
         story.alloc("places")
     with story.call(FORWARD, "aten::linear", grad=False):
         story.alloc("validation")
+    story.free("places")
+    story.free("validation")
     assert last(story.told()) == {"places": "input", "validation": "activation"}
 
 
@@ -169,7 +380,7 @@ def test_with_a_frozen_parameter_a_call_without_nodes_may_depend_on_it_unless_it
         story.alloc("hidden")
     for told in everywhere(story):
         assert last(told) == {
-            "frozen": "parameter", "places": "input", "features": "unknown", "masked": "unknown",
+            "frozen": "parameter", "places": "unknown", "features": "unknown", "masked": "unknown",
             "hidden": "activation",
         }  # fmt: skip
 
@@ -186,6 +397,8 @@ def test_in_the_forward_of_a_frozen_module_a_call_without_nodes_makes_activation
         story.alloc("places")
     with story.call(FORWARD, "aten::mul", module="head"):
         story.alloc("masked")
+    with story.call(BACKWARD, node=1):
+        pass
     for told in everywhere(story):
         assert last(told) == {
             "frozen": "parameter", "features": "activation", "places": "input", "masked": "unknown",
@@ -196,19 +409,21 @@ def test_with_a_frozen_parameter_the_next_batch_is_input_until_a_forward_has_run
     with story.call(OTHER, "aten::empty"):
         story.alloc("frozen")
     story.tag(Category.PARAMETER, "frozen", frozen=True)
-    with story.call(OTHER, "aten::stack"):
-        story.alloc("batch")
-    with story.call(FORWARD, nodes=1):
-        story.alloc("hidden")
-    with story.call(OTHER, "aten::stack"):
-        story.alloc("stacked outputs")
-    with story.call(BACKWARD, node=1):
-        story.alloc("gradient")
+    for number in range(2):
+        with story.call(OTHER, "aten::stack"):
+            story.alloc(f"batch {number}")
+        with story.call(FORWARD, nodes=1):
+            story.alloc(f"hidden {number}")
+        with story.call(OTHER, "aten::stack"):
+            story.alloc(f"stacked outputs {number}")
+        with story.call(BACKWARD, node=1 + number):
+            pass
+        with story.call(OPTIMIZER, "aten::mul", grad=False):
+            pass
+        story.free(f"batch {number}")
     for told in everywhere(story):
-        assert last(told) == {
-            "frozen": "parameter", "batch": "input", "hidden": "activation", "stacked outputs": "unknown",
-            "gradient": "autograd_detail",
-        }  # fmt: skip
+        assert told["batch 1"].last == "input"
+        assert told["stacked outputs 0"].last == told["stacked outputs 1"].last == "unknown"
 
 
 @pytest.mark.parametrize("phase", [FORWARD, OTHER])
@@ -246,18 +461,25 @@ def test_once_something_was_computed_a_call_without_nodes_may_depend_on_it_until
 
 
 def test_what_is_computed_from_a_forward_without_autograd_is_no_input(story: Story) -> None:
-    with story.call(OTHER, "aten::stack"):
-        story.alloc("batch")
-    with story.call(FORWARD, "aten::linear", grad=False):
-        story.alloc("target's output")
-    with story.call(OTHER, "aten::mul"):
-        story.alloc("target")
-    with story.call(FORWARD, nodes=1):
-        story.alloc("hidden")
+    for number in range(3):
+        with story.call(OTHER, "aten::stack"):
+            story.alloc(f"batch {number}")
+        with story.call(FORWARD, "aten::linear", grad=False):
+            story.alloc(f"target's output {number}")
+        with story.call(OTHER, "aten::mul"):
+            story.alloc(f"target {number}")
+        with story.call(FORWARD, nodes=1):
+            story.alloc(f"hidden {number}")
+        with story.call(BACKWARD, node=1 + number):
+            pass
+        with story.call(OPTIMIZER, "aten::mul", grad=False):
+            pass
+        story.free(f"batch {number}")
+        story.free(f"target {number}")
     for told in everywhere(story):
-        assert last(told) == {
-            "batch": "input", "target's output": "activation", "target": "unknown", "hidden": "activation",
-        }  # fmt: skip
+        assert [told[f"batch {number}"].last for number in range(3)] == ["unknown", "input", "input"]
+        assert {told[f"target {number}"].last for number in range(3)} == {"unknown"}
+        assert told["target's output 0"].last == "unknown"
 
 
 @pytest.mark.parametrize("operator", ["aten::clone", "aten::argmax", "aten::eq"])
@@ -270,20 +492,18 @@ def test_outside_of_modules_what_such_an_operator_makes_is_unknown(story: Story,
         assert told["average of the weights, or metric"].last == "unknown"
 
 
-def test_data_moved_once_backward_has_begun_is_the_next_batch(story: Story) -> None:
-    with story.call(FORWARD, nodes=1):
-        story.alloc("hidden")
-    with story.call(OTHER, "aten::to"):
-        story.alloc("predictions")
-    with story.call(BACKWARD, node=1):
-        story.alloc("gradient")
-    with story.call(OTHER, "aten::to"):
-        story.alloc("batch")
-    with story.call(FORWARD, nodes=1):
-        story.alloc("hidden 2")
+def test_what_is_moved_after_a_forward_is_no_line_of_data(story: Story) -> None:
+    for number in range(3):
+        with story.call(FORWARD, nodes=1):
+            story.alloc(f"hidden {number}")
+        with story.call(OTHER, "aten::to"):
+            story.alloc(f"predictions {number}")
+        with story.call(BACKWARD, node=1 + number):
+            story.alloc(f"gradient {number}")
+        if number:
+            story.free(f"predictions {number - 1}")
     for told in everywhere(story):
-        assert told["predictions"].last == "unknown"
-        assert told["batch"].last == "input"
+        assert {told[f"predictions {number}"].last for number in range(3)} == {"unknown"}
 
 
 ACCUMULATE = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
@@ -432,7 +652,8 @@ def _random_story(folder: Path, random: Random) -> Story:
     story = Story(folder)
     alive: list[str] = []
     addresses = [4096 * place for place in range(1, 9)]
-    tags = [Category.UNKNOWN, Category.INPUT, Category.GRADIENT, Category.PARAMETER, Category.OPTIMIZER_STATE]
+    tags = [Category.UNKNOWN, Category.INPUT, Category.GRADIENT, Category.PARAMETER, Category.OPTIMIZER_STATE,
+            Category.KV_CACHE]  # fmt: skip
 
     def event() -> None:
         used = {story.blocks[name][1] for name in alive}
@@ -448,6 +669,8 @@ def _random_story(folder: Path, random: Random) -> Story:
         if chance < 0.25 and alive:
             story.tag(random.choice(tags), random.choice(alive), offset=random.choice([0, 0, 63, 64]))
             continue
+        if chance > 0.9:
+            story.step_ends()
         with story.call(
             random.choice(list(Phase)), random.choice(["aten::mm", "aten::ones"]),
             node=random.choice([0, 0, 1, 2]), nodes=random.choice([0, 2]), grad=random.random() < 0.7,

@@ -130,6 +130,22 @@ def test_the_order_of_categories_is_torchs() -> None:
     assert [action.value for action in profiler.Action] == [1, 2, 3, 4]
 
 
+def test_what_torch_has_no_name_for_is_unknown_in_its_files(tmp_path: Path) -> None:
+    log = RankLog()
+    log.preexisting("cache", 100, category="kv_cache")
+    log.alloc("keys", 30, at=1_000)
+    log.means("keys", "kv_cache", at=2_000)
+    log.free("keys", at=3_000)
+    job = CudaLog(device="cpu")
+    job.log = log
+    with connect(database(tmp_path / "r.duckdb", [job])) as opened:
+        assert written(opened, tmp_path / "x.raw.json.gz", ranks=[0]) == [
+            [-1, 1, 100, UNKNOWN],
+            [BASE_NS + 1_000, 2, 30, UNKNOWN],
+            [BASE_NS + 3_000, 4, -30, UNKNOWN],
+        ]
+
+
 def test_nothing_is_written_for_a_rank_without_events(queries: Queries, tmp_path: Path) -> None:
     with pytest.raises(RankmemError) as caught:
         written(queries, tmp_path / "x.json", ranks=[0], from_ns=BASE_NS + 10**12)

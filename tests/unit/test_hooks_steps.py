@@ -200,7 +200,8 @@ def test_a_failure_of_ours_is_said_once_and_never_reaches_the_user(
     optimizer = _optimizer()
     _step(optimizer, optimizer)
     assert capsys.readouterr().err == (
-        "rankmem: rank 0: steps and gradients: not recorded from here on: OSError: no room (try: rankmem doctor)\n"
+        "rankmem: rank 0: steps and gradients: not recorded from here on: OSError: no room "
+        "(try: rankmem doctor)\n"
     )
 
 

@@ -15,7 +15,7 @@ from rankmem_agent.hooks import told
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.parallel import Parallel
 from rankmem_agent.hooks.steps import Steps
-from rankmem_agent.spool.layout import Kind, MarkerKind
+from rankmem_agent.spool.layout import BY_USER, Category, Kind, MarkerKind
 
 
 @pytest.fixture
@@ -107,3 +107,40 @@ def test_inside_a_compiled_region_nothing_breaks_the_graph(recorded: Recorded) -
 
     assert loss(torch.ones(3)).item() == 3
     torch._dynamo.reset()
+
+
+def test_a_tag_reaches_every_tensor_of_a_container_with_the_users_word(recorded: Recorded) -> None:
+    class Layer:
+        def __init__(self) -> None:
+            self.keys, self.values = torch.zeros(4), torch.zeros(8)
+            self.itself = self
+
+    layers = [Layer(), Layer()]
+    rankmem_agent.tag(
+        {"layers": layers, "length": 3, "more": (torch.zeros(2), None)}, "kv_cache", name="cache"
+    )
+    kept = [each for layer in layers for each in (layer.keys, layer.values)]
+    told_of = [fields for kind, fields in recorded.records if kind is Kind.TAG]
+    assert [fields["a"] for fields in told_of][:4] == [each.data_ptr() for each in kept]
+    assert [fields["b"] for fields in told_of] == [16, 32, 16, 32, 8]
+    assert {(f["action"], f["c"], f["d"]) for f in told_of} == {(Category.KV_CACHE, 1, BY_USER)}
+    assert {recorded.strings[fields["e"]] for fields in told_of} == {"cache"}
+
+
+def test_a_category_that_there_is_not_is_an_error_with_and_without_an_agent() -> None:
+    with pytest.raises(ValueError, match="no category 'cache'; there are input, "):
+        rankmem_agent.tag(torch.zeros(1), "cache")
+
+
+def test_the_categories_that_can_be_told_are_those_of_the_spool() -> None:
+    assert set(told.CATEGORIES) == {category.name.lower() for category in Category}
+
+
+def test_what_cannot_be_read_is_not_told_and_raises_nothing(recorded: Recorded) -> None:
+    class Broken:
+        def __getattr__(self, name: str) -> object:
+            raise OSError(name)
+
+    rankmem_agent.tag([Broken()], "input")
+    rankmem_agent.tag(torch.zeros(2, device="meta"), "input")
+    assert not recorded.records

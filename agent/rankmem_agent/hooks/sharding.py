@@ -1,24 +1,29 @@
-"""Parameters and gradients that no optimizer sees, of FSDP2 and reentrant checkpoints: TAG records.
+"""Parameters, gradients and caches that no optimizer and no module sees: TAG records.
 
-Stage: trainer, the threads that run modules and backward. Comes in: calls of two classes of torch's, whose
-methods are wrapped once a model runs that may use them (2.6 to 2.13; where they are missing or raise,
-nothing is told). Goes out: TAG records. It keeps no tensor and changes no result.
+Stage: trainer, the threads that run modules and backward. Comes in: calls of classes of torch's (2.6 to
+2.13), DeepSpeed's and transformers', whose methods are wrapped once a model runs that may use them; where
+they are missing or raise, nothing is told. Goes out: TAG records. It keeps no tensor and changes no result.
 
 - *FSDP2* gathers the parameters of a group of modules before they run and frees them after; no optimizer ever
   sees them, nor the gradients that it reduces and scatters. Told when the parameters of a group are whole,
   with the buffer that they were received in, and when its backward has ended, before and after the reduction.
 - *A reentrant checkpoint* runs a backward of its own within backward, whose leaves are the inputs of what it
   computed again. Their gradients are ``.grad`` of leaves like any parameter's, until they are handed on.
+- *FSDP1*, *ZeRO-3* and *caches of keys and values*: see ``hooks.fsdp1``, ``hooks.deepspeed``,
+  ``hooks.caches``.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from array import array
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from rankmem_agent.hooks import caches, deepspeed, fsdp1
 from rankmem_agent.hooks.guard import Guard, unseen_by_modes
+from rankmem_agent.hooks.plain_tensors import tensors_of
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.tags import Device, address_of, device_of, size_of
 from rankmem_agent.hooks.wrapping import wrapped
@@ -37,14 +42,30 @@ class Sharding:
         self._guard = guard.of("categories of sharded parameters", self.stop)
         self._is_on = True
         self._wrapped: set[str] = set()
+        parameter, gradient, cache = (
+            functools.partial(self._told, category)
+            for category in (Category.PARAMETER, Category.GRADIENT, Category.KV_CACHE)
+        )
+        self._wraps: dict[str, Callable[[Any], None]] = {
+            _FSDP: self._wrap_fsdp,
+            _CHECKPOINT: self._wrap_checkpoint,
+            fsdp1.FLAT: functools.partial(fsdp1.wrap_handles, parameter=parameter),
+            fsdp1.RUNTIME: functools.partial(fsdp1.wrap_runtime, gradient=gradient),
+            deepspeed.PARTITION: functools.partial(deepspeed.wrap_handles, parameter=parameter),
+            deepspeed.STAGE_3: functools.partial(deepspeed.wrap_optimizer, gradient=gradient),
+            caches.TRANSFORMERS: functools.partial(caches.wrap_caches, cache=cache),
+        }
+        """What to do with each module of theirs, once it is imported."""
 
     def look(self, root: object = None) -> None:
         """Wraps what has been imported by now: when a model is called first."""
-        for name, wrap in ((_FSDP, self._wrap_fsdp), (_CHECKPOINT, self._wrap_checkpoint)):
+        for name, wrap in self._wraps.items():
             module = sys.modules.get(name)
             if module is not None and name not in self._wrapped and self._is_on:
                 self._wrapped.add(name)
                 self._guarded(wrap, module)
+        if deepspeed.STAGE_3 in self._wrapped and root is not None:
+            self._guarded(self._held, root)
 
     def stop(self) -> None:
         """Does nothing from now on; the methods stay wrapped."""
@@ -94,6 +115,19 @@ class Sharding:
         accumulated = [getattr(each, "unsharded_accumulated_grad", None) for each in group.fsdp_params]
         self._tag(Category.GRADIENT, [getattr(last, "reduce_scatter_input", None), *given, *accumulated])
 
+    def _held(self, root: Any) -> None:
+        parameters, gradients = deepspeed.held(root)
+        self._tag(Category.PARAMETER, parameters)
+        self._tag(Category.GRADIENT, gradients)
+
+    def _told(self, category: Category, about: Any) -> None:
+        """Tags what one of the other modules tells: tensors in containers, or a function that gives them."""
+        if self._is_on:
+            self._guarded(functools.partial(self._tag_all, category), about)
+
+    def _tag_all(self, category: Category, about: Any) -> None:
+        self._tag(category, tensors_of(about() if callable(about) else about, set()))
+
     def _handed_on(self, gradients: Any) -> None:
         self._tag(Category.GRADIENT, [each for each in gradients if hasattr(each, "data_ptr")])
 
@@ -115,5 +149,5 @@ class Sharding:
         try:
             with unseen_by_modes():
                 does(about)
-        except Exception as error:  # noqa: BLE001  the trainer's guard: these classes are torch's own and change
+        except Exception as error:  # noqa: BLE001  the trainer's guard: others' classes change
             self._guard.failed(error)

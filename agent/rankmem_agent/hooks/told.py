@@ -23,6 +23,14 @@ FIRST_MARKER = 1 << 48
 """Ids of ranges that Python tells; the tap numbers those that torch tells from 1."""
 
 
+CATEGORIES = (
+    "input", "temporary", "activation", "gradient", "autograd_detail", "parameter", "optimizer_state",
+    "kv_cache", "unknown",
+)  # fmt: skip
+"""What :func:`tag` takes: the names of ``spool.layout.Category``, written down here since it is not
+imported."""
+
+
 class _Told:
     """Whom to tell, while the agent is on."""
 
@@ -92,6 +100,30 @@ def step() -> None:
         if _Told.at_step is not None:
             _Told.at_step()
         _Told.steps.told()
+
+
+def tag(tensors: object, category: str, *, name: str = "") -> None:
+    """Says what tensors are: ``rankmem_agent.tag(cache, "kv_cache")``.
+
+    For what nothing else tells: caches of keys and values, the state of an optimizer that is none of torch's,
+    plain tensors that are trained or kept. The blocks that hold them mean this since they were allocated; the
+    user's word stands over what hooks and rules say.
+
+    Args:
+        tensors: a tensor, or tensors in lists, tuples, mappings and attributes, as deep as they lie.
+        category: a name of ``spool.layout.Category`` in small letters.
+        name: what to call them in the recording.
+
+    Raises:
+        ValueError: there is no such category. Raised without an agent, too.
+    """
+    if category not in CATEGORIES:
+        raise ValueError(f"no category {category!r}; there are {', '.join(CATEGORIES)}")
+    recorder = _recorder()
+    if recorder is not None:
+        from rankmem_agent.hooks.plain_tensors import tag_tensors
+
+        tag_tensors(recorder, tensors, category, name)
 
 
 def parallel(

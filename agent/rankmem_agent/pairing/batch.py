@@ -23,6 +23,7 @@ from rankmem_agent.pairing.markers import Markers, follow_markers
 from rankmem_agent.pairing.model import with_modules, with_weights
 from rankmem_agent.pairing.phases import phases_of
 from rankmem_agent.pairing.points import Points, Totals, points_of, totals_of
+from rankmem_agent.pairing.rounds import Rounds, rounds_of
 from rankmem_agent.pairing.state import ABSENT, Array, PairingState, rows_at
 from rankmem_agent.pairing.steps import steps_of
 from rankmem_agent.pairing.texts import Texts
@@ -54,6 +55,7 @@ class Batch:
     """Of each call."""
     markers: Markers
     dependence: Dependence
+    rounds: Rounds
     modules_due: Array
     """MODULE_DTYPE."""
     frozen_modules: Array
@@ -110,8 +112,8 @@ def advance(
     threads, step = phases.after(seq)
     describe_outside(blocks, points, np.searchsorted(seq, points.seq), phases, markers)
     settled = settle(state, blocks, calls, attribution, final)
-    before = (state.last_nodes_seq, state.last_forward_seq, state.last_engine_seq, state.last_outside_seq)
-    dependence = dependence_of(before, records, seq, calls, texts.are_optimizers)
+    dependence = dependence_of(_dependence_before(state), records, seq, calls, texts.are_optimizers)
+    rounds = rounds_of(_rounds_before(state), records, seq, calls)
     modules = with_modules(state.modules, records)
     weights = with_weights(state.weights, records, seq, settled.blocks, devices)
     steps_due, steps = steps_of(state.steps, points, totals, records, seq)
@@ -129,6 +131,7 @@ def advance(
         attribution=attribution,
         markers=markers,
         dependence=dependence,
+        rounds=rounds,
         modules_due=rows_at(modules, ~modules["sent"]),
         frozen_modules=modules["path"][modules["frozen"]],
         weights_due=rows_at(weights, ~weights["sent"]),
@@ -157,6 +160,15 @@ def advance(
         **_counted(state, batch),
     )
     return after, batch
+
+
+def _dependence_before(state: PairingState) -> tuple[int, ...]:
+    nodes, forward, engine = state.last_nodes_seq, state.last_forward_seq, state.last_engine_seq
+    return nodes, forward, engine, state.last_outside_seq, state.last_optimizer_seq
+
+
+def _rounds_before(state: PairingState) -> tuple[int, int, int, int]:
+    return state.last_phase, state.last_break_seq, state.last_run_node_seq, state.last_step_seq
 
 
 def _clock_base(records: Array, fallback_ns: int) -> int:
@@ -209,12 +221,18 @@ def _counted(state: PairingState, batch: Batch) -> dict[str, Any]:
     offs = batch.records[batch.offs]
     notes = tuple(int(e) for e in batch.records["e"][kind == Kind.NOTE])
     ends = [int(batch.seq[-1]) if len(batch.seq) else -1, *(gap.sequence_last for gap in batch.gaps)]
-    nodes, forward, engine, outside = batch.dependence.last()
+    nodes, forward, engine, outside, optimizer = batch.dependence.last()
+    phase, last_break, node, step = batch.rounds.last()
     return {
         "last_nodes_seq": nodes,
         "last_forward_seq": forward,
         "last_engine_seq": engine,
         "last_outside_seq": outside,
+        "last_optimizer_seq": optimizer,
+        "last_phase": phase,
+        "last_break_seq": last_break,
+        "last_run_node_seq": node,
+        "last_step_seq": step,
         "next_seq": max(state.next_seq, max(ends) + 1),
         "num_events": state.num_events + int(points.is_event.sum()),
         "num_lost": state.num_lost + lost,

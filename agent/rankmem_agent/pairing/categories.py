@@ -5,11 +5,11 @@ blocks alive before it. Out: a category for each row of allocation_record, and t
 
 The names and their meaning are torch.profiler's (docs/categories.md says how they agree). In this order:
 
-1. *Tagged* by the hooks: optimizer_state, parameter, gradient; also buffers.
+1. *Tagged* by the user, or by the hooks: optimizer_state, parameter, gradient, kv_cache; also buffers.
 2. *temporary*: freed in the call that made it; in backward, in the autograd node that made it.
 3. What its call says (rankmem_agent.pairing.categories_rules): gradient, autograd_detail, activation, input.
-4. *input*: made outside of modules and optimizers from nothing that depends on a parameter, and alive when
-   the next forward or backward begins.
+4. What its life says (rankmem_agent.pairing.categories_lives): temporary of an optimizer, activation without
+   autograd, input.
 
 What none of them says is unknown.
 """
@@ -22,12 +22,14 @@ from typing import Final
 import numpy as np
 
 from rankmem_agent.pairing.batch import Batch
+from rankmem_agent.pairing.categories_lives import find_inputs, find_results, find_scratch, find_setup
 from rankmem_agent.pairing.categories_rules import Source, by_rules, of_calls, of_unknown
 from rankmem_agent.pairing.categories_tags import blocks_at
 from rankmem_agent.pairing.devices import dense_numbers, device_codes
-from rankmem_agent.pairing.state import ABSENT, Array, joined, rows_at
+from rankmem_agent.pairing.rounds import NEVER, first_after
+from rankmem_agent.pairing.state import ABSENT, Array, PairingState, joined, rows_at
 from rankmem_agent.pairing.texts import Texts
-from rankmem_agent.spool.layout import Action, Category, Kind, Phase
+from rankmem_agent.spool.layout import BY_USER, Action, Category, Kind, Phase
 
 CATEGORIES: Final = tuple(category.name.lower() for category in Category)
 """Names in the database, by number."""
@@ -45,6 +47,7 @@ CHANGE_DTYPE: Final = np.dtype(
 
 
 _SOURCE_OF_TAG: Final = np.full(256, Source.BUFFER, np.uint8)
+_SOURCE_OF_TAG[Category.KV_CACHE] = Source.CACHE
 _SOURCE_OF_TAG[Category.GRADIENT] = Source.GRADIENT
 _SOURCE_OF_TAG[Category.PARAMETER] = Source.PARAMETER
 _SOURCE_OF_TAG[Category.OPTIMIZER_STATE] = Source.OPTIMIZER_STATE
@@ -56,36 +59,44 @@ class Resolved:
 
     known: Array
     """CATEGORY_DTYPE, PairingState.categories after the batch."""
+    lines: Array
+    """LINE_DTYPE, PairingState.lines after it."""
     initial: Array
     """uint8, one for each of Batch.records_due: what the block has meant since it was allocated."""
     changes: Array
     """CHANGE_DTYPE, in order of seq: blocks whose row went out earlier, or that change after their alloc."""
 
 
-def resolve(known: Array, batch: Batch, devices: Array, texts: Texts, *, infers: bool = True) -> Resolved:
+def resolve(
+    before: PairingState, batch: Batch, devices: Array, texts: Texts, *, infers: bool = True
+) -> Resolved:
     """The categories of a batch.
 
     Args:
-        known: PairingState.categories before the batch.
+        before: the state before the batch.
         batch: its facts.
         devices: PairingState.devices after it.
         texts: what names of the spool mean.
         infers: whether calls and lives say something too; otherwise tags alone do.
     """
+    known, lines = before.categories, before.lines
     if infers:
         has_frozen = bool(known["frozen"].any() or _frozen_tags(batch.records).any())
-        due = by_rules(batch, has_frozen, texts)
+        due = by_rules(batch, has_frozen, texts, devices)
     else:
         due = of_unknown(batch)
     known = _told_again(due, known)
     num_old, table = len(known), joined([known, due])
     places = _places(batch.blocks, table["allocation_id"])
     told = table["category"][:num_old].copy()
+    tags = _tags(batch, devices, places)
     if infers:
         _find_temporaries(table, batch, places)
-        _find_gradients(table, batch, places, texts)
-        _find_inputs(table, batch, places)
-    tags = _tags(batch, devices, places)
+        _find_gradients(table, batch, places)
+        find_scratch(table, batch, places)
+        find_setup(table, batch, places)
+        find_results(table, batch, places)
+        lines = find_inputs(table, batch, places, lines, tags.row)
     record = _apply(table, tags)
     initial = table["category"][num_old:].copy()
     differs = np.flatnonzero(table["category"][:num_old] != told)
@@ -94,6 +105,7 @@ def resolve(known: Array, batch: Batch, devices: Array, texts: Texts, *, infers:
     changes = joined([changes, later])
     return Resolved(
         known=_still_alive(table, batch, places),
+        lines=lines,
         initial=initial,
         changes=rows_at(changes, np.argsort(changes["seq"], kind="stable")),
     )
@@ -143,44 +155,33 @@ def _find_temporaries(table: Array, batch: Batch, places: Array) -> None:
     call_id = np.append(batch.blocks["call_id"], np.zeros(1, np.uint64))[places]
     temporary = (death_call != 0) & (death_call == call_id)
     temporary |= (death_node != 0) & (death_node == table["node"])
-    table["category"][temporary & (table["source"] <= Source.CANDIDATE)] = Category.TEMPORARY
-    table["source"][temporary & (table["source"] == Source.CANDIDATE)] = Source.RULE
+    temporary &= table["source"] < Source.BUFFER
+    table["category"][temporary] = Category.TEMPORARY
+    table["source"][temporary] = Source.RULE
 
 
-def _find_gradients(table: Array, batch: Batch, places: Array, texts: Texts) -> None:
+def _find_gradients(table: Array, batch: Batch, places: Array) -> None:
     """What backward made and left behind was a gradient, whether or not an optimizer has seen it.
 
     The engine keeps nothing when it has run but what it put into some ``.grad``, or gave to who asked
-    (``torch.autograd.grad``). It is seen when the block dies: outside of the engine after the backward, or
-    when AccumulateGrad lets go of what an earlier backward made (so DDP moves gradients into its buckets).
-    Not so where autograd recorded the backward itself: then it left a graph.
+    (``torch.autograd.grad``). It is seen when the next forward runs while the block lives, or when the block
+    dies outside of the engine after the backward. Where autograd recorded the backward itself, it
+    left a graph, too (``torch.func.grad`` always does): what lives on is one or the other.
     """
     death_call = np.append(_deaths(batch)[0], np.uint64(0))[places]
-    freed = np.append(batch.blocks["freed_seq"], ABSENT)[places]
-    at = np.flatnonzero((freed != ABSENT) & (table["source"] == Source.RULE) & ~table["recorded"])
+    freed = np.append(batch.blocks["freed_seq"], 0)[places]
+    at = np.flatnonzero((table["source"] == Source.RULE) & (places != ABSENT))
     at = at[table["category"][at] == Category.AUTOGRAD_DETAIL]
     made, freed, by = table["allocation_id"][at], freed[at], death_call[at]
+    lives = freed == ABSENT
+    freed[lives] = NEVER
+    kept = batch.dependence.is_forward_between(made, freed)
     in_engine = of_calls(batch, by, batch.calls.table["phase"], ABSENT) == Phase.BACKWARD
-    replaced = texts.are_accumulations(of_calls(batch, by, batch.calls.table["operator"], 0))
-    replaced &= batch.dependence.is_forward_between(made, freed)
-    left = ~in_engine & batch.dependence.is_backward_over(made, freed)
-    table["category"][at[replaced | left]] = Category.GRADIENT
-
-
-def _find_inputs(table: Array, batch: Batch, places: Array) -> None:
-    """Candidates that live when the first forward or backward after their alloc begins."""
-    records = batch.records
-    begins = records["kind"] == Kind.CALL_BEGIN
-    begins &= (records["action"] == Phase.FORWARD) | (records["action"] == Phase.BACKWARD)
-    seq = batch.seq[begins]
-    at = np.flatnonzero((table["source"] == Source.CANDIDATE) & (places != ABSENT))
-    if not len(seq) or not len(at):
-        return
-    first = np.append(seq, np.iinfo(np.int64).max)[np.searchsorted(seq, table["allocation_id"][at])]
-    freed = batch.blocks["freed_seq"][places[at]]
-    comes = first != np.iinfo(np.int64).max
-    table["source"][at[comes]] = Source.RULE
-    table["category"][at[comes & ((freed == ABSENT) | (freed > first))]] = Category.INPUT
+    left = ~lives & ~in_engine & batch.dependence.is_backward_over(made, freed)
+    recorded = table["recorded"][at]
+    table["category"][at[(kept | left) & ~recorded]] = Category.GRADIENT
+    runs_again = first_after(batch.rounds.runs, made) < freed
+    table["category"][at[runs_again & recorded]] = Category.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +214,7 @@ def _tags(batch: Batch, devices: Array, places: Array) -> _Tags:
         record=rows[held],
         row=row[held],
         category=tags["action"][held],
-        source=_SOURCE_OF_TAG[tags["action"][held]],
+        source=np.where(tags["d"][held] == BY_USER, Source.USER, _SOURCE_OF_TAG[tags["action"][held]]),
         since_alloc=tags["c"][held] != 0,
         frozen=_frozen_tags(tags)[held],
     )
@@ -222,7 +223,7 @@ def _tags(batch: Batch, devices: Array, places: Array) -> _Tags:
 def _apply(table: Array, tags: _Tags) -> Array:
     """Apply the tags that hold since a block's alloc; returns for each row the record of its last one."""
     record = np.full(len(table), ABSENT)
-    for strength in range(Source.BUFFER, Source.OPTIMIZER_STATE + 1):
+    for strength in range(Source.BUFFER, Source.USER + 1):
         own = np.flatnonzero(tags.since_alloc & (tags.source == strength))
         own = own[table["source"][tags.row[own]] <= strength]
         table["category"][tags.row[own]] = tags.category[own]  # of several on a block the last one holds

@@ -23,11 +23,20 @@ class Source(enum.IntEnum):
 
     RULE = 0
     CANDIDATE = 1
-    """Unknown; input if it lives when the next forward or backward begins."""
-    BUFFER = 2
-    GRADIENT = 3
-    PARAMETER = 4
-    OPTIMIZER_STATE = 5
+    """Unknown; input if its line makes data, see rankmem_agent.pairing.categories_lives."""
+    PENDING = 2
+    """Unknown; what its call says if its forward recorded a node or it died in it."""
+    SCRATCH = 3
+    """Unknown; temporary if it dies in the optimizer's step that made it."""
+    SETUP = 4
+    """Unknown; activation if it dies before a second backward, see rankmem_agent.pairing.categories_lives."""
+    BUFFER = 5
+    CACHE = 6
+    GRADIENT = 7
+    PARAMETER = 8
+    OPTIMIZER_STATE = 9
+    USER = 10
+    """Whatever the training script itself has said."""
 
 
 def of_calls(batch: Batch, call_ids: Array, column: Array, missing: int) -> Array:
@@ -37,11 +46,12 @@ def of_calls(batch: Batch, call_ids: Array, column: Array, missing: int) -> Arra
     return values
 
 
-def by_rules(batch: Batch, has_frozen: bool, texts: Texts) -> Array:
+def by_rules(batch: Batch, has_frozen: bool, texts: Texts, devices: Array) -> Array:
     """CATEGORY_DTYPE of the blocks whose row goes out, from their calls alone.
 
     Args:
         has_frozen: some parameter wants no gradient.
+        devices: PairingState.devices after the batch.
     """
     due, calls = batch.records_due, batch.calls
     made = _made(batch, texts)
@@ -70,9 +80,44 @@ def by_rules(batch: Batch, has_frozen: bool, texts: Texts) -> Array:
     died = np.where(due["free_requested_seq"] != ABSENT, due["free_requested_seq"], due["freed_seq"])
     early = (died != ABSENT) & (died < first)  # in an earlier batch, so while its call went on
     rows["category"][early] = Category.TEMPORARY
-    outside = (made.phase == Phase.OTHER) & made.with_grad & none
-    rows["source"] = np.where(~early & outside, Source.CANDIDATE, Source.RULE)
+    sees_autograd = ~texts.are_snapshots(devices["name_id"])[due["device"]]
+    call_end = of_calls(batch, due["call_id"], calls.end_seq, 0)
+    setup = made.with_nodes & batch.dependence.is_first(call_end)
+    rows["source"] = np.where(early, Source.RULE, _sources(rows, made, none, setup, sees_autograd))
+    rows["would"] = rows["category"]
+    rows["category"][np.isin(rows["source"], (Source.PENDING, Source.SETUP))] = Category.UNKNOWN
+    rows["doubtful"] = ~made.from_nothing & batch.dependence.is_from_gradients(call_end)
+    rows["line"] = np.where(due["stack"] != 0, _lines(due), 0)
     return rows
+
+
+def _sources(rows: Array, made: _Made, none: Array, setup: Array, sees_autograd: Array) -> Array:
+    """Why each block has its category, and what has still to be seen of its life.
+
+    Args:
+        none: it depends on no parameter.
+        setup: its call made a node before any module or backward had run.
+        sees_autograd: the recording knows of nodes and of autograd's mode.
+    """
+    is_unknown = rows["category"] == Category.UNKNOWN
+    is_result = (rows["category"] == Category.INPUT) | (rows["category"] == Category.ACTIVATION)
+    sources: Array = np.select(
+        [
+            (made.phase == Phase.OTHER) & made.with_grad & none & ~made.blank,
+            (made.phase == Phase.FORWARD) & ~made.with_nodes & sees_autograd & is_result,
+            (made.phase == Phase.OPTIMIZER) & is_unknown,
+            (made.phase == Phase.OTHER) & setup,
+        ],
+        [Source.CANDIDATE, Source.PENDING, Source.SCRATCH, Source.SETUP],
+        Source.RULE,
+    )
+    return sources
+
+
+def _lines(due: Array) -> Array:
+    """A number for the line of code that made each block: its stack and operator."""
+    lines: Array = (due["stack"].astype(np.uint64) << np.uint64(32)) | due["operator"].astype(np.uint64)
+    return lines
 
 
 def of_unknown(batch: Batch) -> Array:
@@ -100,6 +145,8 @@ class _Made:
     """By DistributedDataParallel for what it sends: the gradients of its parameters."""
     from_nothing: Array
     """By an operator that takes no tensor."""
+    blank: Array
+    """By an operator whose result is made to be written to, see texts.BLANK."""
     opaque: Array
     """By an operator that never makes a node, see texts.OPAQUE."""
     by_distributed: Array
@@ -122,6 +169,7 @@ def _made(batch: Batch, texts: Texts) -> _Made:
         uninitialized=uninitialized,
         by_reducer=_of_stacks(texts.are_reducers, due["stack"], uninitialized & unclear),
         from_nothing=texts.are_factories(operator),
+        blank=texts.are_blank(operator),
         opaque=texts.are_opaque(operator),
         by_distributed=_of_stacks(texts.are_distributed, due["stack"], unclear),
         in_frozen=np.isin(due["module"], batch.frozen_modules),

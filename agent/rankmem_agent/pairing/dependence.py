@@ -34,6 +34,8 @@ class Dependence:
     """Where calls in a module's forward ended."""
     engine: Array
     """Where calls of autograd's engine or of an optimizer began."""
+    optimizer: Array
+    """Where calls of an optimizer, or its ranges (step, zero_grad), began: gradients are used up."""
     outside: Array
     """Where calls ended that the engine did not run, or an optimizer's range began: a backward is over."""
 
@@ -49,6 +51,16 @@ class Dependence:
         possible: Array = computed > _last(self.engine, seq)
         return possible
 
+    def is_from_gradients(self, seq: Array) -> Array:
+        """Whether a call that ended at each of these places may depend on gradients: none was used since."""
+        possible: Array = _last(self.engine, seq) > _last(self.optimizer, seq)
+        return possible
+
+    def is_first(self, seq: Array) -> Array:
+        """Whether neither a module nor autograd's engine has run before these places."""
+        first: Array = np.maximum(_last(self.forwards, seq), _last(self.engine, seq)) == ABSENT
+        return first
+
     def is_forward_between(self, first: Array, last: Array) -> Array:
         """Whether a call of forward, or one that made nodes, ended between these places."""
         latest = np.maximum(_last(self.nodes, last), _last(self.forwards, last))
@@ -60,13 +72,14 @@ class Dependence:
         over: Array = _last(self.outside, last) > first
         return over
 
-    def last(self) -> tuple[int, int, int, int]:
+    def last(self) -> tuple[int, ...]:
         """The last place of each, as :func:`dependence_of` takes them."""
-        return int(self.nodes[-1]), int(self.forwards[-1]), int(self.engine[-1]), int(self.outside[-1])
+        places = (self.nodes, self.forwards, self.engine, self.outside, self.optimizer)
+        return tuple(int(each[-1]) for each in places)
 
 
 def dependence_of(
-    before: tuple[int, int, int, int],
+    before: tuple[int, ...],
     records: Array,
     seq: Array,
     calls: Calls,
@@ -75,7 +88,7 @@ def dependence_of(
     """The places of a batch.
 
     Args:
-        before: the last place of nodes, forwards, engine and outside before it, ABSENT for none.
+        before: the last place of nodes, forwards, engine, outside and optimizer before it, ABSENT for none.
         records: the batch's; seq: their places in the log; calls: its calls.
         are_optimizers: which names of ranges are an optimizer's.
     """
@@ -86,6 +99,7 @@ def dependence_of(
     action = records["action"]
     engine = (records["kind"] == Kind.CALL_BEGIN) & ((action == Phase.BACKWARD) | (action == Phase.OPTIMIZER))
     engine |= records["kind"] == Kind.CALL_FORWARD
+    optimizer = (records["kind"] == Kind.CALL_BEGIN) & (action == Phase.OPTIMIZER)
     ranges = np.flatnonzero(records["kind"] == Kind.MARKER_BEGIN)
     ranges = ranges[are_optimizers(records["e"][ranges])]
     not_engine = calls.ended & (phase != Phase.BACKWARD)
@@ -94,6 +108,7 @@ def dependence_of(
         forwards=_from(before[1], calls.end_seq[in_forward]),
         engine=_from(before[2], seq[engine]),
         outside=_from(before[3], np.concatenate([calls.end_seq[not_engine], seq[ranges]])),
+        optimizer=_from(before[4], np.concatenate([seq[optimizer], seq[ranges]])),
     )
 
 

@@ -91,8 +91,8 @@ class Pairing:
             before, records, seq, gaps, texts=self._texts, fallback_base_ns=base_ns, final=final
         )
         infers = self._meta.infers and after.infers
-        resolved = resolve(before.categories, batch, after.devices, self._texts, infers=infers)
-        self.state = dataclasses.replace(after, categories=resolved.known)
+        resolved = resolve(before, batch, after.devices, self._texts, infers=infers)
+        self.state = dataclasses.replace(after, categories=resolved.known, lines=resolved.lines)
         end = max(self.state.last_ns, ended_ns or 0) if final else None
         rows = self._rows.rows(batch, resolved, self.state.devices)
         rows += self._new_stacks(batch)

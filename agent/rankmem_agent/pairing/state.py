@@ -134,10 +134,20 @@ CATEGORY_DTYPE: Final = np.dtype(
         ("source", "u1"),  # why, see rankmem_agent.pairing.categories.Source
         ("frozen", "?"),  # a parameter that wants no gradient
         ("recorded", "?"),  # autograd was recording when it was made
-        ("spare", "V4"),
+        ("runs", "u1"),  # what its life has seen so far, see rankmem_agent.pairing.categories_lives
+        ("idle", "u1"),
+        ("engines", "u1"),
+        ("steps", "u1"),
+        ("line", "<u8"),  # stack and operator of its call; 0: not known
+        ("would", "u1"),  # layout.Category that it has if its life allows it
+        ("doubtful", "?"),  # it may be made from gradients
+        ("spare", "V6"),
     ]
 )
 """What a living block means."""
+
+LINE_DTYPE: Final = np.dtype([("line", "<u8"), ("seq", "<i8")])
+"""A line of the script that makes data, and since where in the log that is known."""
 
 DEVICE_DTYPE: Final = np.dtype(
     [
@@ -217,6 +227,8 @@ class PairingState:
     """Parameters, in order of their last telling."""
     categories: Array = field(default_factory=lambda: _empty(CATEGORY_DTYPE))
     """What blocks mean whose row went out and that live, sorted by allocation_id."""
+    lines: Array = field(default_factory=lambda: _empty(LINE_DTYPE))
+    """Lines that make data, sorted."""
     devices: Array = field(default_factory=lambda: _empty(DEVICE_DTYPE))
     steps: Array = field(default_factory=lambda: _empty(STEP_DTYPE))
     """What each device did since the last STEP."""
@@ -229,10 +241,16 @@ class PairingState:
     step: int = ABSENT
     """The step that goes on; ABSENT before the first call."""
     last_nodes_seq: int = ABSENT
-    """See rankmem_agent.pairing.dependence; likewise the next three."""
+    """See rankmem_agent.pairing.dependence; likewise the next four."""
     last_forward_seq: int = ABSENT
     last_engine_seq: int = ABSENT
     last_outside_seq: int = ABSENT
+    last_optimizer_seq: int = ABSENT
+    last_phase: int = ABSENT
+    """See rankmem_agent.pairing.rounds; likewise the next three."""
+    last_break_seq: int = ABSENT
+    last_run_node_seq: int = ABSENT
+    last_step_seq: int = ABSENT
     num_preexisting: int = 0
     num_events: int = 0
     num_lost: int = 0

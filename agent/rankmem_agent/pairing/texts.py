@@ -70,8 +70,11 @@ OPAQUE: Final = _aten(
 """Operators that never make an autograd node, so that making none says nothing; and ``clone``, which outside
 of forward copies weights (an average of them, the best so far) rather than data."""
 
-_ACCUMULATE: Final = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
-"""The engine's range around the node that puts a gradient into its leaf's ``.grad``."""
+BLANK: Final = _aten("full_like new_zeros zeros zeros_like")
+"""Operators whose result is there to be written to. Made outside of modules it is as a rule no data: the
+state of an optimizer, a cache, an average."""
+_SNAPSHOT: Final = '"source": "snapshot"'
+"""In the JSON of a DEVICE record: recorded by memory snapshots, which know nothing of autograd."""
 _BACKWARD_ENTRY: Final = "_engine_run_backward"
 """torch.autograd.graph: what every backward() calls; frames nearer to the operator run within it."""
 _MODULE_CALL: Final = ("torch/nn/modules/module.py", "_call_impl")
@@ -99,7 +102,8 @@ class Texts:
         self._factories = _Answers(lambda name: strings.text(name) in FACTORIES)
         self._uninitialized = _Answers(lambda name: strings.text(name) in UNINITIALIZED)
         self._opaque = _Answers(lambda name: strings.text(name) in OPAQUE)
-        self._accumulations = _Answers(lambda name: strings.text(name) == _ACCUMULATE)
+        self._blank = _Answers(lambda name: strings.text(name) in BLANK)
+        self._snapshots = _Answers(lambda name: _SNAPSHOT in (strings.text(name) or ""))
         self._reducers = _Answers(lambda stack: makes_reducer(strings.stack(stack)))
         self._distributed = _Answers(lambda stack: is_distributed(strings.stack(stack)))
         self._recomputing = _Answers(lambda stack: runs_forward_again(strings.stack(stack)))
@@ -124,9 +128,13 @@ class Texts:
         """Whether it says nothing that an operator of that name made no autograd node."""
         return self._opaque.of(name_ids)
 
-    def are_accumulations(self, name_ids: Array) -> Array:
-        """Whether a call of that name puts a gradient into ``.grad``."""
-        return self._accumulations.of(name_ids)
+    def are_blank(self, name_ids: Array) -> Array:
+        """Whether what an operator of that name makes is there to be written to."""
+        return self._blank.of(name_ids)
+
+    def are_snapshots(self, name_ids: Array) -> Array:
+        """Of the JSON of devices: whether they are recorded without anything of autograd."""
+        return self._snapshots.of(name_ids)
 
     def are_reducers(self, stack_ids: Array) -> Array:
         """Of uninitialized buffers: whether DistributedDataParallel's reducer makes them."""

@@ -34,7 +34,7 @@ CHECKPOINT_VERSION: Final = 5
 _FORMAT: Final = "rankmem-checkpoint"
 _ARRAYS: Final = (
     "live", "ended", "calls", "ranges", "markers", "threads", "modules", "weights", "devices", "categories",
-    "steps",
+    "lines", "steps",
 )  # fmt: skip
 _PLAIN: Final = tuple(
     f.name for f in dataclasses.fields(PairingState) if f.name not in (*_ARRAYS, "stacks_sent")

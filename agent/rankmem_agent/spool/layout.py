@@ -97,7 +97,7 @@ class Kind(enum.IntEnum):
     TAG = 12
     """A storage's meaning. device; a=address of the storage, b=its size in bytes, action=Category, e=name
     string id; c=1: it has meant this since it was allocated, 0: from here on; d=1: a parameter that wants no
-    gradient."""
+    gradient; d=BY_USER: the training script itself has said so, which stands over all else."""
     DEVICE = 13
     """Recording of a device starts. device; e=string id of JSON {name, uuid, total_bytes, allocator,
     settings, source}. A second one for a device: its recording ended here, or begins anew; the blocks alive
@@ -139,7 +139,7 @@ class Missing(enum.IntEnum):
 
 
 class Category(enum.IntEnum):
-    """What bytes mean, with torch.profiler's names and numbers; UNKNOWN is ours."""
+    """What bytes mean, with torch.profiler's names and numbers; UNKNOWN and KV_CACHE are ours."""
 
     UNKNOWN = 0
     INPUT = 1
@@ -149,6 +149,8 @@ class Category(enum.IntEnum):
     AUTOGRAD_DETAIL = 5
     PARAMETER = 6
     OPTIMIZER_STATE = 7
+    KV_CACHE = 8
+    """Keys and values that a model keeps of earlier tokens; ours too."""
 
 
 class Action(enum.IntEnum):
@@ -187,6 +189,8 @@ class Phase(enum.IntEnum):
     OPTIMIZER = 3
 
 
+BY_USER: Final = 2
+"""Field d of a TAG record."""
 NO_PHASE: Final = 255
 """In place of a Phase: the recording does not say."""
 IN_CLOSURE: Final = 254

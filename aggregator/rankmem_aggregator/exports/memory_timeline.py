@@ -37,7 +37,8 @@ CATEGORY_INDEX: Final = {
     "autograd_detail": 6,
     "unknown": 7,
 }
-"""torch's ``_CATEGORY_TO_INDEX``: the order of its files, not that of its enum."""
+"""torch's ``_CATEGORY_TO_INDEX``: the order of its files, not that of its enum. What it has no name for
+(``kv_cache``) is unknown there."""
 PREEXISTING, CREATE, INCREMENT_VERSION, DESTROY = 1, 2, 3, 4
 """torch's ``_ACTION_TO_INDEX``."""
 _ENDS: Final = (".raw.json.gz", "raw.json.gz", ".json.gz", ".json", ".html")
@@ -78,14 +79,21 @@ def changes(chosen: Chosen, track: Track) -> Iterator[Change]:
     log = Log(chosen, track)
     for batch in log.timeline_before():
         for size_bytes, category in _columns(batch, "size_bytes", "category"):
-            yield Change(-1, PREEXISTING, size_bytes, CATEGORY_INDEX[category])
+            yield Change(-1, PREEXISTING, size_bytes, index_of(category))
     names = ("time_ns", "action", "size_bytes", "category", "category_before")
     for batch in log.timeline():
         for time_ns, action, size_bytes, category, before in _columns(batch, *names):
             if action == INCREMENT_VERSION:
-                yield Change(time_ns, action, -size_bytes, CATEGORY_INDEX[before])
+                if index_of(before) == index_of(category):
+                    continue
+                yield Change(time_ns, action, -size_bytes, index_of(before))
             sign = -1 if action == DESTROY else 1
-            yield Change(time_ns, action, sign * size_bytes, CATEGORY_INDEX[category])
+            yield Change(time_ns, action, sign * size_bytes, index_of(category))
+
+
+def index_of(category: str) -> int:
+    """The category's index in torch's files."""
+    return CATEGORY_INDEX.get(category, CATEGORY_INDEX["unknown"])
 
 
 def coalesced(entries: Iterator[Change]) -> Iterator[tuple[int, list[int]]]:

@@ -25,6 +25,7 @@ SERIES_MAX: Final = 9
 CATEGORY_ORDER: Final = (
     "parameter",
     "optimizer_state",
+    "kv_cache",
     "gradient",
     "input",
     "activation",

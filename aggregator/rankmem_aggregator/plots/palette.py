@@ -1,7 +1,7 @@
 """The colours of curves: the same name has the same colour in every picture.
 
-Stage: render. Eight colours that people with any common colour blindness tell apart (Okabe and Ito's), given
-to torch.profiler's categories; other names take them in turn. Pure.
+Stage: render. Colours that people with any common colour blindness tell apart (Okabe and Ito's, and one
+more), given to the categories; other names take them in turn. Pure.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Final
 OF_CATEGORY: Final = {
     "parameter": "#0072b2",
     "optimizer_state": "#56b4e9",
+    "kv_cache": "#5a4a9c",
     "input": "#f0e442",
     "temporary": "#cc79a7",
     "activation": "#e69f00",

@@ -1,0 +1,54 @@
+"""Keys and values that Hugging Face's models keep of earlier tokens.
+
+Stage: trainer, the threads that generate. Comes in: calls of the ``update`` of the cache classes of
+``transformers``, which :mod:`rankmem_agent.hooks.sharding` has wrapped here (4.36 to 5; where a name is
+missing, nothing is wrapped). Goes out: tensors, to whoever tells the spool. It keeps none.
+
+A cache is known by its class alone. What a model of the script's own keeps is not: ``rankmem_agent.tag`` says
+it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+from rankmem_agent.hooks.wrapping import wrapped
+
+TRANSFORMERS: Final = "transformers.cache_utils"
+Tell = Callable[[Any], None]
+"""Takes tensors, in containers; raises nothing."""
+
+
+def wrap_caches(module: Any, cache: Tell) -> None:
+    """Wraps ``update`` of each class of caches that has one of its own.
+
+    Args:
+        module: ``transformers.cache_utils``.
+        cache: told the keys and values that a layer keeps.
+    """
+    base = getattr(module, "Cache", None)
+    if not isinstance(base, type):
+        return
+    classes: set[Any] = {base, *(each for each in vars(module).values() if isinstance(each, type))}
+    for each in classes:
+        genuine = each.__dict__.get("update")
+        if issubclass(each, base) and genuine is not None:
+            each.update = wrapped(
+                genuine,
+                after=lambda call, _: cache(
+                    functools.partial(_kept, call.args[0], call.args[1:], call.kwargs)
+                ),
+            )
+
+
+def _kept(its: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The keys and values of the layer that was updated."""
+    layer = args[2] if len(args) > 2 else kwargs.get("layer_idx")
+    if layer is None:
+        return []
+    layers = getattr(its, "layers", None)
+    if layers is not None:
+        return [getattr(layers[layer], name, None) for name in ("keys", "values")]
+    return [getattr(its, name)[layer] for name in ("key_cache", "value_cache") if hasattr(its, name)]

@@ -1,0 +1,66 @@
+"""Tensors that the training script tells of: ``rankmem_agent.tag``, as TAG records.
+
+Stage: trainer, the user's threads. Comes in: tensors, in whatever containers the script keeps them. Goes out:
+a TAG record for each with the address and size of its elements. It keeps no
+tensor, asks none for its content, and raises nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from rankmem_agent.hooks.guard import unseen_by_modes
+from rankmem_agent.hooks.recorder import Recorder
+from rankmem_agent.hooks.tags import address_of, device_of, size_of
+from rankmem_agent.spool.layout import BY_USER, Category, Kind
+
+NESTING_MAX: Final = 6
+"""Containers around a tensor: a cache holds layers, these lists of pairs."""
+TENSORS_MAX: Final = 100_000
+"""Told in one call; the training waits for it (about 1 us each)."""
+
+
+def tag_tensors(recorder: Recorder, value: object, category: str, name: str) -> None:
+    """Tags the tensors in a value as what the user says they are."""
+    try:
+        with unseen_by_modes():
+            _tag(recorder, value, Category[category.upper()], recorder.intern(name) if name else 0)
+    except Exception:  # noqa: BLE001  the trainer's guard: what cannot be read is not told
+        pass
+
+
+def _tag(recorder: Recorder, value: object, category: Category, name: int) -> None:
+    for _, tensor in zip(range(TENSORS_MAX), tensors_of(value, set()), strict=False):
+        device, address = device_of(tensor), address_of(tensor)
+        if device is None or address == 0:
+            continue
+        recorder.record(
+            Kind.TAG,
+            action=category,
+            device_type=device[0],
+            device_index=device[1],
+            a=address,
+            b=size_of(tensor),
+            c=1,
+            d=BY_USER,
+            e=name,
+        )
+
+
+def tensors_of(value: Any, seen: set[int], depth: int = 0) -> Iterator[Any]:
+    """The tensors in a value: in lists, tuples, sets, mappings and attributes; each object once."""
+    if hasattr(value, "data_ptr"):
+        yield value
+        return
+    if depth >= NESTING_MAX or id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, Mapping):
+        inside: Any = value.values()
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        inside = value
+    else:
+        inside = getattr(value, "__dict__", {}).values()
+    for each in list(inside):
+        yield from tensors_of(each, seen, depth + 1)
