@@ -25,9 +25,15 @@ def lines(missing: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _whose(rows: Sequence[Mapping[str, Any]]) -> str:
-    """``rank 3``, ``ranks 3, 5 to 9``, with the attempt where it is not the first."""
+    """``rank 3``, ``ranks 3, 5 to 9``, by attempt where it is not the first alone."""
     attempts = sorted({row["attempt"] for row in rows})
-    ranks = sorted({row["rank"] for row in rows})
+    by_attempt = [(each, sorted({r["rank"] for r in rows if r["attempt"] == each})) for each in attempts]
+    if attempts == [0]:
+        return _named(by_attempt[0][1])
+    return ", ".join(f"{_named(ranks)} (attempt {each})" for each, ranks in by_attempt)
+
+
+def _named(ranks: Sequence[int]) -> str:
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:
@@ -38,5 +44,4 @@ def _whose(rows: Sequence[Mapping[str, Any]]) -> str:
         ", ".join(map(str, run)) if len(run) < 3 else f"{run[0]} to {run[-1]}" for run in runs[:RUNS_MAX]
     ]
     who = f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(named)}"
-    who += " …" if len(runs) > RUNS_MAX else ""
-    return who if attempts == [0] else f"{who} (attempt {', '.join(map(str, attempts))})"
+    return who + (" …" if len(runs) > RUNS_MAX else "")

@@ -21,7 +21,8 @@ from rankmem_agent.preload.drain import is_alive
 from rankmem_agent.ship.election import elect, is_shipping
 from rankmem_agent.ship.reelection import Reelection
 from rankmem_agent.spool.exits import Exit, say
-from rankmem_agent.spool.folder import default_roots, spools
+from rankmem_agent.spool.folder import candidates, default_roots, spools
+from rankmem_agent.spool.places import settle
 from rankmem_cli.child import SignalDesk
 from rankmem_cli.patience import patience
 from rankmem_cli.render import note
@@ -109,16 +110,24 @@ class Shippers:
     def look(self) -> None:
         """Looks, if it is time to. Raises nothing."""
         for folder in session_dirs(self._session_id, self._config):
+            with contextlib.suppress(OSError):
+                settle(folder)
             self._of.setdefault(folder, Reelection(folder)).look()
 
 
 def tell_exit(session_id: str, config: AgentConfig, pid: int, exited: Exit) -> None:
     """Says in the spool of a process that we started how it ended, if it had no time to. Raises nothing."""
     for folder in session_dirs(session_id, config):
-        for spool in spools(folder):
-            if spool.name.split("-")[2] == str(pid):
+        for spool in (*spools(folder), *candidates(folder)):
+            if str(pid) in _pids(spool.name):
                 with contextlib.suppress(OSError):
                     say(spool, exited)
+
+
+def _pids(name: str) -> list[str]:
+    """The process that a folder is named after (``attempt-rank-pid``, ``candidate-pid``), or none."""
+    parts = name.split("-")
+    return parts[1:2] if parts[0] == "candidate" else parts[2:3]
 
 
 def session_dirs(session_id: str, config: AgentConfig) -> list[Path]:

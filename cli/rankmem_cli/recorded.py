@@ -58,4 +58,5 @@ def _or_absent(form: Callable[[Any], str], absent: str) -> Callable[[Any], str]:
 
 
 def _switch(facts: SessionFacts, need: str) -> str:
-    return f"RANKMEM_DETAIL={facts.detail}" if facts.detail != "full" else f"RANKMEM_{need.upper()}=off"
+    levels = [level for level in (facts.detail or "").split(", ") if level not in ("", "full")]
+    return f"RANKMEM_DETAIL={' and '.join(levels)}" if levels else f"RANKMEM_{need.upper()}=off"

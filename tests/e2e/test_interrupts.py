@@ -38,7 +38,10 @@ def test_interrupts_while_the_agent_ends_are_silent(drain_s: str, tmp_path: Path
 
 
 def test_an_interrupt_while_torch_is_imported_ends_the_program_as_ever(tmp_path: Path) -> None:
-    code = "import sys; sys.stdout.write('ready\\n'); sys.stdout.flush(); import torch; print('imported')"
+    code = (
+        "import sys, time; sys.stdout.write('ready\\n'); sys.stdout.flush(); "
+        "import torch; print('imported', flush=True); time.sleep(60)"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", code],
         env=preloaded_env(tmp_path),

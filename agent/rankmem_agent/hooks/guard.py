@@ -65,6 +65,7 @@ class Guard:
         self._pid = os.getpid()
         self._switches: list[Callable[[str], None]] = []
         self._part_switches: list[Callable[[PartGuard, str], None]] = []
+        self._is_off = False
         self.failures = 0
 
     def when_off(self, switch: Callable[[str], None]) -> None:
@@ -82,8 +83,9 @@ class Guard:
     def failed(self, error: Exception) -> None:
         """Counts a failure; the first one is said and switches the agent off."""
         self.failures += 1
-        if self.failures > 1:
+        if self._is_off:
             return
+        self._is_off = True
         for switch in self._switches:
             with contextlib.suppress(Exception):
                 switch(happened(error))

@@ -12,6 +12,7 @@ cold, after a backward: a call more is a microsecond.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any, Final
@@ -34,6 +35,10 @@ from rankmem_agent.spool.layout import Phase
 
 _OTHER: Final = int(Phase.OTHER)
 _OPTIMIZER: Final = int(Phase.OPTIMIZER)
+
+
+_TORCH_STEP: Final = "Optimizer.profile_hook_step.<locals>.wrapper"
+"""The function of torch's around every ``step()`` (2.6 to 2.13)."""
 
 
 class StepHooks:
@@ -74,6 +79,11 @@ class StepHooks:
         self._is_wanted = False
         """A part waits for the next step."""
         self._is_on = True
+        self._when_off: Callable[[], None] | None = None
+
+    def when_off(self, stepped: Callable[[], None]) -> None:
+        """Has ``stepped`` called after a step while nothing else is done here. It must not raise."""
+        self._when_off = stepped
 
     def install(self) -> list[Removable]:
         """Registers the two hooks."""
@@ -113,7 +123,11 @@ class StepHooks:
 
     def after(self, optimizer: Any, args: Any, kwargs: Any, /) -> None:
         """The hook after it."""
-        if self._by_dynamo() or not self._is_on:
+        if self._by_dynamo():
+            return
+        if not self._is_on:
+            if self._when_off is not None:
+                self._when_off()
             return
         try:
             key = id(optimizer)
@@ -137,6 +151,9 @@ class StepHooks:
 
     def _before_slowly(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         known = self._known.get(id(optimizer)) or self._first_seen(optimizer)
+        inside = self._inside.stack
+        if inside:
+            _keep_stepping(inside, id(optimizer))
         phase = self._steps.begin(id(optimizer), has_closure=has_closure(args, kwargs))
         self._recorder.set_phase(phase)
         self._walk(known, optimizer, phase)
@@ -213,3 +230,20 @@ class StepHooks:
 
     def _want(self) -> None:
         self._is_wanted = True
+
+
+def _keep_stepping(inside: list[int], key: int) -> None:
+    """Takes optimizers off whose ``step()`` this thread is no longer in: torch calls no hook where it raised.
+
+    Args:
+        inside: identities of optimizers, outermost first.
+        key: the one whose step has just begun; without it on the stack, steps cannot be told there.
+    """
+    stepping = set()
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_qualname == _TORCH_STEP:
+            stepping.add(id(frame.f_locals.get("self")))
+    if key in stepping:
+        inside[:] = [each for each in inside if each in stepping]

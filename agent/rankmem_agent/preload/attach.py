@@ -38,6 +38,7 @@ from rankmem_agent.preload import drain, exits, not_recorded, recording
 from rankmem_agent.preload.candidate import NOT_RECORDED, Candidate, is_numbered_late
 from rankmem_agent.preload.claim import Claim
 from rankmem_agent.preload.deciding import Deciding
+from rankmem_agent.preload.evidence import when_stepped
 from rankmem_agent.preload.interrupts import interrupts_put_off
 from rankmem_agent.preload.unrecorded import watch
 from rankmem_agent.ship import election
@@ -112,8 +113,8 @@ class Agent:
         self._tell_what_goes_off(recorder)
         self._install_all_hooks(recorder, deciding)
         exits.watch_for_exit_at_once(lambda: candidate.spool_dir)
-        _write_attach_ns(candidate.spool_dir, time.monotonic_ns() - began_ns)
         deciding.look_for_evidence(self._recording, is_given=self._claim.is_given)
+        _write_attach_ns(candidate.spool_dir, time.monotonic_ns() - began_ns)
 
     @property
     def is_open(self) -> bool:
@@ -143,12 +144,12 @@ class Agent:
         if os.getpid() != self._pid or candidate is None or deciding is None or deciding.is_over:
             return
         try:
-            with interrupts_put_off():
+            with interrupts_put_off(), contextlib.ExitStack() as always:  # whatever a signal's handler raises
+                always.callback(candidate.discard)
+                always.callback(self.stop)
+                always.callback(self._recording.finish)
                 deciding.end()
-                self._recording.finish()
                 self._tell_the_exit(candidate)
-                self.stop()
-                candidate.discard()
             if candidate.is_published:
                 drain.wait(self._session_dir, candidate.spool_dir, timeout_s=self._config.drain_s)
         except Exception as error:  # noqa: BLE001  the trainer's guard
@@ -189,6 +190,7 @@ class Agent:
             self._install_hooks(recorder, deciding)
         except Exception as error:  # noqa: BLE001  the trainer's guard
             guard.failed(error)
+            when_stepped(self._torch, deciding.stepped)  # whether it trains has to be seen all the same
 
     def _install_hooks(self, recorder: Recorder, deciding: Deciding) -> None:
         tracing = tracing_of(self._torch)
@@ -212,6 +214,7 @@ class Agent:
         parts = (steps, tags, weights, parallel)
         step_hooks = StepHooks(recorder, hidden, self._guard, *parts, by_dynamo=tracing.by_dynamo)
         self._hooks.append(step_hooks)
+        step_hooks.when_off(deciding.stepped)
         step_hooks.install()
         at_step = weights.at_step if weights is not None else None
         told.connect(recorder, steps, tracing.is_traced, parallel, at_step)

@@ -12,6 +12,7 @@ members than the launcher has workers: then it is a group among them.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import shutil
@@ -39,7 +40,7 @@ LATE_NUMBERED: Final = ("lightning.pytorch", "lightning.fabric", "pytorch_lightn
 that takes."""
 NOT_RECORDED: Final = (
     "this process trains, but another process is recorded as this rank: it is not recorded "
-    "(try: a rankmem run of its own)"
+    "(try: start it with its own rankmem run)"
 )
 
 
@@ -90,6 +91,8 @@ class Candidate:
         self._place = place_in(self._claim, None)
         self._trains = False
         self._is_refused = False
+        self.contradiction = ""
+        """What its process group said too late for its rows."""
         self.attempt: int | None = None
         """None until it is published."""
         self.spool_dir = folder.create_candidate(session_dir)
@@ -145,7 +148,12 @@ class Candidate:
 
     def _publish(self, place: Place, attempt: int, *, trains: bool) -> None:
         spool_dir, start = folder.create_spool(self._session_dir, attempt=attempt, rank=place.rank)
-        self._recording.publish(spool_dir)
+        try:
+            self._recording.publish(spool_dir)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                spool_dir.rmdir()
+            raise
         self.spool_dir, self._place, self._trains, self.attempt = spool_dir, place, trains, attempt
         self._guard.rank = place.rank
         places.publish(spool_dir, place.facts(self._facts, attempt, self._process, start))
@@ -159,13 +167,11 @@ class Candidate:
 
     def _counts(self, evidence: Evidence) -> bool:
         """Whether evidence that it uses tensors makes it a rank."""
-        if self._is_worker:
+        if self._is_worker or self._claim.is_child or not self._recording.has_recorded():
             return False
-        if evidence is Evidence.EXIT:
-            if self._claim.is_child or not self._recording.has_recorded():
-                return False
-            return not self._place.has_successor(self._session_dir, self._process)
-        return self._claim.key != PLAIN or not is_numbered_late()
+        if evidence is Evidence.BUSY and self._claim.key == PLAIN and is_numbered_late():
+            return False
+        return not self._place.has_successor(self._session_dir, self._process)
 
     def _trains_after_all(self, group: Group | None) -> dict[str, int] | None:
         """A rank that was published before it trained, or before its process group came."""
@@ -179,10 +185,11 @@ class Candidate:
             self._session_dir, self._process, trains=True, first=self.attempt
         )
         if not is_same:
-            self._guard.say(
-                f"recorded as rank {self._place.rank} of {self._place.world_size}, attempt {self.attempt}: "
-                f"its process group, which came later, makes it rank {place.rank} of {place.world_size}"
+            self.contradiction = (
+                f"recorded as rank {self._place.rank} of {self._place.world_size}, attempt {self.attempt}, "
+                f"but its process group, created later, makes it rank {place.rank} of {place.world_size}"
             )
+            self._guard.say(self.contradiction)
             return None
         self._place = place
         return {"world_size": place.world_size}

@@ -13,6 +13,7 @@ import os
 import threading
 from typing import Any
 
+from rankmem_agent.hooks import missing
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.preload.candidate import Candidate, Evidence
@@ -34,6 +35,8 @@ class Deciding:
         self._pid = os.getpid()
         self._has_stepped = False
         self._is_deciding = threading.Lock()
+        self._has_missed = False
+        """Evidence came while a decision was under way."""
         self.is_over = False
         """At the interpreter's exit."""
 
@@ -86,12 +89,20 @@ class Deciding:
                         self._decide(candidate, evidence, group or current_group())
                 finally:
                     self._is_deciding.release()
+                if self._has_missed:
+                    self._has_missed = False
+                    if current_group() is not None:
+                        self._shows(Evidence.GROUP)
+            else:
+                self._has_missed = True
         except Exception as error:  # noqa: BLE001  the trainer's guard
             self._guard.failed(error)
 
     def _decide(self, candidate: Candidate, evidence: Evidence, group: Group | None) -> None:
         self._has_stepped |= evidence is Evidence.STEP
-        changed = candidate.gives(evidence, group)
+        told, changed = candidate.contradiction, candidate.gives(evidence, group)
+        if candidate.contradiction != told:
+            missing.tell_names(self._recorder, "its right rank", candidate.contradiction)
         if changed:
             note = json.dumps({"rank": changed, "session": changed})
             self._recorder.record(Kind.NOTE, e=self._recorder.intern(note))

@@ -99,6 +99,14 @@ def _when_it_begins(attach: Callable[[], None]) -> None:
 
 
 def _attach(claim: Claim) -> None:
+    """Raises nothing: multiprocessing calls it in the user's process."""
+    try:
+        _attach_by_kind(claim)
+    except Exception as error:  # noqa: BLE001  the trainer's guard
+        Guard(claim.rank).failed(error)
+
+
+def _attach_by_kind(claim: Claim) -> None:
     kind = kind_of_process()
     os.environ[MARK] = claim.mark()  # of this process, where it was forked
     if kind is ProcessKind.HELPER:

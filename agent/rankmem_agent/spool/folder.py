@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -104,8 +105,13 @@ def create_spool(session_dir: Path, *, attempt: int, rank: int, pid: int | None 
 
 
 def create_candidate(session_dir: Path) -> Path:
-    """A new, empty folder for the log of this process while it is not known to be a rank; raises as above."""
-    return _create(session_dir, f"{CANDIDATE_PREFIX}{os.getpid()}")[0]
+    """A new, empty folder for the log of this process while it is not known to be a rank; raises as above.
+
+    What the same process left before it replaced itself by exec goes: it was no rank by then.
+    """
+    name = f"{CANDIDATE_PREFIX}{os.getpid()}"
+    shutil.rmtree(session_dir / name, ignore_errors=True)
+    return _create(session_dir, name)[0]
 
 
 def write_candidate(spool_dir: Path, facts: Mapping[str, object]) -> None:

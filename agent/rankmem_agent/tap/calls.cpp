@@ -160,6 +160,10 @@ inline uint8_t phase_of(const ThreadState& thread, const Frame& frame) noexcept 
   if (told != RKM_PHASE_OPTIMIZER && told != RKM_IN_CLOSURE) return RKM_PHASE_FORWARD;
   if (stepping_thread.load(std::memory_order_relaxed) != &thread) return RKM_PHASE_FORWARD;
   const bool is_outside = frame.module_call == call_around_step.load(std::memory_order_relaxed);
+  if (told == RKM_PHASE_OPTIMIZER && !is_outside) {  // its step raised: torch calls no hook after that
+    phase.store(RKM_PHASE_OTHER, std::memory_order_relaxed);
+    return RKM_PHASE_FORWARD;
+  }
   return told == RKM_PHASE_OPTIMIZER || is_outside ? phase_of_told(told) : RKM_PHASE_FORWARD;
 }
 
@@ -176,9 +180,9 @@ __attribute__((noinline)) void begin_call(ThreadState& thread, Frame& frame, uin
   frame.call_id = last_call_id.fetch_add(1, std::memory_order_relaxed) + 1;
   RkmRecord begin = {};
   begin.kind = RKM_KIND_CALL_BEGIN;
+  begin.action = phase_of(thread, frame);
   // A hook of a gradient may step an optimizer in backward; a closure runs a backward in an optimizer.
   const bool in_optimizer = phase.load(std::memory_order_relaxed) == RKM_PHASE_OPTIMIZER;
-  begin.action = phase_of(thread, frame);
   bool in_engine = false;
   begin.a = frame.started_ns;
   begin.b = enabled(kModules) ? frame.module : thread.module;

@@ -197,7 +197,10 @@ class Tap:
         """
 
         def call(_: object) -> int:
-            callback()
+            try:
+                callback()
+            except KeyboardInterrupt:  # ctypes would print it; the tap has it raised once this has returned
+                return 1
             return 0
 
         self._busy = _BUSY(call)  # kept: the native thread has its address

@@ -11,8 +11,11 @@
 // Why an address is enough: a module on a stack is alive, and its name is forgotten by a weak reference, before its
 // memory can be given to another. Writers hold the GIL; readers take nothing.
 
+#include <dlfcn.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include <optional>
 
 #include "calls.h"
 #include "modules.h"
@@ -160,10 +163,24 @@ int raise_again(void* raised) {
   return -1;
 }
 
+// No stack or no memory left for us: the training may have enough of both, so it is not told.
+bool is_our_own(const PyObject* type) noexcept {
+  static auto* const* recursion = static_cast<PyObject* const*>(dlsym(RTLD_DEFAULT, "PyExc_RecursionError"));
+  static auto* const* memory = static_cast<PyObject* const*>(dlsym(RTLD_DEFAULT, "PyExc_MemoryError"));
+  return (recursion != nullptr && type == *recursion) || (memory != nullptr && type == *memory);
+}
+
 void hand_on_exception() noexcept {
   auto* raised = new (std::nothrow) Raised{};
   if (raised == nullptr) return;
   python.PyErr_Fetch(&raised->type, &raised->value, &raised->traceback);
+  if (is_our_own(raised->type)) {
+    for (PyObject* each : {raised->type, raised->value, raised->traceback}) {
+      if (each != nullptr) python.Py_DecRef(each);
+    }
+    delete raised;
+    return;
+  }
   if (python.Py_AddPendingCall(raise_again, raised) != 0) delete raised;
 }
 
@@ -191,16 +208,17 @@ Around modules_around(PythonFrame call) noexcept {
 
 // Has Python name the module of `call` and those around it that are not known either, outermost first.
 __attribute__((noinline)) uint32_t ask_names(ThreadState& thread, PythonFrame call) noexcept {
+  Gathering counted;
+  if (stopped.load()) return 0;
   const Around around_call = modules_around(call);
   const PyObject* const* modules = around_call.modules;
   const uint32_t count = around_call.count;
   if (around_call.unknown == 0) return name_of_module(modules[0]);
   if (thread.vain > kVainMax && (++thread.vain & 15) != 0) return name_of_module(modules[0]);
-  Gathering counted;
-  if (stopped.load()) return 0;
-  PythonHeld held;
+  PythonHeld held(/*pauses_collection=*/false);  // Python code runs here: what it sets of the collector stays
   asked.fetch_add(1, std::memory_order_relaxed);
   for (uint32_t at = around_call.unknown; at-- > 0;) {
+    if (stopped.load()) return 0;  // the interpreter is ending: it does not wait for long
     if (name_of_module(modules[at]) != 0) continue;
     auto* around = at + 1 < count ? const_cast<PyObject*>(modules[at + 1]) : nullptr;
     PyObject* answer =
@@ -236,6 +254,7 @@ bool can_follow_modules() noexcept { return checked.load(std::memory_order_acqui
 
 ModuleHere module_here(ThreadState& thread, const Frame* engine) noexcept {
   ModuleHere here = {};
+  std::optional<Counted> counted;  // as long as frames are read
   if (is_main_thread(thread)) {
     if (stopped.load(std::memory_order_relaxed)) return here;
     const bool is_known = look(here, engine);
@@ -243,7 +262,7 @@ ModuleHere module_here(ThreadState& thread, const Frame* engine) noexcept {
     if (main_in_module.load(std::memory_order_relaxed) != in_module) main_in_module.store(in_module);
     if (is_known) return here;
   } else {
-    const Counted counted;
+    counted.emplace();
     if (stopped.load()) return here;
     if (look(here, engine)) return here;
   }

@@ -72,6 +72,7 @@ class SnapshotDrain:
         self._drained_s = time.monotonic()
         self._drained_allocations = 0
         self._on = False
+        self._has_attached = False
         self._has_pinned = False
 
     def attach(self) -> None:
@@ -82,7 +83,7 @@ class SnapshotDrain:
         with self._lock:
             if not self._history.is_recording():
                 self._history.start()
-            self._on = True
+            self._on = self._has_attached = True
             self._say(LOSSES)
             missing.tell_names(self._writer, "operators, calls and threads of CUDA", BY_HISTORY)
             self.drain()
@@ -134,8 +135,8 @@ class SnapshotDrain:
 
     @property
     def has_recorded(self) -> bool:
-        """Whether it follows a device's memory."""
-        return self._on
+        """Whether it has followed a device's memory."""
+        return self._has_attached
 
     def switch_off(self, detail: str) -> None:
         """Drains no more; what was not drained is lost with what follows."""

@@ -151,16 +151,25 @@ struct Busy {
 };
 Busy busy;
 
+// On the main thread, under the GIL. An interrupt that came meanwhile is the user's: nobody is there to catch it here.
+int run_busy(void* callback) {
+  static auto* interrupt = reinterpret_cast<void (*)()>(dlsym(RTLD_DEFAULT, "PyErr_SetInterrupt"));
+  const bool interrupted = reinterpret_cast<int (*)(void*)>(callback)(nullptr) != 0;
+  if (interrupted && interrupt != nullptr) interrupt();
+  return 0;
+}
+
 void call_if_busy(Keeper& state) noexcept {
   auto* callback = busy.callback.load(std::memory_order_acquire);
   if (callback == nullptr) return;
   const uint64_t next_seq = __atomic_load_n(&spool.control->next_seq, __ATOMIC_RELAXED);
   const bool half_full = next_seq / RKM_RECORDS_PER_SEGMENT >= state.segments_max / 2;
-  const bool for_long = monotonic_ns() - busy.opened_ns >= busy.after_ns && next_seq >= busy.records;
+  const bool for_long = monotonic_ns() - busy.opened_ns >= busy.after_ns && next_seq >= busy.records &&
+                        has_recorded_blocks();  // clocks and samples alone are no use of tensors
   if (!half_full && !for_long) return;
   // Needs neither the GIL nor a Python thread: the main thread calls it between two of its instructions.
   static auto* add = reinterpret_cast<int (*)(int (*)(void*), void*)>(dlsym(RTLD_DEFAULT, "Py_AddPendingCall"));
-  if (add == nullptr || add(callback, nullptr) == 0) busy.callback.store(nullptr);
+  if (add == nullptr || add(run_busy, reinterpret_cast<void*>(callback)) == 0) busy.callback.store(nullptr);
 }
 
 // Prepares what writers will need next: from the segment in use on. After lost ones it goes on with the next
@@ -250,11 +259,12 @@ void* run_keeper(void*) {
   std::unique_lock lock(state.mutex);
   while (!state.stop) {
     lock.unlock();
-    {
+    try {
       std::lock_guard naming(state.naming);
       prepare_segments(state);
+      unmap_committed(state);
+    } catch (...) {  // no memory now: a gap, unless there is some before the segment is needed
     }
-    unmap_committed(state);
     call_if_busy(state);
     const uint64_t now = monotonic_ns();
     __atomic_store_n(&spool.control->heartbeat_ns, now, __ATOMIC_RELAXED);
@@ -321,11 +331,12 @@ uint64_t segments_made() noexcept { return segments_ready.load(std::memory_order
 void set_sample_hook(SampleHook hook) noexcept { sample_hook.store(hook, std::memory_order_release); }
 
 int publish_spool(const char* folder) noexcept try {
-  if (spool.control == nullptr) return -EINVAL;
+  if (spool.control == nullptr || spool.control->pid != static_cast<uint32_t>(getpid())) return -EINVAL;
   Keeper& state = keeper();
+  std::string moved(folder);  // before the rename: there may be no memory
   std::lock_guard naming(state.naming);
   if (std::rename(state.folder.c_str(), folder) != 0) return -errno;
-  state.folder = folder;
+  state.folder.swap(moved);
   state.segments_max = state.segments_granted;
   busy.callback.store(nullptr);
   return 0;

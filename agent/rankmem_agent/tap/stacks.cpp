@@ -203,7 +203,8 @@ uint32_t stack_id_of(const Walk& walk) {
 // a frame object is made: finalizers of the user's would run inside an operator, so collection waits.
 class PythonHeld {
  public:
-  PythonHeld() noexcept : gil_(python.PyGILState_Ensure()), collecting_(python.PyGC_Disable()) {
+  explicit PythonHeld(bool pauses_collection = true) noexcept
+      : gil_(python.PyGILState_Ensure()), collecting_(pauses_collection ? python.PyGC_Disable() : 0) {
     if (python.PyErr_Occurred() != nullptr) {
       raised_ = true;
       python.PyErr_Fetch(&type_, &value_, &traceback_);

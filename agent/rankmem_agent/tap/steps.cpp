@@ -91,10 +91,11 @@ namespace {
 // A tensor whose bytes lie in a storage of its own: no wrapper around others, none without an address.
 bool is_plain(const c10::TensorImpl& tensor) {
   const c10::DispatchKeySet keys = tensor.key_set();
-  return tensor.layout() == c10::Layout::Strided && tensor.has_storage() && !tensor.is_nested() &&
-         !tensor.has_symbolic_sizes_strides() && !keys.has(c10::DispatchKey::Python) &&
-         !keys.has(c10::DispatchKey::Functionalize) && !keys.has(c10::DispatchKey::FuncTorchBatched) &&
-         !keys.has(c10::DispatchKey::FuncTorchGradWrapper);
+  // The keys first: the rest may ask a tensor class of the user's.
+  return !keys.has(c10::DispatchKey::Python) && !keys.has(c10::DispatchKey::Functionalize) &&
+         !keys.has(c10::DispatchKey::FuncTorchBatched) && !keys.has(c10::DispatchKey::FuncTorchGradWrapper) &&
+         tensor.layout() == c10::Layout::Strided && tensor.has_storage() && !tensor.is_nested() &&
+         !tensor.has_symbolic_sizes_strides();
 }
 
 // The spool's name of a device; false where nothing is recorded of it.
@@ -110,8 +111,11 @@ bool device_of(const c10::TensorImpl& tensor, RkmRecord& record) {
   return true;
 }
 
-// The address of the first element; reading it as const leaves a copy-on-write storage as it is.
-uint64_t address_of(const c10::TensorImpl& tensor) { return reinterpret_cast<uint64_t>(tensor.data()); }
+// The address of the first element, 0 of a storage that was freed; reading it as const leaves a copy-on-write storage
+// as it is.
+uint64_t address_of(const c10::TensorImpl& tensor) {
+  return tensor.unsafe_storage().data() == nullptr ? 0 : reinterpret_cast<uint64_t>(tensor.data());
+}
 
 void write_tag(const c10::TensorImpl& tensor, uint64_t address, uint8_t category, uint32_t name, uint64_t now) {
   RkmRecord record = {};
@@ -205,7 +209,7 @@ uint32_t walk(StepPlan& plan) noexcept {
 uint64_t state_address(PyObject* state) noexcept try {
   ptrdiff_t at = 0;
   PyObject *key = nullptr, *values = nullptr, *value = nullptr;
-  if (step_python.PyDict_Next(state, &at, &key, &values) == 0) return 0;
+  if (impl_offset == 0 || step_python.PyDict_Next(state, &at, &key, &values) == 0) return 0;
   at = 0;
   while (step_python.PyDict_Next(values, &at, &key, &value) != 0) {  // 0 for what is no dict
     if (word_at(value, kTypeOffset) != step_python.tensor_type) continue;

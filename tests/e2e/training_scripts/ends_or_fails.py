@@ -12,14 +12,17 @@ way = sys.argv[1]
 small = torch.zeros(512)
 
 
+class Parts(dict):
+    def items(self):
+        raise TypeError("no parts here")
+
+
 class Odd(nn.Module):
-    """Its parameters cannot be listed."""
+    """Its parts cannot be listed."""
 
-    def named_children(self):
-        raise TypeError("no children here")
-
-    def parameters(self, recurse=True):
-        raise TypeError("no parameters here")
+    def __init__(self):
+        super().__init__()
+        self.__dict__["_modules"] = Parts()
 
     def forward(self, x):
         return x + 1

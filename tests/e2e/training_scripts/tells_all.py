@@ -8,6 +8,7 @@ import torch
 
 model = torch.nn.Linear(64, 64)
 model(torch.ones(8, 64)).sum().backward()
+torch.optim.SGD(model.parameters()).step()
 
 
 def texts(name: str) -> list[str]:

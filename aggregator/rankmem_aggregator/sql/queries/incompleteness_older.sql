@@ -14,7 +14,11 @@ SELECT
     NULL::TIMESTAMPTZ AS since_utc,
     events_lost AS records,
     true AS is_bytes,
-    'not complete: ' || format('{:,}', events_lost) || ' events are missing, the table gap says why' AS sentence
+    CASE
+        WHEN events_lost > 0 THEN format('{:,}', events_lost) || ' events are missing; the table gap says why'
+        ELSE format('{:,}', unexplained_bytes)
+            || ' bytes are unexplained: the recorded events differ from the allocator''s own figure by that much'
+    END AS sentence
 FROM rank_overview
 WHERE session_id = $session AND NOT complete AND (events_lost > 0 OR coalesce(unexplained_bytes, 0) <> 0)
 UNION ALL BY NAME

@@ -57,7 +57,9 @@ SELECT
     CASE WHEN g.gaps IS NULL THEN coalesce(r.events_lost, 0) ELSE g.records END AS events_lost,
     coalesce(g.gaps, 0) AS gaps,
     r.unexplained_bytes,
-    coalesce(r.complete, false) AND g.gaps IS NULL AS complete,
+    -- Whose end its host never told may have done more than is stored.
+    coalesce(r.complete, false) AND g.gaps IS NULL AND NOT (r.end_reason IS NULL AND s.ended_ns IS NOT NULL)
+        AS complete,
     s.offset_ns AS clock_offset_ns,
     s.error_ns AS clock_error_ns,
     r.detail,
