@@ -430,7 +430,7 @@ GAP: Final = Table(
         ),
         _text(
             "why",
-            "spool_full, torn, reserve_failed, corrupt, ring_overwritten, other_database; agent_off (the "
+            "spool_full, torn, reserve_failed, corrupt, ring_overwritten, other_database, no_memory; agent_off (the "
             "agent switched itself off), not_started (it never began), device_off (a kind of device is not "
             "recorded), hooks_off (names are missing, no bytes).",
             nullable=False,

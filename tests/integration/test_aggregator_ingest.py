@@ -236,7 +236,8 @@ def test_a_query_is_answered_while_a_commit_is_under_way_and_sees_the_state_befo
 
     def slow(rows: Mapping[str, pa.Table]) -> None:
         connection.execute("BEGIN TRANSACTION")
-        connection.execute("INSERT INTO gap VALUES ('s', 0, 0, 0, 0, 1, 'torn', NULL)")
+        columns = "session_id, attempt, rank, sequence_first, sequence_last, records, why"
+        connection.execute(f"INSERT INTO gap ({columns}) VALUES ('s', 0, 0, 0, 0, 1, 'torn')")
         inside.set()
         go_on.wait(TIMEOUT_S)
         connection.execute("ROLLBACK")
