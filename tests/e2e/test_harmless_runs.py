@@ -119,7 +119,8 @@ def test_every_way_to_end_looks_as_without_us_in_the_module_form(way: str, tmp_p
 def test_eight_ranks_at_once_build_the_tap_once(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     command = [*TORCHRUN, "--nproc-per-node", "8", str(SCRIPTS / "ends.py"), "done"]
-    recorded = preloaded(command, tmp_path, RANKMEM_TAP_CACHE=str(cache))
+    settings = {"RANKMEM_DRAIN_S": "1", "RANKMEM_SHIP_DRAIN_S": "10"}  # nobody but the ranks starts a shipper
+    recorded = preloaded(command, tmp_path, RANKMEM_TAP_CACHE=str(cache), **settings)
     assert (recorded.returncode, recorded.stderr) == (0, "")
     assert len(list(cache.glob("*.so"))) == 1
     found = spools(tmp_path)
