@@ -43,9 +43,9 @@ def train(model):
             Still(model.parameters(), lr=0.1).step()
 def disturb():
     while not ended:
-        for model in models:
-            model.weight.grad = None
-            model.bias.grad = None
+        for model in models:  # not to None: torch 2.13 itself crashes where another thread reads .grad then
+            model.weight.grad = torch.ones_like(model.weight)
+            model.bias.grad = torch.ones_like(model.bias)
 ended = []
 threads = [threading.Thread(target=train, args=(model,)) for model in models]
 other = threading.Thread(target=disturb)

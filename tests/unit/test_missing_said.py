@@ -147,7 +147,7 @@ def test_a_database_of_an_older_version_says_what_it_knows(tmp_path: Path) -> No
         made.execute("DROP VIEW incompleteness")
     with open_queries(path, Credentials()) as queries:
         assert lines(queries.incompleteness().to_pylist()) == [
-            "rank 1: not complete: 5 events are missing, the table gap says why",
+            "rank 1: 5 events are missing; the table gap says why",
             "rank 2: never came: nothing of it is stored",
         ]
         assert queries.incompleteness().column_names == [

@@ -44,10 +44,17 @@ def wrap_caches(module: Any, cache: Tell) -> None:
 
 
 def _kept(its: Any, args: Any, kwargs: Any) -> list[Any]:
-    """The keys and values of the layer that was updated."""
+    """The keys and values of the layer that was updated; nothing of a layer that is kept elsewhere."""
     layer = args[2] if len(args) > 2 else kwargs.get("layer_idx")
     if layer is None:
         return []
+    try:
+        return _of_layer(its, layer)
+    except LookupError:
+        return []
+
+
+def _of_layer(its: Any, layer: Any) -> list[Any]:
     layers = getattr(its, "layers", None)
     if layers is not None:
         return [getattr(layers[layer], name, None) for name in ("keys", "values")]

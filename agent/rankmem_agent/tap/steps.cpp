@@ -64,7 +64,9 @@ inline const void* word_at(const void* object, ptrdiff_t offset) noexcept {
   return value;
 }
 
-struct Parameter {
+}  // namespace
+
+struct PlannedParameter {
   const void* object = nullptr;
   const void* type = nullptr;
   c10::TensorImpl* impl = nullptr;
@@ -74,10 +76,8 @@ struct Parameter {
   bool had_gradient = false;
 };
 
-}  // namespace
-
 struct StepPlan {
-  std::vector<Parameter> parameters;
+  std::vector<PlannedParameter> parameters;
   uint8_t* odd = nullptr;  // one for each parameter, in Python's memory: RKM_ODD_* bits
   uint64_t steps = 0;
   const void* state = nullptr;
@@ -114,7 +114,9 @@ bool device_of(const c10::TensorImpl& tensor, RkmRecord& record) {
 // The address of the first element, 0 of a storage that was freed; reading it as const leaves a copy-on-write storage
 // as it is.
 uint64_t address_of(const c10::TensorImpl& tensor) {
-  return tensor.unsafe_storage().data() == nullptr ? 0 : reinterpret_cast<uint64_t>(tensor.data());
+  const c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
+  if (storage == nullptr || storage->data() == nullptr) return 0;
+  return reinterpret_cast<uint64_t>(tensor.data());
 }
 
 void write_tag(const c10::TensorImpl& tensor, uint64_t address, uint8_t category, uint32_t name, uint64_t now) {
@@ -142,7 +144,7 @@ bool holds_same(const StepPlan& plan, PyObject* groups) noexcept {
     if (size < 0) break;
     if (next + static_cast<size_t>(size) > plan.parameters.size()) return false;
     for (ptrdiff_t place = 0; place < size; ++place) {
-      const Parameter& known = plan.parameters[next++];
+      const PlannedParameter& known = plan.parameters[next++];
       const void* object = python.PyList_GetItem(list, place);
       if (object != known.object || word_at(object, kTypeOffset) != known.type ||
           word_at(object, impl_offset) != known.impl) {
@@ -156,7 +158,7 @@ bool holds_same(const StepPlan& plan, PyObject* groups) noexcept {
 }
 
 // Tags a parameter if it is not where it was; true if so.
-bool follow_parameter(Parameter& known, uint64_t now) {
+bool follow_parameter(PlannedParameter& known, uint64_t now) {
   const c10::Storage& storage = known.impl->unsafe_storage();
   const uint64_t address = address_of(*known.impl);
   if (address == known.address && storage.unsafeGetStorageImpl() == known.storage._unsafe_get_target()) return false;
@@ -168,7 +170,7 @@ bool follow_parameter(Parameter& known, uint64_t now) {
 }
 
 // Tags a parameter's gradient; RKM_STEP_* bits.
-uint32_t follow_gradient(Parameter& known, uint8_t& odd, uint64_t now) {
+uint32_t follow_gradient(PlannedParameter& known, uint8_t& odd, uint64_t now) {
   const at::Tensor gradient = known.impl->grad();  // held: an autograd thread may replace it
   if (!gradient.defined()) return 0;
   const c10::TensorImpl& tensor = *gradient.unsafeGetTensorImpl();
@@ -253,7 +255,7 @@ StepPlan* make_plan(uint32_t count, const uint64_t* objects, const uint64_t* imp
   plan->odd = odd;
   plan->parameters.resize(count);
   for (uint32_t at = 0; at < count; ++at) {
-    Parameter& made = plan->parameters[at];
+    PlannedParameter& made = plan->parameters[at];
     made.object = reinterpret_cast<const void*>(objects[at]);
     made.impl = reinterpret_cast<c10::TensorImpl*>(impls[at]);
     for (ptrdiff_t tried = kImplOffsetFirst; impl_offset == 0 && tried <= kImplOffsetLast; tried += 8) {
