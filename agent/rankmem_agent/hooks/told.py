@@ -105,17 +105,17 @@ def step() -> None:
 def tag(tensors: object, category: str, *, name: str = "") -> None:
     """Says what tensors are: ``rankmem_agent.tag(cache, "kv_cache")``.
 
-    For what nothing else tells: caches of keys and values, the state of an optimizer that is none of torch's,
-    plain tensors that are trained or kept. The blocks that hold them mean this since they were allocated; the
-    user's word stands over what hooks and rules say.
+    For what nothing else tells: caches of keys and values, the state of an optimizer that is not from
+    torch.optim, plain tensors that are trained or kept. The blocks that hold them count as this from the moment
+    they were allocated; this overrides hooks and rules.
 
     Args:
-        tensors: a tensor, or tensors in lists, tuples, mappings and attributes, as deep as they lie.
+        tensors: a tensor, or tensors in lists, tuples, mappings and attributes, nested to any depth.
         category: a name of ``spool.layout.Category`` in small letters.
         name: what to call them in the recording.
 
     Raises:
-        ValueError: there is no such category. Raised without an agent, too.
+        ValueError: there is no such category. Raised even when nothing is recorded.
     """
     if category not in CATEGORIES:
         raise ValueError(f"no category {category!r}; there are {', '.join(CATEGORIES)}")
