@@ -106,8 +106,8 @@ def tag(tensors: object, category: str, *, name: str = "") -> None:
     """Says what tensors are: ``rankmem_agent.tag(cache, "kv_cache")``.
 
     For what nothing else tells: caches of keys and values, the state of an optimizer that is not from
-    torch.optim, plain tensors that are trained or kept. The blocks that hold them count as this from the moment
-    they were allocated; this overrides hooks and rules.
+    torch.optim, plain tensors that are trained or kept. The blocks that hold them count as this from the
+    moment they were allocated; this overrides hooks and rules.
 
     Args:
         tensors: a tensor, or tensors in lists, tuples, mappings and attributes, nested to any depth.
