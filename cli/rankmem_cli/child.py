@@ -28,8 +28,8 @@ ASKS_TO_STOP: Final = frozenset({signal.SIGTERM, signal.SIGHUP, *FROM_TERMINAL})
 
 CANNOT_EXECUTE: Final = 126
 NOT_FOUND: Final = 127
-MEANWHILE_EVERY_S: Final = 1.0
-"""Between two calls of what is to be done while the command runs: 0.1 ms each, soon enough for a spool."""
+MEANWHILE_EVERY_S: Final = 5.0
+"""Between two calls of what is to be done while the command runs: no load, and soon enough for a spool."""
 SIGNALLED: Final = 128
 """Exit codes as POSIX shells give them; 128 + n for a death by signal n."""
 

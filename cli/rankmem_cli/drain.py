@@ -34,8 +34,6 @@ ELECT_EVERY_S: Final = 2.0
 """Between two attempts to have a shipper: it needs about half a second to start."""
 ELECTIONS_MAX: Final = 3
 """Shippers started here; one that ends and leaves spools as often cannot deliver them."""
-LOOK_EVERY_S: Final = 1.0
-"""For ranks without a shipper: nobody else starts the first one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +112,7 @@ class Shippers:
         for folder in session_dirs(self._session_id, self._config):
             with contextlib.suppress(OSError):
                 settle(folder)
-            self._of.setdefault(folder, Reelection(folder, every_s=LOOK_EVERY_S)).look()
+            self._of.setdefault(folder, Reelection(folder)).look()
 
 
 def tell_exit(session_id: str, config: AgentConfig, pid: int, exited: Exit) -> None:

@@ -240,13 +240,7 @@ class Agent:
         return weights
 
     def _elect(self) -> None:
-        """Starts the shipper. Without one the spool stays on disk, to be delivered by ``rankmem ship``.
-
-        Below ``rankmem run``, which looks once a second, the training gets no child of ours: by the time that
-        it is known to be a rank, a handler of its own for SIGCHLD would notice.
-        """
-        if self._config.drain_s == 0 and not self._claim.is_given:
-            return
+        """Starts the shipper. Without one the spool stays on disk, to be delivered by ``rankmem ship``."""
         try:
             election.elect(self._session_dir)
         except (OSError, subprocess.SubprocessError) as error:
