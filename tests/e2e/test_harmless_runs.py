@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from harmless_runs import SCRIPTS, SESSION, TORCHRUN, Run, preloaded, script, spools, without_agent
+from harmless_runs import (
+    SCRIPTS,
+    SESSION,
+    TIMEOUT_S,
+    TORCHRUN,
+    Run,
+    preloaded,
+    script,
+    spools,
+    without_agent,
+)
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.spool.folder import default_roots
 
@@ -188,3 +200,18 @@ def test_a_script_that_is_not_there_is_said_as_python_says_it(tmp_path: Path) ->
     plain = without_agent([sys.executable, "nothing.py"])
     assert plain.returncode == 2
     assert plain == without_agent([sys.executable, "-m", "rankmem_agent", "nothing.py"])
+
+
+def test_a_training_meets_no_child_of_ours_when_a_shipper_starts_nor_when_the_next_does(
+    tmp_path: Path,
+) -> None:
+    session_dir = tmp_path / "spool" / SESSION
+    command = script("waits_for_children.py", str(session_dir))
+    done = preloaded(command, tmp_path, RANKMEM_DRAIN_S="5")
+    assert (done.returncode, done.stderr) == (0, "")
+    killed, heard = done.stdout.splitlines()
+    assert heard == "[]"
+    deadline = time.monotonic() + TIMEOUT_S
+    while json.loads((session_dir / "shipper.json").read_text())["pid"] == int(killed):
+        assert time.monotonic() < deadline, "the rank started no second shipper at its end"
+        time.sleep(0.05)

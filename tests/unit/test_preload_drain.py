@@ -80,7 +80,7 @@ def test_a_rank_that_was_killed_does_not_count_as_alive(tmp_path: Path) -> None:
 def test_a_shipper_that_died_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = _spool(tmp_path, 0, next_seq=10)
     monkeypatch.setattr(drain.election, "is_shipping", lambda _: False)
-    monkeypatch.setattr(drain.election, "elect", lambda _: _set(own, acked_seq=10))
+    monkeypatch.setattr(drain.electing, "elect", lambda _: _set(own, acked_seq=10))
     assert drain.wait(tmp_path, own, timeout_s=60)
 
 

@@ -8,11 +8,18 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rankmem_agent.ship import election
+from rankmem_agent.tap.build import build_tap
+from rankmem_agent.tap.library import Tap
+
+Elect = Callable[[Path], bool]
 
 # A stand-in for the shipper: takes the lock over, tells what it sees, ends with the fifo.
 SHIPPER = """
@@ -48,6 +55,13 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture(params=["shell", "tap"])
+def elect(request: Any) -> Elect:
+    """An election by each way to start the shipper."""
+    how = election.start_by_shell if request.param == "shell" else Tap(build_tap()).start_unseen
+    return partial(election.elect, start=how)
+
+
 def _told(session: Path) -> dict[str, object]:
     """What the shipper told, once it runs: opening the fifo waits for it."""
     with open(session / "end", "w"):
@@ -63,18 +77,18 @@ def _end(session: Path) -> None:
     os.close(lock)
 
 
-def test_the_lock_goes_from_the_rank_to_the_shipper_and_ends_with_it(session: Path) -> None:
-    assert election.elect(session)
+def test_the_lock_goes_from_the_rank_to_the_shipper_and_ends_with_it(session: Path, elect: Elect) -> None:
+    assert elect(session)
     assert election.is_shipping(session)  # at once: the shipper may not even run yet
-    assert not election.elect(session)
+    assert not elect(session)
     told = _told(session)
     assert told["lock"] is not None
     _end(session)
     assert not election.is_shipping(session)
 
 
-def test_the_shipper_is_in_a_session_of_its_own_and_nobody_s_child_here(session: Path) -> None:
-    assert election.elect(session)
+def test_the_shipper_is_in_a_session_of_its_own_and_nobody_s_child_here(session: Path, elect: Elect) -> None:
+    assert elect(session)
     told = _told(session)
     assert told["sid"] != os.getsid(0)
     assert told["ppid"] != os.getpid()
@@ -86,10 +100,12 @@ def test_the_shipper_is_in_a_session_of_its_own_and_nobody_s_child_here(session:
     _end(session)
 
 
-def test_the_shipper_inherits_no_descriptor_of_the_trainer_s_but_the_lock(session: Path) -> None:
+def test_the_shipper_inherits_no_descriptor_of_the_trainer_s_but_the_lock(
+    session: Path, elect: Elect
+) -> None:
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)  # as a pipe after rankmem run would be
-    assert election.elect(session)
+    assert elect(session)
     told = _told(session)
     os.close(writing)
     assert os.read(reading, 1) == b""  # end of file, although the shipper runs
@@ -98,7 +114,9 @@ def test_the_shipper_inherits_no_descriptor_of_the_trainer_s_but_the_lock(sessio
     _end(session)
 
 
-def test_the_shipper_gets_nothing_of_the_launcher(session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shipper_gets_nothing_of_the_launcher(
+    session: Path, elect: Elect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site = Path(election.__file__).parents[1] / "preload/site"
     for name, value in {
         "RANK": "1",
@@ -112,7 +130,7 @@ def test_the_shipper_gets_nothing_of_the_launcher(session: Path, monkeypatch: py
         "PYTHONPATH": f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}{os.pathsep}relative",
     }.items():
         monkeypatch.setenv(name, value)
-    assert election.elect(session)
+    assert elect(session)
     told = _told(session)
     kept = told["env"]
     assert isinstance(kept, list)
@@ -125,13 +143,13 @@ def test_the_shipper_gets_nothing_of_the_launcher(session: Path, monkeypatch: py
     _end(session)
 
 
-def test_of_many_ranks_at_once_one_starts_a_shipper(session: Path) -> None:
+def test_of_many_ranks_at_once_one_starts_a_shipper(session: Path, elect: Elect) -> None:
     start = threading.Barrier(8)
     started: list[bool] = []
 
     def rank() -> None:
         start.wait()
-        started.append(election.elect(session))
+        started.append(elect(session))
 
     ranks = [threading.Thread(target=rank) for _ in range(8)]
     for each in ranks:
@@ -154,3 +172,25 @@ def test_a_descriptor_number_that_is_not_the_lock_is_not_taken_for_it(
     assert subprocess.run([sys.executable, "-c", "pass"], check=False).returncode == 0
     os.close(lock)
     os.close(other)
+
+
+def test_a_lock_is_never_where_a_program_has_its_input(tmp_path: Path) -> None:
+    kept = os.dup(0)
+    os.close(0)
+    try:
+        lock = election.take_lock(tmp_path)
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+    assert lock is not None
+    assert lock > 2
+    os.close(lock)
+
+
+def test_a_shipper_that_cannot_be_started_is_an_error_and_its_lock_is_free(
+    session: Path, elect: Elect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(election, "_SHELL", "/nowhere/sh")
+    with pytest.raises(FileNotFoundError, match=r"\[Errno 2\] No such file or directory: '/nowhere/sh'"):
+        elect(session)
+    assert not election.is_shipping(session)

@@ -34,14 +34,13 @@ from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.hooks.tags import Tags
 from rankmem_agent.hooks.tracing import Tracing, tracing_of
 from rankmem_agent.hooks.weights import Weights
-from rankmem_agent.preload import drain, exits, not_recorded, recording
+from rankmem_agent.preload import drain, electing, exits, not_recorded, recording
 from rankmem_agent.preload.candidate import NOT_RECORDED, Candidate, is_numbered_late
 from rankmem_agent.preload.claim import Claim
 from rankmem_agent.preload.deciding import Deciding
 from rankmem_agent.preload.evidence import when_stepped
 from rankmem_agent.preload.interrupts import interrupts_put_off
 from rankmem_agent.preload.unrecorded import watch
-from rankmem_agent.ship import election
 from rankmem_agent.ship.reelection import Reelection
 from rankmem_agent.spool import folder, launches, layout
 from rankmem_agent.spool.exits import announce
@@ -194,7 +193,7 @@ class Agent:
 
     def _install_hooks(self, recorder: Recorder, deciding: Deciding) -> None:
         tracing = tracing_of(self._torch)
-        look = Reelection(self._session_dir).look
+        look = Reelection(self._session_dir, elect_shipper=electing.elect).look
 
         def stepped() -> None:
             deciding.stepped()
@@ -242,7 +241,7 @@ class Agent:
     def _elect(self) -> None:
         """Starts the shipper. Without one the spool stays on disk, to be delivered by ``rankmem ship``."""
         try:
-            election.elect(self._session_dir)
+            electing.elect(self._session_dir)
         except (OSError, subprocess.SubprocessError) as error:
             self._guard.say(f"no shipper was started: {error} (try: rankmem ship {self._session_dir})")
 

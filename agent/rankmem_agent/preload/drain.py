@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from rankmem_agent.preload import electing
 from rankmem_agent.ship import election
 from rankmem_agent.spool import folder, layout
 from rankmem_agent.spool.layout import State
@@ -40,7 +41,7 @@ def wait(session_dir: Path, own: Path, *, timeout_s: float) -> bool:
             if time.monotonic() > deadline_s:
                 return False
             if not election.is_shipping(session_dir):
-                election.elect(session_dir)  # it died; the new one goes on where that one was
+                electing.elect(session_dir)  # it died; the new one goes on where that one was
             pause.wait(POLL_S)
         return True
     return False

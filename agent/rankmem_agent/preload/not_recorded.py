@@ -22,12 +22,11 @@ from rankmem_agent import facts
 from rankmem_agent.config import SPOOL_BYTES_MIN, AgentConfig
 from rankmem_agent.hooks import missing
 from rankmem_agent.hooks.guard import happened
-from rankmem_agent.preload import drain, exits
+from rankmem_agent.preload import drain, electing, exits
 from rankmem_agent.preload.candidate import place_in
 from rankmem_agent.preload.claim import Claim
 from rankmem_agent.preload.evidence import current_group
 from rankmem_agent.preload.unrecorded import watch
-from rankmem_agent.ship import election
 from rankmem_agent.spool import folder, launches
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_protos.errors import RankmemError
@@ -89,7 +88,7 @@ class _NotRecorded:
         folder.write_meta(self._spool_dir, place.facts(meta, attempt, process, start))
         atexit.register(self._finish)
         with contextlib.suppress(OSError, subprocess.SubprocessError):  # then rankmem ship delivers it
-            election.elect(session_dir)
+            electing.elect(session_dir)
         return self._spool_dir
 
     def _finish(self) -> None:

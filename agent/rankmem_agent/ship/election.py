@@ -1,10 +1,10 @@
 """One shipper a host: who starts it, and how the lock that makes it the only one changes hands.
 
 Stage: between trainer and shipper. Comes in: the folder of the session on this host. Goes out: a process
-``python -m rankmem_agent.ship SESSION_DIR``, or nothing where one runs. Called in the trainer when the agent
-attaches and again at exit, and in the shipper itself (:func:`take_lock`). Cost for the trainer: a
-fork and an exec. It never waits for the shipper, never leaves a zombie or a child that the user's own
-``wait`` could meet, and gives it none of the launcher's variables. Standard library only.
+``python -m rankmem_agent.ship SESSION_DIR``, or nothing where one runs. Called in the trainer once it is a
+rank and again at exit (:mod:`rankmem_agent.preload.electing`), by ``rankmem run`` and ``rankmem ship``, and
+in the shipper itself (:func:`take_lock`). Cost for the trainer: a fork and an exec. It never waits for the
+shipper, leaves no zombie, and gives it none of the launcher's variables. Standard library only.
 
 ``shipper.lock`` is held by flock, which belongs to the open file, not to the process: the trainer that got
 it lets the shipper inherit the descriptor (``RANKMEM_SHIPPER_LOCK_FD``) and closes its own, so the lock
@@ -18,9 +18,9 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from rankmem_protos.credentials import CLIENT_VARIABLES, Credentials
 
@@ -44,28 +44,72 @@ _LAUNCHER_VARIABLES: Final = frozenset(
     }
 )
 _LAUNCHER_PREFIXES: Final = ("TORCHELASTIC_", "LOCAL_", "GROUP_", "ROLE_")
-# The shell forks the command and ends: the shipper is nobody's child but init's. nice is used where it is.
-# Linux may share processors between sessions first (autogroups), and this is a new one.
-_BACKGROUND: Final = (
+_SHELL: Final = "/bin/sh"
+# nice is used where there is one. Linux may share processors between sessions first (autogroups), and the
+# shipper has one of its own.
+_NICELY: Final = (
     '{ echo "$0" >/proc/self/autogroup; } 2>/dev/null; '
-    'if command -v nice >/dev/null; then nice -n "$0" "$@" & else "$@" & fi'
+    'if command -v nice >/dev/null; then exec nice -n "$0" "$@"; else exec "$@"; fi'
 )
 
 
-def elect(session_dir: Path) -> bool:
+class Start(Protocol):
+    """Starts a command that is nobody's child here; in a session of its own, in "/", with nothing to read."""
+
+    def __call__(
+        self, command: Sequence[str], environment: Mapping[str, str], *, output_fd: int, kept_fd: int
+    ) -> None:
+        """Returns once it runs.
+
+        Args:
+            command: the path of the program first.
+            environment: all of it.
+            output_fd: where its output and errors go.
+            kept_fd: the one other descriptor that it inherits.
+
+        Raises:
+            OSError, subprocess.SubprocessError: it could not be started.
+        """
+
+
+def start_by_shell(
+    command: Sequence[str], environment: Mapping[str, str], *, output_fd: int, kept_fd: int
+) -> None:
+    """A :class:`Start`: a shell forks the command and ends, so that the command is nobody's child but init's.
+
+    The shell itself is a child of this process for 2 ms: a handler of SIGCHLD or a ``wait`` in another thread
+    could meet its end.
+    """
+    subprocess.run(
+        [_SHELL, "-c", '"$0" "$@" &', *command],
+        stdin=subprocess.DEVNULL,
+        stdout=output_fd,
+        stderr=output_fd,
+        env=environment,
+        cwd="/",
+        pass_fds=(kept_fd,),  # and none of the trainer's others: close_fds
+        start_new_session=True,
+        timeout=START_TIMEOUT_S,
+        check=True,
+    )
+
+
+def elect(session_dir: Path, start: Start = start_by_shell) -> bool:
     """Starts the host's shipper of a session unless one runs; True if this call started it.
 
     Args:
         session_dir: the folder of the session on this host; absolute.
+        start: how.
 
     Raises:
-        OSError: the lock or the log cannot be opened, or the process cannot be started.
+        OSError, subprocess.SubprocessError: the lock or the log cannot be opened, or the process cannot be
+            started.
     """
     lock_fd = take_lock(session_dir)
     if lock_fd is None:
         return False
     try:
-        _start(session_dir, lock_fd)
+        _start(session_dir, lock_fd, start)
     finally:
         os.close(lock_fd)  # the shipper's copy keeps the lock
     return True
@@ -84,7 +128,7 @@ def take_lock(session_dir: Path) -> int | None:
         lock_fd = int(inherited)
         os.set_inheritable(lock_fd, False)
     else:
-        lock_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock_fd = _above_the_standard_ones(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -126,6 +170,15 @@ def shipper_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return kept | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
+def _above_the_standard_ones(descriptor: int) -> int:
+    """The same file where no program takes it for its input or output: here those may be closed."""
+    if descriptor > 2:
+        return descriptor
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(descriptor)
+    return moved
+
+
 def _is_file(descriptor: int, path: Path) -> bool:
     """True if ``descriptor`` is open on ``path``: the number alone could mean anything in another process."""
     try:
@@ -134,19 +187,9 @@ def _is_file(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _start(session_dir: Path, lock_fd: int) -> None:
+def _start(session_dir: Path, lock_fd: int, start: Start) -> None:
     environment = shipper_environment(os.environ) | {LOCK_FD_VARIABLE: str(lock_fd)}
-    command = [sys.executable, "-P", "-m", "rankmem_agent.ship", str(session_dir)]
+    shipper = [sys.executable, "-P", "-m", "rankmem_agent.ship", str(session_dir)]
     with open(session_dir / LOG_NAME, "ab") as log:
-        subprocess.run(
-            ["/bin/sh", "-c", _BACKGROUND, str(NICENESS), *command],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=environment,
-            cwd="/",
-            pass_fds=(lock_fd,),  # and none of the trainer's others: close_fds
-            start_new_session=True,
-            timeout=START_TIMEOUT_S,
-            check=True,
-        )
+        command = [_SHELL, "-c", _NICELY, str(NICENESS), *shipper]
+        start(command, environment, output_fd=log.fileno(), kept_fd=lock_fd)

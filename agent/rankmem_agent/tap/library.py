@@ -13,7 +13,7 @@ import enum
 import errno
 import os
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -107,6 +107,7 @@ _SIGNATURES: Final[dict[str, tuple[type | None, tuple[type, ...]]]] = {
     "rkm_set_phase": (None, (_U8,)),
     "rkm_compare_phase": (None, (_U8,)),
     "rkm_set_step": (None, (_U64,)),
+    "rkm_start_unseen": (_INT, (*[ctypes.POINTER(ctypes.c_char_p)] * 2, _INT, _INT)),
     "rkm_stop_stacks": (None, ()),
     "rkm_close": (_INT, ()),
     "rkm_stat": (_U64, (_U32,)),
@@ -130,6 +131,9 @@ _FAILURES: Final[dict[int, tuple[Code, str]]] = {
     errno.ENOMEM: _NO_ROOM,
     errno.ENOSYS: (Code.UNSUPPORTED, "rankmem doctor says what this machine lacks"),
 }
+
+
+_loaded: Tap | None = None
 
 
 class Tap:
@@ -163,6 +167,8 @@ class Tap:
         self._record = slow.rkm_record
         self._intern = slow.rkm_intern
         self._tag = slow.rkm_tag
+        global _loaded
+        _loaded = self
 
     def open(self, folder: Path, budget_bytes: int, *, is_provisional: bool = False) -> None:
         """Create the spool's files in an existing folder and start the native thread.
@@ -362,6 +368,29 @@ class Tap:
         calls = StepCalls(self.path)
         return calls if calls.prepare(torch) else None
 
+    def start_unseen(
+        self, command: Sequence[str], environment: Mapping[str, str], *, output_fd: int, kept_fd: int
+    ) -> None:
+        """Start a program that is nobody's child here: the training gets no SIGCHLD and no child to wait for.
+
+        It has a session of its own, "/" as its working directory and nothing to read. Works at any time, also
+        after :meth:`close`.
+
+        Args:
+            command: the path of the program first.
+            environment: all of it.
+            output_fd: where its output and errors go.
+            kept_fd: the one other descriptor that it inherits; above 2.
+
+        Raises:
+            OSError: it could not be started.
+        """
+        arguments = _strings(command)
+        variables = _strings(f"{name}={value}" for name, value in environment.items())
+        failure = -int(self._library.rkm_start_unseen(arguments, variables, output_fd, kept_fd))
+        if failure:
+            raise OSError(failure, os.strerror(failure), command[0])
+
     def stop_stacks(self) -> None:
         """Gather no Python stacks from now on; returns when no thread is at it. For interpreter exit."""
         self._library.rkm_stop_stacks()
@@ -381,6 +410,17 @@ class Tap:
         while self._library.rkm_layout(len(offsets), ctypes.byref(name), ctypes.byref(offset)) == 0:
             offsets[(name.value or b"").decode()] = offset.value
         return offsets
+
+
+def loaded() -> Tap | None:
+    """The tap that this process has loaded, if any."""
+    return _loaded
+
+
+def _strings(texts: Iterable[str]) -> ctypes.Array[ctypes.c_char_p]:
+    """As C takes them: one after the other, and a null."""
+    encoded = [os.fsencode(text) for text in texts]
+    return (ctypes.c_char_p * (len(encoded) + 1))(*encoded, None)
 
 
 def _check(result: int, what: str) -> None:

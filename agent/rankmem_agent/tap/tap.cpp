@@ -1,12 +1,13 @@
 // The tap's C interface, as docs/internals.md lists it; loaded through ctypes by tap/library.py.
 //
 // All return 0 or -errno unless said, none raises. In a forked child, before rkm_open and after rkm_close they
-// do nothing.
+// do nothing, unless said.
 
 #include <cerrno>
 #include <iterator>
 
 #include "calls.h"
+#include "children.h"
 #include "modules.h"
 #include "spool.h"
 #include "stacks.h"
@@ -159,6 +160,11 @@ RKM_EXPORT uint32_t rkm_step_begin(void* plan, void* groups, uint8_t now) {
 
 RKM_EXPORT uint32_t rkm_step_end(void* plan, void* state, int ends, uint64_t number, uint32_t name) {
   return end_step(static_cast<StepPlan*>(plan), state, ends, number, name);
+}
+
+// Needs no spool, and works after rkm_close.
+RKM_EXPORT int rkm_start_unseen(const char* const* arguments, const char* const* environment, int output, int kept) {
+  return start_unseen(arguments, environment, output, kept);
 }
 
 RKM_EXPORT void rkm_stop_stacks() { stop_stacks(); }

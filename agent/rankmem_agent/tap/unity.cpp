@@ -22,4 +22,5 @@
 #ifdef RKM_WITH_CUDA
 #include "tap_cuda.cpp"
 #endif
+#include "children.cpp"
 #include "tap.cpp"
