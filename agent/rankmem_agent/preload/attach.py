@@ -9,10 +9,8 @@ before the user does.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
-import multiprocessing.util
 import os
 import subprocess
 import sys
@@ -39,14 +37,12 @@ from rankmem_agent.preload.candidate import NOT_RECORDED, Candidate, is_numbered
 from rankmem_agent.preload.claim import Claim
 from rankmem_agent.preload.deciding import Deciding
 from rankmem_agent.preload.evidence import when_stepped
-from rankmem_agent.preload.interrupts import interrupts_put_off
+from rankmem_agent.preload.interrupts import interrupts_put_off, when_the_program_ends
 from rankmem_agent.preload.unrecorded import watch
 from rankmem_agent.ship.reelection import Reelection
 from rankmem_agent.spool import folder, launches, layout
 from rankmem_agent.spool.exits import announce
 
-_AFTER_THE_USERS: Final = -1000
-"""multiprocessing's finalizers run in the order of their priority, the highest first."""
 _ATTACH_NS_OFFSET: Final = next(f.offset for f in layout.CONTROL_FIELDS if f.name == "attach_ns")
 
 
@@ -106,9 +102,7 @@ class Agent:
             candidate.discard()
             raise
         deciding = self._deciding = Deciding(candidate, self._guard, recorder, self._torch)
-        atexit.register(self.finish)
-        if self._is_worker:  # multiprocessing's children end without atexit
-            multiprocessing.util.Finalize(None, self.finish, exitpriority=_AFTER_THE_USERS)
+        when_the_program_ends(self.finish, is_worker=self._is_worker)
         self._tell_what_goes_off(recorder)
         self._install_all_hooks(recorder, deciding)
         exits.watch_for_exit_at_once(lambda: candidate.spool_dir)
@@ -153,8 +147,6 @@ class Agent:
                 drain.wait(self._session_dir, candidate.spool_dir, timeout_s=self._config.drain_s)
         except Exception as error:  # noqa: BLE001  the trainer's guard
             self._guard.failed(error)
-        except BaseException:  # noqa: BLE001  what a signal's handler raises: the process is ending anyway
-            return
 
     def _forked(self) -> None:
         """In a forked child: off, for good; it says so if it trains."""

@@ -9,7 +9,6 @@ the number of ranks that the launcher announced says so.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import subprocess
@@ -26,6 +25,7 @@ from rankmem_agent.preload import drain, electing, exits
 from rankmem_agent.preload.candidate import place_in
 from rankmem_agent.preload.claim import Claim
 from rankmem_agent.preload.evidence import current_group
+from rankmem_agent.preload.interrupts import interrupts_put_off, when_the_program_ends
 from rankmem_agent.preload.unrecorded import watch
 from rankmem_agent.spool import folder, launches
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
@@ -69,6 +69,7 @@ class _NotRecorded:
         self._claim = claim
         self._config = config
         self._pid = os.getpid()
+        self._is_over = False
 
     def tell(self, error: Exception, *, trains: bool) -> Path | None:
         """Writes the spool, which ends with the interpreter; None where another process is this rank."""
@@ -86,17 +87,19 @@ class _NotRecorded:
         torch_version = str(getattr(sys.modules.get("torch"), "__version__", ""))
         meta = facts.meta(self._config, self._session, self._claim, torch_version)
         folder.write_meta(self._spool_dir, place.facts(meta, attempt, process, start))
-        atexit.register(self._finish)
+        when_the_program_ends(self._finish)
         with contextlib.suppress(OSError, subprocess.SubprocessError):  # then rankmem ship delivers it
             electing.elect(session_dir)
         return self._spool_dir
 
     def _finish(self) -> None:
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid or self._is_over:
             return
         with contextlib.suppress(Exception):
-            exits.tell_exception(self._writer)
-            self._writer.close()
+            with interrupts_put_off():
+                self._is_over = True
+                exits.tell_exception(self._writer)
+                self._writer.close()
             drain.wait(self._session_dir, self._spool_dir, timeout_s=self._config.drain_s)
 
 

@@ -5,7 +5,8 @@ import logging  # noqa: F401  its own work at exit comes after ours
 import signal
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+for _ in range(20):  # signal.signal() itself raises an interrupt that has come, and then changes nothing
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
 import torch  # noqa: E402  callbacks run in reverse: those of torch and the agent between the two
 
