@@ -57,6 +57,11 @@ def test_what_a_killed_candidate_recorded_becomes_its_rank_s(tmp_path: Path) -> 
     assert not places.settle(tmp_path)
 
 
+def test_a_killed_candidate_whose_events_may_be_missing_is_a_rank_too(tmp_path: Path) -> None:
+    _candidate(tmp_path, kind=Kind.OFF)
+    assert places.settle(tmp_path)
+
+
 def test_a_candidate_that_lives_is_left_alone(tmp_path: Path) -> None:
     path = _candidate(tmp_path, process(os.getpid()))
     assert not places.settle(tmp_path)

@@ -333,3 +333,20 @@ def test_an_allocator_without_a_history_is_refused_with_what_to_do() -> None:
     del torch.cuda.memory._record_memory_history
     with pytest.raises(RankmemError, match="has no _record_memory_history"):
         TorchHistory(torch)
+
+
+def test_a_program_without_steps_is_busy_when_it_has_used_a_device_for_long(
+    drain: SnapshotDrain, history: FakeHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = [100.0]
+    fake = SimpleNamespace(monotonic=lambda: seconds[0], monotonic_ns=lambda: 1, time_ns=lambda: 1)
+    monkeypatch.setattr(snapshot_drain, "time", fake)
+    called: list[float] = []
+    drain.when_busy(lambda: called.append(seconds[0]), 30.0)
+    drain.attach()
+    assert called == [], "its process group may be about to number it"
+    for second in range(101, 140):
+        seconds[0] = float(second)
+        history.allocated += 5 if second < 135 else 1000
+        drain.set_module(1)
+    assert called == [135.0], "once, after that time, and not before much was recorded"

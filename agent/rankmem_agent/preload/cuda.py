@@ -96,7 +96,6 @@ class SnapshotAttachment:
         self._guard = guard
         self._pid = os.getpid()
         self._drain: Any = None
-        self._when_used: Callable[[], None] | None = None
 
     def open(self, spool_dir: Path) -> Recorder:
         """Creates the spool; the history is switched on after CUDA's initialisation."""
@@ -119,8 +118,8 @@ class SnapshotAttachment:
         self._drain.move(spool_dir)
 
     def when_busy(self, callback: Callable[[], None], after_s: float) -> None:
-        """Has ``callback`` called when a device is used: no thread of ours runs beside the user's."""
-        self._when_used = callback
+        """Has ``callback`` called from a module's call or a step: no thread of ours runs beside the user's."""
+        self._drain.when_busy(callback, after_s)
 
     def has_recorded(self) -> bool:
         """Whether a device was used."""
@@ -147,7 +146,5 @@ class SnapshotAttachment:
             return
         try:
             self._drain.attach()
-            if self._when_used is not None:
-                self._when_used()
         except Exception as error:  # noqa: BLE001  the trainer's guard
             self._guard.failed(error)

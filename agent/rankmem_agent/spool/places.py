@@ -20,6 +20,8 @@ from typing import Any
 from rankmem_agent.spool import folder, launches, layout
 from rankmem_agent.spool.layout import Kind
 
+_OF_USE = (Kind.EVENT, Kind.OFF)
+"""Records that say that a process used tensors, or that nobody knows: without a tap the events come late."""
 _KIND_OFFSET = next(field.offset for field in layout.RECORD_FIELDS if field.name == "kind")
 
 
@@ -103,7 +105,7 @@ def settle(session_dir: Path) -> bool:
 def _settle(session_dir: Path, spool_dir: Path, said: Mapping[str, Any]) -> bool:
     place, process = Place(**said["place"]), str(said["process"])
     attempt = launches.attempt_held(session_dir, process)  # it died while it was published
-    is_rank = said["counts"] and has_events(spool_dir) and not place.has_successor(session_dir, process)
+    is_rank = said["counts"] and may_have_used_tensors(spool_dir) and not place.has_successor(session_dir, process)
     if attempt is None and is_rank:
         attempt = place.take(session_dir, process, trains=False)
     if attempt is None:
@@ -126,10 +128,11 @@ def publish(spool_dir: Path, facts: Mapping[str, Any]) -> None:
         os.unlink(spool_dir / folder.CANDIDATE_NAME)
 
 
-def has_events(spool_dir: Path) -> bool:
-    """Whether the log holds an event of an allocator."""
+def may_have_used_tensors(spool_dir: Path) -> bool:
+    """Whether the log holds an event of an allocator, or says that some may be missing."""
     for segment in sorted(spool_dir.glob("segment-*")):
         records = segment.read_bytes()[layout.SEGMENT_HEADER_BYTES :]
-        if bytes([Kind.EVENT]) in records[_KIND_OFFSET :: layout.RECORD_BYTES]:
+        kinds = records[_KIND_OFFSET :: layout.RECORD_BYTES]
+        if any(bytes([kind]) in kinds for kind in _OF_USE):
             return True
     return False

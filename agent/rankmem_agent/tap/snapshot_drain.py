@@ -37,6 +37,8 @@ from rankmem_agent.tap.snapshot_ring import RING_ENTRIES, History, RingCursor
 
 DRAIN_INTERVAL_S: Final = 5.0
 """A drain is due after so long, if something was allocated: what a kill may lose."""
+BUSY_ALLOCATIONS: Final = 500
+"""With less a process does nothing with tensors to speak of: half of the tap's ``BUSY_RECORDS``."""
 EVENTS_PER_ALLOCATION: Final = 3
 """An alloc, its free_requested, its free_completed: how allocations fill the ring."""
 UNKNOWN_OPERATOR: Final = "(not recorded)"
@@ -72,6 +74,8 @@ class SnapshotDrain:
         self._drained_s = time.monotonic()
         self._drained_allocations = 0
         self._on = False
+        self._when_busy: Callable[[], None] | None = None
+        self._busy_s = 0.0
         self._has_attached = False
         self._has_pinned = False
 
@@ -109,15 +113,32 @@ class SnapshotDrain:
             self._writer.record(Kind.CLOCK, a=realtime_ns, time_ns=now_ns)
             del self._course[:-1]
 
+    def when_busy(self, callback: Callable[[], None], after_s: float) -> None:
+        """Call back once if much is recorded after so many seconds: in a thread of the user's, from a drain.
+
+        Args:
+            callback: must not raise.
+        """
+        self._when_busy, self._busy_s = callback, time.monotonic() + after_s
+
     def drain_if_due(self) -> None:
         """Drain if half the ring may be full, or after DRAIN_INTERVAL_S; else nothing. For step ends."""
         if not self._on:
             return
+        self._call_if_busy()
         made = self._history.allocations() - self._drained_allocations
         is_late = time.monotonic() - self._drained_s >= DRAIN_INTERVAL_S and bool(made or self._pending)
         is_full = max(made * EVENTS_PER_ALLOCATION, len(self._pending)) >= RING_ENTRIES // 2
         if is_late or is_full:
             self.drain()
+
+    def _call_if_busy(self) -> None:
+        callback = self._when_busy
+        if callback is None or time.monotonic() < self._busy_s:
+            return
+        if self._history.allocations() >= BUSY_ALLOCATIONS:
+            self._when_busy = None
+            callback()
 
     def close(self) -> None:
         """Drain and end the spool. Idempotent.
