@@ -85,6 +85,13 @@ def test_children_that_train_nothing_are_silent_and_leave_nothing(tmp_path: Path
     assert _ranks(tmp_path) == [(0, 0, 1, 3)]
 
 
+def test_workers_that_only_infer_say_that_they_are_not_recorded(tmp_path: Path) -> None:
+    lines = _run("infers", tmp_path).stderr.splitlines()
+    assert len(lines) == 2, lines
+    assert all("ran a model and is not recorded" in line for line in lines)
+    assert _ranks(tmp_path) == []
+
+
 def test_forked_ranks_say_that_they_are_not_recorded(tmp_path: Path) -> None:
     done = _run("fork", tmp_path)
     lines = sorted(done.stderr.splitlines())

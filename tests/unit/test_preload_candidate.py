@@ -35,6 +35,7 @@ class FakeRecording:
     def __init__(self) -> None:
         self.opened: Path | None = None
         self.tensors = True
+        self.much = True
 
     def publish(self, spool_dir: Path) -> None:
         assert self.opened is not None
@@ -42,6 +43,9 @@ class FakeRecording:
 
     def has_recorded(self) -> bool:
         return self.tensors
+
+    def has_recorded_much(self) -> bool:
+        return self.much
 
 
 class Case:
@@ -185,3 +189,40 @@ def test_a_rank_that_its_process_group_numbers_otherwise_says_so(
     case.gives(Evidence.STEP)
     assert case.candidate.gives(Evidence.GROUP, _group(2, 4)) is None
     assert "recorded as rank 0 of 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("below", ["worker", "child"])
+def test_an_inference_below_another_process_says_that_it_is_not_recorded(
+    below: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = Case(tmp_path, is_worker=below == "worker")
+    case.claim.is_child = below == "child"
+    case.candidate.ran_a_model = lambda: True
+    assert case.gives(Evidence.BUSY, Evidence.EXIT) is None
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "ran a model and is not recorded" in line
+    assert "init_process_group" in line
+
+
+@pytest.mark.parametrize(("ran", "much"), [(True, False), (False, True)])
+def test_what_another_process_starts_for_a_little_work_is_silent(
+    ran: bool, much: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = Case(tmp_path, is_worker=True)
+    case.candidate.ran_a_model = lambda: ran
+    case.recording.much = much
+    assert case.gives(Evidence.EXIT) is None
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("ran", [True, False])
+def test_of_two_inferences_beside_each_other_the_one_that_falls_away_says_so(
+    ran: bool, tmp_path: Path, another: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = Case(tmp_path)
+    case.candidate.ran_a_model = lambda: ran
+    case.recording.much = False
+    take(tmp_path, "the other's", 0, 0, another, trains=False)
+    assert case.gives(Evidence.EXIT) is None
+    said = capsys.readouterr().err
+    assert ("started later" in said, said.count("not recorded")) == (ran, int(ran))

@@ -111,6 +111,11 @@ class Modules:
         """Has ``tell()`` called where :meth:`read_unread` has to be called again later."""
         self._has_unread = tell
 
+    @property
+    def has_run(self) -> bool:
+        """Whether a module has run."""
+        return bool(self._told)
+
     def stop(self) -> None:
         """Does nothing from now on; the hooks stay registered."""
         self._off.append(True)

@@ -228,6 +228,8 @@ class Agent:
         self._hooks += [modules, weights, sharding]
         modules.install()
         weights.install()
+        if self._candidate is not None:
+            self._candidate.ran_a_model = lambda: modules.has_run
         return weights
 
     def _elect(self) -> None:

@@ -38,6 +38,15 @@ BUSY_AFTER_NUMBERED_S: Final = 5.0
 LATE_NUMBERED: Final = ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric")
 """With these modules a plain script becomes rank 0 of many once its model and data are ready, however long
 that takes."""
+_RAN: Final = "this process ran a model and is not recorded"
+_RAN_BELOW: Final = (
+    f"{_RAN}: another process of this job started it, and it neither trained nor joined a process group "
+    "(try: torch.distributed.init_process_group in it)"
+)
+_RAN_BESIDE: Final = (
+    f"{_RAN}: another process, which started later, is a rank of this job "
+    "(try: start it with its own rankmem run)"
+)
 NOT_RECORDED: Final = (
     "this process trains, but another process is recorded as this rank: it is not recorded "
     "(try: start it with its own rankmem run)"
@@ -91,6 +100,8 @@ class Candidate:
         self._place = place_in(self._claim, None)
         self._trains = False
         self._is_refused = False
+        self.ran_a_model: Callable[[], bool] = lambda: False
+        """Asked at the end of a process that is no rank."""
         self.contradiction = ""
         """What its process group said too late for its rows."""
         self.attempt: int | None = None
@@ -124,14 +135,15 @@ class Candidate:
         trains = evidence in TRAINS
         if self.is_published:
             return self._trains_after_all(group) if trains else None
-        if not trains and not self._counts(evidence):
-            return None
+        counts = trains or self._counts(evidence)
         place = place_in(self._claim, group)
-        attempt = place.take(self._session_dir, self._process, trains=trains)
+        attempt = place.take(self._session_dir, self._process, trains=trains) if counts else None
         if attempt is not None:
             self._publish(place, attempt, trains=trains)
         elif trains:
             self._refuse()
+        elif evidence is Evidence.EXIT:
+            self._say_what_is_not_recorded()
         return None
 
     def give_way(self, group: Group | None) -> int:
@@ -164,6 +176,16 @@ class Candidate:
         self._guard.say(NOT_RECORDED)
         self._refused()
         self.discard()
+
+    def _say_what_is_not_recorded(self) -> None:
+        """At the end of a process that is no rank, and yet may have been what the user looks for.
+
+        What another process started may do a little with a model beside its work; a script may have prepared
+        what the later process did, but not by running a model.
+        """
+        is_below = self._is_worker or self._claim.is_child
+        if self.ran_a_model() and (not is_below or self._recording.has_recorded_much()):
+            self._guard.say(_RAN_BELOW if is_below else _RAN_BESIDE)
 
     def _counts(self, evidence: Evidence) -> bool:
         """Whether evidence that it uses tensors makes it a rank."""

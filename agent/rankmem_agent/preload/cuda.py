@@ -118,12 +118,16 @@ class SnapshotAttachment:
         self._drain.move(spool_dir)
 
     def when_busy(self, callback: Callable[[], None], after_s: float) -> None:
-        """Has ``callback`` called from a module's call or a step: no thread of ours runs beside the user's."""
+        """Has ``callback`` called from a module's call or a step: there is no thread of ours."""
         self._drain.when_busy(callback, after_s)
 
     def has_recorded(self) -> bool:
         """Whether a device was used."""
         return bool(self._drain.has_recorded)
+
+    def has_recorded_much(self) -> bool:
+        """As the history counts it."""
+        return bool(self._drain.is_busy)
 
     def finish(self) -> None:
         """Nothing: closing drains."""

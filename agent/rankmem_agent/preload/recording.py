@@ -48,6 +48,9 @@ class Recording(Protocol):
     def has_recorded(self) -> bool:
         """Whether there is memory of tensors in it."""
 
+    def has_recorded_much(self) -> bool:
+        """Whether there is so much that tensors are what the process is for."""
+
     def detail(self) -> dict[str, object]:
         """The columns of ``rank_info`` that say how much it records."""
 
@@ -132,6 +135,10 @@ class NativeRecording:
     def has_recorded(self) -> bool:
         """Whether a device's memory was used."""
         return self._tap.stat(Stat.HAS_BLOCKS) != 0
+
+    def has_recorded_much(self) -> bool:
+        """As :meth:`when_busy` counts it."""
+        return self.has_recorded() and self._tap.stat(Stat.NEXT_SEQ) >= BUSY_RECORDS
 
     def finish(self) -> None:
         """Stops gathering stacks."""

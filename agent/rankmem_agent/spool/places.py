@@ -105,8 +105,8 @@ def settle(session_dir: Path) -> bool:
 def _settle(session_dir: Path, spool_dir: Path, said: Mapping[str, Any]) -> bool:
     place, process = Place(**said["place"]), str(said["process"])
     attempt = launches.attempt_held(session_dir, process)  # it died while it was published
-    is_rank = said["counts"] and may_have_used_tensors(spool_dir) and not place.has_successor(session_dir, process)
-    if attempt is None and is_rank:
+    may_be = said["counts"] and may_have_used_tensors(spool_dir)
+    if attempt is None and may_be and not place.has_successor(session_dir, process):
         attempt = place.take(session_dir, process, trains=False)
     if attempt is None:
         shutil.rmtree(spool_dir, ignore_errors=True)

@@ -136,9 +136,14 @@ class SnapshotDrain:
         callback = self._when_busy
         if callback is None or time.monotonic() < self._busy_s:
             return
-        if self._history.allocations() >= BUSY_ALLOCATIONS:
+        if self.is_busy:
             self._when_busy = None
             callback()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has followed much."""
+        return self._on and self._history.allocations() >= BUSY_ALLOCATIONS
 
     def close(self) -> None:
         """Drain and end the spool. Idempotent.

@@ -96,6 +96,17 @@ def helpers(store: str) -> None:
     train()
 
 
+def _infer(rank: int) -> None:
+    model = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(4)])
+    for _ in range(200):
+        model(torch.ones(8))
+
+
+def infers(store: str) -> None:
+    """Inference in workers that nothing numbers."""
+    mp.spawn(_infer, nprocs=RANKS)
+
+
 def forked(store: str) -> None:
     """Ranks forked from a process that has torch, as notebooks start them."""
     processes(store, "fork")
@@ -136,5 +147,7 @@ if __name__ == "__main__":
     elif way == "train":
         train()
     else:
-        {f.__name__: f for f in (children, evaluates, helpers, forked, plain, serves, tensors)}[way](store)
+        {f.__name__: f for f in (children, evaluates, helpers, infers, forked, plain, serves, tensors)}[way](
+            store
+        )
     print("done", way)
