@@ -60,3 +60,31 @@ print(tap.sample_pinned())                        # no spool
         (3 << 30, 1 << 30, UNKNOWN, UNKNOWN),
         (0, 0, UNKNOWN, UNKNOWN),
     ]
+
+
+def test_a_child_never_inherits_the_host_allocator_locked_by_a_sample(fake: Path, tmp_path: Path) -> None:
+    script = f"""
+import ctypes, time
+fake = ctypes.CDLL({str(fake)!r})
+fake.fake_install()
+fake.fake_look_for(8)
+over = threading.Event()
+def sample():
+    while not over.is_set():
+        tap.sample_pinned()
+        time.sleep(0.002)
+sampling = threading.Thread(target=sample)
+sampling.start()
+free = []
+for _ in range(20):
+    child = os.fork()
+    if child == 0:
+        os._exit(fake.fake_is_free())
+    free.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+over.set()
+sampling.join()
+tap.close()
+print(free)
+"""
+    recording = record_process(script, tmp_path)
+    assert recording.stdout.strip() == str([1] * 20), recording.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ FACTS = {
     "host": {},
     "clock": {"monotonic_ns": 1, "realtime_ns": 2},
 }
+GONE_PID = 2**22 + 1
+"""No process has it: the kernel counts to 2**22."""
 DEAD = "1-999999999999"
 """A process that had the number of one that lives."""
 
@@ -97,3 +100,36 @@ def test_a_folder_that_cannot_be_understood_is_left_alone(tmp_path: Path) -> Non
     (path / folder.CANDIDATE_NAME).write_text("{")
     assert not places.settle(tmp_path)
     assert folder.candidates(tmp_path) == [path]
+
+
+def test_a_candidate_that_somebody_else_settles_leaves_no_empty_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _candidate(tmp_path)
+
+    def rename(_: Path, to: Path) -> None:
+        shutil.rmtree(path)  # the other was quicker
+        raise FileNotFoundError(to)
+
+    monkeypatch.setattr(places.os, "rename", rename)
+    assert not places.settle(tmp_path)
+    assert list(tmp_path.glob("*/")) == []
+
+
+@pytest.mark.parametrize("name", ["candidate-{pid}", "0-3-{pid}", "0-3-{pid}-1"])
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_folder_whose_maker_died_as_it_made_it_goes(name: str, lives: bool, tmp_path: Path) -> None:
+    made = tmp_path / name.format(pid=os.getpid() if lives else GONE_PID)
+    made.mkdir()
+    if name.startswith("candidate"):
+        (made / "control").touch()
+    places.settle(tmp_path)
+    assert made.exists() == lives
+
+
+def test_a_log_without_its_facts_is_not_removed(tmp_path: Path) -> None:
+    log = tmp_path / f"0-3-{GONE_PID}"
+    log.mkdir()
+    (log / "control").touch()
+    places.settle(tmp_path)
+    assert log.exists()

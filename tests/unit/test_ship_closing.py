@@ -45,3 +45,21 @@ def test_while_a_shipper_holds_the_lock_the_removal_is_its_own(session_dir: Path
     closing.remove_unless_shipping(session_dir)
     assert not session_dir.exists()
     closing.remove_unless_shipping(session_dir)
+
+
+def test_what_comes_while_a_closed_session_is_removed_stays(
+    session_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closing.close(session_dir)
+    (session_dir / "shipper.log").touch()
+    late = session_dir / "candidate-1"
+
+    def has_spools(_: Path) -> bool:
+        late.mkdir()  # just after the look
+        (late / "control").touch()
+        return False
+
+    monkeypatch.setattr(closing, "_has_spools", has_spools)
+    assert not closing.remove_if_over(session_dir)
+    assert (late / "control").exists()
+    assert closing.is_closed(session_dir), "it goes once that has ended"

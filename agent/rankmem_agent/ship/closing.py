@@ -8,8 +8,8 @@ a pause. Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +32,16 @@ def remove_if_over(session_dir: Path) -> bool:
     """Removes the folder of a closed session in which no spool is left; the caller holds the lock."""
     if not is_closed(session_dir) or _has_spools(session_dir):
         return False
-    shutil.rmtree(session_dir, ignore_errors=True)
+    with os.scandir(session_dir) as entries:
+        for entry in entries:
+            if not entry.is_dir(follow_symlinks=False):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(entry.path)
+    try:
+        os.rmdir(session_dir)
+    except OSError:  # somebody came after all: what it records is not removed
+        close(session_dir)
+        return False
     return True
 
 

@@ -128,6 +128,15 @@ def candidates(session_dir: Path) -> list[Path]:
     )
 
 
+def unfinished(session_dir: Path) -> list[Path]:
+    """Folders of which nothing says yet what they are: those still being made, or whose maker died then."""
+    return [
+        folder
+        for folder in _folders(session_dir)
+        if not (folder / CANDIDATE_NAME).exists() and not (folder / META_NAME).exists()
+    ]
+
+
 def _create(session_dir: Path, name: str) -> tuple[Path, int]:
     make_private(session_dir.parent)
     make_private(session_dir)

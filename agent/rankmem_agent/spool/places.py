@@ -99,7 +99,22 @@ def settle(session_dir: Path) -> bool:
             said = json.loads((spool_dir / folder.CANDIDATE_NAME).read_text("utf-8"))
             if not launches.is_alive(said["process"]):
                 has_new |= _settle(session_dir, spool_dir, said)
+    for spool_dir in folder.unfinished(session_dir):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # not one of ours, or not empty
+            _remove_unfinished(spool_dir)
     return has_new
+
+
+def _remove_unfinished(spool_dir: Path) -> None:
+    """Removes what a process left that died as it made the folder: nothing says what that was to be."""
+    is_candidate = spool_dir.name.startswith(folder.CANDIDATE_PREFIX)
+    pid = spool_dir.name.split("-")[1 if is_candidate else 2]
+    if launches.is_alive(launches.process(int(pid))):
+        return
+    if is_candidate:
+        shutil.rmtree(spool_dir, ignore_errors=True)
+    else:
+        os.rmdir(spool_dir)  # if it is empty: a log may yet tell something to somebody
 
 
 def _settle(session_dir: Path, spool_dir: Path, said: Mapping[str, Any]) -> bool:
@@ -114,7 +129,11 @@ def _settle(session_dir: Path, spool_dir: Path, said: Mapping[str, Any]) -> bool
     pid = int(process.partition("-")[0])
     if spool_dir.name.startswith(folder.CANDIDATE_PREFIX):
         final, start = folder.create_spool(session_dir, attempt=attempt, rank=place.rank, pid=pid)
-        os.rename(spool_dir, final)
+        try:
+            os.rename(spool_dir, final)
+        except OSError:  # somebody else settles it
+            os.rmdir(final)
+            raise
     else:
         final, start = spool_dir, int((spool_dir.name + "-0").split("-")[3])
     publish(final, place.facts(said["facts"], attempt, process, start))

@@ -372,8 +372,8 @@ uint64_t current_call_id() noexcept {
   return frame == nullptr ? 0 : frame->call_id;
 }
 
-// The id of this thread's Python stack if it holds the GIL, or has met the stack before; else 0. It never waits
-// for the GIL: whoever asks for memory may hold what the GIL's holder waits for.
+// If this thread holds the GIL, or has met the stack before; else 0. It never waits for the GIL: whoever asks for
+// memory may hold what the GIL's holder waits for.
 __attribute__((noinline)) static uint32_t stack_outside_calls(ThreadState& thread) noexcept try {
   if (thread.gathering || !enabled(kCalls) || !enabled(kStacks)) return 0;
   ThreadCaches* caches = caches_of(thread);
@@ -382,10 +382,15 @@ __attribute__((noinline)) static uint32_t stack_outside_calls(ThreadState& threa
   return 0;
 }
 
+uint32_t stack_of_event() noexcept {
+  ThreadState& thread = thread_state;
+  return current_frame(thread) == nullptr ? stack_outside_calls(thread) : 0;
+}
+
 void set_call_end_hook(CallEndHook hook) noexcept { call_end_hook.store(hook, std::memory_order_release); }
 
 void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint64_t address, uint64_t size_bytes,
-                 uint64_t stream, uint64_t pool_or_free_bytes, bool may_gather) noexcept {
+                 uint64_t stream, uint64_t pool_or_free_bytes, uint32_t stack_id) noexcept {
   ThreadState& thread = thread_state;
   const uint64_t now = monotonic_ns();
   RkmRecord event = {};
@@ -397,8 +402,8 @@ void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint
     const bool moves_counters = action != RKM_ACTION_FREE_REQUESTED && action != RKM_ACTION_FREE_COMPLETED;
     if (device_type == RKM_DEVICETYPE_CUDA && moves_counters) frame->device_mask |= 1ull << (device_index & 63);
     event.call_id = frame->call_id;
-  } else if (may_gather) {
-    event.e = stack_outside_calls(thread);
+  } else {
+    event.e = stack_id;
   }
   if (action == RKM_ACTION_ALLOC && !has_blocks.load(std::memory_order_relaxed)) {
     has_blocks.store(true, std::memory_order_relaxed);

@@ -63,7 +63,8 @@ bool close_all(unsigned first, unsigned last) noexcept {
       const char* digit = reinterpret_cast<Entry*>(entries + at)->name;
       if (*digit < '0' || *digit > '9') continue;
       for (; *digit != '\0'; ++digit) number = 10 * number + static_cast<unsigned>(*digit - '0');
-      if (number >= first && number <= last && number != static_cast<unsigned>(listing)) ::close(static_cast<int>(number));
+      const bool is_listing = number == static_cast<unsigned>(listing);
+      if (number >= first && number <= last && !is_listing) ::close(static_cast<int>(number));
     }
   }
   ::close(listing);

@@ -42,6 +42,14 @@ std::atomic<SampleHook> sample_hook{nullptr};
 std::atomic<bool> is_open{false};
 std::atomic<uint64_t> segments_ready{0};
 
+// The longest that a fork waits for a sample.
+constexpr std::chrono::milliseconds kForkWait{100};
+constinit thread_local bool holds_fork = false;
+std::timed_mutex& fork_gate() {
+  static auto* gate = new std::timed_mutex;  // leaked on purpose, see strings.cpp
+  return *gate;
+}
+
 struct Mapped {
   uint64_t number;
   char* base;
@@ -249,7 +257,10 @@ void write_host_sample() noexcept {
 void write_samples() noexcept {
   write_clock();
   write_host_sample();
-  if (SampleHook hook = sample_hook.load(std::memory_order_acquire)) hook();
+  if (SampleHook hook = sample_hook.load(std::memory_order_acquire)) {
+    const ForkHeld held;
+    hook();
+  }
 }
 
 void* run_keeper(void*) {
@@ -305,11 +316,22 @@ int create_strings(const std::string& path) noexcept {
   return -failure;
 }
 
+// Around a fork, on the thread that forks. A sample takes microseconds; a driver that hangs is not waited for.
+void wait_to_fork() noexcept {
+  holds_fork = is_open.load(std::memory_order_relaxed) && fork_gate().try_lock_for(kForkWait);
+}
+
+void go_on_after_fork() noexcept {
+  if (holds_fork) fork_gate().unlock();
+  holds_fork = false;
+}
+
 // A forked child shares the mappings, and none of its threads but one lives: everything is off in it for good.
 // Blocks that the parent allocated are still freed right: the deleter asks enabled() first.
 void silence_forked_child() noexcept {
   enabled_bits.store(0, std::memory_order_relaxed);
   is_open.store(false, std::memory_order_relaxed);
+  go_on_after_fork();
 }
 
 RkmControl* create_control(const std::string& path) noexcept {
@@ -327,6 +349,10 @@ RkmControl* create_control(const std::string& path) noexcept {
 bool spool_is_open() noexcept { return is_open.load(std::memory_order_relaxed); }
 
 uint64_t segments_made() noexcept { return segments_ready.load(std::memory_order_relaxed); }
+
+ForkHeld::ForkHeld() noexcept { fork_gate().lock(); }
+
+ForkHeld::~ForkHeld() { fork_gate().unlock(); }
 
 void set_sample_hook(SampleHook hook) noexcept { sample_hook.store(hook, std::memory_order_release); }
 
@@ -390,7 +416,7 @@ int open_spool(const char* folder, uint64_t budget_bytes, bool is_provisional) n
     is_open.store(false);
     return failure;
   }
-  pthread_atfork(nullptr, nullptr, silence_forked_child);
+  pthread_atfork(wait_to_fork, go_on_after_fork, silence_forked_child);
 #ifdef __GLIBC__
   on_exit(note_exit, nullptr);
 #endif

@@ -57,6 +57,16 @@ uint32_t intern_frame(uint32_t file, uint32_t function, uint32_t line) noexcept;
 uint32_t intern_stack(const uint32_t* frames, uint32_t count) noexcept;
 void strings_use(int fd) noexcept;  // once, from open_spool
 
+// Held where locks of torch's or of a driver's are taken for our sake: a fork waits until it is given back (not for
+// long), so that no child inherits them locked by a thread that it does not have.
+class ForkHeld {
+ public:
+  ForkHeld() noexcept;
+  ~ForkHeld();
+  ForkHeld(const ForkHeld&) = delete;
+  ForkHeld& operator=(const ForkHeld&) = delete;
+};
+
 // Segments made ready so far.
 uint64_t segments_made() noexcept;
 

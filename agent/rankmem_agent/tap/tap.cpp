@@ -60,7 +60,11 @@ RKM_EXPORT int rkm_attach_cuda() { return -ENOSYS; }
 RKM_EXPORT int rkm_cuda_counters() { return 0; }
 #endif
 
-RKM_EXPORT int rkm_sample_pinned() { return spool_is_open() ? sample_pinned() : -EINVAL; }
+RKM_EXPORT int rkm_sample_pinned() {
+  if (!spool_is_open()) return -EINVAL;
+  const ForkHeld held;
+  return sample_pinned();
+}
 
 RKM_EXPORT void rkm_enable(uint32_t what, int on) {
   if (!spool_is_open()) return;
@@ -170,7 +174,10 @@ RKM_EXPORT int rkm_start_unseen(const char* const* arguments, const char* const*
 RKM_EXPORT void rkm_stop_stacks() { stop_stacks(); }
 
 RKM_EXPORT int rkm_close() {
-  rkm_cuda_counters();  // the allocator's last word, to hold the replay against
+  if (spool_is_open()) {
+    const ForkHeld held;
+    rkm_cuda_counters();  // the allocator's last word, to hold the replay against
+  }
   return close_spool();
 }
 

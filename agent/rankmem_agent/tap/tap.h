@@ -54,10 +54,12 @@ void write_record(RkmRecord& fields) noexcept;
 // pass the pool (first << 32 | second), or for an OOM the device's free bytes. Hot path.
 //
 // The caller has checked enabled(). Order is the caller's part: a free before the block is given back,
-// an alloc after it is got. In no call an event may have a stack of its own: `may_gather` says that no
-// allocator's lock is held, so that it can be gathered here.
+// an alloc after it is got. In no call an event may have a stack of its own, gathered before.
 void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint64_t address, uint64_t size_bytes,
-                 uint64_t stream, uint64_t pool_or_free_bytes, bool may_gather = false) noexcept;
+                 uint64_t stream, uint64_t pool_or_free_bytes, uint32_t stack_id = 0) noexcept;
+
+// The stack of an event that belongs to no call; 0 in a call, which gathers its own. Off every lock.
+uint32_t stack_of_event() noexcept;
 
 // The id of a string, writing it to the strings file on first sight; 0 if it could not be written.
 // Takes a lock and may do a system call: never on the hot path. Cut at STRING_BYTES_MAX.

@@ -48,12 +48,13 @@ Mappings& mappings() {
 // What torch is told too late for us if our munmap was taken out again (memray replaces the same slots).
 void note_reported(void* base, int64_t size_bytes) {
   Mappings& all = mappings();
+  const uint32_t stack_id = size_bytes > 0 && enabled(kCpuEvents) ? stack_of_event() : 0;  // not under the lock
   std::lock_guard lock(all.mutex);
   if (size_bytes > 0) {
     Mapping& mapping = all.known[base];
     if (mapping.is_live) record_cpu_free(base);  // gone unseen: the kernel maps no address twice
     mapping.is_live = true;
-    record_cpu_alloc(base, static_cast<uint64_t>(size_bytes));
+    record_cpu_alloc(base, static_cast<uint64_t>(size_bytes), stack_id);
     return;
   }
   const auto found = all.known.find(base);

@@ -44,7 +44,7 @@ std::vector<std::string> texts;
 
 void write_record(RkmRecord& fields) noexcept { records[next_record.fetch_add(1) % kRecords] = fields; }
 void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint64_t address, uint64_t size_bytes,
-                 uint64_t stream, uint64_t pool_or_free_bytes, bool) noexcept {
+                 uint64_t stream, uint64_t pool_or_free_bytes, uint32_t) noexcept {
   RkmRecord record{};
   record.kind = RKM_KIND_EVENT;
   record.action = action;
