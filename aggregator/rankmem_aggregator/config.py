@@ -25,6 +25,11 @@ LISTEN_EMBEDDED: Final = "127.0.0.1:0"
 """Loopback, any free port: the shippers of this host are told which."""
 MEMORY_LIMIT_SHARE: Final = 4
 """A quarter of the machine's memory: an embedded aggregator lives beside the training."""
+MEMORY_MAX_SPARE_BYTES: Final = GIB
+"""Between the memory from which on shippers wait and the bound: what a statement may take in the second until
+the next look, and what allocators reserve without touching it (1.2 GiB of 1.7 on two cores)."""
+MEMORY_MAX_LEAST_BYTES: Final = GIB // 2
+"""Above DuckDB's memory: the process itself, 150 MiB idle, and a group that is stored."""
 COMMIT_RESERVE_BYTES: Final = GIB
 """What DuckDB may hold beyond the memory limit, so that commits find memory: statements are stopped at the
 limit, looked at every 20 ms, and one that a core works for takes half a GiB a second. Without memory for a
@@ -120,6 +125,10 @@ class AggregatorConfig:
     memory_budget_bytes: int = 0
     """Resident memory from which on the queue takes an eighth and one new shipper a second is let in, bytes;
     0: DuckDB's memory, the queue, a group and 2 GiB. Environment: RANKMEM_MEMORY_BUDGET_BYTES."""
+    memory_max_bytes: int = 0
+    """Hard bound on what the process may hold, bytes, held by the kernel (RLIMIT_DATA; stacks of threads
+    come on top). A statement that would go beyond fails; at worst the process ends and is started again. 0:
+    1 GiB above the memory budget. Environment: RANKMEM_MEMORY_MAX_BYTES."""
     max_streams: int = 1024
     """Shippers connected at once (one a host); each holds two threads."""
     queries_max: int = 16
@@ -159,6 +168,14 @@ class AggregatorConfig:
                 Code.INVALID,
                 f"--memory-limit-bytes is {self.memory_limit_bytes}, too small to insert a group",
                 f"give at least {MEMORY_LIMIT_MIN_BYTES}, or 0 for a quarter of the machine's memory",
+            )
+        least = self.duckdb_memory() + MEMORY_MAX_LEAST_BYTES
+        if 0 < self.memory_max_bytes < least:
+            raise RankmemError(
+                Code.INVALID,
+                f"--memory-max-bytes is {self.memory_max_bytes}, and {least} are needed beside "
+                f"--memory-limit-bytes {self.memory_limit()}",
+                f"give at least {least}, or a lower --memory-limit-bytes",
             )
 
     @classmethod
@@ -243,7 +260,8 @@ class AggregatorConfig:
         if self.memory_limit_bytes:
             return self.memory_limit_bytes
         machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return max(MEMORY_LIMIT_MIN_BYTES, min(machine // MEMORY_LIMIT_SHARE, MEMORY_LIMIT_MAX_BYTES))
+        share = (self.memory_max_bytes or machine) // MEMORY_LIMIT_SHARE
+        return max(MEMORY_LIMIT_MIN_BYTES, min(share, machine // MEMORY_LIMIT_SHARE, MEMORY_LIMIT_MAX_BYTES))
 
     def duckdb_memory(self) -> int:
         """What DuckDB itself is limited to, bytes."""
@@ -252,7 +270,12 @@ class AggregatorConfig:
     def memory_budget(self) -> int:
         """The resident memory from which on shippers wait, bytes."""
         own = self.duckdb_memory() + self.queue_bytes_max + self.group_bytes_max + BESIDE_BYTES
-        return self.memory_budget_bytes or own
+        most = self.memory_max_bytes * 7 // 8 or own  # shippers wait before the bound is met
+        return self.memory_budget_bytes or min(own, most)
+
+    def memory_max(self) -> int:
+        """The bound that holds, bytes."""
+        return self.memory_max_bytes or self.memory_budget() + MEMORY_MAX_SPARE_BYTES
 
     def thread_count(self) -> int:
         """The threads that DuckDB gets."""
@@ -328,6 +351,7 @@ _LEAST: Final[dict[str, float]] = {
     "memory_limit_bytes": 0,
     "threads": 0,
     "memory_budget_bytes": 0,
+    "memory_max_bytes": 0,
     "checkpoint_threshold_bytes": 1,
     "idle_checkpoint_bytes": 1,
     "row_group_rows": 2048,
@@ -358,6 +382,7 @@ _ENVIRONMENT: Final = {
     "keep_sessions": ("RANKMEM_KEEP_SESSIONS", int),
     "memory_limit_bytes": ("RANKMEM_MEMORY_LIMIT_BYTES", int),
     "memory_budget_bytes": ("RANKMEM_MEMORY_BUDGET_BYTES", int),
+    "memory_max_bytes": ("RANKMEM_MEMORY_MAX_BYTES", int),
     "threads": ("RANKMEM_THREADS", int),
 }
 

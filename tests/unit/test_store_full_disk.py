@@ -137,10 +137,11 @@ def test_a_disk_that_fills_at_any_byte_of_a_commit_costs_nothing(tmp_path: Path)
 
 
 @pytest.mark.long
-def test_a_thousand_fills_cost_nothing(tmp_path: Path) -> None:
-    failed, looks = disk_fills(tmp_path / "fills.duckdb", 1000)
-    assert failed > 500
-    assert looks > 50
+@pytest.mark.timeout(900)
+def test_three_hundred_fills_cost_nothing(tmp_path: Path) -> None:
+    failed, looks = disk_fills(tmp_path / "fills.duckdb", 300)
+    assert failed > 150
+    assert looks > 15
 
 
 def test_an_instance_that_cannot_be_opened_on_a_full_disk_is_opened_when_there_is_room(
