@@ -152,8 +152,7 @@ def _opened(order: Order, trial: Trial, bound: MemoryBound) -> Aggregator:
         try:
             return server.open(order.config, trial=trial, bound=bound, pid=os.getppid())
         except RankmemError as exc:
-            served = read_address(path)
-            left_behind = address_path(path).exists() and (served is None or served.pid == os.getppid())
+            left_behind = address_path(path).exists() and read_address(path) is None
             if exc.code is not Code.CONFLICT or not left_behind or time.monotonic() > deadline_s:
                 raise
         threading.Event().wait(PREDECESSOR_LOOK_S)
