@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 START_TIMEOUT_S: Final = 600.0
 """To open a database whose log is replayed: a minute for a GiB on a slow disk."""
 RESTART_FIRST_S: Final = 0.1
-RESTART_MAX_S: Final = 10.0
+RESTART_MAX_S: Final = 5.0
 """Between two starts of one that dies at once: shippers and readers find it within this."""
 STEADY_S: Final = 60.0
 """One that lived so long is started again at once."""

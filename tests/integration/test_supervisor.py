@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -227,6 +228,26 @@ def test_what_cannot_be_opened_again_yet_is_tried_until_it_can(kept: Supervisor,
     until("it is up again", lambda: kept.num_restarts == 1)
     with IngestClient(kept.address) as client:
         assert client.open(source) == source.next_sequence - 1
+
+
+@pytest.mark.parametrize("is_embedded", [False, True])
+def test_a_disk_that_takes_no_more_is_waited_out_by_the_process_itself(path: Path, is_embedded: bool) -> None:
+    source = RankSource()
+    config = AggregatorConfig.embedded(path, {})
+    with Supervisor(config, is_embedded=is_embedded) as kept, IngestClient(kept.address) as client:
+        client.open(source)
+        client.send(batch=source.batch(200))
+        client.acks(1)
+        for beyond_bytes in (1, path.stat().st_size + 5000):
+            resource.prlimit(kept.pid, resource.RLIMIT_FSIZE, (beyond_bytes, resource.RLIM_INFINITY))
+            client.send(batch=source.batch(5000))
+            with connect(kept.address) as queries:
+                until("it says so", lambda: bool(queries.aggregator_state().not_serving_reason))
+                assert "ulimit -f" in queries.aggregator_state().not_serving_reason
+                unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+                resource.prlimit(kept.pid, resource.RLIMIT_FSIZE, unlimited)
+            until("it is stored", lambda: client.reply().WhichOneof("body") == "ack")
+        assert kept.num_restarts == 0
 
 
 PARENT = """
