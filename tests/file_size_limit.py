@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def no_file_grows() -> Iterator[None]:
-    """Within it a write behind the first byte of any file fails: "File too large"."""
+def no_file_grows(beyond_bytes: int = 1) -> Iterator[None]:
+    """Within it a write behind so many bytes of any file fails: "File too large"."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (beyond_bytes, hard))
     try:
         yield
     finally:

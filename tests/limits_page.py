@@ -65,6 +65,8 @@ What happens at a limit, in short:
 - **A full disk**: commits wait and are tried again, health turns `NOT_SERVING`, shippers keep their spools.
 - **A query** that reaches its time, rows or memory ends with an error that names the limit; ingest goes on.
   DuckDB looks at the time between two vectors of rows: `docs/security.md` says what that leaves.
+- **The aggregator's process** has a hard bound on its memory, held by the kernel: what goes beyond fails, or
+  ends the process, which is started again within seconds (`docs/security.md`).
 
 What grows with use and not with a limit of its own: the database (see `--keep-days`, `--keep-gib`,
 `--keep-sessions`), and what the aggregator remembers of each log and stack in it (some hundred bytes).

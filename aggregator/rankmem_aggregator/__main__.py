@@ -1,4 +1,5 @@
-"""`python -m rankmem_aggregator`: an aggregator without the command line's extras.
+"""`python -m rankmem_aggregator`: an aggregator without the command line's extras, and without a parent that
+starts it again (``rankmem serve`` has both).
 
 Stage: wiring. Options come from the environment (see ``config``). The first SIGTERM or SIGINT drains, the
 second stops at once. Prints nothing but errors; logs go to stderr.
@@ -14,6 +15,7 @@ from types import FrameType
 from rankmem_aggregator import logs, server
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.leaving import leave
+from rankmem_aggregator.memory_bound import MemoryBound
 from rankmem_protos.errors import RankmemError
 
 
@@ -22,7 +24,7 @@ def main() -> int:
     try:
         config = AggregatorConfig.from_environment()
         logs.configure(config.log_format)
-        aggregator = server.open(config)
+        aggregator = server.open(config, bound=MemoryBound(config.memory_max()))
     except RankmemError as exc:
         print(f"Error: {exc.message}\nTry: {exc.hint}", file=sys.stderr)
         return 1

@@ -43,13 +43,24 @@ def address_path(database_path: Path) -> Path:
     return database_path.with_name(database_path.name + SUFFIX)
 
 
-def write_address(database_path: Path, address: str, *, tls: bool = False, token: bool = False) -> Path:
-    """Leaves the address of this process beside the database; replaces one that is there."""
+def write_address(
+    database_path: Path, address: str, *, tls: bool = False, token: bool = False, pid: int | None = None
+) -> Path:
+    """Leaves an address beside the database; replaces one that is there.
+
+    Args:
+        database_path: the database.
+        address: HOST:PORT as a client on this host dials it.
+        tls: whether it must be dialled with TLS.
+        token: whether it asks for a token.
+        pid: of the process that lives as long as it is served; None: this one.
+    """
     path = address_path(database_path)
+    pid = os.getpid() if pid is None else pid
     entry = ServerAddress(
         address=address,
-        pid=os.getpid(),
-        process_start_ticks=_process_start_ticks(os.getpid()),
+        pid=pid,
+        process_start_ticks=_process_start_ticks(pid),
         host_name=socket.gethostname(),
         tls=tls,
         token=token,
@@ -66,11 +77,12 @@ def read_address(database_path: Path) -> ServerAddress | None:
     return entry if entry is not None and is_alive(entry) else None
 
 
-def remove_address(database_path: Path) -> None:
-    """Removes the address file if this process wrote it; another's stays."""
+def remove_address(database_path: Path, pid: int | None = None) -> None:
+    """Removes the address file if it is that of the process (None: this one); another's stays."""
     path = address_path(database_path)
     entry = _parse(path)
-    if entry is not None and entry.pid == os.getpid() and entry.host_name == socket.gethostname():
+    pid = os.getpid() if pid is None else pid
+    if entry is not None and entry.pid == pid and entry.host_name == socket.gethostname():
         path.unlink(missing_ok=True)
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Final
 
 import duckdb
 import pyarrow as pa
 
+from rankmem_aggregator.blame import Trial
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.confine import Macros, check_statement
 from rankmem_aggregator.instance import is_given_up
@@ -30,6 +31,10 @@ BATCH_ROWS: Final = 16_384
 
 STAND_BACK_S: Final = 5.0
 """For statements to end when they are stopped: DuckDB looks between two vectors. And for new ones to wait."""
+_FAILURES: Final = (duckdb.Error, pa.ArrowException, OSError, MemoryError)
+"""Of a statement; Arrow wraps DuckDB's errors in OSError."""
+_ADVICE: Final = "Possible solutions:"
+"""What follows it is about settings, which are locked here."""
 _STACK_TRACE: Final = "Stack Trace:"
 """What follows it in an internal error of DuckDB: paths and addresses of this process, none of a client's."""
 
@@ -63,8 +68,9 @@ class _Running:
 class ClientQueries:
     """The statements of all clients of one store."""
 
-    def __init__(self, store: Store, config: AggregatorConfig) -> None:
+    def __init__(self, store: Store, config: AggregatorConfig, trial: Trial | None = None) -> None:
         self._store = store
+        self._trial = trial
         self._config = config
         self._macros = Macros()
         self._lock = threading.Lock()
@@ -106,7 +112,8 @@ class ClientQueries:
         """
         timeout_s = self.time_limit_s(timeout_s)
         row_limit = min(row_limit or self._config.query_row_limit, self._config.query_row_limit)
-        with self.reading(timeout_s, watch) as cursor:
+        tried = nullcontext() if self._trial is None else self._trial.running(sql, parameters)
+        with tried, self.reading(timeout_s, watch) as cursor:
             check_statement(cursor, sql, self._macros)
             reader = cursor.sql(sql, params=dict(parameters)).to_arrow_reader(BATCH_ROWS)
             yield from _limited(reader, row_limit)
@@ -127,7 +134,7 @@ class ClientQueries:
         try:
             running.cursor.execute("BEGIN TRANSACTION READ ONLY")
             yield running.cursor
-        except (duckdb.Error, pa.ArrowException, OSError) as exc:  # Arrow wraps DuckDB's errors in OSError
+        except _FAILURES as exc:
             if is_given_up(exc):
                 self._store.is_given_up = True
             raise _translated(exc, running.stopped_by) from exc
@@ -209,10 +216,10 @@ def _translated(exc: Exception, stopped_by: RankmemError | None) -> RankmemError
     if stopped_by is not None:
         return stopped_by
     text = str(exc).partition(_STACK_TRACE)[0].rstrip()
-    if isinstance(exc, duckdb.OutOfMemoryException) or "Out of Memory" in text:
+    if isinstance(exc, duckdb.OutOfMemoryException | MemoryError) or "Out of Memory" in text:
         return RankmemError(
             Code.EXHAUSTED,
-            f"the statement needs more memory than the aggregator has: {text}",
+            f"the statement needs more memory than the aggregator has: {text.partition(_ADVICE)[0].rstrip()}",
             "aggregate or filter first",
         )
     if isinstance(exc, duckdb.PermissionException):

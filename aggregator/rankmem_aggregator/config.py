@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Self, get_args
 
 from rankmem_aggregator.logs import LogFormat
+from rankmem_aggregator.machine import memory_bytes
 from rankmem_protos.errors import Code, RankmemError
 
 MIB: Final = 1 << 20
@@ -25,6 +26,11 @@ LISTEN_EMBEDDED: Final = "127.0.0.1:0"
 """Loopback, any free port: the shippers of this host are told which."""
 MEMORY_LIMIT_SHARE: Final = 4
 """A quarter of the machine's memory: an embedded aggregator lives beside the training."""
+MEMORY_MAX_SPARE_BYTES: Final = GIB
+"""Between all that the process uses where its limits are met at once and the bound: what a statement may take
+until the next look, and what allocators reserve without touching it (130 MiB of 330 after 800,000 rows)."""
+MEMORY_MAX_LEAST_BYTES: Final = 512 * MIB
+"""Above DuckDB's memory: the process itself, 150 MiB idle, and a group that is stored."""
 COMMIT_RESERVE_BYTES: Final = GIB
 """What DuckDB may hold beyond the memory limit, so that commits find memory: statements are stopped at the
 limit, looked at every 20 ms, and one that a core works for takes half a GiB a second. Without memory for a
@@ -86,7 +92,7 @@ class AggregatorConfig:
     Environment: RANKMEM_KEEP_SESSIONS."""
     memory_limit_bytes: int = 0
     """What statements may hold of DuckDB's memory, bytes; 1 GiB beside it is for commits alone. 0: a quarter
-    of the machine's, at most 4 GiB.
+    of the machine's (or of the container's), at most 4 GiB.
     Environment: RANKMEM_MEMORY_LIMIT_BYTES."""
     threads: int = 0
     """DuckDB's threads; 0: as many as this process may use processors. Environment: RANKMEM_THREADS."""
@@ -118,8 +124,14 @@ class AggregatorConfig:
     some 15 ms of CPU however little is in it: with ten a second, 20,000 events/s took 9.5 CPU seconds a
     million."""
     memory_budget_bytes: int = 0
-    """Resident memory from which on the queue takes an eighth and one new shipper a second is let in, bytes;
-    0: DuckDB's memory, the queue, a group and 2 GiB. Environment: RANKMEM_MEMORY_BUDGET_BYTES."""
+    """Resident memory from which on the queue takes an eighth and one new shipper a second is let in,
+    bytes; 0: DuckDB's memory, the queue, a group and 2 GiB, below the bound. Environment:
+    RANKMEM_MEMORY_BUDGET_BYTES."""
+    memory_max_bytes: int = 0
+    """Hard bound on what the process may hold, bytes, held by the kernel (RLIMIT_DATA; stacks of threads
+    come on top). A statement that would go beyond fails; at worst the process ends and is started again. 0:
+    what DuckDB, the queue and a group take and 3 GiB, at most three quarters of the machine's memory.
+    Environment: RANKMEM_MEMORY_MAX_BYTES."""
     max_streams: int = 1024
     """Shippers connected at once (one a host); each holds two threads."""
     queries_max: int = 16
@@ -159,6 +171,14 @@ class AggregatorConfig:
                 Code.INVALID,
                 f"--memory-limit-bytes is {self.memory_limit_bytes}, too small to insert a group",
                 f"give at least {MEMORY_LIMIT_MIN_BYTES}, or 0 for a quarter of the machine's memory",
+            )
+        least = self.duckdb_memory() + MEMORY_MAX_LEAST_BYTES
+        if 0 < self.memory_max_bytes < least:
+            raise RankmemError(
+                Code.INVALID,
+                f"--memory-max-bytes is {self.memory_max_bytes}, and {least} are needed beside "
+                f"--memory-limit-bytes {self.memory_limit()}",
+                f"give at least {least}, or a lower --memory-limit-bytes",
             )
 
     @classmethod
@@ -242,17 +262,29 @@ class AggregatorConfig:
         """The memory limit that holds, bytes."""
         if self.memory_limit_bytes:
             return self.memory_limit_bytes
-        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return max(MEMORY_LIMIT_MIN_BYTES, min(machine // MEMORY_LIMIT_SHARE, MEMORY_LIMIT_MAX_BYTES))
+        most = min(memory_bytes(), self.memory_max_bytes or memory_bytes())
+        return max(MEMORY_LIMIT_MIN_BYTES, min(most // MEMORY_LIMIT_SHARE, MEMORY_LIMIT_MAX_BYTES))
 
     def duckdb_memory(self) -> int:
         """What DuckDB itself is limited to, bytes."""
         return self.memory_limit() + COMMIT_RESERVE_BYTES
 
     def memory_budget(self) -> int:
-        """The resident memory from which on shippers wait, bytes."""
-        own = self.duckdb_memory() + self.queue_bytes_max + self.group_bytes_max + BESIDE_BYTES
-        return self.memory_budget_bytes or own
+        """The resident memory from which on shippers wait, bytes: before the bound is met."""
+        bound = self.memory_max()
+        before = max(bound * 7 // 8, bound - MEMORY_MAX_SPARE_BYTES)
+        return self.memory_budget_bytes or min(self._needed_bytes(), before)
+
+    def memory_max(self) -> int:
+        """The bound that holds, bytes."""
+        if self.memory_max_bytes:
+            return self.memory_max_bytes
+        most = min(self._needed_bytes() + MEMORY_MAX_SPARE_BYTES, memory_bytes() * 3 // 4)
+        return max(most, self.duckdb_memory() + MEMORY_MAX_LEAST_BYTES)
+
+    def _needed_bytes(self) -> int:
+        """What the process uses at most where all its limits are met at once."""
+        return self.duckdb_memory() + self.queue_bytes_max + self.group_bytes_max + BESIDE_BYTES
 
     def thread_count(self) -> int:
         """The threads that DuckDB gets."""
@@ -328,6 +360,7 @@ _LEAST: Final[dict[str, float]] = {
     "memory_limit_bytes": 0,
     "threads": 0,
     "memory_budget_bytes": 0,
+    "memory_max_bytes": 0,
     "checkpoint_threshold_bytes": 1,
     "idle_checkpoint_bytes": 1,
     "row_group_rows": 2048,
@@ -358,6 +391,7 @@ _ENVIRONMENT: Final = {
     "keep_sessions": ("RANKMEM_KEEP_SESSIONS", int),
     "memory_limit_bytes": ("RANKMEM_MEMORY_LIMIT_BYTES", int),
     "memory_budget_bytes": ("RANKMEM_MEMORY_BUDGET_BYTES", int),
+    "memory_max_bytes": ("RANKMEM_MEMORY_MAX_BYTES", int),
     "threads": ("RANKMEM_THREADS", int),
 }
 

@@ -179,6 +179,9 @@ class Writer:
         """Stores them in one transaction; if some row stops it, each in its own."""
         try:
             return self._store_together(group)
+        except MemoryError:  # Arrow's is one of BAD_ROWS as well; the rows are not at fault
+            self._rollback()
+            raise
         except BAD_ROWS as exc:
             self._rollback()
             if len(group) > 1:

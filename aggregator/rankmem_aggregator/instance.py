@@ -16,6 +16,7 @@ import duckdb
 from rankmem_aggregator import schema
 from rankmem_aggregator.address import address_path, read_address
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.disk import could_not_write
 from rankmem_protos.errors import Code, RankmemError
 
 SPILL_FACTOR: Final = 4
@@ -134,6 +135,12 @@ def _cannot_open(path: Path, exc: duckdb.Error) -> RankmemError:
             )
         return RankmemError(
             Code.CONFLICT, f"{path} is held by another process: {text}", "close the program that has it open"
+        )
+    if could_not_write(exc):
+        return RankmemError(
+            Code.EXHAUSTED,
+            f"{path} cannot be opened, its disk takes no more: {text}",
+            "free space there, or raise the quota or limit that it names",
         )
     if isinstance(exc, duckdb.IOException | duckdb.SerializationException):
         return RankmemError(

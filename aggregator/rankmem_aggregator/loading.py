@@ -18,11 +18,12 @@ import pyarrow as pa
 
 from rankmem_aggregator.batch import IncomingBatch, Spool, declared_bytes, decode_batch
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.disk import DiskLowError
 from rankmem_aggregator.group import concatenated
 from rankmem_aggregator.ingest import BAD_ROWS
 from rankmem_aggregator.schema import INGEST_PROGRESS, STACK
 from rankmem_aggregator.sequence import SpoolProgress, Verdict
-from rankmem_aggregator.store import DiskLowError, open_store
+from rankmem_aggregator.store import open_store
 from rankmem_aggregator.stored import progress_rows, pruned_progress, stored_progress, stored_stacks
 from rankmem_aggregator.summaries import Summaries
 from rankmem_protos.collector_pb2 import Batch, OpenSpool

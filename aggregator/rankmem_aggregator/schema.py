@@ -9,6 +9,7 @@ The largest tables stand in the schema ``packed`` in another form (``packing``),
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections.abc import Collection
@@ -138,7 +139,8 @@ def prepare(connection: duckdb.DuckDBPyConnection) -> DatabaseFacts:
         facts = _write_meta(connection)
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        with contextlib.suppress(duckdb.Error):  # a COMMIT that failed has done it
+            connection.execute("ROLLBACK")
         raise
     return facts
 

@@ -10,6 +10,7 @@ Threads only, no process, no signal handler: it may be embedded in another progr
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from concurrent import futures
@@ -22,11 +23,13 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from rankmem_aggregator.address import remove_address, write_address
+from rankmem_aggregator.blame import Trial
 from rankmem_aggregator.client_queries import ClientQueries
 from rankmem_aggregator.config import AggregatorConfig, is_every_address, split_address
 from rankmem_aggregator.counters import WriterCounters
 from rankmem_aggregator.ingest import Writer
 from rankmem_aggregator.leaving import CALLS
+from rankmem_aggregator.memory_bound import MemoryBound
 from rankmem_aggregator.services import CollectorService, QueryService
 from rankmem_aggregator.store import Store, open_store
 from rankmem_aggregator.tls import server_credentials
@@ -64,8 +67,18 @@ _SERVICES: Final = (
 class Aggregator:
     """A running aggregator. Made by :func:`open`; also a context manager that closes at its end."""
 
-    def __init__(self, config: AggregatorConfig, store: Store) -> None:
+    def __init__(
+        self,
+        config: AggregatorConfig,
+        store: Store,
+        *,
+        trial: Trial | None = None,
+        bound: MemoryBound | None = None,
+        pid: int | None = None,
+    ) -> None:
         self.config = config
+        self._bound = bound
+        self._pid = os.getpid() if pid is None else pid
         self.address = ""
         """HOST:PORT with the port that was bound."""
         self.store = store
@@ -73,7 +86,7 @@ class Aggregator:
         self._closed = False
         self._close_lock = threading.Lock()
         self._failure: BaseException | None = None
-        self._queries = ClientQueries(store, config)
+        self._queries = ClientQueries(store, config, trial)
         self._writer = Writer(store, config, free_memory=self._free_memory, died=self._die)
         self._collector = CollectorService(self._writer, store.facts.database_id, config)
         self._health = health.HealthServicer()
@@ -111,6 +124,7 @@ class Aggregator:
             f"127.0.0.1:{port}" if is_every_address(host) else self.address,
             tls=self.config.tls_cert is not None,
             token=self.config.has_tokens,
+            pid=self._pid,
         )
         logger.info("serving %s at %s", self.config.database_path, self.address)
 
@@ -162,7 +176,7 @@ class Aggregator:
         if self._metrics is not None:
             self._metrics.close()
         self.store.close()
-        remove_address(self.config.database_path)
+        remove_address(self.config.database_path, self._pid)
         return drained and self._failure is None
 
     def __enter__(self) -> Self:
@@ -210,6 +224,8 @@ class Aggregator:
 
     def _look(self, condition: Condition) -> None:
         """Once a second: limits are held, and whoever waits is told why."""
+        if self._bound is not None:
+            self._bound.follow_threads()
         budget_bytes = self.config.memory_budget()
         is_full = condition.rss_bytes > budget_bytes
         full = f"the aggregator uses {condition.rss_bytes} bytes of memory, more than {budget_bytes}"
@@ -237,15 +253,27 @@ class Aggregator:
         self._stop.set()
 
 
-def open(config: AggregatorConfig) -> Aggregator:
+def open(
+    config: AggregatorConfig,
+    *,
+    trial: Trial | None = None,
+    bound: MemoryBound | None = None,
+    pid: int | None = None,
+) -> Aggregator:
     """Opens the database, binds the port and starts; the aggregator takes batches when this returns.
+
+    Args:
+        config: its options.
+        trial: which statements are refused for what they did, and who is told which run; None: nobody.
+        bound: of this process's memory, where it has one.
+        pid: of the process that keeps it alive, which stands beside the database; None: this one.
 
     Raises:
         RankmemError: CONFLICT if the database or the port is taken, and what :func:`store.open_store` raises.
     """
     store = open_store(config)
     try:
-        aggregator = Aggregator(config, store)
+        aggregator = Aggregator(config, store, trial=trial, bound=bound, pid=pid)
     except BaseException:
         store.close()
         raise

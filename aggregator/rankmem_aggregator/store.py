@@ -3,7 +3,9 @@
 Stage: between writer and disk. In: groups of Arrow tables; out: committed rows, and cursors for queries.
 Any thread may take a cursor; the write connection belongs to the writer's thread alone. Queries run on
 cursors (connections) of their own and never wait for ingest: DuckDB keeps versions.
-An instance that DuckDB has given up ("database has been invalidated") is closed and opened again here.
+An instance that DuckDB has given up ("database has been invalidated") is closed and opened again here; where
+that fails, as on a full disk, it is tried again before the next use. What cannot be written now is not
+stored, and raises an error that passes (:data:`TRANSIENT`).
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,6 +24,7 @@ import pyarrow as pa
 from rankmem_aggregator import schema
 from rankmem_aggregator.address import read_address
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.disk import Disk, DiskLowError, could_not_sync, could_not_write
 from rankmem_aggregator.instance import USE, is_given_up, open_instance
 from rankmem_aggregator.statements import Statements
 from rankmem_protos.errors import Code, RankmemError
@@ -30,23 +32,18 @@ from rankmem_protos.tables import Table
 
 logger = logging.getLogger(__name__)
 
-DISK_SLACK_BYTES: Final = 16 << 20
-"""Room for a checkpoint's own blocks beside the rows."""
-
-
-class DiskLowError(Exception):
-    """A commit was not begun: the disk might not hold it and the checkpoint after it."""
-
 
 class GivenUpError(Exception):
-    """DuckDB gave the instance up; it is open again, and what was under way is not stored, or is in doubt."""
+    """DuckDB gave the instance up; it is open again, or will be before its next use. What was under way is
+    not stored, or is in doubt."""
 
 
 TRANSIENT: Final = (duckdb.OutOfMemoryException, duckdb.IOException, DiskLowError, GivenUpError)
 """Errors of a commit that may pass: memory taken by a client's query, a full disk."""
 
 REOPENS_MAX: Final = 3
-"""Without a commit in between: what makes DuckDB give up so often may be the rows, or the file."""
+"""Without a commit in between: what makes DuckDB give up so often may be the rows, or the file. Files that
+could not be written do not count: there will be room again."""
 _WANTS_MEMORY: Final = ("failed to pin block", "failed to allocate", "could not allocate")
 """What a COMMIT without memory says; DuckDB 2.0 raises it as an error of the transaction."""
 _HELD_BYTES: Final = (
@@ -76,6 +73,7 @@ class Store:
     def __init__(self, config: AggregatorConfig) -> None:
         self.path = config.database_path
         self._config = config
+        self._disk = Disk(config.database_path)
         self._connection, self.facts = open_instance(config)
         self._statements = Statements(self._connection)
         self._lock = threading.Lock()
@@ -83,9 +81,11 @@ class Store:
         self._owes_rollback = False
         self._in_doubt = False  # a COMMIT raised after it was done, or before it began
         self._was_short = False  # of memory, at the last write
+        self._is_unsynced = False  # what the log holds may not be on the disk
         self._reopens = 0  # since the last commit
+        self._is_lost = False  # the instance is closed, and could not be opened again yet
         self.is_given_up = False
-        """Whether a reader has met an instance that DuckDB has given up: see :meth:`mend`."""
+        """Whether an instance was met that DuckDB has given up, and is not open again: see :meth:`mend`."""
         self.guests: Guests | None = None
         """Whoever reads beside the writer, and can stand back."""
 
@@ -111,11 +111,11 @@ class Store:
         return cursor
 
     def mend(self) -> None:
-        """Opens the instance again if a reader has met one that DuckDB has given up. Writer's thread.
+        """Opens the instance again if one was met that DuckDB has given up. Writer's thread.
 
         Raises:
-            duckdb.Error, RankmemError: it cannot be. Nothing is raised for want of memory: it is looked at
-                again later.
+            duckdb.Error: it cannot be. Nothing is raised for want of memory or disk: it is looked at again
+                later.
         """
         if self.is_given_up:
             with contextlib.suppress(*TRANSIENT):
@@ -134,7 +134,7 @@ class Store:
             with self._surviving(), self._memory_to_commit():
                 self._was_short = True
                 self._write(rows)
-                self._was_short = False
+                self._was_short = self._disk.has_failed = False
                 self._reopens = 0
         except GivenUpError:
             self._in_doubt = True
@@ -143,6 +143,7 @@ class Store:
     def _write(self, rows: Mapping[str, pa.Table]) -> None:
         connection = self._connection
         self._settle()
+        self._sync()
         if self._in_doubt and self._has(rows):
             self._in_doubt = False
             return
@@ -271,50 +272,64 @@ class Store:
         Raises:
             DiskLowError: they could not.
         """
-        log_bytes = self.log_bytes()
-        # The log grows by the rows at most; a checkpoint packs log and rows to less than half.
-        needed = size_bytes + (log_bytes + size_bytes) // 2 + DISK_SLACK_BYTES
-        free = self.free_bytes()
-        if free < needed:
-            raise DiskLowError(f"{free} bytes are free beside {self.path}, a commit may need {needed}")
+        self._disk.check_room(size_bytes, self.free_bytes())
 
     def free_bytes(self) -> int:
         """Free on the database's file system, for this user. Any thread."""
-        return shutil.disk_usage(self.path.parent).free
+        return self._disk.free_bytes()
 
     def file_bytes(self) -> int:
         """Size of the file, without its log. Any thread."""
-        return self.path.stat().st_size
+        return self._disk.file_bytes()
 
     def log_bytes(self) -> int:
         """Size of the write-ahead log. Any thread."""
-        log = self.path.with_name(self.path.name + ".wal")
-        try:
-            return log.stat().st_size
-        except FileNotFoundError:  # a checkpoint has just removed it
-            return 0
+        return self._disk.log_bytes()
 
     @contextlib.contextmanager
     def _surviving(self) -> Iterator[None]:
         """Within it an instance that DuckDB gives up is opened again, and the block ends in GivenUpError."""
+        if self._is_lost:
+            self.check_room()
+            self._reopen()
         try:
             yield
         except duckdb.Error as exc:
-            if not is_given_up(exc) or self._reopens == REOPENS_MAX:
+            self._is_unsynced |= could_not_sync(exc)
+            self._disk.has_failed |= could_not_write(exc)
+            if not is_given_up(exc):
                 raise
-            self._reopens += 1
+            self._count_reopen(exc)
             logger.error("DuckDB gave %s up, it is opened again: %s", self.path, exc)
             self._reopen()
             raise GivenUpError(f"{self.path} was opened again, for DuckDB had given it up: {exc}") from exc
 
+    def _count_reopen(self, exc: Exception) -> None:
+        if could_not_write(exc):
+            return
+        if self._reopens == REOPENS_MAX:
+            raise exc
+        self._reopens += 1
+
     def _reopen(self) -> None:
+        """Closes the instance and opens another.
+
+        Raises:
+            GivenUpError: that failed; it is tried again before the next use.
+        """
         guests = self.guests
-        with contextlib.nullcontext() if guests is None else guests.standing_back():
-            with self._lock:
-                self._let_go()
-                self._connection, _ = open_instance(self._config)
-            self._statements = Statements(self._connection)
-        self._owes_rollback = self.is_given_up = False
+        self._is_lost = self.is_given_up = True
+        try:
+            with contextlib.nullcontext() if guests is None else guests.standing_back():
+                with self._lock:
+                    self._let_go()
+                    self._connection, _ = open_instance(self._config)
+                self._statements = Statements(self._connection)
+        except (duckdb.Error, RankmemError, OSError) as exc:
+            self._disk.has_failed |= could_not_write(exc)
+            self._count_reopen(exc)
+            raise GivenUpError(f"{self.path} cannot be opened again yet: {exc}") from exc
+        self._owes_rollback = self._is_lost = self.is_given_up = False
 
     @contextlib.contextmanager
     def _memory_to_commit(self) -> Iterator[None]:
@@ -362,7 +377,22 @@ class Store:
         except duckdb.TransactionException as exc:
             if any(words in str(exc) for words in _WANTS_MEMORY):
                 raise duckdb.OutOfMemoryException(str(exc)) from exc
+            if could_not_write(exc):
+                # It is rolled back, and its part of the log cut off, if that could be written.
+                self._in_doubt = True
+                raise duckdb.IOException(str(exc)) from exc
             raise
+
+    def _sync(self) -> None:
+        """After a sync that failed the log may have a hole which only a loss of power would show: its rows
+        are written once more, to the file, before anything is acknowledged behind it."""
+        if not self._is_unsynced:
+            return
+        try:
+            self._connection.execute("CHECKPOINT")
+        except duckdb.TransactionException as exc:
+            raise duckdb.IOException(f"the log must be written again first: {exc}") from exc
+        self._is_unsynced = False
 
     def _rollback(self) -> None:
         self._owes_rollback = True

@@ -189,6 +189,11 @@ class IngestStream:
             batch = self._decoders.submit(decode_batch, message, spool).result()
         except BaseException as exc:
             queue_.release(size_bytes)
+            if isinstance(exc, MemoryError):
+                self._answered()
+                raise RankmemError(
+                    Code.UNAVAILABLE, "the aggregator has no memory for the batch", "send it again later"
+                ) from exc
             if not isinstance(exc, RankmemError):
                 raise
             self._refuse(message, exc)

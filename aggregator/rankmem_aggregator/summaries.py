@@ -130,7 +130,7 @@ class Summaries:
                 return False
             with self._store.transaction() as connection:
                 alive = Pass(connection=connection, due=due, alive=self._alive).run()
-        except TRANSIENT as exc:
+        except (*TRANSIENT, MemoryError) as exc:
             self._positions = 0  # not before more has come
             self._in_doubt = True
             logger.debug("no summaries now: %s", exc)

@@ -18,8 +18,9 @@ from typing import Final
 
 import pyarrow as pa
 
+from rankmem_aggregator.disk import DiskLowError
 from rankmem_aggregator.ingest import Writer
-from rankmem_aggregator.store import DiskLowError, Store
+from rankmem_aggregator.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +112,8 @@ class Watch:
             return f"batches wait for disk space: {stalled}"
         if stalled is not None:
             return f"batches wait: {stalled}"
+        if self._store.is_given_up:
+            return "the database is being opened again"
         try:
             self._store.check_room()
         except DiskLowError as exc:

@@ -1,21 +1,18 @@
-"""Where a job's events go: an aggregator that runs already, or one embedded in this process.
+"""Where a job's events go: an aggregator that runs already, or one of this command's own.
 
 Stage: ``rankmem run``, before and after the training. In comes a place, out goes the HOST:PORT that the
-shipper is told. The embedded aggregator's threads live in this process, beside the wait for the child;
-it opens before the training starts, so that a locked database is said before anything runs.
+shipper is told. The aggregator of its own is a process beside the training, with a bound on its memory, kept
+alive from here; it opens before the training starts, so that a locked database is said before anything runs.
 """
 
 from __future__ import annotations
 
-import os
 import socket
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from rankmem_agent.ship.election import NICENESS
 from rankmem_cli.options import Place
@@ -24,9 +21,6 @@ from rankmem_protos.credentials import Credentials
 
 if TYPE_CHECKING:
     from rankmem_aggregator.address import ServerAddress
-
-CLOSE_TIMEOUT_S: Final = 30.0
-"""For the last commit and the checkpoint, which rewrites what the log holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,23 +56,16 @@ def open_destination(place: Place) -> Iterator[Destination]:
         asked = place.credentials.only(tls=holder.tls, token=holder.token)
         yield Destination(address=holder.address, shown=shown, credentials=asked)
         return
-    from rankmem_aggregator import server
     from rankmem_aggregator.config import AggregatorConfig
+    from rankmem_aggregator.supervisor import Supervisor
 
-    config = AggregatorConfig.embedded(place.db)
-    # A thread's niceness is its own on Linux and goes to the threads it starts: the aggregator's yield to the
-    # training like the shipper, the command that this process starts does not.
-    with ThreadPoolExecutor(max_workers=1, initializer=_yield_to_training) as opener:
-        aggregator = opener.submit(server.open, config).result()
-    try:
-        yield Destination(address=aggregator.address, shown=shown)
-    finally:
-        aggregator.close(CLOSE_TIMEOUT_S)
-
-
-def _yield_to_training() -> None:
-    thread = threading.get_native_id()
-    os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS)
+    with Supervisor(
+        AggregatorConfig.embedded(place.db),
+        is_embedded=True,
+        niceness=NICENESS,  # it yields to the training as the shipper does
+        say=lambda text: note(f"rankmem: {text}"),
+    ) as supervisor:
+        yield Destination(address=supervisor.address, shown=shown)
 
 
 def served_at(database_path: Path) -> ServerAddress | None:

@@ -1,46 +1,67 @@
-"""``rankmem serve``'s life: open, say where, serve until a signal, drain.
+"""``rankmem serve``'s life: start an aggregator's process, say where it is, keep it alive, drain it.
 
-Stage: the aggregator's process, main thread. The first signal drains (what was taken is stored and
-acknowledged), the second ends the process at once.
+Stage: the parent of the aggregator's process, main thread. The first signal drains (what was taken is
+stored and acknowledged), the second ends both processes at once. Loads neither DuckDB nor gRPC.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import signal
+from types import FrameType
+from typing import TYPE_CHECKING, Final
 
 from rankmem_cli.render import note
 from rankmem_protos.errors import Code, RankmemError
 
 if TYPE_CHECKING:
     from rankmem_aggregator.config import AggregatorConfig
+    from rankmem_aggregator.supervisor import Supervisor
+
+SIGNALS_SEEN_S: Final = 1.0
+"""A signal that another thread takes waits for the main one to look up; without a limit it never does."""
 
 
 def serve_until_signalled(config: AggregatorConfig) -> None:
-    """Runs an aggregator in this process until SIGTERM or SIGINT.
+    """Runs an aggregator in a process of its own until SIGTERM or SIGINT; starts it again when it dies.
 
     Raises:
-        RankmemError: it cannot open, a thread of it died, or not all that was received could be stored.
+        RankmemError: it cannot open, or not all that was received could be stored.
     """
-    from rankmem_aggregator import logs, server
-    from rankmem_aggregator.__main__ import stop_on_signals
+    from rankmem_aggregator import logs
+    from rankmem_aggregator.supervisor import Supervisor
 
     logs.configure(config.log_format)
-    aggregator = server.open(config)
-    stop_on_signals(aggregator)
+    supervisor = Supervisor(config)
+    supervisor.start()
+    _stop_on_signals(supervisor)
     note(
-        f"rankmem: listening on {aggregator.address}, writing {config.database_path}; Ctrl-C drains and ends"
+        f"rankmem: listening on {supervisor.address}, writing {config.database_path}; Ctrl-C drains and ends"
     )
-    if aggregator.metrics_address:
-        note(f"rankmem: metrics at http://{aggregator.metrics_address}/metrics")
-    drained = False
-    try:
-        aggregator.serve()
-        note("rankmem: draining; once more to stop at once")
-    finally:
-        drained = aggregator.close()
-    if not drained:
+    if supervisor.metrics_address:
+        note(f"rankmem: metrics at http://{supervisor.metrics_address}/metrics")
+    while not supervisor.wait(SIGNALS_SEEN_S):
+        pass
+    if not supervisor.close():
         raise RankmemError(
             Code.UNAVAILABLE,
             "not all that was received could be stored in time",
             "the shippers still have it and send it again when an aggregator is back",
         )
+
+
+def _stop_on_signals(supervisor: Supervisor) -> None:
+    """The first SIGTERM or SIGINT drains, the second ends it; what is acknowledged is stored."""
+    stopping = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal stopping
+        if stopping:
+            supervisor.kill()
+            os._exit(128 + number)
+        stopping = True
+        note("rankmem: draining; once more to stop at once")
+        supervisor.stop()
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, handle)

@@ -68,6 +68,8 @@ def decode_rows(table_name: str, data: bytes) -> pa.Table:
                 )
             rows = reader.read_all()
         rows.validate(full=True)
+    except MemoryError:  # Arrow's is an ArrowException as well; the rows are not at fault
+        raise
     except (pa.ArrowException, OSError, ValueError, EOFError) as exc:
         raise RankmemError(
             Code.INVALID, f"rows for {table_name} are not a readable Arrow stream: {exc}"

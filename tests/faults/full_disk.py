@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +30,8 @@ from rankmem_agent.spool.segments import CONTROL_DTYPE
 
 SEGMENT: Final = 65_536
 """Records."""
+FILLS: Final = int(os.environ.get("RANKMEM_FILLS", "12"))
+"""Of the disk that is full and empty in turns."""
 TRAINING: Final = "import torch; torch.ones(1000).sum(); print('trained')"
 
 
@@ -132,6 +136,48 @@ def database_fills(scene: Scene) -> None:
     whole(check(scene.database, scene.written()))
 
 
+def database_flaps(scene: Scene) -> None:
+    """It is full and empty again in turns, at any moment of a commit: the aggregator never ends."""
+    mount(scene.database.parent, 120)
+    scene.start_aggregator()
+    ranks = [
+        scene.start_rank(rank, "--events", "120000", "--seconds", str(FILLS / 4), "--world-size", "2")
+        for rank in range(2)
+    ]
+    chance = random.Random(FILLS)
+    for _ in range(FILLS):
+        filler = fill(scene.database.parent)
+        time.sleep(chance.uniform(0.0, 0.15))
+        filler.unlink()
+        time.sleep(chance.uniform(0.0, 0.4))
+    for rank in ranks:
+        assert rank.process.wait(60 + FILLS) == 0
+    scene.deliver()
+    scene.close_aggregator()  # ends with 0: it has never ended before
+    whole(check(scene.database, scene.written()))
+
+
+def database_full_and_killed(scene: Scene) -> None:
+    """`rankmem serve` is killed on a full disk: it is up again by itself, when there is room at least."""
+    mount(scene.database.parent, 120)
+    scene.start_aggregator(kept=True)
+    for rank in range(2):
+        scene.start_rank(rank, "--events", str(SEGMENT), "--seconds", "2", "--world-size", "2")
+    until("rows are stored", lambda: scene.database.stat().st_size + wal_bytes(scene) > 2 << 20)
+    filler = fill(scene.database.parent)
+    killed = 0
+    for _ in range(3):
+        killed += scene.kill_worker()
+        time.sleep(1.0)
+    assert killed > 0
+    for rank in scene.ranks:
+        assert rank.process.wait(60) == 0
+    filler.unlink()
+    scene.deliver()
+    scene.close_aggregator()
+    whole(check(scene.database, scene.written()))
+
+
 def read_only(scene: Scene) -> None:
     """Folders that cannot be written are named, nothing is stored by half, and it works once they can be."""
     root = scene.session_dir().parent
@@ -206,11 +252,13 @@ SCENARIOS: Final = {
     "spool_full_at_once": spool_full_at_once,
     "database_full": database_full,
     "database_fills": database_fills,
+    "database_flaps": database_flaps,
+    "database_full_and_killed": database_full_and_killed,
     "read_only": read_only,
 }
 
 if __name__ == "__main__":
-    signal.alarm(240)
+    signal.alarm(240 + 5 * FILLS)
     with opened(Path(sys.argv[2])) as scene:
         SCENARIOS[sys.argv[1]](scene)
     os._exit(0)

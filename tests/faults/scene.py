@@ -99,17 +99,33 @@ class Scene:
 
     # -- the aggregator --------------------------------------------------------------------------
 
-    def start_aggregator(self, **variables: str) -> None:
-        """Starts it on the database that is there, and waits until it listens."""
+    def start_aggregator(self, *, kept: bool = False, **variables: str) -> None:
+        """Starts it on the database that is there, and waits until it listens.
+
+        Args:
+            kept: with a parent that starts it again when it dies (``rankmem serve``).
+            variables: for its environment.
+        """
+        command = ("-m", "rankmem_cli", "serve") if kept else ("-m", "rankmem_aggregator")
         environment = self._environment() | {"RANKMEM_DB": str(self.database), "RANKMEM_LISTEN": self.address}
         with (self.folder / "aggregator.log").open("ab") as log:
             self.aggregator = subprocess.Popen(
-                (sys.executable, "-m", "rankmem_aggregator"),
+                (sys.executable, *command),
                 env=environment | variables,
                 stderr=log,
                 stdout=log,
             )
         until("the aggregator listens", self._listens)
+
+    def kill_worker(self) -> int:
+        """SIGKILL to the process of an aggregator that is kept; how many there were: none between two
+        starts."""
+        assert self.aggregator is not None
+        threads = Path(f"/proc/{self.aggregator.pid}/task").iterdir()
+        found = [int(pid) for thread in threads for pid in (thread / "children").read_text().split()]
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+        return len(found)
 
     def kill_aggregator(self) -> None:
         """SIGKILL."""

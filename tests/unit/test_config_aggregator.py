@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from rankmem_aggregator.config import GIB, AggregatorConfig, split_address, target_from_environment
+from rankmem_aggregator.machine import limits
+from rankmem_aggregator.orders import Order
 from rankmem_protos.errors import Code, RankmemError
 
 
@@ -97,3 +99,49 @@ def test_metrics_off_loopback_need_a_flag_that_says_so() -> None:
         assert "--metrics-open" in refused.value.hint
         assert AggregatorConfig(metrics=host, metrics_open=True).metrics == host
     assert AggregatorConfig(metrics="127.0.0.1:9477").metrics
+
+
+def test_the_bound_on_memory_is_above_what_shippers_wait_at_and_within_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for machine in (64 * GIB, 8 * GIB, 2 * GIB):
+        monkeypatch.setattr("rankmem_aggregator.config.memory_bytes", lambda machine=machine: machine)
+        for given in (0, 2 * GIB, 32 * GIB):
+            config = AggregatorConfig(memory_max_bytes=given)
+            assert config.memory_max() == given or not given
+            assert config.memory_budget() < config.memory_max()
+            assert config.duckdb_memory() < config.memory_max()
+        assert AggregatorConfig().memory_max() <= max(machine * 3 // 4, 2 * GIB)
+
+
+def test_a_bound_that_duckdb_alone_would_meet_is_refused() -> None:
+    with pytest.raises(RankmemError, match=r"--memory-max-bytes is 2147483648, and \d+ are needed") as caught:
+        AggregatorConfig(memory_max_bytes=2 * GIB, memory_limit_bytes=GIB)
+    assert "--memory-limit-bytes" in caught.value.hint
+
+
+def test_a_container_is_the_machine(tmp_path: Path) -> None:
+    process, groups = tmp_path / "cgroup", tmp_path / "groups"
+    (groups / "job" / "step").mkdir(parents=True)
+    (groups / "job" / "memory.max").write_text("1000\n")
+    (groups / "job" / "step" / "memory.max").write_text("max\n")
+    (groups / "memory" / "old").mkdir(parents=True)
+    (groups / "memory" / "memory.limit_in_bytes").write_text("3000\n")
+    process.write_text("9:cpu:/other\n4:cpu,memory:/old\n0::/job/step\n")
+    assert sorted(limits(process, groups)) == [1000, 3000]
+    assert list(limits(tmp_path / "none", groups)) == []
+
+
+def test_an_order_arrives_as_it_was_sent() -> None:
+    config = AggregatorConfig(database_path=Path("a b.duckdb"), tls_client_ca=None, keep_days=0.5)
+    order = Order(
+        config=config,
+        events_fd=3,
+        under_way_fd=4,
+        is_embedded=True,
+        niceness=5,
+        refused={"a": "SIGKILL"},
+        suspects=("b",),
+    )
+    assert Order.of(order.line()) == order
+    assert order.line().count(b"\n") == 1

@@ -222,7 +222,7 @@ def test_a_commit_waits_for_room_on_the_disk_instead_of_meeting_its_end(
     def usage(path: Path) -> shutil._ntuple_diskusage:
         return shutil._ntuple_diskusage(0, 0, next(free, 1 << 40))
 
-    monkeypatch.setattr("rankmem_aggregator.store.shutil.disk_usage", usage)
+    monkeypatch.setattr("rankmem_aggregator.disk.shutil.disk_usage", usage)
     desk.submit(source, message)
     assert desk.run() == [message.sequence_last]
     assert (desk.freed, desk.writer.counters.retries) == (0, 2)
@@ -350,3 +350,17 @@ def test_a_store_writes_all_tables_of_a_group_or_none(desk: Desk) -> None:
     assert desk.count("memory_event") == 0
     store.write({"memory_event": rows["memory_event"]})
     assert desk.count("memory_event") == rows["memory_event"].num_rows
+
+
+def test_want_of_memory_is_no_fault_of_the_rows(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(rows: object) -> None:
+        raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    monkeypatch.setattr(desk.store, "write", short)
+    source = RankSource()
+    desk.submit(source, source.batch(100))
+    desk.writer.start()
+    desk.writer.close(TIMEOUT_S)
+    assert [type(exc) for exc in desk.died] == [pa.ArrowMemoryError]
+    assert all(code_of(o.error) is Code.UNAVAILABLE for o in desk.outcomes.values() if o.error)
+    assert desk.writer.counters.refused == 0

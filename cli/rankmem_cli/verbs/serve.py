@@ -121,6 +121,15 @@ MemoryLimit = Annotated[
     int | None,
     typer.Option("--memory-limit-bytes", metavar="BYTES", help="DuckDB's memory.  [default: a quarter]"),
 ]
+MemoryMax = Annotated[
+    int | None,
+    typer.Option(
+        "--memory-max-bytes",
+        metavar="BYTES",
+        help="Hard bound on its memory, held by the kernel. A statement that would go beyond fails, or at "
+        "worst ends the process.  [env: RANKMEM_MEMORY_MAX_BYTES; default: 1 GiB above what it uses at most]",
+    ),
+]
 Threads = Annotated[
     int | None, typer.Option("--threads", metavar="N", help="DuckDB's threads.  [default: all]")
 ]
@@ -142,11 +151,13 @@ def serve(
     keep_gib: KeepGib = None,
     keep_sessions: KeepSessions = None,
     memory_limit_bytes: MemoryLimit = None,
+    memory_max_bytes: MemoryMax = None,
     threads: Threads = None,
 ) -> None:
     """Runs an aggregator: stores what shippers send, and answers.
 
-    The first signal drains, the second stops.
+    The first signal drains, the second stops. It runs in a process of its own, which is started again when it
+    dies; a statement that ended it is refused from then on.
     """
     from rankmem_aggregator.config import AggregatorConfig
     from rankmem_cli.service import serve_until_signalled
@@ -167,6 +178,7 @@ def serve(
         keep_gib=keep_gib,
         keep_sessions=keep_sessions,
         memory_limit_bytes=memory_limit_bytes,
+        memory_max_bytes=memory_max_bytes,
         threads=threads,
     )
     serve_until_signalled(config)

@@ -1,0 +1,51 @@
+"""How much memory there is for this process: the machine's, or what its container or job may have of it.
+
+Stage: before the server opens. Linux: memory.max of the process's cgroup and of those above it (version 2),
+or memory.limit_in_bytes (version 1).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+PROCESS: Final = Path("/proc/self/cgroup")
+CGROUPS: Final = Path("/sys/fs/cgroup")
+
+
+@functools.cache
+def memory_bytes() -> int:
+    """The least of these limits, bytes; as it was when first asked."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min((machine, *limits(PROCESS, CGROUPS)))
+
+
+def limits(process: Path, cgroups: Path) -> Iterator[int]:
+    """The limits of the groups that a process is in, bytes.
+
+    Args:
+        process: what /proc/self/cgroup holds.
+        cgroups: where the groups are mounted.
+    """
+    for path in _files(process, cgroups):
+        try:
+            yield int(path.read_text("ascii"))
+        except (OSError, ValueError):
+            continue  # "max", or a group of another controller
+
+
+def _files(process: Path, cgroups: Path) -> Iterator[Path]:
+    try:
+        lines = process.read_text("utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, place = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root, name = (cgroups / "memory", "memory.limit_in_bytes") if controllers else (cgroups, "memory.max")
+        group = root / place.strip("/")
+        yield from (folder / name for folder in (group, *group.parents) if folder.is_relative_to(root))

@@ -1,0 +1,81 @@
+"""What a parent and the aggregator's process that it starts say to each other.
+
+Stage: wiring, both processes. The parent writes one :class:`Order` as a line of JSON to the process's
+stdin, and :data:`STOP` when it is to drain; the end of stdin is the parent's death. The process writes
+lines of JSON to the descriptor that the order names: ``{"ready": HOST:PORT, "metrics": HOST:PORT}`` or
+``{"error": …}`` once, and ``{"cleared": fingerprint}`` for a suspect that has run to its end. Both are of
+one version, always.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_protos.errors import Code, RankmemError
+
+STOP: Final = b"stop\n"
+
+DRAINED: Final = 0
+"""Exit code: it was told to stop, and all that it had received is stored."""
+FAILED: Final = 1
+"""It could not open, or a thread of it died."""
+NOT_DRAINED: Final = 3
+"""It was told to stop, and some of what it had received is still in the spools."""
+NO_MEMORY: Final = 4
+"""A thread of it died for want of memory."""
+
+_PATHS: Final = frozenset(f.name for f in dataclasses.fields(AggregatorConfig) if "Path" in str(f.type))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """How to run."""
+
+    config: AggregatorConfig
+    events_fd: int
+    """Descriptor to write events to."""
+    under_way_fd: int
+    """Descriptor of the memory shared with the parent (``under_way``)."""
+    is_embedded: bool = False
+    """Within another command, which has signals, logs and a training of its own."""
+    niceness: int = 0
+    """Added to that of the parent."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Statements by fingerprint, and why (``blame``)."""
+    suspects: tuple[str, ...] = ()
+
+    def line(self) -> bytes:
+        """As it is sent."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        config = {
+            f.name: str(value) if isinstance(value := getattr(self.config, f.name), Path) else value
+            for f in dataclasses.fields(self.config)
+        }
+        return json.dumps(values | {"config": config}).encode() + b"\n"
+
+    @classmethod
+    def of(cls, line: bytes) -> Self:
+        """The order of a line."""
+        values = json.loads(line)
+        config: dict[str, Any] = {
+            name: Path(value) if name in _PATHS and value is not None else value
+            for name, value in values["config"].items()
+        }
+        values["config"] = AggregatorConfig(**config)
+        values["suspects"] = tuple(values["suspects"])
+        return cls(**values)
+
+
+def event_of_error(error: RankmemError) -> dict[str, Any]:
+    """The event that says it."""
+    return {"error": {"code": error.code.value, "message": error.message, "hint": error.hint}}
+
+
+def error_of_event(said: dict[str, str]) -> RankmemError:
+    """The way back."""
+    return RankmemError(Code(said["code"]), said["message"], said["hint"])

@@ -1,0 +1,174 @@
+"""``python -m rankmem_aggregator.worker``: an aggregator's process that a parent starts, and starts again.
+
+Stage: wiring; ``orders`` says what comes in and goes out, ``supervisor`` is the parent. Memory is bounded
+before anything is loaded. Whatever ends this process, what it has acknowledged is stored; the parent's
+death ends it at once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rankmem_aggregator import logs
+from rankmem_aggregator.address import address_path, read_address
+from rankmem_aggregator.blame import Blame, Trial
+from rankmem_aggregator.memory_bound import MemoryBound
+from rankmem_aggregator.orders import DRAINED, FAILED, NO_MEMORY, NOT_DRAINED, STOP, Order, event_of_error
+from rankmem_aggregator.under_way import UnderWay
+from rankmem_protos.errors import Code, RankmemError
+
+if TYPE_CHECKING:
+    from rankmem_aggregator.server import Aggregator
+
+logger = logging.getLogger(__name__)
+
+PREDECESSOR_WAIT_S: Final = 5.0
+"""For an aggregator whose parent was killed to let go of the file and the port: it ends when it sees that."""
+PREDECESSOR_LOOK_S: Final = 0.05
+STDIN: Final = 0
+OOM_SCORE: Final = 500
+"""Beside a training: where the host's memory runs out, the kernel ends this process first. It comes again."""
+_OOM_SCORE_PATH: Final = Path("/proc/self/oom_score_adj")
+
+
+class _Parent:
+    """Whoever started this process."""
+
+    def __init__(self, events_fd: int) -> None:
+        self._events_fd = events_fd
+        os.set_blocking(events_fd, False)
+
+    def tell(self, **event: object) -> None:
+        """Writes an event; a parent that does not read misses it."""
+        try:
+            os.write(self._events_fd, json.dumps(event).encode() + b"\n")
+        except OSError as exc:
+            logger.debug("the parent was not told %s: %s", event, exc)
+
+
+class _Orders:
+    """What comes on stdin: an order, then words about it, in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._lock = threading.Lock()
+        self._asked_to_stop = False
+        self._aggregator: Aggregator | None = None
+        self.order = Order.of(self._next_line())
+
+    def follow(self) -> None:
+        """Heeds what comes from now on."""
+        threading.Thread(target=self._follow, name="rankmem-orders", daemon=True).start()
+
+    def apply_to(self, aggregator: Aggregator) -> None:
+        """From now on they are for this one; also those that came before."""
+        with self._lock:
+            self._aggregator = aggregator
+            if self._asked_to_stop:
+                aggregator.stop()
+
+    def _follow(self) -> None:
+        while True:
+            if self._next_line() == STOP:
+                with self._lock:
+                    self._asked_to_stop = True
+                    if self._aggregator is not None:
+                        self._aggregator.stop()
+
+    def _next_line(self) -> bytes:
+        # Not through sys.stdin: its lock, held by this thread, would be fatal when the interpreter ends.
+        while b"\n" not in self._data:
+            more = os.read(STDIN, 1 << 16)
+            if not more:
+                os._exit(FAILED)  # the parent is gone
+            self._data += more
+        line, end, self._data = self._data.partition(b"\n")
+        return line + end
+
+
+def main() -> int:
+    """Serves until told to stop; the exit code."""
+    orders = _Orders()
+    order = orders.order
+    bound = MemoryBound(order.config.memory_max())
+    _take_place(order)
+    orders.follow()
+    parent = _Parent(order.events_fd)
+    blame = Blame(refused=order.refused, suspects=set(order.suspects))
+    trial = Trial(UnderWay(order.under_way_fd), blame, lambda name: parent.tell(cleared=name))
+    try:
+        aggregator = _opened(order, trial, bound)
+    except RankmemError as exc:
+        parent.tell(**event_of_error(exc))
+        return FAILED
+    _take_signals(order, aggregator)
+    orders.apply_to(aggregator)
+    parent.tell(ready=aggregator.address, metrics=aggregator.metrics_address)
+    try:
+        aggregator.serve()
+    except RankmemError as exc:
+        logger.error("%s", exc.message)
+        aggregator.close()
+        return NO_MEMORY if _is_of_memory(exc) else FAILED
+    return DRAINED if aggregator.close() else NOT_DRAINED
+
+
+def _take_place(order: Order) -> None:
+    """Beside a training this process yields to it, in time and in memory."""
+    if not order.is_embedded:
+        logs.configure(order.config.log_format)
+        return
+    os.nice(order.niceness)
+    try:
+        _OOM_SCORE_PATH.write_text(str(OOM_SCORE))
+    except OSError as exc:
+        logger.debug("the kernel does not know that this process may go first: %s", exc)
+
+
+def _take_signals(order: Order, aggregator: Aggregator) -> None:
+    from rankmem_aggregator.__main__ import stop_on_signals
+
+    if not order.is_embedded:
+        stop_on_signals(aggregator)
+        return
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # they are the command's, which says when to stop
+
+
+def _opened(order: Order, trial: Trial, bound: MemoryBound) -> Aggregator:
+    # Loaded only now: the threads that its libraries start have this one's niceness and bound.
+    from rankmem_aggregator import server
+
+    path = order.config.database_path
+    deadline_s = time.monotonic() + PREDECESSOR_WAIT_S
+    while True:
+        try:
+            return server.open(order.config, trial=trial, bound=bound, pid=os.getppid())
+        except RankmemError as exc:
+            left_behind = address_path(path).exists() and read_address(path) is None
+            if exc.code is not Code.CONFLICT or not left_behind or time.monotonic() > deadline_s:
+                raise
+        threading.Event().wait(PREDECESSOR_LOOK_S)
+
+
+def _is_of_memory(exc: BaseException) -> bool:
+    cause: BaseException | None = exc
+    while cause is not None:
+        if isinstance(cause, MemoryError):
+            return True
+        cause = cause.__cause__
+    return False
+
+
+if __name__ == "__main__":
+    exit_code = main()
+    logging.shutdown()
+    # A statement may run on, and the thread that reads orders does: nothing waits for them, nothing is lost.
+    os._exit(exit_code)

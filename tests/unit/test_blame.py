@@ -1,0 +1,106 @@
+"""Statements that ended an aggregator: who is refused, who is only suspected, and what outlives a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from rankmem_aggregator import under_way
+from rankmem_aggregator.blame import REFUSED_MAX, Blame, Trial
+from rankmem_aggregator.under_way import UnderWay, fingerprint
+from rankmem_protos.errors import Code, RankmemError
+
+HOW = "SIGKILL, 2026-11-22 17:00:00 UTC"
+
+
+def test_a_statement_that_was_alone_is_refused() -> None:
+    blame = Blame()
+    assert blame.died(["a"], HOW) == 1
+    assert (blame.refused, blame.suspects) == ({"a": HOW}, set())
+
+
+def test_of_several_only_one_that_is_there_again_is_refused() -> None:
+    blame = Blame()
+    assert blame.died(["a", "b"], HOW) == 0
+    assert (blame.refused, blame.suspects) == ({}, {"a", "b"})
+    blame.cleared("b")
+    assert blame.died(["a", "b", "c"], HOW) == 1
+    assert (blame.refused, blame.suspects) == ({"a": HOW}, set())
+
+
+def test_a_death_without_a_statement_blames_none() -> None:
+    blame = Blame()
+    assert blame.died([], HOW) == 0
+    assert (blame.refused, blame.suspects) == ({}, set())
+
+
+def test_the_latest_are_remembered() -> None:
+    blame = Blame()
+    for number in range(REFUSED_MAX + 10):
+        blame.died([str(number)], HOW)
+    assert len(blame.refused) == REFUSED_MAX
+    assert "0" not in blame.refused
+    assert str(REFUSED_MAX + 9) in blame.refused
+
+
+def test_a_fingerprint_leaves_out_white_space_and_case_and_nothing_else() -> None:
+    name = fingerprint("SELECT  1\n FROM t", {"a": 1})
+    assert fingerprint("select 1 from T ", {"a": 1}) == name
+    assert fingerprint("select 2 from T", {"a": 1}) != name
+    assert fingerprint("select 1 from T", {"a": 2}) != name
+    assert fingerprint("select 1 from T", {"a": "1"}) != name
+
+
+@pytest.fixture
+def descriptor() -> int:
+    return under_way.shared_memory(2)
+
+
+def test_a_refused_statement_says_what_happened(descriptor: int) -> None:
+    blame = Blame(refused={fingerprint("SELECT 1", {}): HOW})
+    trial = Trial(UnderWay(descriptor), blame, lambda name: None)
+    with pytest.raises(RankmemError, match="SIGKILL, 2026") as caught, trial.running("select  1", {}):
+        pass
+    assert caught.value.code is Code.DENIED
+    with trial.running("SELECT 2", {}):
+        assert under_way.take(descriptor) == [fingerprint("SELECT 2", {})]
+
+
+def test_a_suspect_that_runs_to_its_end_is_cleared_and_one_that_fails_is_not(descriptor: int) -> None:
+    good, bad = fingerprint("SELECT 1", {}), fingerprint("SELECT 2", {})
+    told: list[str] = []
+    trial = Trial(UnderWay(descriptor), Blame(suspects={good, bad}), told.append)
+    for _ in range(2):
+        with trial.running("SELECT 1", {}):
+            pass
+        with pytest.raises(ValueError, match="no"), trial.running("SELECT 2", {}):
+            raise ValueError("no")
+    assert told == [good]
+
+
+def test_more_statements_than_places_run_all_the_same(descriptor: int) -> None:
+    running = UnderWay(descriptor)
+    names = [fingerprint(str(number), {}) for number in range(3)]
+    with running.running(names[0]), running.running(names[1]), running.running(names[2]):
+        assert under_way.take(descriptor) == sorted(names[:2])
+    with running.running(names[2]):
+        assert under_way.take(descriptor) == [names[2]]
+    assert under_way.take(descriptor) == []
+
+
+def test_what_ran_in_a_process_that_was_killed_is_known(descriptor: int) -> None:
+    name = fingerprint("SELECT 1", {})
+    script = (
+        "import os, signal\n"
+        "from rankmem_aggregator.under_way import UnderWay\n"
+        f"with UnderWay({descriptor}).running({name!r}):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], pass_fds=[descriptor], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert under_way.take(descriptor) == [name]
+    os.close(descriptor)

@@ -1,0 +1,68 @@
+"""The bound on a process's memory: held by the kernel, and not met by threads that wait."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+BOUNDED = """
+import resource, threading
+from rankmem_aggregator.memory_bound import SPARE_THREADS, MemoryBound
+bound = MemoryBound(256 << 20)
+first = resource.getrlimit(resource.RLIMIT_DATA)[0]
+{then}
+"""
+TAKES = "bytearray(4 << 30)"
+THREADS = """
+over = threading.Event()
+for number in range(100):
+    threading.Thread(target=over.wait).start()
+    bound.follow_threads()
+stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
+stack = 8 << 20 if stack == resource.RLIM_INFINITY else stack
+print((resource.getrlimit(resource.RLIMIT_DATA)[0] - first) // stack)
+over.set()
+"""
+
+
+def run(then: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", BOUNDED.format(then=then)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, resource.RLIM_INFINITY)),
+    )
+
+
+def test_what_goes_beyond_fails_in_the_process() -> None:
+    done = run(TAKES)
+    assert done.returncode == 1
+    assert done.stderr.rstrip().endswith("MemoryError")
+
+
+def test_stacks_of_threads_come_on_top() -> None:
+    done = run(THREADS)
+    assert (done.returncode, done.stdout) == (0, "100\n"), done.stderr
+
+
+def test_a_limit_that_is_there_already_is_not_raised() -> None:
+    done = run(
+        "resource.setrlimit(resource.RLIMIT_DATA, (300 << 20, resource.RLIM_INFINITY))\n"
+        "MemoryBound(1 << 40)\n"
+        "print(resource.getrlimit(resource.RLIMIT_DATA)[0] >> 20)"
+    )
+    assert done.stdout == "300\n", done.stderr
+
+
+@pytest.mark.parametrize("module", ["rankmem_aggregator.memory_bound", "rankmem_aggregator.supervisor"])
+def test_a_parent_loads_nothing_heavy(module: str) -> None:
+    script = (
+        f"import sys, {module}; print(sorted({{'duckdb', 'grpc', 'pyarrow', 'numpy'}} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -1,0 +1,53 @@
+"""Memory that runs out while a batch is decoded or a statement answered: nobody is blamed, and it is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from ingest_client import IngestClient
+from rankmem_aggregator import connect, server
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_protos import arrow_wire
+from rankmem_protos.errors import Code, RankmemError
+from sample_batches import RankSource
+
+
+def short(*_: object, **__: object) -> None:
+    raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+
+def test_a_batch_for_which_there_is_no_memory_is_sent_again_and_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = AggregatorConfig(database_path=tmp_path / "m.duckdb", listen="127.0.0.1:0")
+    source = RankSource()
+    batch = source.batch(100)
+    with server.open(config) as running:
+        with monkeypatch.context() as less, IngestClient(running.address) as client:
+            less.setattr(arrow_wire.pa.ipc, "open_stream", short)
+            client.open(source)
+            client.send(batch=batch)
+            (refusal,) = (reply.refusal for reply in client.rest() if reply.WhichOneof("body") == "refusal")
+            assert (refusal.code, refusal.fatal) == ("unavailable", True)
+            assert "no memory" in refusal.message
+        with IngestClient(running.address) as client:
+            client.open(source)
+            client.send(batch=batch)
+            assert client.acks(1) == [batch.sequence_last]
+        assert running.counters.refused == 0
+
+
+def test_a_statement_for_which_there_is_no_memory_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = AggregatorConfig(database_path=tmp_path / "m.duckdb", listen="127.0.0.1:0")
+    with server.open(config) as running, connect(running.address) as queries:
+        with monkeypatch.context() as less:
+            less.setattr("rankmem_aggregator.client_queries.check_statement", short)
+            with pytest.raises(RankmemError, match="needs more memory") as caught:
+                queries.sql("SELECT 1 AS n")
+        assert caught.value.code is Code.EXHAUSTED
+        assert queries.sql("SELECT 1 AS n").to_pylist() == [{"n": 1}]
