@@ -25,6 +25,11 @@ def aggregator_lines(state: AggregatorState | None) -> list[str]:
     """The aggregator in two lines; none for a file that nobody holds."""
     if state is None:
         return ["no aggregator holds this file: what is stored, and nothing comes"]
+    damaged = (
+        f", {count_text(state.messages_damaged)} messages came damaged and were sent again"
+        if state.messages_damaged
+        else ""
+    )
     said = f"NOT SERVING: {state.not_serving_reason}" if state.not_serving_reason else "serving"
     up = age_text(max(state.now_ns - state.started_ns, 0))
     return [
@@ -35,7 +40,7 @@ def aggregator_lines(state: AggregatorState | None) -> list[str]:
         f"memory {bytes_text(state.rss_bytes)}, database {bytes_text(state.database_bytes)} and log "
         f"{bytes_text(state.log_bytes)}, {bytes_text(state.disk_free_bytes)} free; "
         f"{count_text(state.batches_refused)} batches refused, "
-        f"{count_text(state.commit_retries)} commits retried",
+        f"{count_text(state.commit_retries)} commits retried{damaged}",
     ]
 
 
