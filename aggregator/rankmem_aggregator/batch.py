@@ -14,8 +14,9 @@ from typing import Final, Self
 
 import pyarrow as pa
 
-from rankmem_aggregator.row_checks import RANKS_MAX, check_range, check_texts, check_values
+from rankmem_aggregator.row_checks import check_range, check_texts, check_values
 from rankmem_protos.arrow_wire import decode_rows, decoded_size
+from rankmem_protos.bounds import RANKS_MAX
 from rankmem_protos.collector_pb2 import Batch, OpenSpool
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import GAP, TABLES
