@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from rankmem_agent.ship.marks import FOLDER_NAME, MARK_NAME, read_mark
 from rankmem_cli.units import age_text, bytes_text, count_text, safe_text
 
 if TYPE_CHECKING:
@@ -56,6 +57,19 @@ def shipper_line(session_id: str) -> list[str]:
             )
             return [safe_text(f"{line}{error}")]
     return []
+
+
+def set_aside_lines(session_id: str) -> list[str]:
+    """Spools of a session on this host that could not be stored and are kept."""
+    lines = []
+    for root in _spool_roots():
+        for pattern in (f"{FOLDER_NAME}/*/{MARK_NAME}", f"*/{MARK_NAME}"):
+            for path in sorted((root / session_id).glob(pattern)):
+                mark = read_mark(path.parent)
+                if mark is not None:
+                    where = f"kept in {path.parent}, rankmem ship tries it again"
+                    lines.append(safe_text(f"spool {path.parent.name} is set aside: {mark.message}; {where}"))
+    return lines
 
 
 def _spool_roots() -> Iterator[Path]:
