@@ -27,6 +27,7 @@ from rankmem_agent.spool.segments import CONTROL_DTYPE, RECORD_DTYPE, SEGMENT_HE
 
 Array = npt.NDArray[Any]
 
+SECRET = "5ec2e7" * 4
 DEAD_TICKS = 1
 """A process start that no living process has: the spool's writer counts as gone."""
 
@@ -116,6 +117,7 @@ class SyntheticSpool:
             "format": "rankmem-spool",
             "version": layout.FORMAT_VERSION,
             "spool_id": self.spool_id,
+            "secret": SECRET,
             "aggregator": self.aggregator,
             "project_root": self.project_root,
             "session": {"name": "synthetic", "world_size": 1},

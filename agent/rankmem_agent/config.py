@@ -138,6 +138,8 @@ _DOUBTFUL: Final = frozenset(
      "RANKMEM_PARALLEL", "RANKMEM_DRAIN_S", "RANKMEM_COMMAND"}
 )  # fmt: skip
 """Variables without which a session still finds its aggregator."""
+_DIGITS_MAX: Final = 18
+"""Of a coordinate: one with more is refused as one with these is, and int() raises from 4,300 on."""
 _HIDDEN: Final = {"RANKMEM_STACKS": "names"}
 
 
@@ -220,5 +222,5 @@ def _parallel(env: Mapping[str, str]) -> Mapping[str, int]:
             raise _invalid(
                 "RANKMEM_PARALLEL", value, f"a comma list as dp=1,tp=0 of {', '.join(PARALLEL_DIMENSIONS)}"
             )
-        dimensions[name.strip()] = int(number)
+        dimensions[name.strip()] = int(number.strip()[:_DIGITS_MAX])
     return dimensions

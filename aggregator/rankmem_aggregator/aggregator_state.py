@@ -22,10 +22,12 @@ class AggregatorState:
     started_ns: int
     now_ns: int
     events: int
-    """Stored since its start; likewise batches_refused, commit_retries, sessions_pruned."""
+    """Stored since its start; likewise batches_refused, commit_retries, sessions_pruned, messages_damaged."""
     batches_refused: int
     commit_retries: int
     sessions_pruned: int
+    messages_damaged: int
+    """Of shippers; their checksum was wrong, and they were sent again."""
     ranks_alive: int
     lag_ns: int
     """The longest of the ranks alive, at their last batch."""
@@ -51,6 +53,7 @@ class AggregatorState:
             batches_refused=reply.batches_refused,
             commit_retries=reply.commit_retries,
             sessions_pruned=reply.sessions_pruned,
+            messages_damaged=reply.messages_damaged,
             ranks_alive=reply.ranks_alive,
             lag_ns=reply.lag_ns,
             streams=reply.streams_open,

@@ -7,19 +7,27 @@ decompression of many hosts runs side by side (Arrow gives up the GIL for it). N
 
 from __future__ import annotations
 
+import hashlib
 import re
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, Self
 
 import pyarrow as pa
 
-from rankmem_aggregator.row_checks import RANKS_MAX, check_range, check_texts, check_values
+from rankmem_aggregator.row_checks import check_range, check_texts, check_values
 from rankmem_protos.arrow_wire import decode_rows, decoded_size
-from rankmem_protos.collector_pb2 import Batch
+from rankmem_protos.bounds import RANKS_MAX
+from rankmem_protos.collector_pb2 import Batch, OpenSpool
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_protos.tables import TABLES
+from rankmem_protos.tables import GAP, TABLES
 
-SEQUENCE_MAX: Final = 2**63 - 1
+SEQUENCE_MAX: Final = 2**48
+"""Of a position: a log is never longer (see the agent's spool reader), so no gap reaches further."""
+POSITIONS_MAX: Final = 1 << 22
+"""Positions of one batch that no gap row explains. A shipper's batch has 32,768 records; those of an import
+that stand nowhere in its log are fewer than the rows of a batch may be."""
+SECRET_BYTES_MAX: Final = 64
+"""Of a spool's secret. Ours have 16."""
 TEXT_BYTES_MAX: Final = 200
 """Of a spool's or session's id. Ours have under 60."""
 DECODED_BYTES_MAX: Final = 256 << 20
@@ -38,6 +46,25 @@ class Spool:
     session_id: str
     attempt: int
     rank: int
+    secret_hash: str = field(default="", compare=False)
+    """SHA-256 of the secret that opens it, in hexadecimal; empty: an older spool, which has none."""
+
+    @classmethod
+    def of(cls, message: OpenSpool) -> Self:
+        """The spool that a message opens.
+
+        Raises:
+            RankmemError: INVALID for what cannot name a spool.
+        """
+        if len(message.secret) > SECRET_BYTES_MAX:
+            raise RankmemError(Code.INVALID, f"a secret of {len(message.secret)} bytes opens no spool")
+        return cls(
+            spool_id=message.spool_id,
+            session_id=message.session_id,
+            attempt=message.attempt,
+            rank=message.rank,
+            secret_hash=hashlib.sha256(message.secret).hexdigest() if message.secret else "",
+        )
 
     def __post_init__(self) -> None:
         for name, text in (("spool_id", self.spool_id), ("session_id", self.session_id)):
@@ -118,7 +145,8 @@ def decode_batch(message: Batch, spool: Spool) -> IncomingBatch:
     if not message.sequence_first <= message.sequence_last <= SEQUENCE_MAX:
         raise RankmemError(
             Code.INVALID,
-            f"batch covers [{message.sequence_first}, {message.sequence_last}], which is not a range",
+            f"batch covers [{message.sequence_first}, {message.sequence_last}], which is not a range of "
+            f"positions up to {SEQUENCE_MAX}",
         )
     rows: dict[str, pa.Table] = {}
     for entry in message.tables:
@@ -133,6 +161,7 @@ def decode_batch(message: Batch, spool: Spool) -> IncomingBatch:
     if "memory_event" in rows:
         first, last = message.sequence_first, message.sequence_last
         check_range(TABLES["memory_event"], "seq", rows["memory_event"].column("seq"), first, last)
+    _check_jump(message, rows.get(GAP.name))
     num_rows = sum(table.num_rows for table in rows.values())
     if num_rows > BATCH_ROWS_MAX:
         raise RankmemError(
@@ -150,3 +179,34 @@ def decode_batch(message: Batch, spool: Spool) -> IncomingBatch:
         size_bytes=sum(table.get_total_buffer_size() for table in rows.values()),
         wire_bytes=sum(len(entry.arrow_ipc) for entry in message.tables),
     )
+
+
+def _check_jump(message: Batch, gaps: pa.Table | None) -> None:
+    """A batch covers its records and what its gap rows say is missing, and nothing besides.
+
+    Raises:
+        RankmemError: INVALID where more positions are covered than that.
+    """
+    first, last = message.sequence_first, message.sequence_last
+    if last - first < POSITIONS_MAX:
+        return
+    unexplained = last - first + 1 - (_covered(gaps, first, last) if gaps is not None else 0)
+    if unexplained > POSITIONS_MAX:
+        raise RankmemError(
+            Code.INVALID,
+            f"batch covers [{first}, {last}], of which no gap row explains {unexplained} positions",
+            f"send at most {POSITIONS_MAX} records in a batch, and a row of gap for what is missing",
+        )
+
+
+def _covered(gaps: pa.Table, first: int, last: int) -> int:
+    """How many positions of the range lie in gap rows."""
+    covered, after = 0, first
+    for begin, end in sorted(
+        zip(*(gaps.column(name).to_pylist() for name in ("sequence_first", "sequence_last")), strict=True)
+    ):
+        begin, end = max(begin, after), min(end, last)
+        if begin <= end:
+            covered += end - begin + 1
+            after = end + 1
+    return covered

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rankmem_aggregator.batch import IncomingBatch
+from rankmem_aggregator.sequence import Opening
 from rankmem_protos.errors import RankmemError
 
 NARROW_SHARE: Final = 8
@@ -36,6 +37,8 @@ class Submission:
 
     batch: IncomingBatch
     done: Callable[[Outcome], None]
+    opening: Opening | None = None
+    """How its stream opened the spool; None: there is no stream."""
 
 
 class BatchQueue:

@@ -75,11 +75,18 @@ class Errors:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[tuple[Place, Code]] = Counter()
+        self.num_damaged = 0
+        """Messages of shippers whose checksum was not that of their bytes."""
 
     def add(self, place: Place, code: Code) -> None:
         """Counts one."""
         with self._lock:
             self._counts[place, code] += 1
+
+    def add_damaged(self) -> None:
+        """Counts a message that came damaged."""
+        with self._lock:
+            self.num_damaged += 1
 
     def counts(self) -> dict[tuple[Place, Code], int]:
         """All that happened so far."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from typing import Final
 
@@ -27,7 +27,7 @@ from rankmem_aggregator.keeper import Keeper
 from rankmem_aggregator.pulse import NS_PER_S, Pulses
 from rankmem_aggregator.retention import Limits
 from rankmem_aggregator.schema import INGEST_PROGRESS, STACK
-from rankmem_aggregator.sequence import SpoolProgress, Verdict
+from rankmem_aggregator.sequence import Opening, SpoolProgress, Verdict
 from rankmem_aggregator.store import TRANSIENT, Store
 from rankmem_aggregator.stored import progress_rows, pruned_progress, stored_progress, stored_stacks
 from rankmem_aggregator.summaries import Summaries
@@ -189,6 +189,8 @@ class Writer:
             error = RankmemError(Code.INVALID, f"the database did not take the rows of the batch: {exc}")
             self._count(refused=1)
             self.errors.add("ingest", error.code)
+            if (opening := group[0].opening) is not None:
+                opening.refuse()
             return [(group[0], _refused(group[0], error))]
         except BaseException:
             self._rollback()
@@ -199,12 +201,15 @@ class Writer:
         accepted: list[dict[str, pa.Table]] = []
         batches: list[IncomingBatch] = []
         num_rows = 0
+        closed: set[Opening] = set()  # by a refusal within this group, which may yet have to be built again
         for submission in sorted(group, key=lambda waiting: waiting.batch.spool.spool_id):
             try:
-                verdict = self._progress.judge(submission.batch)
+                verdict = self._judge(submission, closed)
             except RankmemError as exc:
                 self.errors.add("ingest", exc.code)
                 outcomes.append((submission, _refused(submission, exc)))
+                if submission.opening is not None:
+                    closed.add(submission.opening)
                 continue
             outcomes.append((submission, _acknowledged(submission)))
             if verdict is Verdict.STORE:
@@ -213,6 +218,8 @@ class Writer:
                 num_rows += submission.batch.num_rows
         if accepted:
             self._write(concatenated(accepted) | self._taken_back(batches))
+        for opening in closed:
+            opening.refuse()
         refused = sum(outcome.error is not None for _, outcome in outcomes)
         for lag_ns in self.pulses.stored(batches):
             self.lag_seconds.observe(lag_ns / NS_PER_S)
@@ -226,6 +233,14 @@ class Writer:
             duplicates=len(group) - len(accepted) - refused,
         )
         return outcomes
+
+    def _judge(self, submission: Submission, closed: Set[Opening]) -> Verdict:
+        opening = submission.opening
+        if opening is not None:
+            opening.check_writing()
+            if opening in closed:
+                raise opening.error()
+        return self._progress.judge(submission.batch)
 
     def _write(self, rows: dict[str, pa.Table]) -> None:
         """One transaction with the rows, the progress and the new stack numbers; tried until it is in."""

@@ -77,7 +77,7 @@ class Loader:
             RankmemError: INVALID for rows that are wrong, CONFLICT where a rank is there from another
                 recording, EXHAUSTED where disk or memory do not suffice. Nothing is stored then.
         """
-        spools = [_spool(log.opening) for log in logs]
+        spools = [Spool.of(log.opening) for log in logs]
         for spool in spools:
             self._check_rank(spool)
         try:
@@ -151,15 +151,6 @@ _EMPTY: Final = concatenated(
     [{name: table.arrow_schema().empty_table() for name, table in TABLES.items()}]
 ) | {table.name: table.arrow_schema().empty_table() for table in (INGEST_PROGRESS, STACK, SUMMARY_PROGRESS)}
 """What rows of each table look like here."""
-
-
-def _spool(opening: OpenSpool) -> Spool:
-    return Spool(
-        spool_id=opening.spool_id,
-        session_id=opening.session_id,
-        attempt=opening.attempt,
-        rank=opening.rank,
-    )
 
 
 def _translated(exc: BaseException) -> BaseException:

@@ -96,6 +96,11 @@ class RankmemCollector(Collector):
         for (place, code), count in sorted(self._sources.writer.errors.counts().items()):
             errors.add_metric([place, code.value], count)
         yield errors
+        yield _counter(
+            "rankmem_damaged",
+            "Messages of shippers with a wrong checksum.",
+            self._sources.writer.errors.num_damaged,
+        )
 
     def _now(self) -> Iterator[Metric]:
         writer, condition = self._sources.writer, self._sources.condition()

@@ -13,38 +13,13 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rankmem_protos.bounds import NUMBER_MAX, number_bounds, text_bytes_max
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_protos.tables import BUCKET_RECORDS, MEMORY_BUCKET, MEMORY_EVENT, OOM, TABLES, Column, Table
+from rankmem_protos.tables import BUCKET_RECORDS, MEMORY_BUCKET, MEMORY_EVENT, OOM, TABLES, Table
 
-SIZE_BYTES_MAX: Final = 2**50
-"""1 PiB: no host has it; larger is a corrupt record. Thousands of them still add up within 64 bits."""
-COUNT_MAX: Final = 2**48
-"""Of events, records, blocks and stacks that a row counts, so that sums over ranks stay within 64 bits."""
-NUMBER_MAX: Final = 2**62
-"""Of times, positions and ids, either side of 0: views add and subtract them, and 64 bits must hold that.
-As a time it is the year 2116."""
-OFFSET_NS_MAX: Final = 2**61
-"""Of a clock's offset and error, nanoseconds: 73 years, so that a clock that began at 1970 still counts;
-added to any time it stays within 64 bits."""
-NAME_BYTES_MAX: Final = 64 << 10
-"""Of a repeating name, such as an operator's. The tap cuts at 1,024."""
-TEXT_VALUE_BYTES_MAX: Final = 1 << 20
-"""Of any other text, such as a command."""
 EXPANDED_BYTES_MAX: Final = 1 << 30
 """Of a column's texts, each row's counted: a name of 64 KiB in a million rows would be 64 GiB on disk."""
 
-MODULE_BYTES_MAX: Final = 4 << 10
-"""Of a module's path: a question about modules makes a row of every dot in it."""
-RANKS_MAX: Final = 1 << 20
-"""Of a world's size, a rank and an attempt: ranks that never came are told one by one. Ten times the largest
-jobs known."""
-
-_ANY_NUMBER: Final = frozenset({"address", "stack_id", "forward_stack_id", "stream"})
-"""Columns of 64 bits without an order: hashes, addresses and handles."""
-_COUNTS: Final = frozenset({"allocations", "events", "events_lost", "num_allocations", "records", "stacks"})
-_OFFSETS: Final = frozenset({"clock_offset_ns", "offset_ns"})
-_ERRORS: Final = frozenset({"clock_error_ns", "error_ns"})
-_SIGNED_BYTES: Final = frozenset({"unexplained_bytes"})
 _FAILED: Final = (0, NUMBER_MAX)
 """Bytes that a request which failed may have asked for: nothing adds them up."""
 _BUCKET_SHIFT: Final = BUCKET_RECORDS.bit_length() - 1
@@ -60,8 +35,7 @@ def check_texts(table: Table, rows: pa.Table) -> None:
         is_name = pa.types.is_dictionary(values.type)
         if not is_name and not pa.types.is_string(values.type):
             continue
-        most = NAME_BYTES_MAX if is_name else TEXT_VALUE_BYTES_MAX
-        most = MODULE_BYTES_MAX if column.name == "module" else most
+        most = text_bytes_max(column)
         expanded = 0
         for chunk in values.chunks:
             lengths = pc.binary_length(chunk.dictionary if is_name else chunk)
@@ -141,25 +115,8 @@ def _check_buckets(rows: pa.Table) -> None:
         )
 
 
-def _bounds_of(column: Column) -> tuple[int, int] | None:
-    """Least and most of a column of numbers; None where it may hold anything of its type."""
-    if column.name == "world_size":
-        return 0, RANKS_MAX
-    if column.type != pa.int64() or column.name in _ANY_NUMBER:
-        return None
-    if column.name in _OFFSETS:
-        return -OFFSET_NS_MAX, OFFSET_NS_MAX
-    if column.name in _ERRORS:
-        return 0, OFFSET_NS_MAX
-    if column.name in _COUNTS:
-        return 0, COUNT_MAX
-    if column.unit == "bytes":
-        return (-SIZE_BYTES_MAX if column.name in _SIGNED_BYTES else 0), SIZE_BYTES_MAX
-    return -NUMBER_MAX, NUMBER_MAX
-
-
 def _bounds_by_column(table: Table) -> dict[str, tuple[int, int]]:
-    return {column.name: bounds for column in table.columns if (bounds := _bounds_of(column)) is not None}
+    return {column.name: bounds for column in table.columns if (bounds := number_bounds(column)) is not None}
 
 
 _BOUNDS: Final[Mapping[str, Mapping[str, tuple[int, int]]]] = {

@@ -72,6 +72,11 @@ INGEST_PROGRESS: Final = Table(
             unit="ns",
             nullable=False,
         ),
+        Column(
+            name="secret_hash",
+            type=pa.string(),
+            doc="SHA-256 of the secret that opens the spool; NULL: it was made by an older version.",
+        ),
     ),
 )
 

@@ -226,6 +226,7 @@ class QueryService(query_pb2_grpc.QueryServicer):
             ranks_alive=heard.ranks,
             lag_ns=heard.lag_ns,
             sessions_pruned=self._writer.num_pruned,
+            messages_damaged=self._writer.errors.num_damaged,
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Final
 
 import pyarrow as pa
 
@@ -20,19 +21,17 @@ from rankmem_aggregator.sql import statement_text
 from rankmem_aggregator.stacks import StackNumbers
 from rankmem_aggregator.store import Store
 
+_PROGRESS: Final = "spool_id, session_id, attempt, rank, last_sequence, final, secret_hash"
+
 
 def stored_progress(store: Store) -> list[Progress]:
     """How far each log is stored."""
-    return _progress_of(
-        store.read("SELECT spool_id, session_id, attempt, rank, last_sequence, final FROM ingest_progress")
-    )
+    return _progress_of(store.read(f"SELECT {_PROGRESS} FROM ingest_progress"))
 
 
 def pruned_progress(store: Store) -> list[Progress]:
     """How far each log was stored whose session was deleted."""
-    return _progress_of(
-        store.read("SELECT spool_id, session_id, attempt, rank, last_sequence, final FROM pruned_spool")
-    )
+    return _progress_of(store.read(f"SELECT {_PROGRESS} FROM pruned_spool"))
 
 
 def stored_sessions(store: Store) -> list[StoredSession]:
@@ -51,6 +50,7 @@ def _progress_of(rows: pa.Table) -> list[Progress]:
                 session_id=row["session_id"],
                 attempt=row["attempt"],
                 rank=row["rank"],
+                secret_hash=row["secret_hash"] or "",
             ),
             last_sequence=row["last_sequence"],
             final=row["final"],
@@ -83,6 +83,7 @@ def progress_rows(moved: Sequence[Progress]) -> pa.Table:
                 "last_sequence": progress.last_sequence,
                 "final": progress.final,
                 "updated_ns": now_ns,
+                "secret_hash": progress.spool.secret_hash or None,
             }
             for progress in moved
         ],

@@ -20,8 +20,10 @@ from typing import Final
 from rankmem_aggregator.batch import Spool, declared_bytes, decode_batch
 from rankmem_aggregator.batch_queue import Outcome, Submission
 from rankmem_aggregator.ingest import Writer
+from rankmem_aggregator.sequence import Opening
 from rankmem_protos import collector_pb2 as pb
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.sealing import DamagedError, seal, unseal
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +57,9 @@ class IngestStream:
         self._writer = writer
         self._decoders = decoders
         self._database_id = database_id
-        self._spools: dict[str, Spool] = {}
+        self._spools: dict[str, Opening] = {}
         self._greeted = False
+        self._is_checked = False  # every message of this stream has its checksum, both ways
         self._pending = 0  # batches submitted and not yet answered
         self._waits_since_s: float | None = None  # a batch without an answer; moved on by every word to it
         self._ended = False  # the reading thread is done
@@ -71,10 +74,8 @@ class IngestStream:
         """Starts reading and yields replies until the shipper is done and every batch of it is answered."""
         self._reader.start()
         while (reply := self._replies.get()) is not None:
-            if isinstance(reply, _ClockProbe):
-                yield reply.reply()
-            else:
-                yield reply
+            said = reply.reply() if isinstance(reply, _ClockProbe) else reply
+            yield seal(said) if self._is_checked else said
 
     def stop(self, error: RankmemError) -> None:
         """Takes no more from this stream; batches under way are still answered. Any thread."""
@@ -93,7 +94,10 @@ class IngestStream:
                     return
                 if self._replies.qsize() > REPLIES_MAX:
                     raise RankmemError(Code.EXHAUSTED, f"{REPLIES_MAX} replies wait to be read", "read them")
-                self._handle(request, received_ns)
+                self._handle(unseal(request, must=self._is_checked), received_ns)
+        except DamagedError as exc:
+            self._writer.errors.add_damaged()
+            error = exc
         except RankmemError as exc:
             error = exc
         except Exception as exc:  # noqa: BLE001  the iterator raises a bare Exception when the call is cancelled
@@ -130,12 +134,11 @@ class IngestStream:
                 "use the same version of rankmem on both ends",
             )
         self._greeted = True
-        logger.info("shipper %s of host %s connected", hello.shipper_id, hello.host_uid)
-        self._replies.put(
-            pb.IngestReply(
-                welcome=pb.Welcome(protocol_version=PROTOCOL_VERSION, database_id=self._database_id)
-            )
-        )
+        self._is_checked = hello.checksums
+        unchecked = "" if hello.checksums else ", an older version: what it sends has no checksums"
+        logger.info("shipper %s of host %s connected%s", hello.shipper_id, hello.host_uid, unchecked)
+        welcome = pb.Welcome(protocol_version=PROTOCOL_VERSION, database_id=self._database_id, checksums=True)
+        self._replies.put(pb.IngestReply(welcome=welcome))
 
     def _open_spool(self, message: pb.OpenSpool) -> None:
         try:
@@ -143,31 +146,27 @@ class IngestStream:
                 raise RankmemError(
                     Code.EXHAUSTED, f"{SPOOLS_MAX} spools are open on this stream", "open another stream"
                 )
-            spool = Spool(
-                spool_id=message.spool_id,
-                session_id=message.session_id,
-                attempt=message.attempt,
-                rank=message.rank,
-            )
+            spool = Spool.of(message)
             last_sequence = self._writer.last_sequence(spool)
         except RankmemError as exc:
             self._writer.errors.add("ingest", exc.code)
             self._replies.put(_refusal(message.spool_id[:SPOOL_ID_SHOWN], 0, exc))
             return
-        self._spools[spool.spool_id] = spool
+        self._spools[spool.spool_id] = Opening(spool)
         self._replies.put(
             pb.IngestReply(spool_state=pb.SpoolState(spool_id=spool.spool_id, last_sequence=last_sequence))
         )
 
     def _take_batch(self, message: pb.Batch) -> None:
-        spool = self._spools.get(message.spool_id)
+        opening = self._spools.get(message.spool_id)
         try:
-            if spool is None:
+            if opening is None:
                 raise RankmemError(
-                    Code.INVALID,
+                    Code.CONFLICT,
                     f"a batch of spool {message.spool_id[:SPOOL_ID_SHOWN]!r}, which is not open",
                     "send OpenSpool first",
                 )
+            opening.check_reading()
             size_bytes = declared_bytes(message)
         except RankmemError as exc:
             self._refuse(message, exc)
@@ -175,18 +174,18 @@ class IngestStream:
         with self._lock:
             self._pending += 1
             self._waits_since_s = self._waits_since_s or time.monotonic()
-        if not self._submit(message, spool, size_bytes):
+        if not self._submit(message, opening, size_bytes):
             with self._lock:
                 self._pending -= 1
             raise RankmemError(Code.UNAVAILABLE, "the aggregator is closing", "connect again when it is back")
 
-    def _submit(self, message: pb.Batch, spool: Spool, size_bytes: int) -> bool:
+    def _submit(self, message: pb.Batch, opening: Opening, size_bytes: int) -> bool:
         """Waits for room, decodes, queues; False if the aggregator is closing."""
         queue_ = self._writer.queue
         if not queue_.admit(size_bytes):
             return False
         try:
-            batch = self._decoders.submit(decode_batch, message, spool).result()
+            batch = self._decoders.submit(decode_batch, message, opening.spool).result()
         except BaseException as exc:
             queue_.release(size_bytes)
             if isinstance(exc, MemoryError):
@@ -199,9 +198,13 @@ class IngestStream:
             self._refuse(message, exc)
             self._answered()
             return True
-        return self._writer.submit(Submission(batch=batch, done=self._answer), size_bytes)
+        submission = Submission(batch=batch, done=self._answer, opening=opening)
+        return self._writer.submit(submission, size_bytes)
 
     def _refuse(self, message: pb.Batch, error: RankmemError) -> None:
+        opening = self._spools.get(message.spool_id)
+        if opening is not None:
+            opening.close()
         self._writer.errors.add("ingest", error.code)
         self._replies.put(_refusal(message.spool_id[:SPOOL_ID_SHOWN], message.batch_number, error))
 

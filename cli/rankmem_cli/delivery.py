@@ -68,6 +68,14 @@ def _tell(report: DeliveryReport, folder: Path) -> None:
             f"a shipper is at work on {', '.join(str(folder) for folder in report.busy_sessions)}",
             "wait until it has delivered or given up; shipper.json there says how far it is",
         )
+    for spool in report.spools_set_aside:
+        note(f"rankmem: {spool.name} cannot be stored there; it is kept in {spool}")
+    if report.spools_left == len(report.spools_set_aside) > 0:
+        raise RankmemError(
+            Code.INVALID,
+            f"{report.spools_left} spools cannot be stored, and are set aside",
+            f"rankmem ship --db FILE {report.spools_set_aside[0]} for another database",
+        )
     if report.spools_left:
         raise RankmemError(
             Code.UNAVAILABLE,

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from rankmem_agent.ship.marks import FOLDER_NAME, MARK_NAME, read_mark
 from rankmem_cli.units import age_text, bytes_text, count_text, safe_text
 
 if TYPE_CHECKING:
@@ -25,6 +26,11 @@ def aggregator_lines(state: AggregatorState | None) -> list[str]:
     """The aggregator in two lines; none for a file that nobody holds."""
     if state is None:
         return ["no aggregator holds this file: what is stored, and nothing comes"]
+    damaged = (
+        f", {count_text(state.messages_damaged)} messages came damaged and were sent again"
+        if state.messages_damaged
+        else ""
+    )
     said = f"NOT SERVING: {state.not_serving_reason}" if state.not_serving_reason else "serving"
     up = age_text(max(state.now_ns - state.started_ns, 0))
     return [
@@ -35,7 +41,7 @@ def aggregator_lines(state: AggregatorState | None) -> list[str]:
         f"memory {bytes_text(state.rss_bytes)}, database {bytes_text(state.database_bytes)} and log "
         f"{bytes_text(state.log_bytes)}, {bytes_text(state.disk_free_bytes)} free; "
         f"{count_text(state.batches_refused)} batches refused, "
-        f"{count_text(state.commit_retries)} commits retried",
+        f"{count_text(state.commit_retries)} commits retried{damaged}",
     ]
 
 
@@ -51,6 +57,19 @@ def shipper_line(session_id: str) -> list[str]:
             )
             return [safe_text(f"{line}{error}")]
     return []
+
+
+def set_aside_lines(session_id: str) -> list[str]:
+    """Spools of a session on this host that could not be stored and are kept."""
+    lines = []
+    for root in _spool_roots():
+        for pattern in (f"{FOLDER_NAME}/*/{MARK_NAME}", f"*/{MARK_NAME}"):
+            for path in sorted((root / session_id).glob(pattern)):
+                mark = read_mark(path.parent)
+                if mark is not None:
+                    where = f"kept in {path.parent}, rankmem ship tries it again"
+                    lines.append(safe_text(f"spool {path.parent.name} is set aside: {mark.message}; {where}"))
+    return lines
 
 
 def _spool_roots() -> Iterator[Path]:

@@ -8,6 +8,9 @@ from 0 without holes. A Batch carries everything that the records
 [sequence_first, sequence_last] of one spool gave. The aggregator writes the
 batch's rows and the spool's sequence_last in one transaction and acknowledges
 only after the commit, so a batch received twice is stored once.
+
+The rules of the stream (who may start where, what a refusal does, what a checksum covers, what opens a
+spool, how older versions get on) stand in README.md beside this file.
 """
 
 import builtins
@@ -27,6 +30,7 @@ class IngestRequest(google.protobuf.message.Message):
     OPEN_SPOOL_FIELD_NUMBER: builtins.int
     BATCH_FIELD_NUMBER: builtins.int
     CLOCK_PROBE_FIELD_NUMBER: builtins.int
+    SEALED_FIELD_NUMBER: builtins.int
     @property
     def hello(self) -> global___Hello: ...
     @property
@@ -35,6 +39,10 @@ class IngestRequest(google.protobuf.message.Message):
     def batch(self) -> global___Batch: ...
     @property
     def clock_probe(self) -> global___ClockProbe: ...
+    @property
+    def sealed(self) -> global___Sealed:
+        """Any of the above with its checksum; see README.md, "Checksums"."""
+
     def __init__(
         self,
         *,
@@ -42,10 +50,11 @@ class IngestRequest(google.protobuf.message.Message):
         open_spool: global___OpenSpool | None = ...,
         batch: global___Batch | None = ...,
         clock_probe: global___ClockProbe | None = ...,
+        sealed: global___Sealed | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["batch", b"batch", "body", b"body", "clock_probe", b"clock_probe", "hello", b"hello", "open_spool", b"open_spool"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batch", b"batch", "body", b"body", "clock_probe", b"clock_probe", "hello", b"hello", "open_spool", b"open_spool"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["hello", "open_spool", "batch", "clock_probe"] | None: ...
+    def HasField(self, field_name: typing.Literal["batch", b"batch", "body", b"body", "clock_probe", b"clock_probe", "hello", b"hello", "open_spool", b"open_spool", "sealed", b"sealed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch", "body", b"body", "clock_probe", b"clock_probe", "hello", b"hello", "open_spool", b"open_spool", "sealed", b"sealed"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["hello", "open_spool", "batch", "clock_probe", "sealed"] | None: ...
 
 global___IngestRequest = IngestRequest
 
@@ -59,6 +68,7 @@ class IngestReply(google.protobuf.message.Message):
     CLOCK_REPLY_FIELD_NUMBER: builtins.int
     REFUSAL_FIELD_NUMBER: builtins.int
     BUSY_FIELD_NUMBER: builtins.int
+    SEALED_FIELD_NUMBER: builtins.int
     @property
     def welcome(self) -> global___Welcome: ...
     @property
@@ -71,6 +81,8 @@ class IngestReply(google.protobuf.message.Message):
     def refusal(self) -> global___Refusal: ...
     @property
     def busy(self) -> global___Busy: ...
+    @property
+    def sealed(self) -> global___Sealed: ...
     def __init__(
         self,
         *,
@@ -80,12 +92,34 @@ class IngestReply(google.protobuf.message.Message):
         clock_reply: global___ClockReply | None = ...,
         refusal: global___Refusal | None = ...,
         busy: global___Busy | None = ...,
+        sealed: global___Sealed | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "busy", b"busy", "clock_reply", b"clock_reply", "refusal", b"refusal", "spool_state", b"spool_state", "welcome", b"welcome"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "busy", b"busy", "clock_reply", b"clock_reply", "refusal", b"refusal", "spool_state", b"spool_state", "welcome", b"welcome"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["welcome", "spool_state", "ack", "clock_reply", "refusal", "busy"] | None: ...
+    def HasField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "busy", b"busy", "clock_reply", b"clock_reply", "refusal", b"refusal", "sealed", b"sealed", "spool_state", b"spool_state", "welcome", b"welcome"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "busy", b"busy", "clock_reply", b"clock_reply", "refusal", b"refusal", "sealed", b"sealed", "spool_state", b"spool_state", "welcome", b"welcome"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["welcome", "spool_state", "ack", "clock_reply", "refusal", "busy", "sealed"] | None: ...
 
 global___IngestReply = IngestReply
+
+@typing.final
+class Sealed(google.protobuf.message.Message):
+    """An IngestRequest or an IngestReply as bytes, and the checksum of these bytes."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CRC32_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    crc32: builtins.int
+    """CRC-32 of ISO 3309 (zlib's), over `message`"""
+    message: builtins.bytes
+    def __init__(
+        self,
+        *,
+        crc32: builtins.int = ...,
+        message: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["crc32", b"crc32", "message", b"message"]) -> None: ...
+
+global___Sealed = Sealed
 
 @typing.final
 class Hello(google.protobuf.message.Message):
@@ -95,12 +129,15 @@ class Hello(google.protobuf.message.Message):
     SHIPPER_ID_FIELD_NUMBER: builtins.int
     HOST_UID_FIELD_NUMBER: builtins.int
     RANKMEM_VERSION_FIELD_NUMBER: builtins.int
+    CHECKSUMS_FIELD_NUMBER: builtins.int
     protocol_version: builtins.int
     """1"""
     shipper_id: builtins.str
     """unique to the shipper process"""
     host_uid: builtins.str
     rankmem_version: builtins.str
+    checksums: builtins.bool
+    """What follows on this stream comes sealed, and all replies are to be, Welcome included."""
     def __init__(
         self,
         *,
@@ -108,8 +145,9 @@ class Hello(google.protobuf.message.Message):
         shipper_id: builtins.str = ...,
         host_uid: builtins.str = ...,
         rankmem_version: builtins.str = ...,
+        checksums: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["host_uid", b"host_uid", "protocol_version", b"protocol_version", "rankmem_version", b"rankmem_version", "shipper_id", b"shipper_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["checksums", b"checksums", "host_uid", b"host_uid", "protocol_version", b"protocol_version", "rankmem_version", b"rankmem_version", "shipper_id", b"shipper_id"]) -> None: ...
 
 global___Hello = Hello
 
@@ -119,18 +157,22 @@ class Welcome(google.protobuf.message.Message):
 
     PROTOCOL_VERSION_FIELD_NUMBER: builtins.int
     DATABASE_ID_FIELD_NUMBER: builtins.int
+    CHECKSUMS_FIELD_NUMBER: builtins.int
     protocol_version: builtins.int
     database_id: builtins.str
     """Names the database, made when the file is made: a shipper that meets another
     one than before sends every stack anew.
     """
+    checksums: builtins.bool
+    """the aggregator knows Sealed"""
     def __init__(
         self,
         *,
         protocol_version: builtins.int = ...,
         database_id: builtins.str = ...,
+        checksums: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["database_id", b"database_id", "protocol_version", b"protocol_version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["checksums", b"checksums", "database_id", b"database_id", "protocol_version", b"protocol_version"]) -> None: ...
 
 global___Welcome = Welcome
 
@@ -142,10 +184,13 @@ class OpenSpool(google.protobuf.message.Message):
     SESSION_ID_FIELD_NUMBER: builtins.int
     ATTEMPT_FIELD_NUMBER: builtins.int
     RANK_FIELD_NUMBER: builtins.int
+    SECRET_FIELD_NUMBER: builtins.int
     spool_id: builtins.str
     session_id: builtins.str
     attempt: builtins.int
     rank: builtins.int
+    secret: builtins.bytes
+    """Made at random with the spool; what opened it first opens it from then on. Empty: an older spool."""
     def __init__(
         self,
         *,
@@ -153,8 +198,9 @@ class OpenSpool(google.protobuf.message.Message):
         session_id: builtins.str = ...,
         attempt: builtins.int = ...,
         rank: builtins.int = ...,
+        secret: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "rank", b"rank", "session_id", b"session_id", "spool_id", b"spool_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "rank", b"rank", "secret", b"secret", "session_id", b"session_id", "spool_id", b"spool_id"]) -> None: ...
 
 global___OpenSpool = OpenSpool
 
@@ -317,7 +363,9 @@ global___Busy = Busy
 
 @typing.final
 class Refusal(google.protobuf.message.Message):
-    """A batch or a spool that was not taken. The stream stays open unless `fatal`."""
+    """A batch or a spool that was not taken. The stream stays open unless `fatal`; of a spool whose batch was
+    refused nothing more is taken until it is opened again.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -8,6 +8,9 @@ from 0 without holes. A Batch carries everything that the records
 [sequence_first, sequence_last] of one spool gave. The aggregator writes the
 batch's rows and the spool's sequence_last in one transaction and acknowledges
 only after the commit, so a batch received twice is stored once.
+
+The rules of the stream (who may start where, what a refusal does, what a checksum covers, what opens a
+spool, how older versions get on) stand in README.md beside this file.
 """
 
 import abc

@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 9
+SCHEMA_VERSION: Final = 10
 """Raised when a table or column is added; written to the database's ``rankmem_meta``."""
 
 NAME: Final = pa.dictionary(pa.int32(), pa.string())
@@ -431,8 +431,9 @@ GAP: Final = Table(
         _text(
             "why",
             "spool_full, torn, reserve_failed, corrupt, ring_overwritten, other_database, no_memory; "
-            "agent_off (the agent switched itself off), not_started (it never began), device_off (a kind of "
-            "device is not recorded), hooks_off (names are missing, no bytes).",
+            "set_aside (what could not be stored is kept on its host); agent_off (the agent switched itself "
+            "off), not_started (it never began), device_off (a kind of device is not recorded), hooks_off "
+            "(names are missing, no bytes).",
             nullable=False,
         ),
         _time("noticed_ns", "When it was noticed."),

@@ -1,4 +1,4 @@
-"""A bad network on loopback: a TCP proxy that delays, cuts, swallows or doubles what goes through it.
+"""A bad network on loopback: a TCP proxy that delays, cuts, swallows, doubles or damages what goes through.
 
 It runs in a thread of the test, on its own event loop. What it does with a connection is asked once, by the
 connection's number, when it comes.
@@ -31,6 +31,10 @@ class Wire:
     was said is done, and the client never hears of it."""
     swallows_after: int | None = None
     """After so many bytes from the client nothing goes through any more, and nobody is told."""
+    up_bits: frozenset[int] = frozenset()
+    """Bits of what the client says that arrive the other way round, counted from the connection's first."""
+    down_bits: frozenset[int] = frozenset()
+    """The same of what the server says."""
     doubled: bool = False
     """All that the client says reaches the server a second time, on a connection of its own."""
 
@@ -43,6 +47,7 @@ class Proxy:
         self.wire_of = wire_of
         self.num_connections = 0
         self.num_cut = 0
+        self.num_flipped = 0
         self._target_port = target_port
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -122,6 +127,7 @@ class Proxy:
             await asyncio.sleep(wire.delay_s)
             if wire.swallows_after is not None and passed >= wire.swallows_after:
                 await asyncio.Event().wait()  # for ever
+            data = self._damaged(data, passed, wire.up_bits)
             left = len(data) if wire.up_bytes_max is None else wire.up_bytes_max - passed
             for writer in writers:
                 with contextlib.suppress(OSError):
@@ -144,11 +150,23 @@ class Proxy:
         is_deaf: asyncio.Event,
     ) -> None:
         """From the server."""
+        passed = 0
         while data := await reader.read(CHUNK_BYTES):
             await asyncio.sleep(wire.delay_s)
+            data = self._damaged(data, passed, wire.down_bits)
+            passed += len(data)
             if not is_deaf.is_set():
                 writer.write(data)
                 await writer.drain()
+
+    def _damaged(self, data: bytes, begin: int, bits: frozenset[int]) -> bytes:
+        """The piece that begins there, with its share of the flipped bits."""
+        mine = [bit - 8 * begin for bit in bits if begin <= bit // 8 < begin + len(data)]
+        self.num_flipped += len(mine)
+        changed = bytearray(data)
+        for bit in mine:
+            changed[bit // 8] ^= 1 << bit % 8
+        return bytes(changed)
 
 
 async def _drain(reader: asyncio.StreamReader) -> None:

@@ -99,6 +99,52 @@ def test_a_path_that_swallows_everything_is_given_up_and_the_next_one_tried(
     assert (found.found, found.explained, found.duplicated) == (EVENTS, 0, 0)
 
 
+def flip_and_deliver(
+    scene: Scene, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, *, connections: int, events: int
+) -> None:
+    """Bits of the first connections are flipped, both ways; the others are good. Everything arrives."""
+    monkeypatch.setattr(sender, "SILENCE_S", 2.0)  # a flipped length lets both ends wait for more
+    monkeypatch.setattr(sender, "BACKOFF_MAX_S", 0.2)
+    rng = random.Random(connections)
+
+    def wire(number: int) -> Wire:
+        if number >= connections:
+            return Wire()
+        size = 10 ** rng.randrange(3, 7)  # of the connection's begin, where flips hurt most, or all of it
+        up, down = ({rng.randrange(limit) for _ in range(3)} for limit in (8 * size, 8 * 2_000))
+        return Wire(up_bits=frozenset(up), down_bits=frozenset(down))
+
+    proxy.wire_of = wire
+    scene.start_aggregator()
+    scene.start_rank(0, "--events", str(events), "--no-shipper").process.wait(DEADLINE_S)
+    shipper = Shipper(scene.session_dir(), ShipConfig(grace_s=0.0))
+    over_s = time.monotonic() + DEADLINE_S + 3 * connections
+    shipper.scan()
+    while not shipper.is_done:
+        assert time.monotonic() < over_s, shipper.error
+        shipper.step()
+        shipper.wait()
+    assert shipper.failures == []
+    shipper.close("done")
+    assert proxy.num_flipped >= connections
+    scene.close_aggregator()
+    found = check(scene.database, scene.written())
+    assert (found.found, found.explained, found.duplicated) == (events, 0, 0)
+
+
+def test_of_flipped_bits_nothing_is_stored_changed_and_everything_arrives(
+    scene: Scene, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flip_and_deliver(scene, proxy, monkeypatch, connections=8, events=EVENTS)
+
+
+@pytest.mark.long
+def test_of_many_flipped_bits_nothing_is_stored_changed_and_everything_arrives(
+    scene: Scene, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flip_and_deliver(scene, proxy, monkeypatch, connections=150, events=10 * EVENTS)
+
+
 def test_a_job_whose_aggregator_is_swallowed_ends_when_it_said_it_would(
     scene: Scene, proxy: Proxy, tmp_path: Path
 ) -> None:

@@ -181,7 +181,9 @@ def test_delivery_from_a_folder_without_a_spool_is_refused(tmp_path: Path) -> No
         deliver(tmp_path)
 
 
-def test_a_refused_spool_stays_on_disk_and_is_reported(session: Path, collector: FakeCollector) -> None:
+def test_a_spool_that_is_refused_for_ever_is_set_aside_kept_and_reported(
+    session: Path, collector: FakeCollector
+) -> None:
     spool_of(session, collector.address).end()
 
     def refuse(batch: Batch) -> IngestReply:
@@ -192,8 +194,15 @@ def test_a_refused_spool_stays_on_disk_and_is_reported(session: Path, collector:
     collector._store = refuse  # type: ignore[method-assign]
     report = deliver(session, timeout_s=TIMEOUT_S)
     assert report.spools_left == 1
-    assert [error.message for error in report.errors] == ["a column is wrong"]
-    assert (session / "0-0-1" / "meta.json").exists()
+    assert [error.message for error in report.errors] == ["0-0-1 is set aside: a column is wrong"]
+    assert report.spools_set_aside == [session / "set-aside" / "0-0-1"]
+    assert (session / "set-aside" / "0-0-1" / "meta.json").exists()
+    assert find_spools(session) == {}
+    del collector._store  # type: ignore[attr-defined]
+    again = deliver(session / "set-aside", timeout_s=TIMEOUT_S)
+    assert (again.spools_delivered, again.spools_left) == (1, 0)
+    assert len(collector.final) == 1
+    assert not (session / "set-aside").exists()
 
 
 def test_an_idle_shipper_costs_next_to_nothing(session: Path, collector: FakeCollector) -> None:

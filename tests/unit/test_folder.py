@@ -114,7 +114,23 @@ def test_a_folder_is_listed_as_a_spool_once_its_meta_is_whole(tmp_path: Path) ->
     assert folder.spools(tmp_path / "session") == []
     folder.write_meta(spool, {"spool_id": "x"})
     assert folder.spools(tmp_path / "session") == [spool]
-    assert json.loads((spool / "meta.json").read_text()) == {"format": "rankmem-spool", "spool_id": "x"}
+    meta = json.loads((spool / "meta.json").read_text())
+    assert len(bytes.fromhex(meta.pop("secret"))) == folder.SECRET_BYTES
+    assert meta == {"format": "rankmem-spool", "spool_id": "x"}
+
+
+def test_a_spools_secret_is_its_own_and_its_owners_alone_to_read(tmp_path: Path) -> None:
+    secrets = set()
+    for rank in range(3):
+        spool, _ = folder.create_spool(tmp_path / "session", attempt=0, rank=rank)
+        old_mask = os.umask(0)
+        try:
+            folder.write_meta(spool, {"spool_id": "x"})
+        finally:
+            os.umask(old_mask)
+        assert (spool / "meta.json").stat().st_mode & 0o777 == 0o600
+        secrets.add(json.loads((spool / "meta.json").read_text())["secret"])
+    assert len(secrets) == 3
     assert not (spool / "meta.json.new").exists()
 
 

@@ -177,3 +177,14 @@ def test_a_mesh_that_cannot_be_read_switches_the_coordinates_off_and_is_made(
 
     assert Odd("cpu", [0, 1], mesh_dim_names=("tp",)).ndim == 1
     assert "parallel dimensions: not recorded from here on: AttributeError: moved" in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_is_left_out_and_said_once(
+    recorded: Recorded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = Parallel(recorded, lambda: False, Guard(0), {"dp": 99_999_999_999, "tp": 1})
+    made.told({"dp": 10**30, "pp": 2})
+    assert notes(recorded)[-1] == {"rank": {"tp": 1, "pp": 2}}
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert "dp=99999999999 is no place" in said[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
@@ -11,14 +13,16 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from rankmem_aggregator.batch import IncomingBatch, Spool, decode_batch
+from rankmem_agent.pairing.columns import rows_of
+from rankmem_aggregator.batch import POSITIONS_MAX, IncomingBatch, Spool, decode_batch
 from rankmem_aggregator.batch_queue import BatchQueue, Outcome, Submission
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.ingest import Writer
 from rankmem_aggregator.store import Store, open_store
-from rankmem_protos.arrow_wire import encode_rows
-from rankmem_protos.collector_pb2 import Batch
+from rankmem_protos.arrow_wire import decode_rows, encode_rows
+from rankmem_protos.collector_pb2 import Batch, TableRows
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.tables import TABLES
 from sample_batches import RankSource
 
 TIMEOUT_S = 30.0
@@ -145,12 +149,103 @@ def test_a_batch_that_overlaps_what_is_stored_is_refused(desk: Desk) -> None:
     assert code_of(desk.run()[1]) is Code.CONFLICT
 
 
-def test_a_spool_whose_beginning_is_in_another_database_may_start_anywhere(desk: Desk) -> None:
+def test_a_spool_that_begins_above_0_is_refused_without_a_gap_row_over_what_is_before(desk: Desk) -> None:
+    source = RankSource()
+    source.batch(50)
+    desk.submit(source, source.batch(50))
+    assert [code_of(outcome) for outcome in desk.run()] == [Code.CONFLICT]
+    assert desk.count("memory_event") == 0
+
+
+def test_a_spool_whose_beginning_another_database_has_begins_with_its_gap_row(desk: Desk) -> None:
     source = RankSource()
     source.batch(50)
     later = source.batch(50)
+    later.tables.append(gap_row(source, 0, later.sequence_first - 1))
+    later.sequence_first = 0
     desk.submit(source, later)
     assert desk.run() == [later.sequence_last]
+    assert desk.count("gap") == 1
+
+
+@pytest.mark.parametrize(
+    ("told", "last", "is_taken"),
+    [
+        ([], POSITIONS_MAX - 1, True),
+        ([], POSITIONS_MAX, False),
+        ([], 2**48, False),
+        ([(0, 2**48 - POSITIONS_MAX)], 2**48, True),
+        ([(0, 2**40), (0, 2**40)], 2**41 + 1, False),  # what is told twice is missing once
+        ([(2**41, 2**40)], 2**41, False),
+        ([(-(2**62), 2**62)], 2**48, True),
+    ],
+)
+def test_positions_do_not_jump_further_than_records_and_gap_rows_tell(
+    told: list[tuple[int, int]], last: int, is_taken: bool
+) -> None:
+    source = RankSource()
+    gaps = [TABLES["gap"].arrow_schema().empty_table()]
+    gaps += [decode_rows("gap", gap_row(source, first, upto).arrow_ipc) for first, upto in told]
+    message = Batch(spool_id=source.spool_id, sequence_first=0, sequence_last=last)
+    message.tables.add(table="gap", arrow_ipc=encode_rows(pa.concat_tables(gaps)))
+    with contextlib.nullcontext() if is_taken else pytest.raises(RankmemError, match=r"no gap row|range of"):
+        decode_batch(message, spool_of(source))
+
+
+def gap_row(source: RankSource, first: int, last: int) -> TableRows:
+    who = {"session_id": source.session_id, "attempt": source.attempt, "rank": source.rank}
+    row = who | {"sequence_first": first, "sequence_last": last, "records": 1, "why": "other_database"}
+    return TableRows(table="gap", arrow_ipc=encode_rows(rows_of("gap", [row])))
+
+
+def opened(source: RankSource, secret: bytes) -> Spool:
+    message = source.open_spool().open_spool
+    message.secret = secret
+    return Spool.of(message)
+
+
+def test_who_does_not_have_its_secret_neither_opens_nor_extends_a_spool(desk: Desk) -> None:
+    source = RankSource()
+    first, second, third = (source.batch(50) for _ in range(3))
+    desk.submit_decoded(decode_batch(first, opened(source, b"the rank's")))
+    desk.submit_decoded(decode_batch(second, opened(source, b"another's")))
+    desk.submit_decoded(decode_batch(second, opened(source, b"")))
+    desk.submit_decoded(decode_batch(third, opened(source, b"the rank's")))
+    outcomes = desk.run()
+    assert outcomes[0] == first.sequence_last
+    assert [code_of(outcome) for outcome in outcomes[1:]] == [Code.DENIED, Code.DENIED, Code.CONFLICT]
+    for secret in (b"another's", b""):
+        with pytest.raises(RankmemError, match="secret"):
+            desk.writer.last_sequence(opened(source, secret))
+    assert desk.writer.last_sequence(opened(source, b"the rank's")) == first.sequence_last
+
+
+def test_the_database_keeps_a_hash_of_the_secret_and_knows_it_after_a_restart(tmp_path: Path) -> None:
+    source = RankSource()
+    first = Desk(tmp_path / "w.duckdb")
+    first.submit_decoded(decode_batch(source.batch(50), opened(source, b"the rank's")))
+    first.run()
+    kept = first.store.cursor().execute("SELECT secret_hash FROM ingest_progress").fetchall()
+    assert kept == [(hashlib.sha256(b"the rank's").hexdigest(),)]
+    first.store.close()
+    again = Desk(tmp_path / "w.duckdb")
+    with pytest.raises(RankmemError, match="secret"):
+        again.writer.last_sequence(opened(source, b"another's"))
+    again.writer.close(TIMEOUT_S)
+    again.store.close()
+
+
+def test_a_spool_that_an_older_version_began_takes_the_first_secret_that_it_is_opened_with(
+    desk: Desk,
+) -> None:
+    source = RankSource()
+    first, second, third = (source.batch(50) for _ in range(3))
+    desk.submit_decoded(decode_batch(first, opened(source, b"")))
+    desk.submit_decoded(decode_batch(second, opened(source, b"new")))
+    desk.submit_decoded(decode_batch(third, opened(source, b"")))
+    outcomes = desk.run()
+    assert outcomes[:2] == [first.sequence_last, second.sequence_last]
+    assert code_of(outcomes[2]) is Code.DENIED
 
 
 def test_the_last_batch_marks_the_spool_as_final(desk: Desk) -> None:

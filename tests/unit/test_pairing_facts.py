@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rankmem_agent.pairing.columns import TEXT_BYTES_MAX, rows_of
 from rankmem_agent.pairing.pairing import Pairing
 from rankmem_agent.pairing.stacks import stack_hash
 from rankmem_agent.spool.layout import UNKNOWN, Action, DeviceType, Kind
 from rankmem_agent.spool.reader import SpoolReader
+from rankmem_protos.bounds import TEXT_VALUE_BYTES_MAX
 from spool_synthetic import SyntheticSpool, clock_record, make_records
 
 CUDA = {"device_type": int(DeviceType.CUDA), "device_index": 1}
@@ -267,3 +269,39 @@ def test_a_segment_older_than_the_recording_is_told_and_those_that_came_later_ar
     assert told == [("cuda:1", 4096, 1 << 20, 7, None), ("cuda:1", 4096 - 2**63, 2 << 20, 0, "3.1")]
     assert [row["seq"] for row in rows["older_segment"]] == [1, 2]
     assert [row["reserved_bytes"] for row in rows["memory_event"]] == [4 << 20]
+
+
+def test_a_text_longer_than_its_column_takes_is_cut_and_says_so() -> None:
+    command = "train.py " + "--päth=/ä " * 60_000
+    row = {"session_id": "s", "source": "live", "command": command, "name": "\ud800"}
+    (told,) = rows_of("session", [row]).to_pylist()
+    kept = told["command"].encode()
+    assert len(kept) <= TEXT_BYTES_MAX <= TEXT_VALUE_BYTES_MAX
+    words = told["command"].rpartition(" … ")
+    assert command.startswith(words[0])
+    assert words[2] == f"({len(command.encode()) - len(words[0].encode())} bytes more)"
+    assert told["name"] == "?"
+
+
+ODD: dict[str, object] = {
+    "world_size": 99_999_999_999,
+    "dp": 99_999_999_999,
+    "tp": -(10**30),
+    "pid": 10**40,
+    "local_rank": float("inf"),
+}
+
+
+def test_a_number_that_its_column_cannot_hold_is_left_out(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    path = log.spool.path / "meta.json"
+    meta = json.loads(path.read_text())
+    meta["rank"] |= ODD
+    meta["session"] |= {"world_size": 2**62}
+    meta["host"] |= {"memory_bytes": -1, "cpu_count": 10**20}
+    path.write_text(json.dumps(meta))
+    rows = log.rows()
+    (rank,), (session,), (host,) = rows["rank_info"], rows["session"], rows["host_info"]
+    assert [rank[name] for name in ODD if name != "pid"] == [None] * (len(ODD) - 1)
+    assert rank["host_uid"] == "host-a"
+    assert (session["world_size"], host["memory_bytes"], host["cpu_count"]) == (None, None, None)

@@ -153,3 +153,22 @@ def test_an_agent_that_cannot_be_imported_is_said_and_torch_is_imported_all_the_
     attach_after_torch(mine)  # torch is here already, so at once
     assert capsys.readouterr().err.startswith("rankmem: rank 5: the agent is off: ")
     assert told == [mine]
+
+
+@pytest.mark.parametrize("size", ["99999999999", "9" * 5000, str(2**20 + 1)])
+def test_a_number_of_ranks_that_cannot_be_is_left_out_and_said(size: str) -> None:
+    mine = _claimed({"RANK": "3", "WORLD_SIZE": size, "LOCAL_RANK": "1"})
+    assert (mine.rank, mine.world_size, mine.local_rank, mine.local_world_size) == (3, 0, 1, 1)
+    assert mine.doubt.startswith(f"WORLD_SIZE={size[:40]} cannot be")
+    assert mine.doubt.endswith("left out")
+
+
+def test_a_rank_that_cannot_be_is_no_rank_and_is_said() -> None:
+    mine = _claimed({"RANK": "99999999999", "WORLD_SIZE": "2"})
+    assert (mine.rank, mine.world_size) == (0, 1)
+    assert mine.doubt.startswith("RANK=99999999999 cannot be")
+
+
+def test_numbers_that_can_be_raise_no_doubt() -> None:
+    most = _claimed({"RANK": str(2**20 - 1), "WORLD_SIZE": str(2**20)})
+    assert (most.rank, most.world_size, most.doubt) == (2**20 - 1, 2**20, "")

@@ -30,7 +30,7 @@ def stored(
     connection: duckdb.DuckDBPyConnection, rank: int, *, ago_s: float, final: bool = False, spool: str = "a"
 ) -> None:
     connection.execute(
-        "INSERT INTO ingest_progress VALUES (?, ?, 0, ?, 9, ?, ?)",
+        "INSERT INTO ingest_progress VALUES (?, ?, 0, ?, 9, ?, ?, NULL)",
         [f"{rank}{spool}", SESSION, rank, final, NOW_NS - int(ago_s * SECOND_NS)],
     )
 

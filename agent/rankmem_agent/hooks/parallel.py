@@ -45,6 +45,8 @@ STEPS_LOOKED_AT: Final = 3
 """Steps at whose end Megatron is looked for; its groups are made before the first."""
 MESHES_MAX: Final = 64
 """Meshes kept to be read later; a training makes a handful."""
+COORDINATE_MAX: Final = 1 << 20
+"""Of a rank's place in a dimension: the ranks of a job (see ``bounds`` in rankmem_protos)."""
 _SOURCES: Final = ("mesh", "megatron", "environment", "told")
 """The later ones win."""
 
@@ -70,6 +72,8 @@ class Parallel:
         self._whole: set[str] = set()
         """Dimensions that some mesh has under their own name."""
         self._written: dict[str, int] = {}
+        self._refused: set[str] = set()
+        """Dimensions whose coordinate was said to be none."""
         self._unread: list[weakref.ref[Any]] = []
         """Meshes that were made while the program was traced."""
         self._steps_left = STEPS_LOOKED_AT
@@ -127,13 +131,24 @@ class Parallel:
             self._guard.failed(error)
 
     def _learn(self, source: str, dimensions: Mapping[str, int]) -> None:
-        self._known[source] |= dimensions
+        self._known[source] |= {name: at for name, at in dimensions.items() if self._is_place(name, at)}
         merged: dict[str, int] = {}
         for each in _SOURCES:
             merged |= self._known[each]
         if merged != self._written:
             self._written = merged
             self._recorder.record(Kind.NOTE, e=self._recorder.intern(json.dumps({"rank": merged})))
+
+    def _is_place(self, name: str, at: int) -> bool:
+        """Whether a rank can be there; where not it is said once, and left out."""
+        if 0 <= at < COORDINATE_MAX:
+            return True
+        if name not in self._refused:
+            self._refused.add(name)
+            self._guard.say(
+                f"{name}={at} is no place in a dimension of at most {COORDINATE_MAX} ranks: left out"
+            )
+        return False
 
     def _of_mesh(self, mesh: Any) -> dict[str, int]:
         """The coordinates a mesh gives; a dimension made of parts only where no mesh has it whole."""

@@ -7,13 +7,20 @@ occur, made by one lookup each; the indices come by numpy. ABSENT (-1) becomes N
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from rankmem_agent.pairing.state import ABSENT, Array
 from rankmem_agent.spool.string_table import StringTable
-from rankmem_protos.tables import NAME, TABLES
+from rankmem_protos.bounds import text_bytes_max
+from rankmem_protos.tables import NAME, TABLES, Column
+
+TEXT_BYTES_MAX: Final = 64 << 10
+"""Of a text in a row of facts, such as a command with all its arguments; the rest is cut off."""
+_CUT_BYTES_MAX: Final = 40
+"""Of the words that say so."""
 
 
 def ints(values: Array, *, null: Array | None = None) -> pa.Array:
@@ -107,7 +114,10 @@ def without(rows: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
 def rows_of(table: str, rows: Sequence[Mapping[str, object]]) -> pa.RecordBatch:
     """A few rows given as mappings; for tables of facts, never for events."""
     schema = TABLES[table].arrow_schema()
-    arrays = [pa.array([row.get(f.name) for row in rows], type=_plain(f.type)) for f in schema]
+    arrays = [
+        pa.array([_shortened(column, row.get(column.name)) for row in rows], type=_plain(column.type))
+        for column in TABLES[table].columns
+    ]
     encoded = [a.dictionary_encode() if f.type == NAME else a for a, f in zip(arrays, schema, strict=True)]
     return pa.RecordBatch.from_arrays(encoded, schema=schema)
 
@@ -118,6 +128,20 @@ def null_column(kind: pa.DataType, length: int) -> pa.Array:
         indices = pa.nulls(length, pa.int32())
         return pa.DictionaryArray.from_arrays(indices, pa.array([], pa.string()))
     return pa.nulls(length, kind)
+
+
+def _shortened(column: Column, value: object) -> object:
+    """A text that its column may hold: what is longer is cut, and says so."""
+    if not isinstance(value, str):
+        return value
+    most = min(text_bytes_max(column), TEXT_BYTES_MAX)
+    if len(value) <= most // 4:  # the usual case, without a copy: UTF-8 has at most 4 bytes a letter
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    text = value.encode("utf-8", "replace")
+    if len(text) <= most:
+        return text.decode()
+    kept = text[: most - _CUT_BYTES_MAX]
+    return f"{kept.decode('utf-8', 'ignore')} … ({len(text) - len(kept)} bytes more)"
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

@@ -16,6 +16,7 @@ from rankmem_agent.pairing.state import Array, PairingState
 from rankmem_agent.spool.exits import Exit, end_of
 from rankmem_agent.spool.meta import SpoolMeta
 from rankmem_agent.spool.string_table import StringTable
+from rankmem_protos.bounds import fits
 from rankmem_protos.tables import DEVICE_INFO, HOST_INFO, RANK_INFO, SESSION, Table
 
 _DEVICE_FACTS: Final = ("name", "uuid", "total_bytes", "allocator", "settings", "source")
@@ -134,14 +135,16 @@ def _columns(table: Table, facts: object) -> dict[str, Any]:
 
 def _typed(table: Table, row: dict[str, Any]) -> dict[str, Any]:
     """The row with whole numbers where the column wants them and text where it wants text; else left out."""
-    wanted = {c.name: c.type for c in table.columns}
+    columns = {column.name: column for column in table.columns}
     fixed: dict[str, Any] = {}
     for key, value in row.items():
-        is_number = str(wanted[key]) in ("int32", "int64")
+        kind = str(columns[key].type)
         try:
-            fixed[key] = int(value) if is_number else value if str(wanted[key]) == "bool" else str(value)
-        except (TypeError, ValueError):
+            made = int(value) if kind in ("int32", "int64") else bool(value) if kind == "bool" else str(value)
+        except (TypeError, ValueError, OverflowError):
             continue  # a fact of foreign origin that does not fit its column is not known
+        if isinstance(made, str | bool) or fits(columns[key], made):
+            fixed[key] = made
     return fixed
 
 

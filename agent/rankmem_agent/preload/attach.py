@@ -257,6 +257,8 @@ def attach(claim: Claim, *, is_worker: bool = False) -> None:
     _keep_out_of_the_users_log()
     with interrupts_put_off():
         try:
+            if claim.doubt:
+                guard.say(claim.doubt)
             config = AgentConfig.from_environment()
             if _is_beside_its_rank(claim, config) and not is_worker:
                 watch(sys.modules["torch"], lambda: guard.say(NOT_RECORDED))

@@ -40,6 +40,9 @@ RANK_VARIABLES: Final = (
 """How launchers number ranks: rank, ranks, rank on this host, ranks on this host. Of torchrun, Open MPI,
 MPICH and Intel MPI, srun; the first that is set counts."""
 
+RANKS_MAX: Final = 1 << 20
+"""Of a world's size, a rank and an attempt; ten times the largest jobs known. More is a mistake."""
+
 LAUNCHER_PROGRAMS: Final = frozenset(
     {
         "torchrun",
@@ -70,6 +73,8 @@ LAUNCHER_MODULES: Final = (
 )
 """The same, started with ``python -m``. ``rankmem_agent`` claims for itself when it runs a script."""
 
+_NUMBER_MAX: Final = 1 << 22
+"""Of a rank on its host, an attempt, a process (Linux counts them up to there)."""
 _OPTIONS_WITH_VALUE: Final = ("-W", "-X", "--check-hash-based-pycs")
 
 
@@ -78,6 +83,7 @@ class Claim:
 
     __slots__ = (
         "attempt",
+        "doubt",
         "is_child",
         "is_given",
         "key",
@@ -101,6 +107,9 @@ class Claim:
     ) -> None:
         self.rank = rank
         self.world_size = world_size
+        """0: not known."""
+        self.doubt = ""
+        """What a launcher said that cannot be, in a line; empty: nothing."""
         self.local_rank = local_rank
         """None: not known."""
         self.local_world_size = local_world_size
@@ -130,6 +139,7 @@ def claim(environment: Mapping[str, str], program: Sequence[str]) -> Claim | Non
         return None
     pid, _, key = environment.get(MARK, "").partition(" ")
     found = ranked(environment) or _of_key(key) or Claim(attempt=attempt_of(environment))
+    found.doubt = _doubt(environment)
     if found.key == key:
         found.is_child = pid != str(os.getpid())  # else this process has replaced itself by exec
         found.launch_pid = _number(environment, LAUNCH, found.launch_pid)
@@ -140,20 +150,31 @@ def ranked(environment: Mapping[str, str]) -> Claim | None:
     """The numbers that a launcher gave this process, or None without one."""
     for rank_name, size_name, local_name, local_size_name in RANK_VARIABLES:
         rank, size = environment.get(rank_name, ""), environment.get(size_name, "")
-        if not rank.isdecimal() or not size.isdecimal():
+        if not rank.isdecimal() or not size.isdecimal() or _up_to(RANKS_MAX - 1, rank) is None:
             continue
         attempt = attempt_of(environment)
         local_rank = _number(environment, local_name, 0)
         launch = environment.get("MASTER_PORT", ""), environment.get("TORCHELASTIC_RUN_ID", "")
+        world_size = _up_to(RANKS_MAX, size) or 0
         return Claim(
             rank=int(rank),
-            world_size=int(size),
+            world_size=world_size,
             local_rank=local_rank,
-            local_world_size=_number(environment, local_size_name, int(size)),
+            local_world_size=_number(environment, local_size_name, world_size or 1),
             attempt=attempt,
-            key="/".join((rank_name, rank, size, str(local_rank), str(attempt), *launch)),
+            key="/".join((rank_name, rank, str(world_size), str(local_rank), str(attempt), *launch)),
         )
     return None
+
+
+def _doubt(environment: Mapping[str, str]) -> str:
+    """What the launchers' variables say that cannot be, and is left out."""
+    for rank_name, size_name, *_ in RANK_VARIABLES:
+        for name, most in ((rank_name, RANKS_MAX - 1), (size_name, RANKS_MAX)):
+            text = environment.get(name, "")
+            if text.isdecimal() and _up_to(most, text) is None:
+                return f"{name}={text[:40]} cannot be (at most {most}): left out"
+    return ""
 
 
 def _of_key(key: str) -> Claim | None:
@@ -167,7 +188,11 @@ def _of_key(key: str) -> Claim | None:
 
 def attempt_of(environment: Mapping[str, str]) -> int:
     """Which start of the workers this is: torchrun's restart count, or how often Slurm requeued the job."""
-    return _number(environment, "TORCHELASTIC_RESTART_COUNT", _number(environment, "SLURM_RESTART_COUNT", 0))
+    for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"):
+        found = _up_to(RANKS_MAX - 1, environment.get(name, ""))
+        if found is not None:
+            return found
+    return 0
 
 
 def is_launcher(program: Sequence[str]) -> bool:
@@ -228,5 +253,12 @@ def _is_launcher_module(module: str) -> bool:
 
 
 def _number(environment: Mapping[str, str], name: str, default: int) -> int:
-    value = environment.get(name, "")
-    return int(value) if value.isdecimal() else default
+    found = _up_to(_NUMBER_MAX, environment.get(name, ""))
+    return default if found is None else found
+
+
+def _up_to(most: int, text: str) -> int | None:
+    """The number that the text is; None if it is none, or more than ``most``."""
+    # Digits counted first: int() raises for thousands of them.
+    number = int(text) if text.isdecimal() and len(text) <= len(str(most)) else None
+    return number if number is not None and number <= most else None

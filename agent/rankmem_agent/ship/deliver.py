@@ -7,6 +7,7 @@ report. Sessions that a shipper is at work on are left to it.
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from rankmem_agent.ship.config import ShipConfig
 from rankmem_agent.ship.election import take_lock
+from rankmem_agent.ship.marks import FOLDER_NAME, read_mark
 from rankmem_agent.ship.shipper import Shipper
 from rankmem_agent.spool import folder, places
 from rankmem_protos.credentials import Credentials
@@ -30,7 +32,9 @@ class DeliveryReport:
     spools_delivered: int = 0
     """Spools that are acknowledged to their end, and deleted."""
     spools_left: int = 0
-    """Spools that stay on disk: their rank lives, the time was over, or they cannot be read."""
+    """Spools that stay on disk: their rank lives, the time was over, or they cannot be read or stored."""
+    spools_set_aside: list[Path] = field(default_factory=list)
+    """Those of them that lie in the folder for what cannot be stored."""
     records: int = 0
     """Records acknowledged."""
     busy_sessions: list[Path] = field(default_factory=list)
@@ -64,7 +68,9 @@ def deliver(
         raise RankmemError(
             Code.NOT_FOUND,
             f"there is no spool in {directory}",
-            "name a spool, a session's folder or their root",
+            f"name {directory / FOLDER_NAME} for those that were set aside"
+            if (directory / FOLDER_NAME).is_dir()
+            else "name a spool, a session's folder or their root",
         )
     config = ShipConfig(aggregator=aggregator, credentials=credentials or Credentials())
     report = DeliveryReport()
@@ -76,6 +82,7 @@ def deliver(
             continue
         try:
             _deliver_session(session_dir, spools, config, timeout_s, progress, report)
+            _remove_if_empty(session_dir)
         finally:
             os.close(lock_fd)
     return report
@@ -88,14 +95,22 @@ def _settle(directory: Path) -> None:
             places.settle(found.parent.parent)
 
 
+def _remove_if_empty(session_dir: Path) -> None:
+    """Removes the folder of what was set aside once nothing is left in it; its lock is held."""
+    if session_dir.name == FOLDER_NAME and not folder.spools(session_dir):
+        shutil.rmtree(session_dir, ignore_errors=True)
+
+
 def find_spools(directory: Path) -> dict[Path, list[Path]]:
-    """The spools in a directory by their session's folder."""
+    """The spools in a directory by their session's folder; those set aside only where it is their folder."""
     directory = directory.absolute()
     if (directory / "meta.json").exists():
         return {directory.parent: [directory]}
     found: dict[Path, list[Path]] = {}
     for pattern in ("*/meta.json", "*/*/meta.json"):
         for meta in sorted(directory.glob(pattern)):
+            if meta.parent.parent.name == FOLDER_NAME and directory.name != FOLDER_NAME:
+                continue
             found.setdefault(meta.parent.parent, []).append(meta.parent)
     return found
 
@@ -132,7 +147,9 @@ def _deliver_session(
         shipper.wait()
     report.spools_delivered += shipper.num_delivered
     report.spools_left += len(spools) - shipper.num_delivered
-    report.records += total - shipper.pending_records
+    report.records += total - shipper.pending_records - shipper.records_set_aside
+    aside = session_dir if session_dir.name == FOLDER_NAME else session_dir / FOLDER_NAME
+    report.spools_set_aside += [aside / spool.name for spool in spools if read_mark(aside / spool.name)]
     report.errors += shipper.failures
     if not shipper.is_done and shipper.sender is not None and shipper.sender.error is not None:
         report.errors.append(shipper.sender.error)

@@ -7,7 +7,8 @@ and must never delete what no checkpoint replaces.
 A lane is NEW until its OpenSpool went out, then OPENING until the aggregator said how far it has the spool,
 then READY. From there the log goes on behind the last stored record; where the aggregator has less than
 our checkpoint (another database), the missing stretch is one gap row and all that lives is told anew.
-DONE: all is acknowledged and the folder is gone. FAILED: it cannot be shipped, and stays on disk.
+DONE: all is acknowledged and the folder is gone. FAILED: it cannot be shipped, and stays on disk (one that
+never can is set aside first: see ``set_aside``).
 """
 
 from __future__ import annotations
@@ -89,6 +90,10 @@ class Lane:
         self.stored = -1
         """Last sequence that the aggregator has."""
         self.sent_bytes = 0
+        self.database_id = ""
+        """The database that it was last opened in."""
+        self.opened_at = 0
+        """Number of the last batch before it was opened: what is refused up to there was sent earlier."""
         self.error: RankmemError | None = None
         self._pairing = Pairing(self.meta, self.reader.strings)
         self._stretches = Stretches(self.reader)
@@ -141,6 +146,7 @@ class Lane:
             session_id=self.meta.session_id,
             attempt=self.meta.attempt,
             rank=self.meta.rank,
+            secret=self.meta.secret,
         )
 
     def disconnected(self) -> None:

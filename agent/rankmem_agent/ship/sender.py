@@ -28,6 +28,7 @@ from rankmem_protos.collector_pb2 import Hello, IngestReply, IngestRequest, Refu
 from rankmem_protos.collector_pb2_grpc import CollectorStub
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import CODE_OF_GRPC_STATUS_NAME, Code, RankmemError
+from rankmem_protos.sealing import DamagedError, seal, unseal
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,8 @@ class Stream:
     ) -> None:
         """Raises RankmemError where a file of the credentials cannot be used."""
         self.error: RankmemError | None = None
+        self.is_checked = False
+        """Whether every message has its checksum, both ways: the aggregator sealed its first."""
         self.replies: queue.SimpleQueue[IngestReply] = queue.SimpleQueue()
         self._requests: queue.SimpleQueue[IngestRequest | None] = queue.SimpleQueue()
         self._wake = wake
@@ -80,19 +83,30 @@ class Stream:
 
     def _sent(self) -> Iterator[IngestRequest]:
         while (request := self._requests.get()) is not None:
-            yield request
+            yield seal(request) if self.is_checked else request
 
     def _read(self) -> None:
         was_heard = False
         try:
             for reply in self._call:
                 was_heard = True
-                self.replies.put(reply)
+                self.replies.put(self._unsealed(reply))
                 self._wake.set()
             self.error = RankmemError(Code.UNAVAILABLE, f"{self._aggregator} ended the stream")
         except grpc.RpcError as exc:
             self.error = _translated(self._aggregator, exc, None if was_heard else self._credentials)
+        except RankmemError as exc:
+            self.error = exc
         self._wake.set()
+
+    def _unsealed(self, reply: IngestReply) -> IngestReply:
+        """Raises RankmemError for what came damaged; the stream is over then."""
+        said = unseal(reply, must=self.is_checked)
+        if said is not reply:
+            self.is_checked = True
+        elif said.WhichOneof("body") == "welcome" and said.welcome.checksums:
+            raise DamagedError("the aggregator did not see that this shipper sends checksums")
+        return said
 
 
 class Sender:
@@ -123,6 +137,7 @@ class Sender:
             shipper_id=uuid.uuid4().hex,
             host_uid=host_uid,
             rankmem_version=getattr(rankmem_agent, "__version__", ""),
+            checksums=True,
         )
         self._stream: Stream | None = None
         self._welcomed = False
@@ -203,7 +218,8 @@ class Sender:
         self.database_id = reply.welcome.database_id
         self._welcomed, self.error, self._failures = True, None, 0
         self.generation += 1
-        logger.info("connected to %s, database %s", self.aggregator, self.database_id)
+        unchecked = "" if reply.welcome.checksums else ", an older version: no checksums"
+        logger.info("connected to %s, database %s%s", self.aggregator, self.database_id, unchecked)
 
 
 def refusal_error(refusal: Refusal) -> RankmemError:

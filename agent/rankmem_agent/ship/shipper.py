@@ -19,8 +19,10 @@ from rankmem_agent.ship.beats import Beats
 from rankmem_agent.ship.config import ShipConfig
 from rankmem_agent.ship.envelope import Envelope
 from rankmem_agent.ship.lane import Lane, LaneState
+from rankmem_agent.ship.marks import check_not_told, read_mark
 from rankmem_agent.ship.measurements import Measurements
 from rankmem_agent.ship.sender import Sender, refusal_error
+from rankmem_agent.ship.set_aside import AsideLane, failure_of
 from rankmem_agent.ship.spools import Spools
 from rankmem_agent.ship.status import Faults, StatusFile
 from rankmem_protos.collector_pb2 import ClockProbe, IngestReply, IngestRequest, Refusal
@@ -184,10 +186,34 @@ class Shipper:
         named = [lane.meta for lane in self.lanes.values() if lane.meta.aggregator == aggregator]
         return named[0].credentials if named else told
 
-    def _fail(self, lane: Lane, exc: RankmemError | OSError) -> None:
-        error = exc if isinstance(exc, RankmemError) else RankmemError(Code.INVALID, str(exc))
+    @property
+    def records_set_aside(self) -> int:
+        """Records of spools that cannot be shipped."""
+        return sum(lane.pending_records for lane in self.lanes.values() if lane.state is LaneState.FAILED)
+
+    def _fail(self, lane: Lane, exc: Exception) -> None:
+        """One spool cannot go on; the others do."""
+        if isinstance(exc, MemoryError):
+            raise exc  # no spool's fault
+        error, is_for_ever = failure_of(exc)
+        if is_for_ever:
+            self._set_aside(lane, error)
+            return
         lane.fail(error)
         self._faults.say(str(lane.folder), f"cannot ship {lane.folder}: {error}")
+
+    def _set_aside(self, lane: Lane, error: RankmemError) -> None:
+        """Nothing more of this spool is sent but that it is missing, and not even that if it is refused."""
+        self._faults.say(str(lane.folder), f"{lane.folder} is set aside: {error}")
+        self._reopen_s[lane.folder] = time.monotonic() + REOPEN_S
+        if isinstance(lane, AsideLane):
+            lane.refused()
+            return
+        try:
+            self.lanes[lane.folder] = AsideLane(lane, error)
+        except OSError as exc:
+            self._faults.say(f"mark {lane.folder}", f"cannot write to {lane.folder}: {exc}")
+            lane.fail(error)
 
     # -- sending ---------------------------------------------------------------------------------
 
@@ -204,6 +230,7 @@ class Shipper:
             if is_beat:
                 lane.beat()
             if lane.state is LaneState.NEW and now_s >= self._reopen_s.get(lane.folder, 0.0):
+                lane.opened_at = self._batch_number
                 self._send(open_spool=lane.opening())
             while self._has_room() and (envelope := self._next_of(lane, now_s)) is not None:
                 self._send_batch(envelope)
@@ -214,7 +241,7 @@ class Shipper:
         """The lane's next batch, its faults kept to itself: one broken spool must not stop the others."""
         try:
             return lane.next_batch(self._measured.riders(lane, now_s))
-        except (RankmemError, OSError) as exc:
+        except Exception as exc:  # noqa: BLE001  a spool's own: what is in it may be anything
             self._fail(lane, exc)
             return None
 
@@ -285,12 +312,15 @@ class Shipper:
 
     def _opened(self, spool_id: str, last_sequence: int) -> None:
         lane = self._lane(spool_id)
-        if lane is None or lane.state is not LaneState.OPENING:
+        if lane is None or lane.state is not LaneState.OPENING or self.sender is None:
             return
         try:
+            lane.database_id = self.sender.database_id
+            if not isinstance(lane, AsideLane):
+                check_not_told(read_mark(lane.folder), lane.database_id, last_sequence)
             for envelope in lane.opened(last_sequence):
                 self._send_batch(envelope)
-        except (RankmemError, OSError) as exc:
+        except Exception as exc:  # noqa: BLE001  a spool's own
             self._fail(lane, exc)
 
     def _refused(self, refusal: Refusal) -> None:
@@ -300,13 +330,15 @@ class Shipper:
             if self.sender is not None:
                 self.sender.drop(error)
             return
+        if 0 < refusal.batch_number <= lane.opened_at:
+            return  # sent before the spool was opened again, which has answered it
         if error.code in TEMPORARY:
             if lane.state is LaneState.READY:  # otherwise it is being opened again already
                 lane.disconnected()
                 self._reopen_s[lane.folder] = time.monotonic() + REOPEN_S
             self._faults.say(f"refused {lane.folder}", f"{lane.folder.name} was refused: {error}")
         else:
-            self._fail(lane, error)
+            self._set_aside(lane, error)
 
     def _lane(self, spool_id: str) -> Lane | None:
         return next((lane for lane in self._open_lanes() if lane.meta.spool_id == spool_id), None)
@@ -319,6 +351,8 @@ class Shipper:
                 lane.keep_house(now_s)
             except OSError as exc:
                 self._faults.say(f"house {lane.folder}", f"cannot write to {lane.folder}: {exc}")
+            except Exception as exc:  # noqa: BLE001  a spool's own
+                self._fail(lane, exc)
             if lane.state is LaneState.DONE:
                 self.num_delivered += 1
                 self.records_delivered += lane.stored

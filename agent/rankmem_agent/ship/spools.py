@@ -11,6 +11,8 @@ from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 
 from rankmem_agent.ship.lane import GONE_PREFIX, Lane, remove_gone
+from rankmem_agent.ship.marks import FOLDER_NAME, read_mark
+from rankmem_agent.ship.set_aside import AsideLane, failure_of
 from rankmem_agent.ship.status import Faults
 from rankmem_agent.spool.folder import check_ours
 from rankmem_protos.errors import RankmemError
@@ -42,16 +44,25 @@ class Spools:
                 continue
             try:
                 check_ours(folder)
-                lane = Lane(folder)
+                lane = self._lane(folder)
             except FileNotFoundError:
                 continue  # it was delivered and removed meanwhile
-            except RankmemError as exc:
-                self.unreadable[folder] = exc
-                self._faults.say(str(folder), f"cannot ship {folder}: {exc}")
+            except Exception as exc:  # noqa: BLE001  a spool's own: what is in its files may be anything
+                self.unreadable[folder], _ = failure_of(exc)
+                self._faults.say(str(folder), f"cannot ship {folder}: {self.unreadable[folder]}")
                 continue
             logger.info("found %s (rank %d, pid %d)", folder.name, lane.meta.rank, lane.meta.pid)
             lanes.append(lane)
         return lanes
+
+    def _lane(self, folder: Path) -> Lane:
+        """The spool's lane; where an earlier shipper set it aside, the one that tells so. What lies in the
+        folder for these is tried again: somebody named it."""
+        lane = Lane(folder)
+        mark = read_mark(folder)
+        if mark is None or folder.parent.name == FOLDER_NAME:
+            return lane
+        return AsideLane(lane, mark.error())
 
     def _folders(self) -> Sequence[Path]:
         if self._only is not None:

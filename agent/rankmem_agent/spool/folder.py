@@ -20,6 +20,7 @@ from rankmem_agent.config import AgentConfig
 from rankmem_protos.errors import Code, RankmemError
 
 META_NAME: Final = "meta.json"
+SECRET_BYTES: Final = 16
 CANDIDATE_NAME: Final = "candidate.json"
 """What meta.json would say, beside the log of a process that is not known to be a rank."""
 CANDIDATE_PREFIX: Final = "candidate-"
@@ -186,13 +187,20 @@ def check_ours(folder: Path) -> None:
 
 
 def write_meta(spool_dir: Path, facts: Mapping[str, object]) -> None:
-    """Writes ``meta.json``: whole or absent. Its presence makes the folder a spool."""
-    _write_whole(spool_dir / META_NAME, {"format": META_FORMAT, **facts})
+    """Writes ``meta.json``: whole or absent. Its presence makes the folder a spool.
+
+    The spool gets a secret of its own: who has the file can ship the spool, and nobody else can say to an
+    aggregator that they are this rank.
+    """
+    secret = os.urandom(SECRET_BYTES).hex()
+    _write_whole(spool_dir / META_NAME, {"format": META_FORMAT, "secret": secret, **facts})
 
 
 def _write_whole(path: Path, facts: Mapping[str, object]) -> None:
     temporary = path.with_name(path.name + ".new")
-    temporary.write_text(json.dumps(facts, ensure_ascii=False), encoding="utf-8")
+    text = json.dumps(facts, ensure_ascii=False).encode("utf-8", "replace")
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(text)
     os.replace(temporary, path)
 
 

@@ -12,6 +12,7 @@ all of it is acknowledged::
     strings              append-only side file: every string, frame and stack, interned once
     segment-00000000 …   the log: SEGMENT_HEADER_BYTES, then RECORDS_PER_SEGMENT records of RECORD_BYTES
     checkpoint           the shipper's pairing state (see rankmem_agent.ship.checkpoint)
+    set_aside.json       why it cannot be stored, where that is so (see rankmem_agent.ship.marks)
 
 **Log.** Record number ``seq`` lives in segment ``seq // RECORDS_PER_SEGMENT``. A writer takes a number
 with one atomic add on ``control.next_seq``, fills the record, and stores ``mark`` last (release). The

@@ -40,6 +40,8 @@ class SpoolMeta:
     """Files for the aggregator."""
     privacy: Privacy = field(default_factory=Privacy)
     """What of paths may leave this host."""
+    secret: bytes = b""
+    """Opens the spool at an aggregator; empty: an older version made it."""
     infers: bool = True
     """Whether what a block means follows from its call. Not in a foreign recording: there it is what the
     source says, or unknown."""
@@ -89,4 +91,5 @@ def _spool_meta(meta: dict[str, Any]) -> SpoolMeta:
         session=dict(meta["session"]),
         rank_row=dict(meta["rank"]),
         host=dict(meta["host"]),
+        secret=bytes.fromhex(meta.get("secret") or ""),
     )

@@ -31,6 +31,7 @@ class Place:
 
     rank: int
     world_size: int
+    """0: not known."""
     local_rank: int | None
     launch: str
     """See :func:`rankmem_agent.spool.launches.take`."""
@@ -67,12 +68,12 @@ class Place:
         spool_id = f"{placed['session']['session_id']}-{attempt}-{self.rank}-{process}"
         spool_id += f"-{start}" if start else ""
         placed["spool_id"] = spool_id
-        placed["session"]["world_size"] = self.world_size
+        placed["session"]["world_size"] = self.world_size or None
         placed["rank"] |= {
             "attempt": attempt,
             "rank": self.rank,
             "local_rank": self.local_rank,
-            "world_size": self.world_size,
+            "world_size": self.world_size or None,
             "spool_id": spool_id,
         }
         return placed

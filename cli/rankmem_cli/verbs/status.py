@@ -13,7 +13,7 @@ def status(
     from rankmem_cli import columns
     from rankmem_cli.completeness import show_answer
     from rankmem_cli.patience import patience
-    from rankmem_cli.status_view import aggregator_lines, shipper_line
+    from rankmem_cli.status_view import aggregator_lines, set_aside_lines, shipper_line
     from rankmem_cli.target import open_queries, session_facts
 
     with open_queries(db, aggregator) as queries:
@@ -21,4 +21,5 @@ def status(
         with patience("asking"):
             rows = queries.status(facts.session_id)
             notes = [*aggregator_lines(queries.aggregator_state()), *shipper_line(facts.session_id)]
+            notes += set_aside_lines(facts.session_id)
         show_answer(queries, facts, rows, columns.status(), output=output, notes=notes)

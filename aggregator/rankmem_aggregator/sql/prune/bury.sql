@@ -4,7 +4,9 @@
 --   now_ns (ns, the aggregator's clock): when
 -- Columns:
 --   none: rows of pruned_spool are written
-INSERT INTO pruned_spool (spool_id, session_id, attempt, rank, last_sequence, final, pruned_ns, has_rows)
-SELECT spool_id, session_id, attempt, rank, last_sequence, final, $now_ns, true
+INSERT INTO pruned_spool (
+    spool_id, session_id, attempt, rank, last_sequence, final, secret_hash, pruned_ns, has_rows
+)
+SELECT spool_id, session_id, attempt, rank, last_sequence, final, secret_hash, $now_ns, true
 FROM ingest_progress
 WHERE session_id = $session;

@@ -38,6 +38,9 @@ of_gaps AS (
             WHEN 'spool_full' THEN many || ' are missing: its spool was full (RANKMEM_SPOOL_BYTES)'
             WHEN 'torn' THEN many || ' are missing: its process ended while it wrote'
             WHEN 'ring_overwritten' THEN many || ' are missing: PyTorch''s own history was overwritten before it was read'
+            WHEN 'set_aside' THEN
+                CASE WHEN records IS NULL THEN 'all from ' || instant || ' on is' ELSE many || ' are' END
+                || ' missing' || because || ': its log could not be stored, and is set aside on its host'
             WHEN 'other_database' THEN many || ' are missing here: another database has them'
             ELSE many || ' are missing (' || why || ')' || because
         END AS sentence

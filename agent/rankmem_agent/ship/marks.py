@@ -1,0 +1,79 @@
+"""The mark of a spool that was set aside: why, and what each database has of it for real.
+
+Stage: shipper process (writes it), ``rankmem ship`` and ``rankmem status`` (read it). In and out:
+``set_aside.json`` in the spool's folder, whole or absent: ``format`` "rankmem-set-aside", the error's
+``code``, ``message`` and ``hint``, ``at_ns`` on the host's clock, and ``databases``, by their ids. Written
+and synced before a database is told that the rest is missing, since afterwards its last position says that
+nothing is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rankmem_agent.ship.checkpoint import sync_folder
+from rankmem_protos.errors import Code, RankmemError
+
+FOLDER_NAME: Final = "set-aside"
+MARK_NAME: Final = "set_aside.json"
+_FORMAT: Final = "rankmem-set-aside"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What set_aside.json says."""
+
+    code: Code
+    message: str
+    hint: str = ""
+    at_ns: int = 0
+    databases: dict[str, int] = field(default_factory=dict)
+    """By the database's id: the last position it has stored; it was told that the rest is missing."""
+
+    def error(self) -> RankmemError:
+        """Why, as an error."""
+        return RankmemError(self.code, self.message, self.hint)
+
+
+def read_mark(folder: Path) -> Mark | None:
+    """What the spool's mark says; None where it has none. A damaged one is one that says nothing."""
+    try:
+        said = json.loads((folder / MARK_NAME).read_text("utf-8"))
+        return Mark(
+            code=Code(said["code"]),
+            message=str(said["message"]),
+            hint=str(said["hint"]),
+            at_ns=int(said["at_ns"]),
+            databases={str(name): int(last) for name, last in said["databases"].items()},
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Mark(code=Code.INVALID, message=f"it was set aside; its {MARK_NAME} cannot be read")
+
+
+def write_mark(folder: Path, mark: Mark) -> None:
+    """Puts the mark into the spool's folder, durably. Raises OSError where it cannot be."""
+    said: dict[str, Any] = {"format": _FORMAT, "code": mark.code.value, "message": mark.message}
+    said |= {"hint": mark.hint, "at_ns": mark.at_ns, "databases": mark.databases}
+    temporary = folder / f"{MARK_NAME}.new"
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(json.dumps(said).encode())
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(folder / MARK_NAME)
+    sync_folder(folder)
+
+
+def check_not_told(mark: Mark | None, database_id: str, last_sequence: int) -> None:
+    """Raises CONFLICT where this database was told that what the spool holds is missing."""
+    if mark is not None and last_sequence > mark.databases.get(database_id, last_sequence):
+        raise RankmemError(
+            Code.CONFLICT,
+            "this database was told that the rest of the spool is missing, and takes it no more",
+            "ship it into another one: rankmem ship --db FILE DIR",
+        )
