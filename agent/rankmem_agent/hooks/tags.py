@@ -129,20 +129,10 @@ class Tags:
     def _tag(self, category: Category, tensors: Iterable[tuple[Any, str]], *, frozen: bool = False) -> None:
         """Tags a few tensors; for what happens once, not in each step."""
         for tensor, name in tensors:
-            device, address = device_of(tensor), address_of(tensor)
-            if device is None or address == 0:
-                continue
-            self._recorder.record(
-                Kind.TAG,
-                action=category,
-                device_type=device[0],
-                device_index=device[1],
-                a=address,
-                b=size_of(tensor),
-                c=1,
-                d=int(frozen),
-                e=self._recorder.intern(name),
-            )
+            place = place_of(tensor)
+            if place is not None:
+                string_id = self._recorder.intern(name)
+                self._recorder.record(Kind.TAG, action=category, c=1, d=int(frozen), e=string_id, **place)
 
     def names(self) -> dict[int, str]:
         """Full names of the parameters of all modules known, by identity."""
@@ -175,6 +165,14 @@ class Tags:
             fresh = {name: _version_of(buffer) for name, buffer in now.items() if name not in seen}
             if fresh:
                 self._buffers[module] = fresh
+
+
+def place_of(tensor: Any) -> dict[str, int] | None:
+    """Fields of a TAG record: where a tensor's elements lie; None where nothing is recorded of it."""
+    device, address = device_of(tensor), address_of(tensor)
+    if device is None or address == 0:
+        return None
+    return {"device_type": device[0], "device_index": device[1], "a": address, "b": size_of(tensor)}
 
 
 def device_of(tensor: Any) -> Device | None:
