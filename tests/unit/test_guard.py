@@ -32,6 +32,17 @@ def test_the_whole_goes_off_with_its_reason() -> None:
     assert off == ["OSError: no | room"]
 
 
+def test_the_whole_goes_off_also_after_a_set_of_hooks_has(capsys: pytest.CaptureFixture[str]) -> None:
+    guard = Guard(0)
+    off: list[str] = []
+    guard.when_off(off.append)
+    guard.of("modules", lambda: None).failed(TypeError("odd"))
+    guard.failed(OSError("no room"))
+    assert off == ["OSError: no room"]
+    assert "the agent is off: OSError: no room" in capsys.readouterr().err
+    assert guard.failures == 2
+
+
 def test_a_switch_that_fails_reaches_nobody() -> None:
     guard = Guard(0)
 

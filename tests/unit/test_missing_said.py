@@ -114,6 +114,25 @@ def test_hundreds_of_ranks_that_lack_something_fit_on_a_screen() -> None:
     assert lines(scattered) == ["ranks 1, 3, 5, 7, 9, 11, 13, 15 …: off"]
 
 
+def test_ranks_of_several_attempts_are_named_with_their_own() -> None:
+    rows = [
+        {"attempt": attempt, "rank": rank, "sentence": "off"} for attempt, rank in ((0, 1), (1, 3), (1, 4))
+    ]
+    assert lines(rows) == ["rank 1 (attempt 0), ranks 3, 4 (attempt 1): off"]
+
+
+def test_a_rank_whose_end_is_not_known_is_not_complete(database: duckdb.DuckDBPyConnection) -> None:
+    lost, next_attempt = RankLog(), RankLog(attempt=1, started=5 * SECOND_NS, ended=9 * SECOND_NS)
+    for log in (lost, next_attempt):
+        log.totals("cpu", [(log.started + 10, 50)])
+    store_logs(database, [lost, next_attempt])
+    database.execute("UPDATE rank_info SET complete = true")
+    told = "SELECT attempt, complete FROM {} ORDER BY attempt"
+    assert [row["why"] for row in missing(database)] == ["lost"]
+    for view in ("rank_overview", "rank_status"):
+        assert database.sql(told.format(view)).fetchall() == [(0, False), (1, True)], view
+
+
 def test_a_program_finds_it_in_the_rows_that_it_concerns() -> None:
     rows = pa.table({"rank": [0, 1], "peak": [5, 6]})
     lacks = [{"attempt": 0, "rank": 1, "sentence": "off"}]
@@ -143,10 +162,13 @@ def test_a_database_of_an_older_version_says_what_it_knows(tmp_path: Path) -> No
         schema.prepare(made)
         install_views(made)
         stored(made, 2, world_size=3)
+        made.execute("UPDATE rank_info SET unexplained_bytes = 4096, complete = false WHERE rank = 0")
         made.execute("UPDATE rank_info SET events_lost = 5, complete = false WHERE rank = 1")
         made.execute("DROP VIEW incompleteness")
     with open_queries(path, Credentials()) as queries:
         assert lines(queries.incompleteness().to_pylist()) == [
+            "rank 0: 4,096 bytes are unexplained: the recorded events differ from the allocator's own figure "
+            "by that much",
             "rank 1: 5 events are missing; the table gap says why",
             "rank 2: never came: nothing of it is stored",
         ]
