@@ -33,6 +33,8 @@ NESTING_MAX: Final = 3
 UNREADABLE: Final = (Exception,)
 """What tensors without an address raise when asked for it, and classes of the user's own when asked for
 anything: such a tensor is left out."""
+_HIGH: Final = 1 << 32
+"""An address from here on is believed; one below may be an offset in a freed storage."""
 _DEVICES: Final = {"cpu": DeviceType.CPU, "cuda": DeviceType.CUDA, "xpu": DeviceType.XPU}
 
 Device = tuple[int, int]
@@ -188,10 +190,13 @@ def device_of(tensor: Any) -> Device | None:
 
 
 def address_of(tensor: Any) -> int:
-    """Address of the tensor's first element; 0 where it has none: sparse, a subclass without storage."""
+    """Address of the tensor's first element; 0 where it has none: sparse, a subclass without storage, a freed
+    storage (of which torch tells the tensor's offset)."""
     try:
         local = getattr(tensor, "_local_tensor", None)  # DTensor: this rank's shard
-        return int((tensor if local is None else local).data_ptr())
+        own = tensor if local is None else local
+        address = int(own.data_ptr())
+        return address if address != own.storage_offset() * own.element_size() else 0
     except UNREADABLE:
         return 0
 
@@ -228,16 +233,18 @@ def addresses_of(parameters: list[Any]) -> array[int]:
         addresses = array("Q", [parameter.data_ptr() for parameter in parameters])
     except UNREADABLE:
         return array("Q", map(address_of, parameters))
-    return addresses if 0 not in addresses else array("Q", map(address_of, parameters))
+    return addresses if min(addresses, default=0) >= _HIGH else array("Q", map(address_of, parameters))
 
 
 def gradients_of(parameters: list[Any]) -> array[int]:
     """The address of each one's gradient; 0 where it has none."""
     gradients = [parameter.grad for parameter in parameters]
     try:
-        return array("Q", [0 if each is None else each.data_ptr() or address_of(each) for each in gradients])
+        told = [0 if each is None else each.data_ptr() for each in gradients]
     except UNREADABLE:
-        return array("Q", [0 if each is None else address_of(each) for each in gradients])
+        told = [0] * len(gradients)
+    both = zip(told, gradients, strict=True)
+    return array("Q", [at if at >= _HIGH or each is None else address_of(each) for at, each in both])
 
 
 def tensors_in(value: Any, name: str, depth: int = 0) -> Iterator[tuple[Any, str]]:
