@@ -160,6 +160,28 @@ def test_nothing_of_the_users_is_kept_alive_by_a_plan(tmp_path: Path) -> None:
     assert recording.stdout.strip() == "[True, True, True]", recording.stderr
 
 
+def test_the_state_of_an_optimizer_without_parameters_is_followed(tmp_path: Path) -> None:
+    recording = record_process(
+        f"""
+sys.path.insert(0, {TESTS!r})
+import step_scenes
+from rankmem_agent.hooks.guard import Guard
+step_scenes.hooked(tap, Guard(0))
+optimizer = step_scenes.Still([{{"params": []}}], lr=0.1)
+optimizer.state["of the script"] = {{"sum": torch.ones(3)}}
+optimizer.step(); optimizer.step()
+print(optimizer.state["of the script"]["sum"].data_ptr())
+tap.close()
+""",
+        tmp_path,
+    )
+    assert recording.returncode == 0, recording.stderr
+    tags = recording.of(Kind.TAG)
+    assert [(int(each["action"]), int(each["a"])) for each in tags] == [
+        (Category.OPTIMIZER_STATE, int(recording.stdout))
+    ]
+
+
 def test_a_tensor_class_of_the_users_is_not_asked_how_it_lies_in_memory(tmp_path: Path) -> None:
     recording = record_process(ASKED, tmp_path)
     assert recording.stdout == "[] 0\n", recording.stderr
