@@ -37,7 +37,7 @@ def test_an_agent_that_switches_itself_off_is_said_in_every_answer(tmp_path: Pat
     assert "all complete" not in said
     line = "rank 0: the agent switched itself off at "
     assert line in said
-    assert "(TypeError: an odd one): figures from then on are missing" in said
+    assert "(TypeError: an odd one): nothing after that was recorded" in said
     for verb in VERBS:
         done = call((*RANKMEM, *verb), tmp_path)
         assert line in done.stderr, verb
@@ -55,7 +55,7 @@ def test_an_agent_that_switches_itself_off_is_said_in_every_answer(tmp_path: Pat
 def test_a_module_that_cannot_be_read_costs_its_name_and_no_byte(tmp_path: Path) -> None:
     said = record(tmp_path, "odd_module")
     assert "0 lost, all complete" in said
-    assert "rank 0: modules are missing from" in said
+    assert "rank 0: modules were not recorded after" in said
     row = the_rank(tmp_path)
     assert row["complete"] is True
     assert row["peak_requested_bytes"] >= 64 * MIB
@@ -64,7 +64,7 @@ def test_a_module_that_cannot_be_read_costs_its_name_and_no_byte(tmp_path: Path)
 def test_a_rank_whose_agent_cannot_start_is_there_and_says_why(tmp_path: Path) -> None:
     said = record(tmp_path, "exit", RANKMEM_TAP_CACHE="/proc/nothing")
     assert "rankmem: rank 0: the agent is off: cannot use /proc/nothing" in said
-    assert "1 rank, 0 events, an unknown number lost, not complete: rank 0" in said
+    assert "1 rank, 0 events, an unknown number of events lost, incomplete: rank 0" in said
     assert "rank 0: not recorded (cannot use /proc/nothing" in said
     row = the_rank(tmp_path)
     assert (row["complete"], row["events_lost"]) == (False, None)
@@ -111,17 +111,19 @@ def test_steps_of_a_session_without_steps_say_why(tmp_path: Path) -> None:
     assert rankmem(tmp_path, "steps", "--format", "json") == "[]\n"
 
 
-def test_ranks_that_are_not_recorded_and_ranks_that_never_came_are_in_every_answer(tmp_path: Path) -> None:
+def test_ranks_that_are_not_recorded_or_never_reported_are_in_every_answer(
+    tmp_path: Path,
+) -> None:
     script = SCRIPT.with_name("partly_recorded.py")
     done = call((*RANKMEM, "run", "--", *TORCHRUN, "--nproc-per-node", "3", str(script)), tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "not complete: rank 1, never came: rank 2" in done.stderr
+    assert "incomplete: rank 1, never reported: rank 2" in done.stderr
     found = {row["rank"]: (row["state"], row["complete"]) for row in rows(tmp_path, "ranks")}
     assert found[0] == ("exit", True)
-    assert (found[1][1], found[2]) == (False, ("never came", False))
+    assert (found[1][1], found[2]) == (False, ("never reported", False))
     (session,) = rows(tmp_path, "sessions")
     assert (session["complete"], session["events_lost"]) == (False, None)
     for verb in (("peak",), ("job-peak",), ("ops",), ("timeline",), ("job-peak", "--format", "json")):
         said = call((*RANKMEM, *verb), tmp_path).stderr
         assert "rank 1: not recorded (cannot use /proc/nothing" in said, verb
-        assert "rank 2: never came: the launcher announced it" in said, verb
+        assert "rank 2: never reported: the launcher announced it" in said, verb

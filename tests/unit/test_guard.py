@@ -19,7 +19,7 @@ def test_a_set_of_hooks_goes_off_alone_and_is_said_once(capsys: pytest.CaptureFi
     modules.failed(TypeError("odd again"))
     assert off == ["stopped", "modules: TypeError: odd"]
     assert capsys.readouterr().err == (
-        "rankmem: rank 2: modules: not recorded from here on: TypeError: odd (try: rankmem doctor)\n"
+        "rankmem: rank 2: modules are no longer recorded: TypeError: odd (try: rankmem doctor)\n"
     )
 
 

@@ -231,7 +231,7 @@ def test_a_failure_of_ours_is_said_once_and_never_reaches_the_user(
     optimizer = _optimizer()
     _step(optimizer, optimizer)
     assert capsys.readouterr().err == (
-        "rankmem: rank 0: steps and gradients: not recorded from here on: OSError: no room "
+        "rankmem: rank 0: steps and gradients are no longer recorded: OSError: no room "
         "(try: rankmem doctor)\n"
     )
 

@@ -52,13 +52,13 @@ def test_an_agent_that_is_off_is_a_gap_from_then_on(database: duckdb.DuckDBPyCon
     database.execute("UPDATE rank_info SET complete = false, events_lost = NULL")
     all_of_it, names = missing(database)
     assert lines([all_of_it]) == [
-        "rank 0: the agent switched itself off at 22:13:21 UTC (TypeError: odd): figures from then on are "
-        "missing, and a peak is at least what is shown"
+        "rank 0: the agent switched itself off at 22:13:21 UTC (TypeError: odd): nothing after that was "
+        "recorded; the true peak may be higher than shown"
     ]
     assert all_of_it["since_ns"] == BASE_NS + SECOND_NS, "on the common clock"
     assert (all_of_it["is_bytes"], names["is_bytes"]) == (True, False)
     assert lines([names])[0].endswith(
-        "modules are missing from 22:13:21 UTC on (TypeError: odd); bytes are exact"
+        "modules were not recorded after 22:13:21 UTC (TypeError: odd); byte figures are exact"
     )
     assert database.sql("SELECT events_lost, gaps, complete FROM rank_overview").fetchall() == [
         (None, 1, False)
@@ -74,10 +74,10 @@ def test_names_alone_leave_a_rank_complete(database: duckdb.DuckDBPyConnection) 
     assert [row["what"] for row in missing(database)] == ["steps"]
 
 
-def test_ranks_that_never_came_are_missing_of_the_session(database: duckdb.DuckDBPyConnection) -> None:
+def test_ranks_that_never_reported_are_missing_of_the_session(database: duckdb.DuckDBPyConnection) -> None:
     stored(database, 2, world_size=6)
     assert lines(missing(database)) == [
-        "ranks 2 to 5: never came: the launcher announced it, and nothing of it is stored"
+        "ranks 2 to 5: never reported: the launcher announced it, but nothing from it is stored"
     ]
     assert database.sql("SELECT complete FROM session_overview").fetchall() == [(False,)]
 
@@ -92,9 +92,10 @@ def test_holes_losses_and_dropped_names_are_said(database: duckdb.DuckDBPyConnec
     store_rows(database, "self_cost", [cost])
     assert lines(missing(database)) == [
         "rank 0: 1,234 records are missing: its spool was full (RANKMEM_SPOOL_BYTES)",
-        "rank 1: 4,096 bytes are unexplained: the events differ so much from the allocator's own figure",
+        "rank 1: 4,096 bytes are unexplained: the recorded events differ from the allocator's own figure by "
+        "that much",
         "rank 1: 0 records are missing (x)",
-        "rank 2: 7 names or stacks found no room: they are unknown; bytes are exact",
+        "rank 2: 7 names or stacks did not fit into the spool and are unknown; byte figures are exact",
     ]
 
 
@@ -102,7 +103,7 @@ def test_a_rank_that_recorded_no_device_is_not_complete_in_silence(
     database: duckdb.DuckDBPyConnection,
 ) -> None:
     store_logs(database, [RankLog(ended=SECOND_NS)])
-    assert lines(missing(database)) == ["rank 0: no device of it was recorded"]
+    assert lines(missing(database)) == ["rank 0: none of its devices were recorded"]
 
 
 def test_hundreds_of_ranks_that_lack_something_fit_on_a_screen() -> None:
@@ -165,12 +166,14 @@ def test_a_database_of_an_older_version_says_what_it_knows(tmp_path: Path) -> No
         made.execute("UPDATE rank_info SET unexplained_bytes = 4096, complete = false WHERE rank = 0")
         made.execute("UPDATE rank_info SET events_lost = 5, complete = false WHERE rank = 1")
         made.execute("DROP VIEW incompleteness")
+        older = "SELECT '0SESSION0001' AS session_id, 0 AS attempt, 2 AS rank, 'never came' AS state"
+        made.execute(f"CREATE OR REPLACE VIEW rank_missing AS {older}")
     with open_queries(path, Credentials()) as queries:
         assert lines(queries.incompleteness().to_pylist()) == [
             "rank 0: 4,096 bytes are unexplained: the recorded events differ from the allocator's own figure "
             "by that much",
             "rank 1: 5 events are missing; the table gap says why",
-            "rank 2: never came: nothing of it is stored",
+            "rank 2: never reported: nothing from it is stored",
         ]
         assert queries.incompleteness().column_names == [
             "session_id", "attempt", "rank", "why", "what", "detail", "since_ns", "since_utc", "records",

@@ -75,7 +75,7 @@ def test_whether_it_trains_is_seen_where_no_hook_can_be_installed(
     weight.grad = torch.ones(1)
     torch.optim.SGD([weight], lr=0.1).step()
     assert stepped == [1]
-    assert "steps, modules and categories: not recorded from here on" in capsys.readouterr().err
+    assert "steps, modules and categories are no longer recorded" in capsys.readouterr().err
 
 
 def test_a_child_of_multiprocessing_that_cannot_attach_begins_its_work(

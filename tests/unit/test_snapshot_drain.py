@@ -192,7 +192,7 @@ def test_a_history_that_the_program_switches_off_ends_the_recording_and_is_said(
     [lost] = log_of(tmp_path / "spool", Kind.LOST)
     assert texts_of(tmp_path / "spool")[lost["e"]] == "history_switched_off"
     assert len(said) == 2
-    assert "switched off by the program" in said[1]
+    assert "CUDA is no longer recorded" in said[1]
     assert history.starts == 1
 
 

@@ -39,7 +39,7 @@ LATE_NUMBERED: Final = ("lightning.pytorch", "lightning.fabric", "pytorch_lightn
 """With these modules a plain script becomes rank 0 of many once its model and data are ready, however long
 that takes."""
 NOT_RECORDED: Final = (
-    "this process trains, but another process is recorded as this rank: it is not recorded "
+    "this process trains but is not recorded: another process is already recorded as this rank "
     "(try: start it with its own rankmem run)"
 )
 
