@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from main_job import RANKMEM, TORCHRUN, call, rankmem, rows
+from main_job import RANKMEM, TORCHRUN, ask, call, rankmem, rows
 
 SCRIPT = Path(__file__).parent / "training_scripts/ends_or_fails.py"
 MIB = 1 << 20
@@ -39,9 +39,9 @@ def test_an_agent_that_switches_itself_off_is_said_in_every_answer(tmp_path: Pat
     assert line in said
     assert "(TypeError: an odd one): nothing after that was recorded" in said
     for verb in VERBS:
-        done = call((*RANKMEM, *verb), tmp_path)
+        done = ask(tmp_path, *verb)
         assert line in done.stderr, verb
-        told = call((*RANKMEM, *verb, "--format", "json"), tmp_path)
+        told = ask(tmp_path, *verb, "--format", "json")
         assert all("switched itself off" in row["incomplete"] for row in json.loads(told.stdout)), verb
         assert line in told.stderr, verb
     row = the_rank(tmp_path)
@@ -106,7 +106,7 @@ def test_the_summary_of_an_out_of_memory_leads_to_its_answer(tmp_path: Path) -> 
 
 def test_steps_of_a_session_without_steps_say_why(tmp_path: Path) -> None:
     record(tmp_path, "ok")
-    done = call((*RANKMEM, "steps"), tmp_path)
+    done = ask(tmp_path, "steps")
     assert "no optimizer stepped and rankmem_agent.step() was not called" in done.stderr
     assert rankmem(tmp_path, "steps", "--format", "json") == "[]\n"
 
@@ -124,6 +124,6 @@ def test_ranks_that_are_not_recorded_or_never_reported_are_in_every_answer(
     (session,) = rows(tmp_path, "sessions")
     assert (session["complete"], session["events_lost"]) == (False, None)
     for verb in (("peak",), ("job-peak",), ("ops",), ("timeline",), ("job-peak", "--format", "json")):
-        said = call((*RANKMEM, *verb), tmp_path).stderr
+        said = ask(tmp_path, *verb).stderr
         assert "rank 1: not recorded (cannot use /proc/nothing" in said, verb
         assert "rank 2: never reported: the launcher announced it" in said, verb
