@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -9,6 +10,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from typer.testing import CliRunner, Result
+
+from rankmem_cli.main import app
 
 TRAIN = Path(__file__).with_name("e2e") / "main_job_train.py"
 RANKMEM = (sys.executable, "-m", "rankmem_cli")
@@ -43,11 +48,19 @@ def call(
     )
 
 
-def rankmem(folder: Path, *arguments: str, text_in: str | None = None) -> str:
-    """Runs a verb that must succeed and returns its stdout."""
-    done = call((*RANKMEM, *arguments), folder, text_in=text_in)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def ask(folder: Path, *arguments: str) -> Result:
+    """Runs a reading verb that must succeed, in this process: it says what a process of its own says, without
+    the second that one takes to start."""
+    wanted: dict[str, str | None] = {**dict.fromkeys(os.environ), **environment(folder)}
+    with contextlib.chdir(folder):
+        done = CliRunner(env=wanted).invoke(app, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.stderr
+    return done
+
+
+def rankmem(folder: Path, *arguments: str) -> str:
+    """The stdout of a reading verb that must succeed."""
+    return ask(folder, *arguments).stdout
 
 
 def rows(folder: Path, *arguments: str) -> list[dict[str, Any]]:

@@ -167,9 +167,31 @@ def compiled_state() -> Iterator[Step]:
         yield optimizer, []
 
 
+class Still(torch.optim.SGD):
+    """Touches nothing in its step."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Does nothing."""
+
+
+def freed() -> Iterator[Step]:
+    """A view of a storage that is freed and comes back, as sharded trainings do it."""
+    flat = torch.randn(100)
+    own = nn.Parameter(flat[40:])
+    own.grad = torch.ones(60)
+    optimizer = Still([own], lr=0.1)
+    yield optimizer, [own]
+    yield optimizer, []
+    flat.untyped_storage().resize_(0)
+    yield optimizer, []
+    flat.untyped_storage().resize_(400)
+    yield optimizer, [own]
+    yield optimizer, []
+
+
 SCENES: list[Callable[[], Iterator[Step]]] = [
     steady, moved, converted, replaced, added, without_gradients, sparse, odd, copied, inside_another,
-    compiled_state,
+    compiled_state, freed,
 ]  # fmt: skip
 
 

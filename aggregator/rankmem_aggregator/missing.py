@@ -15,7 +15,7 @@ RUNS_MAX: Final = 8
 
 
 def lines(missing: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line for each thing that is missing, such as ``ranks 3, 5 to 9: never came``."""
+    """A line for each thing that is missing, such as ``ranks 3, 5 to 9: never reported``."""
     ranks: dict[str, list[Mapping[str, Any]]] = {}
     for row in missing:
         ranks.setdefault(row["sentence"], []).append(row)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 RANKS_SHOWN: Final = 8
 """Rows of the table: the highest. Hundreds would push the training's own last lines off the screen."""
 OPERATORS_SHOWN: Final = 3
-NEVER_SEEN: Final = ("never came", "awaited")
-"""States of ranks that sent nothing (view rank_missing)."""
+NEVER_SEEN: Final = ("never reported", "never came", "awaited")
+"""States of ranks that sent nothing (view rank_missing); the second is an older aggregator's."""
 
 
 def print_summary(queries: Queries, session_id: str, shown: str) -> None:
@@ -86,12 +86,12 @@ def _headline(facts: SessionFacts, ranks: pa.Table) -> str:
     rows = [row for row in ranks.to_pylist() if row["state"] not in NEVER_SEEN]
     events = sum(row["events"] or 0 for row in rows)
     losses = [row["events_lost"] for row in rows]
-    lost = "an unknown number" if None in losses else count_text(sum(losses))
+    lost = "an unknown number of events" if None in losses else count_text(sum(losses))
     incomplete = sorted(row["rank"] for row in rows if row["complete"] is not True)
     name = f" {facts.name}" if facts.name else ""
     told = ", all complete" if not incomplete and not absent else ""
-    told += f", not complete: {_some(incomplete)}" if incomplete else ""
-    told += f", never came: {_some(absent)}" if absent else ""
+    told += f", incomplete: {_some(incomplete)}" if incomplete else ""
+    told += f", never reported: {_some(absent)}" if absent else ""
     return (
         f"rankmem: session {facts.session_id}{name}, {_plural(len({row['rank'] for row in rows}), 'rank')}, "
         f"{count_text(events)} events, {lost} lost{told}"

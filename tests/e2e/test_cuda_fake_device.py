@@ -238,7 +238,7 @@ def test_an_allocator_without_events_gives_samples_only_and_says_so(
     seen = Seen(harness, "backend", **{variable: value})
     assert seen.end["attached"] == [-errno.EINVAL, -errno.EOPNOTSUPP]
     assert [(t["source"], t["allocator"]) for t in seen.texts] == [("samples", allocator)]
-    assert "samples only" in seen.texts[0]["settings"]
+    assert "only samples" in seen.texts[0]["settings"]
 
 
 def test_facts_come_from_the_driver_and_samples_from_nvml(harness: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from main_job import RANKMEM, call, rankmem, rows
+from main_job import RANKMEM, ask, call, rankmem, rows
 
 pytestmark = pytest.mark.timeout(900)  # the first of them runs three jobs
 SCRIPT = Path(__file__).parent / "training_scripts/detail.py"
@@ -82,13 +82,12 @@ def test_events_guess_no_operator_phase_or_meaning(folder: Path) -> None:
 def test_an_answer_says_what_was_not_recorded(
     folder: Path, detail: str, question: tuple[str, ...], note: str
 ) -> None:
-    asked = (*RANKMEM, *question, "--session", detail)
-    done = call(asked, folder)
+    done = ask(folder, *question, "--session", detail)
     assert note in done.stderr.splitlines()
     if question[0] != "timeline":
         assert "(not recorded)" in done.stdout
     assert "outside of" not in done.stdout
-    same = call((*RANKMEM, *question, "--session", "full"), folder)
+    same = ask(folder, *question, "--session", "full")
     assert "recorded" not in same.stdout + same.stderr
 
 
@@ -99,5 +98,5 @@ def test_a_session_and_its_ranks_say_their_detail(folder: Path) -> None:
         "operators": ("operators", ["stacks,modules"]),
         "events": ("events", ["operators,stacks,modules"]),
     }
-    assert "(not recorded)" in call((*RANKMEM, "ops", "--session", "events"), folder).stdout
+    assert "(not recorded)" in ask(folder, "ops", "--session", "events").stdout
     rankmem(folder, "ranks", "--session", "events")

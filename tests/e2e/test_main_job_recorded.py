@@ -156,10 +156,9 @@ def test_ops_can_be_asked_in_total_and_at_an_offset(recorded: Recorded) -> None:
 
 
 def test_sql_reads_its_statement_from_stdin_and_writes_csv(recorded: Recorded) -> None:
-    out = rankmem(
-        recorded.folder, "sql", "-", "--format", "csv", text_in="SELECT count(*) AS n FROM rank_info"
-    )
-    assert out == "n\n2\n"
+    statement = "SELECT count(*) AS n FROM rank_info"
+    done = call((*RANKMEM, "sql", "-", "--format", "csv"), recorded.folder, text_in=statement)
+    assert done.stdout == "n\n2\n"
 
 
 def test_wrong_sql_is_one_error_with_a_hint(recorded: Recorded) -> None:
@@ -186,7 +185,7 @@ def test_a_copy_answers_as_the_database_does(recorded: Recorded) -> None:
 
 
 def test_a_table_in_a_pipe_is_plain_text(recorded: Recorded) -> None:
-    out = rankmem(recorded.folder, "peak")
+    out = call((*RANKMEM, "peak"), recorded.folder).stdout
     assert "\x1b" not in out
     assert out.splitlines()[0].split()[:4] == ["rank", "attempt", "host", "device"]
     assert json.loads(rankmem(recorded.folder, "peak", "--session", "two ranks", "--format", "json"))

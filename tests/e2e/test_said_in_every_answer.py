@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from main_job import RANKMEM, TORCHRUN, call, rankmem, rows
+from main_job import RANKMEM, TORCHRUN, ask, call, rankmem, rows
 
 SCRIPT = Path(__file__).parent / "training_scripts/ends_or_fails.py"
 MIB = 1 << 20
@@ -37,11 +37,11 @@ def test_an_agent_that_switches_itself_off_is_said_in_every_answer(tmp_path: Pat
     assert "all complete" not in said
     line = "rank 0: the agent switched itself off at "
     assert line in said
-    assert "(TypeError: an odd one): figures from then on are missing" in said
+    assert "(TypeError: an odd one): nothing after that was recorded" in said
     for verb in VERBS:
-        done = call((*RANKMEM, *verb), tmp_path)
+        done = ask(tmp_path, *verb)
         assert line in done.stderr, verb
-        told = call((*RANKMEM, *verb, "--format", "json"), tmp_path)
+        told = ask(tmp_path, *verb, "--format", "json")
         assert all("switched itself off" in row["incomplete"] for row in json.loads(told.stdout)), verb
         assert line in told.stderr, verb
     row = the_rank(tmp_path)
@@ -55,7 +55,7 @@ def test_an_agent_that_switches_itself_off_is_said_in_every_answer(tmp_path: Pat
 def test_a_module_that_cannot_be_read_costs_its_name_and_no_byte(tmp_path: Path) -> None:
     said = record(tmp_path, "odd_module")
     assert "0 lost, all complete" in said
-    assert "rank 0: modules are missing from" in said
+    assert "rank 0: modules were not recorded after" in said
     row = the_rank(tmp_path)
     assert row["complete"] is True
     assert row["peak_requested_bytes"] >= 64 * MIB
@@ -64,7 +64,7 @@ def test_a_module_that_cannot_be_read_costs_its_name_and_no_byte(tmp_path: Path)
 def test_a_rank_whose_agent_cannot_start_is_there_and_says_why(tmp_path: Path) -> None:
     said = record(tmp_path, "exit", RANKMEM_TAP_CACHE="/proc/nothing")
     assert "rankmem: rank 0: the agent is off: cannot use /proc/nothing" in said
-    assert "1 rank, 0 events, an unknown number lost, not complete: rank 0" in said
+    assert "1 rank, 0 events, an unknown number of events lost, incomplete: rank 0" in said
     assert "rank 0: not recorded (cannot use /proc/nothing" in said
     row = the_rank(tmp_path)
     assert (row["complete"], row["events_lost"]) == (False, None)
@@ -106,22 +106,24 @@ def test_the_summary_of_an_out_of_memory_leads_to_its_answer(tmp_path: Path) -> 
 
 def test_steps_of_a_session_without_steps_say_why(tmp_path: Path) -> None:
     record(tmp_path, "ok")
-    done = call((*RANKMEM, "steps"), tmp_path)
+    done = ask(tmp_path, "steps")
     assert "no optimizer stepped and rankmem_agent.step() was not called" in done.stderr
     assert rankmem(tmp_path, "steps", "--format", "json") == "[]\n"
 
 
-def test_ranks_that_are_not_recorded_and_ranks_that_never_came_are_in_every_answer(tmp_path: Path) -> None:
+def test_ranks_that_are_not_recorded_or_never_reported_are_in_every_answer(
+    tmp_path: Path,
+) -> None:
     script = SCRIPT.with_name("partly_recorded.py")
     done = call((*RANKMEM, "run", "--", *TORCHRUN, "--nproc-per-node", "3", str(script)), tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "not complete: rank 1, never came: rank 2" in done.stderr
+    assert "incomplete: rank 1, never reported: rank 2" in done.stderr
     found = {row["rank"]: (row["state"], row["complete"]) for row in rows(tmp_path, "ranks")}
     assert found[0] == ("exit", True)
-    assert (found[1][1], found[2]) == (False, ("never came", False))
+    assert (found[1][1], found[2]) == (False, ("never reported", False))
     (session,) = rows(tmp_path, "sessions")
     assert (session["complete"], session["events_lost"]) == (False, None)
     for verb in (("peak",), ("job-peak",), ("ops",), ("timeline",), ("job-peak", "--format", "json")):
-        said = call((*RANKMEM, *verb), tmp_path).stderr
+        said = ask(tmp_path, *verb).stderr
         assert "rank 1: not recorded (cannot use /proc/nothing" in said, verb
-        assert "rank 2: never came: the launcher announced it" in said, verb
+        assert "rank 2: never reported: the launcher announced it" in said, verb

@@ -29,7 +29,7 @@ def restarted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torchrun = (*TORCHRUN, "--nproc-per-node", "3", "--max-restarts", "2", "--monitor-interval", "0.1")
     done = call((*RANKMEM, "run", "--", *torchrun, TRAIN, str(folder), "elastic"), folder)
     assert done.returncode == 0, done.stderr
-    assert "never came: rank 2" in done.stderr
+    assert "never reported: rank 2" in done.stderr
     return folder
 
 
@@ -43,7 +43,7 @@ def test_attempts_are_told_apart_and_how_each_rank_ended(restarted: Path) -> Non
     assert found == {
         (0, 0): "killed",
         (0, 1): "killed",
-        (0, 2): "never came",
+        (0, 2): "never reported",
         (1, 0): "killed",
         (1, 1): "killed",
         (1, 2): "killed",

@@ -250,6 +250,64 @@ end()
     assert recording.stdout == "interrupted\n"
 
 
+def test_garbage_is_collected_as_the_program_wants_it_while_a_module_is_named(tmp_path: Path) -> None:
+    recording = recorded(
+        """
+found = []
+def named(root):
+    found.append(gc.isenabled())
+    gc.disable()
+modules.when_named(named)
+begin()
+gc.enable()
+nn.Tanh()(torch.ones(3))
+print(found, gc.isenabled())
+end()
+""",
+        tmp_path,
+    )
+    assert recording.stdout == "[True] False\n"
+
+
+@pytest.mark.parametrize("error", ["MemoryError", "RecursionError"])
+def test_what_naming_a_module_had_no_room_for_is_not_raised_in_the_training(
+    tmp_path: Path, error: str
+) -> None:
+    recording = recorded(
+        f"""
+def name(module, around=None):
+    raise {error}
+modules.name = name
+begin()
+nn.Tanh()(torch.ones(3))
+for _ in range(10_000):
+    pass
+assert tap.stat(Stat.MODULES_ASKED) == 1
+end()
+""",
+        tmp_path,
+    )
+    assert modules_of(recording, "aten::tanh") == [""]
+
+
+def test_an_interpreter_that_ends_while_a_module_is_named_is_asked_for_no_more(tmp_path: Path) -> None:
+    recording = recorded(
+        """
+asked = []
+def name(module, around=None):
+    asked.append(type(module).__name__)
+    tap.stop_stacks()  # as at the interpreter's end; it waits for a second
+modules.name = name
+begin()
+nn.Sequential(nn.Tanh())(torch.ones(3))
+print(*asked)
+end()
+""",
+        tmp_path,
+    )
+    assert recording.stdout == "Sequential\n"
+
+
 def test_while_something_is_traced_a_module_has_no_name_and_later_has(tmp_path: Path) -> None:
     recording = recorded(
         """
@@ -290,9 +348,7 @@ end()
     assert modules_of(recording, "aten::tanh") == ["0"]
 
 
-def test_an_optimizer_that_steps_within_a_module_is_no_forward_and_its_closure_is(tmp_path: Path) -> None:
-    recording = recorded(
-        """
+STEPPING = """
 from rankmem_agent.hooks.step_hooks import StepHooks
 from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.hooks.tags import Tags
@@ -306,6 +362,13 @@ class Own(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 closure()
+"""
+
+
+def test_an_optimizer_that_steps_within_a_module_is_no_forward_and_its_closure_is(tmp_path: Path) -> None:
+    recording = recorded(
+        STEPPING
+        + """
 class Manual(nn.Module):
     def __init__(self):
         super().__init__()
@@ -328,6 +391,41 @@ end()
         ("aten::cos", Phase.OTHER),
         ("aten::tanh", Phase.FORWARD),
     }
+
+
+def test_an_optimizer_whose_step_raised_is_not_thought_to_go_on_in_the_next_module(tmp_path: Path) -> None:
+    recording = recorded(
+        STEPPING
+        + """
+before = torch.ones(3, requires_grad=True).exp()
+class Backward(nn.Module):
+    def forward(self, x):
+        before.backward(x)
+        return x
+class Failing(Own):
+    def step(self, closure=None):
+        super().step(closure)
+        raise RuntimeError("overflow")
+begin()
+for net in (nn.Tanh(), Backward()):
+    try:
+        Failing([torch.ones(3, requires_grad=True)]).step()
+    except RuntimeError:
+        torch.ones(3).cos()
+    net(torch.ones(3)).sin()
+end()
+""",
+        tmp_path,
+    )
+    said = [(name, phase) for name, _, phase in calls(recording) if name != "aten::ones"]
+    failed = [
+        ("aten::exp", Phase.OPTIMIZER),
+        ("aten::cos", Phase.OPTIMIZER),
+    ]  # until a module runs
+    assert said == [
+        *failed, ("aten::tanh", Phase.FORWARD), ("aten::sin", Phase.OTHER),
+        *failed, ("aten::mul", Phase.BACKWARD), ("aten::sin", Phase.OTHER),
+    ]  # fmt: skip
 
 
 def test_threads_in_modules_while_the_tap_ends_and_a_forked_child_do_no_harm(tmp_path: Path) -> None:

@@ -107,6 +107,52 @@ tap.close()
     assert len(recording.calls_named("aten::ones")) == 2
 
 
+def test_a_forked_child_publishes_nothing(tmp_path: Path) -> None:
+    script = """
+from rankmem_protos.errors import RankmemError
+final = folder.parent / "final"
+final.mkdir()
+child = os.fork()
+if child == 0:
+    try:
+        tap.publish(final)
+    except RankmemError:
+        os._exit(0)
+    os._exit(3)
+assert os.waitpid(child, 0)[1] == 0
+tap.close()
+"""
+    recording = record_process(script, tmp_path)
+    assert recording.returncode == 0, recording.stderr
+    assert list((tmp_path / "final").iterdir()) == []
+    assert len(recording.of(Kind.END)) == 1
+
+
+def test_only_a_process_with_blocks_is_busy_and_its_interrupt_is_the_programs(tmp_path: Path) -> None:
+    script = """
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored where the tests run
+called = []
+def callback():
+    called.append(tap.stat(Stat.HAS_BLOCKS))
+    raise KeyboardInterrupt  # a signal's handler ran in it
+tap.enable(What.CPU_EVENTS)
+tap.when_busy(callback, after_s=0.0, records=1)
+for _ in range(30):  # clocks and samples alone, for as long as the tap looks ten times
+    time.sleep(0.01)
+assert tap.stat(Stat.NEXT_SEQ) > 1 and not called
+kept = torch.ones(3)
+try:
+    for _ in range(6000):
+        time.sleep(0.01)
+except KeyboardInterrupt:
+    print("interrupted", called)
+tap.close()
+"""
+    recording = record_process(script, tmp_path)
+    assert (recording.returncode, recording.stdout, recording.stderr) == (0, "interrupted [1]\n", "")
+
+
 def test_a_killed_process_leaves_every_record_up_to_the_kill(tmp_path: Path) -> None:
     script = """
 import signal

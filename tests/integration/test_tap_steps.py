@@ -87,6 +87,30 @@ tap.close()
 """
 
 
+ASKED = f"""
+sys.path.insert(0, {TESTS!r})
+import step_scenes
+from rankmem_agent.hooks.guard import Guard
+class Own(torch.Tensor):
+    asked = []
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, dispatch_layout=True)
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        cls.asked.append(str(function))
+        return torch.strided if function is torch.ops.prim.layout.default else NotImplemented
+guard = Guard(0)
+step_scenes.hooked(tap, guard)
+optimizer = step_scenes.Still([Own(torch.ones(3)).requires_grad_()], lr=0.1)
+assert optimizer.param_groups[0]["params"][0].layout is torch.strided and Own.asked
+Own.asked.clear()
+optimizer.step(); optimizer.step()
+print(Own.asked, guard.failures)
+tap.close()
+"""
+
+
 @pytest.mark.parametrize("natively", [True, False], ids=["natively", "in Python"])
 def test_each_step_tags_the_parameters_that_moved_all_gradients_and_new_state(
     tmp_path: Path, natively: bool
@@ -134,6 +158,33 @@ def test_threads_that_step_and_change_each_others_gradients_neither_crash_nor_fa
 def test_nothing_of_the_users_is_kept_alive_by_a_plan(tmp_path: Path) -> None:
     recording = record_process(LIVES, tmp_path)
     assert recording.stdout.strip() == "[True, True, True]", recording.stderr
+
+
+def test_the_state_of_an_optimizer_without_parameters_is_followed(tmp_path: Path) -> None:
+    recording = record_process(
+        f"""
+sys.path.insert(0, {TESTS!r})
+import step_scenes
+from rankmem_agent.hooks.guard import Guard
+step_scenes.hooked(tap, Guard(0))
+optimizer = step_scenes.Still([{{"params": []}}], lr=0.1)
+optimizer.state["of the script"] = {{"sum": torch.ones(3)}}
+optimizer.step(); optimizer.step()
+print(optimizer.state["of the script"]["sum"].data_ptr())
+tap.close()
+""",
+        tmp_path,
+    )
+    assert recording.returncode == 0, recording.stderr
+    tags = recording.of(Kind.TAG)
+    assert [(int(each["action"]), int(each["a"])) for each in tags] == [
+        (Category.OPTIMIZER_STATE, int(recording.stdout))
+    ]
+
+
+def test_a_tensor_class_of_the_users_is_not_asked_how_it_lies_in_memory(tmp_path: Path) -> None:
+    recording = record_process(ASKED, tmp_path)
+    assert recording.stdout == "[] 0\n", recording.stderr
 
 
 def _tags(recording: Recording, first: int, last: int) -> dict[Category, list[int]]:

@@ -10,6 +10,12 @@ import pytest
 
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.spool import layout
+from rankmem_agent.spool.exits import Exit
+from rankmem_agent.spool.folder import candidates, create_candidate, spools
+from rankmem_agent.spool.layout import ExitKind
+from rankmem_agent.spool.places import Place, write_candidate
+from rankmem_agent.spool.python_writer import PythonSpoolWriter
+from rankmem_agent.spool.segments import open_control
 from rankmem_cli import drain
 from rankmem_cli.child import SignalDesk
 
@@ -110,3 +116,34 @@ def test_the_folders_of_a_session_are_where_the_agent_puts_them(tmp_path: Path) 
     own = tmp_path / f"rankmem-{os.getuid()}" / "0123456789ab"
     own.mkdir(parents=True)
     assert drain.session_dirs("0123456789ab", by_default) == [own]
+
+
+def _candidate(tmp_path: Path) -> tuple[Path, AgentConfig]:
+    """A process that used tensors, and was killed before it was known to be a rank."""
+    session_dir = tmp_path / "0123456789ab"
+    path = create_candidate(session_dir)
+    writer = PythonSpoolWriter(path, 16 << 20)
+    writer.record(layout.Kind.EVENT)
+    writer.abandon()
+    place = Place(rank=0, world_size=1, local_rank=0, launch="plain", restart=0)
+    facts = {"version": 1, "session": {"session_id": session_dir.name}, "rank": {}, "host": {}, "clock": {}}
+    write_candidate(path, place, "1-999999999999", facts, counts=True)
+    return session_dir, AgentConfig.from_environment({"RANKMEM_SPOOL_DIR": str(tmp_path)})
+
+
+def test_a_process_that_was_killed_before_it_was_known_is_a_rank_while_the_command_still_runs(
+    tmp_path: Path,
+) -> None:
+    session_dir, config = _candidate(tmp_path)
+    shippers = drain.Shippers(session_dir.name, config)
+    shippers.look()
+    assert [each.name for each in spools(session_dir)] == ["0-0-1"]
+
+
+def test_how_a_killed_process_ended_is_said_in_what_it_recorded_before_it_was_known(tmp_path: Path) -> None:
+    session_dir, config = _candidate(tmp_path)
+    drain.tell_exit(session_dir.name, config, os.getpid() + 1, Exit(kind=ExitKind.EXIT, code=3))
+    drain.tell_exit(session_dir.name, config, os.getpid(), Exit(kind=ExitKind.SIGNAL, code=9))
+    (left,) = candidates(session_dir)
+    _, control = open_control(left / "control")
+    assert (int(control["exit_kind"][0]), int(control["exit_code"][0])) == (ExitKind.SIGNAL, 9)

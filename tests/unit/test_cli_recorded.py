@@ -35,3 +35,10 @@ def test_ranks_that_differ_are_not_said_to_be_alike() -> None:
     session = facts("", "modules")
     assert recorded.notes(session, ALL) == ["some ranks recorded no modules (RANKMEM_MODULES=off)"]
     assert recorded.outside(session, "modules") == "(outside of modules) or (not recorded)"
+
+
+def test_ranks_of_different_levels_are_told_with_each_switch_but_full() -> None:
+    session = facts("", "operators,stacks,modules", "stacks,modules", detail="events, full, operators")
+    assert recorded.notes(session, ("operators",)) == [
+        "some ranks recorded no operators (RANKMEM_DETAIL=events and operators)"
+    ]

@@ -44,7 +44,7 @@ class Stored:
                 "events": 1000,
                 "events_lost": 5 * (r == self.incomplete),
                 "complete": r != self.incomplete,
-                "state": "never came" if r == self.absent else "exit",
+                "state": "never reported" if r == self.absent else "exit",
             }
             for r in range(self.num_ranks)
         ]
@@ -120,12 +120,12 @@ def test_one_rank_has_no_spread(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "5 lost, not complete: rank 2" in said(Stored(4, incomplete=2), capsys)
+    assert "5 lost, incomplete: rank 2" in said(Stored(4, incomplete=2), capsys)
 
 
-def test_who_never_came_is_named_and_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_never_reported_is_named_and_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(Stored(4, absent=3), capsys)
-    assert "3 ranks, 3,000 events, 0 lost, never came: rank 3" in text
+    assert "3 ranks, 3,000 events, 0 lost, never reported: rank 3" in text
 
 
 def test_operators_are_made_safe(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rankmem_agent.config import AgentConfig
-from rankmem_agent.spool import folder
+from rankmem_agent.spool import folder, launches
 from rankmem_protos.errors import Code, RankmemError
 
 
@@ -90,6 +90,26 @@ def test_a_process_that_replaced_itself_gets_another_spool(tmp_path: Path) -> No
     second, start = folder.create_spool(tmp_path / "session", attempt=0, rank=1)
     assert start == 1
     assert first != second
+
+
+def _candidate_of(process: str, session_dir: Path) -> Path:
+    path = folder.create_candidate(session_dir)
+    folder.write_candidate(path, {"process": process})
+    return path
+
+
+def test_what_a_process_left_before_it_replaced_itself_goes(tmp_path: Path) -> None:
+    first = _candidate_of(launches.process(os.getpid()), tmp_path / "session")
+    (first / "segment-00000000").write_text("of the program before")
+    second = folder.create_candidate(tmp_path / "session")
+    assert (first, list(second.iterdir())) == (second, [])
+
+
+def test_what_another_process_of_the_same_number_left_stays(tmp_path: Path) -> None:
+    first = _candidate_of(f"{os.getpid()}-1", tmp_path / "session")
+    second = folder.create_candidate(tmp_path / "session")
+    assert first != second
+    assert folder.candidates(tmp_path / "session") == [first]
 
 
 def test_a_link_in_the_way_is_refused(tmp_path: Path) -> None:

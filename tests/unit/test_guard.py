@@ -19,7 +19,7 @@ def test_a_set_of_hooks_goes_off_alone_and_is_said_once(capsys: pytest.CaptureFi
     modules.failed(TypeError("odd again"))
     assert off == ["stopped", "modules: TypeError: odd"]
     assert capsys.readouterr().err == (
-        "rankmem: rank 2: modules: not recorded from here on: TypeError: odd (try: rankmem doctor)\n"
+        "rankmem: rank 2: modules are no longer recorded: TypeError: odd (try: rankmem doctor)\n"
     )
 
 
@@ -30,6 +30,17 @@ def test_the_whole_goes_off_with_its_reason() -> None:
     guard.failed(OSError("no\n room"))
     guard.failed(OSError("again"))
     assert off == ["OSError: no | room"]
+
+
+def test_the_whole_goes_off_also_after_a_set_of_hooks_has(capsys: pytest.CaptureFixture[str]) -> None:
+    guard = Guard(0)
+    off: list[str] = []
+    guard.when_off(off.append)
+    guard.of("modules", lambda: None).failed(TypeError("odd"))
+    guard.failed(OSError("no room"))
+    assert off == ["OSError: no room"]
+    assert "the agent is off: OSError: no room" in capsys.readouterr().err
+    assert guard.failures == 2
 
 
 def test_a_switch_that_fails_reaches_nobody() -> None:

@@ -176,7 +176,7 @@ def test_a_mesh_that_cannot_be_read_switches_the_coordinates_off_and_is_made(
             raise AttributeError("moved")
 
     assert Odd("cpu", [0, 1], mesh_dim_names=("tp",)).ndim == 1
-    assert "parallel dimensions: not recorded from here on: AttributeError: moved" in capsys.readouterr().err
+    assert "parallel dimensions are no longer recorded: AttributeError: moved" in capsys.readouterr().err
 
 
 def test_a_place_that_cannot_be_is_left_out_and_said_once(

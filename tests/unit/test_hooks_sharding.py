@@ -93,7 +93,7 @@ def test_a_torch_whose_groups_are_others_is_left_alone_and_said(
     for _ in range(2):
         assert fsdp.FSDPParamGroup()._to_unsharded() == "gathered"
     assert (recorded.records, guard.failures) == ([], 1)
-    assert "categories of sharded parameters: not recorded from here on" in capsys.readouterr().err
+    assert "categories of sharded parameters are no longer recorded" in capsys.readouterr().err
 
 
 def test_what_a_reentrant_checkpoint_hands_on_is_a_gradient() -> None:

@@ -163,6 +163,37 @@ def test_a_step_that_raised_leaves_the_count_in_order(made: Made) -> None:
     assert recorded.steps() == [(0, "Failing")]
 
 
+def test_an_optimizer_whose_step_raised_for_good_does_not_hold_up_another_one(made: Made) -> None:
+    recorded, _ = made
+
+    class Failing(torch.optim.SGD):
+        def step(self, closure: None = None) -> None:  # type: ignore[override]
+            raise RuntimeError("out of memory")
+
+    failing = Failing([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        failing.step()
+    other = _optimizer(torch.optim.AdamW)
+    _step(other, other)
+    assert [name for _, name in recorded.steps()] == ["AdamW", "AdamW"]
+    assert recorded.phases[-1] == Phase.OTHER
+
+
+def test_steps_are_seen_while_the_hooks_are_off() -> None:
+    recorded, seen = Recorded(), []
+    hooks = step_hooks(recorded, Guard(0))
+    hooks.when_off(lambda: seen.append(1))
+    handles = hooks.install()
+    optimizer = _optimizer()
+    _step(optimizer)
+    assert seen == [], "while they are on, the parts are told"
+    hooks.stop()
+    _step(optimizer, optimizer)
+    for handle in handles:
+        handle.remove()
+    assert seen == [1, 1]
+
+
 def test_a_step_that_the_user_tells_ends_the_guessing(made: Made) -> None:
     recorded, steps = made
     optimizer = _optimizer()
@@ -200,7 +231,7 @@ def test_a_failure_of_ours_is_said_once_and_never_reaches_the_user(
     optimizer = _optimizer()
     _step(optimizer, optimizer)
     assert capsys.readouterr().err == (
-        "rankmem: rank 0: steps and gradients: not recorded from here on: OSError: no room "
+        "rankmem: rank 0: steps and gradients are no longer recorded: OSError: no room "
         "(try: rankmem doctor)\n"
     )
 

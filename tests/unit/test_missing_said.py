@@ -52,13 +52,13 @@ def test_an_agent_that_is_off_is_a_gap_from_then_on(database: duckdb.DuckDBPyCon
     database.execute("UPDATE rank_info SET complete = false, events_lost = NULL")
     all_of_it, names = missing(database)
     assert lines([all_of_it]) == [
-        "rank 0: the agent switched itself off at 22:13:21 UTC (TypeError: odd): figures from then on are "
-        "missing, and a peak is at least what is shown"
+        "rank 0: the agent switched itself off at 22:13:21 UTC (TypeError: odd): nothing after that was "
+        "recorded; the true peak may be higher than shown"
     ]
     assert all_of_it["since_ns"] == BASE_NS + SECOND_NS, "on the common clock"
     assert (all_of_it["is_bytes"], names["is_bytes"]) == (True, False)
     assert lines([names])[0].endswith(
-        "modules are missing from 22:13:21 UTC on (TypeError: odd); bytes are exact"
+        "modules were not recorded after 22:13:21 UTC (TypeError: odd); byte figures are exact"
     )
     assert database.sql("SELECT events_lost, gaps, complete FROM rank_overview").fetchall() == [
         (None, 1, False)
@@ -74,10 +74,10 @@ def test_names_alone_leave_a_rank_complete(database: duckdb.DuckDBPyConnection) 
     assert [row["what"] for row in missing(database)] == ["steps"]
 
 
-def test_ranks_that_never_came_are_missing_of_the_session(database: duckdb.DuckDBPyConnection) -> None:
+def test_ranks_that_never_reported_are_missing_of_the_session(database: duckdb.DuckDBPyConnection) -> None:
     stored(database, 2, world_size=6)
     assert lines(missing(database)) == [
-        "ranks 2 to 5: never came: the launcher announced it, and nothing of it is stored"
+        "ranks 2 to 5: never reported: the launcher announced it, but nothing from it is stored"
     ]
     assert database.sql("SELECT complete FROM session_overview").fetchall() == [(False,)]
 
@@ -92,9 +92,10 @@ def test_holes_losses_and_dropped_names_are_said(database: duckdb.DuckDBPyConnec
     store_rows(database, "self_cost", [cost])
     assert lines(missing(database)) == [
         "rank 0: 1,234 records are missing: its spool was full (RANKMEM_SPOOL_BYTES)",
-        "rank 1: 4,096 bytes are unexplained: the events differ so much from the allocator's own figure",
+        "rank 1: 4,096 bytes are unexplained: the recorded events differ from the allocator's own figure by "
+        "that much",
         "rank 1: 0 records are missing (x)",
-        "rank 2: 7 names or stacks found no room: they are unknown; bytes are exact",
+        "rank 2: 7 names or stacks did not fit into the spool and are unknown; byte figures are exact",
     ]
 
 
@@ -102,7 +103,7 @@ def test_a_rank_that_recorded_no_device_is_not_complete_in_silence(
     database: duckdb.DuckDBPyConnection,
 ) -> None:
     store_logs(database, [RankLog(ended=SECOND_NS)])
-    assert lines(missing(database)) == ["rank 0: no device of it was recorded"]
+    assert lines(missing(database)) == ["rank 0: none of its devices were recorded"]
 
 
 def test_hundreds_of_ranks_that_lack_something_fit_on_a_screen() -> None:
@@ -112,6 +113,25 @@ def test_hundreds_of_ranks_that_lack_something_fit_on_a_screen() -> None:
     assert lines(same) == ["ranks 0 to 2, 4 to 8, 10 to 299 (attempt 1): off"]
     scattered = [row | {"sentence": "off"} for row in rows if row["rank"] % 2]
     assert lines(scattered) == ["ranks 1, 3, 5, 7, 9, 11, 13, 15 …: off"]
+
+
+def test_ranks_of_several_attempts_are_named_with_their_own() -> None:
+    rows = [
+        {"attempt": attempt, "rank": rank, "sentence": "off"} for attempt, rank in ((0, 1), (1, 3), (1, 4))
+    ]
+    assert lines(rows) == ["rank 1 (attempt 0), ranks 3, 4 (attempt 1): off"]
+
+
+def test_a_rank_whose_end_is_not_known_is_not_complete(database: duckdb.DuckDBPyConnection) -> None:
+    lost, next_attempt = RankLog(), RankLog(attempt=1, started=5 * SECOND_NS, ended=9 * SECOND_NS)
+    for log in (lost, next_attempt):
+        log.totals("cpu", [(log.started + 10, 50)])
+    store_logs(database, [lost, next_attempt])
+    database.execute("UPDATE rank_info SET complete = true")
+    told = "SELECT attempt, complete FROM {} ORDER BY attempt"
+    assert [row["why"] for row in missing(database)] == ["lost"]
+    for view in ("rank_overview", "rank_status"):
+        assert database.sql(told.format(view)).fetchall() == [(0, False), (1, True)], view
 
 
 def test_a_program_finds_it_in_the_rows_that_it_concerns() -> None:
@@ -143,12 +163,17 @@ def test_a_database_of_an_older_version_says_what_it_knows(tmp_path: Path) -> No
         schema.prepare(made)
         install_views(made)
         stored(made, 2, world_size=3)
+        made.execute("UPDATE rank_info SET unexplained_bytes = 4096, complete = false WHERE rank = 0")
         made.execute("UPDATE rank_info SET events_lost = 5, complete = false WHERE rank = 1")
         made.execute("DROP VIEW incompleteness")
+        older = "SELECT '0SESSION0001' AS session_id, 0 AS attempt, 2 AS rank, 'never came' AS state"
+        made.execute(f"CREATE OR REPLACE VIEW rank_missing AS {older}")
     with open_queries(path, Credentials()) as queries:
         assert lines(queries.incompleteness().to_pylist()) == [
+            "rank 0: 4,096 bytes are unexplained: the recorded events differ from the allocator's own figure "
+            "by that much",
             "rank 1: 5 events are missing; the table gap says why",
-            "rank 2: never came: nothing of it is stored",
+            "rank 2: never reported: nothing from it is stored",
         ]
         assert queries.incompleteness().column_names == [
             "session_id", "attempt", "rank", "why", "what", "detail", "since_ns", "since_utc", "records",

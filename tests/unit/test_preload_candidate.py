@@ -159,6 +159,44 @@ def test_a_child_that_used_tensors_is_none_at_its_end(tmp_path: Path) -> None:
     assert case.gives(Evidence.EXIT) is None
 
 
+@pytest.mark.parametrize("evidence", [Evidence.BUSY, Evidence.EXIT])
+@pytest.mark.parametrize("numbers", [{}, NUMBERED])
+def test_tensors_are_used_only_where_a_block_was_recorded(
+    evidence: Evidence, numbers: dict[str, Any], tmp_path: Path
+) -> None:
+    case = Case(tmp_path, **numbers)
+    case.recording.tensors = False
+    assert case.gives(evidence) is None
+    assert case.told == []
+
+
+def test_a_child_that_is_busy_is_none_until_it_trains(tmp_path: Path) -> None:
+    case = Case(tmp_path, **NUMBERED)
+    case.claim.is_child = True
+    assert case.gives(Evidence.BUSY) is None
+    assert case.gives(Evidence.STEP) == (0, 5, 8)
+
+
+def test_a_script_that_is_busy_after_its_child_trained_is_none(tmp_path: Path, another: str) -> None:
+    case = Case(tmp_path)
+    take(tmp_path, "group 2 29500", 0, 0, another)
+    assert case.gives(Evidence.BUSY) is None
+
+
+def test_a_rank_that_cannot_be_published_leaves_no_empty_spool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(tmp_path)
+
+    def full(_: Path) -> None:
+        raise OSError("no room")
+
+    monkeypatch.setattr(case.recording, "publish", full)
+    with pytest.raises(OSError, match="no room"):
+        case.candidate.gives(Evidence.STEP)
+    assert [each.name for each in tmp_path.glob("*/")] == [case.candidate.spool_dir.name]
+
+
 def test_a_process_that_trains_beside_its_rank_is_refused_and_says_so(
     tmp_path: Path, another: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,7 +208,7 @@ def test_a_process_that_trains_beside_its_rank_is_refused_and_says_so(
     assert case.told == []
     assert case.gives(Evidence.STEP, Evidence.STEP) is None
     assert case.told == ["refused"]
-    assert capsys.readouterr().err.count("it is not recorded") == 1
+    assert capsys.readouterr().err.count("is not recorded") == 1
     assert list(tmp_path.glob("*/")) == []
 
 

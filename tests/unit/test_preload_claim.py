@@ -149,7 +149,7 @@ def test_an_agent_that_cannot_be_imported_is_said_and_torch_is_imported_all_the_
     monkeypatch.setitem(os.environ, LAUNCH, "")
     monkeypatch.setitem(sys.modules, "rankmem_agent.preload.process_kind", None)  # what an import then raises
     told: list[object] = []
-    monkeypatch.setattr(not_recorded, "tell", lambda claim, error: told.append(claim))
+    monkeypatch.setattr(not_recorded, "tell", lambda claim, error, is_worker: told.append(claim))
     attach_after_torch(mine)  # torch is here already, so at once
     assert capsys.readouterr().err.startswith("rankmem: rank 5: the agent is off: ")
     assert told == [mine]

@@ -114,7 +114,7 @@ def test_cuda_that_cannot_be_attached_is_a_gap_of_its_events(monkeypatch: pytest
     torch.queued[0]()
     (off,) = [fields for kind, fields in tap.records if kind is Kind.OFF]
     assert (off["action"], off["device_type"]) == (Missing.DEVICE, DeviceType.CUDA)
-    assert tap.strings[off["b"]] == "this CUDA allocator reports no events: samples only"
+    assert tap.strings[off["b"]] == "this CUDA allocator reports no events: only samples are recorded"
 
 
 def test_only_what_is_named_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

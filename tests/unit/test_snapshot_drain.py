@@ -192,8 +192,20 @@ def test_a_history_that_the_program_switches_off_ends_the_recording_and_is_said(
     [lost] = log_of(tmp_path / "spool", Kind.LOST)
     assert texts_of(tmp_path / "spool")[lost["e"]] == "history_switched_off"
     assert len(said) == 2
-    assert "switched off by the program" in said[1]
+    assert "CUDA is no longer recorded" in said[1]
     assert history.starts == 1
+
+
+def test_a_device_that_was_followed_stays_known_when_the_drain_is_off(
+    history: FakeHistory, drain: SnapshotDrain
+) -> None:
+    assert not drain.has_recorded
+    drain.attach()
+    history.alloc(0x1000, 100)
+    drain.switch_off("TypeError")
+    assert drain.has_recorded, "the process used tensors, so it may be a rank"
+    drain.close()
+    assert drain.has_recorded
 
 
 def test_steps_stand_among_the_events_by_time_and_calls_carry_stack_step_and_phase(

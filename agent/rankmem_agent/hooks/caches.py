@@ -11,14 +11,11 @@ it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any, Final
 
-from rankmem_agent.hooks.wrapping import wrapped
+from rankmem_agent.hooks.wrapping import Tell, wrapped
 
 TRANSFORMERS: Final = "transformers.cache_utils"
-Tell = Callable[[Any], None]
-"""Takes tensors, in containers; raises nothing."""
 
 
 def wrap_caches(module: Any, cache: Tell) -> None:

@@ -18,12 +18,10 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final
 
-from rankmem_agent.hooks.wrapping import Call, wrapped
+from rankmem_agent.hooks.wrapping import Call, Tell, wrapped
 
 PARTITION: Final = "deepspeed.runtime.zero.partition_parameters"
 STAGE_3: Final = "deepspeed.runtime.zero.stage3"
-Tell = Callable[[Any], None]
-"""Takes tensors, in containers; raises nothing."""
 
 
 def wrap_handles(module: Any, parameter: Tell) -> None:

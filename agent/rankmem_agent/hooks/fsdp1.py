@@ -12,15 +12,12 @@ where they are missing, nothing is wrapped). Goes out: tensors, to whoever tells
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
-from rankmem_agent.hooks.wrapping import Call, wrapped
+from rankmem_agent.hooks.wrapping import Call, Tell, wrapped
 
 FLAT: Final = "torch.distributed.fsdp._flat_param"
 RUNTIME: Final = "torch.distributed.fsdp._runtime_utils"
-Tell = Callable[[Any], None]
-"""Takes tensors, in containers; raises nothing."""
 
 
 def wrap_handles(module: Any, parameter: Tell) -> None:

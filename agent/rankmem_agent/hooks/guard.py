@@ -97,7 +97,7 @@ class Guard:
         for switch in self._part_switches:
             with contextlib.suppress(Exception):
                 switch(part, happened(error))
-        self.say(f"{part.part}: not recorded from here on: {described(error)}")
+        self.say(f"{part.part} are no longer recorded: {described(error)}")
 
     def say(self, text: str) -> None:
         """Writes one line to stderr; a forked child keeps silent."""

@@ -62,7 +62,7 @@ def tell_part(recorder: Log, part: PartGuard, detail: str) -> None:
 
 
 def tell_names(recorder: Log, what: str, detail: str, *, infers: bool = True) -> None:
-    """These names are missing from here on, and no byte.
+    """These names are no longer recorded; byte figures stay exact.
 
     Args:
         infers: whether what blocks mean may still be inferred.

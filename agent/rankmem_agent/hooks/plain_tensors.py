@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from rankmem_agent.hooks.guard import unseen_by_modes
 from rankmem_agent.hooks.recorder import Recorder
-from rankmem_agent.hooks.tags import address_of, device_of, size_of
+from rankmem_agent.hooks.tags import place_of
 from rankmem_agent.spool.layout import BY_USER, Category, Kind
 
 NESTING_MAX: Final = 6
@@ -32,20 +32,9 @@ def tag_tensors(recorder: Recorder, value: object, category: str, name: str) -> 
 
 def _tag(recorder: Recorder, value: object, category: Category, name: int) -> None:
     for _, tensor in zip(range(TENSORS_MAX), tensors_of(value, set()), strict=False):
-        device, address = device_of(tensor), address_of(tensor)
-        if device is None or address == 0:
-            continue
-        recorder.record(
-            Kind.TAG,
-            action=category,
-            device_type=device[0],
-            device_index=device[1],
-            a=address,
-            b=size_of(tensor),
-            c=1,
-            d=BY_USER,
-            e=name,
-        )
+        place = place_of(tensor)
+        if place is not None:
+            recorder.record(Kind.TAG, action=category, c=1, d=BY_USER, e=name, **place)
 
 
 def tensors_of(value: Any, seen: set[int], depth: int = 0) -> Iterator[Any]:

@@ -33,6 +33,8 @@ NESTING_MAX: Final = 3
 UNREADABLE: Final = (Exception,)
 """What tensors without an address raise when asked for it, and classes of the user's own when asked for
 anything: such a tensor is left out."""
+_HIGH: Final = 1 << 32
+"""An address from here on is believed; one below may be an offset in a freed storage."""
 _DEVICES: Final = {"cpu": DeviceType.CPU, "cuda": DeviceType.CUDA, "xpu": DeviceType.XPU}
 
 Device = tuple[int, int]
@@ -129,20 +131,10 @@ class Tags:
     def _tag(self, category: Category, tensors: Iterable[tuple[Any, str]], *, frozen: bool = False) -> None:
         """Tags a few tensors; for what happens once, not in each step."""
         for tensor, name in tensors:
-            device, address = device_of(tensor), address_of(tensor)
-            if device is None or address == 0:
-                continue
-            self._recorder.record(
-                Kind.TAG,
-                action=category,
-                device_type=device[0],
-                device_index=device[1],
-                a=address,
-                b=size_of(tensor),
-                c=1,
-                d=int(frozen),
-                e=self._recorder.intern(name),
-            )
+            place = place_of(tensor)
+            if place is not None:
+                string_id = self._recorder.intern(name)
+                self._recorder.record(Kind.TAG, action=category, c=1, d=int(frozen), e=string_id, **place)
 
     def names(self) -> dict[int, str]:
         """Full names of the parameters of all modules known, by identity."""
@@ -177,6 +169,14 @@ class Tags:
                 self._buffers[module] = fresh
 
 
+def place_of(tensor: Any) -> dict[str, int] | None:
+    """Fields of a TAG record: where a tensor's elements lie; None where nothing is recorded of it."""
+    device, address = device_of(tensor), address_of(tensor)
+    if device is None or address == 0:
+        return None
+    return {"device_type": device[0], "device_index": device[1], "a": address, "b": size_of(tensor)}
+
+
 def device_of(tensor: Any) -> Device | None:
     """Type and index of the tensor's device as the spool has them; None where nothing is recorded."""
     if type(tensor).__name__ == "FakeTensor":  # warns when asked for its address
@@ -190,10 +190,13 @@ def device_of(tensor: Any) -> Device | None:
 
 
 def address_of(tensor: Any) -> int:
-    """Address of the tensor's first element; 0 where it has none: sparse, a subclass without storage."""
+    """Address of the tensor's first element; 0 where it has none: sparse, a subclass without storage, a freed
+    storage (of which torch tells the tensor's offset)."""
     try:
         local = getattr(tensor, "_local_tensor", None)  # DTensor: this rank's shard
-        return int((tensor if local is None else local).data_ptr())
+        own = tensor if local is None else local
+        address = int(own.data_ptr())
+        return address if address != own.storage_offset() * own.element_size() else 0
     except UNREADABLE:
         return 0
 
@@ -230,16 +233,18 @@ def addresses_of(parameters: list[Any]) -> array[int]:
         addresses = array("Q", [parameter.data_ptr() for parameter in parameters])
     except UNREADABLE:
         return array("Q", map(address_of, parameters))
-    return addresses if 0 not in addresses else array("Q", map(address_of, parameters))
+    return addresses if min(addresses, default=0) >= _HIGH else array("Q", map(address_of, parameters))
 
 
 def gradients_of(parameters: list[Any]) -> array[int]:
     """The address of each one's gradient; 0 where it has none."""
     gradients = [parameter.grad for parameter in parameters]
     try:
-        return array("Q", [0 if each is None else each.data_ptr() or address_of(each) for each in gradients])
+        told = [0 if each is None else each.data_ptr() for each in gradients]
     except UNREADABLE:
-        return array("Q", [0 if each is None else address_of(each) for each in gradients])
+        told = [0] * len(gradients)
+    both = zip(told, gradients, strict=True)
+    return array("Q", [at if at >= _HIGH or each is None else address_of(each) for at, each in both])
 
 
 def tensors_in(value: Any, name: str, depth: int = 0) -> Iterator[tuple[Any, str]]:

@@ -92,9 +92,9 @@ def end_range(marker: int) -> None:
 
 
 def step() -> None:
-    """Says that a training step has ended here; from the first call on, optimizers end none.
+    """Marks the end of a training step. Once it has been called, steps of optimizers no longer end one.
 
-    For trainings whose optimizers do not tell the steps: custom optimizers, many optimizers in turns.
+    For trainings whose optimizers do not show the steps: custom optimizers, or many that take turns.
     """
     if _recorder() is not None and _Told.steps is not None:
         if _Told.at_step is not None:
@@ -134,10 +134,10 @@ def parallel(
     cp: int | None = None,
     ep: int | None = None,
 ) -> None:
-    """Says where this rank is: its data, tensor, pipeline, context and expert parallel coordinates.
+    """Records this rank's data, tensor, pipeline, context and expert parallel coordinates.
 
-    For trainings that use neither torch's ``DeviceMesh`` with named dimensions nor Megatron; what is told
-    here wins over both. May be called again, with what has become known since.
+    For trainings that use neither a torch ``DeviceMesh`` with named dimensions nor Megatron; it takes
+    precedence over both. May be called again as more becomes known.
     """
     if _recorder() is None or _Told.parallel is None:
         return

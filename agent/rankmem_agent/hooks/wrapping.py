@@ -12,6 +12,9 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+Tell = Callable[[Any], None]
+"""Takes tensors in containers, or a function that gives them; raises nothing."""
+
 
 class Call(NamedTuple):
     """What a function was called with."""

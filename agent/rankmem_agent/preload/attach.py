@@ -32,9 +32,9 @@ from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.hooks.tags import Tags
 from rankmem_agent.hooks.tracing import Tracing, tracing_of
 from rankmem_agent.hooks.weights import Weights
-from rankmem_agent.preload import drain, electing, exits, not_recorded, recording
+from rankmem_agent.preload import drain, electing, exits, recording
 from rankmem_agent.preload.candidate import NOT_RECORDED, Candidate, is_numbered_late
-from rankmem_agent.preload.claim import Claim
+from rankmem_agent.preload.claim import Claim, tell_that_nothing_is_recorded
 from rankmem_agent.preload.deciding import Deciding
 from rankmem_agent.preload.evidence import when_stepped
 from rankmem_agent.preload.interrupts import interrupts_put_off, when_the_program_ends
@@ -268,13 +268,7 @@ def attach(claim: Claim, *, is_worker: bool = False) -> None:
         except Exception as error:  # noqa: BLE001  the trainer's guard
             guard.failed(error)
             if _agent is None or not _agent.is_open:
-                _tell_that_nothing_is_recorded(claim, error, is_worker=is_worker)
-
-
-def _tell_that_nothing_is_recorded(claim: Claim, error: Exception, *, is_worker: bool) -> None:
-    """Once more without the tap: that there is this rank, and why nothing is known of it."""
-    with contextlib.suppress(Exception):  # the guard has said what happened; this may fail of the same
-        not_recorded.tell(claim, error, is_worker=is_worker)
+                tell_that_nothing_is_recorded(claim, error, is_worker=is_worker)
 
 
 def _is_beside_its_rank(claim: Claim, config: AgentConfig) -> bool:

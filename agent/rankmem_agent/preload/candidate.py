@@ -48,7 +48,7 @@ _RAN_BESIDE: Final = (
     "(try: start it with its own rankmem run)"
 )
 NOT_RECORDED: Final = (
-    "this process trains, but another process is recorded as this rank: it is not recorded "
+    "this process trains but is not recorded: another process is already recorded as this rank "
     "(try: start it with its own rankmem run)"
 )
 

@@ -234,17 +234,18 @@ def _attach(mine: Claim) -> None:
         from rankmem_agent.hooks.guard import Guard
 
         Guard(mine.rank).failed(error)
-        _tell_that_nothing_is_recorded(mine, error)
+        tell_that_nothing_is_recorded(mine, error)
         return
     attach_in_time(mine)
 
 
-def _tell_that_nothing_is_recorded(mine: Claim, error: Exception) -> None:
+def tell_that_nothing_is_recorded(mine: Claim, error: Exception, *, is_worker: bool = False) -> None:
+    """Without the tap: that there is this rank, and why nothing is known of it. Raises nothing."""
     try:
         from rankmem_agent.preload import not_recorded
 
-        not_recorded.tell(mine, error)
-    except Exception:  # noqa: BLE001  said already; this may fail of the same
+        not_recorded.tell(mine, error, is_worker=is_worker)
+    except Exception:  # noqa: BLE001  the guard has said what happened; this may fail of the same
         pass
 
 

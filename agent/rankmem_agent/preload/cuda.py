@@ -23,7 +23,7 @@ from rankmem_agent.spool.layout import DeviceType, Kind
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_agent.tap.library import CpuSees, Tap, What
 
-NO_EVENTS: Final = "this CUDA allocator reports no events: samples only"
+NO_EVENTS: Final = "this CUDA allocator reports no events: only samples are recorded"
 _UNSEEN: Final = {
     CpuSees.DEFAULT: "storages made directly (deep copies)",
     CpuSees.MAPPED: "mapped files and shared memory",

@@ -102,7 +102,7 @@ class Deciding:
         self._has_stepped |= evidence is Evidence.STEP
         told, changed = candidate.contradiction, candidate.gives(evidence, group)
         if candidate.contradiction != told:
-            missing.tell_names(self._recorder, "its right rank", candidate.contradiction)
+            missing.tell_names(self._recorder, "rank numbers of its process group", candidate.contradiction)
         if changed:
             note = json.dumps({"rank": changed, "session": changed})
             self._recorder.record(Kind.NOTE, e=self._recorder.intern(note))

@@ -112,7 +112,7 @@ def _attach_by_kind(claim: Claim) -> None:
     if kind is ProcessKind.HELPER:
         from rankmem_agent.preload.unrecorded import say_unrecorded, watch
 
-        why = ("it is one of a pool's processes", "processes of their own for training")
+        why = ("it belongs to a process pool", "train in a process of its own")
         watch(sys.modules["torch"], lambda: say_unrecorded(claim.rank, *why))
         return
     from rankmem_agent.preload.attach import attach

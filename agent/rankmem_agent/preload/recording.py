@@ -115,7 +115,7 @@ class NativeRecording:
             what |= What.CALLS
         tap.enable(what)
         if self._config.stacks and not tap.stat(Stat.PYTHON_FOUND):
-            missing.tell_names(tap, "stacks", "this interpreter does not show the functions that walk them")
+            missing.tell_names(tap, "stacks", "this Python does not export the functions that walk them")
         if self._cuda is not None and (wanted is None or "cuda" in wanted):
             self._torch.cuda._lazy_call(self._cuda.attach)
         return tap

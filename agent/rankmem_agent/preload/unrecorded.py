@@ -14,7 +14,7 @@ from rankmem_agent.preload.evidence import current_group, when_grouped, when_ste
 
 def say_unrecorded(rank: int, why: str, remedy: str) -> None:
     """Says it now."""
-    Guard(rank).say(f"this process trains and is not recorded: {why} (try: {remedy})")
+    Guard(rank).say(f"this process trains but is not recorded: {why} (try: {remedy})")
 
 
 def watch(torch: Any, trains: Callable[[], None]) -> None:

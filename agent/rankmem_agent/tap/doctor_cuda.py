@@ -66,7 +66,7 @@ def _allocator(torch: Any, environ: Mapping[str, str]) -> Check:
         detail = f"{backend} reports no events: a rank gets samples of its devices' memory only"
         return Check(name=name, ok=False, detail=detail, hint="unset backend in PYTORCH_CUDA_ALLOC_CONF")
     if NO_CACHING in environ:
-        detail = f"{NO_CACHING} is set: allocations bypass the allocator, a rank gets samples only"
+        detail = f"{NO_CACHING} is set: allocations bypass the allocator: only samples are recorded"
         return Check(name=name, ok=False, detail=detail, hint=f"unset {NO_CACHING}")
     settings = (
         environ.get("PYTORCH_ALLOC_CONF") or environ.get("PYTORCH_CUDA_ALLOC_CONF") or "default settings"

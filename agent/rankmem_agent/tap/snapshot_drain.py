@@ -43,11 +43,11 @@ EVENTS_PER_ALLOCATION: Final = 3
 """An alloc, its free_requested, its free_completed: how allocations fill the ring."""
 UNKNOWN_OPERATOR: Final = "(not recorded)"
 LOSSES: Final = (
-    "CUDA is recorded through PyTorch's memory history, for want of a compiler: no operator names, calls, "
-    "threads or autograd links, steps and phases by time, no events of the last seconds if the process is "
-    "killed, and some 14 us an event (try: install g++ or clang++)"
+    "no compiler was found, so CUDA is recorded through PyTorch's memory history: no operator names, calls, "
+    "threads or autograd links; steps and phases by time only; no events from the last seconds if the "
+    "process is killed; about 14 us an event (try: install g++ or clang++)"
 )
-BY_HISTORY: Final = "recorded through PyTorch's memory history, for want of a compiler"
+BY_HISTORY: Final = "recorded through PyTorch's memory history, as no compiler was found"
 
 _CUDA: Final = int(DeviceType.CUDA)
 
@@ -255,7 +255,7 @@ class SnapshotDrain:
         self._pending = []
         self._on = False
         missing.tell_device(self._writer, DeviceType.CUDA, "the program switched the memory history off")
-        self._say("the memory history was switched off by the program: CUDA is recorded no more")
+        self._say("the program switched the memory history off: CUDA is no longer recorded")
 
     def _device_records(
         self, device: DeviceSnapshot, trace: Sequence[dict[str, Any]], to_monotonic_ns: int

@@ -157,7 +157,7 @@ class _Report:
         lost = (
             "an unknown number" if self.session["events_lost"] is None else f"{self.session['events_lost']:,}"
         )
-        note = "nothing is missing" if self.session["complete"] else "not complete"
+        note = "nothing is missing" if self.session["complete"] else "incomplete"
         tiles.append(tile("Events", f"{self.session['events']:,}", f"{lost} lost, {note}", warn=lost != "0"))
         return f'<div class="tiles">{"".join(tiles)}</div>'
 

@@ -23,13 +23,12 @@ FROM rank_overview
 WHERE session_id = $session AND NOT complete AND (events_lost > 0 OR coalesce(unexplained_bytes, 0) <> 0)
 UNION ALL BY NAME
 SELECT
-    session_id,
-    attempt,
-    rank,
-    replace(state, ' ', '_') AS why,
+    * EXCLUDE (state),
     'events' AS what,
     true AS is_bytes,
-    state || ': nothing of it is stored' AS sentence
+    CASE WHEN state = 'awaited' THEN 'awaited' ELSE 'never_reported' END AS why,
+    CASE WHEN state = 'awaited' THEN 'has not reported yet' ELSE 'never reported: nothing from it is stored' END
+        AS sentence
 FROM rank_missing
 WHERE session_id = $session
 ORDER BY attempt, rank;

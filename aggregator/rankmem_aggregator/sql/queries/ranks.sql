@@ -1,4 +1,4 @@
--- Question: Which ranks ran in a session, which never came, and is what we have of each complete?
+-- Question: Which ranks ran in a session, which never reported, and is what we have of each complete?
 -- Parameters:
 --   session (text): session id
 -- Columns:

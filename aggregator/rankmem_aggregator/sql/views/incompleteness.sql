@@ -1,8 +1,8 @@
 -- Question: What is missing of each rank, since when, and why (no row: nothing that anybody knows of)?
 -- Columns:
 --   session_id, attempt, rank: who
---   why: as in gap; or never_came, awaited, lost, unexplained, strings_dropped, no_device
---   what: what is missing: events, or which names; bytes are exact where it is names
+--   why: as in gap; or never_reported, awaited, lost, unexplained, strings_dropped, no_device
+--   what: what is missing: events, or which names; byte figures are exact where it is names
 --   detail: what happened, in words; NULL where why says all
 --   since_ns (ns, common clock): from when on; NULL where it is no matter of an instant
 --   since_utc: the same, readable
@@ -31,12 +31,12 @@ of_gaps AS (
         CASE why
             WHEN 'agent_off' THEN
                 'the agent switched itself off at ' || instant || because
-                || ': figures from then on are missing, and a peak is at least what is shown'
-            WHEN 'not_started' THEN 'not recorded' || because || ': all its figures are missing'
-            WHEN 'device_off' THEN what || ' are not recorded' || because || ': figures of that device are missing'
-            WHEN 'hooks_off' THEN what || ' are missing from ' || instant || ' on' || because || '; bytes are exact'
+                || ': nothing after that was recorded; the true peak may be higher than shown'
+            WHEN 'not_started' THEN 'not recorded' || because || ': all of its figures are missing'
+            WHEN 'device_off' THEN what || ' were not recorded' || because || ': figures for that device are missing'
+            WHEN 'hooks_off' THEN what || ' were not recorded after ' || instant || because || '; byte figures are exact'
             WHEN 'spool_full' THEN many || ' are missing: its spool was full (RANKMEM_SPOOL_BYTES)'
-            WHEN 'torn' THEN many || ' are missing: its process ended while it wrote'
+            WHEN 'torn' THEN many || ' are missing: its process ended while writing them'
             WHEN 'ring_overwritten' THEN many || ' are missing: PyTorch''s own history was overwritten before it was read'
             WHEN 'set_aside' THEN
                 CASE WHEN records IS NULL THEN 'all from ' || instant || ' on is' ELSE many || ' are' END
@@ -63,8 +63,8 @@ absent AS (
         'events' AS what,
         true AS is_bytes,
         CASE state
-            WHEN 'awaited' THEN 'has not come yet: its figures are missing'
-            ELSE 'never came: the launcher announced it, and nothing of it is stored'
+            WHEN 'awaited' THEN 'has not reported yet: its figures are missing'
+            ELSE 'never reported: the launcher announced it, but nothing from it is stored'
         END AS sentence
     FROM rank_missing
 ),
@@ -104,13 +104,13 @@ told AS (
         CASE WHEN why = 'strings_dropped' THEN 'names' ELSE 'events' END AS what,
         why <> 'strings_dropped' AS is_bytes,
         CASE why
-            WHEN 'lost' THEN 'its host never told how it ended: what it did last may be missing'
+            WHEN 'lost' THEN 'its host never reported how it ended: its last events may be missing'
             WHEN 'unexplained' THEN
                 format('{:,}', unexplained_bytes)
-                || ' bytes are unexplained: the events differ so much from the allocator''s own figure'
+                || ' bytes are unexplained: the recorded events differ from the allocator''s own figure by that much'
             WHEN 'strings_dropped' THEN
-                format('{:,}', dropped) || ' names or stacks found no room: they are unknown; bytes are exact'
-            ELSE 'no device of it was recorded'
+                format('{:,}', dropped) || ' names or stacks did not fit into the spool and are unknown; byte figures are exact'
+            ELSE 'none of its devices were recorded'
         END AS sentence
     FROM of_ranks
     WHERE why IS NOT NULL

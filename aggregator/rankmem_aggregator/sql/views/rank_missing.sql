@@ -1,7 +1,7 @@
 -- Question: Which ranks did the launcher announce that never sent anything?
 -- Columns:
 --   session_id, attempt, rank: who; the attempt by the largest world size that any of its ranks was told
---   state: never came; awaited while ranks of that attempt still run and no later one has begun
+--   state: never reported; awaited while ranks of that attempt still run and no later one has begun
 CREATE OR REPLACE VIEW rank_missing AS
 WITH attempt AS (
     SELECT
@@ -23,7 +23,7 @@ SELECT
     a.session_id,
     a.attempt,
     a.rank,
-    CASE WHEN a.is_over THEN 'never came' ELSE 'awaited' END AS state
+    CASE WHEN a.is_over THEN 'never reported' ELSE 'awaited' END AS state
 FROM announced AS a
 ANTI JOIN rank_info AS r USING (session_id, attempt, rank);
 

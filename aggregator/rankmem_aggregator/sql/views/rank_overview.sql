@@ -6,7 +6,7 @@
 --   started_ns, ended_ns (ns, common clock): its life; ended_ns is NULL while it runs
 --   started_utc, ended_utc: the same, readable
 --   end_reason: as in rank_info: exit, exception, exit N, _exit N, killed; NULL while it runs
---   state: the same; running; or lost: a later attempt has begun, and its host never told how it ended
+--   state: the same; running; or lost: a later attempt has begun, and its host never reported how it ended
 --   peak_requested_bytes (bytes): its highest peak over its devices
 --   events, events_lost: stored, and known to be missing; NULL: missing, and nobody knows how many
 --   gaps: holes in its log; each is a row of gap
@@ -57,7 +57,7 @@ SELECT
     CASE WHEN g.gaps IS NULL THEN coalesce(r.events_lost, 0) ELSE g.records END AS events_lost,
     coalesce(g.gaps, 0) AS gaps,
     r.unexplained_bytes,
-    -- Whose end its host never told may have done more than is stored.
+    -- A rank whose host never reported how it ended may have done more than is stored.
     coalesce(r.complete, false) AND g.gaps IS NULL AND NOT (r.end_reason IS NULL AND s.ended_ns IS NOT NULL)
         AS complete,
     s.offset_ns AS clock_offset_ns,

@@ -75,7 +75,7 @@ SELECT
     coalesce(r.events, 0) AS events,
     CASE WHEN g.gaps IS NULL THEN coalesce(r.events_lost, 0) ELSE g.records END AS events_lost,
     coalesce(g.gaps, 0) AS gaps,
-    -- Whose end its host never told may have done more than is stored.
+    -- A rank whose host never reported how it ended may have done more than is stored.
     coalesce(r.complete, false) AND g.gaps IS NULL AND NOT (r.end_reason IS NULL AND s.ended_ns IS NOT NULL)
         AS complete,
     CASE WHEN l.final THEN 0 ELSE c.spool_bytes END AS spool_bytes,
