@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 import duckdb
 import pytest
@@ -14,6 +17,10 @@ from constructed import RankLog, empty_database, store_logs
 from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.exports.exporting import export
+from rankmem_aggregator.exports.kinds import KINDS
+from rankmem_aggregator.exports.memory_timeline import CATEGORY_INDEX
+from rankmem_aggregator.exports.names import PART_CHARS_MAX, part_of_name
+from rankmem_aggregator.plots.files import check_out_path
 from rankmem_aggregator.queries import Queries
 from rankmem_aggregator.sql import MINDSTUDIO, VIEWS
 from rankmem_aggregator.store import open_store
@@ -174,6 +181,62 @@ def test_no_export_of_a_strangers_file_holds_the_readers_files(
     files = [file for file in (out.rglob("*") if out.is_dir() else [out]) if file.is_file()]
     assert files
     assert not any(SECRET.encode() in file.read_bytes() for file in files)
+
+
+LONG_HOST: Final = "é/" * 150
+FORGED: Final = (
+    f"UPDATE host_info SET host_name = '{LONG_HOST}'",
+    "UPDATE packed.allocation_record SET category = 'evil', phase = 'evil', component = 'evil'",
+    "UPDATE packed.memory_event SET component = 'evil', pool = 'evil'",
+    "UPDATE packed.memory_event SET device = 'cuda:²'",
+    "UPDATE packed.memory_bucket SET device = 'cuda:²'",
+    "UPDATE packed.allocation_record SET device = 'cuda:²'",
+    "UPDATE packed.allocation_record SET operator = ' =cmd()'",
+)
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"duckdb"}))
+def test_every_export_takes_names_that_nobody_gives(path: Path, tmp_path: Path, kind: str) -> None:
+    changed(path, *FORGED)
+    out = tmp_path / "out"
+    with connect(path) as queries:
+        assert export(queries, kind, out).counts
+    names = [file.name for file in out.rglob("*")]
+    assert all(len(name.encode()) < 255 for name in names)
+    for file in out.rglob("*.csv"):
+        assert not any(
+            cell.startswith(" =") for line in file.read_text().splitlines() for cell in line.split(",")
+        )
+
+
+def test_no_export_replaces_a_database(path: Path, queries: Queries) -> None:
+    before = path.read_bytes()
+    copy = Path(shutil.copy(path, path.with_name("copy.html")))
+    for kind, out in (("html", path), ("duckdb", path), ("html", copy), ("chrome-trace", copy)):
+        with pytest.raises(RankmemError, match="is a database") as caught:
+            export(queries, kind, out, force=True)
+        assert caught.value.code is Code.CONFLICT
+    with pytest.raises(RankmemError, match="is a database"):
+        check_out_path(copy)
+    assert path.read_bytes() == before == copy.read_bytes()
+    assert export(queries, "duckdb", copy, force=True)
+
+
+def test_hosts_whose_long_names_begin_alike_have_folders_of_their_own() -> None:
+    one, other = part_of_name(LONG_HOST + "1"), part_of_name(LONG_HOST + "2")
+    assert one != other
+    assert len(one) <= PART_CHARS_MAX
+    assert LONG_HOST.startswith(unquote(one.rpartition("-")[0], errors="strict"))
+    assert part_of_name("name/1 é") == "name%2F1%20%C3%A9"
+
+
+def test_a_category_that_torch_does_not_have_is_unknown_in_its_timeline(path: Path, tmp_path: Path) -> None:
+    changed(path, *FORGED[:2])
+    for name in ("out.raw.json.gz", "out.json", "out.html"):
+        with connect(path) as queries:
+            assert export(queries, "memory-timeline", tmp_path / name).counts
+    with gzip.open(tmp_path / "out.raw.json.gz") as file:
+        assert {entry[3] for entry in json.load(file)} == {CATEGORY_INDEX["unknown"]}
 
 
 @pytest.mark.parametrize(
