@@ -51,6 +51,7 @@ REFUSED: Final[dict[str, tuple[str, ...]]] = {
         "DETACH mem",
         "USE main",
         "INSTALL httpfs",
+        "UPDATE EXTENSIONS",
         "LOAD httpfs",
         "LOAD '/tmp/evil.duckdb_extension'",
         "CREATE SECRET (TYPE s3)",

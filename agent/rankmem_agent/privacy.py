@@ -19,7 +19,7 @@ OUTSIDE: Final = "<outside>"
 """In place of a path: a frame outside of the project, as ``<string>`` is. Inside it: an empty text."""
 _ANYWHERE: Final = frozenset(
     {"secret", "secrets", "password", "passwords", "passwd", "passphrase", "passcode", "passkey", "pwd",
-     "credentials", "cookie", "cookies", "jwt", "otp", "oauth"}
+     "credentials", "creds", "cred", "cookie", "cookies", "jwt", "otp", "oauth", "webhook", "webhooks"}
 )  # fmt: skip
 """Words of an option's name that make its value a secret."""
 _AT_THE_END: Final = frozenset(
@@ -28,6 +28,17 @@ _AT_THE_END: Final = frozenset(
 """The same as the last word alone: ``--api-key`` is one, ``--key-value-heads`` and ``--max-tokens`` not."""
 _ALONE: Final = frozenset({"pass", "pw"})
 """The same as the only word: ``--pass`` is one, ``--second-pass`` not."""
+_LOGINS: Final = frozenset({"login", "user", "userpass", "userpwd", "account"})
+"""As the last word, and ``-u``: the value is a secret from its colon on, if it has one."""
+_P_WORDS: Final = frozenset(
+    {"page", "parallel", "parallelism", "param", "params", "partition", "partitions", "path", "paths",
+     "patience", "peft", "period", "phase", "pin", "pipeline", "plan", "plot", "plugin", "policy",
+     "pool", "port", "ports", "pp", "precision", "prefetch", "prefix", "preset", "pretrained", "print",
+     "problem", "process", "processes", "profile", "profiler", "progress", "project", "prompt",
+     "protocol", "proxy", "prune", "push", "python"}
+)  # fmt: skip
+"""Options with one dash that begin with p; any other ``-pTEXT`` is a password, as ``mysql -pSECRET``."""
+_NUMBERS: Final = re.compile(r"[-+0-9.,:eE]+")
 _GROWN_TOGETHER: Final = re.compile(r"(?:token|password|passwd|secret|(?:api|access|secret|private)keys?)$")
 """How such a word ends where nothing parts it: ``--accesstoken``, ``-Dpassword=…``."""
 _SEVERAL: Final = re.compile(r"(?:api|auth|access|secret|private) (?:keys|tokens|key id)$")
@@ -37,6 +48,18 @@ _NAMED: Final = re.compile(r"""(?<![\w.-])(?P<name>[A-Za-z_][\w.-]*)["']?\s*[=:]
 """A name within a text: JSON, YAML, Hydra's ``{api_key:…}``, connection strings, headers, ``--env=KEY=…``."""
 _VALUE: Final = re.compile(r"""["'].*?(?:["']|$)|[^\s"',;&}\])]*""", re.DOTALL)
 _IN_A_QUERY: Final = re.compile(r"(?P<name>[?&;][^=&;\s?]+=)(?P<value>[^&;\s#]*)")
+_URL: Final = re.compile(
+    r"""(?i)(?P<host>\b(?:https?|wss?)://[^/\s?#'"]+|\bhooks\.[\w.-]+)(?P<path>/[^\s?#'",;}\])]+)"""
+)
+_HOOKS: Final = frozenset({"hook", "hooks", "webhook", "webhooks", "webhookb2"})
+"""A label of the host or a part of the path that says that the rest of the path is the secret."""
+_ID_IN_PATH: Final = re.compile(
+    r"(?:bot)?\d+:[\w-]{16,}|[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}"
+)
+"""Telegram's tokens, and UUIDs."""
+_PIECES: Final = re.compile(r"[^A-Za-z0-9]+")
+_PIECE_CHARS_MIN: Final = 16
+"""So many letters and digits in one piece are nobody's name for a folder."""
 _HEADER: Final = re.compile(r"(?i)(?P<name>\b(?:authorization|x-api-key|cookie)\s*:\s*).+")
 _BEARER: Final = re.compile(r"(?i)(?P<name>\bbearer\s+)\S+")
 _KNOWN: Final = re.compile(
@@ -120,19 +143,52 @@ class Privacy:
 def masked(arguments: Sequence[str]) -> list[str]:
     """The arguments; masked are values of options that sound secret, userinfo of URLs, known tokens."""
     shown: list[str] = []
-    secret_follows = False
+    option = ""  # whose value comes next
     for argument in arguments:
         name, equals, value = argument.partition("=")
-        if secret_follows and not argument.startswith("--"):
-            shown.append(MASK)
-            secret_follows = False
+        if option and not argument.startswith("-" if option == "-p" else "--"):
+            shown.append(_masked_value(option, argument))
+            option = ""
             continue
-        secret_follows = not equals and argument.startswith("-") and is_secret(argument)
-        if equals and is_secret(name):
-            shown.append(f"{name}={MASK}")
+        option = argument if not equals and _has_value(argument) else ""
+        if _is_password(argument):
+            shown.append(f"-p{MASK}")
+        elif equals:
+            shown.append(f"{name}={_masked_value(name, value)}")
         else:
-            shown.append(f"{name}={_masked_text(value)}" if equals else _masked_text(argument))
+            shown.append(_masked_text(argument))
     return shown
+
+
+def _has_value(option: str) -> bool:
+    """Whether what follows the option may be a secret."""
+    return option.startswith("-") and (option == "-p" or _is_login(option) or is_secret(option))
+
+
+def _is_login(option: str) -> bool:
+    words = _WORDS.findall(option)
+    return option == "-u" or (bool(words) and words[-1].lower() in _LOGINS)
+
+
+def _is_password(argument: str) -> bool:
+    """Whether it is a password grown together with its option: ``-pSECRET``."""
+    if not argument.startswith("-p") or len(argument) == 2:
+        return False
+    rest = argument[2:].removeprefix("=")
+    first_word = re.split(r"[^A-Za-z]", argument[1:], maxsplit=1)[0]
+    return _NUMBERS.fullmatch(rest) is None and not (first_word in _P_WORDS or is_secret(argument))
+
+
+def _masked_value(option: str, value: str) -> str:
+    if is_secret(option):
+        return MASK
+    is_number = _NUMBERS.fullmatch(value) is not None
+    if option == "-p":
+        return value if is_number else MASK
+    user, colon, password = value.partition(":")
+    if _is_login(option) and colon and password and not is_number:
+        return f"{user}:{MASK}"
+    return _masked_text(value)
 
 
 def is_secret(name: str) -> bool:
@@ -150,13 +206,28 @@ def is_secret(name: str) -> bool:
 
 
 def _masked_text(text: str) -> str:
-    text = _USERINFO.sub(rf"\g<scheme>{MASK}@", text)
+    text = _URL.sub(_masked_url, _USERINFO.sub(rf"\g<scheme>{MASK}@", text))
     text = _IN_A_QUERY.sub(
         lambda found: found["name"] + (MASK if is_secret(found["name"].strip("?&;=")) else found["value"]),
         text,
     )
     text = _BEARER.sub(rf"\g<name>{MASK}", _HEADER.sub(rf"\g<name>{MASK}", text))
     return _KNOWN.sub(MASK, _masked_values(text))
+
+
+def _masked_url(found: re.Match[str]) -> str:
+    """The URL without the secrets in its path: whoever has the address of a webhook may post to it."""
+    labels, parts = re.split(r"[/.@]", found["host"].lower()), found["path"].split("/")
+    if not _HOOKS.isdisjoint(labels) or not _HOOKS.isdisjoint(parts):
+        return f"{found['host']}/{MASK}"
+    return found["host"] + "/".join(MASK if _is_token(part) else part for part in parts)
+
+
+def _is_token(part: str) -> bool:
+    if _ID_IN_PATH.fullmatch(part):
+        return True
+    long = [piece for piece in _PIECES.split(part) if len(piece) >= _PIECE_CHARS_MIN]
+    return any(not piece.isalpha() and not piece.isdigit() for piece in long)
 
 
 def _masked_values(text: str) -> str:

@@ -28,6 +28,7 @@ def connect(
     tls_cert: str | Path | None = None,
     tls_key: str | Path | None = None,
     token_file: str | Path | None = None,
+    unsafe: bool = False,
 ) -> Queries:
     """Opens a database file, or reaches a running aggregator; the caller closes it.
 
@@ -39,11 +40,13 @@ def connect(
         tls_cert: a certificate of one's own, where it asks for one; default RANKMEM_TLS_CERT.
         tls_key: its private key; default RANKMEM_TLS_KEY.
         token_file: holds the token that it asks for; default RANKMEM_TOKEN_FILE.
+        unsafe: open a file with DuckDB bare: with the views and macros that its maker put there, and SQL that
+            may read and write other files. Otherwise a file is read as if a stranger had made it.
 
     Raises:
-        RankmemError: DENIED for a file that others may read.
-        RankmemError: NOT_FOUND where there is no such file, CONFLICT where another program holds it,
-            UNAVAILABLE where no aggregator answers.
+        RankmemError: DENIED for a token file that others may read; NOT_FOUND where there is no database,
+            INVALID for one that rankmem did not make, UNSUPPORTED for one of a newer version, CONFLICT where
+            another program holds it, UNAVAILABLE where no aggregator answers.
     """
     from rankmem_aggregator.queries import open_queries
     from rankmem_protos.credentials import Credentials
@@ -51,4 +54,4 @@ def connect(
     given = Credentials.from_environment(
         tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, token_file=token_file
     )
-    return open_queries(target, given)
+    return open_queries(target, given, unsafe=unsafe)

@@ -97,18 +97,18 @@ def check_statement(cursor: duckdb.DuckDBPyConnection, sql: str, macros: Macros)
         raise RankmemError(Code.INVALID, f"the SQL does not parse: {exc}") from exc
     if len(statements) != 1:
         raise RankmemError(Code.DENIED, f"{len(statements)} statements were sent, one is allowed", _HINT)
-    text = statements[0].query
-    if statements[0].type == duckdb.StatementType.EXPLAIN:
+    text, kind = statements[0].query, type_of(statements[0])
+    if kind == duckdb.StatementType.EXPLAIN:
         text = _EXPLAIN.sub("", text, count=1)
-    elif statements[0].type == duckdb.StatementType.MULTI:
+    elif kind == duckdb.StatementType.MULTI:
         # Its values are read by a first statement, and DuckDB shows no syntax tree of such a pair to check.
         raise RankmemError(
             Code.DENIED,
             "PIVOT without its values is two statements, and one that cannot be checked",
             "name them: PIVOT … ON column IN ('a', 'b') USING …; on a file it runs as it is",
         )
-    elif statements[0].type != duckdb.StatementType.SELECT:
-        raise RankmemError(Code.DENIED, f"{statements[0].type.name} is not allowed, only SELECT", _HINT)
+    elif kind != duckdb.StatementType.SELECT:
+        raise RankmemError(Code.DENIED, f"{name_of(kind)} is not allowed, only SELECT", _HINT)
     tree = _parsed(cursor, text)
     tables = {id(node["function"]) for node in _nodes(tree) if node.get("type") == "TABLE_FUNCTION"}
     for node in _nodes(tree):
@@ -118,6 +118,20 @@ def check_statement(cursor: duckdb.DuckDBPyConnection, sql: str, macros: Macros)
     check_size(
         tree, Known(macros.of_values(cursor), views=macros.views(cursor), tables=macros.of_tables(cursor))
     )
+
+
+def type_of(statement: duckdb.Statement) -> duckdb.StatementType | None:
+    """What kind of statement it is; None for one that DuckDB's Python has no name for, as UPDATE EXTENSIONS
+    (2.0.0: "29 is not a valid StatementType")."""
+    try:
+        return statement.type
+    except ValueError:
+        return None
+
+
+def name_of(kind: duckdb.StatementType | None) -> str:
+    """The kind for a message."""
+    return "such a statement" if kind is None else str(kind.name)
 
 
 def _parsed(cursor: duckdb.DuckDBPyConnection, text: str) -> Any:

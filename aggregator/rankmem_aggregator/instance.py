@@ -17,6 +17,7 @@ from rankmem_aggregator import schema
 from rankmem_aggregator.address import address_path, read_address
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.disk import could_not_write
+from rankmem_aggregator.stored_tables import check_nothing_runs, stored_tables
 from rankmem_protos.errors import Code, RankmemError
 
 SPILL_FACTOR: Final = 4
@@ -32,7 +33,8 @@ USE: Final = f"USE {_CATALOG}"
 _TIME_ZONE: Final = "SET GLOBAL TimeZone = 'UTC'"
 """What the columns named _utc promise; the default is the machine's zone."""
 _CONFINEMENT: Final = ("SET enable_external_access = false", "SET lock_configuration = true")
-"""After open: with external access off, DuckDB refuses even the temp_directory of its own options."""
+"""After the file is attached: with external access off, DuckDB refuses even the temp_directory of its own
+options."""
 
 _INVALIDATED: Final = "has been invalidated"
 
@@ -44,16 +46,19 @@ def open_instance(config: AggregatorConfig) -> tuple[duckdb.DuckDBPyConnection, 
     """Opens or makes the database, brings its schema to this version, installs the views, confines it.
 
     Raises:
-        RankmemError: CONFLICT if another process holds the file, INVALID if it is not a DuckDB file,
-            UNSUPPORTED for a newer schema.
+        RankmemError: CONFLICT if another process holds the file, INVALID if it is not a DuckDB file or has
+            what would run when we write, UNSUPPORTED for a newer schema.
     """
     path = config.database_path
     connection = _attached(path, config)
     try:
-        facts = schema.prepare(connection)
-        _install_views(connection)
+        # Before anything is looked up: a file that is there may have been made by a stranger.
         for setting in (_TIME_ZONE, *_CONFINEMENT):
             connection.execute(setting)
+        check_nothing_runs(connection, _CATALOG)
+        facts = schema.prepare(connection)
+        stored_tables(connection, _CATALOG)
+        _install_views(connection)
     except duckdb.Error as exc:
         connection.close()
         raise _cannot_open(path, exc) from exc

@@ -1,12 +1,14 @@
-"""A database file as :class:`Queries`: opened read-only in this process.
+"""A database file as :class:`Queries`: opened read-only in this process, as if it came from a stranger.
 
 Stage: query, in the reader's process. In: the path of a file that no process holds. Out: Arrow. Every
-statement runs on a read-only connection, so SQL of the user can change nothing. A file that an aggregator
+statement runs in a read-only transaction of a confined instance (``reading_instance``), so SQL of the user
+can change nothing, and neither that nor the file can read or write another file. A file that an aggregator
 holds cannot be opened by DuckDB at all; :func:`open_file` then follows the address that it left beside it.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -17,32 +19,48 @@ import pyarrow as pa
 from rankmem_aggregator.address import read_address
 from rankmem_aggregator.exports.database import export_duckdb
 from rankmem_aggregator.queries import Parameters, Queries
+from rankmem_aggregator.reading_instance import BareInstance, ReadingInstance
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
 
 BATCH_ROWS: Final = 65_536
 """Rows of a streamed batch: some MiB of the widest table."""
 
-_EXHAUSTED = (duckdb.OutOfMemoryException, duckdb.InterruptException)
+_UNSAFE_HINT: Final = (
+    "a file is opened as if a stranger had made it: rankmem sql --out FILE writes an answer, --unsafe lifts "
+    "all limits for a file that you trust"
+)
+_LOCKED: Final = "the configuration has been locked"
+_READ_ONLY: Final = ("read-only mode", "Can only delete from base table", "Can only update base table")
+"""Within what DuckDB says of a statement that would write; our tables are views of the file's."""
+_EXHAUSTED: Final = (duckdb.OutOfMemoryException, duckdb.InterruptException)
 
 
-def open_file(path: Path, credentials: Credentials) -> Queries:
+def open_file(path: Path, credentials: Credentials, *, unsafe: bool = False) -> Queries:
     """The queries of a database file, by itself or through the aggregator that holds it.
 
     Args:
         path: of the file.
         credentials: for the aggregator, as far as it asks for them.
+        unsafe: see :class:`LocalQueries`.
 
     Raises:
-        RankmemError: NOT_FOUND without such a file, INVALID for a file that is no database, CONFLICT where
-            a program that left no address holds it.
+        RankmemError: NOT_FOUND without such a file, INVALID for a file that is no database of rankmem,
+            UNSUPPORTED for one of a newer version, CONFLICT where a program that left no address holds it, or
+            an aggregator that is asked for something unsafe.
     """
     try:
-        return LocalQueries(path)
+        return LocalQueries(path, unsafe=unsafe)
     except RankmemError as exc:
         server = read_address(path) if exc.code is Code.CONFLICT else None
         if server is None:
             raise
+        if unsafe:
+            raise RankmemError(
+                Code.CONFLICT,
+                f"the aggregator at {server.address} holds {path}, and confines what it runs",
+                "leave --unsafe out; or copy the file: rankmem export duckdb COPY",
+            ) from exc
     from rankmem_aggregator.remote import RemoteQueries
 
     return RemoteQueries(server.address, credentials.only(tls=server.tls, token=server.token))
@@ -52,10 +70,12 @@ class LocalQueries(Queries):
     """A database file, read in this process.
 
     Args:
-        path: of a DuckDB file made by an aggregator.
+        path: of a DuckDB file made by an aggregator, or by a stranger who says so.
+        unsafe: DuckDB bare: the file's own views and macros, COPY, ATTACH, settings, extensions. For a file
+            that the caller made or trusts.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, unsafe: bool = False) -> None:
         self.target = str(path)
         if not path.is_file():
             raise RankmemError(
@@ -64,20 +84,18 @@ class LocalQueries(Queries):
                 "give its path with --db, or record one: rankmem run --db FILE -- COMMAND",
             )
         try:
-            self._connection = duckdb.connect(str(path), read_only=True)
+            self._instance = BareInstance(path) if unsafe else ReadingInstance(path)
         except duckdb.Error as exc:
             raise _cannot_open(path, exc) from exc
-        # GLOBAL: each question runs on a cursor of its own, which would have the machine's zone.
-        self._connection.execute("SET GLOBAL TimeZone = 'UTC'")
+        except RankmemError as exc:
+            raise RankmemError(exc.code, f"cannot read {path}: {exc.message}", exc.hint) from exc
 
     def sql(self, text: str, parameters: Parameters | None = None) -> pa.Table:
-        try:
+        with _translating():
             return self._relation(text, parameters).to_arrow_table()
-        except duckdb.Error as exc:
-            raise _failed(exc) from exc
 
     def stream(self, text: str, parameters: Parameters | None = None) -> Iterator[pa.RecordBatch]:
-        try:
+        with _translating():
             reader = self._relation(text, parameters).to_arrow_reader(BATCH_ROWS)
             empty = True
             for batch in reader:
@@ -85,28 +103,40 @@ class LocalQueries(Queries):
                 yield batch
             if empty:
                 yield pa.RecordBatch.from_pylist([], schema=reader.schema)
-        except duckdb.Error as exc:
-            raise _failed(exc) from exc
 
     def copy_to(self, out_path: Path) -> None:
-        with self._connection.cursor() as cursor:
-            cursor.begin()  # one transaction: every table is of the same instant
-            try:
-                export_duckdb(cursor, out_path)
-            except duckdb.Error as exc:
-                raise _failed(exc) from exc
+        with _translating(), self._instance.snapshot() as (cursor, present):
+            export_duckdb(cursor, out_path, present)
 
     def close(self) -> None:
-        self._connection.close()
+        self._instance.close()
 
     def _relation(self, text: str, parameters: Parameters | None) -> duckdb.DuckDBPyRelation:
-        # A cursor of its own: a stream that is read slowly does not end when the next question is asked.
-        relation = self._connection.cursor().sql(text, params=dict(parameters) if parameters else None)
+        try:
+            relation = self._asked(text, parameters)
+        except duckdb.CatalogException:
+            if self._instance.is_whole:
+                raise
+            self._instance.complete()  # a name that the text does not have as a word
+            relation = self._asked(text, parameters)
         if relation is None:
             raise RankmemError(
                 Code.INVALID, "no statement in the SQL", 'rankmem sql "SELECT * FROM peak_by_rank"'
             )
         return relation
+
+    def _asked(self, text: str, parameters: Parameters | None) -> duckdb.DuckDBPyRelation | None:
+        # A cursor of its own: a stream that is read slowly does not end when the next question is asked.
+        cursor = self._instance.cursor(text)
+        return cursor.sql(text, params=dict(parameters) if parameters else None)
+
+
+@contextlib.contextmanager
+def _translating() -> Iterator[None]:
+    try:
+        yield
+    except duckdb.Error as exc:
+        raise _failed(exc) from exc
 
 
 def _cannot_open(path: Path, exc: duckdb.Error) -> RankmemError:
@@ -122,11 +152,13 @@ def _cannot_open(path: Path, exc: duckdb.Error) -> RankmemError:
 
 def _failed(exc: duckdb.Error) -> RankmemError:
     message = str(exc)
+    if isinstance(exc, duckdb.PermissionException) or _LOCKED in message:
+        return RankmemError(Code.DENIED, message, _UNSAFE_HINT)
     if isinstance(exc, _EXHAUSTED):
         return RankmemError(Code.EXHAUSTED, message, "ask for less: filter by session_id and rank")
     if isinstance(exc, duckdb.CatalogException):
         return RankmemError(Code.INVALID, message, "docs/schema.md lists the tables, docs/sql.md the views")
-    if "read-only mode" in message:
+    if any(words in message for words in _READ_ONLY):
         return RankmemError(
             Code.DENIED, message, "only reading statements run here; copy the file to change it"
         )

@@ -479,15 +479,21 @@ class Queries(abc.ABC):
         return self.sql(query_text(name), parameters)
 
 
-def open_queries(target: str | Path, credentials: Credentials) -> Queries:
+def open_queries(target: str | Path, credentials: Credentials, *, unsafe: bool = False) -> Queries:
     """The implementation of :class:`Queries` that a target needs; see ``rankmem_aggregator.connect``."""
     if isinstance(target, str) and _ADDRESS.fullmatch(target) and not Path(target).exists():
+        if unsafe:
+            raise RankmemError(
+                Code.INVALID,
+                f"{target} is an aggregator, which confines what it runs for others",
+                "give a file that no aggregator holds: --db FILE",
+            )
         from rankmem_aggregator.remote import RemoteQueries
 
         return RemoteQueries(target, credentials)
     from rankmem_aggregator.local import open_file
 
-    return open_file(Path(target), credentials)
+    return open_file(Path(target), credentials, unsafe=unsafe)
 
 
 def _the_session(matches: Sequence[Mapping[str, Value]], session: str | None, target: str) -> str:

@@ -137,7 +137,7 @@ def prepare(connection: duckdb.DuckDBPyConnection) -> DatabaseFacts:
         present = _columns_present(connection)
         _check_names(present)
         if META.name in present:
-            _check_version(connection)
+            check_version(connection, META.name)
         for table in ALL_TABLES.values():
             for statement in _statements_to_bring(table, present.get(_place(table))):
                 connection.execute(statement)
@@ -187,8 +187,12 @@ def comment_statements(table: Table) -> list[str]:
 
 def view_statements(table: Table) -> list[str]:
     """The view of a packed table under its declared name, with the declared comments."""
-    made = _comments("VIEW", quoted(table.name), table.doc, _column_docs(table))
-    return [reading_view(table.name), *made]
+    return [reading_view(table.name), *view_comment_statements(table)]
+
+
+def view_comment_statements(table: Table) -> list[str]:
+    """The declared comments, on a view of the table's name and columns."""
+    return _comments("VIEW", quoted(table.name), table.doc, _column_docs(table))
 
 
 def select_statement(table: Table, present: Collection[str] | None = None) -> str:
@@ -211,6 +215,24 @@ def columns_present(connection: duckdb.DuckDBPyConnection) -> dict[str, set[str]
     present = _columns_present(connection)
     # A packed table has a view of its name, which says what it is read as.
     return {table.name: present[_place(table)] for table in ALL_TABLES.values() if _place(table) in present}
+
+
+def check_version(connection: duckdb.DuckDBPyConnection, meta: str) -> None:
+    """Refuses a database of a newer schema: what its tables mean is not known here.
+
+    Args:
+        meta: where ``rankmem_meta`` is read, a name of ours.
+
+    Raises:
+        RankmemError: UNSUPPORTED, with both versions.
+    """
+    ((version,),) = connection.execute(f"SELECT max(schema_version) FROM {meta}").fetchall()
+    if version is not None and version > SCHEMA_VERSION:
+        raise RankmemError(
+            Code.UNSUPPORTED,
+            f"the database has schema version {version}, this rankmem knows up to {SCHEMA_VERSION}",
+            "upgrade rankmem: pip install --upgrade rankmem",
+        )
 
 
 def append_statement(table: Table, source: str = INCOMING, *, few: bool = False) -> str:
@@ -351,16 +373,6 @@ def _statements_to_bring(table: Table, present: set[str] | None) -> list[str]:
     added = [f"ALTER TABLE {name} ADD COLUMN {quoted(c.name)} {_stored_type(table, c)}" for c in missing]
     brought = [*added, *comment_statements(table)] if added else []
     return [*brought, *view_statements(table)] if is_packed(table.name) else brought
-
-
-def _check_version(connection: duckdb.DuckDBPyConnection) -> None:
-    row = connection.execute("SELECT schema_version FROM rankmem_meta").fetchone()
-    if row is not None and row[0] > SCHEMA_VERSION:
-        raise RankmemError(
-            Code.UNSUPPORTED,
-            f"the database has schema version {row[0]}, this rankmem knows up to {SCHEMA_VERSION}",
-            "upgrade rankmem: pip install --upgrade rankmem",
-        )
 
 
 def _write_meta(connection: duckdb.DuckDBPyConnection) -> DatabaseFacts:

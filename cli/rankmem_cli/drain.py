@@ -21,7 +21,7 @@ from rankmem_agent.preload.drain import is_alive
 from rankmem_agent.ship.election import elect, is_shipping
 from rankmem_agent.ship.reelection import Reelection
 from rankmem_agent.spool.exits import Exit, say
-from rankmem_agent.spool.folder import candidates, default_roots, spools
+from rankmem_agent.spool.folder import candidates, default_roots, spools, why_not_ours
 from rankmem_agent.spool.places import settle
 from rankmem_cli.child import SignalDesk
 from rankmem_cli.patience import patience
@@ -139,7 +139,7 @@ def session_dirs(session_id: str, config: AgentConfig) -> list[Path]:
         config: the agent's, as the job's environment gives it.
     """
     told = () if config.spool_dir is None else (config.spool_dir,)
-    roots = dict.fromkeys((*told, *default_roots(config)))
+    roots = dict.fromkeys((*told, *(root for root in default_roots(config) if why_not_ours(root) is None)))
     return [root / session_id for root in roots if (root / session_id).is_dir()]
 
 

@@ -176,7 +176,7 @@ def _csv_cell(value: Any, guard: Any) -> Any:
         value = STACK_SEPARATOR.join(value)
     elif isinstance(value, list | dict):
         value = json.dumps(value)
-    return guard(units.no_formula(value)) if isinstance(value, str) else value
+    return guard(units.csv_text(value)) if isinstance(value, str) else value
 
 
 def head(rows: pa.Table, limit: int | None, *, output: Format, table_rows: int) -> pa.Table:
@@ -220,6 +220,12 @@ def show_stream(
     show_table(rows, plain_columns(rows))
     if more() and limit is None:
         note(f"the first {rows_max} rows; --limit 0 shows all")
+
+
+def first_rows(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    """The batches, no more rows than the user said; None and 0 for all."""
+    kept, _ = _first(batches, limit or None)
+    return kept
 
 
 def _rows_max(limit: int | None, output: Format, table_rows: int) -> int | None:

@@ -38,8 +38,11 @@ class SessionFacts:
         return f"session {self.session_id}{name}, started {utc_text(self.started_ns)} UTC"
 
 
-def open_queries(db: Path | None, aggregator: str | None) -> Queries:
+def open_queries(db: Path | None, aggregator: str | None, *, unsafe: bool = False) -> Queries:
     """The reader that the options name: the aggregator if one is given, else the file.
+
+    Args:
+        unsafe: DuckDB bare, for a file that the user trusts.
 
     Raises:
         RankmemError: INVALID for two places at once, and what ``connect`` raises.
@@ -47,7 +50,7 @@ def open_queries(db: Path | None, aggregator: str | None) -> Queries:
     from rankmem_aggregator import queries
 
     where = place(db, aggregator)
-    return queries.open_queries(where.target(), where.credentials)
+    return queries.open_queries(where.target(), where.credentials, unsafe=unsafe)
 
 
 def session_facts(queries: Queries, session: str | None) -> SessionFacts:

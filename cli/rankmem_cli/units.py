@@ -11,6 +11,8 @@ import unicodedata
 from datetime import UTC, datetime
 from typing import Final
 
+from rankmem_aggregator.csv_cells import no_formula
+
 NOTHING: Final = "-"
 """What a table shows for NULL."""
 
@@ -18,9 +20,6 @@ NS_PER_S: Final = 1_000_000_000
 _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _ESCAPED_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories that may move a cursor, reorder or hide text: controls, formats (bidi), separators."""
-
-
-_FORMULA_SIGNS: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def bytes_text(num_bytes: int | None) -> str:
@@ -132,14 +131,13 @@ def safe_text(text: str) -> str:
     )
 
 
-def no_formula(text: str) -> str:
-    """The text with a quote in front where a spreadsheet would take it for a formula.
+def csv_text(text: str) -> str:
+    """The text as a cell of a CSV file.
 
     A name comes from outside, and ``=HYPERLINK(…)`` in a CSV acts when somebody opens it; a carriage return
     would begin a row of its own, which Python 3.11 does not quote. JSON is exact.
     """
-    safe = f"'{text}" if text.startswith(_FORMULA_SIGNS) else text
-    return safe.replace("\r", "\\r")
+    return no_formula(text).replace("\r", "\\r")
 
 
 def _escaped(char: str) -> str:

@@ -171,7 +171,22 @@ def test_a_note_is_fitted_to_a_terminal_and_left_alone_in_a_pipe(
     assert " ".join(line.strip() for line in lines) == long.strip()
 
 
-@pytest.mark.parametrize("name", ["=1+1", "+1", "-1+cmd|' /C calc'!A0", "@SUM(A1)", "\t=1", "\r=1"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "=1+1",
+        "+1",
+        "-1+cmd|' /C calc'!A0",
+        "@SUM(A1)",
+        "\t=1",
+        "\r=1",
+        " =1",
+        "\n @A",
+        "\xa0+1",
+        "\ufeff-1",
+        "\uff1d1",
+    ],
+)
 def test_a_name_is_no_formula_to_a_spreadsheet_and_stays_exact_in_json(name: str) -> None:
     rows = pa.table({"operator": [name], "bytes": [-5]})
     csv_file, json_file = io.StringIO(), io.StringIO()

@@ -67,7 +67,7 @@ def queries(monkeypatch: pytest.MonkeyPatch) -> FakeQueries:
     fake = FakeQueries()
     targets: list[Any] = []
 
-    def connect(target: str, credentials: Credentials) -> FakeQueries:
+    def connect(target: str, credentials: Credentials, *, unsafe: bool = False) -> FakeQueries:
         targets.append(target)
         fake.calls.append(("connect", target))
         return fake

@@ -34,6 +34,66 @@ def test_the_temporary_folder_is_chosen_when_one_rank_would_not_fit(monkeypatch:
     assert folder.choose_root(config, 8) == Path("/tmp") / f"rankmem-{os.getuid()}"
 
 
+def _planted(root: Path, how: str, elsewhere: Path) -> None:
+    elsewhere.mkdir()
+    if how == "link":
+        root.symlink_to(elsewhere)
+    elif how == "dangling":
+        root.symlink_to(elsewhere / "gone")
+    elif how == "file":
+        root.write_text("")
+    else:
+        root.mkdir()
+        root.chmod(0o777)
+
+
+@pytest.mark.parametrize("how", ["link", "dangling", "file", "open to all", "owner"])
+def test_a_place_that_somebody_else_has_taken_is_passed_over_with_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    memory, temporary = tmp_path / "shm", tmp_path / "tmp"
+    memory.mkdir()
+    temporary.mkdir()
+    monkeypatch.setattr(folder, "SHARED_MEMORY", memory)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    _room(monkeypatch, 2**60)
+    config = _config(TMPDIR=str(temporary))
+    assert folder.passed_over(config, 1) is None
+    if how == "owner":
+        me = os.getuid() + 1
+        monkeypatch.setattr(os, "getuid", lambda: me)
+    in_memory, on_disk, at_home = folder.default_roots(config)
+    if how == "owner":
+        in_memory.mkdir()
+    else:
+        _planted(in_memory, how, tmp_path / "theirs")
+    assert folder.choose_root(config, 1) == on_disk
+    line = folder.passed_over(config, 1)
+    assert line is not None
+    assert str(in_memory) in line
+    assert f"recording into {on_disk}" in line
+    if how != "owner":
+        folder.create_spool(folder.choose_root(config, 1) / "session", attempt=0, rank=0)
+        assert not any(file for file in (tmp_path / "theirs").iterdir())
+        _planted(temporary / "x", how, tmp_path / "theirs too")
+        os.rename(on_disk, tmp_path / "aside")
+        os.rename(temporary / "x", on_disk)
+        assert folder.choose_root(config, 1) == at_home
+
+
+def test_where_every_place_is_taken_the_folder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "why_not_ours", lambda root: "another's")
+    config = _config(TMPDIR=str(tmp_path))
+    _room(monkeypatch, 0)
+    assert folder.passed_over(config, 1) is None
+    folder.default_roots(config)[1].symlink_to(tmp_path)
+    with pytest.raises(RankmemError, match="is not a folder of this user") as caught:
+        folder.create_spool(folder.choose_root(config, 1) / "session", attempt=0, rank=0)
+    assert caught.value.code is Code.DENIED
+
+
 def test_a_told_folder_is_taken_as_it_is(tmp_path: Path) -> None:
     assert (
         folder.choose_root(_config(RANKMEM_SPOOL_DIR=str(tmp_path / "deep/down")), 8)

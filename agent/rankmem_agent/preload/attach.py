@@ -71,6 +71,9 @@ class Agent:
         self._pid = os.getpid()
         self._session = facts.session_id(os.environ, claim, config.session_id)
         self._session_dir = folder.choose_root(config, claim.local_world_size) / self._session
+        elsewhere = folder.passed_over(config, claim.local_world_size)
+        if elsewhere is not None and not claim.local_rank:  # once a host
+            guard.say(elsewhere)
         self._recording = recording.choose(torch, config, guard)
         self._candidate: Candidate | None = None
         self._deciding: Deciding | None = None

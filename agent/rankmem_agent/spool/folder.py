@@ -61,6 +61,8 @@ NETWORK_FILE_SYSTEMS: Final = frozenset(
 def choose_root(config: AgentConfig, local_world_size: int) -> Path:
     """The root for the spools of this host: as told, or memory when it has room, or the temporary folder.
 
+    A folder there that another user has made is passed over.
+
     Args:
         local_world_size: ranks on this host; each may fill its budget.
 
@@ -73,10 +75,10 @@ def choose_root(config: AgentConfig, local_world_size: int) -> Path:
     if config.spool_dir is not None:
         root, setting = config.spool_dir, "RANKMEM_SPOOL_DIR"
     else:
-        wanted_bytes = config.spool_bytes * local_world_size + MARGIN_BYTES
-        in_memory, on_disk = default_roots(config)
-        root = in_memory if free_bytes(SHARED_MEMORY) >= wanted_bytes else on_disk
-        setting = "TMPDIR"
+        roots = _roots_with_room(config, local_world_size)
+        # Where all are another's, the first is refused by name when it is to be used.
+        root = next((root for root in roots if why_not_ours(root) is None), roots[0])
+        setting = "TMPDIR" if root.parent == config.temporary_dir else "the home folder"
     kind = file_system(root)
     if kind in NETWORK_FILE_SYSTEMS:
         raise RankmemError(
@@ -87,10 +89,44 @@ def choose_root(config: AgentConfig, local_world_size: int) -> Path:
     return root
 
 
-def default_roots(config: AgentConfig) -> tuple[Path, Path]:
-    """Where spools are unless somebody says otherwise: in memory, and in the temporary folder."""
+def default_roots(config: AgentConfig) -> tuple[Path, ...]:
+    """Where spools are unless somebody says otherwise: in memory, and in the temporary folder; in the home
+    folder where somebody else has taken these names, for everybody may write there."""
     name = f"rankmem-{os.getuid()}"
-    return SHARED_MEMORY / name, config.temporary_dir / name
+    home = Path(os.path.expanduser("~")) / ".cache" / "rankmem" / "spool"
+    return SHARED_MEMORY / name, config.temporary_dir / name, home
+
+
+def passed_over(config: AgentConfig, local_world_size: int) -> str | None:
+    """A line on why the spools are elsewhere than they would be: another user has that place. None: they
+    are not."""
+    if config.spool_dir is not None:
+        return None
+    roots = _roots_with_room(config, local_world_size)
+    why = why_not_ours(roots[0])
+    chosen = next((root for root in roots if why_not_ours(root) is None), None)
+    if why is None or chosen is None:
+        return None
+    return f"{why}: recording into {chosen} (try: RANKMEM_SPOOL_DIR=/a/folder/of/yours)"
+
+
+def why_not_ours(root: Path) -> str | None:
+    """Why nothing of ours may be in a folder that may be there: see :func:`check_ours`. None: it may."""
+    try:
+        check_ours(root)
+    except FileNotFoundError:
+        return None
+    except RankmemError as exc:
+        return exc.message
+    except OSError as exc:
+        return f"{root} cannot be looked at: {exc.strerror}"
+    return None
+
+
+def _roots_with_room(config: AgentConfig, local_world_size: int) -> tuple[Path, ...]:
+    wanted_bytes = config.spool_bytes * local_world_size + MARGIN_BYTES
+    roots = default_roots(config)
+    return roots if free_bytes(SHARED_MEMORY) >= wanted_bytes else roots[1:]
 
 
 def create_spool(session_dir: Path, *, attempt: int, rank: int, pid: int | None = None) -> tuple[Path, int]:

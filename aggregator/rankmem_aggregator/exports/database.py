@@ -9,6 +9,7 @@ Runs in the caller's thread; holds one Arrow batch at a time.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -29,12 +30,17 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
 """The copying instance lives beside the one in use; one thread keeps rows in order and row groups full."""
 
 
-def export_duckdb(source: duckdb.DuckDBPyConnection, out_path: Path) -> None:
+def export_duckdb(
+    source: duckdb.DuckDBPyConnection,
+    out_path: Path,
+    present: Mapping[str, Collection[str]] | None = None,
+) -> None:
     """Copies the source's database to a new file.
 
     Args:
         source: a connection in a transaction; all tables are read in it.
         out_path: must not exist.
+        present: the columns that each table has; None: as the source's catalog says.
 
     Raises:
         RankmemError: CONFLICT if the file is there; EXHAUSTED where the disk is full.
@@ -44,7 +50,7 @@ def export_duckdb(source: duckdb.DuckDBPyConnection, out_path: Path) -> None:
     unfinished = out_path.with_name(f"{out_path.name}.{os.getpid()}.tmp")
     try:
         with duckdb.connect(unfinished, config=_SETTINGS) as target:
-            _copy(source, target)
+            _copy(source, target, schema.columns_present(source) if present is None else present)
         unfinished.replace(out_path)
     except duckdb.Error as exc:
         if "No space left" not in str(exc):
@@ -59,10 +65,13 @@ def export_duckdb(source: duckdb.DuckDBPyConnection, out_path: Path) -> None:
         unfinished.with_name(unfinished.name + ".wal").unlink(missing_ok=True)
 
 
-def _copy(source: duckdb.DuckDBPyConnection, target: duckdb.DuckDBPyConnection) -> None:
+def _copy(
+    source: duckdb.DuckDBPyConnection,
+    target: duckdb.DuckDBPyConnection,
+    present: Mapping[str, Collection[str]],
+) -> None:
     from rankmem_aggregator.sql import install_views
 
-    present = schema.columns_present(source)
     for table in schema.ALL_TABLES.values():
         for statement in schema.creating_statements(table):
             target.execute(statement)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from rankmem_aggregator.exports.kinds import Kind, Part, kind_of
+from rankmem_aggregator.exports.names import is_database
 from rankmem_aggregator.missing import lines
 from rankmem_aggregator.queries import Queries
 from rankmem_protos.errors import Code, RankmemError
@@ -104,6 +105,8 @@ def export(
     if from_ns is not None and until_ns is not None and from_ns > until_ns:
         raise RankmemError(Code.INVALID, "the range ends before it begins", "swap the two")
     _check_out(kind, out_path, force)
+    if is_database(out_path) and (kind.name != "duckdb" or _is_same(out_path, queries.target)):
+        raise RankmemError(Code.CONFLICT, f"{out_path} is a database", "give another name")
     chosen = Chosen(
         queries=queries,
         session_id=queries.session_id(session) if "session" in kind.parts else "",
@@ -143,6 +146,11 @@ def _check_out(kind: Kind, out_path: Path, force: bool) -> None:
             f"{out_path} holds what no export wrote",
             "give another name, or remove it yourself",
         )
+
+
+def _is_same(out_path: Path, target: str) -> bool:
+    """Whether the file is the one that is read; an address is none."""
+    return Path(target).is_file() and out_path.samefile(target)
 
 
 def _check_ranks(chosen: Chosen) -> None:

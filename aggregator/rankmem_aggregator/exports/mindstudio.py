@@ -23,6 +23,7 @@ from rankmem_aggregator.exports.exporting import Chosen, Written
 from rankmem_aggregator.exports.log import Log, Track, rows_of, tracks
 from rankmem_aggregator.exports.mindstudio_files import Block, RankFiles
 from rankmem_aggregator.exports.mindstudio_totals import GRAPH, ComponentTotals, TotalsAt, told
+from rankmem_aggregator.exports.names import PART_CHARS_MAX
 from rankmem_aggregator.sql import export_text
 
 OUTPUT: Final = "ASCEND_PROFILER_OUTPUT"
@@ -76,7 +77,7 @@ class _Rank:
     def _name(self, out: Path) -> str:
         """worker_time_ascend_pt, worker being host_pid, as torch_npu names it."""
         track = self._track
-        host = _NAME.sub("-", track.host_name)
+        host = _NAME.sub("-", track.host_name)[:PART_CHARS_MAX]
         process = f"rank{track.rank}" if track.pid is None else track.pid
         began = datetime.fromtimestamp((track.started_ns or track.first_ns) / 1e9, UTC)
         stem = f"{host}_{process}_{began:%Y%m%d%H%M%S}{began.microsecond // 1000:03d}"
@@ -154,7 +155,7 @@ class _Rank:
     def _number(self, device: str) -> int:
         """The index of a device; of host memory the rank, for 0 could be another rank's."""
         index = device.rpartition(":")[2]
-        return int(index) if ":" in device and index.isdigit() else self._track.rank
+        return int(index) if ":" in device and index.isdecimal() else self._track.rank
 
     def _title(self, device: str) -> str:
         named = {row["device"]: row["name"] for row in self._facts["devices"] or []}

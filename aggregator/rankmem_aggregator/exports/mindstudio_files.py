@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+from rankmem_aggregator.csv_cells import no_formula
 from rankmem_aggregator.exports.mindstudio_totals import GRAPH, Record
 from rankmem_aggregator.sql import export_text
 
@@ -145,7 +146,7 @@ class RankFiles:
             )
             writer.writerow(
                 (
-                    block.name,
+                    no_formula(block.name),
                     _kb(block.size),
                     *(_us(time) for time in times),
                     *(_mb(total) for total in totals),
@@ -159,12 +160,13 @@ class RankFiles:
         """A row of NPU_MODULE_MEM."""
         self._modules[number] = name
         self._insert("NPU_MODULE_MEM", [(number, time_ns, held, device)])
-        row = (name, _us(time_ns), _mb(held), f"NPU:{device}")
+        row = (no_formula(name), _us(time_ns), _mb(held), f"NPU:{device}")
         self._csv("npu_module_mem.csv", MODULE_HEADER).writerow(row)
 
     def static_block(self, row: Mapping[str, Any], device: int) -> None:
         """A row of static_op_mem.csv; databases have no such table."""
         cells = [row[name] for name in ("operator", "model", "graph_id", "node_first", "node_last")]
+        cells = [no_formula(cell) if isinstance(cell, str) else cell for cell in cells]
         self._csv("static_op_mem.csv", STATIC_HEADER).writerow((device, *cells, _kb(row["size_bytes"])))
 
     def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
 import duckdb
 import pyarrow as pa
 
 from rankmem_aggregator.exports.exporting import Chosen, Written
+from rankmem_aggregator.exports.names import part_of_name
 from rankmem_aggregator.exports.table_rows import (
     rank_places,
     rows_of_rank,
@@ -38,7 +38,7 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
 def write_parquet(chosen: Chosen, out: Path) -> Written:
     """Writes the data set."""
     written = Written()
-    session = f"by_session={quote(chosen.session_id, safe='')}"
+    session = f"by_session={part_of_name(chosen.session_id)}"
     with duckdb.connect(":memory:", config=_SETTINGS) as writer:
         for table in tables_of_sessions():
             path = out / table.name / session / "part-0.parquet"
@@ -46,7 +46,7 @@ def write_parquet(chosen: Chosen, out: Path) -> Written:
         for place in rank_places(chosen):
             chosen.say(f"writing rank {place.rank}")
             part = (
-                f"host={quote(place.host_name, safe='')}",
+                f"host={part_of_name(place.host_name)}",
                 f"by_rank={place.rank}",
                 f"part-{place.attempt}.parquet",
             )

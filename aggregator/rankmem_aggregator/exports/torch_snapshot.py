@@ -92,7 +92,7 @@ def _numbered(of_rank: list[Track]) -> dict[int, Track]:
     devices: dict[int, Track] = {}
     for track in sorted(of_rank, key=lambda one: (":" not in one.device, one.device)):
         index = track.device.partition(":")[2]
-        number = int(index) if index.isdigit() else max(devices, default=-1) + 1
+        number = int(index) if index.isdecimal() else max(devices, default=-1) + 1
         devices[number if number not in devices else max(devices) + 1] = track
     return devices
 
@@ -290,10 +290,10 @@ def _segment_of(row: Mapping[str, Any]) -> tuple[int, int, str | None]:
 
 
 def _pool(pool: str | None) -> tuple[int, int]:
-    """``first.second`` as a pair."""
-    if pool is None:
+    """``first.second`` as a pair; (0, 0), the usual one, for what is none."""
+    first, _, second = (pool or "").partition(".")
+    if not (first.isdecimal() and (second or "0").isdecimal()):
         return (0, 0)
-    first, _, second = pool.partition(".")
     return int(first), int(second or 0)
 
 

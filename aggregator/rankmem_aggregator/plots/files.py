@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from rankmem_aggregator.exports.names import is_database
 from rankmem_protos.errors import Code, RankmemError
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ def check_out_path(out_path: Path) -> None:
     """Says what is wrong with the name of a file, before anything is asked or drawn.
 
     Raises:
-        RankmemError: INVALID for an end that names no kind, NOT_FOUND where there is no such folder.
+        RankmemError: INVALID for an end that names no kind, NOT_FOUND where there is no such folder, CONFLICT
+            for a database.
     """
     if out_path.suffix.lower() not in _WRITERS:
         raise RankmemError(
@@ -35,6 +37,8 @@ def check_out_path(out_path: Path) -> None:
         raise RankmemError(
             Code.NOT_FOUND, f"there is no folder {out_path.parent}", "make it, or name another"
         )
+    if is_database(out_path):
+        raise RankmemError(Code.CONFLICT, f"{out_path} is a database", "give another name")
 
 
 def write_timeline(chart: Chart, rows: pa.Table, out_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -17,6 +18,19 @@ TABLE_ROWS: Final = 1000
 Statement = Annotated[
     str, typer.Argument(metavar="SQL", help="One statement, read-only; - reads it from stdin.")
 ]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FILE", help="Write all rows to FILE.csv, FILE.json or FILE.parquet."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace what has the name of --out; never a database.")]
+Unsafe = Annotated[
+    bool,
+    typer.Option(
+        "--unsafe",
+        help="DuckDB bare, read-only: the file's own views and macros, COPY, ATTACH, settings. For a file "
+        "that you trust.",
+    ),
+]
 
 
 def sql(
@@ -25,16 +39,27 @@ def sql(
     aggregator: Aggregator = None,
     limit: Limit = None,
     output: Output = Format.TABLE,
+    out: Out = None,
+    force: Force = False,
+    unsafe: Unsafe = False,
 ) -> None:
     """Runs read-only SQL of DuckDB's dialect.
 
-    Values are shown as they are: plain bytes and nanoseconds.
+    Values are shown as they are: plain bytes and nanoseconds. A file is opened as if a stranger had made it:
+    its tables are read by rankmem's own views, and no other file is read or written.
     """
-    from rankmem_cli.render import show_stream
+    from rankmem_cli.answer_file import check_out, write_answer
+    from rankmem_cli.render import first_rows, note, show_stream
     from rankmem_cli.target import open_queries
 
     text = sys.stdin.read() if statement == "-" else statement
     if not text.strip():
         raise RankmemError(Code.INVALID, "no SQL was given", 'rankmem sql "FROM peak_by_rank"')
-    with open_queries(db, aggregator) as queries:
-        show_stream(queries.stream(text), limit, output=output, table_rows=TABLE_ROWS)
+    if out is not None:
+        check_out(out, output, force=force)
+    with open_queries(db, aggregator, unsafe=unsafe) as queries:
+        if out is None:
+            show_stream(queries.stream(text), limit, output=output, table_rows=TABLE_ROWS)
+            return
+        count = write_answer(first_rows(queries.stream(text), limit), out)
+    note(f"wrote {out}: {count:,} rows")
