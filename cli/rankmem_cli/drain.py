@@ -22,6 +22,8 @@ from rankmem_agent.ship.election import elect, is_shipping
 from rankmem_agent.ship.reelection import Reelection
 from rankmem_agent.spool.exits import Exit, say
 from rankmem_agent.spool.folder import candidates, default_roots, spools
+from rankmem_agent.spool.launches import process
+from rankmem_agent.spool.life import process_of
 from rankmem_agent.spool.places import settle
 from rankmem_cli.child import SignalDesk
 from rankmem_cli.patience import patience
@@ -117,17 +119,13 @@ class Shippers:
 
 def tell_exit(session_id: str, config: AgentConfig, pid: int, exited: Exit) -> None:
     """Says in the spool of a process that we started how it ended, if it had no time to. Raises nothing."""
+    ended = process(pid)
     for folder in session_dirs(session_id, config):
         for spool in (*spools(folder), *candidates(folder)):
-            if str(pid) in _pids(spool.name):
+            # By its name for good: in another container a rank that lives may have the same number.
+            if process_of(spool) == ended:
                 with contextlib.suppress(OSError):
                     say(spool, exited)
-
-
-def _pids(name: str) -> list[str]:
-    """The process that a folder is named after (``attempt-rank-pid``, ``candidate-pid``), or none."""
-    parts = name.split("-")
-    return parts[1:2] if parts[0] == "candidate" else parts[2:3]
 
 
 def session_dirs(session_id: str, config: AgentConfig) -> list[Path]:

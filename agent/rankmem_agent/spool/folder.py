@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from rankmem_agent.config import AgentConfig
+from rankmem_agent.spool import launches, life
 from rankmem_protos.errors import Code, RankmemError
 
 META_NAME: Final = "meta.json"
@@ -107,10 +108,15 @@ def create_spool(session_dir: Path, *, attempt: int, rank: int, pid: int | None 
 def create_candidate(session_dir: Path) -> Path:
     """A new, empty folder for the log of this process while it is not known to be a rank; raises as above.
 
-    What the same process left before it replaced itself by exec goes: it was no rank by then.
+    What the same process left before it replaced itself by exec goes: it was no rank by then. A process in
+    another container may have the same number; its folder stays.
     """
     name = f"{CANDIDATE_PREFIX}{os.getpid()}"
-    shutil.rmtree(session_dir / name, ignore_errors=True)
+    own = launches.process(os.getpid())
+    for left in [session_dir / name, *session_dir.glob(f"{name}-*")]:
+        held, process = life.is_held(left), life.process_of(left)
+        if (process == own and not held) or (not process and held is False):
+            shutil.rmtree(left, ignore_errors=True)
     return _create(session_dir, name)[0]
 
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rankmem_agent.spool import folder, launches, layout
+from rankmem_agent.spool import folder, launches, layout, life
 from rankmem_agent.spool.layout import Kind
 
 _KIND_OFFSET = next(field.offset for field in layout.RECORD_FIELDS if field.name == "kind")
@@ -95,7 +95,7 @@ def settle(session_dir: Path) -> bool:
     for spool_dir in folder.candidates(session_dir):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # half gone, or not ours
             said = json.loads((spool_dir / folder.CANDIDATE_NAME).read_text("utf-8"))
-            if not launches.is_alive(said["process"]):
+            if not life.is_held(spool_dir) and not launches.is_alive(said["process"]):
                 has_new |= _settle(session_dir, spool_dir, said)
     return has_new
 
