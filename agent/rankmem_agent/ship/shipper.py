@@ -252,7 +252,7 @@ class Shipper:
             self._take_reply(reply)
         if was_connected and not self.sender.connected:
             for lane in self._open_lanes():
-                lane.disconnected()
+                lane.broke()
         if self.sender.error is not None and self.sender.num_failures != self._failures_said:
             self._failures_said = self.sender.num_failures
             self._faults.say("connection", f"not connected: {self.sender.error}")
