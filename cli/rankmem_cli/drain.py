@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import Any, Final
 
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.preload.drain import is_alive
+from rankmem_agent.ship.closing import ask_for
 from rankmem_agent.ship.election import elect, is_shipping
 from rankmem_agent.ship.reelection import Reelection
 from rankmem_agent.spool.exits import Exit, say
@@ -77,6 +79,16 @@ def wait_delivered(session_dirs: Sequence[Path], desk: SignalDesk, *, drain_s: f
 def undelivered(session_dir: Path) -> list[Path]:
     """The spools of a session that are not wholly acknowledged, without those whose rank still lives."""
     return [spool for spool in spools(session_dir) if not is_alive(spool)]
+
+
+def release(session_dir: Path) -> bool:
+    """Has the shipper leave what is not delivered to ``rankmem ship``; False where it stays: a rank lives."""
+    with contextlib.suppress(FileNotFoundError):  # it has delivered all meanwhile, and the folder is gone
+        lock_fd = ask_for(session_dir)
+        if lock_fd is None:
+            return False
+        os.close(lock_fd)
+    return True
 
 
 class _Elections:

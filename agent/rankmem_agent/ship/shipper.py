@@ -22,7 +22,7 @@ from rankmem_agent.ship.lane import Lane, LaneState
 from rankmem_agent.ship.measurements import Measurements
 from rankmem_agent.ship.sender import Sender, refusal_error
 from rankmem_agent.ship.spools import Spools
-from rankmem_agent.ship.status import Faults, StatusFile
+from rankmem_agent.ship.status import WAITING, Faults, StatusFile
 from rankmem_protos.collector_pb2 import ClockProbe, IngestReply, IngestRequest, Refusal
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
@@ -327,5 +327,5 @@ class Shipper:
 
     def _tell_status(self) -> None:
         connected = self.sender is not None and self.sender.connected
-        state = "shipping" if connected else "waiting"
+        state = "shipping" if connected else WAITING
         self._status.tell(state, self.pending_records, self._aggregator(), self.error)

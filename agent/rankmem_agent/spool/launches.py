@@ -47,8 +47,8 @@ def process(pid: int) -> str:
 
 
 def is_alive(name: str) -> bool:
-    """Whether the process of this name runs, as seen from here (see :func:`_lives`); one that has ended and was
-    not waited for does not."""
+    """Whether the process of this name runs, as seen from here (see :func:`_lives`); one that has ended and
+    was not waited for does not."""
     pid, _, ticks = name.partition("-")
     state, started = _stat(int(pid))
     return started == int(ticks) and bool(state) and state not in _ENDED_STATES

@@ -8,8 +8,8 @@ A process id says nothing across PID namespaces: containers of one host that sha
 ``/proc``. A lock is the same for all who can open the file.
 
 It is a ``flock``: it belongs to the open file and ends with the last descriptor of it. So it ends with the
-process in whatever way (exit, ``os._exit``, SIGKILL), and at an exec, since the descriptor is close-on-exec. A
-forked child inherits the descriptor and closes it at once (``pthread_atfork``, ``os.register_at_fork``): a
+process in whatever way (exit, ``os._exit``, SIGKILL), and at an exec, since the descriptor is close-on-exec.
+A forked child inherits the descriptor and closes it at once (``pthread_atfork``, ``os.register_at_fork``): a
 DataLoader's worker that outlives its rank does not keep it alive.
 
 The control page names the locked file (``lock_device``, ``lock_inode``). Zeros: there is no lock, because an
@@ -114,7 +114,7 @@ def _is_locked(control: Path) -> bool:
 
 
 def _refuses(descriptor: int) -> bool:
-    """Whether another holds the file for itself. Those who ask share it for a moment: none refuses another."""
+    """Whether another holds the file for itself. Those who ask share it for a moment, and refuse nobody."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
