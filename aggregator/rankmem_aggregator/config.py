@@ -133,7 +133,13 @@ class AggregatorConfig:
     what DuckDB, the queue and a group take and 3 GiB, at most three quarters of the machine's memory.
     Environment: RANKMEM_MEMORY_MAX_BYTES."""
     max_streams: int = 1024
-    """Shippers connected at once (one a host); each holds two threads."""
+    """Shippers connected at once (one a host); each holds two threads. Environment: RANKMEM_MAX_STREAMS."""
+    max_streams_per_peer: int = 512
+    """The same from one address, so that no client keeps all others out: behind one NAT 512 hosts of 8 ranks.
+    Environment: RANKMEM_MAX_STREAMS_PER_PEER."""
+    stream_idle_s: float = 120.0
+    """A shipper that says nothing for so long is disconnected, seconds; it probes the clock every 10 s, and
+    comes again if it lives. Environment: RANKMEM_STREAM_IDLE_S."""
     queries_max: int = 16
     """Client queries and exports running at once; more are refused with EXHAUSTED."""
     query_timeout_s: float = 60.0
@@ -371,6 +377,8 @@ _LEAST: Final[dict[str, float]] = {
     "group_wait_s": 0,
     "group_interval_s": 0,
     "max_streams": 1,
+    "max_streams_per_peer": 1,
+    "stream_idle_s": 30,
     "queries_max": 1,
     "query_timeout_s": 0.001,
     "query_row_limit": 1,
@@ -393,6 +401,9 @@ _ENVIRONMENT: Final = {
     "memory_budget_bytes": ("RANKMEM_MEMORY_BUDGET_BYTES", int),
     "memory_max_bytes": ("RANKMEM_MEMORY_MAX_BYTES", int),
     "threads": ("RANKMEM_THREADS", int),
+    "max_streams": ("RANKMEM_MAX_STREAMS", int),
+    "max_streams_per_peer": ("RANKMEM_MAX_STREAMS_PER_PEER", int),
+    "stream_idle_s": ("RANKMEM_STREAM_IDLE_S", float),
 }
 
 

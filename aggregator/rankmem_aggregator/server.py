@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from rankmem_aggregator.address import remove_address, write_address
 from rankmem_aggregator.blame import Trial
@@ -30,6 +30,14 @@ from rankmem_aggregator.counters import WriterCounters
 from rankmem_aggregator.ingest import Writer
 from rankmem_aggregator.leaving import CALLS
 from rankmem_aggregator.memory_bound import MemoryBound
+from rankmem_aggregator.peers import (
+    REFLECTIONS_MAX,
+    UNSAID_MAX,
+    WATCHES_MAX,
+    FirstMessages,
+    Health,
+    Reflection,
+)
 from rankmem_aggregator.services import CollectorService, QueryService
 from rankmem_aggregator.store import Store, open_store
 from rankmem_aggregator.tls import server_credentials
@@ -50,7 +58,7 @@ KEEPALIVE_MIN_MS: Final = 5_000
 KEEPALIVE_MS: Final = 60_000
 """A connection that answers no ping for so long is dead: its host vanished, its threads are free again."""
 UNARY_THREADS: Final = 8
-"""For status, health and reflection beside streams and statements."""
+"""For status and health beside streams and statements."""
 SIGNALS_SEEN_S: Final = 1.0
 """A signal that another thread takes waits for the main one to look up; without a limit it never does."""
 CLOSE_TIMEOUT_S: Final = 30.0
@@ -89,8 +97,9 @@ class Aggregator:
         self._queries = ClientQueries(store, config, trial)
         self._writer = Writer(store, config, free_memory=self._free_memory, died=self._die)
         self._collector = CollectorService(self._writer, store.facts.database_id, config)
-        self._health = health.HealthServicer()
-        calls_max = config.max_streams + config.queries_max + UNARY_THREADS
+        self._health = Health()
+        others_max = WATCHES_MAX + REFLECTIONS_MAX + UNSAID_MAX + UNARY_THREADS
+        calls_max = config.max_streams + config.queries_max + others_max
         self._threads = futures.ThreadPoolExecutor(
             max_workers=calls_max,
             thread_name_prefix=CALLS,
@@ -194,9 +203,8 @@ class Aggregator:
         collector_pb2_grpc.add_CollectorServicer_to_server(self._collector, self._server)
         query_pb2_grpc.add_QueryServicer_to_server(query, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection(
-            (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
-        )
+        reflected = Reflection((*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME))
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, self._server)
 
     @property
     def metrics_address(self) -> str:
@@ -235,6 +243,7 @@ class Aggregator:
             release_memory()  # new shippers wait for as long as this process looks large
         busy = condition.reason or (full if is_full else "other batches are before it in the queue")
         self._collector.tell_busy(busy)
+        self._collector.end_idle()
         self._writer.keep()
 
     def _free_memory(self) -> None:
@@ -289,7 +298,7 @@ def _grpc_server(threads: futures.ThreadPoolExecutor, tokens: Tokens, calls_max:
     return grpc.server(
         threads,
         maximum_concurrent_rpcs=calls_max,  # more would wait for a thread, unseen: they are refused
-        interceptors=[Gatekeeper(tokens)] if tokens.are_asked else None,
+        interceptors=[FirstMessages(), *([Gatekeeper(tokens)] if tokens.are_asked else [])],
         options=[
             ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
             ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),

@@ -7,7 +7,6 @@ No logic of ingest or SQL lives here.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import os
@@ -27,6 +26,7 @@ from rankmem_aggregator.client_queries import ClientQueries, Parameter
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.exports.database import export_duckdb
 from rankmem_aggregator.ingest import Writer
+from rankmem_aggregator.peers import cut_after, host_of
 from rankmem_aggregator.refusals import abort
 from rankmem_aggregator.store import Store
 from rankmem_aggregator.stream import IngestStream
@@ -57,7 +57,8 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         self._config = config
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._streams: set[IngestStream] = set()
+        self._streams: dict[IngestStream, tuple[str, grpc.ServicerContext]] = {}
+        """With the host that each counts for, and its call."""
         self._draining = False
         self._full = ""
         self._admits = 0  # streams that may come although it is full
@@ -75,7 +76,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         name = f"rankmem-stream-{next(self._numbers)}"
         stream = IngestStream(request_iterator, self._writer, self._decoders, self._database_id, name)
         try:
-            self._admit(stream)
+            self._admit(stream, context)
         except RankmemError as exc:
             self._writer.errors.add("ingest", exc.code)
             abort(context, exc)
@@ -84,7 +85,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
             yield from stream.replies()
         finally:
             with self._lock:
-                self._streams.discard(stream)
+                self._streams.pop(stream, None)
         if stream.error is not None:
             self._writer.errors.add("ingest", stream.error.code)
             abort(context, stream.error)
@@ -104,6 +105,14 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         for stream in streams:
             stream.tell_busy(reason)
 
+    def end_idle(self) -> None:
+        """Ends streams that have been silent for too long, and cuts those that do not take it. Any thread."""
+        with self._lock:
+            streams = list(self._streams.items())
+        for stream, (_, context) in streams:
+            if not stream.look(self._config.stream_idle_s):
+                context.cancel()  # type: ignore[no-untyped-call]
+
     def close(self) -> None:
         """Ends the decoding threads, once nobody waits for them. Idempotent."""
         self._decoders.shutdown(wait=False)
@@ -118,7 +127,8 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
             self._full = reason
             self._admits = 1
 
-    def _admit(self, stream: IngestStream) -> None:
+    def _admit(self, stream: IngestStream, context: grpc.ServicerContext) -> None:
+        host = host_of(context.peer())
         with self._lock:
             if self._draining:
                 raise _draining()
@@ -132,8 +142,15 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
                     f"{self._config.max_streams} shippers are connected already",
                     "raise --max-streams, or run another aggregator",
                 )
+            num_own = sum(other == host for other, _ in self._streams.values())
+            if num_own >= self._config.max_streams_per_peer:
+                raise RankmemError(
+                    Code.EXHAUSTED,
+                    f"{num_own} shippers are connected from {host}, as many as one address may have",
+                    "raise --max-streams-per-peer: behind a NAT or a proxy all hosts have one address",
+                )
             self._admits = 0
-            self._streams.add(stream)
+            self._streams[stream] = host, context
 
 
 class QueryService(query_pb2_grpc.QueryServicer):
@@ -167,7 +184,7 @@ class QueryService(query_pb2_grpc.QueryServicer):
                 row_limit=request.row_limit,
                 watch=context.add_callback,
             )
-            with _cut_after(self._queries.time_limit_s(request.timeout_s) + READ_GRACE_S, context):
+            with cut_after(self._queries.time_limit_s(request.timeout_s) + READ_GRACE_S, context):
                 for batch in _without_empty(batches):
                     for data in _chunks(batch):
                         yield query_pb2.SqlChunk(arrow_ipc=data)
@@ -228,18 +245,6 @@ class QueryService(query_pb2_grpc.QueryServicer):
             sessions_pruned=self._writer.num_pruned,
             messages_damaged=self._writer.errors.num_damaged,
         )
-
-
-@contextlib.contextmanager
-def _cut_after(seconds: float, context: grpc.ServicerContext) -> Iterator[None]:
-    """Ends the call of a client that does not read: it would keep its place and an old state."""
-    timer = threading.Timer(seconds, context.cancel)
-    timer.name, timer.daemon = "rankmem-reader-timer", True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _draining() -> RankmemError:

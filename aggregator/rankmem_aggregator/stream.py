@@ -38,6 +38,10 @@ BUSY_EVERY_S: Final = 5.0
 """Between two words to a stream whose batches wait; shippers give up after 30 s of silence."""
 UNREAD_BUSY_MAX: Final = 1000
 """Replies that wait to be read, above which nothing is said of waiting: nobody listens."""
+GREETING_TIMEOUT_S: Final = 20.0
+"""For a stream's Hello, which a shipper says at once."""
+UNTAKEN_END_S: Final = 10.0
+"""For the end of a stream to reach a client; one that reads nothing is cut off."""
 REPLIES_MAX: Final = 100_000
 """Replies that the shipper has not taken: a client that asks and never reads must not fill the memory."""
 
@@ -63,6 +67,7 @@ class IngestStream:
         self._pending = 0  # batches submitted and not yet answered
         self._waits_since_s: float | None = None  # a batch without an answer; moved on by every word to it
         self._ended = False  # the reading thread is done
+        self._heard_s = time.monotonic()  # the last request, or its answer
         self._lock = threading.Lock()
         # Bounded by what the shipper has in flight: every reply but a clock's answers a batch or a spool.
         self._replies: queue.SimpleQueue[pb.IngestReply | _ClockProbe | None] = queue.SimpleQueue()
@@ -85,11 +90,31 @@ class IngestStream:
         """The call is gone (cancelled, connection lost): nobody reads the replies any more."""
         self._replies.put(None)
 
+    def look(self, idle_s_max: float) -> bool:
+        """Ends the stream if it has been silent for too long, without a batch under way. Any thread.
+
+        Args:
+            idle_s_max: longest silence, in seconds.
+
+        Returns:
+            False if it has ended and nobody takes the word of it: its call is to be cut.
+        """
+        with self._lock:
+            silent_s = 0.0 if self._pending else time.monotonic() - self._heard_s
+        if self._ended:
+            return silent_s < UNTAKEN_END_S
+        limit_s = idle_s_max if self._greeted else min(idle_s_max, GREETING_TIMEOUT_S)
+        if silent_s > limit_s:
+            error = f"the stream said nothing for {limit_s:.0f} s, and others may need its place"
+            self.stop(RankmemError(Code.UNAVAILABLE, error, "connect again; a shipper does by itself"))
+        return True
+
     def _read(self) -> None:
         error: RankmemError | None = None
         try:
             for request in self._requests:
                 received_ns = time.time_ns()
+                self._heard_s = time.monotonic()
                 if self._ended:
                     return
                 if self._replies.qsize() > REPLIES_MAX:
@@ -235,7 +260,8 @@ class IngestStream:
     def _answered(self) -> None:
         with self._lock:
             self._pending -= 1
-            self._waits_since_s = time.monotonic() if self._pending else None
+            self._heard_s = time.monotonic()
+            self._waits_since_s = self._heard_s if self._pending else None
             done = self._ended and self._pending == 0
         if done:
             self._replies.put(None)
@@ -245,6 +271,7 @@ class IngestStream:
             if self._ended:
                 return
             self._ended = True
+            self._heard_s = time.monotonic()
             self.error = error
             idle = self._pending == 0
         if error is not None:

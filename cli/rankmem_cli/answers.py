@@ -35,7 +35,7 @@ ORDER BY bytes DESC
 LIMIT 6"""
 
 
-def print_answers(destination: Destination, session_id: str) -> None:
+def print_answers(destination: Destination, session_id: str, is_delivered: bool) -> None:
     """Writes the tour of a session to stdout."""
     from rankmem_aggregator.queries import open_queries
 

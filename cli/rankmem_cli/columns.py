@@ -179,9 +179,9 @@ def peak_of_ranks(group: str, started_ns: int | None) -> list[Column]:
     ]
 
 
-def summary(started_ns: int | None) -> list[Column]:
-    """Columns of the few lines that end ``rankmem run``."""
-    return [
+def summary(started_ns: int | None, *, is_delivered: bool) -> list[Column]:
+    """Columns of the few lines that end ``rankmem run``; what is not all stored is not called complete."""
+    columns = [
         number("rank", "rank"),
         text("host", "host_name", importance=3),
         text("device", "device", importance=4),
@@ -190,6 +190,7 @@ def summary(started_ns: int | None) -> list[Column]:
         offset("at", "peak_time_ns", started_ns, importance=5),
         flag("complete", "complete", importance=1),
     ]
+    return columns if is_delivered else columns[:-1]
 
 
 def job_peak(started_ns: int | None) -> list[Column]:

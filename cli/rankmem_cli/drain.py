@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +19,13 @@ from typing import Any, Final
 
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.preload.drain import is_alive
+from rankmem_agent.ship.closing import ask_for
 from rankmem_agent.ship.election import elect, is_shipping
 from rankmem_agent.ship.reelection import Reelection
 from rankmem_agent.spool.exits import Exit, say
 from rankmem_agent.spool.folder import candidates, default_roots, spools, why_not_ours
+from rankmem_agent.spool.launches import process
+from rankmem_agent.spool.life import process_of
 from rankmem_agent.spool.places import settle
 from rankmem_cli.child import SignalDesk
 from rankmem_cli.patience import patience
@@ -77,6 +81,16 @@ def undelivered(session_dir: Path) -> list[Path]:
     return [spool for spool in spools(session_dir) if not is_alive(spool)]
 
 
+def release(session_dir: Path) -> bool:
+    """Has the shipper leave what is not delivered to ``rankmem ship``; False where it stays: a rank lives."""
+    with contextlib.suppress(FileNotFoundError):  # it has delivered all meanwhile, and the folder is gone
+        lock_fd = ask_for(session_dir)
+        if lock_fd is None:
+            return False
+        os.close(lock_fd)
+    return True
+
+
 class _Elections:
     """Sees to it that a shipper is at work, without starting one that fails again and again."""
 
@@ -117,17 +131,13 @@ class Shippers:
 
 def tell_exit(session_id: str, config: AgentConfig, pid: int, exited: Exit) -> None:
     """Says in the spool of a process that we started how it ended, if it had no time to. Raises nothing."""
+    ended = process(pid)
     for folder in session_dirs(session_id, config):
         for spool in (*spools(folder), *candidates(folder)):
-            if str(pid) in _pids(spool.name):
+            # By its name for good: in another container a rank that lives may have the same number.
+            if process_of(spool) == ended:
                 with contextlib.suppress(OSError):
                     say(spool, exited)
-
-
-def _pids(name: str) -> list[str]:
-    """The process that a folder is named after (``attempt-rank-pid``, ``candidate-pid``), or none."""
-    parts = name.split("-")
-    return parts[1:2] if parts[0] == "candidate" else parts[2:3]
 
 
 def session_dirs(session_id: str, config: AgentConfig) -> list[Path]:

@@ -51,8 +51,8 @@ class Job:
     """Where the command runs; None: here."""
 
 
-Report = Callable[[Destination, str], None]
-"""Called with the destination and the session's id once all is stored, while the aggregator still runs."""
+Report = Callable[[Destination, str, bool], None]
+"""Called with the destination, the session's id and whether all is stored; the aggregator still runs."""
 
 
 def run_job(job: Job, report: Report) -> int:
@@ -123,7 +123,7 @@ def _base(job: Job) -> dict[str, str]:
     return {"RANKMEM_SHIP_DRAIN_S": f"{job.drain_s:g}"} | dict(os.environ) | job.environment
 
 
-def report_summary(destination: Destination, session_id: str) -> None:
+def report_summary(destination: Destination, session_id: str, is_delivered: bool) -> None:
     """The few lines that end ``rankmem run``."""
     from rankmem_aggregator.queries import open_queries
     from rankmem_cli.summary import print_summary
@@ -139,10 +139,10 @@ def report_summary(destination: Destination, session_id: str) -> None:
         if session_id not in known:
             note("rankmem: nothing was recorded")  # the agent switched itself off, and has said why
         else:
-            print_summary(queries, session_id, destination.shown)
+            print_summary(queries, session_id, destination.shown, is_delivered=is_delivered)
 
 
-def report_nothing(destination: Destination, session_id: str) -> None:
+def report_nothing(destination: Destination, session_id: str, is_delivered: bool) -> None:
     """For ``--quiet``."""
 
 
@@ -162,17 +162,23 @@ def _finish(
         if places.settle(folder):  # of ranks that were killed before they trained
             election.elect(folder)
         closing.close(folder)
-    is_delivered = drain.wait_delivered(folders, desk, drain_s=job.drain_s)
-    if not is_delivered:
-        left = [folder for folder in folders if drain.undelivered(folder)]
-        for folder in left:
-            why = drain.shipper_state(folder).error
-            note("rankmem: not all that was recorded is stored yet" + (f": {why}" if why else ""))
-            note(f"Try: rankmem ship {folder}")
+    is_delivered = drain.wait_delivered(folders, desk, drain_s=job.drain_s) or _give_up(folders)
     if is_delivered or _answers(destination):
-        report(destination, session_id)
+        report(destination, session_id, is_delivered)
     for folder in folders:
         closing.remove_unless_shipping(folder)
+
+
+def _give_up(folders: Sequence[Path]) -> bool:
+    """Says what is left, and how it is delivered now that nobody holds it; True if nothing is left."""
+    why = {folder: drain.shipper_state(folder).error for folder in folders}
+    held = [folder for folder in folders if not drain.release(folder)]
+    left = [folder for folder in folders if drain.undelivered(folder)]
+    for folder in left:
+        note("rankmem: not all that was recorded is stored yet" + (f": {why[folder]}" if why[folder] else ""))
+        after = "  (once its shipper, which goes on, has ended)" if folder in held else ""
+        note(f"Try: rankmem ship {folder}{after}")
+    return not left
 
 
 def _answers(destination: Destination) -> bool:

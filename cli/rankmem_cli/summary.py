@@ -29,23 +29,24 @@ NEVER_SEEN: Final = ("never reported", "never came", "awaited")
 """States of ranks that sent nothing (view rank_missing); the second is an older aggregator's."""
 
 
-def print_summary(queries: Queries, session_id: str, shown: str) -> None:
+def print_summary(queries: Queries, session_id: str, shown: str, *, is_delivered: bool = True) -> None:
     """Writes the summary of a session to stderr.
 
     Args:
         queries: where it is stored.
         session_id: the session.
         shown: the flag with which a reading verb finds it.
+        is_delivered: False where some of it is still on this host's disk: then nothing is called complete.
     """
     facts = session_facts(queries, session_id)
     ranks = queries.ranks(session_id)
     peaks = _of_highest_attempt(queries.peak(session_id))
     note("")
-    note(_headline(facts, ranks))
+    note(_headline(facts, ranks, is_delivered=is_delivered))
     if peaks.num_rows == 0:
         note("no allocator events were recorded")
     else:
-        _print_peaks(queries, facts, peaks)
+        _print_peaks(queries, facts, peaks, is_delivered=is_delivered)
     for line in _failures(queries, facts, shown):
         note(line)
     say(queries, facts)
@@ -53,8 +54,9 @@ def print_summary(queries: Queries, session_id: str, shown: str) -> None:
         note(f"more: rankmem peak | ops | live | sql {shown}")
 
 
-def _print_peaks(queries: Queries, facts: SessionFacts, peaks: pa.Table) -> None:
-    show_table(peaks.slice(0, RANKS_SHOWN), columns.summary(facts.started_ns), file=sys.stderr)
+def _print_peaks(queries: Queries, facts: SessionFacts, peaks: pa.Table, *, is_delivered: bool) -> None:
+    shown = columns.summary(facts.started_ns, is_delivered=is_delivered)
+    show_table(peaks.slice(0, RANKS_SHOWN), shown, file=sys.stderr)
     if peaks.num_rows > RANKS_SHOWN:
         note(f"… and {peaks.num_rows - RANKS_SHOWN} more: rankmem peak")
     rows = peaks.to_pylist()
@@ -81,7 +83,7 @@ def _of_highest_attempt(peaks: pa.Table) -> pa.Table:
     return peaks.filter(peaks["is_rank_peak"])
 
 
-def _headline(facts: SessionFacts, ranks: pa.Table) -> str:
+def _headline(facts: SessionFacts, ranks: pa.Table, *, is_delivered: bool) -> str:
     absent = sorted({row["rank"] for row in ranks.to_pylist() if row["state"] in NEVER_SEEN})
     rows = [row for row in ranks.to_pylist() if row["state"] not in NEVER_SEEN]
     events = sum(row["events"] or 0 for row in rows)
@@ -89,7 +91,8 @@ def _headline(facts: SessionFacts, ranks: pa.Table) -> str:
     lost = "an unknown number of events" if None in losses else count_text(sum(losses))
     incomplete = sorted(row["rank"] for row in rows if row["complete"] is not True)
     name = f" {facts.name}" if facts.name else ""
-    told = ", all complete" if not incomplete and not absent else ""
+    told = "" if is_delivered else " so far, not all is stored yet"
+    told += ", all complete" if is_delivered and not incomplete and not absent else ""
     told += f", incomplete: {_some(incomplete)}" if incomplete else ""
     told += f", never reported: {_some(absent)}" if absent else ""
     return (

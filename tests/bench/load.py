@@ -120,7 +120,8 @@ def _run(options: Options, ranks: int, seconds: float, budget_bytes: int = 0) ->
     """All ranks at once; with a budget the second half of the processes comes when it is passed."""
     folder = options.folder / f"load-{ranks}-{budget_bytes}"
     folder.mkdir()
-    settings = {"RANKMEM_MEMORY_BUDGET_BYTES": str(budget_bytes)} if budget_bytes else {}
+    settings = {"RANKMEM_MAX_STREAMS_PER_PEER": "1024"}  # all its hosts are on loopback
+    settings |= {"RANKMEM_MEMORY_BUDGET_BYTES": str(budget_bytes)} if budget_bytes else {}
     num_first = PROCESSES // 2 if budget_bytes else PROCESSES
     with aggregator(folder / "load.duckdb", settings) as server, contextlib.ExitStack() as started:
         arguments = (folder, server, ranks // PROCESSES, seconds)

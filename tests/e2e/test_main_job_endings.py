@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from main_job import RANKMEM, TIMEOUT_S, TRAIN, call, environment, rows
-from rankmem_agent.ship.election import is_shipping, take_lock
+from rankmem_agent.ship.election import take_lock
 
 PLAIN = (sys.executable, str(TRAIN), "--steps", "2")
 
@@ -197,25 +197,22 @@ print("got", count, flush=True)
     assert (process.returncode, out) == (0, "got 1\n")
 
 
-def test_without_an_aggregator_the_spool_stays_and_ship_delivers_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shipper_drain_s", ["", "300"])
+def test_without_an_aggregator_the_spool_stays_and_ship_delivers_it_at_once(
+    tmp_path: Path, shipper_drain_s: str
+) -> None:
+    """Also where the job's shipper would go on for minutes, as one does that was started again."""
     closed = "127.0.0.1:9"  # discard: nobody listens there
-    done = call((*RANKMEM, "run", "--aggregator", closed, "--drain-s", "0", "--", *PLAIN), tmp_path)
+    command = (*RANKMEM, "run", "--aggregator", closed, "--drain-s", "0.5", "--", *PLAIN)
+    done = call(command, tmp_path, RANKMEM_SHIP_DRAIN_S=shipper_drain_s)
     assert done.returncode == 0
     assert "Try: rankmem ship " in done.stderr
     folder = done.stderr.partition("Try: rankmem ship ")[2].splitlines()[0]
-    wait_until_free(Path(folder))
     shipped = call((*RANKMEM, "ship", folder, "--db", "late.duckdb"), tmp_path)
     assert shipped.returncode == 0, shipped.stderr
     (rank,) = rows(tmp_path, "ranks", "--db", "late.duckdb")
     assert (rank["complete"], rank["events_lost"]) == (True, 0)
-
-
-def wait_until_free(session_dir: Path) -> None:
-    """Until the job's own shipper has given up, which it does at once where run waits for 0 seconds."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while is_shipping(session_dir):
-        assert time.monotonic() < deadline, "the job's shipper does not give up"
-        time.sleep(0.05)
+    assert not Path(folder).exists(), "nothing is left of it, and nobody else will come"
 
 
 def test_ship_says_who_else_is_at_work(tmp_path: Path) -> None:

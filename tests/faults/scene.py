@@ -15,7 +15,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -154,14 +154,24 @@ class Scene:
     # -- ranks and shippers ----------------------------------------------------------------------
 
     def start_rank(
-        self, rank: int, *arguments: str, attempt: int = 0, host: str = "host-a", **variables: str
+        self,
+        rank: int,
+        *arguments: str,
+        attempt: int = 0,
+        host: str = "host-a",
+        within: Sequence[str] = (),
+        **variables: str,
     ) -> Rank:
-        """Starts a rank of the reference run; it has its spool when this returns."""
+        """Starts a rank of the reference run; it has its spool when this returns.
+
+        Args:
+            within: a command that runs the rank's, and ends it with itself.
+        """
         witness = self.folder / f"witness-{attempt}-{rank}"
         command = (sys.executable, str(RANK), str(self.session_dir(host)), "--witness", str(witness))
         who = ("--rank", str(rank), "--attempt", str(attempt), "--host", host, "--aggregator", self.ship_to)
         process = subprocess.Popen(
-            (*command, *who, *arguments), env=self._environment() | variables, stdout=subprocess.PIPE
+            (*within, *command, *who, *arguments), env=self._environment() | variables, stdout=subprocess.PIPE
         )
         assert process.stdout is not None
         assert process.stdout.readline() == b"begun\n"

@@ -60,6 +60,21 @@ def test_connections_cut_in_the_middle_of_messages_lose_and_double_nothing(
     assert proxy.num_cut >= 3
 
 
+@pytest.mark.parametrize("bytes_max", [250_000, pytest.param(100_000, marks=pytest.mark.long)])
+def test_a_path_that_dies_within_some_bytes_of_every_connection_brings_everything(
+    scene: Scene, proxy: Proxy, bytes_max: int
+) -> None:
+    """No batch of the usual size gets through, however often it is sent: smaller ones do."""
+    proxy.wire_of = lambda number: Wire(up_bytes_max=bytes_max)
+    scene.start_rank(0, "--events", str(EVENTS)).process.wait(DEADLINE_S)
+    scene.start_aggregator()
+    scene.deliver()
+    scene.close_aggregator()
+    found = check(scene.database, scene.written())
+    assert (found.found, found.explained, found.duplicated) == (EVENTS, 0, 0)
+    assert proxy.num_cut >= 3
+
+
 def test_acknowledgements_that_never_arrive_double_nothing(scene: Scene, proxy: Proxy) -> None:
     """What was sent is stored, the word of it is cut off: it is sent again, and known."""
     proxy.wire_of = lambda number: Wire(deaf_after=20_000 if number < 2 else None)

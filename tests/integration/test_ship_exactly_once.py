@@ -19,9 +19,9 @@ import pytest
 
 from fake_collector import Cut, FakeCollector
 from rankmem_agent.ship import lane as lane_module
-from rankmem_agent.ship import stretches as stretches_module
+from rankmem_agent.ship import pace as pace_module
 from rankmem_agent.ship.config import ShipConfig
-from rankmem_agent.ship.lane import LANE_BATCHES_MAX
+from rankmem_agent.ship.pace import LANE_BATCHES_MAX
 from rankmem_agent.ship.sender import Stream
 from rankmem_agent.ship.shipper import Shipper
 from rankmem_agent.spool import layout
@@ -145,7 +145,7 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> int:
     """Segments of 1024 records and batches of 600, so that a small log has several of both."""
     for module in (layout, reader_module, segments_module, lane_module):
         monkeypatch.setattr(module, "RECORDS_PER_SEGMENT", 1024)
-    monkeypatch.setattr(stretches_module, "BATCH_RECORDS", 600)
+    monkeypatch.setattr(pace_module, "BATCH_RECORDS", 600)
     monkeypatch.setattr(lane_module, "CHECKPOINT_INTERVAL_S", 0.0)
     return 1024
 
@@ -314,7 +314,7 @@ def test_torn_records_and_lost_segments_arrive_as_gap_rows_and_never_as_events(
 def test_a_full_window_waits_for_acknowledgements(
     session: Path, collector: FakeCollector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stretches_module, "BATCH_RECORDS", 4096)
+    monkeypatch.setattr(pace_module, "BATCH_RECORDS", 4096)
     make_spool(session, collector, calls=60_000)
     release = threading.Event()
     collector.before_store = lambda batch: release.wait(TIMEOUT_S) and None

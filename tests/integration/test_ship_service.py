@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 
 from fake_collector import FakeCollector
+from rankmem_agent.ship import closing
 from rankmem_agent.ship.deliver import deliver, find_spools
 from rankmem_agent.ship.election import take_lock
+from rankmem_agent.ship.status import WAITING, state_of
 from rankmem_protos.collector_pb2 import Batch, IngestReply, Refusal
 from rankmem_protos.errors import Code, RankmemError
 from spool_synthetic import SyntheticSpool, training_records
@@ -127,6 +129,42 @@ def test_a_broken_spool_does_not_keep_its_neighbour(session: Path, collector: Fa
     assert len(collector.final) == 1
     assert (broken.path / "meta.json").exists()
     assert "control" in json.loads((session / "shipper.json").read_text())["error"]
+
+
+def test_a_shipper_that_reaches_nobody_leaves_the_spools_to_who_asks(session: Path) -> None:
+    spool_of(session, NOWHERE).end()
+    process = start(session, RANKMEM_SHIP_DRAIN_S="300")
+    until(lambda: state_of(session) == WAITING)
+    lock_fd = closing.ask_for(session, TIMEOUT_S)
+    assert lock_fd is not None
+    os.close(lock_fd)
+    assert process.wait(TIMEOUT_S) == 1
+    assert (session / "0-0-1" / "meta.json").exists()
+    assert not closing.is_asked(session), "the next shipper is not asked"
+
+
+def test_a_shipper_whose_rank_lives_does_not_leave(session: Path) -> None:
+    spool_of(session, NOWHERE, alive=True)
+    process = start(session)
+    until(lambda: state_of(session) == WAITING)
+    assert closing.ask_for(session, 0.5) is None
+    assert process.poll() is None
+    process.kill()
+    process.wait()
+
+
+def test_delivery_takes_over_from_a_shipper_that_reaches_nobody_and_leaves_no_folder(
+    session: Path, collector: FakeCollector
+) -> None:
+    spool_of(session, NOWHERE).end()
+    process = start(session, RANKMEM_SHIP_DRAIN_S="300")
+    until(lambda: state_of(session) == WAITING)
+    closing.close(session)
+    report = deliver(session, collector.address, TIMEOUT_S)
+    assert (report.spools_delivered, report.busy_sessions, report.errors) == (1, [], [])
+    assert len(collector.final) == 1
+    assert not session.exists()
+    assert process.wait(TIMEOUT_S) == 1
 
 
 def test_called_wrongly_it_says_what_it_wants() -> None:

@@ -252,3 +252,23 @@ def test_files_of_the_spool_are_the_users_alone(tmp_path: Path) -> None:
     del modes["meta.json"]  # the test's own
     assert len(modes) >= 3
     assert set(modes.values()) == {0o600}
+
+
+def test_a_process_holds_its_lock_until_it_is_killed_and_no_child_of_it_longer(tmp_path: Path) -> None:
+    script = """
+import signal, time
+from rankmem_agent.spool import life
+parent = os.getpid()
+if os.fork() == 0:
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    print("orphaned:", life.is_held(folder), flush=True)
+    os._exit(0)
+tap.enable(ALL)
+kept = torch.ones(100)
+print("alive:", life.is_held(folder), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    recording = record_process(script, tmp_path)
+    assert recording.returncode == -signal.SIGKILL
+    assert recording.stdout.splitlines() == ["alive: True", "orphaned: False"]

@@ -46,17 +46,19 @@ def life(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 def test_a_job_opens_runs_waits_reports_and_closes(life: list[str]) -> None:
     code = run_job(
         Job(command=ends_with(3), place=Place(db=Path("x"))),
-        lambda destination, session_id: life.append(f"report {destination.shown} {len(session_id)}"),
+        lambda destination, session_id, whole: life.append(
+            f"report {destination.shown} {len(session_id)} {whole}"
+        ),
     )
     assert code == 3
-    assert life == ["open", "wait", "report --db x 12", "close"]
+    assert life == ["open", "wait", "report --db x 12 True", "close"]
 
 
 @pytest.mark.parametrize("error", [RankmemError(Code.UNAVAILABLE, "gone"), ValueError("a defect")])
 def test_a_failing_report_does_not_change_the_exit_code(
     life: list[str], error: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def report(destination: Destination, session_id: str) -> None:
+    def report(destination: Destination, session_id: str, is_delivered: bool) -> None:
         raise error
 
     assert run_job(Job(command=ends_with(3), place=Place(db=Path("x"))), report) == 3
@@ -110,3 +112,17 @@ def test_what_could_not_be_delivered_is_told_with_the_command_that_does(
     err = capsys.readouterr().err
     assert "not all that was recorded is stored yet: no aggregator answers" in err
     assert f"Try: rankmem ship {tmp_path}" in err
+
+
+@pytest.mark.parametrize(("left", "whole"), [([Path("x")], False), ([], True)])
+def test_what_was_not_delivered_is_reported_as_such(
+    life: list[str], monkeypatch: pytest.MonkeyPatch, left: list[Path], whole: bool
+) -> None:
+    """Also where it was delivered after all, before the shipper left."""
+    monkeypatch.setattr(drain, "wait_delivered", lambda *_, **__: False)
+    monkeypatch.setattr(drain, "undelivered", lambda folder: left)
+    monkeypatch.setattr(job, "_answers", lambda destination: True)
+    reported: list[bool] = []
+    command = Job(command=ends_with(0), place=Place(db=Path("x")))
+    run_job(command, lambda destination, session_id, is_delivered: reported.append(is_delivered))
+    assert reported == [whole]

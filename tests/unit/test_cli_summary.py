@@ -113,6 +113,13 @@ def test_hundreds_of_ranks_fit_on_a_screen(capsys: pytest.CaptureFixture[str]) -
     assert len(text.splitlines()) < 20
 
 
+def test_nothing_is_called_complete_while_some_is_not_stored(capsys: pytest.CaptureFixture[str]) -> None:
+    print_summary(Stored(4), "s", "--db x.duckdb", is_delivered=False)  # type: ignore[arg-type]
+    err = capsys.readouterr().err
+    assert "4,000 events, 0 lost so far, not all is stored yet" in err
+    assert "complete" not in err
+
+
 def test_one_rank_has_no_spread(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(Stored(1), capsys)
     assert "1 rank, 1,000 events" in text

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rankmem_agent.ship.stretches import BATCH_RECORDS, Stretches
+from rankmem_agent.ship.pace import BATCH_RECORDS
+from rankmem_agent.ship.stretches import Stretches
 from rankmem_agent.spool.reader import SpoolReader
 from spool_synthetic import SyntheticSpool, training_records
 

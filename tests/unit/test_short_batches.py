@@ -10,7 +10,7 @@ import pytest
 
 from rankmem_agent.ship.lane import Lane, Riders
 from rankmem_agent.ship.outgoing import HELD_BATCHES_MAX, SHORT_BATCHES_MAX
-from rankmem_agent.ship.stretches import BATCH_RECORDS
+from rankmem_agent.ship.pace import BATCH_RECORDS
 from spool_synthetic import SyntheticSpool, training_records
 
 

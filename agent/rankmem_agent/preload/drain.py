@@ -17,7 +17,7 @@ from typing import Final
 
 from rankmem_agent.preload import electing
 from rankmem_agent.ship import election
-from rankmem_agent.spool import folder, layout
+from rankmem_agent.spool import folder, layout, life
 from rankmem_agent.spool.layout import State
 
 POLL_S: Final = 0.02
@@ -53,6 +53,9 @@ def is_alive(spool_dir: Path) -> bool:
     pid = _value(control, "pid")
     if _value(control, "state") == State.ENDED or pid == 0:
         return False
+    held = life.is_held(spool_dir)
+    if held is not None:
+        return held
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

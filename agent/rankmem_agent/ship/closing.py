@@ -3,19 +3,29 @@
 Stage: between ``rankmem run``, which closes a session after its command has ended, and the shipper, which
 removes the folder under its lock when all is delivered. A session that nobody closes keeps its folder: no
 launcher of ours is there to know whether another rank comes, and the numbers of its launches must outlive
-a pause. Standard library only.
+a pause.
+
+A shipper that cannot deliver may be asked for the spools: ``rankmem run`` does so as it gives up, ``rankmem
+ship`` where the shipper reaches no aggregator. It leaves if no rank lives. A file asks, not a signal: a
+process id says nothing across PID namespaces. Standard library only.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import threading
+import time
 from pathlib import Path
 from typing import Final
 
 from rankmem_agent.ship.election import take_lock
 
 MARK_NAME: Final = "closed"
+ASKED_NAME: Final = "asked"
+HAND_OVER_TIMEOUT_S: Final = 10.0
+"""For a shipper to notice that it is asked, and to end its stream; it takes about half a second."""
+_POLL_S: Final = 0.05
 
 
 def close(session_dir: Path) -> None:
@@ -26,6 +36,38 @@ def close(session_dir: Path) -> None:
 def is_closed(session_dir: Path) -> bool:
     """Whether :func:`close` was called for this folder."""
     return (session_dir / MARK_NAME).exists()
+
+
+def ask_for(session_dir: Path, timeout_s: float = HAND_OVER_TIMEOUT_S) -> int | None:
+    """Has the shipper leave the spools to this process.
+
+    Args:
+        timeout_s: longest wait for it, in seconds.
+
+    Returns:
+        The descriptor that holds the lock; None where the shipper stays.
+
+    Raises:
+        OSError: the folder cannot be written, or has gone with its last spool.
+    """
+    over_s = time.monotonic() + timeout_s
+    while (lock_fd := take_lock(session_dir)) is None:
+        if time.monotonic() > over_s:
+            return None
+        (session_dir / ASKED_NAME).touch()  # again and again: one that has just begun takes it for an old one
+        threading.Event().wait(_POLL_S)
+    forget_asked(session_dir)
+    return lock_fd
+
+
+def is_asked(session_dir: Path) -> bool:
+    """Whether somebody waits for the shipper to leave."""
+    return (session_dir / ASKED_NAME).exists()
+
+
+def forget_asked(session_dir: Path) -> None:
+    """What a shipper before this one was asked is over; the caller holds the lock."""
+    (session_dir / ASKED_NAME).unlink(missing_ok=True)
 
 
 def remove_if_over(session_dir: Path) -> bool:

@@ -1,7 +1,8 @@
 """Deliver what lies on disk: the work behind ``rankmem ship DIR``.
 
 Stage: the command's process. In: a spool, a session's folder or the root of all, and an aggregator. Out: a
-report. Sessions that a shipper is at work on are left to it.
+report. Sessions that a shipper is at work on are left to it, unless it reaches no aggregator and no rank
+lives: then it leaves them to us. A session that a launcher has closed goes with its last spool.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rankmem_agent.ship import closing
 from rankmem_agent.ship.config import ShipConfig
 from rankmem_agent.ship.election import take_lock
 from rankmem_agent.ship.marks import FOLDER_NAME, read_mark
 from rankmem_agent.ship.shipper import Shipper
+from rankmem_agent.ship.status import WAITING, state_of
 from rankmem_agent.spool import folder, places
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
@@ -84,6 +87,7 @@ def deliver(
             _deliver_session(session_dir, spools, config, timeout_s, progress, report)
             _remove_if_empty(session_dir)
         finally:
+            closing.remove_if_over(session_dir)
             os.close(lock_fd)
     return report
 
@@ -117,7 +121,10 @@ def find_spools(directory: Path) -> dict[Path, list[Path]]:
 
 def _lock_of(session_dir: Path) -> int | None:
     try:
-        return take_lock(session_dir)
+        lock_fd = take_lock(session_dir)
+        if lock_fd is None and state_of(session_dir) == WAITING:
+            lock_fd = closing.ask_for(session_dir)
+        return lock_fd
     except OSError as exc:
         raise RankmemError(
             Code.DENIED,

@@ -33,6 +33,7 @@ from rankmem_agent.pairing.upserts import ClockEstimate
 from rankmem_agent.ship.checkpoint import load_checkpoint, reserve, save_checkpoint
 from rankmem_agent.ship.envelope import Envelope, Stretch, pack
 from rankmem_agent.ship.outgoing import Outgoing
+from rankmem_agent.ship.pace import Pace
 from rankmem_agent.ship.stretches import Stretches
 from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, segment_name
 from rankmem_agent.spool.reader import Gap, SpoolReader
@@ -41,9 +42,6 @@ from rankmem_protos.errors import Code, RankmemError
 
 logger = logging.getLogger(__name__)
 
-LANE_BATCHES_MAX: Final = 32
-"""Unacknowledged batches of one spool: 16 MiB usually, half of the window. With 8, four ranks never had
-enough under way for the aggregator's large groups, which take two thirds of the CPU of small ones."""
 REPLAY_RECORDS: Final = 65_536
 """Records at once when the way from the checkpoint is gone again."""
 CHECKPOINT_INTERVAL_S: Final = 2.0
@@ -96,13 +94,15 @@ class Lane:
         """Number of the last batch before it was opened: what is refused up to there was sent earlier."""
         self.error: RankmemError | None = None
         self._pairing = Pairing(self.meta, self.reader.strings)
-        self._stretches = Stretches(self.reader)
+        self._pace = Pace()
+        self._stretches = Stretches(self.reader, pace=self._pace)
         self._unacked: deque[Envelope] = deque()
         self._outgoing = Outgoing()
         self._acked_state: PairingState | None = None
         self._saved_seq = -1
         self._saved_s = time.monotonic()
         self._final_packed = False
+        self._is_cut_off = False  # the last connection broke before anything of what it was sent was stored
         if not self.reader.writer_is_gone():
             reserve(self.folder)  # while there is room: a rank may fill its disk before the first checkpoint
 
@@ -154,6 +154,12 @@ class Lane:
         if not self.is_over:
             self.state = LaneState.NEW
 
+    def broke(self) -> None:
+        """The stream broke: as :meth:`disconnected`; and if it brought nothing, less is sent at once."""
+        if self.state is LaneState.READY and self._unacked and not self._pace.brought_any:
+            self._is_cut_off = True
+        self.disconnected()
+
     def opened(self, last_sequence: int) -> list[Envelope]:
         """Go on behind ``last_sequence``; returns the kept batches to be sent again.
 
@@ -161,6 +167,16 @@ class Lane:
             RankmemError: the checkpoint is damaged, or the spool holds less than the aggregator has.
         """
         self.state = LaneState.READY
+        is_cut_off, self._is_cut_off = self._is_cut_off and last_sequence <= self.stored, False
+        if is_cut_off and self._pace.broke():
+            self._begin_anew(last_sequence)  # what is packed is too large for this path
+            again = []
+        else:
+            again = self._go_on(last_sequence)
+        self._pace.opened()
+        return again
+
+    def _go_on(self, last_sequence: int) -> list[Envelope]:
         kept = [e for e in (*self._unacked, *self._outgoing) if e.message.sequence_last > last_sequence]
         position = kept[0].message.sequence_first if kept else self._stretches.sequence_next
         if self._acked_state is not None and position == last_sequence + 1:
@@ -178,7 +194,7 @@ class Lane:
 
     def next_batch(self, riders: Riders) -> Envelope | None:
         """The next batch that is due, with room in this lane's window; None: nothing yet."""
-        if self.state is not LaneState.READY or len(self._unacked) >= LANE_BATCHES_MAX:
+        if self.state is not LaneState.READY or len(self._unacked) >= self._pace.batches_max:
             return None
         while self._outgoing.wants_more and not self._final_packed:
             at_beat = self._outgoing.may_cut(len(self._unacked))
@@ -243,8 +259,10 @@ class Lane:
 
     def _note_stored(self, last_sequence: int) -> None:
         self.stored = max(self.stored, last_sequence)
+        before = len(self._unacked)
         while self._unacked and self._unacked[0].message.sequence_last <= last_sequence:
             self._acked_state = self._unacked.popleft().state_after
+        self._pace.stored(before - len(self._unacked))
         self.reader.acknowledge(self.stored + 1)
 
     def _begin_anew(self, last_sequence: int) -> None:
@@ -263,7 +281,7 @@ class Lane:
         elif state.next_seq > last_sequence + 1:
             missing = (self._tell_anew(last_sequence + 1, state.next_seq - 1),)
             self._saved_s = -CHECKPOINT_INTERVAL_S  # the next one is due at once: this one knows no gap
-        self._stretches = Stretches(self.reader, last_sequence + 1, missing)
+        self._stretches = Stretches(self.reader, last_sequence + 1, missing, self._pace)
         self._acked_state = self._pairing.state
         self.reader.acknowledge(self.stored + 1)
 

@@ -1,10 +1,10 @@
 """The shipper's life: take the lock, ship, drain, leave.
 
 Stage: shipper process. It leaves when every spool found is acknowledged and none came for a while; or the
-drain limit after the last rank's death has passed, and then the spools stay on disk for ``rankmem ship
-DIR``. Leaving is safe at any time: a rank that starts later starts a shipper, and one that asked while we
-were leaving is found by a last look after the lock is given back. The first signal drains (what is written
-now is shipped, then we leave), the second stops.
+last rank is dead, and the drain limit has passed or somebody asks for the spools: then they stay on disk for
+``rankmem ship DIR``. Leaving is safe at any time: a rank that starts later starts a shipper, and one that
+asked while we were leaving is found by a last look after the lock is given back. The first signal drains
+(what is written now is shipped, then we leave), the second stops.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class Service:
         self._listen_to_signals()
         code = 0
         while (lock_fd := take_lock(self._dir)) is not None:
+            closing.forget_asked(self._dir)
             shipper = self._shipper = Shipper(self._dir, self._config)
             try:
                 code = self._ship(shipper)
@@ -76,6 +77,9 @@ class Service:
                 return 1 if shipper.failures else 0
             if gone_s is not None and not shipper.is_done and now_s - gone_s > self._config.drain_s:
                 logger.error("giving up: %d records stay in %s", shipper.pending_records, self._dir)
+                return 1
+            if gone_s is not None and not shipper.is_done and closing.is_asked(self._dir):
+                logger.info("asked to leave: %d records stay in %s", shipper.pending_records, self._dir)
                 return 1
             if self._signals and self._is_drained(shipper, now_s):
                 return 0 if shipper.is_idle else 1

@@ -24,7 +24,7 @@ from rankmem_agent.ship.measurements import Measurements
 from rankmem_agent.ship.sender import Sender, refusal_error
 from rankmem_agent.ship.set_aside import AsideLane, failure_of
 from rankmem_agent.ship.spools import Spools
-from rankmem_agent.ship.status import Faults, StatusFile
+from rankmem_agent.ship.status import WAITING, Faults, StatusFile
 from rankmem_protos.collector_pb2 import ClockProbe, IngestReply, IngestRequest, Refusal
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
@@ -279,7 +279,7 @@ class Shipper:
             self._take_reply(reply)
         if was_connected and not self.sender.connected:
             for lane in self._open_lanes():
-                lane.disconnected()
+                lane.broke()
         if self.sender.error is not None and self.sender.num_failures != self._failures_said:
             self._failures_said = self.sender.num_failures
             self._faults.say("connection", f"not connected: {self.sender.error}")
@@ -361,5 +361,5 @@ class Shipper:
 
     def _tell_status(self) -> None:
         connected = self.sender is not None and self.sender.connected
-        state = "shipping" if connected else "waiting"
+        state = "shipping" if connected else WAITING
         self._status.tell(state, self.pending_records, self._aggregator(), self.error)

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Final
 
 STATUS_NAME: Final = "shipper.json"
+WAITING: Final = "waiting"
+"""The state of a shipper that reaches no aggregator."""
 STATUS_INTERVAL_S: Final = 1.0
 REPEAT_S: Final = 60.0
 """The same fault is said at most once in this time, with how often it came."""
@@ -50,6 +52,14 @@ class StatusFile:
         with contextlib.suppress(OSError):  # a full disk must not stop the shipping that empties it
             temporary.write_text(json.dumps(current | {"updated_ns": time.time_ns()}), "utf-8")
             temporary.rename(self._path)
+
+
+def state_of(session_dir: Path) -> str:
+    """What the shipper last said of itself; empty where it has said nothing."""
+    try:
+        return str(json.loads((session_dir / STATUS_NAME).read_text("utf-8"))["state"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 class Faults:

@@ -7,14 +7,10 @@ is long enough, a beat has come, or the log has ended. It moves the reader's cur
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from rankmem_agent.ship.envelope import Stretch
+from rankmem_agent.ship.pace import Pace
 from rankmem_agent.spool.reader import Chunk, Gap, SpoolReader
-
-BATCH_RECORDS: Final = 32_768
-"""A batch is cut at this many records: half a MiB usually. Half as many cost a twentieth more of the
-shipper's time; twice as many pass a message's limit, and are paired once more in halves (measured)."""
 
 
 class Stretches:
@@ -25,14 +21,22 @@ class Stretches:
         sequence_next: where the first one begins; it may lie before the reader's cursor if ``parts`` fill the
             way between.
         parts: what comes before the reader's cursor.
+        pace: how long a stretch is; default: as long as they are.
     """
 
-    def __init__(self, reader: SpoolReader, sequence_next: int = 0, parts: Sequence[Gap] = ()) -> None:
+    def __init__(
+        self,
+        reader: SpoolReader,
+        sequence_next: int = 0,
+        parts: Sequence[Gap] = (),
+        pace: Pace | None = None,
+    ) -> None:
         self.sequence_next = sequence_next
         """Where the next one begins."""
         self._reader = reader
         self._parts: list[Chunk | Gap] = list(parts)
         self._num_records = len(parts)
+        self._pace = pace or Pace()
 
     def next(self, *, at_beat: bool = True) -> Stretch | None:
         """The next stretch if it is due; None: nothing yet. Nothing follows one that is final.
@@ -41,7 +45,7 @@ class Stretches:
             at_beat: also a short one; otherwise it waits until it is full or the last.
         """
         self._fill()
-        full = self._num_records >= BATCH_RECORDS
+        full = self._num_records >= self._pace.batch_records
         if not full and not self._reader.is_finished() and not (at_beat and self._parts):
             return None
         # Asked again: with a full batch in hand the log may end behind it, and that is the next batch's.
@@ -59,8 +63,8 @@ class Stretches:
         return stretch
 
     def _fill(self) -> None:
-        while self._num_records < BATCH_RECORDS:
-            part = self._reader.read(BATCH_RECORDS - self._num_records)
+        while (room := self._pace.batch_records - self._num_records) > 0:
+            part = self._reader.read(room)
             if part is None:
                 return
             self._parts.append(part)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from rankmem_agent.config import AgentConfig
-from rankmem_agent.spool import launches
+from rankmem_agent.spool import launches, life
 from rankmem_protos.errors import Code, RankmemError
 
 META_NAME: Final = "meta.json"
@@ -145,27 +145,21 @@ def create_spool(session_dir: Path, *, attempt: int, rank: int, pid: int | None 
 def create_candidate(session_dir: Path) -> Path:
     """A new, empty folder for the log of this process while it is not known to be a rank; raises as above.
 
-    What this very process left before it replaced itself by exec goes: it was no rank by then. What another
-    one of the same number left, which ended or lives in another container, is that one's.
+    What the same process left before it replaced itself by exec goes: it was no rank by then. A process in
+    another container may have the same number; its folder stays.
     """
-    process = launches.process(os.getpid())
-    for left in candidates(session_dir):
-        if left.name.startswith(CANDIDATE_PREFIX) and _process_of(left) == process:
+    name = f"{CANDIDATE_PREFIX}{os.getpid()}"
+    own = launches.process(os.getpid())
+    for left in [session_dir / name, *session_dir.glob(f"{name}-*")]:
+        held, process = life.is_held(left), life.process_of(left)
+        if (process == own and not held) or (not process and held is False):
             shutil.rmtree(left, ignore_errors=True)
-    return _create(session_dir, f"{CANDIDATE_PREFIX}{os.getpid()}")[0]
+    return _create(session_dir, name)[0]
 
 
 def write_candidate(spool_dir: Path, facts: Mapping[str, object]) -> None:
     """Writes ``candidate.json``: whole or absent."""
     _write_whole(spool_dir / CANDIDATE_NAME, facts)
-
-
-def _process_of(candidate: Path) -> str | None:
-    """The process that wrote a candidate's log (see :func:`launches.process`); None where it does not say."""
-    try:
-        return str(json.loads((candidate / CANDIDATE_NAME).read_text("utf-8"))["process"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
 
 
 def candidates(session_dir: Path) -> list[Path]:

@@ -17,10 +17,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
+
+from rankmem_agent.spool import life
 
 FILE_NAME: Final = "launches.json"
 _PROC: Final = Path("/proc")
@@ -44,7 +47,8 @@ def process(pid: int) -> str:
 
 
 def is_alive(name: str) -> bool:
-    """Whether the process of this name runs; one that has ended and was not waited for does not."""
+    """Whether the process of this name runs, as seen from here (see :func:`_lives`); one that has ended and
+    was not waited for does not."""
     pid, _, ticks = name.partition("-")
     state, started = _stat(int(pid))
     return started == int(ticks) and bool(state) and state not in _ENDED_STATES
@@ -89,11 +93,11 @@ def take(
             attempt = one.first + restart
             found = one.places.get(f"{attempt}/{rank}")
             if found is not None and found[0] != holder:
-                if is_alive(found[0]) and (found[1] or not trains):
+                if _lives(session_dir, found[0]) and (found[1] or not trains):
                     return None
                 continue
             others = [p[0] for place, p in one.places.items() if place.partition("/")[0] == str(attempt)]
-            if found is None and others and not joins_the_dead and not any(map(is_alive, others)):
+            if found is None and others and not joins_the_dead and not _any_lives(session_dir, others):
                 continue
             one.places[f"{attempt}/{rank}"] = [holder, trains or bool(found and found[1])]
             one.last = max(one.last, attempt)
@@ -107,7 +111,7 @@ def take(
 def is_held(session_dir: Path, launch: str, rank: int) -> bool:
     """Whether a living process that was seen to train is this rank of the launch."""
     return any(
-        trains and place.rpartition("/")[2] == str(rank) and is_alive(holder)
+        trains and place.rpartition("/")[2] == str(rank) and _lives(session_dir, holder)
         for name, one in _known(session_dir).items()
         if name.partition("#")[0] == launch
         for place, (holder, trains) in one.places.items()
@@ -132,6 +136,15 @@ def has_successor(session_dir: Path, launch: str, restart: int, rank: int, holde
         for name, one in _known(session_dir).items()
         for place, (other, _) in one.places.items()
     )
+
+
+def _lives(session_dir: Path, holder: str) -> bool:
+    """Whether a holder runs: as seen from here, or by the lock of its folder (in a container of its own)."""
+    return is_alive(holder) or life.lives_in(session_dir, holder)
+
+
+def _any_lives(session_dir: Path, holders: Iterable[str]) -> bool:
+    return any(_lives(session_dir, holder) for holder in holders)
 
 
 def _own(known: dict[str, _Launch], launch: str, restart: int, rank: int, holder: str) -> int | None:

@@ -8,7 +8,8 @@ A spool is a folder, one for each rank process, made by the trainer and deleted 
 all of it is acknowledged::
 
     meta.json            facts that never change: who writes here, from when (see rankmem_agent.facts)
-    control              CONTROL_BYTES, mmap'd by both sides: counters, state, what is acknowledged
+    control              CONTROL_BYTES, mmap'd by both sides: counters, state, what is acknowledged; locked by
+                         the writer for as long as it lives (see rankmem_agent.spool.life)
     strings              append-only side file: every string, frame and stack, interned once
     segment-00000000 …   the log: SEGMENT_HEADER_BYTES, then RECORDS_PER_SEGMENT records of RECORD_BYTES
     checkpoint           the shipper's pairing state (see rankmem_agent.ship.checkpoint)
@@ -294,6 +295,8 @@ CONTROL_FIELDS: Final = (
     Field("u64", "strings_dropped", 136),  # entries that could not be written
     Field("u64", "stacks", 144),  # different stacks interned
     Field("u64", "attach_ns", 152),  # import and start of the agent
+    Field("u64", "lock_device", 160),  # the file whose lock the writer holds while it lives: this one, unless
+    Field("u64", "lock_inode", 168),  # the spool is a copy; 0: there is no lock (rankmem_agent.spool.life)
     Field("u64", "heartbeat_ns", 192),  # CLOCK_MONOTONIC of the tap's native thread
     Field("u64", "acked_seq", 256),  # written by the shipper: records below this are durable
     Field("u64", "shipper_pid", 264),  # written by the shipper

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rankmem_agent.spool import folder, launches, layout
+from rankmem_agent.spool import folder, launches, layout, life
 from rankmem_agent.spool.layout import Kind
 
 _OF_USE = (Kind.EVENT, Kind.OFF)
@@ -98,7 +98,7 @@ def settle(session_dir: Path) -> bool:
     for spool_dir in folder.candidates(session_dir):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # half gone, or not ours
             said = json.loads((spool_dir / folder.CANDIDATE_NAME).read_text("utf-8"))
-            if not launches.is_alive(said["process"]):
+            if not life.is_held(spool_dir) and not launches.is_alive(said["process"]):
                 has_new |= _settle(session_dir, spool_dir, said)
     for spool_dir in folder.unfinished(session_dir):
         with contextlib.suppress(OSError, ValueError, IndexError):  # not one of ours, or not empty

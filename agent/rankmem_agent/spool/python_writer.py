@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
-from rankmem_agent.spool import layout
+from rankmem_agent.spool import layout, life
 from rankmem_agent.spool.layout import Entry, Field, Kind, State
 
 DROPPED: Final = -1
@@ -87,6 +87,7 @@ class PythonSpoolWriter:
         self._strings_end = os.pwrite(self._strings_fd, header, 0)
         self._control = _mapped(path / "control", layout.CONTROL_BYTES)
         struct.pack_into("<8sII", self._control, 0, layout.CONTROL_MAGIC, layout.FORMAT_VERSION, os.getpid())
+        self._life_fd = self._hold_life()
         _silence_in_forked_children(self)
         self.clock()
         self._set_control("state", State.RUNNING)
@@ -207,6 +208,18 @@ class PythonSpoolWriter:
             self._segment.close()
         self._control.close()
         os.close(self._strings_fd)
+        if self._life_fd is not None:
+            os.close(self._life_fd)
+
+    def _hold_life(self) -> int | None:
+        """Locks the control page until the log or this process ends; the descriptor that does."""
+        held = life.hold(self._path / "control")
+        if held is None:
+            return None
+        descriptor, device, inode = held
+        self._set_control("lock_device", device)
+        self._set_control("lock_inode", inode)
+        return descriptor
 
     def _append(self, time_ns: int, fields: tuple[int, ...]) -> int:
         """Write one record at the next number; the caller holds the lock."""

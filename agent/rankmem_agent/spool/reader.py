@@ -28,13 +28,14 @@ from typing import Final
 
 from rankmem_agent.spool.exits import Exit, exit_of_zombie
 from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, ExitKind, State, segment_name
+from rankmem_agent.spool.life import is_held, process_is_alive
 from rankmem_agent.spool.meta import read_meta
 from rankmem_agent.spool.plausible import implausible
 from rankmem_agent.spool.segments import Array, marks_of, num_committed, open_control, open_segment
 from rankmem_agent.spool.string_table import StringTable
 
 ALIVE_CHECK_S: Final = 0.25
-"""A process is looked up in /proc at most this often."""
+"""Whether a writer lives is asked at most this often."""
 EXIT_WAIT_S: Final = 5.0
 """From END to the exit code: the interpreter's end lies between. One that takes longer is told without."""
 SEQUENCE_MAX: Final = 2**48
@@ -67,16 +68,6 @@ class Gap:
     sequence_last: int
     why: str
     """spool_full, torn, corrupt or other_database; see the table gap."""
-
-
-def process_is_alive(pid: int, start_ticks: int) -> bool:
-    """Whether this very process runs still; a zombie does not: it will never write again."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
-    except OSError:
-        return False
-    fields = stat.rpartition(")")[2].split()  # the name before may hold spaces and parentheses
-    return fields[0] not in "ZXx" and int(fields[19]) == start_ticks
 
 
 class SpoolReader:
@@ -122,13 +113,14 @@ class SpoolReader:
         return self.control_value("state") == State.ENDED
 
     def writer_is_gone(self) -> bool:
-        """Whether the trainer's process is dead; once true it stays true."""
+        """Whether the trainer's process is dead, wherever it ran; once true it stays true."""
         now = time.monotonic()
         if self._alive and now - self._alive_checked_s >= ALIVE_CHECK_S:
             process = self.meta.pid, self.meta.process_start_ticks
-            alive = process_is_alive(*process)
-            self._alive = alive and not self._was_replaced()
-            if not alive:
+            self._alive = bool(is_held(self.path)) or (
+                process_is_alive(*process) and not self._was_replaced()
+            )
+            if not self._alive:
                 self._left = exit_of_zombie(*process)
             self._alive_checked_s = now
         return not self._alive

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -326,12 +327,41 @@ void go_on_after_fork() noexcept {
   holds_fork = false;
 }
 
+// The lock on the control page that says to everybody that this process lives (rankmem_agent.spool.life). It belongs
+// to the open file, so it ends with this process, however that ends, and with an exec. Nothing else lets go of it.
+std::atomic<int> life_fd{-1};
+
+bool is_locked_for_others(const char* path) noexcept {
+  const int fd = ::open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const bool locked = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(fd);
+  return locked;
+}
+
+// Where locks do not hold, the control page names no file, and who asks goes by the process id.
+void hold_life(const std::string& path, RkmControl* control) noexcept {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  struct stat found;
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0 || fstat(fd, &found) != 0 || !is_locked_for_others(path.c_str())) {
+    ::close(fd);
+    return;
+  }
+  life_fd.store(fd);
+  control->lock_device = found.st_dev;
+  __atomic_store_n(&control->lock_inode, uint64_t{found.st_ino}, __ATOMIC_RELEASE);
+}
+
 // A forked child shares the mappings, and none of its threads but one lives: everything is off in it for good.
-// Blocks that the parent allocated are still freed right: the deleter asks enabled() first.
+// Blocks that the parent allocated are still freed right: the deleter asks enabled() first. It shares the lock too,
+// and would keep a dead parent alive.
 void silence_forked_child() noexcept {
   enabled_bits.store(0, std::memory_order_relaxed);
   is_open.store(false, std::memory_order_relaxed);
   go_on_after_fork();
+  const int fd = life_fd.exchange(-1);
+  if (fd >= 0) ::close(fd);
 }
 
 RkmControl* create_control(const std::string& path) noexcept {
@@ -417,6 +447,7 @@ int open_spool(const char* folder, uint64_t budget_bytes, bool is_provisional) n
     return failure;
   }
   pthread_atfork(wait_to_fork, go_on_after_fork, silence_forked_child);
+  hold_life(state.folder + "/control", control);
 #ifdef __GLIBC__
   on_exit(note_exit, nullptr);
 #endif

@@ -134,6 +134,33 @@ Threads = Annotated[
     int | None, typer.Option("--threads", metavar="N", help="DuckDB's threads.  [default: all]")
 ]
 
+MaxStreams = Annotated[
+    int | None,
+    typer.Option(
+        "--max-streams",
+        metavar="N",
+        help="Shippers connected at once, one a host.  [env: RANKMEM_MAX_STREAMS; default: 1024]",
+    ),
+]
+MaxStreamsPerPeer = Annotated[
+    int | None,
+    typer.Option(
+        "--max-streams-per-peer",
+        metavar="N",
+        help="The same from one address; behind a NAT all hosts have one.  "
+        "[env: RANKMEM_MAX_STREAMS_PER_PEER; default: 512]",
+    ),
+]
+StreamIdleS = Annotated[
+    float | None,
+    typer.Option(
+        "--stream-idle-s",
+        metavar="SECONDS",
+        help="Disconnect a shipper that says nothing for so long; one that lives comes again.  "
+        "[env: RANKMEM_STREAM_IDLE_S; default: 120]",
+    ),
+]
+
 
 def serve(
     db: Db = None,
@@ -153,6 +180,9 @@ def serve(
     memory_limit_bytes: MemoryLimit = None,
     memory_max_bytes: MemoryMax = None,
     threads: Threads = None,
+    max_streams: MaxStreams = None,
+    max_streams_per_peer: MaxStreamsPerPeer = None,
+    stream_idle_s: StreamIdleS = None,
 ) -> None:
     """Runs an aggregator: stores what shippers send, and answers.
 
@@ -180,5 +210,8 @@ def serve(
         memory_limit_bytes=memory_limit_bytes,
         memory_max_bytes=memory_max_bytes,
         threads=threads,
+        max_streams=max_streams,
+        max_streams_per_peer=max_streams_per_peer,
+        stream_idle_s=stream_idle_s,
     )
     serve_until_signalled(config)
