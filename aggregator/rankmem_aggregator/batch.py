@@ -8,12 +8,18 @@ decompression of many hosts runs side by side (Arrow gives up the GIL for it). N
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
 
-from rankmem_aggregator.row_checks import RANKS_MAX, check_range, check_texts, check_values
+from rankmem_aggregator.row_checks import (
+    RANKS_MAX,
+    check_positions,
+    check_range,
+    check_texts,
+    check_values,
+)
 from rankmem_protos.arrow_wire import decode_rows, decoded_size
 from rankmem_protos.collector_pb2 import Batch
 from rankmem_protos.errors import Code, RankmemError
@@ -37,7 +43,14 @@ class Spool:
     spool_id: str
     session_id: str
     attempt: int
+    """As which its rows are stored."""
     rank: int
+    declared_attempt: int | None = field(default=None, compare=False)
+    """What its rows say, where that is another one; see :mod:`rankmem_aggregator.starts`."""
+    start: str = field(default="", compare=False)
+    """See ``OpenSpool`` in collector.proto; likewise launch and started_ns."""
+    launch: str = field(default="", compare=False)
+    started_ns: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         for name, text in (("spool_id", self.spool_id), ("session_id", self.session_id)):
@@ -48,16 +61,19 @@ class Spool:
                     Code.INVALID,
                     f"{name} {text!r} has other characters than letters, digits, '.', '_', ':', '-'",
                 )
+        for name, text in (("start", self.start), ("launch", self.launch)):
+            if text and (len(text) > TEXT_BYTES_MAX or not _ID.fullmatch(text)):
+                raise RankmemError(Code.INVALID, f"{name} {text[:TEXT_BYTES_MAX]!r} names nothing")
         if self.attempt >= RANKS_MAX or self.rank >= RANKS_MAX:
             raise RankmemError(
                 Code.INVALID, f"spool {self.spool_id} has attempt {self.attempt}, rank {self.rank}"
             )
 
     def columns(self) -> dict[str, str | int]:
-        """What columns of these names hold in every row of its batches."""
+        """What columns of these names hold in every row of its batches, as they come."""
         return {
             "session_id": self.session_id,
-            "attempt": self.attempt,
+            "attempt": self.attempt if self.declared_attempt is None else self.declared_attempt,
             "rank": self.rank,
             "spool_id": self.spool_id,
         }
@@ -133,6 +149,7 @@ def decode_batch(message: Batch, spool: Spool) -> IncomingBatch:
     if "memory_event" in rows:
         first, last = message.sequence_first, message.sequence_last
         check_range(TABLES["memory_event"], "seq", rows["memory_event"].column("seq"), first, last)
+        check_positions(rows["memory_event"])
     num_rows = sum(table.num_rows for table in rows.values())
     if num_rows > BATCH_ROWS_MAX:
         raise RankmemError(
@@ -144,9 +161,19 @@ def decode_batch(message: Batch, spool: Spool) -> IncomingBatch:
         sequence_first=message.sequence_first,
         sequence_last=message.sequence_last,
         final=message.final,
-        rows={name: table for name, table in rows.items() if table.num_rows},
+        rows={name: _as_stored(table, spool) for name, table in rows.items() if table.num_rows},
         num_rows=num_rows,
         tallest_rows=max((table.num_rows for table in rows.values()), default=0),
         size_bytes=sum(table.get_total_buffer_size() for table in rows.values()),
         wire_bytes=sum(len(entry.arrow_ipc) for entry in message.tables),
     )
+
+
+def _as_stored(rows: pa.Table, spool: Spool) -> pa.Table:
+    """The rows with the attempt that the spool is stored as."""
+    index = rows.schema.get_field_index("attempt")
+    if index < 0 or spool.declared_attempt in (None, spool.attempt):
+        return rows
+    wanted = rows.schema.field(index)
+    values = pa.repeat(pa.scalar(spool.attempt, pa.int32()), rows.num_rows).cast(wanted.type)
+    return rows.set_column(index, wanted, values)

@@ -143,11 +143,16 @@ class IngestStream:
                 raise RankmemError(
                     Code.EXHAUSTED, f"{SPOOLS_MAX} spools are open on this stream", "open another stream"
                 )
-            spool = Spool(
-                spool_id=message.spool_id,
-                session_id=message.session_id,
-                attempt=message.attempt,
-                rank=message.rank,
+            spool = self._writer.starts.place(
+                Spool(
+                    spool_id=message.spool_id,
+                    session_id=message.session_id,
+                    attempt=message.attempt,
+                    rank=message.rank,
+                    start=message.start,
+                    launch=message.launch,
+                    started_ns=message.started_ns,
+                )
             )
             last_sequence = self._writer.last_sequence(spool)
         except RankmemError as exc:
@@ -156,7 +161,11 @@ class IngestStream:
             return
         self._spools[spool.spool_id] = spool
         self._replies.put(
-            pb.IngestReply(spool_state=pb.SpoolState(spool_id=spool.spool_id, last_sequence=last_sequence))
+            pb.IngestReply(
+                spool_state=pb.SpoolState(
+                    spool_id=spool.spool_id, last_sequence=last_sequence, attempt=spool.attempt
+                )
+            )
         )
 
     def _take_batch(self, message: pb.Batch) -> None:
@@ -241,6 +250,7 @@ class IngestStream:
             idle = self._pending == 0
         if error is not None:
             self._replies.put(_refusal("", 0, error, fatal=True))
+        self._writer.starts.release(list(self._spools.values()))
         if idle:
             self._replies.put(None)
 
