@@ -108,7 +108,7 @@ PRUNED_SPOOL: Final = Table(
 
 SPOOL_START: Final = Table(
     name="spool_start",
-    doc="As which attempt a spool is stored, and which start of the workers it is of; written with its first rows.",
+    doc="As which attempt a spool is stored, and of which start of the workers; written with its rows.",
     key=("spool_id",),
     columns=(
         *INGEST_PROGRESS.columns[:4],

@@ -11,8 +11,8 @@ A start is known by the text that its ranks share (``OpenSpool.start``). That te
 run, so a spool joins a start only where its rank is free, and only if what launched it is known there or the
 start was not over, by its rows, before the spool began.
 
-Opening a spool reserves its place, in the streams' threads; :meth:`Starts.check`, in the writer's, has the last
-word, and what it lets pass is stored with the batch.
+Opening a spool reserves its place, in the streams' threads; :meth:`Starts.check`, in the writer's, has the
+last word, and what it lets pass is stored with the batch.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Starts:
             self._occupy(placed)
         if placed.attempt != spool.attempt:
             logger.warning(
-                "session %s: attempt %d is another start of its workers: rank %d of %s is stored as attempt %d",
+                "session %s: attempt %d is another start of the workers, rank %d (%s) is of attempt %d",
                 spool.session_id,
                 spool.attempt,
                 spool.rank,
@@ -128,7 +128,7 @@ class Starts:
                     self._vacate(spool)
 
     def check(self, spool: Spool) -> None:
-        """Lets a spool pass of which a batch is about to be stored, if no other has its rank. Writer's thread.
+        """Lets a spool pass that is about to be stored, if no other is its rank. Writer's thread.
 
         Raises:
             RankmemError: CONFLICT; opened again, the spool is given another attempt.
