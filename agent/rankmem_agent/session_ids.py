@@ -54,8 +54,8 @@ def id_of_hosts(environment: Mapping[str, str]) -> str | None:
     """The id that all hosts of a launch derive alike; None where they share nothing that no other launch has.
 
     That is what a launcher of tasks calls the job (Slurm's job and step, Open MPI's namespace), the Slurm
-    job, or torchrun's ``--rdzv-id`` where one was given. Slurm's start of the job is no part of it: a job that
-    is requeued starts again, and is the same.
+    job, or torchrun's ``--rdzv-id`` where one was given. Slurm's start of the job is no part of it: a
+    requeued job starts again, and is the same.
     """
     if (name := job_name(environment)) is not None:
         return id_of_text(name)

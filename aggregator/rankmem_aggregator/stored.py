@@ -33,7 +33,8 @@ def stored_starts(store: Store) -> list[StoredStart]:
     """As which attempt each log is stored; an older version's says no more than that."""
     rows = store.read(
         "SELECT spool_id, p.session_id, p.attempt, p.rank, declared_attempt, start, launch, final, "
-        "updated_ns FROM ingest_progress AS p LEFT JOIN spool_start USING (spool_id) ORDER BY updated_ns, spool_id"
+        "updated_ns FROM ingest_progress AS p LEFT JOIN spool_start USING (spool_id) "
+        "ORDER BY updated_ns, spool_id"
     )
     return [
         StoredStart(

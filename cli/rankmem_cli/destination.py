@@ -7,24 +7,33 @@ it opens before the training starts, so that a locked database is said before an
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from rankmem_agent.launchers import task_of
 from rankmem_agent.ship.election import NICENESS
+from rankmem_cli import guests
 from rankmem_cli.options import Place
 from rankmem_cli.render import note
 from rankmem_protos.credentials import Credentials
+from rankmem_protos.errors import Code, RankmemError
 
 if TYPE_CHECKING:
     from rankmem_aggregator.address import ServerAddress
+    from rankmem_aggregator.server import Aggregator
 
+OPENS_WITHIN_S: Final = 20.0
+"""For another task of the job to open the database that both want: imports, and a file that is closed."""
+_LOOK_EVERY_S: Final = 0.1
 CLOSE_TIMEOUT_S: Final = 30.0
 """For the last commit and the checkpoint, which rewrites what the log holds."""
 
@@ -39,6 +48,8 @@ class Destination:
     """The flag that a reading verb needs; empty where the default finds it."""
     credentials: Credentials = field(default_factory=Credentials)
     """What the aggregator is shown."""
+    has_guests: Callable[[], bool] = lambda: False
+    """Whether other runs of this host record into the database that this process holds."""
 
 
 @contextmanager
@@ -56,24 +67,45 @@ def open_destination(place: Place) -> Iterator[Destination]:
         return
     assert place.db is not None  # a Place has one of the two
     shown = f"--db {place.db}"
-    holder = served_at(place.db)
-    if holder is not None:
+    has_guests = functools.partial(guests.are_there, place.db)
+    holder, aggregator = _served_or_opened(place.db)
+    if aggregator is not None:
+        try:
+            yield Destination(address=aggregator.address, shown=shown, has_guests=has_guests)
+        finally:
+            aggregator.close(CLOSE_TIMEOUT_S)
+    elif holder is not None:
         note(f"rankmem: {place.db} is held by the aggregator at {holder.address}; recording into it")
         asked = place.credentials.only(tls=holder.tls, token=holder.token)
-        yield Destination(address=holder.address, shown=shown, credentials=asked)
-        return
+        with guests.lease(place.db):
+            yield Destination(address=holder.address, shown=shown, credentials=asked)
+
+
+def _served_or_opened(database_path: Path) -> tuple[ServerAddress | None, Aggregator | None]:
+    """Where another process has the database, or else an aggregator of this one.
+
+    Several runs that start at once (one for each rank) want the same file: one of them opens it.
+    """
     from rankmem_aggregator import server
     from rankmem_aggregator.config import AggregatorConfig
 
-    config = AggregatorConfig.embedded(place.db)
-    # A thread's niceness is its own on Linux and goes to the threads it starts: the aggregator's yield to the
-    # training like the shipper, the command that this process starts does not.
-    with ThreadPoolExecutor(max_workers=1, initializer=_yield_to_training) as opener:
-        aggregator = opener.submit(server.open, config).result()
-    try:
-        yield Destination(address=aggregator.address, shown=shown)
-    finally:
-        aggregator.close(CLOSE_TIMEOUT_S)
+    deadline = time.monotonic() + OPENS_WITHIN_S
+    pause = threading.Event()
+    while True:
+        holder = served_at(database_path)
+        if holder is not None:
+            return holder, None
+        # A thread's niceness is its own on Linux and goes to the threads it starts: the aggregator's yield to
+        # the training like the shipper, the command that this process starts does not.
+        config = AggregatorConfig.embedded(database_path)
+        try:
+            with ThreadPoolExecutor(max_workers=1, initializer=_yield_to_training) as opener:
+                return None, opener.submit(server.open, config).result()
+        except RankmemError as exc:
+            is_one_of_several = (task := task_of(os.environ)) is not None and task.num_tasks > 1
+            if exc.code is not Code.CONFLICT or not is_one_of_several or time.monotonic() > deadline:
+                raise
+        pause.wait(_LOOK_EVERY_S)
 
 
 def _yield_to_training() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from rankmem_aggregator.batch import IncomingBatch, Spool
-from rankmem_aggregator.starts import StoredStart, Starts
+from rankmem_aggregator.starts import Starts, StoredStart
 from rankmem_protos.errors import Code, RankmemError
 
 SESSION = "0abcdefghjkm"
@@ -151,7 +151,7 @@ def test_a_place_of_which_nothing_came_is_free_again() -> None:
     opened = starts.place(spool("a", 0))
     starts.release([opened])
     assert starts.place(spool("b", 0)).attempt == 0
-    with pytest.raises(RankmemError, match="opened? the spool again|open the spool again"):
+    with pytest.raises(RankmemError, match="open the spool again"):
         starts.check(opened)
     assert starts.place(spool("a", 0)).attempt == 1
 

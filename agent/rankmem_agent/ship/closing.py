@@ -8,8 +8,8 @@ a pause. Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
 from pathlib import Path
 from typing import Final
 
@@ -32,8 +32,14 @@ def remove_if_over(session_dir: Path) -> bool:
     """Removes the folder of a closed session in which no spool is left; the caller holds the lock."""
     if not is_closed(session_dir) or _has_spools(session_dir):
         return False
-    shutil.rmtree(session_dir, ignore_errors=True)
-    return True
+    # Another run of the session may make a spool at this very moment: no folder goes that is not empty.
+    with contextlib.suppress(OSError):
+        with os.scandir(session_dir) as entries:
+            files = [entry.path for entry in entries if not entry.is_dir(follow_symlinks=False)]
+        for path in files:
+            os.unlink(path)
+        os.rmdir(session_dir)
+    return not session_dir.exists()
 
 
 def remove_unless_shipping(session_dir: Path) -> None:
