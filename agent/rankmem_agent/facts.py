@@ -9,10 +9,12 @@ nothing of the environment is stored but the launcher's numbers. Standard librar
 it, without talking to another, from what all ranks of a launch share and no other launch does:
 
 - a script without a launcher: this process.
+- tasks of a launcher (``srun``, ``mpirun``): what it calls the job (:mod:`rankmem_agent.launchers`).
 - one host: boot id, parent process and its start. Workers of one torchrun share their parent, over elastic
   restarts too. The time in the id is the parent's start.
-- several hosts: the Slurm job id, or torchrun's ``--rdzv-id`` where one was given (it must differ from job to
-  job). The time in the id is Slurm's start of the job where it says so, else zero.
+- several hosts of a torchrun: the launcher's name of the job that torchrun is a task of, the Slurm job, or
+  ``--rdzv-id`` where one was given (it should differ from job to job; where it comes back, the aggregator
+  makes another attempt of the second job).
 - several hosts and neither of them: nothing that the hosts share tells two launches apart (the master's
   address and port come back with the next job), so each host is a session of its own.
   ``RANKMEM_SESSION`` makes them one.
@@ -32,6 +34,7 @@ from typing import Any, Final
 
 import rankmem_agent
 from rankmem_agent.config import AgentConfig
+from rankmem_agent.launchers import job_name
 from rankmem_agent.preload.claim import PLAIN, Claim
 from rankmem_agent.session_ids import id_of_hosts, id_of_text
 from rankmem_agent.spool import layout
@@ -54,18 +57,45 @@ def session_id(environment: Mapping[str, str], claim: Claim, configured: str | N
     if configured:
         return configured
     if claim.key == PLAIN:
-        return _of_process(os.getpid())
-    if int(environment.get("GROUP_WORLD_SIZE") or environment.get("SLURM_NNODES") or 1) > 1:
+        return id_of_process(os.getpid())
+    is_on_several = _number(environment, "GROUP_WORLD_SIZE", "SLURM_NNODES") > 1
+    if is_on_several or (job_name(environment) and not _is_torchrun(claim)):
         shared = id_of_hosts(environment)
         if shared is not None:
             return shared
-    return _of_process(os.getppid())
+    return id_of_process(os.getppid())
 
 
-def launch(claim: Claim) -> str:
-    """Names what launched this rank: its launcher, or for a plain script the first process of its name."""
+def launch(claim: Claim, environment: Mapping[str, str] = os.environ) -> str:
+    """Names what launched this rank: the same for all ranks of the launch that are on this host.
+
+    As a rule that is a process: the launcher, or for a plain script the first of its name. Where each rank or
+    each part of a job's hosts has a launcher process of its own (``srun rankmem run``, two nodes on one
+    machine) it is what these share; :data:`rankmem_agent.spool.places.SHARED_LAUNCHES`.
+    """
+    port, run_id = _rendezvous(claim)
+    if _is_torchrun(claim):
+        if port and _number(environment, "GROUP_WORLD_SIZE") > 1:
+            return f"torchrun {run_id} {port}"
+    elif claim.key != PLAIN:
+        if (name := job_name(environment)) is not None:
+            return f"tasks {name}"
+        if port:
+            return f"port {port}"
+    return launched_by(claim)
+
+
+def launched_by(claim: Claim) -> str:
+    """Names the process that launched this rank, on this host."""
     kind = "script" if claim.key == PLAIN else "launcher"
     return f"{kind} {claim.launch_pid}-{process_start_ticks(claim.launch_pid)}"
+
+
+def start_facts(claim: Claim, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What tells the launch of this rank from any other, also one on another host or of another day."""
+    name = launch(claim, environment)
+    own = name if name.startswith("tasks ") else f"{host_uid()} {launched_by(claim)}"
+    return {"launch": own}
 
 
 def session_facts(config: AgentConfig, session: str, claim: Claim, torch_version: str) -> dict[str, object]:
@@ -94,6 +124,7 @@ def meta(config: AgentConfig, session: str, claim: Claim, torch_version: str) ->
         "credentials": config.credentials.facts(),
         "project_root": project_root(),
         "privacy": config.privacy.facts(),
+        "start": start_facts(claim),
         "session": session_facts(config, session, claim, torch_version),
         "rank": rank_facts(session, claim),
         "host": host_facts(),
@@ -198,10 +229,26 @@ def process_started_ns(pid: int) -> int:
     return booted_s * _NS_A_SECOND + process_start_ticks(pid) * (_NS_A_SECOND // ticks_a_second)
 
 
-def _of_process(pid: int) -> str:
+def id_of_process(pid: int) -> str:
     """The id that a process gives to a session: from its start on this host."""
     shared = f"{boot_id()} {pid} {process_start_ticks(pid)}"
     return id_of_text(shared, process_started_ns(pid) // _NS_A_SECOND)
+
+
+def _is_torchrun(claim: Claim) -> bool:
+    return claim.key.startswith("RANK/") and bool(_rendezvous(claim)[1])
+
+
+def _rendezvous(claim: Claim) -> tuple[str, str]:
+    """MASTER_PORT and torchrun's run id at the interpreter's start: scripts set variables themselves."""
+    parts = claim.key.split("/", 6)
+    return (parts[5], parts[6]) if parts[0] == "RANK" and len(parts) == 7 else ("", "")
+
+
+def _number(environment: Mapping[str, str], *names: str) -> int:
+    """The first of the variables that is set, as a number; 1 without any."""
+    text = next((environment[name] for name in names if environment.get(name)), "")
+    return int(text) if text.isdecimal() else 1
 
 
 def _text(path: Path) -> str:

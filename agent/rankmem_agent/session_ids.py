@@ -12,6 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from rankmem_agent.launchers import in_step, job_name, task_of
+
 ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 """Crockford's base32: its order in ASCII is the order of the values."""
 TIME_CHARS: Final = 7
@@ -51,26 +53,31 @@ def id_of_text(text: str, started_s: int = 0) -> str:
 def id_of_hosts(environment: Mapping[str, str]) -> str | None:
     """The id that all hosts of a launch derive alike; None where they share nothing that no other launch has.
 
-    That is the Slurm job and step, or torchrun's ``--rdzv-id`` where one was given.
+    That is what a launcher of tasks calls the job (Slurm's job and step, Open MPI's namespace), the Slurm
+    job, or torchrun's ``--rdzv-id`` where one was given. Slurm's start of the job is no part of it: a
+    requeued job starts again, and is the same.
     """
-    job = environment.get("SLURM_JOB_ID")
-    if job:
-        started = environment.get("SLURM_JOB_START_TIME", "")
-        where = " ".join(environment.get(f"SLURM_{name}", "") for name in ("CLUSTER_NAME", "STEP_ID"))
-        return id_of_text(f"slurm {job} {where}", int(started) if started.isdecimal() else 0)
+    if (name := job_name(environment)) is not None:
+        return id_of_text(name)
+    if job := environment.get("SLURM_JOB_ID"):
+        return id_of_text(f"slurm {job} {environment.get('SLURM_CLUSTER_NAME', '')}")
     run = environment.get("TORCHELASTIC_RUN_ID", "none")
     return None if run in ("", "none") else id_of_text(f"run {run}")
 
 
 def id_of_launch(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
-    """The id that every host of a launch derives which runs ``command`` on each; None where it cannot.
+    """The id that every start of ``command`` for one job derives, on each host and as each task; None where
+    there is one start, or where they share nothing.
 
     Args:
         command: as the user starts it on one host; torchrun's ``--nnodes`` and ``--rdzv-id`` are looked for.
-        environment: Slurm's variables are looked for.
+        environment: the variables of Slurm, Open MPI, PMI and PMIx are looked for.
     """
-    if int(environment.get("SLURM_NNODES") or 1) > 1 and environment.get("SLURM_JOB_ID"):
-        return id_of_hosts(environment)
+    task = task_of(environment)
+    is_one_of_several = task is not None and task.num_tasks > 1
+    is_on_several = in_step(environment) and environment.get("SLURM_NNODES", "1") != "1"
+    if (is_one_of_several or is_on_several) and (name := job_name(environment)) is not None:
+        return id_of_text(name)
     if not on_several_hosts(command):
         return None
     return id_of_hosts({"TORCHELASTIC_RUN_ID": _option(command, "rdzv-id") or "none"})

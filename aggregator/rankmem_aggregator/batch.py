@@ -14,7 +14,7 @@ from typing import Final, Self
 
 import pyarrow as pa
 
-from rankmem_aggregator.row_checks import check_range, check_texts, check_values
+from rankmem_aggregator.row_checks import check_positions, check_range, check_texts, check_values
 from rankmem_protos.arrow_wire import decode_rows, decoded_size
 from rankmem_protos.bounds import RANKS_MAX
 from rankmem_protos.collector_pb2 import Batch, OpenSpool
@@ -45,7 +45,14 @@ class Spool:
     spool_id: str
     session_id: str
     attempt: int
+    """As which its rows are stored."""
     rank: int
+    declared_attempt: int | None = field(default=None, compare=False)
+    """What its rows say, where that is another one; see :mod:`rankmem_aggregator.starts`."""
+    start: str = field(default="", compare=False)
+    """See ``OpenSpool`` in collector.proto; likewise launch and started_ns."""
+    launch: str = field(default="", compare=False)
+    started_ns: int = field(default=0, compare=False)
     secret_hash: str = field(default="", compare=False)
     """SHA-256 of the secret that opens it, in hexadecimal; empty: an older spool, which has none."""
 
@@ -63,6 +70,9 @@ class Spool:
             session_id=message.session_id,
             attempt=message.attempt,
             rank=message.rank,
+            start=message.start,
+            launch=message.launch,
+            started_ns=message.started_ns,
             secret_hash=hashlib.sha256(message.secret).hexdigest() if message.secret else "",
         )
 
@@ -75,16 +85,19 @@ class Spool:
                     Code.INVALID,
                     f"{name} {text!r} has other characters than letters, digits, '.', '_', ':', '-'",
                 )
+        for name, text in (("start", self.start), ("launch", self.launch)):
+            if text and (len(text) > TEXT_BYTES_MAX or not _ID.fullmatch(text)):
+                raise RankmemError(Code.INVALID, f"{name} {text[:TEXT_BYTES_MAX]!r} names nothing")
         if self.attempt >= RANKS_MAX or self.rank >= RANKS_MAX:
             raise RankmemError(
                 Code.INVALID, f"spool {self.spool_id} has attempt {self.attempt}, rank {self.rank}"
             )
 
     def columns(self) -> dict[str, str | int]:
-        """What columns of these names hold in every row of its batches."""
+        """What columns of these names hold in every row of its batches, as they come."""
         return {
             "session_id": self.session_id,
-            "attempt": self.attempt,
+            "attempt": self.attempt if self.declared_attempt is None else self.declared_attempt,
             "rank": self.rank,
             "spool_id": self.spool_id,
         }
@@ -161,6 +174,7 @@ def decode_batch(message: Batch, spool: Spool) -> IncomingBatch:
     if "memory_event" in rows:
         first, last = message.sequence_first, message.sequence_last
         check_range(TABLES["memory_event"], "seq", rows["memory_event"].column("seq"), first, last)
+        check_positions(rows["memory_event"])
     _check_jump(message, rows.get(GAP.name))
     num_rows = sum(table.num_rows for table in rows.values())
     if num_rows > BATCH_ROWS_MAX:
@@ -173,7 +187,7 @@ def decode_batch(message: Batch, spool: Spool) -> IncomingBatch:
         sequence_first=message.sequence_first,
         sequence_last=message.sequence_last,
         final=message.final,
-        rows={name: table for name, table in rows.items() if table.num_rows},
+        rows={name: _as_stored(table, spool) for name, table in rows.items() if table.num_rows},
         num_rows=num_rows,
         tallest_rows=max((table.num_rows for table in rows.values()), default=0),
         size_bytes=sum(table.get_total_buffer_size() for table in rows.values()),
@@ -210,3 +224,13 @@ def _covered(gaps: pa.Table, first: int, last: int) -> int:
             covered += end - begin + 1
             after = end + 1
     return covered
+
+
+def _as_stored(rows: pa.Table, spool: Spool) -> pa.Table:
+    """The rows with the attempt that the spool is stored as."""
+    index = rows.schema.get_field_index("attempt")
+    if index < 0 or spool.declared_attempt in (None, spool.attempt):
+        return rows
+    wanted = rows.schema.field(index)
+    values = pa.repeat(pa.scalar(spool.attempt, pa.int32()), rows.num_rows).cast(wanted.type)
+    return rows.set_column(index, wanted, values)

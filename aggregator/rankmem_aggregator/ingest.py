@@ -26,10 +26,17 @@ from rankmem_aggregator.group import concatenated
 from rankmem_aggregator.keeper import Keeper
 from rankmem_aggregator.pulse import NS_PER_S, Pulses
 from rankmem_aggregator.retention import Limits
-from rankmem_aggregator.schema import INGEST_PROGRESS, STACK
+from rankmem_aggregator.schema import INGEST_PROGRESS, SPOOL_START, STACK
 from rankmem_aggregator.sequence import Opening, SpoolProgress, Verdict
+from rankmem_aggregator.starts import Starts
 from rankmem_aggregator.store import TRANSIENT, Store
-from rankmem_aggregator.stored import progress_rows, pruned_progress, stored_progress, stored_stacks
+from rankmem_aggregator.stored import (
+    progress_rows,
+    pruned_progress,
+    stored_progress,
+    stored_stacks,
+    stored_starts,
+)
 from rankmem_aggregator.summaries import Summaries
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.summary_tables import SUMMARY_PROGRESS
@@ -72,6 +79,8 @@ class Writer:
         self._free_memory = free_memory
         self._died = died
         self._progress = SpoolProgress(stored_progress(store))
+        self.starts = Starts(stored_starts(store), [one.spool for one in pruned_progress(store)])
+        """As which attempt each spool is stored."""
         self._stacks = stored_stacks(store)
         self._summaries = Summaries(store)
         self._progress.remember(pruned_progress(store))
@@ -157,6 +166,7 @@ class Writer:
 
     def _bury(self, session_id: str) -> None:
         self._progress.bury(session_id)
+        self.starts.bury(session_id)
         self._summaries.forget(session_id)
 
     def _reload(self) -> None:
@@ -204,6 +214,7 @@ class Writer:
         closed: set[Opening] = set()  # by a refusal within this group, which may yet have to be built again
         for submission in sorted(group, key=lambda waiting: waiting.batch.spool.spool_id):
             try:
+                self.starts.check(submission.batch.spool)
                 verdict = self._judge(submission, closed)
             except RankmemError as exc:
                 self.errors.add("ingest", exc.code)
@@ -213,6 +224,7 @@ class Writer:
                 continue
             outcomes.append((submission, _acknowledged(submission)))
             if verdict is Verdict.STORE:
+                self.starts.take(submission.batch)
                 batches.append(submission.batch)
                 accepted.append(self._stacks.replace(submission.batch.rows))
                 num_rows += submission.batch.num_rows
@@ -248,6 +260,9 @@ class Writer:
         pending = self._stacks.pending()
         if pending.num_rows:
             rows[STACK.name] = pending
+        begun = self.starts.rows()
+        if begun.num_rows:
+            rows[SPOOL_START.name] = begun
         wait_s = RETRY_FIRST_S
         while True:
             started_ns = time.perf_counter_ns()
@@ -263,6 +278,7 @@ class Writer:
         self.commit_seconds.observe(took_ns / NS_PER_S)
         self._count(groups=1, commit_ns=took_ns)
         self._progress.commit()
+        self.starts.commit()
         self._stacks.commit()
         self._summaries.commit()
 
@@ -284,6 +300,7 @@ class Writer:
 
     def _rollback(self) -> None:
         self._progress.rollback()
+        self.starts.rollback()
         self._stacks.rollback()
         self._summaries.rollback()
 

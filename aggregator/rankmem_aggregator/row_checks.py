@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -98,6 +99,24 @@ def check_range(table: Table, name: str, values: pa.ChunkedArray, least: int, mo
         raise RankmemError(
             Code.INVALID,
             f"{table.name}.{name} holds {found['min']} to {found['max']}, must be within {least} and {most}",
+        )
+
+
+def check_positions(events: pa.Table) -> None:
+    """No two events of a device are one position of the log.
+
+    Raises:
+        RankmemError: INVALID, with one that is there twice.
+    """
+    positions = events.column("seq").to_numpy()
+    if len(positions) < 2 or (np.diff(positions) > 0).all():
+        return  # as the tap's log has them: one event a position, in order
+    found = pa.table({"seq": events.column("seq"), "device": events.column("device").cast(pa.string())})
+    times = found.group_by(["seq", "device"]).aggregate([([], "count_all")])
+    if times.num_rows < len(positions):
+        twice = times.filter(pc.greater(times.column("count_all"), 1)).slice(0, 1).to_pylist()[0]
+        raise RankmemError(
+            Code.INVALID, f"memory_event has position {twice['seq']} of {twice['device']} more than once"
         )
 
 

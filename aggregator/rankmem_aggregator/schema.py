@@ -112,7 +112,36 @@ PRUNED_SPOOL: Final = Table(
     ),
 )
 
-INTERNAL_TABLES: Final = {table.name: table for table in (META, INGEST_PROGRESS, STACK, PRUNED_SPOOL)}
+SPOOL_START: Final = Table(
+    name="spool_start",
+    doc="As which attempt a spool is stored, and of which start of the workers; written with its rows.",
+    key=("spool_id",),
+    columns=(
+        *INGEST_PROGRESS.columns[:4],
+        Column(
+            name="declared_attempt",
+            type=pa.int32(),
+            doc="The attempt by the count of its host; another one where that was another start's already.",
+            nullable=False,
+        ),
+        Column(
+            name="start",
+            type=pa.string(),
+            doc="Names the start of the workers: the same for all its ranks; empty: an older agent's.",
+            nullable=False,
+        ),
+        Column(
+            name="launch",
+            type=pa.string(),
+            doc="Names what launched the rank on its host; empty: not known.",
+            nullable=False,
+        ),
+    ),
+)
+
+INTERNAL_TABLES: Final = {
+    table.name: table for table in (META, INGEST_PROGRESS, STACK, PRUNED_SPOOL, SPOOL_START)
+}
 ALL_TABLES: Final = TABLES | SUMMARY_TABLES | INTERNAL_TABLES
 
 

@@ -19,6 +19,7 @@ from rankmem_aggregator.schema import INGEST_PROGRESS
 from rankmem_aggregator.sequence import Progress
 from rankmem_aggregator.sql import statement_text
 from rankmem_aggregator.stacks import StackNumbers
+from rankmem_aggregator.starts import StoredStart
 from rankmem_aggregator.store import Store
 
 _PROGRESS: Final = "spool_id, session_id, attempt, rank, last_sequence, final, secret_hash"
@@ -27,6 +28,31 @@ _PROGRESS: Final = "spool_id, session_id, attempt, rank, last_sequence, final, s
 def stored_progress(store: Store) -> list[Progress]:
     """How far each log is stored."""
     return _progress_of(store.read(f"SELECT {_PROGRESS} FROM ingest_progress"))
+
+
+def stored_starts(store: Store) -> list[StoredStart]:
+    """As which attempt each log is stored; an older version's says no more than that."""
+    rows = store.read(
+        "SELECT spool_id, p.session_id, p.attempt, p.rank, declared_attempt, start, launch, final, "
+        "updated_ns FROM ingest_progress AS p LEFT JOIN spool_start USING (spool_id) "
+        "ORDER BY updated_ns, spool_id"
+    )
+    return [
+        StoredStart(
+            spool=Spool(
+                spool_id=row["spool_id"],
+                session_id=row["session_id"],
+                attempt=row["attempt"],
+                rank=row["rank"],
+                declared_attempt=row["declared_attempt"],
+                start=row["start"] or "",
+                launch=row["launch"] or "",
+            ),
+            final=row["final"],
+            updated_ns=row["updated_ns"],
+        )
+        for row in rows.to_pylist()
+    ]
 
 
 def pruned_progress(store: Store) -> list[Progress]:

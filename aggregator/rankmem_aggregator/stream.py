@@ -171,7 +171,7 @@ class IngestStream:
                 raise RankmemError(
                     Code.EXHAUSTED, f"{SPOOLS_MAX} spools are open on this stream", "open another stream"
                 )
-            spool = Spool.of(message)
+            spool = self._writer.starts.place(Spool.of(message))
             last_sequence = self._writer.last_sequence(spool)
         except RankmemError as exc:
             self._writer.errors.add("ingest", exc.code)
@@ -179,7 +179,11 @@ class IngestStream:
             return
         self._spools[spool.spool_id] = Opening(spool)
         self._replies.put(
-            pb.IngestReply(spool_state=pb.SpoolState(spool_id=spool.spool_id, last_sequence=last_sequence))
+            pb.IngestReply(
+                spool_state=pb.SpoolState(
+                    spool_id=spool.spool_id, last_sequence=last_sequence, attempt=spool.attempt
+                )
+            )
         )
 
     def _take_batch(self, message: pb.Batch) -> None:
@@ -276,6 +280,7 @@ class IngestStream:
             idle = self._pending == 0
         if error is not None:
             self._replies.put(_refusal("", 0, error, fatal=True))
+        self._writer.starts.release([opening.spool for opening in self._spools.values()])
         if idle:
             self._replies.put(None)
 

@@ -7,20 +7,32 @@ alive from here; it opens before the training starts, so that a locked database 
 
 from __future__ import annotations
 
+import functools
+import os
 import socket
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from rankmem_agent.launchers import task_of
 from rankmem_agent.ship.election import NICENESS
+from rankmem_cli import guests
 from rankmem_cli.options import Place
 from rankmem_cli.render import note
 from rankmem_protos.credentials import Credentials
+from rankmem_protos.errors import Code, RankmemError
 
 if TYPE_CHECKING:
     from rankmem_aggregator.address import ServerAddress
+    from rankmem_aggregator.supervisor import Supervisor
+
+OPENS_WITHIN_S: Final = 20.0
+"""For another task of the job to open the database that both want: imports, and a file that is closed."""
+_LOOK_EVERY_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +45,8 @@ class Destination:
     """The flag that a reading verb needs; empty where the default finds it."""
     credentials: Credentials = field(default_factory=Credentials)
     """What the aggregator is shown."""
+    has_guests: Callable[[], bool] = lambda: False
+    """Whether other runs of this host record into the database that this process holds."""
 
 
 @contextmanager
@@ -50,22 +64,49 @@ def open_destination(place: Place) -> Iterator[Destination]:
         return
     assert place.db is not None  # a Place has one of the two
     shown = f"--db {place.db}"
-    holder = served_at(place.db)
-    if holder is not None:
+    has_guests = functools.partial(guests.are_there, place.db)
+    holder, supervisor = _served_or_opened(place.db)
+    if supervisor is not None:
+        try:
+            yield Destination(address=supervisor.address, shown=shown, has_guests=has_guests)
+        finally:
+            supervisor.close()
+    elif holder is not None:
         note(f"rankmem: {place.db} is held by the aggregator at {holder.address}; recording into it")
         asked = place.credentials.only(tls=holder.tls, token=holder.token)
-        yield Destination(address=holder.address, shown=shown, credentials=asked)
-        return
+        with guests.lease(place.db):
+            yield Destination(address=holder.address, shown=shown, credentials=asked)
+
+
+def _served_or_opened(database_path: Path) -> tuple[ServerAddress | None, Supervisor | None]:
+    """Where another process has the database, or else an aggregator of this one.
+
+    Several runs that start at once (one for each rank) want the same file: one of them opens it.
+    """
     from rankmem_aggregator.config import AggregatorConfig
     from rankmem_aggregator.supervisor import Supervisor
 
-    with Supervisor(
-        AggregatorConfig.embedded(place.db),
-        is_embedded=True,
-        niceness=NICENESS,  # it yields to the training as the shipper does
-        say=lambda text: note(f"rankmem: {text}"),
-    ) as supervisor:
-        yield Destination(address=supervisor.address, shown=shown)
+    deadline = time.monotonic() + OPENS_WITHIN_S
+    pause = threading.Event()
+    while True:
+        holder = served_at(database_path)
+        if holder is not None:
+            return holder, None
+        supervisor = Supervisor(
+            AggregatorConfig.embedded(database_path),
+            is_embedded=True,
+            niceness=NICENESS,  # it yields to the training as the shipper does
+            say=lambda text: note(f"rankmem: {text}"),
+        )
+        try:
+            supervisor.start()
+        except RankmemError as exc:
+            is_one_of_several = (task := task_of(os.environ)) is not None and task.num_tasks > 1
+            if exc.code is not Code.CONFLICT or not is_one_of_several or time.monotonic() > deadline:
+                raise
+        else:
+            return None, supervisor
+        pause.wait(_LOOK_EVERY_S)
 
 
 def served_at(database_path: Path) -> ServerAddress | None:

@@ -17,12 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from rankmem_agent import facts
 from rankmem_agent.config import AgentConfig
+from rankmem_agent.launchers import task_of
 from rankmem_agent.preload import launch
 from rankmem_agent.session_ids import given_id, id_of_launch, make_session_id, on_several_hosts
 from rankmem_agent.ship import closing, election
 from rankmem_agent.spool import places
-from rankmem_cli import child, door, drain
+from rankmem_cli import child, door, drain, other_runs
 from rankmem_cli.destination import Destination, open_destination
 from rankmem_cli.interpreter import option_at_fault
 from rankmem_cli.options import Place
@@ -89,6 +91,7 @@ def run_job(job: Job, report: Report) -> int:
         # The training has ended and its exit code stands: what fails from here on is said and no more.
         for step in (
             lambda: _finish(job, session_id, environment, desk, destination, report),
+            lambda: other_runs.wait_for_guests(destination, desk, job.drain_s),
             opened.close,
         ):
             door.call(step, verbose=lambda: False)
@@ -99,7 +102,12 @@ def _session_id(job: Job) -> str:
     """The session's id; says so where other hosts of the job will have another one."""
     given = job.session or os.environ.get("RANKMEM_SESSION")
     session_id = given_id(given) if given else id_of_launch(job.command, os.environ)
-    if on_several_hosts(job.command):
+    task = task_of(os.environ)
+    is_task = task is not None and task.num_tasks > 1
+    are_here = task is not None and task.is_one_host
+    if session_id is None and is_task and are_here:
+        session_id = facts.id_of_process(os.getppid())  # the launcher's own, of this host
+    if on_several_hosts(job.command) or (is_task and not are_here):
         if session_id is None:
             note("rankmem: this host shares no name with the job's others: it is a session of its own")
             note("Try: rankmem run --session NAME, the same on every host and another for every job")
@@ -138,8 +146,16 @@ def report_summary(destination: Destination, session_id: str, is_delivered: bool
             return
         if session_id not in known:
             note("rankmem: nothing was recorded")  # the agent switched itself off, and has said why
-        else:
-            print_summary(queries, session_id, destination.shown, is_delivered=is_delivered)
+            return
+        print_summary(queries, session_id, destination.shown, is_delivered=is_delivered)
+        told = other_runs.line_about_others(
+            session_id,
+            queries.ranks(session_id).to_pylist(),
+            facts.host_uid(),
+            facts.process_started_ns(os.getpid()),
+        )
+        if told is not None:
+            note(told)
 
 
 def report_nothing(destination: Destination, session_id: str, is_delivered: bool) -> None:
@@ -154,16 +170,24 @@ def _finish(
     destination: Destination,
     report: Report,
 ) -> None:
-    """Waits for the last acknowledgement and reports."""
+    """Waits for the last acknowledgement and reports; of a launcher's tasks the first one reports for all."""
     folders = drain.session_dirs(session_id, AgentConfig.from_environment(environment))
-    if not folders:
-        return  # no rank attached: a command without torch is left alone, and so is its stderr
+    # Without a folder no rank attached, and a command without torch is left alone, and so is its stderr; or
+    # another task of the job was the last to end, and has removed it.
+    if not folders and not (
+        other_runs.is_one_of_several()
+        and other_runs.is_reporter()
+        and other_runs.is_known(destination, session_id)
+    ):
+        return
     for folder in folders:
         if places.settle(folder):  # of ranks that were killed before they trained
             election.elect(folder)
         closing.close(folder)
     is_delivered = drain.wait_delivered(folders, desk, drain_s=job.drain_s) or _give_up(folders)
-    if is_delivered or _answers(destination):
+    if other_runs.is_reporter() and (is_delivered or _answers(destination)):
+        if other_runs.is_one_of_several():
+            other_runs.wait_for_tasks(destination, session_id, desk)
         report(destination, session_id, is_delivered)
     for folder in folders:
         closing.remove_unless_shipping(folder)

@@ -185,12 +185,23 @@ class OpenSpool(google.protobuf.message.Message):
     ATTEMPT_FIELD_NUMBER: builtins.int
     RANK_FIELD_NUMBER: builtins.int
     SECRET_FIELD_NUMBER: builtins.int
+    START_FIELD_NUMBER: builtins.int
+    LAUNCH_FIELD_NUMBER: builtins.int
+    STARTED_NS_FIELD_NUMBER: builtins.int
     spool_id: builtins.str
     session_id: builtins.str
     attempt: builtins.int
     rank: builtins.int
     secret: builtins.bytes
     """Made at random with the spool; what opened it first opens it from then on. Empty: an older spool."""
+    start: builtins.str
+    """Names the start of the workers that the rank belongs to: the same for all its ranks, wherever they run. It
+    may come back with another start (the same rendezvous and port, a week later). Empty: an older agent's.
+    """
+    launch: builtins.str
+    """Names what launched the rank on its host (a process, or a Slurm step): never comes back. Empty: not known."""
+    started_ns: builtins.int
+    """when the rank's process was attached, by its host's clock; 0: not known"""
     def __init__(
         self,
         *,
@@ -199,27 +210,38 @@ class OpenSpool(google.protobuf.message.Message):
         attempt: builtins.int = ...,
         rank: builtins.int = ...,
         secret: builtins.bytes = ...,
+        start: builtins.str = ...,
+        launch: builtins.str = ...,
+        started_ns: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "rank", b"rank", "secret", b"secret", "session_id", b"session_id", "spool_id", b"spool_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "launch", b"launch", "rank", b"rank", "secret", b"secret", "session_id", b"session_id", "spool_id", b"spool_id", "start", b"start", "started_ns", b"started_ns"]) -> None: ...
 
 global___OpenSpool = OpenSpool
 
 @typing.final
 class SpoolState(google.protobuf.message.Message):
+    """A rank of an attempt is one spool. Where another spool is that rank already, this one is stored as a rank of
+    another attempt: rows come as OpenSpool has it and are stored as SpoolState says.
+    """
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SPOOL_ID_FIELD_NUMBER: builtins.int
     LAST_SEQUENCE_FIELD_NUMBER: builtins.int
+    ATTEMPT_FIELD_NUMBER: builtins.int
     spool_id: builtins.str
     last_sequence: builtins.int
     """last one stored; -1: nothing yet"""
+    attempt: builtins.int
+    """as which its rows are stored"""
     def __init__(
         self,
         *,
         spool_id: builtins.str = ...,
         last_sequence: builtins.int = ...,
+        attempt: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["last_sequence", b"last_sequence", "spool_id", b"spool_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "last_sequence", b"last_sequence", "spool_id", b"spool_id"]) -> None: ...
 
 global___SpoolState = SpoolState
 

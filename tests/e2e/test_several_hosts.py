@@ -7,9 +7,6 @@ host, and only the count of hosts differs.
 
 from __future__ import annotations
 
-import contextlib
-import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from main_job import RANKMEM, TIMEOUT_S, TRAIN, environment, rankmem, rows
+from served import free_port, served
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 AS_A_HOST = """
@@ -38,27 +36,11 @@ def as_host(folder: Path, number: int, command: tuple[str, ...]) -> tuple[str, .
     return (*isolated, "sh", "-c", AS_A_HOST, "sh", str(machine_id), f"node-{number}", *command)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture
 def aggregator(tmp_path: Path) -> Iterator[str]:
-    """``rankmem serve`` on a free port, as a process of its own."""
-    command = (*RANKMEM, "serve", "--db", str(tmp_path / "job.duckdb"), "--listen", "127.0.0.1:0")
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.PIPE, text=True
-    ) as serving:
-        assert serving.stderr is not None
-        said = serving.stderr.readline()
-        found = re.search(r"127\.0\.0\.1:\d+", said)
-        assert found, said
-        yield found[0]
-        serving.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            serving.communicate(timeout=TIMEOUT_S)
+    """``rankmem serve`` on a free port."""
+    with served(tmp_path) as address:
+        yield address
 
 
 def test_two_hosts_of_a_torchrun_are_one_session(tmp_path: Path, aggregator: str) -> None:

@@ -59,7 +59,46 @@ def test_hosts_of_a_slurm_job_step_derive_the_same_session() -> None:
     assert facts.session_id(first, TORCHRUN) == facts.session_id(second, TORCHRUN)
     assert facts.session_id(first, TORCHRUN) != facts.session_id({**step, "SLURM_JOB_ID": "78"}, TORCHRUN)
     assert facts.session_id(first, TORCHRUN) != facts.session_id({**step, "SLURM_STEP_ID": "1"}, TORCHRUN)
-    assert _decoded(facts.session_id(step, TORCHRUN)[:TIME_CHARS]) == 1_795_266_555
+    requeued = {**step, "SLURM_RESTART_COUNT": "1", "SLURM_JOB_START_TIME": "1795269999"}
+    assert facts.session_id(first, TORCHRUN) == facts.session_id(requeued, TORCHRUN)
+
+
+SRUN = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "4", "SLURM_NNODES": "1"}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "PMIX_NAMESPACE": "637599745",
+    "OMPI_MCA_orte_precondition_transports": "f9a8a8ecac39ea43-5a40af2968152763",
+}
+PMI2 = {"PMI_SIZE": "4", "PMI_JOBID": "7.0"}
+
+
+@pytest.mark.parametrize("launcher", [SRUN, OPEN_MPI, PMI2], ids=["srun", "mpirun", "pmi"])
+def test_tasks_of_a_launcher_are_one_session_and_one_launch(launcher: dict[str, str]) -> None:
+    claims = [Claim(rank=rank, world_size=4, key=f"TASK/{rank}/4/0/0//", launch_pid=rank) for rank in (0, 3)]
+    assert len({facts.session_id(launcher, each) for each in claims}) == 1
+    assert len({facts.launch(each, launcher) for each in claims}) == 1
+    assert facts.start_facts(claims[0], launcher) == facts.start_facts(claims[1], launcher)
+    assert facts.launch(claims[0], {}) != facts.launch(claims[1], {})
+
+
+def test_ranks_that_a_script_numbers_for_srun_are_one_launch() -> None:
+    """``RANK=$SLURM_PROCID`` in a wrapper, as many have it."""
+    claims = [
+        Claim(rank=rank, world_size=4, key=f"RANK/{rank}/4/0/0/29500/", launch_pid=rank) for rank in (0, 3)
+    ]
+    assert len({facts.launch(each, SRUN) for each in claims}) == 1
+    assert len({facts.launch(each, {}) for each in claims}) == 1
+
+
+def test_two_torchruns_of_one_job_on_one_host_are_one_launch() -> None:
+    several, one = {"GROUP_WORLD_SIZE": "2"}, {"GROUP_WORLD_SIZE": "1"}
+    claims = [
+        Claim(rank=rank, world_size=4, key=f"RANK/{rank}/4/0/0/29500/job", launch_pid=rank) for rank in (0, 3)
+    ]
+    assert len({facts.launch(each, several) for each in claims}) == 1
+    assert len({facts.launch(each, one) for each in claims}) == 2
+    other = Claim(rank=0, world_size=4, key="RANK/0/4/0/0/29501/job")
+    assert facts.launch(claims[0], several) != facts.launch(other, several)
 
 
 def test_hosts_of_a_rendezvous_derive_the_same_session_from_its_id() -> None:

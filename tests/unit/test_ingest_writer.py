@@ -459,3 +459,43 @@ def test_want_of_memory_is_no_fault_of_the_rows(desk: Desk, monkeypatch: pytest.
     assert [type(exc) for exc in desk.died] == [pa.ArrowMemoryError]
     assert all(code_of(o.error) is Code.UNAVAILABLE for o in desk.outcomes.values() if o.error)
     assert desk.writer.counters.refused == 0
+
+
+@pytest.mark.parametrize("opens_first", [True, False])
+def test_two_spools_that_claim_one_rank_are_never_merged(desk: Desk, opens_first: bool) -> None:
+    """The second run of a session id, live beside the first; the second's rows are of another attempt."""
+    sources = [RankSource(), RankSource()]
+    sources[1].spool_id += "7"
+    spools = [spool_of(source) for source in sources]
+    if opens_first:
+        spools = [desk.writer.starts.place(spool) for spool in spools]
+    messages = [source.batch(200, final=True) for source in sources]
+    for message, spool in zip(messages, spools, strict=True):
+        desk.submit_decoded(decode_batch(message, spool))
+    outcomes = desk.run()
+    first, second = (message.sequence_last for message in messages)
+    rows, distinct, attempts = desk.store.cursor().execute(
+        "SELECT count(*), count(DISTINCT (session_id, attempt, rank, device, seq)), count(DISTINCT attempt) "
+        "FROM memory_event"
+    ).fetchall()[0]  # fmt: skip
+    assert rows == distinct
+    if opens_first:
+        assert (outcomes, attempts) == ([first, second], 2)
+        assert desk.count("spool_start") == 2
+    else:
+        assert outcomes[0] == first
+        assert code_of(outcomes[1]) is Code.CONFLICT  # opened again, it is given another attempt
+
+
+def test_a_position_of_a_device_is_one_event() -> None:
+    source = RankSource()
+    message = source.batch(100)
+    rows = {entry.table: decode_rows(entry.table, entry.arrow_ipc) for entry in message.tables}
+    events = rows["memory_event"]
+    for twice in (pa.concat_tables([events, events.slice(3, 1)]), pa.concat_tables([events, events])):
+        message.tables[0].CopyFrom(TableRows(table="memory_event", arrow_ipc=encode_rows(twice)))
+        with pytest.raises(RankmemError, match="more than once"):
+            decode_batch(message, spool_of(source))
+    turned = events.take(pa.array(list(reversed(range(events.num_rows)))))
+    message.tables[0].CopyFrom(TableRows(table="memory_event", arrow_ipc=encode_rows(turned)))
+    assert decode_batch(message, spool_of(source)).num_events == events.num_rows

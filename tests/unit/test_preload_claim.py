@@ -51,12 +51,17 @@ def test_a_worker_of_torchrun_is_its_rank() -> None:
     [
         {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "1"},
         {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1"},
-        {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"},
+        {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0"},
     ],
 )
 def test_workers_of_other_launchers_are_their_ranks(variables: dict[str, str]) -> None:
     found = _claimed(variables)
     assert (found.rank, found.world_size, found.local_rank, found.attempt) == (5, 8, 1, 0)
+
+
+def test_a_process_of_a_slurm_batch_script_is_no_task_of_its_job() -> None:
+    found = _claimed({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"})
+    assert (found.rank, found.world_size) == (0, 1)
 
 
 def test_torchrun_s_numbers_win_over_those_of_the_scheduler_around_it() -> None:

@@ -61,6 +61,39 @@ def test_hosts_of_a_slurm_job_share_an_id_and_one_host_needs_none() -> None:
     assert id_of_launch(TORCHRUN, SLURM | {"SLURM_NNODES": "1"}) is None
 
 
+@pytest.mark.parametrize(
+    "task",
+    [
+        SLURM
+        | {"SLURM_NTASKS": "4", "SLURM_PROCID": "{rank}", "SLURM_NNODES": "1", "SLURM_LOCALID": "{rank}"},
+        {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "{rank}", "PMIX_NAMESPACE": "prterun-a-77@1"},
+        {"PMI_SIZE": "4", "PMI_RANK": "{rank}", "PMI_JOBID": "77.0"},
+    ],
+    ids=["srun", "mpirun", "pmi"],
+)
+def test_one_run_for_each_rank_is_one_session(task: dict[str, str]) -> None:
+    tasks = [{name: value.format(rank=rank) for name, value in task.items()} for rank in range(4)]
+    (session,) = {id_of_launch(("python", "train.py"), each) for each in tasks}
+    assert session is not None
+    again = {name: value.replace("77", "78") for name, value in tasks[0].items()}
+    assert id_of_launch(("python", "train.py"), again) not in (None, session)
+
+
+def test_a_requeued_job_is_the_session_that_it_was() -> None:
+    first = SLURM | {"SLURM_NNODES": "2"}
+    again = first | {"SLURM_RESTART_COUNT": "1", "SLURM_JOB_START_TIME": "1795269999"}
+    assert id_of_launch(TORCHRUN, first) == id_of_launch(TORCHRUN, again)
+
+
+@pytest.mark.parametrize("step", [{}, {"SLURM_STEP_ID": "4294967290"}], ids=["batch", "interactive"])
+def test_what_a_batch_script_or_a_shell_starts_one_after_the_other_are_sessions_of_their_own(
+    step: dict[str, str],
+) -> None:
+    batch = {"SLURM_JOB_ID": "77", "SLURM_NNODES": "2", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", **step}
+    assert id_of_launch(("python", "train.py"), batch) is None
+    assert id_of_launch(("srun", "torchrun", "--nproc-per-node", "2", "train.py"), batch) is None
+
+
 @pytest.mark.parametrize("nnodes", ["--nnodes 2", "--nnodes=2", "--nnodes 1:4", "--nnodes=1:2"])
 @pytest.mark.parametrize("rdzv", ["--rdzv-id job7", "--rdzv_id=job7"])
 def test_hosts_of_a_rendezvous_share_an_id(nnodes: str, rdzv: str) -> None:

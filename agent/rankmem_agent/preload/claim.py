@@ -38,7 +38,8 @@ RANK_VARIABLES: Final = (
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
 )
 """How launchers number ranks: rank, ranks, rank on this host, ranks on this host. Of torchrun, Open MPI,
-MPICH and Intel MPI, srun; the first that is set counts."""
+MPICH and Intel MPI, srun; the first that is set counts. A Slurm batch script has the job's number of tasks
+and is none of them: only a step has a number."""
 
 RANKS_MAX: Final = 1 << 20
 """Of a world's size, a rank and an attempt; ten times the largest jobs known. More is a mistake."""
@@ -151,6 +152,8 @@ def ranked(environment: Mapping[str, str]) -> Claim | None:
     for rank_name, size_name, local_name, local_size_name in RANK_VARIABLES:
         rank, size = environment.get(rank_name, ""), environment.get(size_name, "")
         if not rank.isdecimal() or not size.isdecimal() or _up_to(RANKS_MAX - 1, rank) is None:
+            continue
+        if rank_name == "SLURM_PROCID" and not {"SLURM_STEP_ID", "SLURM_STEPID"} & environment.keys():
             continue
         attempt = attempt_of(environment)
         local_rank = _number(environment, local_name, 0)

@@ -46,6 +46,8 @@ REPLAY_RECORDS: Final = 65_536
 """Records at once when the way from the checkpoint is gone again."""
 CHECKPOINT_INTERVAL_S: Final = 2.0
 """A restarted shipper replays at most this much, or a segment."""
+TIME_NS_MAX: Final = 2**62
+"""Of the time at which a rank began: the year 2116. What is past it is no time."""
 GONE_PREFIX: Final = ".gone-"
 """A folder with this prefix is finished and only waits for its deletion."""
 
@@ -147,6 +149,9 @@ class Lane:
             attempt=self.meta.attempt,
             rank=self.meta.rank,
             secret=self.meta.secret,
+            start=self.meta.start_key,
+            launch=self.meta.launch,
+            started_ns=self.meta.realtime_ns if 0 < self.meta.realtime_ns < TIME_NS_MAX else 0,
         )
 
     def disconnected(self) -> None:

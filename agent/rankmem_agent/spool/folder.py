@@ -181,9 +181,21 @@ def unfinished(session_dir: Path) -> list[Path]:
 
 
 def _create(session_dir: Path, name: str) -> tuple[Path, int]:
-    make_private(session_dir.parent)
-    make_private(session_dir)
-    os.chmod(session_dir, 0o700)  # whoever made it for us; its parent may be a folder of the user's own
+    for again in range(STARTS_MAX):
+        try:
+            make_private(session_dir.parent)
+            make_private(session_dir)
+            os.chmod(
+                session_dir, 0o700
+            )  # whoever made it for us; its parent may be a folder of the user's own
+            return _create_in(session_dir, name)
+        except FileNotFoundError:  # another run of the session removed the folder: it was empty just now
+            if again == STARTS_MAX - 1:
+                raise
+    raise AssertionError
+
+
+def _create_in(session_dir: Path, name: str) -> tuple[Path, int]:
     for start in range(STARTS_MAX):
         path = session_dir / (f"{name}-{start}" if start else name)
         try:

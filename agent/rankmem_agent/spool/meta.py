@@ -36,6 +36,10 @@ class SpoolMeta:
     session: dict[str, Any]
     rank_row: dict[str, Any]
     host: dict[str, Any]
+    start_key: str = ""
+    """Names the start of the workers that the rank belongs to; empty: written by an older version."""
+    launch: str = ""
+    """Names what launched the rank."""
     credentials: Credentials = field(default_factory=Credentials)
     """Files for the aggregator."""
     privacy: Privacy = field(default_factory=Privacy)
@@ -83,6 +87,8 @@ def _spool_meta(meta: dict[str, Any]) -> SpoolMeta:
         process_start_ticks=int(ticks),
         start=int(start[0]) if start else 0,
         aggregator=meta.get("aggregator") or "",
+        start_key=str((meta.get("start") or {}).get("key") or ""),
+        launch=str((meta.get("start") or {}).get("launch") or ""),
         credentials=Credentials.from_facts(meta.get("credentials") or {}),
         privacy=Privacy.from_facts(meta.get("privacy") or {}),
         project_root=meta.get("project_root") or "",

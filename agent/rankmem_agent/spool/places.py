@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import json
 import os
 import shutil
@@ -22,6 +23,10 @@ from rankmem_agent.spool.layout import Kind
 
 _OF_USE = (Kind.EVENT, Kind.OFF)
 """Records that say that a process used tensors, or that nobody knows: without a tap the events come late."""
+SHARED_LAUNCHES = ("tasks ", "torchrun ", "port ", "group ")
+"""Beginnings of names of launches that several hosts share (see :func:`rankmem_agent.facts.launch`, and
+:func:`rankmem_agent.preload.candidate.place_in` for groups); other names are of a process of one host."""
+_NAME_CHARS = 16
 _KIND_OFFSET = next(field.offset for field in layout.RECORD_FIELDS if field.name == "kind")
 
 
@@ -69,6 +74,7 @@ class Place:
         spool_id += f"-{start}" if start else ""
         placed["spool_id"] = spool_id
         placed["session"]["world_size"] = self.world_size or None
+        placed["start"] = self._start(str((placed.get("start") or {}).get("launch", "")), attempt)
         placed["rank"] |= {
             "attempt": attempt,
             "rank": self.rank,
@@ -77,6 +83,19 @@ class Place:
             "spool_id": spool_id,
         }
         return placed
+
+    def _start(self, launched_by: str, attempt: int) -> dict[str, str]:
+        """What the aggregator knows a start of the workers by: ``OpenSpool`` in collector.proto."""
+        if self.launch.startswith(SHARED_LAUNCHES):
+            key = f"{self.launch} {self.restart} {self.world_size}"
+        else:
+            key = f"{launched_by} {attempt}"
+        return {"key": _hash(key) if launched_by else "", "launch": _hash(launched_by) if launched_by else ""}
+
+
+def _hash(text: str) -> str:
+    """Ids of jobs may be words of the user's: what leaves the host is short and says nothing."""
+    return hashlib.sha256(text.encode()).hexdigest()[:_NAME_CHARS]
 
 
 def write_candidate(
