@@ -10,6 +10,7 @@ that do not look at how a process begins.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import select
@@ -37,8 +38,9 @@ def run_forked(path: Path, arguments: Sequence[str], folder: Path) -> subprocess
     told = {"argv": [str(path), *arguments], "out": str(out), "err": str(err)}
     forks.stdin.write(json.dumps(told) + "\n")
     forks.stdin.flush()
-    returncode = int(forks.stdout.readline())
-    return subprocess.CompletedProcess([str(path)], returncode, out.read_text(), err.read_text())
+    answer = forks.stdout.readline()
+    assert answer, "the process that is forked has ended; it says why on stderr"
+    return subprocess.CompletedProcess([str(path)], int(answer), out.read_text(), err.read_text())
 
 
 @cache
@@ -51,7 +53,7 @@ def _forks() -> subprocess.Popen[str]:
 
 
 def _end(forks: subprocess.Popen[str]) -> None:
-    with forks:  # closes its input
+    with contextlib.suppress(BrokenPipeError), forks:  # closes its input
         pass
 
 
