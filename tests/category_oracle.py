@@ -89,7 +89,7 @@ def train(model: str, folder: Path, *, warm_up: int = 2, steps: int = 3) -> tupl
     """Trains under the tap and torch.profiler; the spool and what the oracle says."""
     tests = str(Path(__file__).parent)
     script = SCRIPT.format(tests=tests, model=model, warm_up=warm_up, steps=steps)
-    recording = record_process(script, folder)
+    recording = record_process(script, folder, is_forked=True)
     assert recording.returncode == 0, recording.stderr
     assert not recording.gaps
     return recording, json.loads((folder / "oracle.json").read_text())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -11,6 +9,7 @@ from pathlib import Path
 
 from rankmem_agent.spool.layout import Kind, Phase
 from tap_process import read_spool
+from torch_forks import run_forked
 
 SCRIPT = Path(__file__).with_name("module_trainings.py")
 
@@ -38,11 +37,7 @@ def compared(training: str, folder: Path, steps: int = 3) -> Comparison:
     """Trains in ``folder``."""
     spool = folder / "spool"
     spool.mkdir()
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), training, str(spool), str(steps)],
-        capture_output=True, text=True, timeout=280, check=False,
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
-    )  # fmt: skip
+    done = run_forked(SCRIPT, (training, str(spool), str(steps)), folder)
     if done.returncode != 0 or "rankmem:" in done.stderr:
         raise RuntimeError(done.stderr)
     recording = read_spool(spool, done)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 
 from rankmem_agent.pairing.pairing import Pairing
 from tap_process import Recording, read_spool
+from torch_forks import run_forked
 
 SCRIPT = Path(__file__).with_name("trained_models.py")
 
@@ -23,11 +21,7 @@ def recorded_model(name: str, folder: Path, steps: int = 3) -> dict[str, pa.Tabl
     """
     spool = folder / "spool"
     spool.mkdir()
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), name, str(spool), str(steps)],
-        capture_output=True, text=True, timeout=120, check=False,
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
-    )  # fmt: skip
+    done = run_forked(SCRIPT, (name, str(spool), str(steps)), folder)
     if done.returncode != 0:
         raise RuntimeError(done.stderr)
     return paired_rows(read_spool(spool, done))

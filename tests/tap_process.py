@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from rankmem_agent.spool.layout import CONTROL_FIELDS, Kind
+from rankmem_agent.spool.layout import CONTROL_FIELDS, Action, Kind
 from rankmem_agent.spool.reader import Chunk, Gap, SpoolReader
 from rankmem_agent.spool.segments import RECORD_DTYPE
+from torch_forks import run_forked
 
 BUDGET_BYTES = 64 << 20
 PRELUDE = """
@@ -69,18 +70,52 @@ class Recording:
         return [int(begin["call_id"]) for begin in begins if self.text(begin["e"]) == name]
 
 
+def asking_in_vain(call: str) -> str:
+    """A script in which ``call`` fails for want of memory, recorded and not: with the same words."""
+    return f"""
+def ask():
+    try:
+        {call}
+    except RuntimeError as error:
+        return str(error)
+before = ask()
+tap.enable(ALL)
+assert before is not None and ask() == before
+tap.close()
+"""
+
+
+def alive_after(events: Any) -> set[int]:
+    """Addresses that are alive after these events; each was freed before it was handed out again."""
+    live: set[int] = set()
+    for event in events:
+        if event["action"] == Action.ALLOC:
+            assert int(event["a"]) not in live
+            live.add(int(event["a"]))
+        else:
+            live.remove(int(event["a"]))
+    return live
+
+
 def record_process(
     script: str,
     folder: Path,
     budget_bytes: int = BUDGET_BYTES,
     prelude: str = PRELUDE,
     python: str = sys.executable,
+    is_forked: bool = False,
 ) -> Recording:
-    """Run ``script`` after the prelude; the spool is ``folder``/spool. Does not check the exit code."""
+    """Run ``script`` after the prelude; the spool is ``folder``/spool. Does not check the exit code.
+
+    Args:
+        is_forked: sooner, where it does not matter how the process began; see ``torch_forks``.
+    """
     spool = folder / "spool"
     spool.mkdir()
     path = folder / "script.py"
     path.write_text(prelude + script)
+    if is_forked:
+        return read_spool(spool, run_forked(path, (str(spool), str(budget_bytes)), folder))
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
         [python, str(path), str(spool), str(budget_bytes)],

@@ -71,22 +71,39 @@ def test_a_rank_whose_agent_cannot_start_is_there_and_says_why(tmp_path: Path) -
     assert row["state"] in ("exit", "exit 3"), "without the tap the code is known where its remains were seen"
 
 
+ENDS: dict[str, tuple[str, int, str | None]] = {
+    "ok": ("exit", 0, None),
+    "raise": ("exception", 1, "ValueError"),
+    "exit": ("exit 3", 3, None),
+    "text": ("exit 1", 1, None),
+    "at_once": ("_exit 5", 5, None),
+    "thread": ("exit", 0, None),
+    "children": ("exit", 0, None),
+}
+"""Those that a process tells itself: state, exit code and exception."""
+
+
+def test_every_way_that_a_process_ends_itself_is_told_apart(tmp_path: Path) -> None:
+    """One after another below a shell: each is an attempt."""
+    each = "; ".join(f"{sys.executable} {SCRIPT} {way}" for way in ENDS)
+    done = call((*RANKMEM, "run", "--", "sh", "-c", each), tmp_path)
+    assert done.stdout.count("held 16777216") == len(ENDS)
+    assert "all complete" in done.stderr
+    found = sorted(rows(tmp_path, "ranks"), key=lambda row: int(row["attempt"]))
+    ends = [(row["state"], row["exit_code"], row["exception"]) for row in found]
+    assert dict(zip(ENDS, ends, strict=True)) == ENDS
+
+
 @pytest.mark.parametrize(
     ("way", "state", "exit_code", "exception"),
     [
-        ("ok", "exit", 0, None),
-        ("raise", "exception", 1, "ValueError"),
         ("exit", "exit 3", 3, None),
-        ("text", "exit 1", 1, None),
-        ("at_once", "_exit 5", 5, None),
         ("interrupt", "exception", -2, "KeyboardInterrupt"),
-        ("thread", "exit", 0, None),
-        ("children", "exit", 0, None),
         ("term", "killed", -15, None),
         ("kill", "killed", -9, None),
     ],
 )
-def test_every_way_to_end_is_told_apart(
+def test_how_the_command_itself_ended_is_told_apart(
     tmp_path: Path, way: str, state: str, exit_code: int, exception: str | None
 ) -> None:
     said = record(tmp_path, way)

@@ -45,24 +45,19 @@ def _ranks(folder: Path) -> list[tuple[int, int, int, int]]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("way", ["spawn", "spawned", "forkserver", "children"])
+@pytest.mark.parametrize("way", ["spawned", "forkserver", "children"])
 def test_ranks_that_only_their_process_group_numbers_are_all_recorded(way: str, tmp_path: Path) -> None:
     done = _run(way, tmp_path)
     assert done.stderr == ""
     assert _ranks(tmp_path) == [(0, 0, 2, 3), (0, 1, 2, 3)]
 
 
-def test_the_next_start_of_such_ranks_is_another_attempt(tmp_path: Path) -> None:
+def test_torch_s_spawn_is_such_a_start_and_the_next_one_another_attempt(tmp_path: Path) -> None:
     assert _run("spawn_twice", tmp_path).stderr == ""
     assert _ranks(tmp_path) == [(a, r, 2, 3) for a in (0, 1) for r in (0, 1)]
 
 
-def test_a_wrapper_leaves_the_rank_to_the_training_that_it_starts(tmp_path: Path) -> None:
-    assert _run("wrapper", tmp_path).stderr == ""
-    assert _ranks(tmp_path) == [(0, 0, 1, 3)]
-
-
-def test_a_wrapper_s_trainings_are_an_attempt_each(tmp_path: Path) -> None:
+def test_a_wrapper_leaves_the_rank_to_the_trainings_that_it_starts_an_attempt_each(tmp_path: Path) -> None:
     assert _run("wrapper", tmp_path, "2").stderr == ""
     assert _ranks(tmp_path) == [(0, 0, 1, 3), (1, 0, 1, 3)]
 

@@ -38,7 +38,8 @@ shows when the next forward runs."""
 
 
 def account(name: str, folder: Path) -> Account:
-    recording = record_process(SCRIPT.format(tests=str(Path(__file__).parents[1]), name=name), folder)
+    script = SCRIPT.format(tests=str(Path(__file__).parents[1]), name=name)
+    recording = record_process(script, folder, is_forked=True)
     assert recording.returncode == 0, recording.stderr
     at_once, _ = our_lives(recording)
     in_parts, _ = our_lives(recording, batches=23)
@@ -69,7 +70,7 @@ def test_at_the_peak_of_an_optimizers_step_its_scratch_is_temporary(
     optimizer: str, options: str, tmp_path: Path
 ) -> None:
     script = OPTIMIZER.format(tests=str(Path(__file__).parents[1]), optimizer=optimizer, options=options)
-    recording = record_process(script, tmp_path)
+    recording = record_process(script, tmp_path, is_forked=True)
     assert recording.returncode == 0, recording.stderr
     lives = list(our_lives(recording)[0].values())
     steps = [int(seq) for seq, kind in zip(recording.seq, recording.records["kind"], strict=True)

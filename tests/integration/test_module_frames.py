@@ -33,7 +33,7 @@ def end():
 
 
 def recorded(script: str, folder: Path) -> Recording:
-    recording = record_process(PRELUDE + script, folder)
+    recording = record_process(PRELUDE + script, folder, is_forked=True)
     assert recording.returncode == 0, recording.stderr
     assert not recording.gaps
     return recording

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, SEGMENT_BYTES, Action, Kind, State
-from tap_process import record_process
+from tap_process import alive_after, asking_in_vain, record_process
 
 
 def test_no_record_is_lost_when_eight_threads_allocate_at_once(tmp_path: Path) -> None:
@@ -35,13 +35,7 @@ tap.close()
         own = events[events["thread"] == thread]
         assert own["b"][own["action"] == Action.ALLOC].tolist() == [4 * size for size in range(1, 2001)]
         assert (np.diff(own["time_ns"].astype(np.int64)) >= 0).all()
-    live: set[int] = set()
-    for event in events:  # a block that is reused across threads is freed before it is got again
-        if event["action"] == Action.ALLOC:
-            assert int(event["a"]) not in live
-            live.add(int(event["a"]))
-        else:
-            live.remove(int(event["a"]))
+    assert alive_after(events) == set()
 
 
 def test_a_full_budget_costs_whole_segments_and_recording_resumes_after_deletion(tmp_path: Path) -> None:
@@ -170,18 +164,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_an_allocation_that_fails_is_an_oom_event_and_the_same_exception(tmp_path: Path) -> None:
-    script = """
-def ask():
-    try:
-        torch.empty(1 << 60, dtype=torch.uint8)
-    except RuntimeError as error:
-        return str(error)
-before = ask()
-tap.enable(ALL)
-assert before is not None and ask() == before
-tap.close()
-"""
-    recording = record_process(script, tmp_path)
+    recording = record_process(asking_in_vain("torch.empty(1 << 60, dtype=torch.uint8)"), tmp_path)
     assert recording.returncode == 0, recording.stderr
     (oom,) = (event for event in recording.of(Kind.EVENT) if event["action"] == Action.OOM)
     assert oom["b"] == 1 << 60

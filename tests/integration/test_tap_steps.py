@@ -115,7 +115,7 @@ tap.close()
 def test_each_step_tags_the_parameters_that_moved_all_gradients_and_new_state(
     tmp_path: Path, natively: bool
 ) -> None:
-    recording = record_process(SCENES % natively, tmp_path)
+    recording = record_process(SCENES % natively, tmp_path, is_forked=True)
     assert recording.returncode == 0, recording.stderr
     known: set[int] = set()
     for told in json.loads(recording.stdout):
@@ -134,7 +134,7 @@ def test_the_tap_and_python_write_the_same_tags_and_steps(tmp_path: Path) -> Non
     for natively in (True, False):
         folder = tmp_path / str(natively)
         folder.mkdir()
-        recording = record_process(SCENES % natively, folder)
+        recording = record_process(SCENES % natively, folder, is_forked=True)
         told.append(
             [
                 (step["scene"], _facts(recording, step["first"], step["last"]))
@@ -156,7 +156,7 @@ def test_threads_that_step_and_change_each_others_gradients_neither_crash_nor_fa
 
 
 def test_nothing_of_the_users_is_kept_alive_by_a_plan(tmp_path: Path) -> None:
-    recording = record_process(LIVES, tmp_path)
+    recording = record_process(LIVES, tmp_path, is_forked=True)
     assert recording.stdout.strip() == "[True, True, True]", recording.stderr
 
 
@@ -183,7 +183,7 @@ tap.close()
 
 
 def test_a_tensor_class_of_the_users_is_not_asked_how_it_lies_in_memory(tmp_path: Path) -> None:
-    recording = record_process(ASKED, tmp_path)
+    recording = record_process(ASKED, tmp_path, is_forked=True)
     assert recording.stdout == "[] 0\n", recording.stderr
 
 

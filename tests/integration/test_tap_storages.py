@@ -11,7 +11,7 @@ from rankmem_agent.spool.layout import Action, Kind
 from recorded_models import paired_rows
 from storage_scripts import DIRECT, MAPPED, STEPS
 from tap_kineto import compare, profiled
-from tap_process import Recording, record_process
+from tap_process import Recording, alive_after, asking_in_vain, record_process
 
 MIB = 2**20
 
@@ -76,14 +76,7 @@ tap.close()
     assert recording.returncode == 0, recording.stderr
     events = recording.of(Kind.EVENT)
     assert (events["b"] == 8192).sum() == 4 * 400
-    live: set[int] = set()
-    for event in events:
-        if event["action"] == Action.ALLOC:
-            assert int(event["a"]) not in live
-            live.add(int(event["a"]))
-        else:
-            live.remove(int(event["a"]))
-    assert live == set()
+    assert alive_after(events) == set()
 
 
 def test_a_forked_child_maps_and_unmaps_while_a_thread_of_its_parent_does(tmp_path: Path) -> None:
@@ -135,18 +128,7 @@ torch.UntypedStorage(77)
 def test_a_storage_that_cannot_be_had_is_an_oom_event_with_its_line_and_the_same_exception(
     tmp_path: Path,
 ) -> None:
-    script = """
-def ask():
-    try:
-        torch.UntypedStorage(1 << 60)
-    except RuntimeError as error:
-        return str(error)
-before = ask()
-tap.enable(ALL)
-assert before is not None and ask() == before
-tap.close()
-"""
-    recording = record_process(script, tmp_path)
+    recording = record_process(asking_in_vain("torch.UntypedStorage(1 << 60)"), tmp_path)
     assert recording.returncode == 0, recording.stderr
     (oom,) = (event for event in recording.of(Kind.EVENT) if event["action"] == Action.OOM)
     assert (oom["b"], oom["call_id"]) == (1 << 60, 0)

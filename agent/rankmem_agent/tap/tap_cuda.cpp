@@ -484,7 +484,9 @@ void record_from_snapshot(unsigned count) {
 
 // Why this allocator gives no events, or null where it does.
 const char* without_trace() noexcept {
-  if (std::strcmp(device_allocator, "native") != 0) return "this allocator reports no events: only samples are recorded";
+  if (std::strcmp(device_allocator, "native") != 0) {
+    return "this allocator reports no events: only samples are recorded";
+  }
   if (std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr) {
     return "PYTORCH_NO_CUDA_MEMORY_CACHING is set: allocations bypass the allocator: only samples are recorded";
   }

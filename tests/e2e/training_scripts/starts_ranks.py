@@ -128,11 +128,11 @@ def serves(store: str) -> None:
 
 
 def tensors(store: str) -> None:
-    """Tensors without modules, without an end."""
+    """Tensors without modules, without an end: soon more than may be recorded of what is no rank yet."""
     while True:
         for _ in range(100):
             torch.randn(8)
-        time.sleep(0.01)
+        time.sleep(0.001)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,8 @@ of_gaps AS (
                 || ': nothing after that was recorded; the true peak may be higher than shown'
             WHEN 'not_started' THEN 'not recorded' || because || ': all of its figures are missing'
             WHEN 'device_off' THEN what || ' were not recorded' || because || ': figures for that device are missing'
-            WHEN 'hooks_off' THEN what || ' were not recorded after ' || instant || because || '; byte figures are exact'
+            WHEN 'hooks_off' THEN
+                what || ' were not recorded after ' || instant || because || '; byte figures are exact'
             WHEN 'spool_full' THEN many || ' are missing: its spool was full (RANKMEM_SPOOL_BYTES)'
             WHEN 'torn' THEN many || ' are missing: its process ended while writing them'
             WHEN 'ring_overwritten' THEN many || ' are missing: PyTorch''s own history was overwritten before it was read'
@@ -109,7 +110,8 @@ told AS (
                 format('{:,}', unexplained_bytes)
                 || ' bytes are unexplained: the recorded events differ from the allocator''s own figure by that much'
             WHEN 'strings_dropped' THEN
-                format('{:,}', dropped) || ' names or stacks did not fit into the spool and are unknown; byte figures are exact'
+                format('{:,}', dropped)
+                || ' names or stacks did not fit into the spool and are unknown; byte figures are exact'
             ELSE 'none of its devices were recorded'
         END AS sentence
     FROM of_ranks
