@@ -129,9 +129,10 @@ class ClientQueries:
         )
         timer = threading.Timer(timeout_s, running.stop, [reason])
         timer.name, timer.daemon = "rankmem-query-timer", True
-        timer.start()
-        watch(lambda: running.stop(RankmemError(Code.UNAVAILABLE, "the client is gone")))
         try:
+            timer.start()
+            self._memory.look_while(lambda: bool(self._running))
+            watch(lambda: running.stop(RankmemError(Code.UNAVAILABLE, "the client is gone")))
             running.cursor.execute("BEGIN TRANSACTION READ ONLY")
             yield running.cursor
         except _FAILURES as exc:
@@ -165,7 +166,6 @@ class ClientQueries:
                 )
             running = _Running(self._store.cursor())
             self._running.add(running)
-        self._memory.look_while(lambda: bool(self._running))
         return running
 
     @property

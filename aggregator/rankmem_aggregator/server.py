@@ -96,7 +96,9 @@ class Aggregator:
         self._failure: BaseException | None = None
         self._queries = ClientQueries(store, config, trial)
         self._writer = Writer(store, config, free_memory=self._free_memory, died=self._die)
-        self._collector = CollectorService(self._writer, store.facts.database_id, config)
+        self._collector = CollectorService(
+            self._writer, store.facts.database_id, config, self._follow_threads
+        )
         self._health = Health()
         others_max = WATCHES_MAX + REFLECTIONS_MAX + UNSAID_MAX + UNARY_THREADS
         calls_max = config.max_streams + config.queries_max + others_max
@@ -232,8 +234,7 @@ class Aggregator:
 
     def _look(self, condition: Condition) -> None:
         """Once a second: limits are held, and whoever waits is told why."""
-        if self._bound is not None:
-            self._bound.follow_threads()
+        self._follow_threads()
         budget_bytes = self.config.memory_budget()
         is_full = condition.rss_bytes > budget_bytes
         full = f"the aggregator uses {condition.rss_bytes} bytes of memory, more than {budget_bytes}"
@@ -245,6 +246,10 @@ class Aggregator:
         self._collector.tell_busy(busy)
         self._collector.end_idle()
         self._writer.keep()
+
+    def _follow_threads(self) -> None:
+        if self._bound is not None:
+            self._bound.follow_threads()
 
     def _free_memory(self) -> None:
         self._queries.interrupt_all(

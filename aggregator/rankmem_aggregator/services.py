@@ -51,8 +51,16 @@ EXPORT_TIMEOUT_S: Final = 3600.0
 class CollectorService(collector_pb2_grpc.CollectorServicer):
     """``Collector``: one :class:`IngestStream` for each call."""
 
-    def __init__(self, writer: Writer, database_id: str, config: AggregatorConfig) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        database_id: str,
+        config: AggregatorConfig,
+        began: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``began`` is called as a stream begins, in its thread."""
         self._writer = writer
+        self._began = began
         self._database_id = database_id
         self._config = config
         self._numbers = itertools.count(1)
@@ -73,6 +81,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         self, request_iterator: Iterator[collector_pb2.IngestRequest], context: grpc.ServicerContext
     ) -> Iterator[collector_pb2.IngestReply]:
         """Takes a shipper's stream."""
+        self._began()
         name = f"rankmem-stream-{next(self._numbers)}"
         stream = IngestStream(request_iterator, self._writer, self._decoders, self._database_id, name)
         try:

@@ -1,40 +1,33 @@
 """Keeps an aggregator alive: starts its process, and starts it again when it dies.
 
 Stage: wiring, in ``rankmem serve`` and in whatever has an aggregator of its own (``rankmem run``). In: a
-configuration; out: an address at which an aggregator answers, the same after each start. Loads neither
-DuckDB nor gRPC. What a client's statement can break is the process of the aggregator alone: its memory has
-a bound that the kernel holds (``memory_bound``), and the statement that it died of is refused from then on
-(``blame``).
+configuration; out: an address at which an aggregator answers, the same after each start. Loads neither DuckDB
+nor gRPC. What a client's statement can break is the process of the aggregator alone: the kernel bounds its
+memory (``memory_bound``), and the statement that it died of is refused from then on (``blame``).
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import os
-import select
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from rankmem_aggregator import under_way
 from rankmem_aggregator.blame import Blame
 from rankmem_aggregator.config import AggregatorConfig, split_address
-from rankmem_aggregator.orders import DRAINED, NO_MEMORY, NOT_DRAINED, STOP, Order, error_of_event
-from rankmem_protos.errors import Code, RankmemError
+from rankmem_aggregator.orders import DRAINED, NO_MEMORY, NOT_DRAINED
+from rankmem_aggregator.worker_process import WorkerProcess, how_it_ended
+from rankmem_protos.errors import RankmemError
 
 logger = logging.getLogger(__name__)
 
-START_TIMEOUT_S: Final = 600.0
-"""To open a database whose log is replayed: a minute for a GiB on a slow disk."""
 RESTART_FIRST_S: Final = 0.1
 RESTART_MAX_S: Final = 5.0
 """Between two starts of one that dies at once: shippers and readers find it within this."""
@@ -45,8 +38,6 @@ CLOSE_TIMEOUT_S: Final = 30.0
 KILL_GRACE_S: Final = 5.0
 """Beyond it, for the process to end by itself."""
 WARN_EVERY_S: Final = 60.0
-_ALLOCATORS: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
-"""Arrow's own reserves 1 GiB at its first use, of which it touched 6 MiB: that counts against the bound."""
 _ENDED_BY: Final = {-signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGINT}
 """Exit codes of one that was told to stop by a signal of its own."""
 
@@ -55,10 +46,10 @@ class Supervisor:
     """An aggregator's process, kept alive from :meth:`start` to :meth:`close`.
 
     Args:
-        config: of the aggregator; port 0 becomes a free one, the same for all its starts. is_embedded: it
-        runs beside a training: signals are not for it, and it goes first where memory runs out. niceness:
-        what its process adds to this one's. say: told when it died and when it is there again. The
-        supervisor's thread.
+        config: of the aggregator; port 0 becomes a free one, the same for all its starts.
+        is_embedded: it runs beside a training: signals are not for it, and it goes first where memory ends.
+        niceness: what its process adds to this one's.
+        say: told when it died and when it is there again. The supervisor's thread.
     """
 
     def __init__(
@@ -81,10 +72,7 @@ class Supervisor:
         self._say = say
         self._blame = Blame()
         self._under_way_fd = under_way.shared_memory(config.queries_max)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._events_fd = -1
-        self._events = b""
-        self._started_s = 0.0
+        self._process: WorkerProcess | None = None
         self._pause_s = RESTART_FIRST_S
         self._warned_s = float("-inf")
         self._is_stopping = threading.Event()
@@ -103,10 +91,8 @@ class Supervisor:
             RankmemError: what the aggregator could not be opened for.
         """
         try:
-            self._spawn()
-            self._await_ready()
+            self._start_process()
         except BaseException:
-            self._end_process()
             self._release()
             raise
         self._thread.start()
@@ -119,7 +105,8 @@ class Supervisor:
     def stop(self) -> None:
         """Lets it drain and end. Returns at once; any thread, also a signal handler."""
         self._is_stopping.set()
-        self._ask_to_stop()
+        if self._process is not None:
+            self._process.ask_to_stop()
 
     def kill(self) -> None:
         """Ends its process at once. Any thread, also a signal handler."""
@@ -142,120 +129,51 @@ class Supervisor:
     def __exit__(self, *ended: object) -> None:
         self.close()
 
-    # -- the process -----------------------------------------------------------------------------
-
-    def _spawn(self) -> None:
-        self._events_fd, told_fd = os.pipe()
-        self._events = b""
-        order = Order(
-            config=self._config,
-            events_fd=told_fd,
+    def _start_process(self) -> None:
+        process = self._process = WorkerProcess(
+            self._config,
+            self._blame,
             under_way_fd=self._under_way_fd,
             is_embedded=self._is_embedded,
             niceness=self._niceness,
-            refused=self._blame.refused,
-            suspects=tuple(self._blame.suspects),
         )
         try:
-            # A session of its own: keys of the terminal are for this process, which passes on what they mean.
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "rankmem_aggregator.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                env=_ALLOCATORS | os.environ,
-                pass_fds=(told_fd, self._under_way_fd),
-                start_new_session=True,
-                bufsize=0,
-            )
-        finally:
-            os.close(told_fd)
-        self._started_s = time.monotonic()
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended already, and is found so
-            _write_all(self._process.stdin.fileno(), order.line())
-        if self._is_stopping.is_set():
-            self._ask_to_stop()
-
-    def _ask_to_stop(self) -> None:
-        process = self._process
-        if process is not None and process.stdin is not None:
-            with contextlib.suppress(OSError, ValueError):  # it has ended
-                os.write(process.stdin.fileno(), STOP)
-
-    def _await_ready(self) -> None:
-        event = self._next_event(START_TIMEOUT_S)
-        if event is None:
-            assert self._process is not None
-            self._process.kill()
-            code = self._process.wait()
-            raise RankmemError(
-                Code.UNAVAILABLE,
-                f"the aggregator's process did not start: {_how(code)}",
-                "see what it wrote before this; rankmem serve -v shows where",
-            )
-        if "error" in event:
-            raise error_of_event(event["error"])
-        self.address, self.metrics_address = event["ready"], event["metrics"]
+            if self._is_stopping.is_set():  # between two processes nobody was there to be asked
+                process.ask_to_stop()
+            self.address, self.metrics_address = process.await_ready()
+        except BaseException:
+            process.close()
+            raise
         metrics = self.metrics_address or self._config.metrics
         self._config = replace(self._config, listen=self.address, metrics=metrics)
-
-    def _next_event(self, timeout_s: float) -> dict[str, Any] | None:
-        """The next; None at the end of the process or of the time."""
-        deadline_s = time.monotonic() + timeout_s
-        while b"\n" not in self._events:
-            ready, _, _ = select.select([self._events_fd], [], [], max(0.0, deadline_s - time.monotonic()))
-            data = os.read(self._events_fd, 1 << 16) if ready else b""
-            if not data:
-                return None
-            self._events += data
-        line, _, self._events = self._events.partition(b"\n")
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-    def _end_process(self) -> None:
-        """Kills what may be left of it, and closes what led to it."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            if self._process.stdin is not None:
-                self._process.stdin.close()
-        if self._events_fd >= 0:
-            os.close(self._events_fd)
-            self._events_fd = -1
 
     def _release(self) -> None:
         os.close(self._under_way_fd)
         if self._port is not None:
             self._port.close()
 
-    # -- its life: the supervisor's thread ---------------------------------------------------------
+    # -- the supervisor's thread -------------------------------------------------------------------
 
     def _keep(self) -> None:
         try:
             while True:
                 assert self._process is not None
                 code = self._process.wait()
-                self._hear()
-                self._end_process()
+                for name in self._process.cleared():
+                    self._blame.cleared(name)
+                self._process.close()
                 if self._is_stopping.is_set() or code in (DRAINED, NOT_DRAINED) or code in _ENDED_BY:
                     self._code = code
                     return
                 self._died(code)
-                if not self._start_again():
+                if not self._start_again(self._process.lived_s):
                     return
         finally:
-            self._end_process()
             self._release()
-
-    def _hear(self) -> None:
-        """What it said before it died."""
-        while (event := self._next_event(0.0)) is not None:
-            if "cleared" in event:
-                self._blame.cleared(event["cleared"])
 
     def _died(self, code: int) -> None:
         names = under_way.take(self._under_way_fd)
-        how = _how(code)
+        how = how_it_ended(code)
         refused = 0
         if code < 0 or code == NO_MEMORY:
             stamp = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -264,17 +182,15 @@ class Supervisor:
         told = f", {refused} of them refused from now on" if refused else ""
         self._say(f"the aggregator ended ({how}){beside}{told}; it is started again")
 
-    def _start_again(self) -> bool:
+    def _start_again(self, lived_s: float) -> bool:
         """Starts it until it is there; False if it is to stop."""
-        if time.monotonic() - self._started_s > STEADY_S:
+        if lived_s > STEADY_S:
             self._pause_s = RESTART_FIRST_S
         while not self._is_stopping.wait(self._pause_s):
             self._pause_s = min(2 * self._pause_s, RESTART_MAX_S)
             try:
-                self._spawn()
-                self._await_ready()
+                self._start_process()
             except (RankmemError, OSError) as exc:
-                self._end_process()
                 if time.monotonic() - self._warned_s > WARN_EVERY_S:
                     self._warned_s = time.monotonic()
                     self._say(f"the aggregator cannot be started yet, it is tried again: {exc}")
@@ -283,16 +199,6 @@ class Supervisor:
             self._say(f"the aggregator is back at {self.address}")
             return True
         return False
-
-
-def _how(code: int) -> str:
-    """How a process ended, by its exit code."""
-    if code == NO_MEMORY:
-        return "out of memory"
-    try:
-        return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
 
 
 def _reserved(listen: str) -> tuple[socket.socket | None, str]:
@@ -311,8 +217,3 @@ def _reserved(listen: str) -> tuple[socket.socket | None, str]:
         kept.close()
         return None, listen  # the aggregator says what is wrong with it
     return kept, f"{listen.rpartition(':')[0]}:{kept.getsockname()[1]}"
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]

@@ -35,6 +35,8 @@ PREDECESSOR_LOOK_S: Final = 0.05
 STDIN: Final = 0
 OOM_SCORE: Final = 500
 """Beside a training: where the host's memory runs out, the kernel ends this process first. It comes again."""
+_NO_THREAD: Final = "can't start new thread"
+"""What Python raises where there is no memory for its stack, or the system allows no more."""
 _OOM_SCORE_PATH: Final = Path("/proc/self/oom_score_adj")
 
 
@@ -95,6 +97,7 @@ class _Orders:
 
 def main() -> int:
     """Serves until told to stop; the exit code."""
+    threading.excepthook = _thread_ended
     orders = _Orders()
     order = orders.order
     bound = MemoryBound(order.config.memory_max())
@@ -156,6 +159,13 @@ def _opened(order: Order, trial: Trial, bound: MemoryBound) -> Aggregator:
             if exc.code is not Code.CONFLICT or not left_behind or time.monotonic() > deadline_s:
                 raise
         threading.Event().wait(PREDECESSOR_LOOK_S)
+
+
+def _thread_ended(ended: threading.ExceptHookArgs) -> None:
+    """A thread that ends for want of memory may be gRPC's: it would never be missed, and nobody answered."""
+    threading.__excepthook__(ended)
+    if isinstance(ended.exc_value, MemoryError) or _NO_THREAD in str(ended.exc_value):
+        os._exit(NO_MEMORY)
 
 
 def _is_of_memory(exc: BaseException) -> bool:

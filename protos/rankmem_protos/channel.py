@@ -67,7 +67,7 @@ def hint_of(details: str, credentials: Credentials) -> str:
         if words in details:
             return meaning
     if credentials.tls_ca is None and "Socket closed" in details:
-        return "it may speak TLS: --tls-ca FILE (RANKMEM_TLS_CA)"
+        return "it may speak TLS: --tls-ca FILE (RANKMEM_TLS_CA); or it ended as it answered: ask again"
     return ""
 
 

@@ -192,6 +192,43 @@ def test_a_training_outlives_the_command_that_recorded_it(scene: Scene, tmp_path
     assert stored == distinct > 0
 
 
+def test_an_aggregator_that_is_killed_beside_its_training_is_back_and_has_everything(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        (*RANKMEM, "run", "--", sys.executable, TRAIN, str(tmp_path), "steps"),
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as run:
+        until("it trains", (tmp_path / "ready-0-0").exists)
+        for pid in aggregators_of(run.pid):
+            os.kill(pid, signal.SIGKILL)
+        (tmp_path / "ready-0-0").unlink()
+        until("it trains on", (tmp_path / "ready-0-0").exists)
+        (tmp_path / "enough").touch()
+        assert run.stderr is not None
+        said = run.stderr.read()
+    assert run.returncode == 0, said
+    assert "rankmem: the aggregator ended (SIGKILL); it is started again" in said
+    assert "rankmem: the aggregator is back at 127.0.0.1:" in said
+    ((complete, reason),) = asked(tmp_path, "SELECT complete, end_reason FROM rank_info")
+    assert (complete, reason) == (True, "exit")
+    ((stored, distinct),) = asked(tmp_path, "SELECT count(*), count(DISTINCT seq) FROM memory_event")
+    assert stored == distinct > 0
+
+
+def aggregators_of(pid: int) -> list[int]:
+    """The aggregator's process below a command: one."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    found = [
+        int(child)
+        for child in children
+        if b"rankmem_aggregator.worker" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
+    assert len(found) == 1
+    return found
+
+
 def test_a_command_piped_after_run_ends_with_the_job_though_the_shipper_goes_on(
     scene: Scene, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 BOUNDED = """
 import resource, threading
-from rankmem_aggregator.memory_bound import SPARE_THREADS, MemoryBound
+from rankmem_aggregator.memory_bound import MemoryBound
 bound = MemoryBound(256 << 20)
 first = resource.getrlimit(resource.RLIMIT_DATA)[0]
 {then}

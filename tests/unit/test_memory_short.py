@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +13,7 @@ import pytest
 from ingest_client import IngestClient
 from rankmem_aggregator import connect, server
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.orders import NO_MEMORY
 from rankmem_protos import arrow_wire
 from rankmem_protos.errors import Code, RankmemError
 from sample_batches import RankSource
@@ -51,3 +55,43 @@ def test_a_statement_for_which_there_is_no_memory_says_so(
                 queries.sql("SELECT 1 AS n")
         assert caught.value.code is Code.EXHAUSTED
         assert queries.sql("SELECT 1 AS n").to_pylist() == [{"n": 1}]
+
+
+def test_a_statement_for_which_there_is_no_thread_keeps_no_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(timer: threading.Timer) -> None:
+        raise RuntimeError("can't start new thread")
+
+    config = AggregatorConfig(database_path=tmp_path / "m.duckdb", listen="127.0.0.1:0", queries_max=1)
+    with server.open(config) as running, connect(running.address) as queries:
+        with monkeypatch.context() as less:
+            less.setattr(threading.Timer, "start", no_thread)
+            with pytest.raises(RankmemError):
+                queries.sql("SELECT 1 AS n")
+        assert queries.sql("SELECT 1 AS n").to_pylist() == [{"n": 1}]
+
+
+THREAD = """
+import threading, time
+from rankmem_aggregator import worker
+threading.excepthook = worker._thread_ended
+def ends():
+    raise {error}
+thread = threading.Thread(target=ends)
+thread.start()
+thread.join()
+print("lives", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [("MemoryError()", NO_MEMORY), ('RuntimeError("can\'t start new thread")', NO_MEMORY), ("OSError()", 0)],
+)
+def test_a_thread_that_ends_for_want_of_memory_ends_the_process(error: str, code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", THREAD.format(error=error)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (code, "" if code else "lives\n")
+    assert error.partition("(")[0] in done.stderr
