@@ -1,9 +1,9 @@
 """The files of a database are its user's alone: they hold stacks, file names, command lines.
 
 Stage: store, in the process that writes a database. DuckDB makes the file, its log and what it spills with
-the process's umask, the log anew after each checkpoint, so the umask holds while a database is open. A database
-that is there keeps its mode, which its owner may have chosen, and its log gets the same. Whoever starts a
-process meanwhile gives it :func:`umask_before`.
+the process's umask, the log anew after each checkpoint, so the umask holds while a database is open. A
+database that is there keeps its mode, which its owner may have chosen, and its log gets the same. Whoever
+starts a process meanwhile gives it :func:`umask_before`.
 """
 
 from __future__ import annotations

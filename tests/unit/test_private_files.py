@@ -1,4 +1,4 @@
-"""Who may read what is recorded: its user alone, whatever the umask; what is started beside it has its own."""
+"""Who may read what is recorded: its user alone, whatever the umask; what is started beside has its own."""
 
 from __future__ import annotations
 
