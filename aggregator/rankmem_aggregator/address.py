@@ -3,7 +3,8 @@
 Stage: between server and readers. While one process holds a DuckDB file no other can open it, so the
 server leaves its address beside the file and a reader who names the file is led to it.
 Written by the server (whole or absent: temporary name, then rename), read by any process of the host.
-It is a hint, never a lock: a file whose process is gone is *stale* and reads as absent.
+It is a hint, never a lock: a file whose process is gone is *stale* and reads as absent. Whoever made the
+database may have written it, too: one of another user leads there, and says that no token is wanted.
 """
 
 from __future__ import annotations
@@ -104,13 +105,14 @@ def _parse(path: Path) -> ServerAddress | None:
     try:
         with path.open("rb") as file:
             value = json.loads(file.read(FILE_BYTES_MAX))
+            is_trusted = os.fstat(file.fileno()).st_uid in (0, os.geteuid())
         return ServerAddress(
             address=str(value["address"]),
             pid=int(value["pid"]),
             process_start_ticks=int(value["process_start_ticks"]),
             host_name=str(value["host_name"]),
             tls=bool(value.get("tls")),
-            token=bool(value.get("token")),
+            token=bool(value.get("token")) and is_trusted,
             version=int(value["version"]),
         )
     except (OSError, ValueError, KeyError, TypeError):

@@ -9,6 +9,7 @@ name when it is whole and on disk. Killed at any moment, there is one whole data
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -133,6 +134,7 @@ def _pack(store: Store) -> None:
             cursor.execute("BEGIN TRANSACTION READ ONLY")
             export_duckdb(cursor, copy)
             cursor.execute("ROLLBACK")
+        copy.chmod(stat.S_IMODE(store.path.stat().st_mode))  # who may read it is its owner's choice
         _sync(copy)
         copy.replace(store.path)
         _sync(store.path.parent)

@@ -131,7 +131,7 @@ def type_of(statement: duckdb.Statement) -> duckdb.StatementType | None:
 
 def name_of(kind: duckdb.StatementType | None) -> str:
     """The kind for a message."""
-    return "such a statement" if kind is None else str(kind.name)
+    return "this kind of statement" if kind is None else str(kind.name)
 
 
 def _parsed(cursor: duckdb.DuckDBPyConnection, text: str) -> Any:

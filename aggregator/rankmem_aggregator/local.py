@@ -147,6 +147,12 @@ def _cannot_open(path: Path, exc: duckdb.Error) -> RankmemError:
             f"another program holds {path}: {exc}",
             "close it, or ask the aggregator that holds it: --aggregator HOST:PORT",
         )
+    if "Permission denied" in str(exc):
+        return RankmemError(
+            Code.DENIED,
+            f"cannot read {path}: it is another user's: {exc}",
+            "ask its owner for chmod g+r, or for the aggregator's address",
+        )
     return RankmemError(Code.INVALID, f"cannot read {path}: {exc}", "give a database made by rankmem")
 
 

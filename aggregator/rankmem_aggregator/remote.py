@@ -16,6 +16,7 @@ import grpc
 import pyarrow as pa
 
 from rankmem_aggregator.aggregator_state import AggregatorState
+from rankmem_aggregator.private_files import PRIVATE_MODE
 from rankmem_aggregator.queries import Parameters, Queries
 from rankmem_aggregator.queries import Value as PythonValue
 from rankmem_protos.channel import dial, hint_of
@@ -24,6 +25,7 @@ from rankmem_protos.errors import CODE_OF_GRPC_STATUS_NAME, Code, RankmemError
 from rankmem_protos.query_pb2 import ExportRequest, SqlRequest, StatusRequest, Value
 from rankmem_protos.query_pb2_grpc import QueryStub
 
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 CHUNK_BYTES_MAX: Final = 64 << 20
 """The largest message taken: a chunk is a few MiB, one row of a long list may be more."""
 
@@ -81,7 +83,7 @@ class RemoteQueries(Queries):
             )
         unfinished = out_path.with_name(f"{out_path.name}.{os.getpid()}.tmp")
         try:
-            with unfinished.open("wb") as file:
+            with open(os.open(unfinished, _NEW, PRIVATE_MODE), "wb") as file:
                 for chunk in self._stub.ExportDatabase(ExportRequest(), metadata=self._line.metadata):
                     file.write(chunk.data)
             unfinished.replace(out_path)

@@ -29,8 +29,8 @@ Schema version {SCHEMA_VERSION}. Made by `python -m rankmem_aggregator.schema_do
 
 Bytes are integers, times are nanoseconds since 1970-01-01 UTC. In **tables** times are those of the host
 that wrote them; in **views and macros** they are on the session's common clock, the aggregator's, and a
-column `…_utc` beside them is the same instant as TIMESTAMPTZ. Nothing is renamed or removed between versions.
-The rows of the largest ones ({", ".join(PACKED)}) stand in the schema `packed`, in a
+column `…_utc` beside them is the same instant as TIMESTAMP in UTC. Nothing is renamed or removed between
+versions. The rows of the largest ones ({", ".join(PACKED)}) stand in the schema `packed`, in a
 smaller form; read them by their names here.
 [sql.md](sql.md) shows how to ask.
 """

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 import duckdb
 import pyarrow as pa
 
-from rankmem_aggregator import schema
+from rankmem_aggregator import private_files, schema
 from rankmem_aggregator.address import read_address
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.disk import Disk, DiskLowError, could_not_sync, could_not_write
@@ -74,7 +74,12 @@ class Store:
         self.path = config.database_path
         self._config = config
         self._disk = Disk(config.database_path)
-        self._connection, self.facts = open_instance(config)
+        private_files.hold(self.path)
+        try:
+            self._connection, self.facts = open_instance(config)
+        except BaseException:
+            private_files.release()
+            raise
         self._statements = Statements(self._connection)
         self._lock = threading.Lock()
         self._closed = False
@@ -249,6 +254,7 @@ class Store:
             logger.warning("%s is closed without a checkpoint: %s", self.path, exc)
         finally:
             self._let_go()
+            private_files.release()
 
     def _let_go(self) -> None:
         """Closes the connection and with it all cursors, of which one may need a moment to see that its

@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 
 from rankmem_agent.spool.exits import Exit
 from rankmem_agent.spool.layout import ExitKind
+from rankmem_aggregator.private_files import umask_before
 from rankmem_cli.witness import Witness
 
 FROM_TERMINAL: Final = (signal.SIGINT, signal.SIGQUIT)
@@ -87,7 +88,8 @@ class SignalDesk:
             OSError: it could not be started.
         """
         # exec gives the child default handlers for what we catch, so nothing of the desk reaches it.
-        with subprocess.Popen(command, env=dict(environment), cwd=folder) as process:
+        umask = umask_before()  # the user's own, while an embedded aggregator keeps its files private
+        with subprocess.Popen(command, env=dict(environment), cwd=folder, umask=umask) as process:
             self._process = process
             for number in self._waiting:
                 process.send_signal(number)

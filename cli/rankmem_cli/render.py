@@ -116,7 +116,8 @@ class JsonRows:
         for row in rows.to_pylist():
             self._file.write(",\n " if self._count else "[")
             # ASCII alone: an escape sequence or a bidi mark in a name stays harmless on a terminal.
-            json.dump({name: plain(value) for name, value in row.items()}, self._file, allow_nan=False)
+            cells = {name: _plain_cell(name, value) for name, value in row.items()}
+            json.dump(cells, self._file, allow_nan=False)
             self._count += 1
 
     def end(self) -> None:
@@ -140,7 +141,7 @@ class CsvRows:
             self._headed = True
         guard = units.safe_text if self._file.isatty() else str
         for row in rows.to_pylist():
-            self._writer.writerow([_csv_cell(plain(value), guard) for value in row.values()])
+            self._writer.writerow([_csv_cell(_plain_cell(*cell), guard) for cell in row.items()])
 
     def end(self) -> None:
         """Flushes."""
@@ -150,6 +151,12 @@ class CsvRows:
 def begin(output: Format, file: TextIO | None = None) -> JsonRows | CsvRows:
     """The writer of a format that takes rows batch by batch."""
     return CsvRows(file or sys.stdout) if output is Format.CSV else JsonRows(file or sys.stdout)
+
+
+def _plain_cell(name: str, value: Any) -> Any:
+    if isinstance(value, datetime.datetime) and value.tzinfo is None and name.endswith("_utc"):
+        value = value.replace(tzinfo=datetime.UTC)  # the column's name says so, its type needs no zone
+    return plain(value)
 
 
 def plain(value: Any) -> Any:

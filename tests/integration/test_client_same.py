@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, get_args
 
@@ -194,4 +195,9 @@ def test_times_are_utc_whatever_the_machines_zone(tmp_path: Path, monkeypatch: p
     guide_database(str(path)).close()
     monkeypatch.setenv("TZ", "Pacific/Auckland")
     with connect(path) as queries:
-        assert queries.peak().schema.field("peak_time_utc").type == pa.timestamp("us", tz="UTC")
+        rows = queries.peak()
+    assert rows.schema.field("peak_time_utc").type == pa.timestamp("us")
+    for row in rows.to_pylist():
+        assert row["peak_time_utc"] == datetime(1970, 1, 1) + timedelta(
+            microseconds=row["peak_time_ns"] // 1000
+        )

@@ -29,6 +29,7 @@ def rows() -> pa.Table:
             ),
             "ratio": [float("nan"), 0.25],
             "complete": [True, None],
+            "at_utc": pa.array([datetime.datetime(2026, 11, 21)] * 2, pa.timestamp("us")),
         }
     )
 
@@ -39,7 +40,7 @@ def test_json_keeps_integers_exact_and_stacks_as_lists(capsys: pytest.CaptureFix
     assert first["size_bytes"] == 2**53 + 1
     assert first["total"] == 2**70
     assert first["stack"] == ["train.py:3 forward", "train.py:9 main"]
-    assert first["at"] == "2026-11-21T00:00:00+00:00"
+    assert first["at"] == first["at_utc"] == "2026-11-21T00:00:00+00:00"
     assert first["ratio"] is None
     assert second == {**second, "operator": None, "stack": [], "ratio": 0.25, "complete": None}
     assert list(first) == rows().column_names

@@ -97,6 +97,19 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     assert caught.value.code is Code.NOT_FOUND
 
 
+def test_an_address_that_another_user_left_gets_no_token(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_address(path, "127.0.0.1:7077", token=True, tls=True)
+    ours = read_address(path)
+    assert ours is not None
+    assert ours.token
+    if os.geteuid() == 0:  # root's own is trusted whoever looks
+        os.chown(address_path(path), 12345, -1)
+    me = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: me)
+    theirs = read_address(path)
+    assert theirs == dataclasses.replace(ours, token=False)
+
+
 def test_a_closed_store_leaves_one_plain_file_that_anyone_may_open(path: Path) -> None:
     store = open_store(AggregatorConfig(database_path=path))
     store.close()

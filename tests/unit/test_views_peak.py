@@ -23,7 +23,7 @@ def test_a_peak_is_the_first_of_equals_over_batches_and_seconds(database: duckdb
         database,
         "SELECT peak_requested_bytes, peak_time_ns, peak_seq, peak_time_utc, events FROM peak_by_rank",
     )
-    at = datetime.datetime.fromtimestamp(BASE_NS // SECOND_NS, tz=datetime.UTC)
+    at = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=BASE_NS // SECOND_NS)
     assert answer == [(90, BASE_NS + 27, 1, at, 5)]
 
 

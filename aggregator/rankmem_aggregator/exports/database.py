@@ -8,7 +8,7 @@ Runs in the caller's thread; holds one Arrow batch at a time.
 
 from __future__ import annotations
 
-import os
+import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,7 @@ from typing import Final
 import duckdb
 
 from rankmem_aggregator import schema
+from rankmem_aggregator.private_files import PRIVATE_MODE
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import SCHEMA_VERSION
 
@@ -39,7 +40,7 @@ def export_duckdb(
 
     Args:
         source: a connection in a transaction; all tables are read in it.
-        out_path: must not exist.
+        out_path: must not exist; it will be this user's alone.
         present: the columns that each table has; None: as the source's catalog says.
 
     Raises:
@@ -47,11 +48,15 @@ def export_duckdb(
     """
     if out_path.exists():
         raise RankmemError(Code.CONFLICT, f"{out_path} is there already", "give another name, or remove it")
-    unfinished = out_path.with_name(f"{out_path.name}.{os.getpid()}.tmp")
+    has = schema.columns_present(source) if present is None else present
     try:
-        with duckdb.connect(unfinished, config=_SETTINGS) as target:
-            _copy(source, target, schema.columns_present(source) if present is None else present)
-        unfinished.replace(out_path)
+        # A folder of mode 0700: no other user sees the file or its log before it has its own mode.
+        with tempfile.TemporaryDirectory(prefix=".rankmem-copy-", dir=out_path.parent) as folder:
+            unfinished = Path(folder) / "copy.duckdb"
+            with duckdb.connect(unfinished, config=_SETTINGS) as target:
+                _copy(source, target, has)
+            unfinished.chmod(PRIVATE_MODE)
+            unfinished.replace(out_path)
     except duckdb.Error as exc:
         if "No space left" not in str(exc):
             raise
@@ -60,9 +65,10 @@ def export_duckdb(
             f"cannot write {out_path}: No space left on device",
             "give another path, or make room",
         ) from exc
-    finally:
-        unfinished.unlink(missing_ok=True)
-        unfinished.with_name(unfinished.name + ".wal").unlink(missing_ok=True)
+    except OSError as exc:
+        raise RankmemError(
+            Code.EXHAUSTED, f"cannot write {out_path}: {exc.strerror or exc}", "give another path"
+        ) from exc
 
 
 def _copy(

@@ -11,7 +11,7 @@ SELECT
     'events' AS what,
     NULL::VARCHAR AS detail,
     NULL::BIGINT AS since_ns,
-    NULL::TIMESTAMPTZ AS since_utc,
+    NULL::TIMESTAMP AS since_utc,
     events_lost AS records,
     true AS is_bytes,
     CASE

@@ -1,7 +1,7 @@
 -- Question: Which events were there, on the clock that all ranks share and readable?
 -- Columns:
 --   all columns of memory_event, with time_ns on the session's common clock
---   time_utc: the same instant as TIMESTAMPTZ
+--   time_utc: the same instant as TIMESTAMP in UTC
 --   host_uid: the host of the rank
 CREATE OR REPLACE VIEW memory_event_utc AS
 SELECT
@@ -11,4 +11,4 @@ SELECT
 FROM memory_event AS e
 LEFT JOIN rank_span AS s USING (session_id, attempt, rank);
 
-COMMENT ON VIEW memory_event_utc IS 'memory_event with its time on the session''s common clock, also as TIMESTAMPTZ.';
+COMMENT ON VIEW memory_event_utc IS 'memory_event with its time on the session''s common clock, also as TIMESTAMP in UTC.';

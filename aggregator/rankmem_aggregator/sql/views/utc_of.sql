@@ -2,7 +2,8 @@
 -- Parameters:
 --   time_ns (ns since 1970-01-01 UTC): any time of this database
 -- Columns:
---   one value: TIMESTAMP WITH TIME ZONE, cut to whole microseconds
-CREATE OR REPLACE MACRO utc_of(time_ns) AS make_timestamptz(time_ns // 1000);
+--   one value: TIMESTAMP in UTC, cut to whole microseconds; without a zone, so that no setting shifts it and no
+--   client needs a time zone library to read it
+CREATE OR REPLACE MACRO utc_of(time_ns) AS make_timestamp(time_ns // 1000);
 
-COMMENT ON MACRO utc_of IS 'Nanoseconds since 1970 as TIMESTAMPTZ, cut to whole microseconds.';
+COMMENT ON MACRO utc_of IS 'Nanoseconds since 1970 as TIMESTAMP in UTC, cut to whole microseconds.';
