@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import shutil
 import threading
 import time
@@ -21,7 +20,7 @@ import duckdb
 import pyarrow as pa
 
 from rankmem_aggregator import schema
-from rankmem_aggregator.address import read_address
+from rankmem_aggregator.address import is_of_this_process, read_address
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.instance import USE, is_given_up, open_instance
 from rankmem_aggregator.statements import Statements
@@ -398,7 +397,7 @@ def open_store(config: AggregatorConfig) -> Store:
             Code.NOT_FOUND, f"no folder {path.parent} for the database", "make it, or give another --db"
         )
     served = read_address(path)
-    if served is not None and served.pid == os.getpid():
+    if served is not None and is_of_this_process(served):
         # DuckDB would share one instance within a process: two writers on one file.
         raise RankmemError(
             Code.CONFLICT, f"{path} is served by this process at {served.address}", "close it first"
