@@ -101,6 +101,13 @@ def is_alive(entry: ServerAddress) -> bool:
     return now == 0 or entry.process_start_ticks in (0, now)
 
 
+def is_of_this_process(entry: ServerAddress) -> bool:
+    """Whether this very process wrote it: in a container its number is often 1, and in the next one too."""
+    own = os.getpid(), socket.gethostname()
+    ticks = _process_start_ticks(os.getpid())
+    return (entry.pid, entry.host_name) == own and entry.process_start_ticks in (0, ticks)
+
+
 def _parse(path: Path) -> ServerAddress | None:
     try:
         with path.open("rb") as file:

@@ -434,7 +434,7 @@ def open_store(config: AggregatorConfig) -> Store:
             Code.NOT_FOUND, f"no folder {path.parent} for the database", "make it, or give another --db"
         )
     served = read_address(path)
-    if served is not None and served.pid == os.getpid():
+    if served is not None and is_of_this_process(served):
         # DuckDB would share one instance within a process: two writers on one file.
         raise RankmemError(
             Code.CONFLICT, f"{path} is served by this process at {served.address}", "close it first"

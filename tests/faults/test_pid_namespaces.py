@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ import pytest
 
 from faults.ledger import check
 from faults.scene import DEADLINE_S, Rank, Scene, until
+from main_job import RANKMEM, environment, rows
 from rankmem_agent.preload.drain import pending_records
 from rankmem_agent.ship.deliver import deliver
 from rankmem_agent.ship.election import is_shipping
@@ -25,6 +27,23 @@ from rankmem_agent.spool.folder import spools
 CONTAINER: Final = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 EVENTS: Final = 100_000
 HALF: Final = 50_000
+TRAINS: Final = """
+import pathlib, sys, time
+import torch
+own, other = (pathlib.Path(name) for name in sys.argv[1:])
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+def train():
+    for _ in range(20):
+        model(torch.randn(8, 64)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+train()
+own.touch()
+while not other.exists():
+    time.sleep(0.05)
+train()
+"""
 
 
 def _refused() -> str:
@@ -97,3 +116,31 @@ def test_a_shipper_in_one_container_ships_the_ranks_of_others_until_they_end(sce
     assert [rank.process.wait(DEADLINE_S) for rank in others] == [0, 0]
     scene.deliver()
     _check_all(scene)
+
+
+def test_trainings_in_two_containers_whose_processes_have_the_same_numbers_are_both_recorded(
+    scene: Scene, tmp_path: Path
+) -> None:
+    """The real agent, from candidate to exit code; each ``rankmem run`` looks after the folder of both."""
+    scene.start_aggregator()
+    (tmp_path / "train.py").write_text(TRAINS)
+    recorded = (*CONTAINER, *RANKMEM, "run", "--session", "one job", "--aggregator", scene.address, "--")
+    command = (*recorded, sys.executable, "train.py")
+    jobs = [
+        subprocess.Popen(
+            (*command, *marks), cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.DEVNULL
+        )
+        for marks in (("a", "b"), ("b", "a"))
+    ]
+    try:
+        assert [job.wait(2 * DEADLINE_S) for job in jobs] == [0, 0]
+    finally:
+        for job in jobs:
+            job.kill()
+            job.wait()
+    found = rows(tmp_path, "ranks", "--aggregator", scene.address)
+    assert len({row["pid"] for row in found}) == 1, "the same number in both, or this test shows nothing"
+    assert len(found) == 2
+    for row in found:
+        assert (row["complete"], row["events_lost"], row["exit_code"]) == (True, 0, 0)
+        assert row["end_reason"] == "exit"

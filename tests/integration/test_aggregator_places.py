@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,9 +14,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from ingest_client import TIMEOUT_S, IngestClient
+from rankmem_agent.ship.sender import Sender
 from rankmem_aggregator import connect, peers, server, stream
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.peers import host_of
+from rankmem_protos.credentials import Credentials
+from rankmem_protos.errors import Code
 from sample_batches import RankSource
 
 FROM_HERE = "127.0.0.1"
@@ -66,6 +70,21 @@ def test_one_address_has_its_share_of_the_places_and_is_told_so(aggregator: serv
         ]
         clients[0].end()
         opened.enter_context(IngestClient(aggregator.address))
+
+
+def test_a_refused_shipper_passes_on_why(aggregator: server.Aggregator) -> None:
+    wake = threading.Event()
+    refused = Sender(aggregator.address, Credentials(), "host-a", wake)
+    with ExitStack() as opened:
+        for _ in range(3):
+            opened.enter_context(IngestClient(aggregator.address))
+        while refused.error is None:
+            refused.poll()
+            wake.wait(0.05)
+    refused.close()
+    assert refused.error.code is Code.EXHAUSTED
+    assert f"3 shippers are connected from {FROM_HERE}" in refused.error.message
+    assert "--max-streams-per-peer" in refused.error.hint
 
 
 def test_places_that_one_address_cannot_have_are_there_for_others(
@@ -155,8 +174,11 @@ def test_calls_that_never_say_what_they_ask_keep_nobody_out(
 ) -> None:
     with grpc.insecure_channel(aggregator.address) as channel:
         silent = [channel.stream_unary(STATUS).future(_nothing()) for _ in range(2 * peers.UNSAID_MAX)]
-        for call in silent[peers.UNSAID_MAX // 2 :]:
-            assert call.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        ended: queue.SimpleQueue[grpc.Future] = queue.SimpleQueue()
+        for call in silent:
+            call.add_done_callback(ended.put)
+        for _ in range(len(silent) - peers.UNSAID_MAX // 2):
+            assert ended.get(timeout=TIMEOUT_S).code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         monkeypatch.setattr(peers, "host_of", lambda peer: "10.0.0.7")  # who asks from elsewhere
         with connect(aggregator.address) as queries, IngestClient(aggregator.address):
             assert queries.sql("SELECT 1 AS one").num_rows == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -79,6 +80,22 @@ def test_a_folder_without_a_control_page_has_no_lock(tmp_path: Path) -> None:
     assert life.is_held(tmp_path) is None
     (tmp_path / "control").write_bytes(b"short")
     assert life.is_held(tmp_path) is None
+
+
+def test_a_writer_that_cannot_be_asked_about_now_is_not_taken_for_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _writer(tmp_path / "s").abandon()
+
+    def refused(*_: object) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(life.os, "open", refused)
+        held = life.is_held(tmp_path / "s")
+    assert held
+    monkeypatch.setattr(life.fcntl, "flock", refused)
+    assert life.is_held(tmp_path / "s")
 
 
 def test_a_file_system_without_locks_leaves_the_control_page_as_it_was(

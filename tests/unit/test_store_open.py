@@ -66,6 +66,14 @@ def test_a_file_that_this_process_has_open_is_a_conflict(path: Path) -> None:
     open_store(AggregatorConfig(database_path=path)).close()
 
 
+def test_an_address_that_a_container_of_before_left_is_not_this_process_s(path: Path) -> None:
+    """Each is process 1, and has a host name of its own."""
+    write_address(path, "127.0.0.1:7077")
+    entry = json.loads(address_path(path).read_text())
+    address_path(path).write_text(json.dumps(entry | {"host_name": "pod-of-before"}))
+    open_store(AggregatorConfig(database_path=path)).close()
+
+
 def test_rows_of_more_than_a_row_group_are_in_the_file_and_not_in_the_log(path: Path) -> None:
     config = AggregatorConfig(database_path=path, row_group_rows=8192)
     store = open_store(config)

@@ -18,7 +18,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
@@ -38,6 +38,8 @@ BACKOFF_MAX_S: Final = 10.0
 """A restarted aggregator is found within this; a thousand shippers knock 100 times a second at most."""
 SILENCE_S: Final = 30.0
 """Longest wait for the Welcome, an acknowledgement or a clock reply. A commit takes far less."""
+HINT: Final = "rankmem-hint"
+"""Of the metadata that ends a call: what the aggregator advises."""
 CHANNEL_OPTIONS: Final = (
     ("grpc.enable_retries", 0),  # the loop does it, and knows what was acknowledged
     ("grpc.max_receive_message_length", 1 << 20),  # replies are small
@@ -235,6 +237,8 @@ def _translated(aggregator: str, exc: grpc.RpcError, credentials: Credentials | 
     details = exc.details() if isinstance(exc, grpc.Call) else str(exc)
     code = CODE_OF_GRPC_STATUS_NAME.get(status.name, Code.INTERNAL)
     hint = hint_of(details or "", credentials) if credentials is not None else ""
+    said: Any = exc.trailing_metadata() if isinstance(exc, grpc.Call) else None
+    hint = dict(said or ()).get(HINT) or hint
     if code is Code.DENIED:
         hint = "--token-file FILE (RANKMEM_TOKEN_FILE) with one of its ingest tokens"
     return RankmemError(

@@ -31,6 +31,7 @@ from typing import Final
 from rankmem_agent.spool import layout
 
 _CONTROL_OFFSET: Final = {field.name: field.offset for field in layout.CONTROL_FIELDS}
+_LOCKED_FILE: Final = struct.Struct("<QQ")  # lock_device, lock_inode
 _STATE_FIELD, _START_TICKS_FIELD = 0, 19  # of /proc/PID/stat, after the name's last parenthesis
 _ENDED_STATES: Final = "ZXx"
 
@@ -56,20 +57,23 @@ def hold(control: Path) -> tuple[int, int, int] | None:
 
 
 def is_held(spool_dir: Path) -> bool | None:
-    """Whether the writer of the spool in this folder holds its lock; None where there is no lock to ask."""
-    control = spool_dir / "control"
+    """Whether the writer of the spool in this folder holds its lock; None where there is no lock to ask.
+
+    Where it cannot be asked now (too many open files) it counts as held: who is taken for dead is cut off.
+    """
     try:
-        descriptor = os.open(control, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+        descriptor = os.open(spool_dir / "control", os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError:
+        return True
     try:
         found = os.fstat(descriptor)
-        said = struct.unpack("<QQ", os.pread(descriptor, 16, _CONTROL_OFFSET["lock_device"]))
-        if not said[1] or said != (found.st_dev, found.st_ino):
-            return None
-        return _refuses(descriptor)
-    except (OSError, struct.error):
-        return None
+        said = os.pread(descriptor, _LOCKED_FILE.size, _CONTROL_OFFSET["lock_device"])
+        own = _LOCKED_FILE.pack(found.st_dev, found.st_ino)
+        return _refuses(descriptor) if said == own else None
+    except OSError:
+        return True
     finally:
         os.close(descriptor)
 
