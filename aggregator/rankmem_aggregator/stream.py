@@ -191,7 +191,7 @@ class IngestStream:
         try:
             if opening is None:
                 raise RankmemError(
-                    Code.CONFLICT,
+                    Code.INVALID,
                     f"a batch of spool {message.spool_id[:SPOOL_ID_SHOWN]!r}, which is not open",
                     "send OpenSpool first",
                 )

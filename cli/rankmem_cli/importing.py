@@ -29,7 +29,6 @@ from rankmem_protos.errors import Code, RankmemError
 if TYPE_CHECKING:
     from rankmem_agent.readers.sending import Delivery
     from rankmem_aggregator.loading import Loader
-    from rankmem_protos.collector_pb2 import OpenSpool
 
 UNKNOWN_SHOWN_MAX: Final = 10
 """Files of no kind that are named; of the others their number is."""
@@ -209,15 +208,11 @@ class _Remote:
 
         # All of it as the aggregator will, before any of it is sent: whole or not at all.
         for rank in ranks:
-            spool = Spool(**_columns(rank.opening()))
+            spool = Spool.of(rank.opening())
             for message in rank.messages(session_row):
                 decode_batch(message, spool)
         num_new = sum(self._delivery.deliver(rank, session_row) for rank in ranks)
         return num_new > 0
-
-
-def _columns(opening: OpenSpool) -> dict[str, Any]:
-    return {field.name: getattr(opening, field.name) for field in opening.DESCRIPTOR.fields}
 
 
 @contextmanager

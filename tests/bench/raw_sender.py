@@ -7,6 +7,7 @@ length (u32). Says ``ready`` when the stream is open, waits for a line on stdin,
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 import threading
@@ -16,10 +17,23 @@ from typing import Final
 
 import grpc
 
-from rankmem_protos.collector_pb2 import Batch, Hello, IngestRequest, OpenSpool
+from rankmem_protos.collector_pb2 import Batch, Hello, IngestReply, IngestRequest, OpenSpool
 from rankmem_protos.collector_pb2_grpc import CollectorStub
+from rankmem_protos.sealing import seal, unseal
 
 WINDOW: Final = 16
+PLAIN: Final = bool(os.environ.get("RANKMEM_BENCH_PLAIN"))
+"""Without checksums, as older shippers, to see what they cost."""
+
+
+def sealed(request: IngestRequest) -> IngestRequest:
+    """As it goes out."""
+    return request if PLAIN else seal(request)
+
+
+def unsealed(reply: IngestReply) -> IngestReply:
+    """As it came in."""
+    return reply if PLAIN else unseal(reply, must=True)
 
 
 def batches_in(path: Path) -> Iterator[Batch]:
@@ -48,20 +62,23 @@ def main() -> None:
     go, over = threading.Event(), threading.Event()
 
     def requests() -> Iterator[IngestRequest]:
-        yield IngestRequest(hello=Hello(protocol_version=1, shipper_id=spool_id, host_uid=f"host-{rank}"))
-        yield IngestRequest(
-            open_spool=OpenSpool(spool_id=spool_id, session_id=session_id, attempt=0, rank=int(rank))
+        hello = Hello(protocol_version=1, shipper_id=spool_id, host_uid=f"host-{rank}", checksums=not PLAIN)
+        yield IngestRequest(hello=hello)
+        yield sealed(
+            IngestRequest(
+                open_spool=OpenSpool(spool_id=spool_id, session_id=session_id, attempt=0, rank=int(rank))
+            )
         )
         go.wait()
         for number, batch in enumerate(batches):
             free.acquire()
             batch.batch_number = number
-            yield IngestRequest(batch=batch)
+            yield sealed(IngestRequest(batch=batch))
         over.wait()
 
     with grpc.insecure_channel(address) as channel:
         acknowledged = 0
-        for reply in CollectorStub(channel).Ingest(requests()):
+        for reply in map(unsealed, CollectorStub(channel).Ingest(requests())):
             kind = reply.WhichOneof("body")
             if kind == "spool_state":
                 print("ready", flush=True)

@@ -144,3 +144,22 @@ def test_ranks_that_are_not_recorded_or_never_reported_are_in_every_answer(
         said = ask(tmp_path, *verb).stderr
         assert "rank 1: not recorded (cannot use /proc/nothing" in said, verb
         assert "rank 2: never reported: the launcher announced it" in said, verb
+
+
+def test_odd_numbers_and_60_000_arguments_cost_those_facts_alone(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.read_text())
+    arguments = [f"--argument={number}" for number in range(60_000)]
+    odd = {"RANKMEM_PARALLEL": "dp=99999999999,tp=1", "RANK": "0", "WORLD_SIZE": "99999999999"}
+    run = (*RANKMEM, "run", "--", sys.executable, str(script), "plain", *arguments)
+    done = call(run, tmp_path, **odd, RANKMEM_COMMAND="full")
+    assert "held 16777216" in done.stdout
+    said = [line for line in done.stderr.splitlines() if "left out" in line]
+    assert [line.split(": ")[2].split("=")[0] for line in said] == ["WORLD_SIZE", "dp"], done.stderr
+    assert "0 lost, all complete" in done.stderr
+    row = the_rank(tmp_path)
+    assert (row["complete"], row["state"]) == (True, "exit")
+    facts = "SELECT dp, tp, world_size, (SELECT command FROM session) AS command FROM rank_info"
+    told = rows(tmp_path, "sql", facts)
+    assert [(rank["dp"], rank["tp"], rank["world_size"]) for rank in told] == [(None, 1, None)]
+    assert told[0]["command"].endswith(" bytes more)")

@@ -76,6 +76,9 @@ def test_positions_beyond_every_log_are_refused_and_the_spool_stays_usable(
         for first, last in ranges:
             client.send(batch=pb.Batch(spool_id=source.spool_id, sequence_first=first, sequence_last=last))
             assert client.reply().refusal.code == "invalid"
+            client.send(batch=good)
+            assert client.reply().refusal.code == "conflict", "nothing follows a refusal"
+            assert client.open(source) == -1
         client.send(batch=good)
         assert client.acks(1) == [good.sequence_last]
 

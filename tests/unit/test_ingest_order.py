@@ -25,19 +25,23 @@ from rankmem_protos import collector_pb2 as pb
 from rankmem_protos.arrow_wire import encode_rows
 
 TIMEOUT_S = 30.0
-POSITIONS = 8
-"""Of a log: enough for every order, few enough that batches meet."""
 SESSION = "0ORDERSOFALL"
 _SPOOLS = itertools.count()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Send:
-    """A batch of [first, last]: events, or a gap row over them, or bytes that are no Arrow."""
+    """A batch: events, or a gap row over them, or bytes that are no Arrow."""
 
-    first: int
-    last: int
-    what: str
+    shift: int
+    """Where it begins, from the position that comes next by the model: there, before it, or behind it."""
+    length: int = 2
+    what: str = "events"
+
+    def placed(self, last: int) -> tuple[int, int]:
+        """First and last position where ``last`` is stored."""
+        first = max(0, last + 1 + self.shift)
+        return first, first + self.length - 1
 
 
 class Open:
@@ -51,10 +55,10 @@ Op = Send | Open
 OPS: st.SearchStrategy[Op] = st.one_of(
     st.just(Open()),
     st.builds(
-        lambda first, length, what: Send(first=first, last=first + length, what=what),
-        st.integers(0, POSITIONS - 1),
-        st.integers(0, 3),
-        st.sampled_from(["events", "events", "events", "gap", "garbage"]),
+        Send,
+        shift=st.sampled_from([0, 0, 0, 0, 1, 2, -1, -2, -4]),
+        length=st.integers(1, 4),
+        what=st.sampled_from(["events", "events", "events", "gap", "garbage"]),
     ),
 )
 BURSTS = st.lists(st.tuples(st.integers(0, 1), st.lists(OPS, min_size=1, max_size=6)), max_size=6)
@@ -70,21 +74,21 @@ class Model:
     seqs: list[int] = field(default_factory=list)
     gaps: list[tuple[int, int]] = field(default_factory=list)
 
-    def send(self, stream: int, op: Send) -> bool:
+    def send(self, stream: int, what: str, first: int, last: int) -> bool:
         """Whether it is acknowledged."""
-        if not self.is_open[stream] or op.what == "garbage":
+        if not self.is_open[stream] or what == "garbage":
             self.is_open[stream] = False
             return False
-        if op.last <= self.last:
+        if last <= self.last:
             return True
-        if op.first != self.last + 1:
+        if first != self.last + 1:
             self.is_open[stream] = False
             return False
-        self.last = op.last
-        if op.what == "gap":
-            self.gaps.append((op.first, op.last))
+        self.last = last
+        if what == "gap":
+            self.gaps.append((first, last))
         else:
-            self.seqs += range(op.first, op.last + 1)
+            self.seqs += range(first, last + 1)
         return True
 
 
@@ -128,8 +132,9 @@ class Desk:
                     model.is_open[stream] = True
                     lines[stream].send(open_spool=opening)
                 else:
-                    expected[number] = model.send(stream, op)
-                    lines[stream].send(batch=batch_of(op, opening, number))
+                    first, last = op.placed(model.last)
+                    expected[number] = model.send(stream, op.what, first, last)
+                    lines[stream].send(batch=batch_of(op.what, first, last, opening, number))
             replies = lines[stream].replies(len(ops))
             answers = {r.ack.batch_number: True for r in replies if r.HasField("ack")}
             answers |= {r.refusal.batch_number: False for r in replies if r.HasField("refusal")}
@@ -154,22 +159,22 @@ class Desk:
         assert told == list(range(model.last + 1))
 
 
-def batch_of(op: Send, opening: pb.OpenSpool, number: int) -> pb.Batch:
+def batch_of(what: str, first: int, last: int, opening: pb.OpenSpool, number: int) -> pb.Batch:
     who = {"session_id": SESSION, "attempt": 0, "rank": opening.rank}
-    if op.what == "gap":
-        span = {"sequence_first": op.first, "sequence_last": op.last, "records": op.last - op.first + 1}
+    if what == "gap":
+        span = {"sequence_first": first, "sequence_last": last, "records": last - first + 1}
         table, rows = "gap", rows_of("gap", [who | span | {"why": "other_database"}])
     else:
         event = who | {"device": "cpu", "time_ns": 1, "action": "alloc", "component": "pytorch"}
         numbers = {"address": 1, "size_bytes": 1, "requested_bytes": 1}
-        events = [event | numbers | {"seq": seq} for seq in range(op.first, op.last + 1)]
+        events = [event | numbers | {"seq": seq} for seq in range(first, last + 1)]
         table, rows = "memory_event", rows_of("memory_event", events)
-    data = b"garbage" if op.what == "garbage" else encode_rows(rows)
+    data = b"garbage" if what == "garbage" else encode_rows(rows)
     return pb.Batch(
         spool_id=opening.spool_id,
         batch_number=number,
-        sequence_first=op.first,
-        sequence_last=op.last,
+        sequence_first=first,
+        sequence_last=last,
         tables=[pb.TableRows(table=table, arrow_ipc=data)],
     )
 
@@ -207,11 +212,14 @@ def test_they_leave_none_in_many_more_orders(desk: Desk, bursts: list[tuple[int,
 
 
 def test_a_log_whose_first_batch_is_refused_stores_nothing_of_what_follows(desk: Desk) -> None:
-    refused = [Send(first=0, last=1, what="garbage"), Send(first=2, last=3, what="events")]
-    desk.run([(0, [Open(), *refused, Send(first=4, last=5, what="events")])])
+    refused = Send(shift=0, what="garbage")
+    desk.run([(0, [Open(), refused, Send(shift=2), Send(shift=4)])])
+
+
+def test_behind_a_refused_batch_not_even_one_is_taken_that_would_follow(desk: Desk) -> None:
+    for refused in (Send(shift=0, what="garbage"), Send(shift=3), Send(shift=-1, length=4)):
+        desk.run([(0, [Open(), Send(shift=0), refused, Send(shift=0)]), (1, [Open(), Send(shift=0)])])
 
 
 def test_a_log_that_begins_above_0_begins_with_a_gap_row_over_what_is_before(desk: Desk) -> None:
-    missing = Send(first=0, last=3, what="gap")
-    later = Send(first=4, last=5, what="events")
-    desk.run([(0, [Open(), later]), (0, [Open(), missing, later])])
+    desk.run([(0, [Open(), Send(shift=4)]), (0, [Open(), Send(shift=0, length=4, what="gap")])])
