@@ -21,7 +21,7 @@ from typing import Any
 from rankmem_agent.spool import folder, launches, layout
 from rankmem_agent.spool.layout import Kind
 
-SHARED_LAUNCHES = ("tasks ", "torchrun ", "port ", "group ")
+SHARED_LAUNCHES = ("tasks ", "torchrun ", "numbered ", "group ")
 """Beginnings of names of launches that several hosts share (see :func:`rankmem_agent.facts.launch`, and
 :func:`rankmem_agent.preload.candidate.place_in` for groups); other names are of a process of one host."""
 _NAME_CHARS = 16
