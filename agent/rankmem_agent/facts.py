@@ -80,8 +80,9 @@ def launch(claim: Claim, environment: Mapping[str, str] = os.environ) -> str:
     elif claim.key != PLAIN:
         if (name := job_name(environment)) is not None:
             return f"tasks {name}"
-        if port:
-            return f"port {port}"
+        numbered_by = claim.key.partition("/")[0]
+        if port or numbered_by != "RANK":
+            return f"numbered {numbered_by} {port}".rstrip()
     return launched_by(claim)
 
 

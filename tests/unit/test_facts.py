@@ -78,7 +78,16 @@ def test_tasks_of_a_launcher_are_one_session_and_one_launch(launcher: dict[str, 
     assert len({facts.session_id(launcher, each) for each in claims}) == 1
     assert len({facts.launch(each, launcher) for each in claims}) == 1
     assert facts.start_facts(claims[0], launcher) == facts.start_facts(claims[1], launcher)
-    assert facts.launch(claims[0], {}) != facts.launch(claims[1], {})
+    assert facts.launched_by(claims[0]) != facts.launched_by(claims[1])
+
+
+def test_tasks_of_a_launcher_that_names_no_job_are_one_launch_of_their_session() -> None:
+    """MPICH's Hydra: each task below a rankmem run of its own."""
+    claims = [
+        Claim(rank=rank, world_size=4, key=f"PMI_RANK/{rank}/4/0/0//", launch_pid=rank) for rank in (0, 3)
+    ]
+    assert len({facts.launch(each, {"PMI_SIZE": "4"}) for each in claims}) == 1
+    assert facts.start_facts(claims[0], {}) != facts.start_facts(claims[1], {})
 
 
 def test_ranks_that_a_script_numbers_for_srun_are_one_launch() -> None:

@@ -23,7 +23,7 @@ from rankmem_agent.spool.layout import Kind
 
 _OF_USE = (Kind.EVENT, Kind.OFF)
 """Records that say that a process used tensors, or that nobody knows: without a tap the events come late."""
-SHARED_LAUNCHES = ("tasks ", "torchrun ", "port ", "group ")
+SHARED_LAUNCHES = ("tasks ", "torchrun ", "numbered ", "group ")
 """Beginnings of names of launches that several hosts share (see :func:`rankmem_agent.facts.launch`, and
 :func:`rankmem_agent.preload.candidate.place_in` for groups); other names are of a process of one host."""
 _NAME_CHARS = 16

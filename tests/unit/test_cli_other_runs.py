@@ -1,0 +1,97 @@
+"""Several runs beside each other: guests of a database, and what the summary says of other runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankmem_agent.ship import closing
+from rankmem_agent.spool import folder
+from rankmem_cli import guests
+from rankmem_cli.other_runs import line_about_others
+
+BEGAN_NS = 1_000
+
+
+def test_a_database_has_guests_while_one_records_into_it(tmp_path: Path) -> None:
+    database = tmp_path / "mem.duckdb"
+    assert not guests.are_there(database)
+    with guests.lease(database):
+        with guests.lease(database):
+            assert guests.are_there(database)
+        assert guests.are_there(database)
+    assert not guests.are_there(database)
+    assert os.listdir(tmp_path) == []
+
+
+def test_who_cannot_leave_a_lock_records_all_the_same(tmp_path: Path) -> None:
+    with guests.lease(tmp_path / "no such folder" / "mem.duckdb"):
+        pass
+
+
+def rank(attempt: int, host: str, started_ns: int, state: str = "exit", offset_ns: int = 0) -> dict[str, Any]:
+    """A row of the query ``ranks``; ``started_ns`` by the host's clock."""
+    on_common_clock = started_ns + offset_ns
+    row = {"attempt": attempt, "host_uid": host, "started_ns": on_common_clock, "state": state}
+    return row | {"clock_offset_ns": offset_ns}
+
+
+ABSENT = {"attempt": 0, "host_uid": None, "started_ns": None, "state": "never came", "clock_offset_ns": None}
+
+
+BEFORE = [rank(0, "a", 10), rank(1, "a", 20)]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ([rank(0, "a", 1_001), rank(0, "b", 1_002), rank(1, "a", 1_009)], None),
+        ([rank(0, "a", 10), ABSENT, rank(1, "a", 1_001)], "before (attempt 0): this run is its attempt 1"),
+        ([*BEFORE, rank(2, "a", 1_001), rank(3, "a", 1_009)], "(attempts 0, 1): this run is its attempts 2"),
+        ([rank(0, "a", 1_001), rank(1, "b", 1_002)], "another run records into session s as well"),
+        ([rank(0, "a", 1_001, offset_ns=-500), rank(1, "a", 1_009, offset_ns=-500)], None),
+        ([rank(0, "b", 10)], None),
+        ([], None),
+    ],
+)  # fmt: skip
+def test_a_summary_says_what_else_its_session_holds(ranks: list[dict[str, Any]], said: str | None) -> None:
+    told = line_about_others("s", ranks, "a", BEGAN_NS)
+    assert told is None if said is None else said in str(told)
+
+
+def test_a_folder_in_which_another_run_makes_a_spool_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session_dir = tmp_path / "session"
+    session_dir.mkdir()
+    closing.close(session_dir)
+    looked = closing._has_spools
+
+    def look(at: Path) -> bool:
+        found = looked(at)
+        (at / "candidate-7").mkdir()  # between the look and the removal
+        return found
+
+    monkeypatch.setattr(closing, "_has_spools", look)
+    assert not closing.remove_if_over(session_dir)
+    assert (session_dir / "candidate-7").is_dir()
+
+
+def test_a_spool_is_made_though_its_session_s_folder_was_just_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session_dir, made = tmp_path / "root" / "session", os.chmod
+    removed: list[Path] = []
+
+    def chmod(path: Path, mode: int) -> None:
+        made(path, mode)
+        if not removed:
+            removed.append(path)
+            session_dir.rmdir()
+
+    monkeypatch.setattr(os, "chmod", chmod)
+    path, start = folder.create_spool(session_dir, attempt=0, rank=1, pid=7)
+    assert (path.name, start, path.is_dir(), removed) == ("0-1-7", 0, True, [session_dir])
