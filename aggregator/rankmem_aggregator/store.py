@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +21,7 @@ import duckdb
 import pyarrow as pa
 
 from rankmem_aggregator import private_files, schema
-from rankmem_aggregator.address import read_address
+from rankmem_aggregator.address import is_of_this_process, read_address
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.disk import Disk, DiskLowError, could_not_sync, could_not_write
 from rankmem_aggregator.instance import USE, is_given_up, open_instance
