@@ -32,7 +32,12 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 
 def call(
-    command: Sequence[str], folder: Path, *, text_in: str | None = None, **variables: str
+    command: Sequence[str],
+    folder: Path,
+    *,
+    text_in: str | None = None,
+    timeout_s: float = TIMEOUT_S,
+    **variables: str,
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command in ``folder`` to its end."""
     return subprocess.run(
@@ -43,7 +48,7 @@ def call(
         stdin=subprocess.DEVNULL if text_in is None else None,
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=timeout_s,
         check=False,
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from main_job import RANKMEM, TORCHRUN, ask, call, rankmem, rows
+from main_job import RANKMEM, TIMEOUT_S, TORCHRUN, ask, call, rankmem, rows
 
 SCRIPT = Path(__file__).parent / "training_scripts/ends_or_fails.py"
 MIB = 1 << 20
@@ -86,7 +86,7 @@ ENDS: dict[str, tuple[str, int, str | None]] = {
 def test_every_way_that_a_process_ends_itself_is_told_apart(tmp_path: Path) -> None:
     """One after another below a shell: each is an attempt."""
     each = "; ".join(f"{sys.executable} {SCRIPT} {way}" for way in ENDS)
-    done = call((*RANKMEM, "run", "--", "sh", "-c", each), tmp_path)
+    done = call((*RANKMEM, "run", "--", "sh", "-c", each), tmp_path, timeout_s=2 * TIMEOUT_S)
     assert done.stdout.count("held 16777216") == len(ENDS)
     assert "all complete" in done.stderr
     found = sorted(rows(tmp_path, "ranks"), key=lambda row: int(row["attempt"]))

@@ -17,7 +17,7 @@ MIB = 2**20
 
 
 def _equal(body: str, folder: Path, before: str = "") -> Recording:
-    recording = record_process(before + profiled(body), folder)
+    recording = record_process(before + profiled(body), folder, is_forked=True)
     assert recording.returncode == 0, recording.stderr
     compared = compare(recording, folder / "trace.json")
     assert compared.difference() == ""
@@ -48,7 +48,7 @@ model = torch.nn.Linear(1024, 1024, bias=False)
 kept = [copy.deepcopy(model.state_dict()) for _ in range(32)]
 tap.close()
 """
-    recording = record_process(script, tmp_path)
+    recording = record_process(script, tmp_path, is_forked=True)
     assert recording.returncode == 0, recording.stderr
     rows = {table: found.to_pylist() for table, found in paired_rows(recording).items()}
     assert max(event["requested_bytes"] for event in rows["memory_event"]) >= (4 + 128) * MIB
@@ -72,7 +72,7 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 tap.close()
 """
-    recording = record_process(script, tmp_path)
+    recording = record_process(script, tmp_path, is_forked=True)
     assert recording.returncode == 0, recording.stderr
     events = recording.of(Kind.EVENT)
     assert (events["b"] == 8192).sum() == 4 * 400
