@@ -47,9 +47,10 @@ _READING: Final = frozenset(
 )
 _WORD: Final = re.compile(r"\w+")
 _NO_NAMES: Final = re.compile(r"--[^\n]*|'(?:[^']|'')*'")
-"""Comments and texts of our own SQL."""
+"""Comments and texts."""
 _CATALOG_WORDS: Final = re.compile(
-    r"\b(?:show|describe|desc|information_schema|query|query_table|duckdb_\w+|pragma\w*|pg_\w+|sqlite_\w+)\b",
+    r"\b(?:show|describe|information_schema|query_table|duckdb_\w+|pragma\w*|pg_\w+|sqlite_\w+)\b"
+    r"|\bquery\s*\(|(?:^|;)\s*desc\b",
     re.IGNORECASE,
 )
 """A statement with one of these may ask what there is."""
@@ -93,7 +94,8 @@ class ReadingInstance:
 
     def cursor(self, text: str) -> duckdb.DuckDBPyConnection:
         """A connection of its own, with the views that the statement names, in a read-only transaction."""
-        self._make(frozenset(_in_order()) if _CATALOG_WORDS.search(text) else _needed(text))
+        asks_for_catalog = _CATALOG_WORDS.search(_NO_NAMES.sub(" ", text))
+        self._make(frozenset(_in_order()) if asks_for_catalog else _needed(text))
         cursor = self._connection.cursor()
         _check_kinds(cursor, text)
         cursor.execute("BEGIN TRANSACTION READ ONLY")

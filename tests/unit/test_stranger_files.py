@@ -22,6 +22,7 @@ from rankmem_aggregator.exports.memory_timeline import CATEGORY_INDEX
 from rankmem_aggregator.exports.names import PART_CHARS_MAX, part_of_name
 from rankmem_aggregator.plots.files import check_out_path
 from rankmem_aggregator.queries import Queries
+from rankmem_aggregator.reading_instance import ReadingInstance
 from rankmem_aggregator.sql import MINDSTUDIO, VIEWS
 from rankmem_aggregator.store import open_store
 from rankmem_protos.errors import Code, RankmemError
@@ -351,6 +352,24 @@ def test_all_that_is_documented_is_there_whoever_asks_first(path: Path) -> None:
             "WHERE database_name = 'memory' AND schema_name = 'main' AND table_name IN ('gap', 'step')"
         )
         assert queries.sql(comments)["all_have"].to_pylist() == [True]
+
+
+def test_our_own_questions_make_no_more_views_than_they_read(
+    queries: Queries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[frozenset[str]] = []
+    make = ReadingInstance._make
+
+    def counting(self: ReadingInstance, names: frozenset[str]) -> None:
+        made.append(names)
+        make(self, names)
+
+    monkeypatch.setattr(ReadingInstance, "_make", counting)
+    for ask in (queries.sessions, queries.ranks, queries.peak, queries.job_peak, queries.ops):
+        ask()
+    assert made
+    assert all(len(names) < len(VIEWS) for names in made)
+    assert not any(name.startswith("mindstudio") for names in made for name in names)
 
 
 def test_a_table_is_found_by_its_name_alone(queries: Queries) -> None:
