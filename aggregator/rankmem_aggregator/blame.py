@@ -89,6 +89,10 @@ class Trial:
             yield
         self._clear(name)
 
+    def settled(self) -> None:
+        """There is memory: those that have ended are not to blame for what comes. Any thread."""
+        self._under_way.forget_ended()
+
     def _clear(self, name: str) -> None:
         with self._lock:
             if name not in self._blame.suspects:

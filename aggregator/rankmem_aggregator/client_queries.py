@@ -77,7 +77,7 @@ class ClientQueries:
         self._running: set[_Running] = set()
         self._free = threading.Condition(self._lock)
         self._standing_back = 0
-        self._memory = MemoryWatch(config.duckdb_memory(), store.is_crowded, self._stop_for_memory)
+        self._memory = MemoryWatch(config.duckdb_memory(), store.is_crowded, self.stop_for_memory)
         store.guests = self
 
     @property
@@ -179,7 +179,7 @@ class ClientQueries:
         with self._free:
             self._standing_back += 1
         try:
-            self._stop_for_memory()
+            self.stop_for_memory()
             with self._free:
                 self._free.wait_for(lambda: not self._running, STAND_BACK_S)
             yield
@@ -188,7 +188,8 @@ class ClientQueries:
                 self._standing_back -= 1
                 self._free.notify_all()
 
-    def _stop_for_memory(self) -> None:
+    def stop_for_memory(self) -> None:
+        """Stops every statement under way, for it may be what takes the memory. Any thread."""
         self.interrupt_all(
             RankmemError(
                 Code.EXHAUSTED,

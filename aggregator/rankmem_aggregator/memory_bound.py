@@ -11,12 +11,26 @@ shared memory, some 200 MiB.
 
 from __future__ import annotations
 
+import logging
+import mmap
+import os
 import resource
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from rankmem_aggregator.orders import NO_MEMORY
+
+logger = logging.getLogger(__name__)
+
 STACK_BYTES: Final = 8 << 20
 """Of a thread where the shell sets no limit on stacks."""
+ROOM_BYTES: Final = 64 << 20
+"""Below the bound: stacks of eight threads. Without it no stream can begin, and gRPC's threads may be
+lost."""
+LOOKS_MAX: Final = 3
+"""Without room, a second apart, before the process ends. The C library keeps for later what a statement gave
+back: without a new process the room may never come."""
 _TASKS: Final = Path("/proc/self/task")
 
 
@@ -29,6 +43,7 @@ class MemoryBound:
 
     def __init__(self, bound_bytes: int) -> None:
         self._bound_bytes = bound_bytes
+        self._looks = 0  # in a row that found no room
         soft, self._hard = resource.getrlimit(resource.RLIMIT_DATA)
         stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
         self._most = [limit for limit in (soft, self._hard) if limit != resource.RLIM_INFINITY]
@@ -41,3 +56,28 @@ class MemoryBound:
         num_threads = sum(1 for _ in _TASKS.iterdir())
         wanted = self._bound_bytes + num_threads * self._stack_bytes
         resource.setrlimit(resource.RLIMIT_DATA, (min([wanted, *self._most]), self._hard))
+
+    def look(self, relieve: Callable[[], None]) -> bool:
+        """Whether there is room for what begins next; ends the process where there is none for long.
+
+        Args:
+            relieve: called where there is none: stops statements.
+        """
+        self.follow_threads()
+        if _has_room():
+            self._looks = 0
+            return True
+        self._looks += 1
+        if self._looks >= LOOKS_MAX:
+            logger.error("no memory is left below the bound of %d bytes, the process ends", self._bound_bytes)
+            os._exit(NO_MEMORY)
+        relieve()
+        return False
+
+
+def _has_room() -> bool:
+    try:
+        mmap.mmap(-1, ROOM_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    except (OSError, MemoryError):
+        return False
+    return True

@@ -86,6 +86,7 @@ class Aggregator:
     ) -> None:
         self.config = config
         self._bound = bound
+        self._trial = trial
         self._pid = os.getpid() if pid is None else pid
         self.address = ""
         """HOST:PORT with the port that was bound."""
@@ -234,7 +235,7 @@ class Aggregator:
 
     def _look(self, condition: Condition) -> None:
         """Once a second: limits are held, and whoever waits is told why."""
-        self._follow_threads()
+        self._look_at_bound()
         budget_bytes = self.config.memory_budget()
         is_full = condition.rss_bytes > budget_bytes
         full = f"the aggregator uses {condition.rss_bytes} bytes of memory, more than {budget_bytes}"
@@ -246,6 +247,14 @@ class Aggregator:
         self._collector.tell_busy(busy)
         self._collector.end_idle()
         self._writer.keep()
+
+    def _look_at_bound(self) -> None:
+        if self._bound is not None and self._bound.look(self._relieve) and self._trial is not None:
+            self._trial.settled()
+
+    def _relieve(self) -> None:
+        self._queries.stop_for_memory()
+        release_memory()
 
     def _follow_threads(self) -> None:
         if self._bound is not None:

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
+from rankmem_protos.errors import Code, RankmemError
+
 DIGEST_BYTES: Final = 32
 _NONE: Final = bytes(DIGEST_BYTES)
 
@@ -39,21 +41,48 @@ class UnderWay:
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, 0)
         self._lock = threading.Lock()
+        self._ended: list[int] = []
         self._free = list(range(len(self._memory) // DIGEST_BYTES))
 
     @contextmanager
     def running(self, name: str) -> Iterator[None]:
-        """Within it the statement of this fingerprint is under way. Any thread."""
-        with self._lock:
-            place = self._free.pop() if self._free else None
+        """Within it the statement of this fingerprint is under way. Any thread.
+
+        One that ends at a limit stays until :meth:`forget_ended`: what it took may still be missing.
+        """
+        place = self._place()
+        keeps = False
         try:
             self._write(place, bytes.fromhex(name))
             yield
+        except RankmemError as exc:
+            keeps = exc.code is Code.EXHAUSTED
+            raise
         finally:
-            self._write(place, _NONE)
             if place is not None:
-                with self._lock:
-                    self._free.append(place)
+                self._leave(place, keeps=keeps)
+
+    def forget_ended(self) -> None:
+        """Those that have ended are not there any more."""
+        with self._lock:
+            ended, self._ended = self._ended, []
+            for place in ended:
+                self._write(place, _NONE)
+            self._free += ended
+
+    def _place(self) -> int | None:
+        with self._lock:
+            if self._free:
+                return self._free.pop()
+            return self._ended.pop(0) if self._ended else None
+
+    def _leave(self, place: int, *, keeps: bool) -> None:
+        with self._lock:
+            if keeps:
+                self._ended.append(place)
+            else:
+                self._write(place, _NONE)
+                self._free.append(place)
 
     def _write(self, place: int | None, digest: bytes) -> None:
         if place is not None:

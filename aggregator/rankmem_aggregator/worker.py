@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -98,6 +99,7 @@ class _Orders:
 def main() -> int:
     """Serves until told to stop; the exit code."""
     threading.excepthook = _thread_ended
+    sys.unraisablehook = _thread_not_begun
     orders = _Orders()
     order = orders.order
     bound = MemoryBound(order.config.memory_max())
@@ -118,8 +120,10 @@ def main() -> int:
         aggregator.serve()
     except RankmemError as exc:
         logger.error("%s", exc.message)
+        if _is_of_memory(exc):
+            return NO_MEMORY  # there may be none to close with
         aggregator.close()
-        return NO_MEMORY if _is_of_memory(exc) else FAILED
+        return FAILED
     return DRAINED if aggregator.close() else NOT_DRAINED
 
 
@@ -165,6 +169,13 @@ def _thread_ended(ended: threading.ExceptHookArgs) -> None:
     """A thread that ends for want of memory may be gRPC's: it would never be missed, and nobody answered."""
     threading.__excepthook__(ended)
     if isinstance(ended.exc_value, MemoryError) or _NO_THREAD in str(ended.exc_value):
+        os._exit(NO_MEMORY)
+
+
+def _thread_not_begun(failed: sys.UnraisableHookArgs) -> None:
+    """Whoever started a thread that had no memory to begin waits for it for ever."""
+    sys.__unraisablehook__(failed)
+    if isinstance(failed.exc_value, MemoryError) or failed.exc_type is MemoryError:
         os._exit(NO_MEMORY)
 
 

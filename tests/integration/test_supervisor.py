@@ -22,6 +22,7 @@ from ingest_client import IngestClient
 from rankmem_aggregator import connect
 from rankmem_aggregator.address import read_address
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.memory_bound import LOOKS_MAX
 from rankmem_aggregator.supervisor import Supervisor
 from rankmem_protos.errors import Code, RankmemError
 from sample_batches import RankSource
@@ -152,6 +153,7 @@ def test_a_greedy_statement_fails_and_the_memory_is_bounded(kept: Supervisor, wh
     assert found is not None
     assert found.code in (Code.EXHAUSTED, Code.UNAVAILABLE), found
     assert highest[0] < BOUND_BYTES + BESIDE_BYTES
+    kept.wait(LOOKS_MAX + 2.0)  # where no memory is left, it ends by then
     until("it answers", lambda: asked(kept, "SELECT count(*) FROM session") is None)
     if kept.num_restarts:
         again = asked(kept, GREEDY[what])

@@ -92,6 +92,23 @@ def test_more_statements_than_places_run_all_the_same(descriptor: int) -> None:
     assert under_way.take(descriptor) == []
 
 
+def test_a_statement_that_ended_at_a_limit_stays_until_there_is_room(descriptor: int) -> None:
+    running = UnderWay(descriptor)
+    trial = Trial(running, Blame(), lambda name: None)
+    names = [fingerprint(f"SELECT {number}", {}) for number in range(4)]
+    for number, code in enumerate((Code.EXHAUSTED, Code.INVALID)):
+        with pytest.raises(RankmemError), trial.running(f"SELECT {number}", {}):
+            raise RankmemError(code, "ended")
+    assert os.pread(descriptor, 64, 0).count(bytes.fromhex(names[0])) == 1
+    assert under_way.take(descriptor) == [names[0]]
+    with pytest.raises(RankmemError), trial.running("SELECT 2", {}):
+        raise RankmemError(Code.EXHAUSTED, "ended")
+    with running.running(names[3]):  # both places were kept: the older is given up
+        assert under_way.take(descriptor) == sorted([names[2], names[3]])
+    trial.settled()
+    assert under_way.take(descriptor) == []
+
+
 def test_what_ran_in_a_process_that_was_killed_is_known(descriptor: int) -> None:
     name = fingerprint("SELECT 1", {})
     script = (

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from rankmem_aggregator.orders import NO_MEMORY
+
 BOUNDED = """
 import resource, threading
 from rankmem_aggregator.memory_bound import MemoryBound
@@ -48,6 +50,35 @@ def test_what_goes_beyond_fails_in_the_process() -> None:
 def test_stacks_of_threads_come_on_top() -> None:
     done = run(THREADS)
     assert (done.returncode, done.stdout) == (0, "100\n"), done.stderr
+
+
+NO_ROOM = """
+import mmap
+held = []
+while True:
+    try:
+        held.append(mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    except (OSError, MemoryError):
+        break
+relieved = []
+print(bound.look(lambda: relieved.append(1)), len(relieved))
+del held[:80]
+print(bound.look(lambda: relieved.append(1)), len(relieved), flush=True)
+while len(held) < 10000:
+    try:
+        held.append(mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    except (OSError, MemoryError):
+        break
+for look in range(10):
+    print(bound.look(lambda: None), flush=True)
+"""
+
+
+def test_without_room_statements_are_stopped_and_the_process_ends_if_none_comes() -> None:
+    done = run(NO_ROOM)
+    assert done.returncode == NO_MEMORY, done.stderr
+    assert done.stdout.split() == ["False", "1", "True", "1", "False", "False"]
+    assert "no memory is left below the bound" in done.stderr
 
 
 def test_a_limit_that_is_there_already_is_not_raised() -> None:
