@@ -169,10 +169,18 @@ def _finish(
             why = drain.shipper_state(folder).error
             note("rankmem: not all that was recorded is stored yet" + (f": {why}" if why else ""))
             note(f"Try: rankmem ship {folder}")
+    _tell_what_is_set_aside(session_id)
     if is_delivered or _answers(destination):
         report(destination, session_id)
     for folder in folders:
         closing.remove_unless_shipping(folder)
+
+
+def _tell_what_is_set_aside(session_id: str) -> None:
+    from rankmem_cli.status_view import set_aside_lines
+
+    for line in set_aside_lines(session_id):
+        note(f"rankmem: {line}")
 
 
 def _answers(destination: Destination) -> bool:
