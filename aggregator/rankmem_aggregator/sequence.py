@@ -8,7 +8,6 @@ beside collector.proto.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import hmac
 import threading
@@ -150,17 +149,9 @@ class SpoolProgress:
                 f"send from {last + 1} on; OpenSpool tells the last one stored",
             )
         self._tentative[batch.spool.spool_id] = Progress(
-            spool=self._with_secret(batch.spool), last_sequence=batch.sequence_last, final=batch.final
+            spool=batch.spool, last_sequence=batch.sequence_last, final=batch.final
         )
         return Verdict.STORE
-
-    def _with_secret(self, spool: Spool) -> Spool:
-        """The spool with the secret that it has, or takes on now: one of an older version has none."""
-        with self._lock:
-            known = self._stored.get(spool.spool_id)
-        if known is None or not known.spool.secret_hash:
-            return spool
-        return dataclasses.replace(spool, secret_hash=known.spool.secret_hash)
 
     def tentative(self) -> list[Progress]:
         """What this group moves: one entry a spool."""

@@ -185,6 +185,7 @@ def _finish(
             election.elect(folder)
         closing.close(folder)
     is_delivered = drain.wait_delivered(folders, desk, drain_s=job.drain_s) or _give_up(folders)
+    _tell_what_is_set_aside(session_id)
     if other_runs.is_reporter() and (is_delivered or _answers(destination)):
         if other_runs.is_one_of_several():
             other_runs.wait_for_tasks(destination, session_id, desk)
@@ -203,6 +204,13 @@ def _give_up(folders: Sequence[Path]) -> bool:
         after = "  (once its shipper, which goes on, has ended)" if folder in held else ""
         note(f"Try: rankmem ship {folder}{after}")
     return not left
+
+
+def _tell_what_is_set_aside(session_id: str) -> None:
+    from rankmem_cli.status_view import set_aside_lines
+
+    for line in set_aside_lines(session_id):
+        note(f"rankmem: {line}")
 
 
 def _answers(destination: Destination) -> bool:

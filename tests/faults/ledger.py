@@ -169,7 +169,8 @@ def _check_whole(
     peak = connection.execute(
         "SELECT max(peak_requested_bytes) FROM peak_by_rank WHERE attempt = $attempt AND rank = $rank", who
     ).fetchall()
-    assert peak == [(int(expected.max()),)], f"{where}: the peak differs from the naive one"
+    naive = int(expected.max()) if count else None  # it may be killed before it wrote anything
+    assert peak == [(naive,)], f"{where}: the peak differs from the naive one"
     ((reason,),) = connection.execute(
         "SELECT end_reason FROM rank_info WHERE attempt = $attempt AND rank = $rank", who
     ).fetchall()

@@ -151,7 +151,7 @@ def test_whatever_becomes_of_the_answers_the_whole_log_is_stored_once(fates: lis
 
 
 @pytest.mark.long
-@settings(SHARED, max_examples=1000)
+@settings(SHARED, max_examples=200)
 @given(FATES)
 def test_it_is_whatever_becomes_of_them_in_many_more_ways(fates: list[str]) -> None:
     run(fates)

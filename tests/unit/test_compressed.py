@@ -12,7 +12,7 @@ from rankmem_agent.readers.compressed import BROKEN, open_text, read_whole, unpa
 from rankmem_agent.readers.memscope_rows import rows_of
 from rankmem_agent.readers.mindstudio_csv import CsvSource
 from rankmem_agent.readers.recording import RankFacts
-from rankmem_aggregator import row_checks
+from rankmem_protos import bounds as column_bounds
 from rankmem_protos.errors import Code, RankmemError
 
 RECORDS = b"Component,Timestamp(us),Total Allocated(MB),Device Type\n" + b"PTA,1.0,2.0,NPU:0\n" * 200_000
@@ -28,8 +28,8 @@ def damaged(path: Path, content: bytes) -> Path:
 
 
 def test_what_a_reader_lets_through_the_aggregator_takes() -> None:
-    assert bounds.SIZE_BYTES_MAX == row_checks.SIZE_BYTES_MAX
-    assert bounds.NUMBER_MAX == row_checks.NUMBER_MAX
+    assert bounds.SIZE_BYTES_MAX == column_bounds.SIZE_BYTES_MAX
+    assert bounds.NUMBER_MAX == column_bounds.NUMBER_MAX
     for checked, most in (
         (bounds.checked_bytes, bounds.SIZE_BYTES_MAX),
         (bounds.checked_ns, bounds.NUMBER_MAX),

@@ -260,7 +260,7 @@ def attach(claim: Claim, *, is_worker: bool = False) -> None:
     _keep_out_of_the_users_log()
     with interrupts_put_off():
         try:
-            if claim.doubt:
+            if claim.doubt and not claim.is_child:
                 guard.say(claim.doubt)
             config = AgentConfig.from_environment()
             if _is_beside_its_rank(claim, config) and not is_worker:

@@ -154,7 +154,7 @@ def _deliver_session(
         shipper.wait()
     report.spools_delivered += shipper.num_delivered
     report.spools_left += len(spools) - shipper.num_delivered
-    report.records += total - shipper.pending_records - shipper.records_set_aside
+    report.records += max(total - shipper.pending_records - shipper.records_set_aside, 0)
     aside = session_dir if session_dir.name == FOLDER_NAME else session_dir / FOLDER_NAME
     report.spools_set_aside += [aside / spool.name for spool in spools if read_mark(aside / spool.name)]
     report.errors += shipper.failures

@@ -36,6 +36,8 @@ WHY: Final = "set_aside"
 def failure_of(exc: Exception) -> tuple[RankmemError, bool]:
     """What stopped a spool, and whether it would again: then it is set aside. What is the machine's fault, or
     another version's to read, stays where it is for the next shipper."""
+    if isinstance(exc, MemoryError):
+        raise exc  # no spool's fault
     if isinstance(exc, RankmemError):
         return exc, exc.code is Code.INVALID
     if isinstance(exc, OSError):

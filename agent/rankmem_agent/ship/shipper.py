@@ -193,8 +193,6 @@ class Shipper:
 
     def _fail(self, lane: Lane, exc: Exception) -> None:
         """One spool cannot go on; the others do."""
-        if isinstance(exc, MemoryError):
-            raise exc  # no spool's fault
         error, is_for_ever = failure_of(exc)
         if is_for_ever:
             self._set_aside(lane, error)
@@ -326,6 +324,9 @@ class Shipper:
     def _refused(self, refusal: Refusal) -> None:
         error = refusal_error(refusal)
         lane = self._lane(refusal.spool_id) if refusal.spool_id else None
+        is_over = any(known.meta.spool_id == refusal.spool_id for known in self.lanes.values())
+        if lane is None and is_over and not refusal.fatal:
+            return  # of a spool that has failed, what was sent before it did
         if lane is None or refusal.fatal:
             if self.sender is not None:
                 self.sender.drop(error)
