@@ -191,7 +191,8 @@ def _finish(
             why = drain.shipper_state(folder).error
             note("rankmem: not all that was recorded is stored yet" + (f": {why}" if why else ""))
             note(f"Try: rankmem ship {folder}")
-    if other_runs.is_reporter() and (is_delivered or _answers(destination)):
+    is_reported = report is not report_nothing and other_runs.is_reporter()
+    if is_reported and (is_delivered or _answers(destination)):
         if other_runs.is_one_of_several():
             other_runs.wait_for_tasks(destination, session_id, desk)
         report(destination, session_id)
