@@ -108,7 +108,7 @@ def test_a_start_that_came_back_is_another_attempt_for_all_its_ranks() -> None:
 
 
 def test_a_rank_that_was_published_before_its_group_named_the_start_is_of_its_attempt() -> None:
-    """A script trains first and spawns its other ranks then: one launch, and the group's name for the rest."""
+    """A script trains first and then spawns its other ranks: one launch, two names of the start."""
     starts = Starts(())
     alone = spool("script", 0)
     grouped = [spool("script", rank, start="group-3-29500") for rank in (1, 2)]
