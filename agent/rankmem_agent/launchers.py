@@ -1,6 +1,6 @@
 """What a scheduler's launcher says of the tasks it started: which of how many this is, and of which job.
 
-Stage: trainer, once, and ``rankmem run``. Comes in: an environment. Goes out: numbers and a name, or None.
+Stage: trainer, once, and ``rankmem run``. Comes in: an environment. Goes out: numbers, a name, or None.
 Standard library only; asks nobody. torchrun is not one of them: it is started as a task itself, and numbers
 its workers on its own.
 
@@ -36,8 +36,6 @@ class Task:
     num_tasks: int
     is_one_host: bool
     """Whether all tasks are known to run on this host."""
-    job: str | None
-    """What the launcher calls the job, on every host; None where it gives no name."""
 
 
 def task_of(environment: Mapping[str, str]) -> Task | None:
@@ -48,9 +46,7 @@ def task_of(environment: Mapping[str, str]) -> Task | None:
         rank, size = environment.get(rank_name, ""), environment.get(size_name, "")
         if rank.isdecimal() and size.isdecimal():
             is_one_host = environment.get(local_size_name) == size or environment.get("SLURM_NNODES") == "1"
-            return Task(
-                rank=int(rank), num_tasks=int(size), is_one_host=is_one_host, job=job_name(environment)
-            )
+            return Task(rank=int(rank), num_tasks=int(size), is_one_host=is_one_host)
     return None
 
 

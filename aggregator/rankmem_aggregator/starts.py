@@ -51,7 +51,9 @@ class StoredStart:
 class _Attempt:
     """What is known of an attempt of a session."""
 
-    start: str
+    declared: int
+    starts: set[str]
+    """Usually one; more where a rank was published before its process group named the start."""
     launches: set[str] = field(default_factory=set)
     ranks: dict[int, str] = field(default_factory=dict)
     """Rank → its spool."""
@@ -62,9 +64,12 @@ class _Attempt:
 
     def takes(self, spool: Spool) -> bool:
         """Whether the spool may be a rank of this attempt."""
-        if self.start != _start_of(spool) or self.ranks.get(spool.rank, spool.spool_id) != spool.spool_id:
+        if self.ranks.get(spool.rank, spool.spool_id) != spool.spool_id:
             return False
-        return bool(spool.launch and spool.launch in self.launches) or not self._was_over(spool.started_ns)
+        is_start, is_launch = _start_of(spool) in self.starts, spool.launch in self.launches
+        if is_launch and (is_start or _declared(spool) == self.declared):
+            return True  # a host counts the attempts of what it launched
+        return is_start and not self._was_over(spool.started_ns)
 
     def _was_over(self, started_ns: int) -> bool:
         return bool(self.ranks) and not self.unfinished and 0 < self.last_ns < started_ns
@@ -210,7 +215,8 @@ class Starts:
 
     def _occupy(self, spool: Spool) -> None:
         attempts = self._sessions.setdefault(spool.session_id, {})
-        attempt = attempts.setdefault(spool.attempt, _Attempt(start=_start_of(spool)))
+        attempt = attempts.setdefault(spool.attempt, _Attempt(declared=_declared(spool), starts=set()))
+        attempt.starts.add(_start_of(spool))
         attempt.ranks.setdefault(spool.rank, spool.spool_id)
         attempt.unfinished.add(spool.spool_id)
         if spool.launch:

@@ -186,7 +186,8 @@ def _finish(
         closing.close(folder)
     is_delivered = drain.wait_delivered(folders, desk, drain_s=job.drain_s) or _give_up(folders)
     _tell_what_is_set_aside(session_id)
-    if other_runs.is_reporter() and (is_delivered or _answers(destination)):
+    is_reported = report is not report_nothing and other_runs.is_reporter()
+    if is_reported and (is_delivered or _answers(destination)):
         if other_runs.is_one_of_several():
             other_runs.wait_for_tasks(destination, session_id, desk)
         report(destination, session_id, is_delivered)

@@ -15,7 +15,6 @@ from rankmem_agent.launchers import task_of
 from rankmem_cli.child import SignalDesk
 from rankmem_cli.destination import Destination
 from rankmem_cli.render import note
-from rankmem_cli.summary import NEVER_SEEN
 from rankmem_protos.errors import Code, RankmemError
 
 if TYPE_CHECKING:
@@ -88,6 +87,8 @@ def line_about_others(
         host_uid: this host.
         began_ns: when this run began, by this host's clock.
     """
+    from rankmem_cli.summary import NEVER_SEEN
+
     came = [row for row in ranks if row["state"] not in NEVER_SEEN]
     own = {row["attempt"] for row in came if row["host_uid"] == host_uid and _host_ns(row) >= began_ns}
     others = {row["attempt"] for row in came} - own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -20,7 +21,7 @@ def main() -> None:
         (int(os.environ[rank]), int(os.environ[size])) for rank, size in NUMBERED_BY if rank in os.environ
     )
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=size)
+    dist.init_process_group("gloo", rank=rank, world_size=size, timeout=timedelta(seconds=60))
     net = torch.nn.Linear(64, 64 * (1 + rank))
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
     for _ in range(3):

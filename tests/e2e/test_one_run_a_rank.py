@@ -64,8 +64,14 @@ def start(
 
 
 def ended(runs: Sequence[subprocess.Popen[str]]) -> list[str]:
-    """What each said, once all have ended well."""
-    said = [run.communicate(timeout=TIMEOUT_S)[1] for run in runs]
+    """What each said, once all have ended well; none is left behind."""
+    try:
+        said = [run.communicate(timeout=TIMEOUT_S)[1] for run in runs]
+    finally:
+        for run in runs:
+            if run.poll() is None:
+                run.terminate()  # goes on to its training
+                run.communicate(timeout=TIMEOUT_S)
     assert [run.returncode for run in runs] == [0] * len(runs), said
     return said
 

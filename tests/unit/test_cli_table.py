@@ -179,7 +179,7 @@ def every_table() -> list[tuple[str, list[Column]]]:
         ("job_peak", columns.job_peak(START_NS)),
         ("live", columns.live(START_NS)),
         ("ops", columns.ops()),
-        ("summary", columns.summary(START_NS)),
+        ("summary", columns.summary(START_NS, is_delivered=True)),
     ]
 
 

@@ -59,8 +59,9 @@ def test_workers_of_other_launchers_are_their_ranks(variables: dict[str, str]) -
     assert (found.rank, found.world_size, found.local_rank, found.attempt) == (5, 8, 1, 0)
 
 
-def test_a_process_of_a_slurm_batch_script_is_no_task_of_its_job() -> None:
-    found = _claimed({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"})
+@pytest.mark.parametrize("step", [{}, {"SLURM_STEP_ID": "4294967290"}], ids=["batch", "interactive"])
+def test_a_process_of_a_slurm_batch_script_is_no_task_of_its_job(step: dict[str, str]) -> None:
+    found = _claimed({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0", **step})
     assert (found.rank, found.world_size) == (0, 1)
 
 

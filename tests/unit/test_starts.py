@@ -107,6 +107,16 @@ def test_a_start_that_came_back_is_another_attempt_for_all_its_ranks() -> None:
     assert attempts(stored(starts, *again)) == [1] * 4
 
 
+def test_a_rank_that_was_published_before_its_group_named_the_start_is_of_its_attempt() -> None:
+    """A script trains first and then spawns its other ranks: one launch, two names of the start."""
+    starts = Starts(())
+    alone = spool("script", 0)
+    grouped = [spool("script", rank, start="group-3-29500") for rank in (1, 2)]
+    elsewhere = replace(spool("other-host", 3), start="group-3-29500")
+    assert attempts(stored(starts, alone, *grouped, elsewhere)) == [0] * 4
+    assert attempts(stored(starts, spool("script", 0, attempt=1, start="group-3-29500.1"))) == [1]
+
+
 def test_ranks_of_one_launch_may_come_when_the_others_have_ended() -> None:
     starts = Starts(())
     late = [replace(spool("srun", rank, began_ns=FAR_LATER_NS), start="shared") for rank in range(2)]

@@ -153,7 +153,7 @@ def ranked(environment: Mapping[str, str]) -> Claim | None:
         rank, size = environment.get(rank_name, ""), environment.get(size_name, "")
         if not rank.isdecimal() or not size.isdecimal() or _up_to(RANKS_MAX - 1, rank) is None:
             continue
-        if rank_name == "SLURM_PROCID" and not {"SLURM_STEP_ID", "SLURM_STEPID"} & environment.keys():
+        if rank_name == "SLURM_PROCID" and not _in_step(environment):
             continue
         attempt = attempt_of(environment)
         local_rank = _number(environment, local_name, 0)
@@ -254,6 +254,12 @@ def tell_that_nothing_is_recorded(mine: Claim, error: Exception, *, is_worker: b
 
 def _is_launcher_module(module: str) -> bool:
     return any(module == name or module.startswith(name + ".") for name in LAUNCHER_MODULES)
+
+
+def _in_step(environment: Mapping[str, str]) -> bool:
+    """As :func:`rankmem_agent.launchers.in_step`, without an import."""
+    step = environment.get("SLURM_STEP_ID") or environment.get("SLURM_STEPID", "")
+    return step.isdecimal() and int(step) < 0xFFFF_FF00
 
 
 def _number(environment: Mapping[str, str], name: str, default: int) -> int:
