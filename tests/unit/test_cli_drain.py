@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rankmem_agent.config import AgentConfig
-from rankmem_agent.spool import layout
+from rankmem_agent.spool import launches, layout
 from rankmem_agent.spool.exits import Exit
 from rankmem_agent.spool.folder import candidates, create_candidate, spools
 from rankmem_agent.spool.layout import ExitKind
@@ -118,7 +118,7 @@ def test_the_folders_of_a_session_are_where_the_agent_puts_them(tmp_path: Path) 
     assert drain.session_dirs("0123456789ab", by_default) == [own]
 
 
-def _candidate(tmp_path: Path) -> tuple[Path, AgentConfig]:
+def _candidate(tmp_path: Path, process: str = "1-999999999999") -> tuple[Path, AgentConfig]:
     """A process that used tensors, and was killed before it was known to be a rank."""
     session_dir = tmp_path / "0123456789ab"
     path = create_candidate(session_dir)
@@ -127,7 +127,7 @@ def _candidate(tmp_path: Path) -> tuple[Path, AgentConfig]:
     writer.abandon()
     place = Place(rank=0, world_size=1, local_rank=0, launch="plain", restart=0)
     facts = {"version": 1, "session": {"session_id": session_dir.name}, "rank": {}, "host": {}, "clock": {}}
-    write_candidate(path, place, "1-999999999999", facts, counts=True)
+    write_candidate(path, place, process, facts, counts=True)
     return session_dir, AgentConfig.from_environment({"RANKMEM_SPOOL_DIR": str(tmp_path)})
 
 
@@ -141,7 +141,7 @@ def test_a_process_that_was_killed_before_it_was_known_is_a_rank_while_the_comma
 
 
 def test_how_a_killed_process_ended_is_said_in_what_it_recorded_before_it_was_known(tmp_path: Path) -> None:
-    session_dir, config = _candidate(tmp_path)
+    session_dir, config = _candidate(tmp_path, launches.process(os.getpid()))
     drain.tell_exit(session_dir.name, config, os.getpid() + 1, Exit(kind=ExitKind.EXIT, code=3))
     drain.tell_exit(session_dir.name, config, os.getpid(), Exit(kind=ExitKind.SIGNAL, code=9))
     (left,) = candidates(session_dir)
