@@ -29,8 +29,8 @@ TEXT_VALUE_BYTES_MAX: Final = 1 << 20
 MODULE_BYTES_MAX: Final = 4 << 10
 """Of a module's path: a question about modules makes a row of every dot in it."""
 RANKS_MAX: Final = 1 << 20
-"""Of a world's size, a rank and an attempt: ranks that never came are told one by one. Ten times the largest
-jobs known."""
+"""Of a world's size, a rank and an attempt: ranks that never reported are listed one by one. Ten times
+the largest jobs known."""
 
 _ANY_NUMBER: Final = frozenset({"address", "stack_id", "forward_stack_id", "stream"})
 """Columns of 64 bits without an order: hashes, addresses and handles."""

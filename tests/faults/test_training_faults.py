@@ -9,7 +9,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import duckdb
 import pytest
@@ -18,6 +18,16 @@ from faults.numbered_train import BLOCKS, HELD, size_of
 from faults.scene import DEADLINE_S, Scene, until
 from main_job import RANKMEM, TORCHRUN, call, environment, rows
 
+OUTLIVES: Final = """
+import pathlib, time, torch
+weight = torch.nn.Parameter(torch.ones(3))
+weight.sum().backward()
+torch.optim.SGD([weight], lr=0.1).step()
+pathlib.Path("up").touch()
+while not pathlib.Path("stop").exists():
+    time.sleep(0.05)
+"""
+"""A rank that goes on after the command that started it, until it is told to stop."""
 TRAIN = str(Path(__file__).with_name("numbered_train.py"))
 OURS = f"size_bytes % 16 = 3 AND size_bytes BETWEEN {size_of(0)} AND {size_of(BLOCKS)}"
 
@@ -232,18 +242,24 @@ def aggregators_of(pid: int) -> list[int]:
 def test_a_command_piped_after_run_ends_with_the_job_though_the_shipper_goes_on(
     scene: Scene, tmp_path: Path
 ) -> None:
-    script = "import torch; torch.ones(1000).sum(); print('trained')"
-    run = (*RANKMEM, "run", "--aggregator", "127.0.0.1:9", "--drain-s", "0", "--")
+    training = tmp_path / "outlives.py"
+    training.write_text(OUTLIVES)
+    trains = shlex.join((sys.executable, str(training)))
+    command = f"{trains} >/dev/null 2>&1 & until [ -e up ]; do sleep 0.1; done; echo trained"
+    run = (*RANKMEM, "run", "--aggregator", "127.0.0.1:9", "--drain-s", "0", "--", "sh", "-c", command)
     variables = {"RANKMEM_SPOOL_DIR": str(tmp_path / "spool"), "RANKMEM_SHIP_DRAIN_S": "120"}
-    piped = subprocess.run(
-        f"{shlex.join((*run, sys.executable, '-c', script))} 2>&1 | cat",
-        shell=True,
-        cwd=tmp_path,
-        env=environment(tmp_path, **variables),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=True,
-    )
-    assert "trained" in piped.stdout
-    assert scene.shippers(), "it waits for an aggregator, and holds no pipe"
+    try:
+        piped = subprocess.run(
+            f"{shlex.join(run)} 2>&1 | cat",
+            shell=True,
+            cwd=tmp_path,
+            env=environment(tmp_path, **variables),
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=True,
+        )
+        assert "trained" in piped.stdout
+        assert scene.shippers(), "a rank lives, so it waits for an aggregator, and holds no pipe"
+    finally:
+        (tmp_path / "stop").touch()
