@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rankmem_agent.ship import pace as pace_module
 from rankmem_agent.ship import shipper as shipper_module
-from rankmem_agent.ship import stretches as stretches_module
 from rankmem_agent.ship.config import ShipConfig
 from rankmem_agent.ship.shipper import Shipper
 from rankmem_agent.spool.layout import Kind
@@ -112,7 +112,7 @@ class Model:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stretches_module, "BATCH_RECORDS", 200)
+    monkeypatch.setattr(pace_module, "BATCH_RECORDS", 200)
     monkeypatch.setattr(shipper_module, "REOPEN_S", 0.0)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from rankmem_agent.pairing.pairing import Pairing
 from rankmem_agent.ship import lane as lane_module
-from rankmem_agent.ship import stretches as stretches_module
+from rankmem_agent.ship import pace as pace_module
 from rankmem_agent.ship.config import ShipConfig
 from rankmem_agent.ship.deliver import deliver
 from rankmem_agent.ship.envelope import Envelope, pack
@@ -34,7 +34,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir(parents=True)
     monkeypatch.setenv("RANKMEM_SPOOL_DIR", str(folder.parent))
     monkeypatch.setattr("rankmem_agent.ship.shipper.REOPEN_S", 0.05)
-    monkeypatch.setattr(stretches_module, "BATCH_RECORDS", 2_000)
+    monkeypatch.setattr(pace_module, "BATCH_RECORDS", 2_000)
     return folder
 
 

@@ -35,6 +35,6 @@ with Functions(), Operators():
             optimizer.zero_grad()
 with FlopCounterMode(display=False) as counter:
     model(torch.randn(2, 8))
-print("\n".join(seen), counter.get_total_flops(), counter.get_flop_counts().keys())
+print("\n".join(seen), counter.get_total_flops(), sorted(counter.get_flop_counts()))
 bits("weights", [*model.parameters(), *table.parameters()])
 declare(model=model)
