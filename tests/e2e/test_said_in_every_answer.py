@@ -76,7 +76,6 @@ ENDS: dict[str, tuple[str, int, str | None]] = {
     "raise": ("exception", 1, "ValueError"),
     "exit": ("exit 3", 3, None),
     "text": ("exit 1", 1, None),
-    "at_once": ("_exit 5", 5, None),
     "thread": ("exit", 0, None),
     "children": ("exit", 0, None),
 }
@@ -98,6 +97,7 @@ def test_every_way_that_a_process_ends_itself_is_told_apart(tmp_path: Path) -> N
     ("way", "state", "exit_code", "exception"),
     [
         ("exit", "exit 3", 3, None),
+        ("at_once", "_exit 5", 5, None),
         ("interrupt", "exception", -2, "KeyboardInterrupt"),
         ("term", "killed", -15, None),
         ("kill", "killed", -9, None),

@@ -305,3 +305,10 @@ def test_a_number_that_its_column_cannot_hold_is_left_out(tmp_path: Path) -> Non
     assert [rank[name] for name in ODD if name != "pid"] == [None] * (len(ODD) - 1)
     assert rank["host_uid"] == "host-a"
     assert (session["world_size"], host["memory_bytes"], host["cpu_count"]) == (None, None, None)
+
+
+def test_reserved_bytes_are_never_below_zero_where_the_making_of_a_segment_is_missing(log: Log) -> None:
+    log.add(Kind.EVENT, action=Action.SEGMENT_ALLOC, **CUDA, a=1 << 40, b=1 << 20)
+    log.add(Kind.EVENT, action=Action.SEGMENT_FREE, **CUDA, a=2 << 40, b=8 << 20)
+    log.add(Kind.EVENT, action=Action.SEGMENT_ALLOC, **CUDA, a=3 << 40, b=2 << 20)
+    assert [row["reserved_bytes"] for row in log.rows()["memory_event"]] == [1 << 20, 0, 2 << 20]

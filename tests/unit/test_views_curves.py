@@ -294,6 +294,7 @@ def test_pinned_host_memory_stands_beside_the_accelerator_as_it_was_sampled(
     ]
     ask = """
     SELECT timestampNs - $base, totalReserved // $mib FROM mindstudio.NPU_MODULE_MEM WHERE moduleId = 1004
+    ORDER BY timestampNs
     """
     assert rows(connection, ask, mib=MIB, base=BASE_NS) == [(at, held) for _, at, held, _ in samples]
     by_stream = "SELECT * FROM allocator_peak($id, 'stream') WHERE device = 'pinned'"

@@ -66,14 +66,6 @@ def test_the_best_offset_measured_during_the_attempt_counts(database: duckdb.Duc
     assert answer == [(41, 200, BASE_NS + 41, BASE_NS + 10 * SECOND_NS + 41)]
 
 
-def test_an_attempt_that_began_earlier_ends_no_attempt(database: duckdb.DuckDBPyConnection) -> None:
-    """A session's name was used twice, and the first run was delivered last: it is the later attempt."""
-    late, early = RankLog(attempt=0, started=900), RankLog(attempt=1, started=100)
-    store_logs(database, [late, early])
-    answer = rows(database, "SELECT attempt, ended_ns FROM rank_span ORDER BY attempt")
-    assert answer == [(0, None), (1, None)]
-
-
 def test_hosts_show_their_highest_rank(database: duckdb.DuckDBPyConnection) -> None:
     logs = [RankLog(rank=rank, host_uid=f"host-{rank // 2}") for rank in range(4)]
     for log, height in zip(logs, [10, 30, 20, 20], strict=True):

@@ -164,8 +164,8 @@ def totals_of(points: Points, block_sizes: Array, devices: Array) -> tuple[Total
     after = devices.copy()
     for number, at in _by_device(points.device):
         row = after[number]
-        columns["requested"][at] = int(row["requested"]) + np.cumsum(change[at])
-        columns["reserved"][at] = int(row["reserved"]) + np.cumsum(reserved_change[at])
+        columns["requested"][at] = _held(int(row["requested"]), change[at])
+        columns["reserved"][at] = _held(int(row["reserved"]), reserved_change[at])
         counters, peaks = points.is_counters[at], points.is_peaks[at]
         for name, place in (("allocated", 0), ("active", 1)):
             figure = points.figures[at, place]
@@ -205,6 +205,15 @@ def _changes(points: Points, block_sizes: Array) -> tuple[Array, Array]:
         return change, np.zeros(len(change), np.int64)
     reserved = np.where(more & ~figure, points.size, 0) - np.where(less & ~figure, points.size, 0)
     return change, reserved
+
+
+def _held(before: int, change: Array) -> Array:
+    """The running total, at least 0: what is given back beyond that was taken in records that are missing, of
+    which a gap tells. A total below 0 the aggregator would refuse, with all that follows."""
+    total = before + np.cumsum(change)
+    missing = np.minimum(np.minimum.accumulate(total), 0)
+    held: Array = total - missing
+    return held
 
 
 def _carried_on(values: Array, known: Array, before: int) -> Array:

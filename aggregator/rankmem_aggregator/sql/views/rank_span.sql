@@ -56,15 +56,12 @@ attempt_start AS (
     GROUP BY ALL
 ),
 -- A rank without an end of its own (its host vanished) is over when a later attempt starts: the launcher
--- stops all workers of an attempt before it starts the next. A session's name that was used again may have
--- come in the wrong order, with the earlier run as the later attempt.
+-- stops all workers of an attempt before it starts the next.
 next_attempt AS (
     SELECT earlier.session_id, earlier.attempt, min(later.started_ns) AS started_ns
     FROM attempt_start AS earlier
     INNER JOIN attempt_start AS later
-        ON earlier.session_id = later.session_id
-        AND earlier.attempt < later.attempt
-        AND earlier.started_ns < later.started_ns
+        ON earlier.session_id = later.session_id AND earlier.attempt < later.attempt
     GROUP BY ALL
 )
 SELECT
