@@ -102,7 +102,7 @@ class Oracle:
         elif action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
             self.reserved[device] = self.reserved.get(device, 0) + size
         elif action in (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP):
-            self.reserved[device] = self.reserved.get(device, 0) - size
+            self.reserved[device] = max(self.reserved.get(device, 0) - size, 0)
         allocated, active = self.figures.get(device, (None, None))
         on_host = device in ("cpu", "pinned")
         self.events.append(

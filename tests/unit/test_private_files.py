@@ -21,7 +21,9 @@ from sample_batches import RankSource
 
 
 @pytest.fixture(autouse=True)
-def open_umask() -> Iterator[None]:
+def open_umask(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(private_files, "_held", 0)  # whatever another test of this process left open
+    monkeypatch.setattr(private_files, "_before", private_files.UNCHANGED)
     before = os.umask(0)
     yield
     assert os.umask(before) == 0
