@@ -176,6 +176,19 @@ def test_a_candidate_of_another_container_is_not_removed_while_it_lives(tmp_path
     assert folder.candidates(tmp_path) == []
 
 
+def test_a_folder_that_another_container_is_still_making_is_not_removed_while_its_maker_lives(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "candidate-4194305"
+    writer = PythonSpoolWriter(path, 16 << 20)
+    assert folder.unfinished(tmp_path) == [path]
+    places.settle(tmp_path)
+    assert path.exists()
+    writer.abandon()
+    places.settle(tmp_path)
+    assert not path.exists()
+
+
 def test_a_rank_of_another_container_keeps_its_place(tmp_path: Path) -> None:
     _, writer = _candidate(tmp_path)
     assert launches.take(tmp_path, "torchrun", 0, 0, ELSEWHERE) == 0

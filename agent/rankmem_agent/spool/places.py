@@ -129,8 +129,8 @@ def _remove_unfinished(spool_dir: Path) -> None:
     """Removes what a process left that died as it made the folder: nothing says what that was to be."""
     is_candidate = spool_dir.name.startswith(folder.CANDIDATE_PREFIX)
     pid = spool_dir.name.split("-")[1 if is_candidate else 2]
-    if launches.is_alive(launches.process(int(pid))):
-        return
+    if life.is_held(spool_dir) or launches.is_alive(launches.process(int(pid))):
+        return  # the lock tells of one in another container
     if is_candidate:
         shutil.rmtree(spool_dir, ignore_errors=True)
     else:
