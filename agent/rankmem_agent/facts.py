@@ -38,11 +38,11 @@ from rankmem_agent.launchers import job_name
 from rankmem_agent.preload.claim import PLAIN, Claim
 from rankmem_agent.session_ids import id_of_hosts, id_of_text
 from rankmem_agent.spool import layout
+from rankmem_agent.spool.process_stat import process_start_ticks
 
 UID_CHARS: Final = 16
 _NS_A_SECOND: Final = 1_000_000_000
 _PROC: Final = Path("/proc")
-_START_TICKS_FIELD: Final = 19  # field 22 of /proc/PID/stat; the first two end with the last parenthesis
 _ELSEWHERE: Final = (
     "192.0.2.1",
     9,
@@ -210,12 +210,6 @@ def project_root() -> str:
         if any((folder / sign).exists() for sign in (".git", "pyproject.toml", "setup.py")):
             return str(folder)
     return str(here)
-
-
-def process_start_ticks(pid: int) -> int:
-    """When a process started, in clock ticks since boot; 0 if there is no such process."""
-    fields = _text(_PROC / str(pid) / "stat").rpartition(")")[2].split()
-    return int(fields[_START_TICKS_FIELD]) if len(fields) > _START_TICKS_FIELD else 0
 
 
 def process_started_ns(pid: int) -> int:

@@ -19,11 +19,11 @@ import time
 from pathlib import Path
 
 from faults.reference import records_of
-from rankmem_agent import facts
 from rankmem_agent.ship.election import elect
 from rankmem_agent.ship.reelection import Reelection
 from rankmem_agent.spool import folder, layout
 from rankmem_agent.spool.layout import DeviceType, Kind
+from rankmem_agent.spool.process_stat import process_start_ticks
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 
 PACE_S = 0.01
@@ -84,7 +84,7 @@ def begin(told: argparse.Namespace) -> PythonSpoolWriter:
     folder.make_private(told.session_dir)
     path, start = folder.create_spool(told.session_dir, attempt=told.attempt, rank=told.rank)
     writer = PythonSpoolWriter(path, told.budget_mib << 20)
-    session, ticks = told.session_dir.name, facts.process_start_ticks(os.getpid())
+    session, ticks = told.session_dir.name, process_start_ticks(os.getpid())
     spool_id = f"{session}-{told.attempt}-{told.rank}-{os.getpid()}-{ticks}" + (f"-{start}" if start else "")
     who = {"session_id": session, "attempt": told.attempt, "rank": told.rank, "spool_id": spool_id}
     now_ns = time.time_ns()

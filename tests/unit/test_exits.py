@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from rankmem_agent.facts import process_start_ticks
 from rankmem_agent.preload import exits as preload_exits
 from rankmem_agent.spool.exits import Exit, end_of, exit_of_zombie, say
 from rankmem_agent.spool.layout import ExitKind
+from rankmem_agent.spool.process_stat import process_start_ticks
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_agent.spool.segments import open_control
 

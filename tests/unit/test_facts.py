@@ -15,6 +15,7 @@ from rankmem_agent import facts
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.preload.claim import Claim
 from rankmem_agent.session_ids import ALPHABET, TIME_CHARS
+from rankmem_agent.spool.process_stat import process_start_ticks
 from rankmem_protos.tables import TABLES
 
 TORCHRUN = Claim(rank=3, world_size=8, local_rank=1, local_world_size=2, attempt=2, key="RANK/3/8/1/2")
@@ -134,18 +135,18 @@ def test_this_process_started_before_now_and_after_the_boot() -> None:
 
 
 def test_a_process_name_with_spaces_and_parentheses_does_not_shift_the_fields(tmp_path: Path) -> None:
-    ticks = facts.process_start_ticks(os.getpid())
+    ticks = process_start_ticks(os.getpid())
     comm = Path("/proc/self/comm")
     before = comm.read_text()
     try:
         comm.write_text("a) 1 (b")
-        assert facts.process_start_ticks(os.getpid()) == ticks > 0
+        assert process_start_ticks(os.getpid()) == ticks > 0
     finally:
         comm.write_text(before.strip())
 
 
 def test_a_missing_process_has_no_start() -> None:
-    assert facts.process_start_ticks(2**22 + 1) == 0
+    assert process_start_ticks(2**22 + 1) == 0
 
 
 @pytest.mark.parametrize(

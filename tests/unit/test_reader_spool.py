@@ -18,8 +18,8 @@ from rankmem_agent.spool.layout import (
     mark_of,
     segment_name,
 )
-from rankmem_agent.spool.life import process_is_alive
 from rankmem_agent.spool.meta import read_meta
+from rankmem_agent.spool.process_stat import process_is_alive
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_agent.spool.reader import SEQUENCE_MAX, Chunk, Gap, SpoolReader
 from rankmem_agent.spool.segments import RECORD_DTYPE, marks_of

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from rankmem_agent.spool.layout import CONTROL_FIELDS, ExitKind
+from rankmem_agent.spool.process_stat import ENDED, START_TICKS, STATE, WAIT_STATUS, stat_of
 
 FAILED: Final = 1
 """The exit code of an interpreter that an exception ended."""
 _INTERRUPTED: Final = -2
 """That of one that nobody kept from KeyboardInterrupt: it ends itself by SIGINT."""
 _OFFSETS: Final = {field.name: field.offset for field in CONTROL_FIELDS}
-_WAIT_STATUS_FIELD: Final = 49  # field 52 of /proc/PID/stat; the first two end with the last parenthesis
-_START_TICKS_FIELD: Final = 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +72,10 @@ def exit_of_status(status: int) -> Exit:
 
 def exit_of_zombie(pid: int, start_ticks: int) -> Exit | None:
     """How a process ended that its parent has not asked about yet; None where there is nothing left of it."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
-    except OSError:
+    fields = stat_of(pid)
+    if not fields or fields[STATE] not in ENDED or int(fields[START_TICKS]) != start_ticks:
         return None
-    fields = stat.rpartition(")")[2].split()
-    if fields[0] not in "ZX" or int(fields[_START_TICKS_FIELD]) != start_ticks:
-        return None
-    return exit_of_status(int(fields[_WAIT_STATUS_FIELD])) if len(fields) > _WAIT_STATUS_FIELD else None
+    return exit_of_status(int(fields[WAIT_STATUS])) if len(fields) > WAIT_STATUS else None
 
 
 def say(spool_dir: Path, exited: Exit) -> None:

@@ -24,11 +24,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from rankmem_agent.spool import life
+from rankmem_agent.spool.process_stat import process_is_alive, process_start_ticks
 
 FILE_NAME: Final = "launches.json"
-_PROC: Final = Path("/proc")
-_STATE_FIELD, _START_TICKS_FIELD = 0, 19  # of /proc/PID/stat, after the name's last parenthesis
-_ENDED_STATES: Final = "ZX"
 
 
 @dataclass(slots=True)
@@ -43,15 +41,14 @@ class _Launch:
 
 def process(pid: int) -> str:
     """Names a process for good: its id and its start; the start is 0 where there is no such process."""
-    return f"{pid}-{_stat(pid)[1]}"
+    return f"{pid}-{process_start_ticks(pid)}"
 
 
 def is_alive(name: str) -> bool:
     """Whether the process of this name runs, as seen from here (see :func:`_lives`); one that has ended and
     was not waited for does not."""
     pid, _, ticks = name.partition("-")
-    state, started = _stat(int(pid))
-    return started == int(ticks) and bool(state) and state not in _ENDED_STATES
+    return process_is_alive(int(pid), int(ticks))
 
 
 def take(
@@ -197,15 +194,3 @@ def _write(file: int, known: dict[str, _Launch]) -> None:
     """In one call, and never shorter than before: a kill leaves the old text or the new one."""
     text = json.dumps({launch: [one.first, one.last, one.places] for launch, one in known.items()})
     os.pwrite(file, text.encode().ljust(os.fstat(file).st_size), 0)
-
-
-def _stat(pid: int) -> tuple[str, int]:
-    """State and start, in clock ticks since boot, of a process; ("", 0) without one."""
-    try:
-        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return "", 0
-    fields = text.rpartition(")")[2].split()
-    if len(fields) <= _START_TICKS_FIELD:
-        return "", 0
-    return fields[_STATE_FIELD], int(fields[_START_TICKS_FIELD])

@@ -32,8 +32,6 @@ from rankmem_agent.spool import layout
 
 _CONTROL_OFFSET: Final = {field.name: field.offset for field in layout.CONTROL_FIELDS}
 _LOCKED_FILE: Final = struct.Struct("<QQ")  # lock_device, lock_inode
-_STATE_FIELD, _START_TICKS_FIELD = 0, 19  # of /proc/PID/stat, after the name's last parenthesis
-_ENDED_STATES: Final = "ZXx"
 
 
 def hold(control: Path) -> tuple[int, int, int] | None:
@@ -76,16 +74,6 @@ def is_held(spool_dir: Path) -> bool | None:
         return True
     finally:
         os.close(descriptor)
-
-
-def process_is_alive(pid: int, start_ticks: int) -> bool:
-    """Whether this very process runs in this PID namespace; a zombie does not: it will never write again."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
-    except OSError:
-        return False
-    fields = stat.rpartition(")")[2].split()  # the name before may hold spaces and parentheses
-    return fields[_STATE_FIELD] not in _ENDED_STATES and int(fields[_START_TICKS_FIELD]) == start_ticks
 
 
 def process_of(spool_dir: Path) -> str:

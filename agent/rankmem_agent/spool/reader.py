@@ -28,9 +28,10 @@ from typing import Final
 
 from rankmem_agent.spool.exits import Exit, exit_of_zombie
 from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, ExitKind, State, segment_name
-from rankmem_agent.spool.life import is_held, process_is_alive
+from rankmem_agent.spool.life import is_held
 from rankmem_agent.spool.meta import read_meta
 from rankmem_agent.spool.plausible import implausible
+from rankmem_agent.spool.process_stat import process_is_alive
 from rankmem_agent.spool.segments import Array, marks_of, num_committed, open_control, open_segment
 from rankmem_agent.spool.string_table import StringTable
 
