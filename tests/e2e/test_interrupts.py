@@ -40,7 +40,7 @@ def test_interrupts_while_the_agent_ends_are_silent(drain_s: str, tmp_path: Path
                 os.kill(process.pid, signal.SIGINT)
             time.sleep(0.002)
         stderr = process.stderr.read()
-    assert "rankmem" not in stderr
+    assert "rankmem" not in stderr.replace(sys.prefix, "")  # torch's frames, in a clone of that name
     assert process.returncode == 0
     (spool,) = spools(tmp_path)
     assert (spool.ended, spool.lost, spool.steps) == (True, 0, 1)
