@@ -21,6 +21,7 @@ from grpc_reflection.v1alpha import reflection
 
 from rankmem_aggregator.refusals import abort
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.sealing import DamagedError
 
 WATCHES_MAX: Final = 64
 """Health watches at once: balancers and sidecars, each with one."""
@@ -130,7 +131,10 @@ class Reflection(reflection.ReflectionServicer):
         self._places.take(context)
         with cut_after(REFLECTION_TIMEOUT_S, context):
             reflect: Any = super().ServerReflectionInfo
-            yield from reflect(request_iterator, context)
+            try:
+                yield from reflect(request_iterator, context)
+            except DamagedError as exc:
+                abort(context, exc)
 
 
 class FirstMessages(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs alone
@@ -166,7 +170,10 @@ class FirstMessages(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generi
 
     def _first(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
         with self._places.taken(context), cut_after(UNSAID_TIMEOUT_S, context):
-            request = next(requests, None)
+            try:
+                request = next(requests, None)
+            except DamagedError as exc:
+                abort(context, exc)
         if request is None:
             abort(context, RankmemError(Code.INVALID, "the call ended without its message", "send one"))
         return request

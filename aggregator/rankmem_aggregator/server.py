@@ -30,6 +30,7 @@ from rankmem_aggregator.counters import WriterCounters
 from rankmem_aggregator.ingest import Writer
 from rankmem_aggregator.leaving import CALLS
 from rankmem_aggregator.memory_bound import MemoryBound
+from rankmem_aggregator.messages import ReadMessages
 from rankmem_aggregator.peers import (
     REFLECTIONS_MAX,
     UNSAID_MAX,
@@ -65,6 +66,8 @@ CLOSE_TIMEOUT_S: Final = 30.0
 """To commit and acknowledge what was received; the rest stays in the spools."""
 STREAM_GRACE_SHARE: Final = 0.25
 """Of the time to close: for the last acknowledgements to reach the shippers."""
+CUT_S: Final = 5.0
+"""For gRPC to end the calls that are cut after it; whatever gRPC keeps, the database is closed."""
 
 _SERVICES: Final = (
     collector_pb2.DESCRIPTOR.services_by_name["Collector"].full_name,
@@ -179,7 +182,9 @@ class Aggregator:
         self._collector.drain()
         drained = self._writer.close(timeout_s * (1 - STREAM_GRACE_SHARE))
         # Grace lets the last acknowledgements out; then what is left of the calls is cut.
-        self._server.stop(max(0.0, min(timeout_s * STREAM_GRACE_SHARE, deadline - time.monotonic()))).wait()
+        grace_s = max(0.0, min(timeout_s * STREAM_GRACE_SHARE, deadline - time.monotonic()))
+        if not self._server.stop(grace_s).wait(grace_s + CUT_S):
+            logger.warning("some calls did not end when they were cut; they end with this process")
         self._queries.interrupt_all(
             RankmemError(Code.UNAVAILABLE, "the aggregator is closing", "ask again when it is back")
         )
@@ -312,7 +317,7 @@ def _grpc_server(threads: futures.ThreadPoolExecutor, tokens: Tokens, calls_max:
     return grpc.server(
         threads,
         maximum_concurrent_rpcs=calls_max,  # more would wait for a thread, unseen: they are refused
-        interceptors=[FirstMessages(), *([Gatekeeper(tokens)] if tokens.are_asked else [])],
+        interceptors=[ReadMessages(), FirstMessages(), *([Gatekeeper(tokens)] if tokens.are_asked else [])],
         options=[
             ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
             ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),

@@ -24,6 +24,8 @@ from sample_batches import RankSource
 
 FROM_HERE = "127.0.0.1"
 STATUS = "/rankmem.v1.Query/Status"
+INGEST = "/rankmem.v1.Collector/Ingest"
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 
 @pytest.fixture
@@ -194,3 +196,18 @@ def _asks_and_waits() -> Iterator[reflection_pb2.ServerReflectionRequest]:
 def _nothing() -> Iterator[bytes]:
     threading.Event().wait(TIMEOUT_S)
     yield b""
+
+
+@pytest.mark.parametrize("method", [INGEST, STATUS, REFLECTION])
+def test_a_call_whose_message_cannot_be_read_is_ended_once_and_gives_its_place_back(
+    aggregator: server.Aggregator, method: str
+) -> None:
+    with grpc.insecure_channel(aggregator.address) as channel:
+        for _ in range(100):  # a call that was ended twice stayed in one of ten
+            with pytest.raises(grpc.RpcError) as ended:
+                list(channel.stream_stream(method)(iter([b"no message"]), timeout=TIMEOUT_S))
+            status: grpc.Call = ended.value
+            assert status.code() == grpc.StatusCode.UNAVAILABLE
+            assert "its 10 bytes are not the message that they should be" in status.details()
+        aggregator.close()
+    assert not aggregator._server._state.rpc_states
