@@ -17,7 +17,7 @@ from rankmem_protos.sealing import DamagedError
 
 
 class ReadMessages(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs alone
-    """Reads the messages of a call that streams them; the iterator of requests raises :class:`DamagedError`."""
+    """Reads what a call streams; the iterator of requests raises :class:`DamagedError`."""
 
     def intercept_service(
         self,
