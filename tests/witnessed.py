@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,12 +36,13 @@ def compare(spool: Path, said: Declared) -> dict[str, Any]:
     """What the recording and the script do not agree on; empty if they agree.
 
     ``missing`` are blocks that the recording does not have as the script has them (sizes), ``more`` sizes of
-    blocks that only the recording has.
+    blocks that only the recording has. A file that is mapped is one block, within which several storages lie.
     """
     records, strings = _read(spool)
     live = _live_at(records, said.sentinel)
-    missing = Counter(size for address, size in said.live.items() if live.get(address) != size)
-    more = Counter(size for address, size in live.items() if address not in said.live)
+    around = {address: _block_around(live, address, size) for address, size in said.live.items()}
+    missing = Counter(size for address, size in said.live.items() if around[address] is None)
+    more = Counter(size for address, size in live.items() if address not in around.values())
     differences: dict[str, Any] = {"missing": dict(missing), "more": dict(more)}
     weights = records[records["kind"] == Kind.WEIGHT]
     named = {json.loads(strings.name(int(each["e"])))["name"] for each in weights}
@@ -48,6 +50,17 @@ def compare(spool: Path, said: Declared) -> dict[str, Any]:
     steps = int(np.count_nonzero(records["kind"] == Kind.STEP))
     differences["steps"] = (steps, said.steps) if said.steps and steps != said.steps else ()
     return {name: each for name, each in differences.items() if each}
+
+
+def _block_around(live: dict[int, int], address: int, size: int) -> int | None:
+    """The address of the recorded block that is this storage, or the file that it lies in; None for none."""
+    if address in live:
+        return address if live[address] == size else None
+    for begin, length in live.items():
+        is_mapped = begin % mmap.PAGESIZE == 0
+        if is_mapped and begin < address and address + size <= begin + length:
+            return begin
+    return None
 
 
 def _live_at(records: Any, sentinel: int) -> dict[int, int]:

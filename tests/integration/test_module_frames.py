@@ -461,13 +461,16 @@ os._exit(0)  # torch itself aborts where threads are in it at the interpreter's 
     assert all(begin["b"] for begin in linear)
 
 
-QUICK = ("made_and_gone", "parts_first", "generators", "step_within", "gpt_checkpoint_reentrant", "compiled")
+QUICK = (
+    "made_and_gone", "parts_first", "generators", "step_within", "gpt_checkpoint_reentrant", "compiled",
+    "scripted",
+)  # fmt: skip
 OTHERS = (
     "gpt", "gpt_checkpoint", "cnn", "autocast", "gan", "finetune", "lora", "moved", "accumulation",
     "lstm", "experts", "sparse", "penalty", "functional_gradients", "double_backward",
     "custom_function", "closure", "q_learning", "averaged", "ddp", "ddp_view_accumulate", "fsdp2",
     "fsdp2_accumulate", "trained_gpt", "sparse_experts", "layer_drop", "cells", "inference",
-    "gradients_within", "lbfgs", "scripted", "traced", "by_hand", "compiled_parts",
+    "gradients_within", "lbfgs", "traced", "by_hand", "compiled_parts",
     "compiled_in_place", "functional_call", "raising", "replaced", "loss_modules", "hooked",
     "custom_backward", "deep", "hugging_face",
 )  # fmt: skip
@@ -492,7 +495,12 @@ HOOKED = {
 
 
 def _is_meant(training: str, operator: str, by_frames: Said, by_hooks: Said) -> bool:
-    """Whether the hooks are wrong: they see nothing of what is traced, or was compiled without them."""
+    """Whether the hooks are wrong: they see nothing of what is traced, or was compiled without them.
+
+    Or know a module from before it was traced for the first time, where frames say that they do not.
+    """
     if training in ("traced", "compiled_in_place"):
         return by_hooks == Said(module="", phase=Phase.OTHER) and by_frames.phase is Phase.FORWARD
+    if training == "compiled_parts":
+        return (by_frames.module, by_hooks.module, by_frames.phase) == ("", "1", by_hooks.phase)
     return training == "hooked" and (operator, by_frames.module, by_hooks.module) in HOOKED

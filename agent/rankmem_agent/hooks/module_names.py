@@ -105,7 +105,7 @@ class ModuleNames:
 
     def _was_seen_built(self, module: Any) -> bool:
         """Whether a part was seen put into it: then it would be seen, too, put into another."""
-        parts = (self._put_into.get(id(child)) for child in module._modules.values())
+        parts = (self._put_into.get(id(child)) for _, child in children(module))
         return any(part is not None and part[1]() is module for part in parts)
 
     def roots(self) -> list[Any]:
@@ -224,14 +224,35 @@ def own_parameters(module: Any) -> list[tuple[str, Any]]:
     return _registered(module, "_parameters")
 
 
-def _registered(module: Any, table: str) -> list[tuple[str, Any]]:
-    """What a table of torch's in a module's own dictionary holds; nothing where its class hides it."""
+def own_parameter(module: Any, key: str) -> Any:
+    """The parameter of a module itself that has this name; None for none."""
+    return _one_registered(module, "_parameters", key)
+
+
+def own_buffer(module: Any, key: str) -> Any:
+    """The buffer of a module itself that has this name; None for none."""
+    return _one_registered(module, "_buffers", key)
+
+
+def _table(module: Any, name: str) -> Any:
+    """A table of torch's in a module's own dictionary; empty where its class hides it.
+
+    In most a dictionary; a ScriptModule has a class of its own, with ``items`` and without ``get``.
+    """
     try:
-        held = object.__getattribute__(module, "__dict__").get(table)
+        table = object.__getattribute__(module, "__dict__").get(name)
     except AttributeError:
-        return []
-    items = held.items() if hasattr(held, "items") else ()  # ScriptModule has a class of its own
-    return [(str(name), each) for name, each in items if each is not None]
+        return {}
+    return table if hasattr(table, "items") else {}
+
+
+def _registered(module: Any, table: str) -> list[tuple[str, Any]]:
+    return [(str(name), each) for name, each in _table(module, table).items() if each is not None]
+
+
+def _one_registered(module: Any, table: str, key: str) -> Any:
+    held = _table(module, table)
+    return held.get(key) if type(held) is dict else dict(held.items()).get(key)
 
 
 def unwrapped(module: Any) -> Any:

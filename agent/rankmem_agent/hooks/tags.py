@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from rankmem_agent.hooks.by_identity import ByIdentity
 from rankmem_agent.hooks.guard import Guard, unseen_by_modes
-from rankmem_agent.hooks.module_names import children, parameters, tree
+from rankmem_agent.hooks.module_names import children, own_buffer, parameters, tree
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.steps import Removable
 from rankmem_agent.spool.layout import Category, DeviceType, Kind
@@ -158,7 +158,7 @@ class Tags:
         with self._lock:
             undecided, self._buffers = self._buffers, ByIdentity()
         for module, versions in undecided.items():
-            now = {name: buffer for name in versions if (buffer := module._buffers.get(name)) is not None}
+            now = {name: buffer for name in versions if (buffer := own_buffer(module, name)) is not None}
             seen = {name: _version_of(buffer) for name, buffer in now.items() if versions[name] >= 0}
             # BatchNorm writes its statistics without counting their versions, its num_batches_tracked with.
             if all(versions[name] == version for name, version in seen.items()):

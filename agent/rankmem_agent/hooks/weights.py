@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rankmem_agent.hooks.guard import Guard, unseen_by_listeners, unseen_by_modes
-from rankmem_agent.hooks.module_names import ModuleNames, own_parameters, tree
+from rankmem_agent.hooks.module_names import ModuleNames, own_parameter, own_parameters, tree
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.steps import Removable
 from rankmem_agent.hooks.tags import UNREADABLE, device_of, size_of, wants_gradient
@@ -62,7 +62,7 @@ class _Weight:
     def parameter(self) -> Any:
         """The parameter that has the name now; None for none."""
         module = self.module()
-        return None if module is None else module._parameters.get(self.key)
+        return None if module is None else own_parameter(module, self.key)
 
 
 class Weights:

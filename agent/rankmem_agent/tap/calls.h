@@ -54,6 +54,7 @@ struct ThreadState {
   uint8_t main;          // whether it is the process's first thread
   bool gathering;        // in gather_stack or naming modules: what Python does there is not looked at again
   uint32_t vain;         // times in a row that Python was asked for a module's name and gave none
+  uint64_t vain_ns;      // when it was asked so last
   LastSegment last_segment;
   ThreadCaches* caches;
   Frame frames[kFramesMax];

@@ -32,8 +32,10 @@ constexpr uint32_t kNameless = 0x7FFF'FFFF;
 constexpr uint32_t kMayChange = 0x8000'0000;
 // Modules on a stack that are named at once, those not known yet.
 constexpr uint32_t kNamedAtOnceMax = 64;
-// Asked in vain this often in a row, a thread asks only every 16th time: something is traced for long.
+// Asked in vain this often in a row, a thread asks again only after a pause: something is traced for long. The pause
+// is short, since calls have no module from the end of what is traced until the next question.
 constexpr uint32_t kVainMax = 64;
+constexpr uint64_t kVainPauseNs = 100'000;
 
 // Paths by address, open addressing. One writer at a time (the GIL), readers without a lock.
 class ModuleTable {
@@ -214,7 +216,7 @@ __attribute__((noinline)) uint32_t ask_names(ThreadState& thread, PythonFrame ca
   const PyObject* const* modules = around_call.modules;
   const uint32_t count = around_call.count;
   if (around_call.unknown == 0) return name_of_module(modules[0]);
-  if (thread.vain > kVainMax && (++thread.vain & 15) != 0) return name_of_module(modules[0]);
+  if (thread.vain > kVainMax && monotonic_ns() - thread.vain_ns < kVainPauseNs) return name_of_module(modules[0]);
   PythonHeld held(/*pauses_collection=*/false);  // Python code runs here: what it sets of the collector stays
   asked.fetch_add(1, std::memory_order_relaxed);
   for (uint32_t at = around_call.unknown; at-- > 0;) {
@@ -231,6 +233,7 @@ __attribute__((noinline)) uint32_t ask_names(ThreadState& thread, PythonFrame ca
   }
   const bool in_vain = name_of_module(modules[around_call.unknown - 1]) == 0;
   thread.vain = in_vain ? thread.vain + 1 : 0;
+  if (in_vain) thread.vain_ns = monotonic_ns();
   return name_of_module(modules[0]);
 }
 

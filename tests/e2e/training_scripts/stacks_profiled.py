@@ -1,4 +1,8 @@
-"""torch.profiler with stacks around a training; prints the Python functions and operators that it saw."""
+"""torch.profiler with stacks around a training; prints the operators, modules and functions that it saw.
+
+Of functions those of the script, and torch's of modules and optimizers: the rest has the agent's own and what
+they call.
+"""
 
 from collections import Counter
 
@@ -23,8 +27,10 @@ while names is None:
     with profile(activities=[ProfilerActivity.CPU], **options) as prof:
         step()
     try:
-        names = Counter(event.name().rsplit("/", 1)[-1] for event in prof.profiler.kineto_results.events())
+        names = Counter(event.name() for event in prof.profiler.kineto_results.events())
     except UnicodeDecodeError:  # torch's own, also without an agent: see profiled.py
         continue
+SHOWN = ("aten::", "autograd::", "torch::autograd", "nn.Module: ", "Optimizer.", "torch/nn/", "torch/optim/")
 for name, count in sorted(names.items()):
-    print(count, name.split(" at 0x")[0])
+    if name.startswith(SHOWN) or "stacks_profiled.py" in name:
+        print(count, name.rsplit("/", 1)[-1])
