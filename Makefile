@@ -29,8 +29,9 @@ demo: env ## a real training on 2 ranks, recorded, and the answers
 test: env ## unit, integration and end-to-end tests
 	$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
-test-long: env ## the tests that the others leave out because they take long
+test-long: env ## the tests that the others leave out because they take long, and 60 rounds of kills
 	$(BIN)/python -m pytest -m long $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+	RANKMEM_FAULT_ROUNDS=12 $(BIN)/python -m pytest tests/faults $(PYTEST_ARGS)
 
 test-unit: env ## the quick ones
 	$(BIN)/python -m pytest tests/unit $(PYTEST_PARALLEL) $(PYTEST_ARGS)
