@@ -17,7 +17,7 @@ from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 from typing import Final, NoReturn
 
-from rankmem_agent.preload import claim
+from rankmem_agent.preload import claim, start
 
 USAGE: Final = "usage: python -m rankmem_agent [-m MODULE | SCRIPT] [ARGUMENTS...]"
 _OUR_FRAMES: Final = frozenset({__file__, "<frozen runpy>", runpy.__file__})
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> None:
     mine = claim.claim(os.environ, [sys.executable, "-m", "__main__"])
     if mine is not None:
         mine.is_given = True
-        claim.attach_after_torch(mine)
+        start.attach_after_torch(mine)
     try:
         if arguments[0] == "-m":
             _run_module(arguments[1:])

@@ -10,7 +10,8 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 from hook_recorder import Recorded, step_hooks
 from rankmem_agent.hooks.guard import Guard
-from rankmem_agent.hooks.steps import REPEATS_MAX, Removable, Steps
+from rankmem_agent.hooks.recorder import Removable
+from rankmem_agent.hooks.steps import REPEATS_MAX, Steps
 from rankmem_agent.spool.layout import IN_CLOSURE, Phase
 
 Made = tuple[Recorded, Steps]

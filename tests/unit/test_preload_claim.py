@@ -10,7 +10,8 @@ import pytest
 import torch  # noqa: F401  else nothing is attached
 
 from rankmem_agent.preload import not_recorded
-from rankmem_agent.preload.claim import LAUNCH, MARK, Claim, attach_after_torch, claim, is_launcher
+from rankmem_agent.preload.claim import LAUNCH, MARK, Claim, claim, is_launcher
+from rankmem_agent.preload.start import attach_after_torch
 
 SCRIPT = ["/usr/bin/python3", "train.py", "--lr", "1"]
 TORCHRUN = {

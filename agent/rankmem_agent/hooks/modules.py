@@ -30,8 +30,7 @@ from rankmem_agent.hooks import tags
 from rankmem_agent.hooks.guard import Guard, unseen_by_modes
 from rankmem_agent.hooks.module_frames import ModuleReader, follow
 from rankmem_agent.hooks.module_names import ModuleNames, parameters, tree
-from rankmem_agent.hooks.recorder import ModuleSlot, Recorder
-from rankmem_agent.hooks.steps import Removable
+from rankmem_agent.hooks.recorder import ModuleSlot, Recorder, Removable
 from rankmem_agent.hooks.tracing import Tracing, tracing_of
 from rankmem_agent.hooks.wrapping import wrapped
 from rankmem_agent.spool.layout import NO_PHASE, Kind, Phase

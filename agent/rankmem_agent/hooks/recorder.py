@@ -29,6 +29,13 @@ ODD_GRADIENT: Final = 2
 """Its gradient alone, in this step."""
 
 
+class Removable(Protocol):
+    """torch's ``RemovableHandle``."""
+
+    def remove(self) -> None:
+        """Unregisters the hook."""
+
+
 class ModuleSlot(Protocol):
     """Where a thread's module stands: the tap reads it when a call begins."""
 

@@ -27,8 +27,9 @@ from rankmem_agent.hooks.recorder import (
     FOUND_SECOND,
     FOUND_STATE,
     Recorder,
+    Removable,
 )
-from rankmem_agent.hooks.steps import Optimizer, Removable, Steps, has_closure
+from rankmem_agent.hooks.steps import Optimizer, Steps, has_closure
 from rankmem_agent.hooks.tags import Tags, first_address
 from rankmem_agent.hooks.weights import Weights
 from rankmem_agent.spool.layout import Phase

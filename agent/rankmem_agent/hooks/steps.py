@@ -22,7 +22,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.spool.layout import IN_CLOSURE, NO_PHASE, Kind, Phase
@@ -34,13 +34,6 @@ REPEATS_MAX: Final = 8
 """More than the usual ratio of critic to generator steps (5), few enough to notice that a run changed its
 optimizer."""
 TOLD_BY_USER: Final = "user"
-
-
-class Removable(Protocol):
-    """torch's ``RemovableHandle``."""
-
-    def remove(self) -> None:
-        """Unregisters the hook."""
 
 
 @dataclass(slots=True, eq=False)

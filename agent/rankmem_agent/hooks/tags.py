@@ -24,8 +24,7 @@ from typing import Any, Final
 from rankmem_agent.hooks.by_identity import ByIdentity
 from rankmem_agent.hooks.guard import Guard, unseen_by_modes
 from rankmem_agent.hooks.module_names import children, own_buffer, parameters, tree
-from rankmem_agent.hooks.recorder import Recorder
-from rankmem_agent.hooks.steps import Removable
+from rankmem_agent.hooks.recorder import Recorder, Removable
 from rankmem_agent.spool.layout import Category, DeviceType, Kind
 
 NESTING_MAX: Final = 3

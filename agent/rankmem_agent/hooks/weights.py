@@ -27,8 +27,7 @@ from typing import Any, Final
 
 from rankmem_agent.hooks.guard import Guard, unseen_by_listeners, unseen_by_modes
 from rankmem_agent.hooks.module_names import ModuleNames, own_parameter, own_parameters, tree
-from rankmem_agent.hooks.recorder import Recorder
-from rankmem_agent.hooks.steps import Removable
+from rankmem_agent.hooks.recorder import Recorder, Removable
 from rankmem_agent.hooks.tags import UNREADABLE, device_of, size_of, wants_gradient
 from rankmem_agent.spool.layout import Kind
 

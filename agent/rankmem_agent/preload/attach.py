@@ -34,9 +34,10 @@ from rankmem_agent.hooks.tracing import Tracing, tracing_of
 from rankmem_agent.hooks.weights import Weights
 from rankmem_agent.preload import drain, electing, exits, recording
 from rankmem_agent.preload.candidate import NOT_RECORDED, Candidate, is_numbered_late
-from rankmem_agent.preload.claim import Claim, tell_that_nothing_is_recorded
+from rankmem_agent.preload.claim import Claim
 from rankmem_agent.preload.deciding import Deciding
 from rankmem_agent.preload.evidence import when_stepped
+from rankmem_agent.preload.failed_start import tell_that_nothing_is_recorded
 from rankmem_agent.preload.interrupts import interrupts_put_off, when_the_program_ends
 from rankmem_agent.preload.unrecorded import watch
 from rankmem_agent.ship.reelection import Reelection

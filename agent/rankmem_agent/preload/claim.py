@@ -10,7 +10,6 @@ compete with it for one place; a worker with other launcher variables than its p
 from __future__ import annotations
 
 import os
-import sys
 
 TYPE_CHECKING = False  # typing's own is not worth its import here
 if TYPE_CHECKING:
@@ -212,44 +211,6 @@ def is_launcher(program: Sequence[str]) -> bool:
         elif argument == "-c" or not argument.startswith("-"):
             return os.path.basename(argument) in LAUNCHER_PROGRAMS
     return False
-
-
-def attach_if_rank() -> None:
-    """Makes this process a candidate, unless it is a launcher: the agent comes with torch."""
-    mine = claim(os.environ, sys.orig_argv)
-    if mine is not None:
-        attach_after_torch(mine)
-
-
-def attach_after_torch(mine: Claim) -> None:
-    """Marks the environment for the children and waits for the user's own import of torch."""
-    from rankmem_agent.preload import torch_import
-
-    os.environ[MARK] = mine.mark()
-    os.environ[LAUNCH] = str(mine.launch_pid)
-    torch_import.after_import(lambda: _attach(mine))
-
-
-def _attach(mine: Claim) -> None:
-    try:
-        from rankmem_agent.preload.process_kind import attach_in_time  # only now: the process has torch
-    except Exception as error:  # noqa: BLE001  the trainer's guard: else the user's import of torch fails
-        from rankmem_agent.hooks.guard import Guard
-
-        Guard(mine.rank).failed(error)
-        tell_that_nothing_is_recorded(mine, error)
-        return
-    attach_in_time(mine)
-
-
-def tell_that_nothing_is_recorded(mine: Claim, error: Exception, *, is_worker: bool = False) -> None:
-    """Without the tap: that there is this rank, and why nothing is known of it. Raises nothing."""
-    try:
-        from rankmem_agent.preload import not_recorded
-
-        not_recorded.tell(mine, error, is_worker=is_worker)
-    except Exception:  # noqa: BLE001  the guard has said what happened; this may fail of the same
-        pass
 
 
 def _is_launcher_module(module: str) -> bool:

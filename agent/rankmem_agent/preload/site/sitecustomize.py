@@ -34,13 +34,13 @@ def _attach_if_rank() -> None:
     if os.environ.get("RANKMEM_PRELOAD") != "1" or os.environ.get("RANKMEM_DISABLE") == "1":
         return
     try:
-        from rankmem_agent.preload import claim
+        from rankmem_agent.preload import start
     except ModuleNotFoundError:
         # Another Python than rankmem's: only a rank is worth a line.
         if "LOCAL_RANK" in os.environ:
             print(f"rankmem: not installed for {sys.executable}: this rank is not recorded", file=sys.stderr)
         return
-    claim.attach_if_rank()
+    start.attach_if_rank()
 
 
 try:
