@@ -196,8 +196,9 @@ class Queries(abc.ABC):
             lowest_rank, lowest_peak_bytes. Of groups within a rank those of ``peak_by_group``: attempt, rank,
             device, device_type, host_name, group_name, bytes_at_rank_peak, rank_peak_bytes, rank_peak_ns,
             peak_bytes, peak_time_ns, peak_time_utc, peak_seq; of stream and component also
-            peak_reserved_bytes and peak_reserved_ns (the macro ``allocator_peak``), and of component a group
-            app: what the process holds beyond the allocators.
+            peak_reserved_bytes, peak_reserved_ns and is_sampled (the macro ``allocator_peak``). Of component
+            there is also the group app: what the process holds beyond the allocators, NULL where that is not
+            known; and what a recording samples (HCCL, RUNTIME, ...). Rows with is_sampled are in no sum.
         """
         full_id = self.session_id(session)
         if by == "rank":

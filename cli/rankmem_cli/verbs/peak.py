@@ -76,6 +76,8 @@ ALLOCATOR_NOTES: Final = (
     "reserved: the most its segments held; of host memory its own peak",
 )
 APP_NOTE: Final = "app: what the process holds beyond the allocators, by samples; in no sum"
+UNKNOWN_APP_NOTE: Final = "app is - where no sample says what the process holds, or what its allocators hold"
+SAMPLED_NOTE: Final = "{}: what they reserved, by samples of the recording; in no sum"
 PINNED_NOTE: Final = "pinned_host: of the host; by samples where its blocks are not recorded, then in no sum"
 RANKS_NOTES: Final = (
     "each at its own: its ranks' peaks added up; they happen at different instants",
@@ -131,13 +133,25 @@ def _notes(by: By, rows: pa.Table) -> tuple[str, ...]:
     if by is By.RANK:
         return ()
     if by.of_allocator():
-        has_pinned = "pinned_host" in rows["group_name"].to_pylist()
-        pinned = (PINNED_NOTE,) if has_pinned else ()
-        return (*ALLOCATOR_NOTES, APP_NOTE, *pinned) if by is By.COMPONENT else ALLOCATOR_NOTES
+        return (*ALLOCATOR_NOTES, *_component_notes(rows)) if by is By.COMPONENT else ALLOCATOR_NOTES
     if by.of_blocks():
         return BLOCKS_NOTES
     unknown = rows.num_rows and rows["group_name"].null_count == rows.num_rows
     return (*RANKS_NOTES, f"no rank of this session has told its {by}") if unknown else RANKS_NOTES
+
+
+def _component_notes(rows: pa.Table) -> list[str]:
+    """What the rows of components mean that are no allocator's."""
+    found = rows.select(["group_name", "is_sampled", "peak_bytes"]).to_pylist()
+    notes = [APP_NOTE]
+    if any(row["group_name"] == "app" and row["peak_bytes"] is None for row in found):
+        notes.append(UNKNOWN_APP_NOTE)
+    sampled = sorted({row["group_name"] for row in found if row["is_sampled"]} - {"app", "pinned_host"})
+    if sampled:
+        notes.append(SAMPLED_NOTE.format(", ".join(sampled)))
+    if any(row["group_name"] == "pinned_host" for row in found):
+        notes.append(PINNED_NOTE)
+    return notes
 
 
 def _columns(by: By, started_ns: int | None) -> list[Column]:
