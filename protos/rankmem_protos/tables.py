@@ -247,7 +247,8 @@ ALLOCATION_RECORD: Final = Table(
         *_OF_DEVICE,
         _int(
             "allocation_id",
-            "seq of the alloc event; negative for blocks older than the recording.",
+            "seq of the alloc event; negative for blocks older than the recording. Of an older block of a "
+            "component that an imported recording shows only later, a position before its first event.",
             nullable=False,
         ),
         _int("address", "Address on its device."),
@@ -267,7 +268,11 @@ ALLOCATION_RECORD: Final = Table(
         _int("step", "Training step it was made in, from 0."),
         _int("call_id", "The operator call that allocated it."),
         _int("stack_id", "Python stack of that call; see stack_frame."),
-        _time("allocated_ns", "When it was allocated."),
+        _time(
+            "allocated_ns",
+            "When it was allocated. NULL for blocks older than the recording; where their component shows up "
+            "only later, when it does: they are in the totals from there on.",
+        ),
         _time("free_requested_ns", "When its tensor was freed, where the allocator tells (CUDA)."),
         _int("free_requested_seq", "seq of that event."),
         _time("freed_ns", "When the block was given back; NULL if not known to be."),

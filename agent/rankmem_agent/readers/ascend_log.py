@@ -138,7 +138,8 @@ class AscendLog:
         known = self._known(events, seq, np.where(is_first, UNKNOWN, change[:, _HELD]))
         for number in np.flatnonzero(is_first):
             key = (int(events["device"][number]), int(events["component"][number]))
-            self.nameless.begin(key, int(own[number, _HELD] - known.effect[number]), int(seq[number]) - 1)
+            held = int(own[number, _HELD] - known.effect[number])
+            self.nameless.begin(key, held, int(seq[number]) - 1, int(events["time_ns"][number]))
         for number in np.flatnonzero(known.is_older):
             key = (int(events["device"][number]), int(events["component"][number]))
             self.nameless.take_older(key, int(known.size[number]))

@@ -168,7 +168,7 @@ class AscendRecording:
         for blocks in log.nameless.chunks():
             columns = {name: blocks[name] for name in blocks.dtype.names or ()}
             columns["operator"] = np.full(len(blocks), ABSENT)
-            columns["step"] = self._step_of(blocks["allocated_ns"])
+            columns["step"] = self._step_of(np.where(blocks["is_older"], UNKNOWN, blocks["allocated_ns"]))
             yield tables.blocks(columns, texts)
 
     def _named(self, log: AscendLog, start: int, stop: int) -> dict[str, Array]:
@@ -194,6 +194,7 @@ class AscendRecording:
             "component": named.component[places],
             "device": rows["device"],
             "operator": rows["name"],
+            "is_older": is_older,
             "allocated_ns": np.where(is_older, UNKNOWN, rows["allocated_ns"]),
             "step": self._step_of(np.where(is_older, UNKNOWN, rows["allocated_ns"])),
             "free_requested_ns": np.where(in_one, UNKNOWN, released),

@@ -81,8 +81,11 @@ def changes(chosen: Chosen, track: Track) -> Iterator[Change]:
         for size_bytes, category in _columns(batch, "size_bytes", "category"):
             yield Change(-1, PREEXISTING, size_bytes, index_of(category))
     names = ("time_ns", "action", "size_bytes", "category", "category_before")
+    time_ns = track.first_ns
     for batch in log.timeline():
-        for time_ns, action, size_bytes, category, before in _columns(batch, *names):
+        for told_ns, action, size_bytes, category, before in _columns(batch, *names):
+            # Of an older block whose component shows up only later, older databases tell no time.
+            time_ns = time_ns if told_ns is None else told_ns
             if action == INCREMENT_VERSION:
                 if index_of(before) == index_of(category):
                     continue

@@ -35,7 +35,7 @@ SELECT
     step,
     stream,
     component,
-    allocated_ns,
+    CASE WHEN NOT preexisting THEN allocated_ns END AS allocated_ns,
     age_ns,
     preexisting
 FROM live_at_peak($session, of_rank := $rank, of_attempt := $attempt::INTEGER)

@@ -25,6 +25,7 @@ SELECT
     r.phase,
     coalesce(m.category, r.category, 'unknown') AS category,
     r.allocated_ns,
+    r.preexisting,
     coalesce(r.freed_seq, e.freed_seq) AS freed_seq,
     coalesce(r.freed_ns, e.freed_ns) AS freed_ns
 FROM allocation_record AS r

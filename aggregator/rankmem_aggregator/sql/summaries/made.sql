@@ -4,6 +4,7 @@
 --   device, allocation_id, size_bytes: the block
 --   stream, component, phase, category: its groups; the category is the one its record has
 --   allocated_ns: when; NULL for blocks older than the recording
+--   preexisting: true for those
 --   freed_seq, freed_ns: its end, where its record has it
 -- In the order of the table: whoever reads it sorts by number anyway.
 SELECT
@@ -16,6 +17,7 @@ SELECT
     r.phase,
     coalesce(r.category, 'unknown') AS category,
     r.allocated_ns,
+    r.preexisting,
     r.freed_seq,
     r.freed_ns
 FROM allocation_record AS r
