@@ -8,7 +8,7 @@
 --   attempt, rank, device, device_type, host_name: as in peak_by_group
 --   group_name: stream or component
 --   bytes_at_rank_peak (bytes): of its blocks alive at the rank's own peak; all but the sampled add up to it. Of
---     those: by the last sample before it, else the first
+--     those: by the last sample before it, else the first; NULL where the device has no event
 --   rank_peak_bytes, rank_peak_ns: the rank's own peak and its instant
 --   peak_bytes (bytes): the group's own peak: its blocks', or the highest sample; of pinned_host of what was in use.
 --     NULL of app where no sample tells what the process holds, or none what the allocators hold
@@ -158,7 +158,7 @@ sampled AS (
         c.component AS group_name,
         coalesce(
             arg_max(c.reserved_bytes, c.time_ns) FILTER (WHERE c.time_ns + coalesce(s.offset_ns, 0) <= p.peak_time_ns),
-            arg_min(c.reserved_bytes, c.time_ns)
+            arg_min(c.reserved_bytes, c.time_ns) FILTER (WHERE p.peak_time_ns IS NOT NULL)
         ) AS bytes_at_rank_peak,
         p.peak_requested_bytes AS rank_peak_bytes,
         p.peak_time_ns AS rank_peak_ns,
