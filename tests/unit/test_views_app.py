@@ -142,4 +142,4 @@ def test_a_recording_of_samples_alone_has_its_components(
     story = Story()
     story.modules = [("HCCL", story.now, 100 * MB), ("RUNTIME", story.now, 0)]
     imported(database, story, tmp_path)
-    assert rows(database, COMPONENTS, id=SESSION, mb=MB) == [("HCCL", 100, 100, 100, True)]
+    assert rows(database, COMPONENTS, id=SESSION, mb=MB) == [("HCCL", None, 100, 100, True)]
