@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -143,3 +144,18 @@ def test_a_recording_of_samples_alone_has_its_components(
     story.modules = [("HCCL", story.now, 100 * MB), ("RUNTIME", story.now, 0)]
     imported(database, story, tmp_path)
     assert rows(database, COMPONENTS, id=SESSION, mb=MB) == [("HCCL", None, 100, 100, True)]
+
+
+def test_a_sample_of_a_database_that_says_nothing_is_unknown(
+    tmp_path: Path, database: duckdb.DuckDBPyConnection
+) -> None:
+    path = tmp_path / "ascend_pytorch_profiler_0.db"
+    write_database(a_story(), path)
+    with sqlite3.connect(path) as opened:
+        opened.execute("UPDATE NPU_MEM SET hbm = NULL, ddr = NULL")
+    opened.close()
+    reader = MindStudioReader()
+    [recording] = reader.open(reader.files(path))
+    store_parts(database, recording, Identity(SESSION, 0, 0))
+    samples = "SELECT DISTINCT app_reserved_bytes, device_used_bytes, app_bytes FROM app_curve"
+    assert rows(database, samples) == [(None, None, None)]

@@ -28,7 +28,8 @@ MODULES: Final = {
     34: "TS", 36: "AICPU", 38: "TDT", 39: "FE", 45: "GE", 48: "ASCENDCL", 57: "TBE", 62: "FFTS", 63: "OP",
 }  # fmt: skip
 """By number; those that training uses. Any other is told by its number."""
-ADDRESS_MAX: Final = 2**64 - 1
+ADDRESS_MAX: Final = 2**62
+"""No device has memory beyond: a larger number is a corrupt one."""
 
 _OWNER: Final = "CANN@"
 _Device = tuple[int, int]
