@@ -144,3 +144,36 @@ def test_a_block_that_an_older_database_gives_no_time_stands_where_the_log_has_i
         [BASE_NS // 1000 + 1],
         [[0, 0, 0, 0, 0, 0, 0, 0, 130]],
     ]
+
+
+def test_a_release_that_tells_the_total_from_before_it_is_a_release_all_the_same(tmp_path: Path) -> None:
+    """As the graph engine's are: two of one size in a row, and one that no record follows."""
+    story = Story()
+    story.malloc("aten::mm", MB)
+    blocks = [story.ge_malloc(f"Conv2D{n}", size) for n, size in enumerate((2 * MB, 2 * MB, 5 * MB))]
+    for block in blocks:
+        before = story.ge
+        story.ge_free(block)
+        component, ns, _, *others = story.records[-1]
+        story.records[-1] = (component, ns, before, *others)
+        block.at_release = (before, *block.at_release[1:])
+    story.malloc("aten::add", 512)
+    write_database(story, tmp_path / "ascend_pytorch_profiler_0.db")
+    reader = MindStudioReader()
+    [recording] = reader.open(reader.files(tmp_path / "ascend_pytorch_profiler_0.db"))
+    with empty_database() as connection:
+        store_parts(connection, recording, Identity(SESSION, 0, 0))
+        held = rows(connection, "SELECT requested_bytes // $mb FROM memory_event ORDER BY seq", mb=MB)
+        assert [row[0] for row in held] == [4, 6, 8, 13, 11, 9, 4, 4]
+        told = "SELECT component, allocated_bytes // $mb FROM mindstudio.component_total ORDER BY seq"
+        assert [row[1] for row in rows(connection, told, mb=MB) if row[0] == "GE"] == [2, 4, 9, 9, 7, 5]
+        alive = rows(
+            connection,
+            "SELECT any_value(e.requested_bytes), sum(a.size_bytes) "
+            "FROM memory_event AS e, allocation_record AS a "
+            "WHERE a.allocation_id <= e.seq AND coalesce(a.freed_seq > e.seq, true) GROUP BY e.seq",
+        )
+        assert all(total == blocks for total, blocks in alive)
+    closing = recording.closing()
+    assert closing.unexplained_bytes == 0
+    assert not any("not of the size" in remark for remark in closing.remarks)
