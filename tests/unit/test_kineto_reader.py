@@ -278,3 +278,78 @@ def test_times_that_no_clock_shows_are_refused(tmp_path: Path, time: Any) -> Non
     event = memory(1, 8, 8, 1) | {"ts": time}
     with pytest.raises(RankmemError, match=r"trace\.json"):
         imported(written(tmp_path, [event]))
+
+
+def python_frames(*frames: tuple[str, float, float, int | None]) -> list[dict[str, Any]]:
+    """Frames of Python on the main thread, numbered from 1: name, start, duration, number of the caller."""
+    return [
+        op(
+            name,
+            start,
+            duration,
+            tid=0,
+            category="python_function",
+            **{"Python id": number, "Python parent id": parent},
+        )
+        for number, (name, start, duration, parent) in enumerate(frames, 1)
+    ]
+
+
+def test_an_allocation_has_the_modules_whose_calls_it_lies_in(tmp_path: Path) -> None:
+    events = [
+        *python_frames(
+            ("train.py(12): main", 0, 100, None),
+            ("nn.Module: GPT_0", 5, 80, 1),
+            ("torch/nn/modules/module.py(1750): _call_impl", 6, 78, 2),
+            ("model.py(30): forward", 7, 76, 3),
+            ("nn.Module: Block_1", 10, 30, 4),
+            ("nn.Module: Linear_7", 12, 20, 5),
+            ("<built-in method linear of type object at 0x7f>", 13, 5, 6),
+        ),
+        op("aten::linear", 14, 3),
+        op("aten::add", 35, 3),
+        op("aten::relu", 50, 3),
+        op("aten::zeros", 90, 3),
+        memory(15, 512, 512, 1),
+        memory(36, 512, 1024, 2),
+        memory(51, 512, 1536, 3),
+        memory(91, 512, 2048, 4),
+    ]
+    tables, _ = imported(written(tmp_path, events))
+    assert [row["module"] for row in tables["allocation_record"]] == [
+        "GPT_0.Block_1.Linear_7", "GPT_0.Block_1", "GPT_0", None,
+    ]  # fmt: skip
+    assert {row["module"]: row["class"] for row in tables["module"]} == {
+        "GPT_0": "GPT",
+        "GPT_0.Block_1": "Block",
+        "GPT_0.Block_1.Linear_7": "Linear",
+    }
+
+
+def test_a_block_of_backward_has_the_module_of_its_forward_call(tmp_path: Path) -> None:
+    flow = {"cat": "fwdbwd", "name": "fwdbwd", "pid": 1, "id": 4}
+    events = [
+        *python_frames(("nn.Module: Linear_0", 5, 20, None)),
+        op("aten::mm", 10, 5),
+        flow | {"ph": "s", "ts": 10, "tid": 1},
+        op("autograd::engine::evaluate_function: MmBackward0", 50, 20, tid=2),
+        op("aten::mm", 55, 5, tid=2),
+        flow | {"ph": "f", "ts": 55, "tid": 2},
+        memory(11, 512, 512, 1),
+        memory(56, 512, 1024, 2, tid=2),
+    ]
+    tables, _ = imported(written(tmp_path, events))
+    assert [row["module"] for row in tables["allocation_record"]] == ["Linear_0", "Linear_0"]
+
+
+def test_objects_at_different_addresses_make_no_stacks_of_their_own(tmp_path: Path) -> None:
+    built_ins = [(f"<built-in method cat of Tensor object at 0x{n:x}>", 10.0 * n, 9.0, 1) for n in (1, 2, 3)]
+    events = [
+        *python_frames(("model.py(7): forward", 0, 100, None), *built_ins),
+        *(op("aten::cat", 10 * n + 1, 5) for n in (1, 2, 3)),
+        *(memory(10 * n + 2, 512, 512 * n, n) for n in (1, 2, 3)),
+    ]
+    tables, _ = imported(written(tmp_path, events))
+    assert len({row["stack_id"] for row in tables["allocation_record"]}) == 1
+    functions = {row["function"] for row in tables["stack_frame"]}
+    assert functions == {"forward", "<built-in method cat of Tensor object>"}

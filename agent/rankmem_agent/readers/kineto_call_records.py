@@ -15,7 +15,7 @@ import numpy as np
 from rankmem_agent.pairing.state import ABSENT, Array
 from rankmem_agent.readers.kineto_calls import Frames, calls_of, frames_of, names_operator, outermost_around
 from rankmem_agent.readers.kineto_scan import STEP, UNKNOWN, Trace
-from rankmem_agent.readers.kineto_stacks import Stacks
+from rankmem_agent.readers.kineto_stacks import Stacks, class_of
 from rankmem_agent.readers.replay import MemoryStrings
 from rankmem_agent.spool import layout
 from rankmem_agent.spool.layout import NO_PHASE, NO_SEQUENCE, Kind, Phase
@@ -129,6 +129,10 @@ class Calls:
         begins["c"] = self._steps(start + base)
         begins["e"] = [strings.intern(str(names[n])) for n in found["name"][self.used].tolist()]
         begins["action"] = self._phases(start, thread)
+        modules = [
+            stacks.modules_at(*found_at) for found_at in zip(start.tolist(), thread.tolist(), strict=True)
+        ]
+        begins["b"] = [strings.intern(".".join(path)) if path else 0 for path in modules]
         place = np.where(self._first_event < len(self._memory.time), self._first_event * SLOTS, BEFORE)
         ends = begins.copy()
         ends["kind"], ends["time_ns"] = Kind.CALL_END, found["end"][self.used] + base
@@ -137,6 +141,7 @@ class Calls:
         ends["e"] = self._stacks(stacks)
         self._write_sequences(ends)
         return [
+            _modules(modules, begins, strings),
             Placed(begins, place),
             self._links(begins, place),
             Placed(ends, np.full(len(ends), AFTER)),
@@ -232,3 +237,17 @@ class Calls:
         links["a"] = threads[numbers] if len(numbers) else 0
         links["b"] = numbers + 1
         return Placed(links, place[rows])
+
+
+def _modules(paths: list[tuple[str, ...]], begins: Array, strings: MemoryStrings) -> Placed:
+    """MODULE of each module around a call, once, where it first appears."""
+    first: dict[tuple[str, ...], int] = {}
+    for row in np.argsort(begins["time_ns"], kind="stable").tolist():
+        for depth in range(1, len(paths[row]) + 1):
+            first.setdefault(paths[row][:depth], row)
+    records = np.zeros(len(first), RECORD_DTYPE)
+    records["kind"] = Kind.MODULE
+    records["time_ns"] = begins["time_ns"][list(first.values())]
+    records["a"] = [strings.intern(".".join(path)) for path in first]
+    records["e"] = [strings.intern(class_of(path[-1])) for path in first]
+    return Placed(records, np.full(len(first), BEFORE))

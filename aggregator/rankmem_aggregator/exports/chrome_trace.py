@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Final, cast
 
 from rankmem_aggregator.exports.exporting import Chosen, Written
-from rankmem_aggregator.exports.log import Log, Stacks, Track, nearest, rows_of, tracks
+from rankmem_aggregator.exports.log import Log, Stacks, Track, rows_of, tracks
 from rankmem_aggregator.exports.trace_budget import Budget, budget_of
 from rankmem_aggregator.exports.trace_counters import Counters
 from rankmem_aggregator.exports.trace_file import Place, TraceFile
@@ -200,7 +200,7 @@ class _Rank:
 
     def _call(self, row: dict[str, Any], place: Place) -> None:
         self._places[row["call_id"]] = place
-        args = {name: row[name] for name in _CALL_ARGS} | {"line": nearest(self._stacks.of(row["stack_id"]))}
+        args = {name: row[name] for name in _CALL_ARGS} | {"line": self._stacks.line(row["stack_id"])}
         self._trace.slice(self._pid, place, "operator", row["operator"], args)
         forward = self._places.get(row["forward_call_id"])
         if forward is not None:
@@ -254,7 +254,7 @@ class _Rank:
         args = {name: row[name] for name in _BLOCK_ARGS} | {
             "bytes": row["size_bytes"],
             "address": hex(row["address"] & _U64) if row["address"] is not None else None,
-            "line": nearest(self._stacks.of(row["stack_id"])),
+            "line": self._stacks.line(row["stack_id"]),
             "alive": "before the recording" if row["preexisting"] else None,
         }
         began_ns = track.first_ns if row["allocated_ns"] is None else max(row["allocated_ns"], track.first_ns)

@@ -76,6 +76,7 @@ class Frame(NamedTuple):
     file_path: str
     line_number: int
     function: str
+    in_project: bool
 
 
 def tracks(chosen: Chosen) -> list[Track]:
@@ -229,6 +230,7 @@ class Stacks:
     def __init__(self, chosen: Chosen) -> None:
         self._queries = chosen.queries
         self._known: dict[int, tuple[Frame, ...]] = {}
+        self._lines: dict[int, str | None] = {}
 
     def load(self, stack_ids: Iterable[int | None]) -> None:
         """Asks for those of these that are not known yet."""
@@ -238,30 +240,18 @@ class Stacks:
             frames: dict[int, list[Frame]] = {number: [] for number in part}
             asked = {"stacks": ",".join(map(str, part))}
             for row in self._queries.sql(export_text("frames"), asked).to_pylist():
-                frame = Frame(row["file_path"], row["line_number"], row["function"])
+                frame = Frame(row["file_path"], row["line_number"], row["function"], row["in_project"])
                 frames[row["stack_id"]].append(frame)
+                self._lines[row["stack_id"]] = row["line"]
             self._known |= {number: tuple(of_stack) for number, of_stack in frames.items()}
 
     def of(self, stack_id: int | None) -> tuple[Frame, ...]:
         """Innermost first; empty where there is none. It was loaded before."""
         return () if stack_id is None else self._known.get(stack_id, ())
 
-
-def nearest(frames: tuple[Frame, ...]) -> str | None:
-    """``file:line`` of the innermost frame inside the project, else of the innermost; as the view
-    ``stack``."""
-    if not frames:
-        return None
-    frame = next((one for one in frames if is_of_project(one)), frames[0])
-    return frame.function if frame.line_number == 0 else f"{frame.file_path}:{frame.line_number}"
-
-
-def is_of_project(frame: Frame) -> bool:
-    """Whether the file lies inside the project's root: paths there are relative; an environment in it is
-    not."""
-    path = frame.file_path
-    outside = path.startswith(("/", "<")) or path[1:2] == ":"
-    return not outside and "site-packages/" not in path and "dist-packages/" not in path
+    def line(self, stack_id: int | None) -> str | None:
+        """Its line, as the view ``stack`` has it. It was loaded before."""
+        return None if stack_id is None else self._lines.get(stack_id)
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:

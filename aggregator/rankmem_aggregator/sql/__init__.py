@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 VIEWS: Final = (
     "utc_of",
     "unstreamed",
+    "frame_origin",
     "stack",
     "rank_span",
     "memory_event_utc",
