@@ -353,3 +353,19 @@ def test_objects_at_different_addresses_make_no_stacks_of_their_own(tmp_path: Pa
     assert len({row["stack_id"] for row in tables["allocation_record"]}) == 1
     functions = {row["function"] for row in tables["stack_frame"]}
     assert functions == {"forward", "<built-in method cat of Tensor object>"}
+
+
+def test_an_allocation_in_no_call_has_its_module_and_stack_too(tmp_path: Path) -> None:
+    events = [
+        *python_frames(("nn.Module: Norm_0", 5, 20, None), ("model.py(7): forward", 6, 18, 1)),
+        memory(1, 512, 512, 1),
+        memory(11, 512, 1024, 2),
+        op("aten::mm", 12, 3),
+        memory(13, 512, 1536, 3),
+    ]
+    tables, _ = imported(written(tmp_path, events))
+    assert [row["module"] for row in tables["allocation_record"]] == [None, "Norm_0", "Norm_0"]
+    none, outside, inside = [row["stack_id"] for row in tables["allocation_record"]]
+    assert none is None
+    assert outside == inside is not None
+    assert tables["module"][0]["class"] == "Norm"

@@ -13,9 +13,12 @@ import codecs
 import json
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from rankmem_agent.pairing.columns import without
 from rankmem_agent.readers.compressed import BROKEN, is_gzip, open_bytes
@@ -91,10 +94,11 @@ class KinetoRecording:
             raise RankmemError(
                 Code.INVALID, f"{self.source} contradicts itself: {error}", "export the trace again"
             ) from error
+        first = replay.next_seq
         for records in log.stretches(PART_RECORDS):
             replay.records(records)
-            yield _as_told(replay.part(), log)
-        yield _as_told(replay.part(final=True), log)
+            yield _as_told(replay.part(), log, first)
+        yield _as_told(replay.part(final=True), log, first)
         self._unexplained = _unexplained(replay, log)
 
     def closing(self) -> Closing:
@@ -114,14 +118,29 @@ _RESERVED: Final = {
 }
 
 
-def _as_told(part: Part, log: Log) -> Part:
-    """The part without what no trace says, the stream, and what the older form does not: reserved bytes."""
+def _as_told(part: Part, log: Log, first: int) -> Part:
+    """The part without what no trace says, the stream, and what the older form does not: reserved bytes; and
+    with the modules of blocks in no call.
+
+    Args:
+        first: where in the replay the log begins.
+    """
     rows = []
     for table, batch in part.rows:
+        if table == "allocation_record" and log.modules:
+            batch = _with_modules(batch, log.modules, first)
         unsaid: tuple[str, ...] = ("stream",) if table in _STREAMS else ()
         unsaid += () if log.last_total else _RESERVED.get(table, ())
         rows.append((table, without(batch, unsaid)))
     return part._replace(rows=rows)
+
+
+def _with_modules(batch: pa.RecordBatch, modules: Mapping[int, str], first: int) -> pa.RecordBatch:
+    """The blocks' rows with the module by the place of their alloc, where their call says none."""
+    place = batch.schema.get_field_index("module")
+    field, own = batch.schema.field(place), batch.column(place)
+    known = [modules.get(number - first) for number in batch.column("allocation_id").to_pylist()]
+    return batch.set_column(place, field, pc.coalesce(own, pa.array(known, pa.string()).cast(own.type)))
 
 
 def _remarks(log: Log) -> Iterator[str]:

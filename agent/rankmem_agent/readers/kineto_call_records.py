@@ -7,6 +7,7 @@ call is led to its forward call by the flow that torch draws between the two (``
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -129,9 +130,7 @@ class Calls:
         begins["c"] = self._steps(start + base)
         begins["e"] = [strings.intern(str(names[n])) for n in found["name"][self.used].tolist()]
         begins["action"] = self._phases(start, thread)
-        modules = [
-            stacks.modules_at(*found_at) for found_at in zip(start.tolist(), thread.tolist(), strict=True)
-        ]
+        modules = stacks.modules_of(start, thread)
         begins["b"] = [strings.intern(".".join(path)) if path else 0 for path in modules]
         place = np.where(self._first_event < len(self._memory.time), self._first_event * SLOTS, BEFORE)
         ends = begins.copy()
@@ -141,7 +140,7 @@ class Calls:
         ends["e"] = self._stacks(stacks)
         self._write_sequences(ends)
         return [
-            _modules(modules, begins, strings),
+            module_records(modules, self._begin_ns, strings),
             Placed(begins, place),
             self._links(begins, place),
             Placed(ends, np.full(len(ends), AFTER)),
@@ -239,15 +238,19 @@ class Calls:
         return Placed(links, place[rows])
 
 
-def _modules(paths: list[tuple[str, ...]], begins: Array, strings: MemoryStrings) -> Placed:
-    """MODULE of each module around a call, once, where it first appears."""
+def module_records(paths: Sequence[tuple[str, ...]], times: Array, strings: MemoryStrings) -> Placed:
+    """MODULE of each module of these paths and those around it, once, where it first appears.
+
+    Args:
+        paths: as :meth:`Stacks.modules_at` gives them, each with its time.
+    """
     first: dict[tuple[str, ...], int] = {}
-    for row in np.argsort(begins["time_ns"], kind="stable").tolist():
-        for depth in range(1, len(paths[row]) + 1):
-            first.setdefault(paths[row][:depth], row)
+    for number in np.argsort(times, kind="stable").tolist():
+        for depth in range(1, len(paths[number]) + 1):
+            first.setdefault(paths[number][:depth], number)
     records = np.zeros(len(first), RECORD_DTYPE)
     records["kind"] = Kind.MODULE
-    records["time_ns"] = begins["time_ns"][list(first.values())]
+    records["time_ns"] = times[list(first.values())]
     records["a"] = [strings.intern(".".join(path)) for path in first]
     records["e"] = [strings.intern(class_of(path[-1])) for path in first]
     return Placed(records, np.full(len(first), BEFORE))

@@ -22,6 +22,7 @@ from rankmem_agent.readers.kineto_call_records import (
     Calls,
     Memory,
     Placed,
+    module_records,
     ranges_of,
     step_ends,
 )
@@ -53,6 +54,8 @@ class Log:
     """By device the allocator's own figure after the last event, where told, and shared memory alive then."""
     num_shared: int
     """Events of shared memory, which the host allocator's totals leave out."""
+    modules: dict[int, str]
+    """By place in the log the module of an alloc that is in no call: no record says it."""
 
     def stretches(self, length: int) -> Iterator[Array]:
         """The records in order, so many at a time."""
@@ -75,27 +78,63 @@ def log_of(trace: Trace, strings: MemoryStrings) -> Log:
         *_markers(trace, strings),
         _steps(trace, strings),
     ]
+    outside = _outside(memory, id_of_event, trace.base_ns, stacks)
+    parts.append(module_records(outside.modules, memory.time[outside.at], strings))
     del calls, stacks
     trace.forget()
     older, unplaced = _older(memory)
     totals_told = memory.allocated != UNKNOWN
     on_device = totals_told & (memory.device >> 8 != _HOST)
-    parts += [older, _segments(memory, on_device), _counters(memory, on_device), _events(memory, id_of_event)]
+    parts += [older, _segments(memory, on_device), _counters(memory, on_device)]
+    events = _events(memory, id_of_event)
+    events.records["e"][outside.at] = outside.stacks
+    parts.append(events)
     contradicted, last_total = _contradicted(memory), _last_totals(memory)
     num_events, num_shared = len(memory.time), int(memory.is_shared.sum())
     del memory, older
     place = np.concatenate([part.place for part in parts])
     records = np.concatenate([part.records for part in parts])
     parts.clear()
+    order = np.lexsort((place, records["time_ns"]))
     return Log(
         records=records,
-        order=np.lexsort((place, records["time_ns"])),
+        order=order,
         num_events=num_events,
         contradicted=contradicted,
         unplaced_bytes=unplaced,
         last_total=last_total,
         num_shared=num_shared,
+        modules=_by_place(outside, order, len(records) - num_events),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outside:
+    """The allocs in no call, such as those of Python's numbers."""
+
+    at: Array
+    """Their numbers among the memory events."""
+    stacks: list[int]
+    modules: list[tuple[str, ...]]
+
+
+def _outside(memory: Memory, call_ids: Array, base_ns: int, stacks: Stacks) -> _Outside:
+    """What Python ran around the allocs in no call."""
+    at = np.flatnonzero((call_ids == 0) & memory.is_alloc)
+    times, threads = memory.time[at] - base_ns, memory.thread[at]
+    return _Outside(
+        at=at,
+        stacks=[stacks.at(*pair) for pair in zip(times.tolist(), threads.tolist(), strict=True)],
+        modules=stacks.modules_of(times, threads),
+    )
+
+
+def _by_place(outside: _Outside, order: Array, first_event: int) -> dict[int, str]:
+    """The modules by place in the log; the events stand last among the records."""
+    place_of = np.empty(len(order), np.int64)
+    place_of[order] = np.arange(len(order))
+    places = place_of[first_event + outside.at].tolist()
+    return {place: ".".join(path) for place, path in zip(places, outside.modules, strict=True) if path}
 
 
 def _memory(trace: Trace) -> Memory:

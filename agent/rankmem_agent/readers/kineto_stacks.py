@@ -69,6 +69,10 @@ class Stacks:
             known = self._modules_of_frame[place] = tuple(module for module, _ in groupby(found))
         return known
 
+    def modules_of(self, times: Array, threads: Array) -> list[tuple[str, ...]]:
+        """:meth:`modules_at` of each."""
+        return [self.modules_at(*pair) for pair in zip(times.tolist(), threads.tolist(), strict=True)]
+
     def of_text(self, name: int) -> int:
         """The stack that a text of the older form says: frames divided by semicolons, nearest first."""
         known = self._of_text.get(name)
