@@ -30,7 +30,7 @@ from rankmem_agent.readers.compressed import BROKEN, is_gzip, read_whole
 from rankmem_agent.readers.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
 from rankmem_agent.readers.replay import PART_RECORDS, Replay
 from rankmem_agent.readers.restricted_pickle import PICKLE_BYTES_MAX, load_plain
-from rankmem_agent.readers.snapshot_markers import with_markers
+from rankmem_agent.readers.snapshot_markers import first_annotation_ns, with_markers
 from rankmem_agent.readers.snapshot_trace import (
     ANNOTATE,
     TIME_US_MAX,
@@ -160,7 +160,7 @@ class _Log:
         """Tells what is older; gives the records of all devices, with markers."""
         interner = StackInterner(self._replay.strings)
         starts = [int(d.trace.records["time_ns"][0]) for d in self._devices if len(d.trace.records)]
-        start_ns = min(starts, default=0)
+        start_ns = min(starts, default=first_annotation_ns(raw.get("external_annotations")))
         facts = json.dumps({"source": KIND} | _settings_of(raw))
         for device in self._devices:
             device.tell_older(self._replay, interner, start_ns, facts)

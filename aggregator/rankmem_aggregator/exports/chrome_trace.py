@@ -41,7 +41,7 @@ _U64: Final = 2**64 - 1
 
 def write_chrome_trace(chosen: Chosen, out: Path) -> Written:
     """Writes the trace."""
-    found = tracks(chosen)
+    found = tracks(chosen, and_quiet=True)
     written = Written()
     budget = budget_of(chosen, found, ROWS_MAX)
     written.remarks += budget.remarks
@@ -215,6 +215,8 @@ class _Rank:
         if groups:
             segments = (*log.older_segments().to_pylist(), *log.segment_events().to_pylist())
             counters.begin(track.first_ns, log.held(track.seq_first - 1).to_pylist(), segments)
+        if not track.num_events:
+            counters.total(track.first_ns, track.peak_bytes or 0)
         makers: dict[int, tuple[int, int, int]] = {}
         for batch in log.events():
             for row in batch.to_pylist():

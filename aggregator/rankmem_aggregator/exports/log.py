@@ -79,22 +79,34 @@ class Frame(NamedTuple):
     in_project: bool
 
 
-def tracks(chosen: Chosen) -> list[Track]:
+def tracks(chosen: Chosen, *, and_quiet: bool = False) -> list[Track]:
     """The devices that have events in what was chosen, by rank, attempt and device.
+
+    Args:
+        and_quiet: also those without any that hold something from before the recording, as in a memory
+            snapshot without history; for formats that can have what is alive and nothing that happened.
 
     Raises:
         RankmemError: NOT_FOUND where there are none.
     """
     asked = {"session": chosen.session_id, "from_ns": chosen.from_ns, "until_ns": chosen.until_ns}
     rows = chosen.queries.sql(export_text("tracks"), asked).to_pylist()
-    found = [
-        Track(session_id=chosen.session_id, **row)
-        for row in rows
-        if chosen.ranks is None or row["rank"] in chosen.ranks
-    ]
+    rows = [row for row in rows if chosen.ranks is None or row["rank"] in chosen.ranks]
+    found = [Track(session_id=chosen.session_id, **row) for row in rows if and_quiet or row["num_events"]]
+    if not found and rows:
+        raise _without_history(chosen)
     if not found:
         raise without_events(chosen)
     return found
+
+
+def _without_history(chosen: Chosen) -> RankmemError:
+    """What a format of events says of a recording that has only what was alive."""
+    return RankmemError(
+        Code.NOT_FOUND,
+        f"session {chosen.session_id} has no memory events, only what was alive: this format cannot hold that",
+        "the exports torch-snapshot, memory-timeline, chrome-trace and perfetto can",
+    )
 
 
 def without_events(chosen: Chosen) -> RankmemError:

@@ -59,7 +59,7 @@ class Change(NamedTuple):
 def write_memory_timeline(chosen: Chosen, out: Path) -> Written:
     """Writes one file, or a folder of one a device."""
     written = Written()
-    found = tracks(chosen)
+    found = tracks(chosen, and_quiet=True)
     if out.is_dir():
         for track in found:
             _write(chosen, track, out / f"{_label(track, found)}.raw.json.gz", written)

@@ -42,7 +42,7 @@ _ON_CPU: Final = (
 def write_torch_snapshot(chosen: Chosen, out: Path) -> Written:
     """Writes one pickle, or a folder of one a rank."""
     written = Written()
-    found = with_quiet(chosen, tracks(chosen))
+    found = with_quiet(chosen, tracks(chosen, and_quiet=True))
     ranks = {label: list(of_rank) for label, of_rank in groupby(found, key=Track.label)}
     if out.is_dir():
         for label, of_rank in ranks.items():

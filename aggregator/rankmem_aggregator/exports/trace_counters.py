@@ -92,6 +92,10 @@ class Counters:
         else:
             self._segment(time_ns, row)
 
+    def total(self, time_ns: int, requested_bytes: int) -> None:
+        """What a device holds that has no events."""
+        self._set(f"{self._device} requested", time_ns, requested_bytes)
+
     def sample(self, time_ns: int, app_reserved_bytes: int) -> None:
         """What the whole process held."""
         self._set(f"{self._device} app reserved", time_ns, app_reserved_bytes)
