@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_cli.table import OUTSIDE, OUTSIDE_OF_MODULES, Column
 from rankmem_cli.target import SessionFacts
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 NOT_RECORDED: Final = "(not recorded)"
 _NEEDS: Final = {"operator": "operators", "module": "modules", "line": "stacks", "phase": "operators"}
 """By column: what it rests on."""
+_BRACKETS: Final = (
+    "a line in [brackets]: no frame of the project is in the stack; the nearest frame of Python"
+)
 _OUTSIDE: Final = {"operators": OUTSIDE, "modules": OUTSIDE_OF_MODULES}
 
 
@@ -29,6 +35,14 @@ def notes(facts: SessionFacts, needs: Iterable[str]) -> list[str]:
             said = f"no {need} were recorded" if all(without) else f"some ranks recorded no {need}"
             lines.append(f"{said} ({_switch(facts, need)})")
     return lines
+
+
+def of_lines(rows: pa.Table) -> list[str]:
+    """What the brackets around a line mean, where some row has them."""
+    for name in {"line", "forward_line"} & set(rows.column_names):
+        if any(line is not None and line.startswith("[") for line in rows.column(name).to_pylist()):
+            return [_BRACKETS]
+    return []
 
 
 def outside(facts: SessionFacts, need: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from rankmem_cli import columns, recorded
@@ -42,3 +43,10 @@ def test_ranks_of_different_levels_are_told_with_each_switch_but_full() -> None:
     assert recorded.notes(session, ("operators",)) == [
         "some ranks recorded no operators (RANKMEM_DETAIL=events and operators)"
     ]
+
+
+def test_brackets_around_a_line_are_explained_where_there_are_any() -> None:
+    assert recorded.of_lines(pa.table({"line": ["train.py:3", None], "operator": ["[x]", "y"]})) == []
+    assert recorded.of_lines(pa.table({"operator": ["[x]"]})) == []
+    [note] = recorded.of_lines(pa.table({"line": ["train.py:3", "[torch/nn/functional.py:7]"]}))
+    assert "no frame of the project" in note

@@ -1,5 +1,5 @@
-"""A snapshot without history says what was alive and nothing that happened: peaks, exports and the page show it,
-and a format of events says that it cannot."""
+"""A snapshot without history says what was alive and nothing that happened: peaks, exports and the page show
+it, and a format of events says that it cannot."""
 
 from __future__ import annotations
 

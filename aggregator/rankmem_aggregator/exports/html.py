@@ -55,6 +55,10 @@ _BLOCKS: Final[tuple[tuple[BlockBy, str], ...]] = (
     ("module", "Modules"),
 )
 
+_BRACKETS: Final = (
+    "<p>A line in [brackets]: the stack has no frame of the project; the nearest one of Python.</p>"
+)
+
 
 def write_html(chosen: Chosen, out: Path) -> Written:
     """Writes the page."""
@@ -234,7 +238,9 @@ class _Report:
             ShownColumn(name="allocated_bytes", title="allocated in all", is_bytes=True, wide=True),
             ShownColumn(name="num_allocations", title="allocations", is_number=True, wide=True),
         ]
-        return table(f"by-{by}", columns, rows[:TABLE_ROWS_MAX], share_of="live_bytes_at_peak")
+        shown = rows[:TABLE_ROWS_MAX]
+        note = _BRACKETS if by == "line" and any((row[by] or "").startswith("[") for row in shown) else ""
+        return note + table(f"by-{by}", columns, shown, share_of="live_bytes_at_peak")
 
     def _ranks(self) -> str:
         rows = [

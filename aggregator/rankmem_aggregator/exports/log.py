@@ -104,7 +104,7 @@ def _without_history(chosen: Chosen) -> RankmemError:
     """What a format of events says of a recording that has only what was alive."""
     return RankmemError(
         Code.NOT_FOUND,
-        f"session {chosen.session_id} has no memory events, only what was alive: this format cannot hold that",
+        f"session {chosen.session_id} has no events, only what was alive, which this format cannot hold",
         "the exports torch-snapshot, memory-timeline, chrome-trace and perfetto can",
     )
 
