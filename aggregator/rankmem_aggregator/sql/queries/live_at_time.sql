@@ -12,7 +12,7 @@
 --   address: on its device
 --   size_bytes (bytes): requested size
 --   operator: the operator call that allocated; NULL outside of calls
---   line: file:line of the innermost frame inside the project
+--   line: as in the view stack
 --   forward_line: of a block of backward the line of the forward call it belongs to
 --   stack: all frames as "file:line function", the one nearest to the operator first
 --   category: what the bytes meant then

@@ -1,10 +1,10 @@
 -- Question: Whose code is a frame of a stack: the project's, a library's, or none of Python's?
+-- The one rule, by the text of a frame alone. What that cannot tell is in docs/sql.md, question 8.
 -- Parameters:
 --   file_path, function: as in stack_frame
 -- Columns:
 --   one value: project; library (Python that belongs to no project: torch, an installed package, the standard
 --     library, generated code); native (no frame of Python: C++, built-ins, a module's range in a profiler's trace)
--- The one rule, by the text of a frame alone. What it cannot know is in docs/sql.md, "Lines".
 CREATE OR REPLACE MACRO frame_origin(file_path, function) AS CASE
     -- Profilers name built-ins and modules as Python prints them, without a file; unwinders write ?? for it.
     WHEN starts_with(file_path, '??')

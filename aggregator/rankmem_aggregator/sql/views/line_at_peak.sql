@@ -3,7 +3,7 @@
 --   of_session: session id
 -- Columns:
 --   attempt, rank, device, device_type: whose, on the attempt with the rank's highest peak
---   line: file:line of the innermost frame inside the project, else of the innermost; NULL without a stack.
+--   line: as in the view stack; NULL without a frame of Python.
 --     Of blocks of backward: that of the forward call
 --   function: the function of that frame
 --   live_bytes_at_peak (bytes): of its blocks alive at the peak
