@@ -156,3 +156,27 @@ def test_bytes_read_as_in_the_tables(count: int | None, text: str) -> None:
 )
 def test_instants_count_from_the_sessions_start(ns: int, text: str) -> None:
     assert offset_text(BASE_NS + ns, BASE_NS) == text
+
+
+def test_ranks_have_cards_where_no_sum_over_them_is_known(tmp_path: Path) -> None:
+    job = CudaLog()
+    job.alloc("empty", 0, 1 << 40)
+    with connect(database(tmp_path / "empty.duckdb", [job])) as queries:
+        page = written(queries, tmp_path / "r.html")
+    assert "Highest rank</span><b>0 B" in page
+    assert "Peak of each rank, cuda" in page
+    assert "Peak of the job" not in page
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [("model.py", "model.py:7"), ("torch/nn/functional.py", "[torch/nn/functional.py:7]")],
+)
+def test_lines_in_brackets_are_explained_where_there_are_any(path: str, shown: str, tmp_path: Path) -> None:
+    job = CudaLog()
+    job.alloc("block", 8, 1 << 40, stack_id=9)
+    frame = {"stack_id": 9, "ordering": 0, "file_path": path, "line_number": 7, "function": "f"}
+    with connect(database(tmp_path / "lines.duckdb", [job], stack_frame=[frame])) as queries:
+        page = written(queries, tmp_path / "r.html")
+    assert [row[0] for row in rows_of(page, "by-line")] == [shown]
+    assert ("A line in [brackets]" in page) == shown.startswith("[")

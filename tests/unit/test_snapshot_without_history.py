@@ -99,3 +99,12 @@ def test_its_time_is_that_of_its_first_annotation(tmp_path: Path) -> None:
         ],
     )
     assert asked(database, "SELECT DISTINCT peak_time_ns FROM peak_by_rank") == [(time_us * 1000,)]
+
+
+def test_the_curve_shows_what_is_alive(tmp_path: Path) -> None:
+    database, _ = without_history(tmp_path)
+    with connect(database) as queries:
+        for row in queries.peak().to_pylist():
+            points = queries.timeline(rank=0, device=row["device"]).to_pylist()
+            requested = [point["bytes"] for point in points if point["group"] == "requested"]
+            assert max(requested) == row["peak_requested_bytes"]

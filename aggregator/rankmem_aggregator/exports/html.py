@@ -117,11 +117,10 @@ class _Report:
         bounds = self._queries.job_peak_bound(self._id, shares=shares).to_pylist()
         yield self._tiles(bounds)
         yield self._missing()
-        for bound in bounds:
-            kind = bound["device_type"]
-            rows = [row for row in self._peaks if row["device_type"] == kind]
+        for kind, bound, rows in self._kinds(bounds):
             yield f"<h2>Peak of each rank, {escape(kind)}</h2>{peaks_by_host(rows, self._start_ns)}"
-            yield self._heat(rows)
+            if bound is not None:
+                yield self._heat(rows)
         self._chosen.say("curves")
         yield from self._curves()
         self._chosen.say("tables")
@@ -135,26 +134,35 @@ class _Report:
             raise without_events(self._chosen)
         return rows
 
+    def _kinds(
+        self, bounds: list[dict[str, Any]]
+    ) -> Iterator[tuple[str, dict[str, Any] | None, list[dict[str, Any]]]]:
+        """Each type of device with its job's peak and its ranks' peaks: a sum over ranks may not be known."""
+        of_job = {bound["device_type"]: bound for bound in bounds}
+        for kind in dict.fromkeys([*of_job, *(row["device_type"] for row in self._peaks)]):
+            rows = [row for row in self._peaks if row["device_type"] == kind]
+            if rows:
+                yield kind, of_job.get(kind), rows
+
     def _tiles(self, bounds: list[dict[str, Any]]) -> str:
         tiles = []
-        for bound in bounds:
-            rows = [row for row in self._peaks if row["device_type"] == bound["device_type"]]
-            if not rows:
-                continue
+        for kind, bound, rows in self._kinds(bounds):
             high = max(rows, key=lambda row: row["peak_requested_bytes"])
             low = min(rows, key=lambda row: row["peak_requested_bytes"])
-            when = offset_text(bound["job_peak_ns"], self._start_ns)
+            if bound is not None:
+                tiles += [
+                    tile(
+                        f"Peak of the job, {kind}",
+                        bytes_text(bound["job_peak_bytes"]),
+                        f"at {offset_text(bound['job_peak_ns'], self._start_ns)}",
+                    ),
+                    tile(
+                        "Sum of the ranks' own peaks",
+                        bytes_text(bound["sum_of_peaks_bytes"]),
+                        "at different instants",
+                    ),
+                ]
             tiles += [
-                tile(
-                    f"Peak of the job, {bound['device_type']}",
-                    bytes_text(bound["job_peak_bytes"]),
-                    f"at {when}",
-                ),
-                tile(
-                    "Sum of the ranks' own peaks",
-                    bytes_text(bound["sum_of_peaks_bytes"]),
-                    "at different instants",
-                ),
                 tile("Highest rank", bytes_text(high["peak_requested_bytes"]), _whose(high, self._start_ns)),
                 tile("Lowest rank", bytes_text(low["peak_requested_bytes"]), _whose(low, self._start_ns)),
             ]

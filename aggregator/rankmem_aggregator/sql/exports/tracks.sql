@@ -1,5 +1,5 @@
--- Question: Which devices of which ranks have events in a range of time, and at which positions of their logs? Of the
--- whole session also those that have none, and hold something from before the recording.
+-- Question: Which devices of which ranks have events in a range of time (of the whole session also: hold something that
+-- is older than the recording), and at which positions of their logs?
 -- Parameters:
 --   session (text): session id
 --   from_ns, until_ns (ns, common clock): the range; NULL: no bound

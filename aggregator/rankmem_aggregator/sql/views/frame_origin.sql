@@ -1,11 +1,11 @@
--- Question: Whose code is a frame of a stack: the project's, a library's, or none of Python's?
--- The one rule, by the text of a frame alone. What that cannot tell is in docs/sql.md, question 8.
+-- Question: Whose code is a frame of a stack, by its text alone: the project's, a library's, or none of Python's?
 -- Parameters:
 --   file_path, function: as in stack_frame
 -- Columns:
 --   one value: project; library (Python that belongs to no project: torch, an installed package, the standard
 --     library, generated code); native (no frame of Python: C++, built-ins, a module's range in a profiler's trace)
 CREATE OR REPLACE MACRO frame_origin(file_path, function) AS CASE
+    -- The one rule. What a text cannot tell is in docs/sql.md, question 8.
     -- Profilers name built-ins and modules as Python prints them, without a file; unwinders write ?? for it.
     WHEN starts_with(file_path, '??')
         OR regexp_matches(function, '^(<(built-in|method|slot wrapper|method-wrapper) |nn\.Module: |0x[0-9a-fA-F]+$)')
