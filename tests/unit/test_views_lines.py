@@ -47,6 +47,8 @@ LIBRARY: tuple[Frame, ...] = (
     ("threading.py", 1002, "_bootstrap"),
     ("multiprocessing/process.py", 108, "run"),
     ("/opt/conda/bin/torchrun", 8, "<module>"),
+    ("/home/me/tools/msmemscope/python/msmemscope/aten_collection.py", 174, "__torch_dispatch__"),
+    ("/home/me/rankmem/agent/rankmem_agent/hooks/tags.py", 12, "tag"),
 )
 PROJECT: tuple[Frame, ...] = (
     ("train.py", 30, "main"),

@@ -24,6 +24,7 @@ CREATE OR REPLACE MACRO frame_origin(file_path, function) AS CASE
         '(?i)(^|/)((site|dist)-packages|lib(64)?/(python|pypy)[0-9][0-9.]*t?|python[0-9]+\.zip|torchinductor_[^/]*)/'
         || '|^/usr/(local/)?lib(64)?/'
         || '|/bin/[^/.]+$'  -- an environment's scripts: torchrun, accelerate
+        || '|/(rankmem_agent|python/(msmemscope|msleaks))/'  -- what records
         -- A profiler cuts off the folder that a package was found in.
         || '|^(torch|torch_npu|torch_xla|torchgen|functorch|triton)/'
         -- torch from a checkout, or installed where no package usually is, by files that it alone has.
