@@ -104,7 +104,7 @@ def log_of(trace: Trace, strings: MemoryStrings) -> Log:
         unplaced_bytes=unplaced,
         last_total=last_total,
         num_shared=num_shared,
-        modules=_by_place(outside, order, len(records) - num_events),
+        modules=_by_place(outside, order, len(records) - num_events, strings),
     )
 
 
@@ -129,12 +129,13 @@ def _outside(memory: Memory, call_ids: Array, base_ns: int, stacks: Stacks) -> _
     )
 
 
-def _by_place(outside: _Outside, order: Array, first_event: int) -> dict[int, str]:
+def _by_place(outside: _Outside, order: Array, first_event: int, strings: MemoryStrings) -> dict[int, str]:
     """The modules by place in the log; the events stand last among the records."""
     place_of = np.empty(len(order), np.int64)
     place_of[order] = np.arange(len(order))
     places = place_of[first_event + outside.at].tolist()
-    return {place: ".".join(path) for place, path in zip(places, outside.modules, strict=True) if path}
+    texts = [strings.text(strings.intern(".".join(path))) or "" for path in outside.modules]
+    return {place: text for place, text in zip(places, texts, strict=True) if text}
 
 
 def _memory(trace: Trace) -> Memory:
