@@ -24,6 +24,8 @@ NATIVE: tuple[Frame, ...] = (
     ("", 0, "<built-in function len>"),
     ("??", 0, "<method 'to' of 'torch._C.TensorBase' objects>"),
     ("", 0, "nn.Module: Linear_0"),
+    ("", 0, "??"),
+    ("", 0, ""),
 )
 LIBRARY: tuple[Frame, ...] = (
     ("/opt/conda/envs/x/lib/python3.11/site-packages/torch/nn/functional.py", 7, "linear"),

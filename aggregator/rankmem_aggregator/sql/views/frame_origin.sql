@@ -7,7 +7,7 @@
 CREATE OR REPLACE MACRO frame_origin(file_path, function) AS CASE
     -- The one rule. What a text cannot tell is in docs/sql.md, question 8.
     -- Profilers name built-ins and modules as Python prints them, without a file; unwinders write ?? for it.
-    WHEN starts_with(file_path, '??')
+    WHEN starts_with(file_path, '??') OR function IN ('', '??')
         OR regexp_matches(function, '^(<(built-in|method|slot wrapper|method-wrapper) |nn\.Module: |0x[0-9a-fA-F]+$)')
         -- No name of a Python function has these.
         OR ((contains(function, '::') OR contains(function, '(')) AND NOT ends_with(file_path, '.py'))

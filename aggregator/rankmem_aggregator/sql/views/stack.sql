@@ -15,8 +15,10 @@ WITH frame AS (
         CASE WHEN line_number = 0 THEN function ELSE file_path || ':' || line_number END AS line,
         CASE WHEN line_number = 0 THEN function ELSE file_path || ':' || line_number || ' ' || function END AS text,
         function,
+        -- Of a job that kept its files to itself no frame has a line. Elsewhere one without is a function of C that
+        -- cannot be told from that.
         CASE frame_origin(file_path, function)
-            WHEN 'project' THEN ordering
+            WHEN 'project' THEN ordering + CASE WHEN line_number = 0 THEN 500000 ELSE 0 END
             WHEN 'library' THEN ordering + 1000000
         END AS rank_of_line
     FROM stack_frame
