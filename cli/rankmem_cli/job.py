@@ -197,8 +197,10 @@ def _finish(
 
 def _give_up(folders: Sequence[Path]) -> bool:
     """Says what is left, and how it is delivered now that nobody holds it; True if nothing is left."""
-    why = {folder: drain.shipper_state(folder).error for folder in folders}
+    before = {folder: drain.shipper_state(folder).error for folder in folders}
     held = [folder for folder in folders if not drain.release(folder)]
+    # A shipper says why as it leaves; where the wait was short, it has said nothing before.
+    why = {folder: drain.shipper_state(folder).error or before[folder] for folder in folders}
     left = [folder for folder in folders if drain.undelivered(folder)]
     for folder in left:
         note("rankmem: not all that was recorded is stored yet" + (f": {why[folder]}" if why[folder] else ""))
@@ -225,6 +227,8 @@ def _answers(destination: Destination) -> bool:
         except RankmemError as exc:
             if exc.code is not Code.DENIED:
                 note(f"rankmem: no summary: {exc.message}")
+                if exc.hint:
+                    note(f"Try: {exc.hint}")
                 return False
     return True
 

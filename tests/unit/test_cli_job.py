@@ -6,9 +6,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 import pytest
 
+from rankmem_aggregator import queries
 from rankmem_cli import drain, job
 from rankmem_cli.destination import Destination
 from rankmem_cli.job import Job, run_job
@@ -16,6 +18,16 @@ from rankmem_cli.options import Place
 from rankmem_protos.errors import Code, RankmemError
 
 HERE = Destination(address="127.0.0.1:9", shown="--db x")
+
+
+class NoQueries:
+    """Stands for an open aggregator."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 def ends_with(code: int) -> tuple[str, ...]:
@@ -112,6 +124,35 @@ def test_what_could_not_be_delivered_is_told_with_the_command_that_does(
     err = capsys.readouterr().err
     assert "not all that was recorded is stored yet: no aggregator answers" in err
     assert f"Try: rankmem ship {tmp_path}" in err
+
+
+def test_what_a_shipper_says_only_as_it_leaves_is_told_as_well(
+    life: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def release(folder: Path) -> bool:
+        (folder / "shipper.json").write_text('{"error": "wrong CA (try: the right one)"}')
+        return True
+
+    monkeypatch.setattr(drain, "wait_delivered", lambda *_, **__: False)
+    monkeypatch.setattr(drain, "undelivered", lambda folder: [folder])
+    monkeypatch.setattr(drain, "release", release)
+    run_job(Job(command=ends_with(0), place=Place(db=Path("x")), drain_s=0.0), job.report_nothing)
+    assert "is stored yet: wrong CA (try: the right one)" in capsys.readouterr().err
+
+
+def test_why_there_is_no_summary_is_told_with_what_to_do(
+    life: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Refusing(NoQueries):
+        def aggregator_state(self) -> None:
+            raise RankmemError(Code.UNAVAILABLE, "wrong CA", "give the right one")
+
+    monkeypatch.setattr(drain, "wait_delivered", lambda *_, **__: False)
+    monkeypatch.setattr(drain, "undelivered", lambda folder: [folder])
+    monkeypatch.setattr(queries, "open_queries", lambda *_: Refusing())
+    run_job(Job(command=ends_with(0), place=Place(db=Path("x"))), lambda *_: life.append("report"))
+    assert "rankmem: no summary: wrong CA\nTry: give the right one\n" in capsys.readouterr().err
+    assert "report" not in life
 
 
 @pytest.mark.parametrize(("left", "whole"), [([Path("x")], False), ([], True)])
