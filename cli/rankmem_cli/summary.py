@@ -69,12 +69,12 @@ def _failures(queries: Queries, facts: SessionFacts, shown: str) -> list[str]:
     failed = queries.oom(facts.session_id).to_pylist()
     if not failed:
         return []
-    last = failed[-1]
+    first = failed[0]
     ranks = sorted({row["rank"] for row in failed})
-    since = None if facts.started_ns is None else last["time_ns"] - facts.started_ns
-    asked = f"{bytes_text(last['size_bytes'])} on {safe_text(last['device'])} at {offset_text(since)}"
+    since = None if facts.started_ns is None else first["time_ns"] - facts.started_ns
+    asked = f"{bytes_text(first['size_bytes'])} on {safe_text(first['device'])} at {offset_text(since)}"
     number = _plural(len(failed), "allocation")
-    which = f"{_some(ranks)}, {asked}" if len(failed) == 1 else f"{_some(ranks)}; the last asked for {asked}"
+    which = f"{_some(ranks)}, {asked}" if len(failed) == 1 else f"{_some(ranks)}; the first asked for {asked}"
     return [f"out of memory: {number} failed ({which}): rankmem oom {shown}".rstrip()]
 
 
