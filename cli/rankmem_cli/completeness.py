@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_cli.render import Format, note, show
+from rankmem_cli.units import safe_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 COLUMN: Final = "incomplete"
 """Of a row in JSON and CSV: what it lacks, in words; NULL where that is nothing."""
+SESSIONS_SHOWN: Final = 5
+"""Named after an answer that may be of any of them, the newest."""
 
 
 def show_answer(
@@ -32,6 +35,13 @@ def show_answer(
     notes: Sequence[str] = (),
 ) -> None:
     """Writes an answer about a session, and what it lacks. Args as :func:`rankmem_cli.render.show`."""
+    from rankmem_aggregator.missing import missing_of
+
+    lacks = missing_of(rows) if output is Format.TABLE else None
+    if lacks is not None:  # the answer carries it; programs want it row by row
+        show(rows, columns, output=output, title=facts.title(), notes=notes)
+        _print(lacks)
+        return
     missing = queries.incompleteness(facts.session_id).to_pylist()
     show(marked(rows, missing, output), columns, output=output, title=facts.title(), notes=notes)
     print_lines(missing)
@@ -46,7 +56,31 @@ def print_lines(missing: Sequence[dict[str, Any]]) -> None:
     """Writes the lines to stderr."""
     from rankmem_aggregator.missing import lines
 
-    for line in lines(missing):
+    _print(lines(missing))
+
+
+def say_of_all(queries: Queries) -> None:
+    """After an answer that may be of any session: which of them lack events."""
+    from rankmem_protos.errors import Code, RankmemError
+
+    try:
+        sessions = queries.incomplete_sessions().to_pylist()
+    except RankmemError as exc:
+        # An older version has no such view; a file of somebody else's views may have none of ours.
+        if exc.code is not Code.INVALID:
+            raise
+        return
+    for row in sessions[:SESSIONS_SHOWN]:
+        ranks = "1 rank" if row["num_ranks"] == 1 else f"{row['num_ranks']} ranks"
+        note(f"session {safe_text(row['session_id'])} lacks events of {ranks}: its figures may be wrong")
+    if sessions:
+        more = len(sessions) - SESSIONS_SHOWN
+        others = f"… and {more} more: " if more > 0 else "what is missing: "
+        note(f'{others}rankmem sql "FROM incompleteness"')
+
+
+def _print(lines: Sequence[str]) -> None:
+    for line in lines:
         note(line)
 
 

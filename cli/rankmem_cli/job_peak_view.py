@@ -73,16 +73,32 @@ def _say(bound: dict[str, Any], started_ns: int | None) -> None:
         note(f"  the ranks' own peaks add up to {bytes_text(total)}, {gap} more")
     else:
         note("  the ranks' own peaks add up to the same: all stood highest then")
-    note(f"  {_certainty(bound)}")
+    note(f"  {_clocks(bound)}")
+    if not bound.get("is_exact", True):
+        note(f"  {_least(bound)}")
 
 
-def _certainty(bound: dict[str, Any]) -> str:
+def _least(bound: dict[str, Any]) -> str:
+    """How far off the sum may be where events are missing."""
+    least = bound["at_least_bytes"]
+    said = (
+        f"the true peak was at least {bytes_text(least)}"
+        if least
+        else "how high it was at least is not known"
+    )
+    return f"not exact, for events are missing (below): {said}; by how much it was higher cannot be said"
+
+
+def _clocks(bound: dict[str, Any]) -> str:
     error_ns = bound["clock_error_ns"]
     if error_ns is None:
         return "the hosts' clocks were never compared: the order of events on different hosts is open"
+    is_exact = bound.get("is_exact", True)
     if error_ns == 0:
-        return "one clock: the order of all events is certain"
+        return f"one clock: the order of all events {'' if is_exact else 'that were recorded '}is certain"
     clocks = f"the hosts' clocks agree to {age_text(error_ns)}"
+    if not is_exact:
+        return f"{clocks}, of the events that were recorded"
     if bound["order_is_certain"]:
         return f"{clocks}, and no other host has an event so close: the answer is certain"
     low, high = bytes_text(bound["lowest_bytes"]), bytes_text(bound["highest_bytes"])

@@ -88,7 +88,10 @@ def _headline(facts: SessionFacts, ranks: pa.Table, *, is_delivered: bool) -> st
     rows = [row for row in ranks.to_pylist() if row["state"] not in NEVER_SEEN]
     events = sum(row["events"] or 0 for row in rows)
     losses = [row["events_lost"] for row in rows]
-    lost = "an unknown number of events" if None in losses else count_text(sum(losses))
+    total = None if None in losses else sum(losses)
+    # What is lost are records, of which an event is one: so many events at most.
+    at_most = "at most " if total else ""
+    lost = "an unknown number of events" if total is None else f"{at_most}{count_text(total)}"
     incomplete = sorted(row["rank"] for row in rows if row["complete"] is not True)
     name = f" {facts.name}" if facts.name else ""
     told = "" if is_delivered else " so far, not all is stored yet"

@@ -7,10 +7,12 @@ out goes a curve of characters, the rows as JSON or CSV, or a file of the aggreg
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from rankmem_cli.completeness import marked
 from rankmem_cli.render import Format, begin, console_for, note
 from rankmem_cli.target import SessionFacts
 from rankmem_cli.units import age_text, bytes_text, count_text, offset_text, safe_text
@@ -30,7 +32,7 @@ ONE_FIGURE: Final = {
     "reserved": "bytes reserved from the device",
 }
 ALL_FIGURES: Final = {
-    OVERALL: "requested: exact; allocated, active, reserved: the allocator's; app_reserved: the process's",
+    OVERALL: "requested: {exact}; allocated, active, reserved: the allocator's; app_reserved: the process's",
     "stream": "allocated until the free is requested, active until given back, reserved by its segments",
     "component": "allocated until the free is requested, active until given back, reserved by its segments; "
     "app_reserved: the whole process",
@@ -68,15 +70,18 @@ def show_timeline(rows: pa.Table, by: str, facts: SessionFacts, *, output: Forma
         note(_inexact(_said(rows)))
 
 
-def write_file(rows: pa.Table, by: str, facts: SessionFacts, out_path: Path) -> None:
-    """Writes the picture or the rows that the name of the file asks for, and says so."""
+def write_file(
+    rows: pa.Table, by: str, facts: SessionFacts, missing: Sequence[dict[str, Any]], out_path: Path
+) -> None:
+    """Writes the picture or the rows that the name of the file asks for, with what they lack, and says so."""
     from rankmem_aggregator.plots.files import write_timeline
 
-    write_timeline(_chart(rows, by, facts), rows, out_path)
+    write_timeline(_chart(rows, by, facts), marked(rows, missing, Format.CSV), out_path)
     note(f"wrote {out_path}")
 
 
 def _chart(rows: pa.Table, by: str, facts: SessionFacts) -> Chart:
+    from rankmem_aggregator.missing import missing_of
     from rankmem_aggregator.plots.curves import chart_of
 
     said = _said(rows)
@@ -84,6 +89,8 @@ def _chart(rows: pa.Table, by: str, facts: SessionFacts) -> Chart:
     subtitle = f"{facts.title()} - {_meaning(by, said)}"
     if not _is_exact(rows):
         subtitle += " - thinned, maxima kept"
+    if lacks := missing_of(rows):
+        subtitle += f" - not complete: {safe_text('; '.join(lacks))}"
     whose = _whose(said)
     return chart_of(
         rows,
@@ -151,6 +158,11 @@ def _inexact(said: dict[str, str]) -> str:
     return "not every point is drawn: --from and --until for a part of it"
 
 
+def _exactness(said: dict[str, str]) -> str:
+    """Of requested bytes: an aggregator of an older version does not say."""
+    return "not exact, for events are missing" if said.get("complete") == "False" else "exact"
+
+
 def _is_stacked(by: str, said: dict[str, str]) -> bool:
     return said.get("stacked", str(by != OVERALL)) == "True"
 
@@ -159,5 +171,5 @@ def _meaning(by: str, said: dict[str, str]) -> str:
     """What the figures of the curves are."""
     figure = said.get("figure", "all" if by == OVERALL else "requested")
     if figure == "all":
-        return ALL_FIGURES.get(by, "")
+        return ALL_FIGURES.get(by, "").replace("{exact}", _exactness(said))
     return ONE_FIGURE[figure] + MORE.get(by, "")

@@ -22,7 +22,7 @@ _LOOPBACK: Final = ("127.", "[::1]:", "localhost:")
 _EXPLAINED: Final = (
     (
         "CERTIFICATE_VERIFY_FAILED",
-        "its certificate is not signed by --tls-ca (RANKMEM_TLS_CA), or has run out: give the CA that signed it",
+        "its certificate is not signed by --tls-ca (RANKMEM_TLS_CA), or has run out: give its own CA",
     ),
     ("ostname Verification Check failed", "its certificate does not name this host: rankmem certs --name"),
     ("Peer name", "its certificate does not name this host: rankmem certs --name"),

@@ -29,6 +29,9 @@ class FakeQueries:
         self.answers: dict[str, pa.Table] = {}
         """What a query answers instead of the one row."""
         self.missing = pa.table({"sentence": pa.array([], pa.string())})
+        self.incomplete = pa.table(
+            {"session_id": pa.array([], pa.string()), "num_ranks": pa.array([], pa.int64())}
+        )
 
     def __enter__(self) -> FakeQueries:
         return self
@@ -45,6 +48,9 @@ class FakeQueries:
 
     def incompleteness(self, session: str) -> pa.Table:
         return self.missing
+
+    def incomplete_sessions(self) -> pa.Table:
+        return self.incomplete
 
     def stream(self, text: str) -> Iterator[pa.RecordBatch]:
         self.calls.append(("stream", text))
@@ -347,8 +353,8 @@ def test_the_first_failure_is_taken_apart_and_the_others_are_listed_behind_it(qu
     done = CliRunner().invoke(app, ["oom"], catch_exceptions=False)
     assert [line.split()[0] for line in done.stdout.splitlines()[1:3]] == ["3", "1"]
     assert (
-        "the first of 2: aten::mm asked for 2.00 GiB (rounded up by the allocator) with 70.00 GiB alive on rank 3, "
-        "cuda:1\n  at train.py:7\n" in done.stderr
+        "the first of 2: aten::mm asked for 2.00 GiB (rounded up by the allocator) with 70.00 GiB alive "
+        "on rank 3, cuda:1\n  at train.py:7\n" in done.stderr
     )
     assert "1 failure after the first: rankmem oom --failure 2 takes the next apart" in done.stderr
     assert "free on cuda:1: 1.00 GiB of 80.00 GiB" in done.stderr

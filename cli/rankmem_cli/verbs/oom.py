@@ -58,9 +58,9 @@ def oom(
 ) -> None:
     """Allocations that failed, and what was alive then.
 
-    All of them, the earliest first: what was asked for and by whom, what was free and in how large a piece; of
-    the first one, the culprit of most that follow, what its rank held by category, operator and line, and what
-    every other rank held at the same instant.
+    All of them, the earliest first: what was asked for and by whom, what was free and in how large a piece;
+    of the first one, the culprit of most that follow, what its rank held by category, operator and line, and
+    what every other rank held at the same instant.
     """
     from rankmem_cli.completeness import show_answer
     from rankmem_cli.oom_view import print_oom, show_part

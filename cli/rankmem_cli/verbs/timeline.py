@@ -167,4 +167,4 @@ def timeline(
             note(line)
     print_lines(missing)
     if out is not None:
-        write_file(rows, by.value, facts, out)
+        write_file(rows, by.value, facts, missing, out)
