@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_cli import columns
-from rankmem_cli.completeness import say, show_answer
+from rankmem_cli.completeness import least_text, say, show_answer
 from rankmem_cli.patience import patience
 from rankmem_cli.render import Format, head, note, show_table
 from rankmem_cli.target import SessionFacts
@@ -75,18 +75,7 @@ def _say(bound: dict[str, Any], started_ns: int | None) -> None:
         note("  the ranks' own peaks add up to the same: all stood highest then")
     note(f"  {_clocks(bound)}")
     if not bound.get("is_exact", True):
-        note(f"  {_least(bound)}")
-
-
-def _least(bound: dict[str, Any]) -> str:
-    """How far off the sum may be where events are missing."""
-    least = bound["at_least_bytes"]
-    said = (
-        f"the true peak was at least {bytes_text(least)}"
-        if least
-        else "how high it was at least is not known"
-    )
-    return f"not exact, for events are missing (below): {said}; by how much it was higher cannot be said"
+        note(f"  not exact, for events are missing (below): {least_text(bound['at_least_bytes'])}")
 
 
 def _clocks(bound: dict[str, Any]) -> str:

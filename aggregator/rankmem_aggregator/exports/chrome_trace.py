@@ -54,7 +54,11 @@ def write_chrome_trace(chosen: Chosen, out: Path) -> Written:
         facts = {
             "displayTimeUnit": "ms",
             "baseTimeNanoseconds": base_ns,
-            "otherData": {"session_id": chosen.session_id, "thinned": "; ".join(budget.remarks) or "no"},
+            "otherData": {
+                "session_id": chosen.session_id,
+                "thinned": "; ".join(budget.remarks) or "no",
+                "missing": "; ".join(chosen.missing) or "nothing",
+            },
         }
         trace.end(facts)
     written.counts |= trace.counts

@@ -28,7 +28,6 @@ from rankmem_aggregator.exports.report_parts import (
     table,
     tile,
 )
-from rankmem_aggregator.missing import lines as lines_of
 from rankmem_aggregator.plots.curves import SERIES_MAX, chart_of
 from rankmem_aggregator.plots.html import chart_fragment, filled, resource
 from rankmem_aggregator.queries import BlockBy, CurveBy
@@ -46,8 +45,9 @@ HEAT_RANKS_MAX: Final = 512
 _COARSE: Final = {
     False: "Of many events each stretch's highest are drawn.",
     True: "Of many events each rank's highest of each second are drawn, whose sum may lie above what was "
-    "reached; the job's peak above is exact.",
+    "reached; the job's peak above is that of all events.",
 }
+_NOT_EXACT: Final = "Not exact: events are missing, see above."
 _BLOCKS: Final[tuple[tuple[BlockBy, str], ...]] = (
     ("category", "Categories"),
     ("operator", "Operators"),
@@ -144,7 +144,8 @@ class _Report:
                 tile(
                     f"Peak of the job, {bound['device_type']}",
                     bytes_text(bound["job_peak_bytes"]),
-                    f"at {when}",
+                    f"at {when}{_not_exact(bound)}",
+                    warn=bool(_not_exact(bound)),
                 ),
                 tile(
                     "Sum of the ranks' own peaks",
@@ -154,19 +155,15 @@ class _Report:
                 tile("Highest rank", bytes_text(high["peak_requested_bytes"]), _whose(high, self._start_ns)),
                 tile("Lowest rank", bytes_text(low["peak_requested_bytes"]), _whose(low, self._start_ns)),
             ]
-        lost = (
-            "an unknown number" if self.session["events_lost"] is None else f"{self.session['events_lost']:,}"
-        )
+        most = self.session["events_lost"]  # records, of which an event is one
+        lost = "an unknown number" if most is None else f"{'at most ' if most else ''}{most:,}"
         note = "nothing is missing" if self.session["complete"] else "incomplete"
         tiles.append(tile("Events", f"{self.session['events']:,}", f"{lost} lost, {note}", warn=lost != "0"))
         return f'<div class="tiles">{"".join(tiles)}</div>'
 
     def _missing(self) -> str:
         """What the page lacks; nothing where that is nothing."""
-        shown = [
-            f"<li>{escape(line)}</li>"
-            for line in lines_of(self._queries.incompleteness(self._id).to_pylist())
-        ]
+        shown = [f"<li>{escape(line)}</li>" for line in self._chosen.missing]
         return f"<h2>What is missing</h2><ul>{''.join(shown)}</ul>" if shown else ""
 
     def _heat(self, rows: list[dict[str, Any]]) -> str:
@@ -211,6 +208,8 @@ class _Report:
     def _curve(self, rows: pa.Table, title: str) -> str:
         said = {key.decode(): value.decode() for key, value in (rows.schema.metadata or {}).items()}
         note = "" if said.get("exact") != "False" else f"<p>{_COARSE['num_ranks' in said]}</p>"
+        if said.get("complete") == "False":
+            note += f"<p>{_NOT_EXACT}</p>"
         chart = chart_of(rows, start_ns=self._start_ns, stacked=said.get("stacked") == "True", title=title)
         return f"<h2>{escape(title)}</h2>{note}{chart_fragment(chart, POINTS_MAX)}"
 
@@ -277,6 +276,16 @@ class _Report:
             ShownColumn(name="line", title="line", wide=True),
         ]
         return table("failed", columns, shown)
+
+
+def _not_exact(bound: dict[str, Any]) -> str:
+    """How far off the job's peak may be where events are missing; an older aggregator does not say."""
+    if bound.get("is_exact", True):
+        return ""
+    least = bound["at_least_bytes"]
+    return "; not exact" + (
+        f", at least {bytes_text(least)}" if least else ", how high at least is not known"
+    )
 
 
 def _whose(row: dict[str, Any], start_ns: int) -> str:

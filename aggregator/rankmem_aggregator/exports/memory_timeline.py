@@ -122,7 +122,7 @@ def _write(chosen: Chosen, track: Track, path: Path, written: Written) -> None:
     if name.endswith(".html"):
         from rankmem_aggregator.exports.memory_timeline_picture import page
 
-        path.write_text(page(track, coalesced(changes(chosen, track))), encoding="utf-8")
+        path.write_text(page(track, coalesced(changes(chosen, track)), chosen.missing), encoding="utf-8")
         written.counts["picture"] = 1
         return
     with _opened(path) as file:

@@ -57,7 +57,11 @@ class _Rank:
         folder = out / self._name(out)
         output = folder / OUTPUT
         output.mkdir(parents=True)
-        info = {"rank_id": self._track.rank, "rankmem_session": self._chosen.session_id}
+        info: dict[str, object] = {
+            "rank_id": self._track.rank,
+            "rankmem_session": self._chosen.session_id,
+            "rankmem_missing": self._chosen.missing,
+        }
         (folder / f"profiler_info_{self._track.rank}.json").write_text(json.dumps(info), encoding="utf-8")
         (folder / "profiler_metadata.json").write_text("{}", encoding="utf-8")
         with RankFiles(output, self._track.rank) as files:

@@ -79,7 +79,7 @@ def _write_rank(chosen: Chosen, of_rank: list[Track], path: Path, written: Writt
             _annotations(pickle, chosen, of_rank[0], next(iter(devices)))
             pickle.value("allocator_settings")
             pickle.nested(_settings(chosen, of_rank[0]))
-            _identity(pickle, of_rank[0], devices)
+            _identity(pickle, chosen, of_rank[0], devices)
         pickle.end()
     for number, track in devices.items():
         remark = _ON_CPU.format(number=number)
@@ -260,8 +260,8 @@ def _settings(chosen: Chosen, track: Track) -> dict[str, Any]:
     return {"PYTORCH_CUDA_ALLOC_CONF": rows[0]["settings"]} if rows else {}
 
 
-def _identity(pickle: PickleStream, track: Track, devices: Mapping[int, Track]) -> None:
-    """Whose snapshot it is, which PyTorch's own do not say; viewers pass over it."""
+def _identity(pickle: PickleStream, chosen: Chosen, track: Track, devices: Mapping[int, Track]) -> None:
+    """Whose snapshot it is and what it lacks, which PyTorch's own do not say; viewers pass over it."""
     facts: dict[str, Plain] = {
         "session_id": track.session_id,
         "attempt": track.attempt,
@@ -269,6 +269,7 @@ def _identity(pickle: PickleStream, track: Track, devices: Mapping[int, Track]) 
         "host_name": track.host_name,
         "pid": track.pid,
         "devices": ",".join(f"{number}={one.device}" for number, one in devices.items()),
+        "missing": "; ".join(chosen.missing),
     }
     pickle.value("rankmem")
     with pickle.facts(facts):

@@ -14,8 +14,9 @@ from rankmem_protos.errors import Code, RankmemError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rankmem_aggregator.queries import PeakBy
+    from rankmem_aggregator.queries import PeakBy, Queries
     from rankmem_cli.table import Column
+    from rankmem_cli.target import SessionFacts
 
 TABLE_ROWS: Final = 100
 """Rows of a table unless --limit says more: groups of every rank are many; JSON and CSV carry all."""
@@ -98,6 +99,7 @@ def peak(
     The high-water mark of requested bytes, the highest first. For groups both figures are given: what the
     group held at the rank's own peak, and the group's own peak.
     """
+    from rankmem_cli.completeness import bound_lines
     from rankmem_cli.reading import answer
     from rankmem_cli.sizes import parse_size
 
@@ -108,18 +110,24 @@ def peak(
             f"--rank {rank} does not go with --by {by}, which is of ranks together",
             f"leave out --rank, or ask by blocks of the rank: rankmem peak --by category --rank {rank}",
         )
+    bounds: list[str] = []
+
+    def ask(queries: Queries, facts: SessionFacts) -> pa.Table:
+        rows = queries.peak_by(facts.session_id, by=_group(by), rank=rank, at_least_bytes=at_least_bytes)
+        if by is By.RANK:
+            bounds.extend(bound_lines(queries, facts, rows))
+        return rows
+
     answer(
         db,
         aggregator,
         session,
-        lambda queries, facts: queries.peak_by(
-            facts.session_id, by=_group(by), rank=rank, at_least_bytes=at_least_bytes
-        ),
+        ask,
         lambda facts: _columns(by, facts.started_ns),
         output=output,
         limit=limit,
         table_rows=TABLE_ROWS,
-        notes=lambda rows: _notes(by, rows),
+        notes=lambda rows: (*_notes(by, rows), *bounds),
     )
 
 
