@@ -1,8 +1,8 @@
 """What a session lacks, in lines: the rows of the query ``incompleteness``, equal ranks named together.
 
 Stage: query, in the reader's process. In: rows; out: text for people, and the same in the metadata of an
-answer's schema, with which it travels: ``complete`` ("False" where figures of bytes may be wrong) and
-``missing`` (a JSON list of lines). Computes nothing.
+answer's schema, with which it travels: ``complete`` ("False" where figures of bytes may be wrong, "None"
+where that is not known) and ``missing`` (a JSON list of lines). Computes nothing.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ def lines(missing: Sequence[Mapping[str, Any]]) -> list[str]:
     return said if more <= 0 else [*said[:LINES_MAX], f"… and {more} more: SELECT * FROM incompleteness"]
 
 
-def is_exact(missing: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether figures of bytes are right: what is missing are names at most."""
-    return not any(row.get("is_bytes", True) for row in missing)
+def is_exact(missing: Sequence[Mapping[str, Any]]) -> bool | None:
+    """Whether figures of bytes are right: what is missing are names at most; None: nobody knows."""
+    known = [row.get("is_bytes", True) for row in missing]
+    return False if True in known else None if None in known else True
 
 
 def with_missing(answer: pa.Table, missing: Sequence[Mapping[str, Any]]) -> pa.Table:

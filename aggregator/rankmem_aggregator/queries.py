@@ -69,8 +69,8 @@ class Queries(abc.ABC):
     """The one face for readers. Not safe for use by several threads at once.
 
     An answer about a session says in its schema's metadata whether it is exact: ``complete`` ("False" where
-    figures of bytes may be wrong) and ``missing`` (a JSON list of lines, which
-    ``rankmem_aggregator.missing.missing_of`` reads). What :meth:`sql` gives does not: it may be of any
+    figures of bytes may be wrong, "None" where that is not known) and ``missing`` (a JSON list of lines,
+    which ``rankmem_aggregator.missing.missing_of`` reads). What :meth:`sql` gives does not: it may be of any
     session; :meth:`incomplete_sessions` names those that lack events.
     """
 

@@ -69,7 +69,7 @@ def bound_lines(queries: Queries, facts: SessionFacts, peaks: pa.Table) -> list[
         return []
     ranks = set(peaks["rank"].to_pylist())
     bounds = _unless_older(lambda: queries.peak_bound(facts.session_id))
-    found = [row for row in bounds if row["rank"] in ranks and not row["is_exact"]]
+    found = [row for row in bounds if row["rank"] in ranks and row["is_exact"] is False]
     said = [
         f"rank {row['rank']}, {safe_text(row['device'])}: not exact; {least_text(row['at_least_bytes'])}"
         for row in sorted(found, key=lambda row: -(row["at_least_bytes"] or 0))[:BOUNDS_SHOWN]

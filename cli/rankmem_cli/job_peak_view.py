@@ -74,7 +74,7 @@ def _say(bound: dict[str, Any], started_ns: int | None) -> None:
     else:
         note("  the ranks' own peaks add up to the same: all stood highest then")
     note(f"  {_clocks(bound)}")
-    if not bound.get("is_exact", True):
+    if bound.get("is_exact") is False:
         note(f"  not exact, for events are missing (below): {least_text(bound['at_least_bytes'])}")
 
 
@@ -82,7 +82,7 @@ def _clocks(bound: dict[str, Any]) -> str:
     error_ns = bound["clock_error_ns"]
     if error_ns is None:
         return "the hosts' clocks were never compared: the order of events on different hosts is open"
-    is_exact = bound.get("is_exact", True)
+    is_exact = bound.get("is_exact") is not False  # None: nobody knows; an older one does not say
     if error_ns == 0:
         return f"one clock: the order of all events {'' if is_exact else 'that were recorded '}is certain"
     clocks = f"the hosts' clocks agree to {age_text(error_ns)}"

@@ -160,7 +160,8 @@ def _inexact(said: dict[str, str]) -> str:
 
 def _exactness(said: dict[str, str]) -> str:
     """Of requested bytes: an aggregator of an older version does not say."""
-    return "not exact, for events are missing" if said.get("complete") == "False" else "exact"
+    of = {"False": "not exact, for events are missing", "None": "exact for what the recording holds"}
+    return of.get(said.get("complete", "True"), "exact")
 
 
 def _is_stacked(by: str, said: dict[str, str]) -> bool:

@@ -168,5 +168,9 @@ def test_an_imported_recording_that_may_not_hold_all_says_so(database: duckdb.Du
     assert ask(database, "FROM incompleteness") == []
     database.execute("UPDATE session SET source = 'kineto'")
     (told,) = ask(database, "FROM incompleteness")
-    assert (told["why"], told["is_bytes"]) == ("partial", True)
+    assert (told["why"], told["is_bytes"]) == ("partial", None)
     assert "does not tell whether it holds every event" in told["sentence"]
+    (told,) = ask(database, "FROM peak_bound")
+    assert (told["is_exact"], told["at_least_bytes"], told["at_most_bytes"]) == (None, 90, None)
+    (job,) = ask(database, f"FROM job_peak_bound('{SESSION}')")
+    assert (job["is_exact"], job["order_is_certain"], job["at_least_bytes"]) == (None, True, 90)

@@ -280,7 +280,7 @@ class _Report:
 
 def _not_exact(bound: dict[str, Any]) -> str:
     """How far off the job's peak may be where events are missing; an older aggregator does not say."""
-    if bound.get("is_exact", True):
+    if bound.get("is_exact") is not False:
         return ""
     least = bound["at_least_bytes"]
     return "; not exact" + (

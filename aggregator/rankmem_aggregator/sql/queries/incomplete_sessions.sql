@@ -5,6 +5,6 @@
 SELECT i.session_id, count(DISTINCT (i.attempt, i.rank)) AS num_ranks
 FROM incompleteness AS i
 INNER JOIN session AS s USING (session_id)
-WHERE i.is_bytes AND i.why <> 'partial'
+WHERE i.is_bytes
 GROUP BY i.session_id
 ORDER BY any_value(s.started_at_ns) DESC NULLS LAST, i.session_id DESC;

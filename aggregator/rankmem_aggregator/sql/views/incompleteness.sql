@@ -8,7 +8,8 @@
 --   since_ns (ns, common clock): from when on; NULL where it is no matter of an instant
 --   since_utc: the same, readable
 --   records: how many records of its log are missing, so at most as many events; NULL where nobody knows
---   is_bytes: true if figures of bytes are too low or not exact, false if names alone are missing
+--   is_bytes: true if figures of bytes are too low or not exact, false if names alone are missing; NULL where it is not
+--     known whether anything is (partial)
 --   sentence: all of this in words
 CREATE OR REPLACE VIEW incompleteness AS
 WITH hole AS (
@@ -100,6 +101,8 @@ of_ranks AS (
             CASE
                 WHEN n.source <> 'live' AND r.complete IS DISTINCT FROM true AND l.gaps = 0
                     AND coalesce(r.unexplained_bytes, 0) = 0
+                    -- A profile of kernels has no figures of bytes.
+                    AND (coalesce(r.events, 0) > 0 OR n.source NOT IN ('nvprof', 'nsys'))
                     THEN 'partial'
             END
         ]) AS why,
@@ -120,7 +123,10 @@ told AS (
         rank,
         why,
         CASE WHEN why = 'strings_dropped' THEN 'names' ELSE 'events' END AS what,
-        why <> 'strings_dropped' AS is_bytes,
+        CASE
+            WHEN why <> 'partial' THEN why <> 'strings_dropped'
+            WHEN records_lost > 0 THEN true
+        END AS is_bytes,
         CASE why
             WHEN 'lost' THEN 'its host never reported how it ended: its last events may be missing'
             WHEN 'unexplained' THEN

@@ -19,7 +19,8 @@
 --     by any number; both NULL with the error
 --   order_is_certain: true if no rank of another host has an event within the error of the instant, and no event of
 --     a rank is missing
---   is_exact: true if no event of a rank is missing, and no rank: the sum is then wrong by the clocks alone
+--   is_exact: true if no event of a rank is missing, and no rank: the sum is then wrong by the clocks alone; NULL where
+--     nobody knows, as in peak_bound
 --   at_least_bytes (bytes): the true peak is not below it, whatever is missing: what the ranks held then of which
 --     nothing was missing by then, or the highest that one rank held for certain; NULL where it cannot be said
 CREATE OR REPLACE MACRO job_peak_bound(of_session, of_shares := NULL) AS TABLE
@@ -101,9 +102,9 @@ bound AS (
 ),
 -- What a rank held at the instant is certain up to the first hole in its log.
 missing AS MATERIALIZED (
-    SELECT attempt, rank, bool_or(why = 'unexplained') AS is_unexplained
+    SELECT attempt, rank, bool_or(is_bytes) AS is_known, bool_or(why = 'unexplained') AS is_unexplained
     FROM incompleteness
-    WHERE session_id = of_session AND is_bytes
+    WHERE session_id = of_session AND is_bytes IS DISTINCT FROM false
     GROUP BY attempt, rank
 ),
 least AS (
@@ -152,9 +153,11 @@ SELECT
     CASE WHEN coalesce(b.is_measured, true) THEN coalesce(b.error_ns, 0) END AS clock_error_ns,
     CASE WHEN coalesce(b.is_measured, true) THEN t.job_peak_bytes + coalesce(b.below_bytes, 0) END AS lowest_bytes,
     CASE
-        WHEN coalesce(b.is_measured, true) AND whole.is_exact THEN t.job_peak_bytes + coalesce(b.above_bytes, 0)
+        WHEN coalesce(b.is_measured, true) AND whole.is_exact IS DISTINCT FROM false
+            THEN t.job_peak_bytes + coalesce(b.above_bytes, 0)
     END AS highest_bytes,
-    coalesce(b.is_measured, true) AND coalesce(b.num_uncertain, 0) = 0 AND whole.is_exact AS order_is_certain,
+    coalesce(b.is_measured, true) AND coalesce(b.num_uncertain, 0) = 0
+        AND whole.is_exact IS DISTINCT FROM false AS order_is_certain,
     whole.is_exact,
     greatest(
         CASE WHEN coalesce(b.is_measured, true) THEN c.certain_bytes + coalesce(b.below_bytes, 0) END,
@@ -165,7 +168,10 @@ INNER JOIN peaks AS p USING (device_type)
 LEFT JOIN bound AS b USING (device_type)
 LEFT JOIN least AS c USING (device_type)
 LEFT JOIN alone AS a USING (device_type)
-CROSS JOIN (SELECT count(*) = 0 AS is_exact FROM missing) AS whole
+CROSS JOIN (
+    SELECT CASE WHEN count(*) = 0 THEN true WHEN bool_or(is_known) THEN false END AS is_exact
+    FROM missing
+) AS whole
 CROSS JOIN unstreamed
 ORDER BY t.device_type;
 
