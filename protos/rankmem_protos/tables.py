@@ -159,7 +159,8 @@ RANK_INFO: Final = Table(
         _int("events", "Allocator events stored so far."),
         _int(
             "events_lost",
-            "Events known to be missing; each hole is a row of gap. NULL: some, and nobody knows how many.",
+            "At most so many events are missing: the records that are, of which an event is one; each hole is "
+            "a row of gap. NULL: some, and nobody knows how many.",
         ),
         _int(
             "unexplained_bytes",
@@ -425,7 +426,8 @@ GAP: Final = Table(
         _int("sequence_last", "Last missing position.", nullable=False),
         _int(
             "records",
-            "Records missing, of which most are events; 0 where to_end says the rest.",
+            "Records of the log that are missing, so at most as many events: a call, a tag, a sample is a "
+            "record, too; 0 where to_end says the rest.",
             nullable=False,
         ),
         _text(
