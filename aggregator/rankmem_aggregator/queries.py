@@ -14,10 +14,11 @@ from __future__ import annotations
 import abc
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -76,6 +77,8 @@ class Queries(abc.ABC):
 
     target: str
     """What was opened: the path or the address, for messages."""
+    _lacks: tuple[str, float, list[dict[str, Any]]] = ("", 0.0, [])
+    """What a session lacked when it was last asked for an answer."""
 
     @abc.abstractmethod
     def sql(self, text: str, parameters: Parameters | None = None) -> pa.Table:
@@ -510,7 +513,11 @@ class Queries(abc.ABC):
         return self._told(self._ask(name, session=session, **parameters), session)
 
     def _told(self, answer: pa.Table, full_id: str) -> pa.Table:
-        return with_missing(answer, self._missing(full_id).to_pylist())
+        of_session, asked_s, missing = self._lacks
+        if of_session != full_id or time.monotonic() - asked_s > LACKS_FRESH_S:
+            asked_s, missing = time.monotonic(), self._missing(full_id).to_pylist()
+            self._lacks = full_id, asked_s, missing
+        return with_missing(answer, missing)
 
 
 def open_queries(target: str | Path, credentials: Credentials, *, unsafe: bool = False) -> Queries:
@@ -561,5 +568,8 @@ def _reaching(rows: pa.Table, at_least_bytes: int) -> pa.Table:
 
 RANK_GROUPS: Final = frozenset({"host", "device", "dp", "tp", "pp", "cp", "ep"})
 """Groups of ranks, whose peaks are sums over ranks; the other groups lie within a rank."""
+LACKS_FRESH_S: Final = 1.0
+"""What a session lacks goes with each answer and takes longer to find than a small one: answers within this
+share it. What is stored is as old as that itself."""
 SESSIONS_NAMED_MAX: Final = 5
 """Ids named in a message about an ambiguous beginning: more do not help."""

@@ -159,8 +159,8 @@ RANK_INFO: Final = Table(
         _int("events", "Allocator events stored so far."),
         _int(
             "events_lost",
-            "At most so many events are missing: the records that are, of which an event is one; each hole is "
-            "a row of gap. NULL: some, and nobody knows how many.",
+            "At most so many events are missing: the records that are, of which an event is one; each hole "
+            "is a row of gap. NULL: some, and nobody knows how many.",
         ),
         _int(
             "unexplained_bytes",
