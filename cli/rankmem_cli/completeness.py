@@ -87,8 +87,14 @@ def least_text(at_least_bytes: int | None) -> str:
 
 
 def say_of_all(queries: Queries) -> None:
-    """After an answer that may be of any session: which of them lack events."""
-    sessions = _unless_older(queries.incomplete_sessions)
+    """After an answer that may be of any session: which of them lack events. Where that fails, it stands."""
+    from rankmem_protos.errors import RankmemError
+
+    try:
+        sessions = _unless_older(queries.incomplete_sessions)
+    except RankmemError as exc:
+        note(f"whether any session lacks events could not be asked: {exc.message}")
+        return
     for row in sessions[:SESSIONS_SHOWN]:
         ranks = "1 rank" if row["num_ranks"] == 1 else f"{row['num_ranks']} ranks"
         note(f"session {safe_text(row['session_id'])} lacks events of {ranks}: its figures may be wrong")

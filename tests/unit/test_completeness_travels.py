@@ -18,6 +18,7 @@ from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.missing import missing_of
 from rankmem_aggregator.queries import Queries
 from rankmem_cli.main import app
+from rankmem_protos.errors import Code, RankmemError
 
 WHOLE = "0SESSION0000"
 LACKS = "rank 1: 64 records (at most as many events) are missing: its spool was full (RANKMEM_SPOOL_BYTES)"
@@ -118,6 +119,18 @@ def test_an_answer_of_any_session_names_those_that_lack_events(
     assert WHOLE not in err
 
 
+def test_an_answer_stands_where_what_is_missing_cannot_be_asked(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(queries: Queries) -> None:
+        raise RankmemError(Code.EXHAUSTED, "too long")
+
+    monkeypatch.setattr(Queries, "incomplete_sessions", fails)
+    out, err = run(path, "sql", "SELECT 41 + 1 AS answer")
+    assert "42" in out
+    assert "whether any session lacks events could not be asked: too long" in err
+
+
 def test_a_job_s_peak_with_losses_is_not_called_certain_nor_its_curve_exact(path: Path) -> None:
     _, err = run(path, "job-peak", "--session", SESSION)
     assert "one clock: the order of all events that were recorded is certain" in err
@@ -150,6 +163,7 @@ def test_a_page_says_it_at_its_figures(queries: Queries, tmp_path: Path) -> None
     assert "not exact, at least 170 B" in page
     assert "at most 64 lost, incomplete" in page
     assert f"<li>{LACKS}</li>" in page
+    assert "The earliest first" not in page, "one allocation failed"
     assert "Not exact: events are missing" in page
     export(queries, "html", tmp_path / "y.html", session=WHOLE)
     assert "ot exact" not in (tmp_path / "y.html").read_text()

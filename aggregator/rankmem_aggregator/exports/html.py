@@ -47,6 +47,7 @@ _COARSE: Final = {
     True: "Of many events each rank's highest of each second are drawn, whose sum may lie above what was "
     "reached; the job's peak above is that of all events.",
 }
+_FIRST_FAILED: Final = "The earliest first: those after it mostly follow from it."
 _NOT_EXACT: Final = "Not exact: events are missing, see above."
 _BLOCKS: Final[tuple[tuple[BlockBy, str], ...]] = (
     ("category", "Categories"),
@@ -220,7 +221,8 @@ class _Report:
         yield f"<h2>Ranks</h2>{self._ranks()}"
         failed = self._queries.oom(self._id, rank=self._rank).to_pylist()
         if failed:
-            yield f"<h2>Out of memory</h2>{self._failed(failed)}"
+            said = "" if len(failed) == 1 else f"<p>{_FIRST_FAILED}</p>"
+            yield f"<h2>Out of memory</h2>{said}{self._failed(failed)}"
 
     def _blocks(self, by: BlockBy) -> str:
         rows = self._queries.ops(self._id, by=by, rank=self._rank).to_pylist()
