@@ -96,7 +96,7 @@ def test_what_is_refused_for_ever_is_a_gap_and_no_answer_says_complete(
         (2_000 * number,)
     ]
     ((sentence,),) = ask(aggregator, "SELECT sentence FROM incompleteness")
-    assert f"{lost:,} records are missing" in str(sentence)
+    assert f"{lost:,} records (at most as many events) are missing" in str(sentence)
     assert "set aside on its host" in str(sentence)
     (line,) = set_aside_lines(SESSION)
     assert line.startswith("spool 0-1-1 is set aside: ")
