@@ -119,23 +119,76 @@ def test_events_of_one_time_keep_the_files_order(tmp_path: Path) -> None:
     ]
 
 
-def test_blocks_older_than_the_window_are_those_it_frees_and_the_rest_has_no_block(tmp_path: Path) -> None:
+def test_blocks_older_than_the_window_are_those_it_frees_and_one_of_the_rest(tmp_path: Path) -> None:
     events = [memory(1, 512, 10_512, 7), memory(2, -4096, 6416, 8), memory(3, -512, 5904, 7)]
     tables, closing = imported(written(tmp_path, events))
     older = [row for row in tables["allocation_record"] if row["preexisting"]]
-    assert [(row["address"], row["size_bytes"]) for row in older] == [(8, 4096)]
+    assert [(row["address"], row["size_bytes"], row["freed_ns"]) for row in older] == [
+        (8, 4096, BASE_NS + 2000),
+        (None, 5904, None),
+    ]
     assert [row["requested_bytes"] for row in tables["memory_event"]] == [10_512, 6416, 5904]
-    assert any("5904 bytes older" in remark for remark in closing.remarks)
+    assert "10000 bytes are from before the recording" in closing.remarks
 
 
-def test_the_older_form_frees_what_is_older_and_stays_above_zero(tmp_path: Path) -> None:
-    events = [memory(n, change, 0, 0) for n, change in enumerate((100, -400, 50, -20, 500))]
+def test_what_each_device_held_before_the_window_is_a_block_of_that_device(tmp_path: Path) -> None:
+    events = [memory(1, 512, 1512, 7), memory(2, 16, 316, 7, device=0), memory(3, 8, 24, 9, device=6)]
+    tables, _ = imported(written(tmp_path, events))
+    older = [row for row in tables["allocation_record"] if row["preexisting"]]
+    assert {row["device"]: row["size_bytes"] for row in older} == {"cuda:0": 1000, "cpu": 300, "hip:0": 16}
+
+
+def test_a_total_that_comes_late_tells_what_was_there_before_the_window(tmp_path: Path) -> None:
+    events = [memory(1, 100, 0, 7), memory(2, -40, 1060, 8), memory(3, 5, 1065, 9)]
+    del events[0]["args"]["Total Allocated"]
+    tables, closing = imported(written(tmp_path, events))
+    assert [row["requested_bytes"] for row in tables["memory_event"]] == [1100, 1060, 1065]
+    assert closing.unexplained_bytes == 0
+
+
+def test_frees_beyond_the_first_totals_are_told(tmp_path: Path) -> None:
+    tables, closing = imported(written(tmp_path, [memory(1, -4096, 0, 8), memory(2, -512, 0, 9)]))
+    assert [row["requested_bytes"] for row in tables["memory_event"]] == [512, 0]
+    assert "512 bytes of them are not in the trace's first totals" in closing.remarks
+
+
+def of_the_older_form(*changes: int) -> list[dict[str, Any]]:
+    events = [memory(n, change, 0, 0) for n, change in enumerate(changes)]
     for event in events:
         event["args"] = {name: event["args"][name] for name in ("Bytes", "Device Type", "Device Id")}
+    return events
+
+
+def test_a_free_of_the_older_form_gives_back_a_block_of_its_size_or_an_older_one(tmp_path: Path) -> None:
+    tables, closing = imported(written(tmp_path, of_the_older_form(100, -400, 50, -50, -20, 500)))
+    assert [row["requested_bytes"] for row in tables["memory_event"]] == [520, 120, 170, 120, 100, 600]
+    assert {(row["address"], row["reserved_bytes"]) for row in tables["memory_event"]} == {(None, None)}
+    blocks = {row["size_bytes"]: row for row in tables["allocation_record"]}
+    assert {size: row["preexisting"] for size, row in blocks.items()} == {
+        100: False, 400: True, 50: False, 20: True, 500: False,
+    }  # fmt: skip
+    assert {size: row["freed_ns"] for size, row in blocks.items() if row["freed_ns"]} == {
+        400: BASE_NS + 1000, 50: BASE_NS + 3000, 20: BASE_NS + 4000,
+    }  # fmt: skip
+    assert {row["address"] for row in blocks.values()} == {None}
+    assert "420 bytes are from before the recording" in closing.remarks
+
+
+def test_of_several_blocks_of_a_size_none_has_an_operator_once_one_is_freed(tmp_path: Path) -> None:
+    events = [
+        op("aten::mm", 0, 2),
+        op("aten::add", 5, 5),
+        *of_the_older_form(64, 32, 8),  # of aten::mm
+        memory(6, 64, 0, 0),
+        memory(7, -64, 0, 0),
+        memory(8, -32, 0, 0),
+    ]
+    for event in events[5:]:
+        event["args"] = {name: event["args"][name] for name in ("Bytes", "Device Type", "Device Id")}
     tables, closing = imported(written(tmp_path, events))
-    assert [row["requested_bytes"] for row in tables["memory_event"]] == [400, 0, 50, 30, 530]
-    assert {row["reserved_bytes"] for row in tables["memory_event"]} == {None}
-    assert any(remark.startswith("300 bytes older") for remark in closing.remarks)
+    made = sorted((row["size_bytes"], row["operator"] or "-") for row in tables["allocation_record"])
+    assert made == [(8, "aten::mm"), (32, "aten::mm"), (64, "-"), (64, "-")]
+    assert any(remark.startswith("of 2 blocks it is open") for remark in closing.remarks)
 
 
 def test_an_event_without_its_reserved_bytes_leaves_the_total_as_it_was(tmp_path: Path) -> None:

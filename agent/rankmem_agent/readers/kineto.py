@@ -115,21 +115,32 @@ _RESERVED: Final = {
 
 
 def _as_told(part: Part, log: Log) -> Part:
-    """The part without what no trace says, the stream, and what the older form does not: reserved bytes."""
+    """The part without what no trace says, the stream, and what the older form does not: addresses and
+    reserved bytes."""
     rows = []
     for table, batch in part.rows:
         unsaid: tuple[str, ...] = ("stream",) if table in _STREAMS else ()
         unsaid += () if log.last_total else _RESERVED.get(table, ())
-        rows.append((table, without(batch, unsaid)))
+        rows.append((table, without(log.stand_ins.without(table, batch), unsaid)))
     return part._replace(rows=rows)
 
 
 def _remarks(log: Log) -> Iterator[str]:
     yield "a profiler's window: what lies before and after it is not in the trace"
-    if log.unplaced_bytes:
-        yield f"{log.unplaced_bytes} bytes older than the window are in the totals and in no block"
+    if log.older_bytes:
+        yield f"{log.older_bytes} bytes are from before the recording"
+    if log.missing_bytes:
+        yield f"{log.missing_bytes} bytes of them are not in the trace's first totals"
     if not log.last_total:
-        yield "the older form: without addresses and totals, sums run from the first event"
+        yield (
+            "the older form, without addresses and totals: sums run from the first event, and a free gives "
+            "back a block of its size"
+        )
+    if log.stand_ins.doubtful:
+        yield (
+            f"of {len(log.stand_ins.doubtful)} blocks it is open which of several of their size a free gave "
+            "back: they have no operator"
+        )
     elif any(device >> 8 != DeviceType.CPU for device in log.last_total):
         yield "sizes are the allocator's rounded blocks; a free's block may wait for its stream"
     if log.num_shared:

@@ -9,12 +9,13 @@ file's order.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from rankmem_agent.pairing.state import Array
+from rankmem_agent.readers.kineto_blocks import StandIns, with_addresses
 from rankmem_agent.readers.kineto_call_records import (
     AFTER,
     BEFORE,
@@ -47,8 +48,12 @@ class Log:
     num_events: int
     contradicted: int
     """Events whose change of the total is not their bytes."""
-    unplaced_bytes: int
-    """Older than the trace and not freed in it: in the totals, in no block."""
+    older_bytes: int
+    """Held before the trace began."""
+    missing_bytes: int
+    """What the trace frees of older blocks beyond what its first totals held."""
+    stand_ins: StandIns
+    """Addresses of blocks that the trace does not say."""
     last_total: dict[int, int]
     """By device the allocator's own figure after the last event, where told, and shared memory alive then."""
     num_shared: int
@@ -67,7 +72,7 @@ def log_of(trace: Trace, strings: MemoryStrings) -> Log:
         ValueError: a device's number is out of range.
     """
     stacks = Stacks(trace, strings)  # first: it gives the largest columns up
-    memory = _memory(trace)
+    memory, stand_ins = _memory(trace)
     calls = Calls(trace, memory)
     id_of_event = calls.id_of_event
     parts = [
@@ -77,7 +82,8 @@ def log_of(trace: Trace, strings: MemoryStrings) -> Log:
     ]
     del calls, stacks
     trace.forget()
-    older, unplaced = _older(memory)
+    older, missing, stand_ins = _older(memory, stand_ins)
+    older_bytes = int(older.records["b"].sum())
     totals_told = memory.allocated != UNKNOWN
     on_device = totals_told & (memory.device >> 8 != _HOST)
     parts += [older, _segments(memory, on_device), _counters(memory, on_device), _events(memory, id_of_event)]
@@ -92,14 +98,16 @@ def log_of(trace: Trace, strings: MemoryStrings) -> Log:
         order=np.lexsort((place, records["time_ns"])),
         num_events=num_events,
         contradicted=contradicted,
-        unplaced_bytes=unplaced,
+        older_bytes=older_bytes,
+        missing_bytes=missing,
+        stand_ins=stand_ins,
         last_total=last_total,
         num_shared=num_shared,
     )
 
 
-def _memory(trace: Trace) -> Memory:
-    """The events by time, equal times in the file's order."""
+def _memory(trace: Trace) -> tuple[Memory, StandIns]:
+    """The events by time, equal times in the file's order; each with an address, see ``kineto_blocks``."""
     found = trace.memory
     order = np.argsort(found["time"], kind="stable")
     kind, index = found["device_type"][order], found["device_index"][order]
@@ -112,10 +120,12 @@ def _memory(trace: Trace) -> Memory:
         raise ValueError("a device's total is below zero")
     address = found["address"][order]
     is_shared = _are_shared(kind == _HOST, change, address, allocated, reserved)
-    return Memory(
+    device = kind * 256 + index
+    address, stand_ins = with_addresses(device, np.abs(change), change >= 0, address)
+    memory = Memory(
         time=found["time"][order] + trace.base_ns,
         thread=found["thread"][order],
-        device=kind * 256 + index,
+        device=device,
         size=np.abs(change),
         is_alloc=change >= 0,
         is_shared=is_shared,
@@ -123,6 +133,7 @@ def _memory(trace: Trace) -> Memory:
         allocated=np.where(is_shared, UNKNOWN, allocated),
         reserved=reserved,
     )
+    return memory, stand_ins
 
 
 def _are_shared(is_host: Array, change: Array, address: Array, allocated: Array, reserved: Array) -> Array:
@@ -142,38 +153,33 @@ def _are_shared(is_host: Array, change: Array, address: Array, allocated: Array,
     return shared
 
 
-def _older(memory: Memory) -> tuple[Placed, int]:
-    """Blocks older than the trace: those it frees and did not allocate; and the rest of the first totals."""
-    placed = np.flatnonzero(memory.address != UNKNOWN)
-    key = np.stack([memory.device[placed], memory.address[placed]])
+def _older(memory: Memory, stand_ins: StandIns) -> tuple[Placed, int, StandIns]:
+    """Blocks older than the trace: those it frees and did not allocate, and of each device one for the rest
+    of its first total, with a stand-in address; and what of the freed is in no total."""
+    key = np.stack([memory.device, memory.address])
     _, first = np.unique(key, axis=1, return_index=True)
-    freed = np.sort(placed[first])
-    freed = freed[~memory.is_alloc[freed]]
+    freed = np.sort(first[~memory.is_alloc[first]])
     blocks = _records(Kind.PREEXISTING, memory, freed)
-    blocks["a"], blocks["b"] = memory.address[freed], memory.size[freed]
-    rests = []
-    for device in np.unique(memory.device[~memory.is_shared]):
-        start = int(np.flatnonzero((memory.device == device) & ~memory.is_shared)[0])
-        if memory.allocated[start] == UNKNOWN:
-            if (lowest := _lowest_sum(memory, int(device))) < 0:
-                rests.append((start, -lowest))
+    blocks["a"], blocks["b"] = memory.address[freed].view(np.uint64), memory.size[freed]
+    rests, missing = [], 0
+    for device in np.unique(memory.device):
+        own = np.flatnonzero((memory.device == device) & ~memory.is_shared)
+        told = np.flatnonzero(memory.allocated[own] != UNKNOWN)
+        if not len(told):
             continue
-        known = int(memory.size[freed[memory.device[freed] == device]].sum())
-        before = int(memory.allocated[start]) - int(memory.change[start])
-        if before > known:
-            rests.append((start, before - known))
+        upto = own[: told[0] + 1]
+        before = int(memory.allocated[upto[-1]] - memory.change[upto].sum())
+        rest = before - int(memory.size[freed[memory.device[freed] == device]].sum())
+        missing += max(-rest, 0)
+        if rest > 0:
+            rests.append((int(upto[0]), rest))
     lumps = _records(Kind.PREEXISTING, memory, np.asarray([at for at, _ in rests], np.int64))
-    lumps["a"], lumps["b"] = layout.UNKNOWN, [size for _, size in rests]
+    lumps["a"] = (stand_ins.next - np.arange(len(rests), dtype=np.int64)).view(np.uint64)
+    lumps["b"] = [size for _, size in rests]
     records = np.concatenate([blocks, lumps])
     records["time_ns"] = memory.time[0]
-    return Placed(records, np.full(len(records), BEFORE)), sum(size for _, size in rests)
-
-
-def _lowest_sum(memory: Memory, device: int) -> int:
-    """Where a device's sums from the first event on are lowest: what it freed and had not allocated is
-    older."""
-    own = np.flatnonzero((memory.device == device) & (memory.address == UNKNOWN))
-    return int(np.cumsum(memory.change[own]).min(initial=0))
+    stand_ins = replace(stand_ins, next=stand_ins.next - len(rests))
+    return Placed(records, np.full(len(records), BEFORE)), missing, stand_ins
 
 
 def _segments(memory: Memory, told: Array) -> Placed:
@@ -203,7 +209,7 @@ def _events(memory: Memory, call_ids: Array) -> Placed:
     at = np.arange(len(memory.time))
     records = _records(Kind.EVENT, memory, at)
     records["action"] = np.where(memory.is_alloc, Action.ALLOC, Action.FREE_COMPLETED)
-    records["a"] = np.where(memory.address == UNKNOWN, layout.UNKNOWN, memory.address.view(np.uint64))
+    records["a"] = memory.address.view(np.uint64)
     records["b"] = memory.size
     records["call_id"] = call_ids
     return Placed(records, at * SLOTS + 3)
