@@ -21,7 +21,7 @@ from typing import Any, Final
 from rankmem_aggregator.exports.exporting import Chosen, Written
 from rankmem_aggregator.exports.log import Log, Stacks, Track, highest, rows_of, tracks, with_quiet
 from rankmem_aggregator.exports.pickle_stream import PickleStream, Plain
-from rankmem_aggregator.exports.snapshot_segments import SMALL_BYTES_MAX, Segment, Segments, tiles
+from rankmem_aggregator.exports.snapshot_segments import SMALL_BYTES_MAX, Segment, Segments, StandIns, tiles
 from rankmem_aggregator.sql import export_text
 
 _U64: Final = 2**64 - 1
@@ -32,6 +32,10 @@ _ROUNDED: Final = (
 _COVERED: Final = (
     "{count} of {total} segments of rank {rank} are made up to hold blocks whose segment the recording "
     "does not know"
+)
+_WITHOUT_ADDRESS: Final = (
+    "the recording tells no address of {count} blocks of {device}: they stand at made-up ones, in made-up "
+    "segments"
 )
 _ON_CPU: Final = (
     "host memory stands as device {number}: its blocks lie in made-up segments, each free is told as "
@@ -104,6 +108,7 @@ class _Writer:
         self._pickle = pickle
         self._stacks = stacks
         self._written: dict[int | None, bytes] = {}
+        self._stand_ins: dict[str, StandIns] = {}
 
     def trace(self, chosen: Chosen, track: Track | None, written: Written) -> Segments:
         """A device's list of events; gives the segments at its end."""
@@ -114,18 +119,21 @@ class _Writer:
             log = Log(chosen, track)
             for row in (*log.older_segments().to_pylist(), *log.segment_events().to_pylist()):
                 segments.apply(row["action"], _unsigned(row["address"]), *_segment_of(row))
-            _see(segments, log.held(track.seq_first - 1).to_pylist())
+            stand_ins = self._stand_ins.setdefault(track.device, StandIns())
+            _see(segments, [stand_ins.placed(row) for row in log.held(track.seq_first - 1).to_pylist()])
             on_cpu = track.device_type in ("cpu", "pinned")
             says_category = log.has_meanings()
             for batch in log.events():
                 self._stacks.load(batch["stack_id"].to_pylist())
-                for row in batch.to_pylist():
+                for told in batch.to_pylist():
+                    row = stand_ins.placed(told)
                     segments.apply(row["action"], _unsigned(row["address"]), *_segment_of(row))
                     if row["action"] == "alloc":
                         _see(segments, [row])
                     for action in _actions(row["action"], on_cpu):
                         with events.item():
                             self._event(row, action, says_category)
+                    stand_ins.after(row)
                     written.counts["events"] = written.counts.get("events", 0) + 1
         return segments
 
@@ -172,7 +180,11 @@ class _Writer:
         written: Written,
     ) -> None:
         """A device's segments at the end of its trace, with their blocks."""
-        held = Log(chosen, track).held(track.seq_last).to_pylist()
+        stand_ins = self._stand_ins.setdefault(track.device, StandIns())
+        held = [stand_ins.placed(row) for row in Log(chosen, track).held(track.seq_last).to_pylist()]
+        if stand_ins.num_blocks:
+            remark = _WITHOUT_ADDRESS.format(count=stand_ins.num_blocks, device=track.device)
+            written.remarks.append(remark)
         for row in held:
             row["address"] = _unsigned(row["address"])
         held.sort(key=lambda row: (row["address"], -row["allocation_id"]))
