@@ -31,7 +31,7 @@ TEXT_CELLS_MAX: Final = 72
 """A text is shortened to this even where there is room: a mangled C++ name fills any screen."""
 ELLIPSIS: Final = "…"
 OUTSIDE: Final = "(outside of operators)"
-"""An allocation that no operator made: by the user's own call of an allocator, or before the recording."""
+"""An allocation that no operator made: by the user's own call of an allocator."""
 OUTSIDE_OF_MODULES: Final = "(outside of modules)"
 
 

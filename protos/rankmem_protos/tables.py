@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 10
+SCHEMA_VERSION: Final = 11
 """Raised when a table or column is added; written to the database's ``rankmem_meta``."""
 
 NAME: Final = pa.dictionary(pa.int32(), pa.string())

@@ -251,16 +251,17 @@ class _Rank:
                 self._trace.arrow(self._pid, key, "free", self._places[maker], *ends)
 
     def _block(self, track: Track, row: dict[str, Any]) -> None:
+        older = "before the recording" if row["preexisting"] else None
         args = {name: row[name] for name in _BLOCK_ARGS} | {
             "bytes": row["size_bytes"],
             "address": hex(row["address"] & _U64) if row["address"] is not None else None,
             "line": nearest(self._stacks.of(row["stack_id"])),
-            "alive": "before the recording" if row["preexisting"] else None,
+            "alive": older,
         }
         began_ns = track.first_ns if row["allocated_ns"] is None else max(row["allocated_ns"], track.first_ns)
         ended_ns = track.last_ns if row["freed_ns"] is None else row["freed_ns"]
         if row["freed_ns"] is None:
             args["alive"] = "at the end"
         key = f"{self._pid}.{track.device}.{row['allocation_id']}"
-        name = row["operator"] or "no operator"
+        name = row["operator"] or older or "no operator"
         self._trace.life(self._pid, key, name, began_ns, max(ended_ns, began_ns), args)

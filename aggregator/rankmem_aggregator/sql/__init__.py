@@ -25,6 +25,7 @@ VIEWS: Final = (
     "memory_event_utc",
     "allocation_life",
     "allocation",
+    "meaning_of",
     "group_of",
     "live_at_points",
     "peak_by_rank",

@@ -11,10 +11,10 @@ SELECT
     r.device,
     r.allocation_id,
     r.size_bytes,
-    r.stream::VARCHAR AS stream,
+    coalesce(r.stream::VARCHAR, CASE WHEN r.preexisting THEN 'before the recording' END) AS stream,
     r.component,
-    r.phase,
-    coalesce(r.category, 'unknown') AS category,
+    coalesce(r.phase, CASE WHEN r.preexisting THEN 'before the recording' END) AS phase,
+    meaning_of(r.category, r.preexisting) AS category,
     r.allocated_ns,
     r.freed_seq,
     r.freed_ns
