@@ -176,7 +176,7 @@ def _declare_devices(replay: Replay, trace: Trace) -> None:
         }
         replay.record(
             Kind.DEVICE,
-            time_ns=int(found["time"].min()) + trace.base_ns,
+            time_ns=int(found["time"].min()) + trace.base_ns - 1,  # before what is older than the trace
             device_type=kind,
             device_index=max(index, 0),
             e=replay.strings.intern(json.dumps(facts)),

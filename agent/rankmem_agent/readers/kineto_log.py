@@ -177,7 +177,7 @@ def _older(memory: Memory, stand_ins: StandIns) -> tuple[Placed, int, StandIns]:
     lumps["a"] = (stand_ins.next - np.arange(len(rests), dtype=np.int64)).view(np.uint64)
     lumps["b"] = [size for _, size in rests]
     records = np.concatenate([blocks, lumps])
-    records["time_ns"] = memory.time[0]
+    records["time_ns"] = memory.time[0] - 1  # its own instant: a window may begin with a free
     stand_ins = replace(stand_ins, next=stand_ins.next - len(rests))
     return Placed(records, np.full(len(records), BEFORE)), missing, stand_ins
 

@@ -106,8 +106,8 @@ class NsysRecording:
             remarks = [*remarks_of(profile, has_memory=memory.num_events > 0)]
             if not source.has_wall_clock:
                 remarks.append("the export does not say when it began: times count from its beginning")
-            if memory.num_unknown_frees:
-                remarks.append(f"{memory.num_unknown_frees} frees are of memory older than the capture")
+            if memory.num_older:
+                remarks.append(f"{memory.num_older} blocks that are given back are from before the recording")
             self._closing = Closing(events=memory.num_events, remarks=tuple(remarks))
 
     def closing(self) -> Closing:

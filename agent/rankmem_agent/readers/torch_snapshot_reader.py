@@ -160,7 +160,8 @@ class _Log:
         """Tells what is older; gives the records of all devices, with markers."""
         interner = StackInterner(self._replay.strings)
         starts = [int(d.trace.records["time_ns"][0]) for d in self._devices if len(d.trace.records)]
-        start_ns = min(starts, default=0)
+        # Before the first event, so that what was there has an instant of its own.
+        start_ns = max(min(starts, default=0) - 1, 0)
         facts = json.dumps({"source": KIND} | _settings_of(raw))
         for device in self._devices:
             device.tell_older(self._replay, interner, start_ns, facts)
