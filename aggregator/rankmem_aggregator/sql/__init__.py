@@ -38,6 +38,7 @@ VIEWS: Final = (
     "rank_now",
     "rank_status",
     "memory_curve",
+    "held_before",
     "rank_group",
     "group_peak",
     "job_peak",

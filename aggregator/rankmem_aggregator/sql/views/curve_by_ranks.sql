@@ -77,9 +77,16 @@ figure AS (
             WHEN of_figure = 'active' THEN active_bytes
             WHEN of_figure = 'reserved' THEN reserved_bytes
         END AS bytes
-    FROM memory_event
+    FROM (
+        SELECT attempt, rank, device, seq, time_ns, requested_bytes, allocated_bytes, active_bytes, reserved_bytes
+        FROM memory_event
+        WHERE session_id = of_session
+        UNION ALL
+        SELECT attempt, rank, device, seq, time_ns, requested_bytes, NULL, NULL, NULL
+        FROM held_before
+        WHERE session_id = of_session
+    )
     WHERE NOT by_second
-        AND session_id = of_session
         AND time_ns >= (SELECT min(start_ns) FROM track)
         -- What ends in the range has no event behind it: what a process held at its end is read, too.
         AND (until_ns IS NULL OR time_ns <= (SELECT max(until_ns - offset_ns) FROM track))

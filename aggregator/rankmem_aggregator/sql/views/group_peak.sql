@@ -360,6 +360,11 @@ read_event AS MATERIALIZED (
     FROM hot_event
     UNION ALL
     FROM stand_in
+    UNION ALL
+    SELECT t.track, h.seq, h.time_ns + t.offset_ns, h.requested_bytes
+    FROM held_before AS h
+    INNER JOIN track AS t USING (attempt, rank, device)
+    WHERE h.session_id = of_session
 ),
 -- What a track did from one hot window to the next is a single piece, so that every track is covered from its first
 -- event to its last; such a piece touches no hot window.
