@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 RANKS_SHOWN: Final = 16
 """Shares in the overview: the largest; --by rank has all."""
-GROUPS_SHOWN: Final = 9
-"""Categories are nine; of operators the largest tell most."""
+GROUPS_SHOWN: Final = 10
+"""Categories are nine and what is older; of operators the largest tell most."""
 
 
 def print_job_peak(queries: Queries, facts: SessionFacts) -> None:

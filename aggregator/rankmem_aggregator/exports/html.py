@@ -40,7 +40,7 @@ POINTS_MAX: Final = 8_000
 POINTS_ASKED_MAX: Final = 1_000_000
 """Of a curve, before it is thinned: the parts of a stack must meet at the same instants."""
 TABLE_ROWS_MAX: Final = 200
-"""Rows of a table: what follows is small, and SQL has it."""
+"""Rows of a table: what follows is small, counts as one row, and SQL has it."""
 HEAT_RANKS_MAX: Final = 512
 """Ranks in it, the highest: 80,000 cells, some 800 KiB of the page."""
 _COARSE: Final = {
@@ -234,7 +234,7 @@ class _Report:
             ShownColumn(name="allocated_bytes", title="allocated in all", is_bytes=True, wide=True),
             ShownColumn(name="num_allocations", title="allocations", is_number=True, wide=True),
         ]
-        return table(f"by-{by}", columns, rows[:TABLE_ROWS_MAX], share_of="live_bytes_at_peak")
+        return table(f"by-{by}", columns, _with_others(rows, by), share_of="live_bytes_at_peak")
 
     def _ranks(self) -> str:
         rows = [
@@ -277,6 +277,17 @@ class _Report:
             ShownColumn(name="line", title="line", wide=True),
         ]
         return table("failed", columns, shown)
+
+
+def _with_others(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+    """The largest, and of each type of device a row for the rest: what is shown adds up to the peaks."""
+    shown, rest = rows[:TABLE_ROWS_MAX], rows[TABLE_ROWS_MAX:]
+    sums = ("live_bytes_at_peak", "live_allocations_at_peak", "allocated_bytes", "num_allocations")
+    for device_type in sorted({row["device_type"] for row in rest}):
+        own = [row for row in rest if row["device_type"] == device_type]
+        others = {name: sum(row[name] for row in own) for name in sums}
+        shown.append({by: f"({len(own):,} others)", "device_type": device_type, **others})
+    return shown
 
 
 def _whose(row: dict[str, Any], start_ns: int) -> str:
