@@ -26,6 +26,7 @@ from rankmem_aggregator.confine import name_of, type_of
 from rankmem_aggregator.sql import MINDSTUDIO, VIEWS, mindstudio_text, view_text
 from rankmem_aggregator.stored_tables import reading_statements, stored_tables
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.summary_tables import SUMMARY_TABLES
 
 FILE: Final = "stored"
 """Name of the file's own database within the instance."""
@@ -88,10 +89,10 @@ class ReadingInstance:
             self._connection.execute(setting)
 
     def _check_version(self, meta: str) -> None:
-        """Refuses a newer file; of an older one the summaries are passed over where they name other groups."""
+        """Refuses a newer file; of an older one the summaries are passed over: they name other groups."""
         schema.check_version(self._connection, meta)
         if schema.version_of(self._connection, meta) < schema.SUMMARIES_SINCE:
-            for name in schema.SUMMARY_TABLES:
+            for name in SUMMARY_TABLES:
                 self._tables.pop(name, None)
 
     @property

@@ -116,8 +116,8 @@ class Segments:
 
 
 class StandIns:
-    """Addresses for the blocks of a device that a recording tells none of. One that is given back is used again
-    for the next block of its size, as an allocator does."""
+    """Addresses for the blocks of a device that a recording tells none of. One that is given back is used
+    again for the next block of its size, as an allocator does."""
 
     def __init__(self) -> None:
         self.num_blocks = 0

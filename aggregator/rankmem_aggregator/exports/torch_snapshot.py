@@ -33,6 +33,10 @@ _COVERED: Final = (
     "{count} of {total} segments of rank {rank} are made up to hold blocks whose segment the recording "
     "does not know"
 )
+_WITHIN: Final = (
+    "{count} live blocks of {device} of rank {rank} ({total} bytes) lie within others, which a snapshot "
+    "cannot show: they are left out of the segments"
+)
 _WITHOUT_ADDRESS: Final = (
     "the recording tells no address of {count} blocks of {device}: they stand at made-up ones, in made-up "
     "segments"
@@ -192,17 +196,23 @@ class _Writer:
         self._stacks.load(row["stack_id"] for row in held)
         found = segments.at_end()
         addresses = [row["address"] for row in held]
+        placed: set[int] = set()
         for segment in found:
             begin, end = bisect_left(addresses, segment.address), bisect_left(addresses, segment.end)
             with item():
-                self._segment(segment, number, held[begin:end])
+                placed |= self._segment(segment, number, held[begin:end])
+        if left := [row["size_bytes"] for row in held if row["allocation_id"] not in placed]:
+            written.remarks.append(
+                _WITHIN.format(count=len(left), device=track.device, rank=track.rank, total=sum(left))
+            )
         covers = sum(segment.is_cover for segment in found)
         if covers and track.device_type not in ("cpu", "pinned"):
             written.remarks.append(_COVERED.format(count=covers, total=len(found), rank=track.rank))
         written.counts["segments"] = written.counts.get("segments", 0) + len(found)
         written.counts["live blocks"] = written.counts.get("live blocks", 0) + len(held)
 
-    def _segment(self, segment: Segment, number: int, held: list[dict[str, Any]]) -> None:
+    def _segment(self, segment: Segment, number: int, held: list[dict[str, Any]]) -> set[int]:
+        """A segment with its blocks; the ids of those that have a place in it."""
         pickle, value = self._pickle, self._pickle.value
         tiled = list(tiles(segment, held))
         used = [tile for tile in tiled if tile.held is not None]
@@ -228,6 +238,7 @@ class _Writer:
                 for tile in tiled:
                     with blocks.item():
                         self._block(tile.address, tile.size_bytes, tile.held)
+        return {tile.held["allocation_id"] for tile in used if tile.held}
 
     def _block(self, address: int, size_bytes: int, held: Mapping[str, Any] | None) -> None:
         state = "inactive"
