@@ -173,12 +173,14 @@ class _Log:
             records, places[order] = records[order], np.arange(len(records))
         traces = [d.trace for d in self._devices]
         ends = np.cumsum([len(trace.records) for trace in traces])
-        return with_markers(
+        told = with_markers(
             records,
             raw.get("external_annotations"),
             list(zip(traces, np.split(places, ends[:-1]), strict=True)) if traces else (),
             self._replay.strings,
         )
+        told["time_ns"] = np.maximum(told["time_ns"], min(starts, default=0))
+        return told
 
 
 @dataclass(slots=True, kw_only=True)
