@@ -74,8 +74,8 @@ def test_addresses_of_64_bits_and_ranks_as_text_are_read(tmp_path: Path) -> None
         ({"Device Id": 999}, "outside of -1 to 255"),
         ({"Device Type": -3}, "outside of 0 to 255"),
         ({"Bytes": 1 << 60}, "more than any device"),
-        ({"Bytes": None}, "NoneType"),
-        ({"Addr": 1 << 70}, "int too"),
+        ({"Bytes": None}, "a value is missing"),
+        ({"Addr": 1 << 70}, "larger than 64 bits"),
     ],
 )
 def test_an_absurd_event_is_named_with_its_place(tmp_path: Path, said: dict[str, Any], why: str) -> None:

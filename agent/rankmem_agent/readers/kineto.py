@@ -21,6 +21,7 @@ from rankmem_agent.pairing.columns import without
 from rankmem_agent.readers.compressed import BROKEN, is_gzip, open_bytes
 from rankmem_agent.readers.kineto_log import Log, log_of
 from rankmem_agent.readers.kineto_scan import UNKNOWN, Trace, base_time_ns, scan, time_ns
+from rankmem_agent.readers.plain_errors import plain
 from rankmem_agent.readers.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
 from rankmem_agent.readers.replay import PART_RECORDS, Replay
 from rankmem_agent.spool.layout import DeviceType, Kind
@@ -89,7 +90,7 @@ class KinetoRecording:
             self._log = log = log_of(trace, replay.strings)
         except (ValueError, OverflowError, TypeError, struct.error) as error:
             raise RankmemError(
-                Code.INVALID, f"{self.source} contradicts itself: {error}", "export the trace again"
+                Code.INVALID, f"{self.source} contradicts itself: {plain(error)}", "export the trace again"
             ) from error
         for records in log.stretches(PART_RECORDS):
             replay.records(records)

@@ -21,6 +21,7 @@ import numpy as np
 from rankmem_agent.pairing.state import Array
 from rankmem_agent.readers.bounds import checked_bytes, checked_ns
 from rankmem_agent.readers.json_events import JsonEvents
+from rankmem_agent.readers.plain_errors import plain
 from rankmem_protos.errors import Code, RankmemError
 
 MEMORY: Final = "[memory]"
@@ -146,14 +147,14 @@ def scan(path: Path) -> Trace:
             raise RankmemError(
                 Code.INVALID,
                 f"{path}: event {trace.num_events} ({str(event.get('name'))[:80]!r}) cannot be read: "
-                f"{type(error).__name__} {str(error)[:200]}",
+                f"{plain(error)}",
                 "export the trace again from the profiler",
             ) from error
     trace.fields = events.fields
     try:
         trace.check_times()
     except ValueError as error:
-        raise RankmemError(Code.INVALID, f"{path}: {error}", "export the trace again") from error
+        raise RankmemError(Code.INVALID, f"{path}: {plain(error)}", "export the trace again") from error
     return trace
 
 
@@ -219,7 +220,7 @@ def _sinks(trace: Trace) -> dict[str | None, Callable[[dict[str, Any]], None]]:
                 start + time_ns(event.get("dur", 0)),
                 thread(event),
                 name_of(event["name"]),
-                name_of(stack) if stack else UNKNOWN,
+                name_of(_text(stack)) if stack else UNKNOWN,
             )
         )
 
@@ -267,6 +268,12 @@ def _sinks(trace: Trace) -> dict[str | None, Callable[[dict[str, Any]], None]]:
 
 
 _NOTHING: Final[dict[str, Any]] = {}
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("no text")
+    return value
 
 
 def _known(value: object) -> int:
