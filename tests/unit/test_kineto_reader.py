@@ -196,6 +196,34 @@ def test_steps_annotations_and_python_stacks(tmp_path: Path) -> None:
     assert {row["name"] for row in tables["marker"]} == {"ProfilerStep#7", "decode"}
 
 
+@pytest.mark.parametrize("category", ["Operator", "cpu_op"])
+def test_steps_are_read_where_the_older_form_has_them_among_the_operators(
+    tmp_path: Path, category: str
+) -> None:
+    events = [
+        op("ProfilerStep#7", 0, 100, category=category),
+        op("aten::mm", 10, 5, category=category),
+        op("Optimizer.step#SGD.step", 50, 40, category=category),
+        op("aten::add_", 60, 5, category=category),
+        op("ProfilerStep#8", 100, 100, category=category),
+        *(memory(at, 512, 512, 1) for at in (5, 11, 61, 150)),
+    ]
+    for event in events[5:]:
+        for unsaid in ("Addr", "Total Allocated", "Total Reserved"):
+            del event["args"][unsaid]
+    tables, _ = imported(written(tmp_path, events))
+    assert [(row["step"], row["ended_ns"] - BASE_NS) for row in tables["step"]] == [
+        (7, 100_000),
+        (8, 200_000),
+    ]
+    calls = {call["operator"]: (call["phase"], call["step"]) for call in tables["operator_call"]}
+    assert calls == {"aten::mm": (None, 7), "aten::add_": ("optimizer", 7)}
+    assert operators(tables) == [None, "aten::mm", "aten::add_", None]
+    assert {row["name"] for row in tables["marker"]} == {
+        "ProfilerStep#7", "ProfilerStep#8", "Optimizer.step#SGD.step",
+    }  # fmt: skip
+
+
 def test_frames_of_the_main_thread_are_found_beside_those_of_a_thread_with_a_smaller_number(
     tmp_path: Path,
 ) -> None:

@@ -30,6 +30,8 @@ ANNOTATIONS: Final = ("user_annotation",)
 PYTHON: Final = ("python_function", "Python")
 FLOW: Final = "fwdbwd"
 STEP: Final = "ProfilerStep#"
+RANGES_OF_TORCH: Final = (STEP, "Optimizer.step#", "Optimizer.zero_grad#")
+"""How the ranges of a step begin: user_annotation today, among the operators in the older form (2021)."""
 
 UNKNOWN: Final = -1
 NAMES_MAX: Final = 10_000_000
@@ -193,6 +195,8 @@ def _sort_of(event: dict[str, Any]) -> str | None:
         return MEMORY
     category = event.get("cat")
     if event.get("ph") in ("X", "s", "f"):
+        if category in OPERATORS and str(event.get("name")).startswith(RANGES_OF_TORCH):
+            return ANNOTATIONS[0]
         return category if isinstance(category, str) else None
     return None
 
