@@ -213,8 +213,9 @@ def nvprof_profile(folder: Path) -> Path:
                 "INSERT INTO CUPTI_ACTIVITY_KIND_MARKER VALUES (?, ?, 1, ?, ?, ?)",
                 (number, START_NS + time, flags, thread, 2 if flags == 2 else 0),
             )
+        numbers = "0, 7, 1, 2, 1, 1, 64, 1, 1"
         database.execute(
-            "INSERT INTO CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL VALUES (1, 1, ?, ?, 0, 7, 1, 2, 1, 1, 64, 1, 1)",
+            f"INSERT INTO CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL VALUES (1, 1, ?, ?, {numbers})",
             (START_NS + 350, START_NS + 380),
         )
         database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_DEVICE VALUES (1, 0, 1000000, x'00', 3)")

@@ -19,12 +19,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
+from rankmem_aggregator.exports.carried import Carried, hold_against
 from rankmem_aggregator.exports.exporting import Chosen, Written
 from rankmem_aggregator.exports.log import Log, Track, rows_of, tracks
 from rankmem_aggregator.exports.mindstudio_files import Block, RankFiles
 from rankmem_aggregator.exports.mindstudio_totals import GRAPH, ComponentTotals, TotalsAt, told
 from rankmem_aggregator.exports.names import PART_CHARS_MAX
 from rankmem_aggregator.sql import export_text
+from rankmem_protos.errors import Code, RankmemError
 
 OUTPUT: Final = "ASCEND_PROFILER_OUTPUT"
 _PINNED: Final = "pinned"
@@ -34,7 +36,20 @@ _NAME: Final = re.compile(r"[^A-Za-z0-9.-]+")
 def write_mindstudio(chosen: Chosen, out: Path) -> Written:
     """Writes a folder a rank."""
     written = Written()
-    found = [track for track in tracks(chosen) if track.device != _PINNED]
+    told = tracks(chosen)
+    found = [track for track in told if track.device != _PINNED]
+    if not found:
+        raise RankmemError(
+            Code.UNSUPPORTED,
+            f"session {chosen.session_id} has pinned host memory alone, which MindStudio does not show",
+            "the exports torch-snapshot, chrome-trace, html and parquet hold it",
+        )
+    for track in told:
+        if track.device == _PINNED:
+            peak = f"{track.peak_bytes or 0:,} bytes"
+            written.remarks.append(
+                f"rank {track.rank}, {_PINNED}: its {peak} are left out: MindStudio shows devices"
+            )
     for label, of_rank in groupby(found, key=Track.label):
         chosen.say(f"writing {label}")
         _Rank(chosen, list(of_rank), written).write(out)
@@ -115,11 +130,20 @@ class _Rank:
         )
         log = Log(self._chosen, track)
         kept = TotalsAt(files.folder, track.seq_first, track.seq_last)
+        highest = 0
         for batch in log.events():
             events = told(batch)
             followed = totals.follow(events)
+            highest = max(highest, followed.highest_bytes())
             kept.put(events.column("seq").to_numpy(), followed.own)
             files.records(totals.records(events, followed), number)
+        if highest < (track.peak_bytes or 0):  # above it is right: the allocator's blocks are larger
+            hold_against(
+                "mindstudio",
+                [Carried(track, highest)],
+                self._written,
+                "its records are the allocator's totals after each event",
+            )
         files.blocks(self._blocks(log, kept, is_npu=track.device_type == "npu"), number)
 
     def _blocks(self, log: Log, kept: TotalsAt, *, is_npu: bool) -> Iterator[Block]:

@@ -18,6 +18,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
+from rankmem_aggregator.exports.carried import Carried, hold_against
 from rankmem_aggregator.exports.exporting import Chosen, Written
 from rankmem_aggregator.exports.log import Log, Stacks, Track, highest, is_of_project, rows_of, tracks
 from rankmem_aggregator.sql import export_text
@@ -46,6 +47,7 @@ def write_skyline(chosen: Chosen, out: Path) -> Written:
 
 def _write_report(chosen: Chosen, track: Track, path: Path, written: Written) -> None:
     step, peak_bytes = _step_of(chosen, track, written)
+    hold_against("skyline", [Carried(track, peak_bytes)], written, "a report holds one step")
     with closing(sqlite3.connect(path)) as report:
         report.executescript(export_text("skyline_tables"))
         weights = chosen.queries.sql(export_text("weights"), track.whose()).to_pylist()

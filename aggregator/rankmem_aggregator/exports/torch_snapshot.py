@@ -18,6 +18,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
+from rankmem_aggregator.exports.carried import Carried, Course, hold_against
 from rankmem_aggregator.exports.exporting import Chosen, Written
 from rankmem_aggregator.exports.log import Log, Stacks, Track, highest, rows_of, tracks, with_quiet
 from rankmem_aggregator.exports.pickle_stream import PickleStream, Plain
@@ -25,6 +26,7 @@ from rankmem_aggregator.exports.snapshot_segments import SMALL_BYTES_MAX, Segmen
 from rankmem_aggregator.sql import export_text
 
 _U64: Final = 2**64 - 1
+_OF_BLOCKS: Final = ("alloc", "free_requested", "free_completed")
 _ROUNDED: Final = (
     "blocks in segments have their requested size rounded up to 512 bytes: the allocator's own is not "
     "recorded"
@@ -33,6 +35,7 @@ _COVERED: Final = (
     "{count} of {total} segments of rank {rank} are made up to hold blocks whose segment the recording "
     "does not know"
 )
+_BLOCKS_ALONE: Final = "such a file is made of blocks that have an address"
 _ON_CPU: Final = (
     "host memory stands as device {number}: its blocks lie in made-up segments, each free is told as "
     "requested and completed, as viewers expect"
@@ -44,22 +47,25 @@ def write_torch_snapshot(chosen: Chosen, out: Path) -> Written:
     written = Written()
     found = with_quiet(chosen, tracks(chosen))
     ranks = {label: list(of_rank) for label, of_rank in groupby(found, key=Track.label)}
+    carried: list[Carried] = []
     if out.is_dir():
         for label, of_rank in ranks.items():
             chosen.say(f"writing {label}")
-            _write_rank(chosen, of_rank, out / f"{label}.pickle", written)
+            carried += _write_rank(chosen, of_rank, out / f"{label}.pickle", written)
     else:
         of_rank = ranks[highest(found).label()]
         if len(ranks) > 1:
             written.remarks.append(
                 f"a pickle holds one rank: rank {of_rank[0].rank}, the highest; a folder as OUT takes all"
             )
-        _write_rank(chosen, of_rank, out, written)
+        carried += _write_rank(chosen, of_rank, out, written)
+    hold_against("torch-snapshot", carried, written, _BLOCKS_ALONE)
     written.remarks.append(_ROUNDED)
     return written
 
 
-def _write_rank(chosen: Chosen, of_rank: list[Track], path: Path, written: Written) -> None:
+def _write_rank(chosen: Chosen, of_rank: list[Track], path: Path, written: Written) -> list[Carried]:
+    """The file; gives what each of its devices reaches in it."""
     devices = _numbered(of_rank)
     stacks = Stacks(chosen)
     ends: dict[int, Segments] = {}
@@ -85,6 +91,7 @@ def _write_rank(chosen: Chosen, of_rank: list[Track], path: Path, written: Writt
         remark = _ON_CPU.format(number=number)
         if track.device_type in ("cpu", "pinned") and remark not in written.remarks:
             written.remarks.append(remark)
+    return [Carried(track, writer.courses[track].highest) for track in devices.values()]
 
 
 def _numbered(of_rank: list[Track]) -> dict[int, Track]:
@@ -104,6 +111,8 @@ class _Writer:
         self._pickle = pickle
         self._stacks = stacks
         self._written: dict[int | None, bytes] = {}
+        self.courses: dict[Track, Course] = {}
+        """What a reader of the file finds of each device."""
 
     def trace(self, chosen: Chosen, track: Track | None, written: Written) -> Segments:
         """A device's list of events; gives the segments at its end."""
@@ -114,15 +123,20 @@ class _Writer:
             log = Log(chosen, track)
             for row in (*log.older_segments().to_pylist(), *log.segment_events().to_pylist()):
                 segments.apply(row["action"], _unsigned(row["address"]), *_segment_of(row))
-            _see(segments, log.held(track.seq_first - 1).to_pylist())
+            held = log.held(track.seq_first - 1).to_pylist()
+            _see(segments, held)
+            course = self.courses[track] = Course(sum(row["size_bytes"] for row in held if _is_placed(row)))
             on_cpu = track.device_type in ("cpu", "pinned")
             says_category = log.has_meanings()
             for batch in log.events():
                 self._stacks.load(batch["stack_id"].to_pylist())
                 for row in batch.to_pylist():
                     segments.apply(row["action"], _unsigned(row["address"]), *_segment_of(row))
+                    if row["action"] in _OF_BLOCKS and not _is_placed(row):
+                        continue
                     if row["action"] == "alloc":
                         _see(segments, [row])
+                    course.add(_change(row))
                     for action in _actions(row["action"], on_cpu):
                         with events.item():
                             self._event(row, action, says_category)
@@ -172,7 +186,7 @@ class _Writer:
         written: Written,
     ) -> None:
         """A device's segments at the end of its trace, with their blocks."""
-        held = Log(chosen, track).held(track.seq_last).to_pylist()
+        held = [row for row in Log(chosen, track).held(track.seq_last).to_pylist() if _is_placed(row)]
         for row in held:
             row["address"] = _unsigned(row["address"])
         held.sort(key=lambda row: (row["address"], -row["allocation_id"]))
@@ -277,6 +291,17 @@ def _identity(pickle: PickleStream, track: Track, devices: Mapping[int, Track]) 
 
 def _actions(action: str, on_cpu: bool) -> tuple[str, ...]:
     return ("free_requested", "free_completed") if on_cpu and action == "free_completed" else (action,)
+
+
+def _is_placed(row: Mapping[str, Any]) -> bool:
+    """Whether the recording says where the block lies: without an address, all such would be one."""
+    return row["address"] is not None
+
+
+def _change(row: Mapping[str, Any]) -> int:
+    """Bytes that the event adds, as a reader of the trace counts."""
+    sign = {"alloc": 1, "free_completed": -1}.get(row["action"], 0)
+    return sign * int(row["size_bytes"] or 0)
 
 
 def _see(segments: Segments, rows: Iterable[Mapping[str, Any]]) -> None:

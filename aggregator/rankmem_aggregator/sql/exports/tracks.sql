@@ -10,7 +10,7 @@
 --   seq_first, seq_last: first and last position in the range
 --   first_ns, last_ns (ns, common clock): their times
 --   num_events: how many
---   peak_bytes (bytes): the highest requested bytes after one of them
+--   peak_bytes (bytes): the highest requested bytes after one of them, or just before the first
 --   num_streams, num_components: how many different ones they have
 SELECT
     e.attempt,
@@ -27,7 +27,10 @@ SELECT
     min(e.time_ns + coalesce(s.offset_ns, 0)) AS first_ns,
     max(e.time_ns + coalesce(s.offset_ns, 0)) AS last_ns,
     count(*) AS num_events,
-    max(e.requested_bytes) AS peak_bytes,
+    greatest(
+        max(e.requested_bytes),
+        arg_min(e.requested_bytes + CASE e.action WHEN 'free_completed' THEN e.size_bytes ELSE 0 END, e.seq)
+    ) AS peak_bytes,
     count(DISTINCT e.stream) AS num_streams,
     count(DISTINCT e.component) AS num_components
 FROM memory_event AS e
