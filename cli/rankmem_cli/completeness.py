@@ -35,6 +35,16 @@ def show_answer(
     missing = queries.incompleteness(facts.session_id).to_pylist()
     show(marked(rows, missing, output), columns, output=output, title=facts.title(), notes=notes)
     print_lines(missing)
+    if not rows.num_rows:
+        say_kernels(facts)
+
+
+def say_kernels(facts: SessionFacts) -> None:
+    """Where an answer is empty because the session has kernels alone: how to ask for these."""
+    from rankmem_cli.recorded import kernels_alone
+
+    for line in kernels_alone(facts):
+        note(line)
 
 
 def say(queries: Queries, facts: SessionFacts) -> None:

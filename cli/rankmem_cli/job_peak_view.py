@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_cli import columns
-from rankmem_cli.completeness import say, show_answer
+from rankmem_cli.completeness import say, say_kernels, show_answer
 from rankmem_cli.patience import patience
 from rankmem_cli.render import Format, head, note, show_table
 from rankmem_cli.target import SessionFacts
@@ -32,7 +32,9 @@ def print_job_peak(queries: Queries, facts: SessionFacts) -> None:
         shares = queries.job_peak(facts.session_id)
         bounds = queries.job_peak_bound(facts.session_id, shares=shares).to_pylist()
     note(facts.title())
-    for bound in bounds:
+    if not bounds:
+        say_kernels(facts)
+    for bound in sorted(bounds, key=_by_weight):
         _say(bound, facts.started_ns)
     shown = head(shares, None, output=Format.TABLE, table_rows=RANKS_SHOWN)
     show_table(shown, columns.job_peak_shares())
@@ -60,6 +62,11 @@ def _print_held(queries: Queries, facts: SessionFacts, by: str, shares: pa.Table
     show_table(rows.slice(0, GROUPS_SHOWN), columns.job_peak_held(by))
     if rows.num_rows > GROUPS_SHOWN:
         note(f"… and {rows.num_rows - GROUPS_SHOWN} more: rankmem job-peak --by {by}")
+
+
+def _by_weight(bound: dict[str, Any]) -> tuple[bool, int]:
+    """Devices before host memory, the fuller first."""
+    return bound["device_type"] in ("cpu", "pinned"), -(bound["job_peak_bytes"] or 0)
 
 
 def _say(bound: dict[str, Any], started_ns: int | None) -> None:

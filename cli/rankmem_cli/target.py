@@ -29,6 +29,9 @@ class SessionFacts:
     """Its start, ns since 1970 UTC; the zero of every offset. None while no rank has said."""
     detail: str | None = None
     """RANKMEM_DETAIL of its ranks."""
+    source: str | None = None
+    """live, or the kind of recording that was imported."""
+    events: int = 0
     not_recorded: tuple[frozenset[str], ...] = ()
     """What its ranks had switched off: operators, stacks, modules; each different set once."""
 
@@ -67,6 +70,8 @@ def session_facts(queries: Queries, session: str | None) -> SessionFacts:
         name=row.get("name"),
         started_ns=row.get("started_ns"),
         detail=row.get("detail"),
+        source=row.get("source"),
+        events=row.get("events") or 0,
         not_recorded=tuple(frozenset(filter(None, off.split(","))) for off in row.get("not_recorded") or ()),
     )
 

@@ -6,6 +6,7 @@ import pytest
 
 from rankmem_cli import columns, recorded
 from rankmem_cli.target import SessionFacts
+from rankmem_protos.errors import Code, RankmemError
 
 ALL = ("operators", "stacks", "modules")
 
@@ -42,3 +43,23 @@ def test_ranks_of_different_levels_are_told_with_each_switch_but_full() -> None:
     assert recorded.notes(session, ("operators",)) == [
         "some ranks recorded no operators (RANKMEM_DETAIL=events and operators)"
     ]
+
+
+@pytest.mark.parametrize("source", ["nsys", "nvprof"])
+def test_an_answer_without_memory_points_to_the_kernels(source: str) -> None:
+    session = SessionFacts(session_id="0SESSION0001", name=None, started_ns=0, source=source)
+    first, second = recorded.kernels_alone(session)
+    assert first.endswith("rankmem sql \"FROM kernel_total('0SESSION0001', of_group := 'operator')\"")
+    assert "short_name" in second
+    with pytest.raises(RankmemError) as caught, recorded.pointing_to_kernels(session):
+        raise RankmemError(Code.NOT_FOUND, "no events", "rankmem ranks")
+    assert caught.value.hint == first
+
+
+@pytest.mark.parametrize(("source", "events"), [("live", 0), ("nsys", 3), ("kineto", 0)])
+def test_other_sessions_have_no_kernels_to_point_to(source: str, events: int) -> None:
+    session = SessionFacts(session_id="s", name=None, started_ns=0, source=source, events=events)
+    assert recorded.kernels_alone(session) == []
+    with pytest.raises(RankmemError) as caught, recorded.pointing_to_kernels(session):
+        raise RankmemError(Code.NOT_FOUND, "no events", "rankmem ranks")
+    assert caught.value.hint == "rankmem ranks"

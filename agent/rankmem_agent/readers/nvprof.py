@@ -109,7 +109,9 @@ def remarks_of(profile: KernelProfile | None, *, has_memory: bool = False) -> tu
         return ()
     said = []
     if not has_memory:
-        said.append(f"{profile.num_kernels} kernels; a profile of kernels says nothing of the allocator")
+        said.append(
+            f"{profile.num_kernels} kernels, and nothing of the allocator: kernel_total has their time"
+        )
     if profile.without_launch:
         said.append(f"{profile.without_launch} kernels have no launch in the recording")
     if profile.unread:

@@ -43,6 +43,8 @@ TABLE_ROWS_MAX: Final = 200
 """Rows of a table: what follows is small, and SQL has it."""
 HEAT_RANKS_MAX: Final = 512
 """Ranks in it, the highest: 80,000 cells, some 800 KiB of the page."""
+HOST_MEMORY: Final = ("cpu", "pinned")
+"""Types of device that stand behind the others: it is not what a training runs out of."""
 _COARSE: Final = {
     False: "Of many events each stretch's highest are drawn.",
     True: "Of many events each rank's highest of each second are drawn, whose sum may lie above what was "
@@ -103,14 +105,17 @@ class _Report:
         started = f"started {session['started_utc']:%Y-%m-%d %H:%M:%S} UTC" if session["started_utc"] else ""
         lasted = f"{session['duration_ns'] / 1e9:,.1f} s" if session["duration_ns"] else ""
         hosts = f"{counted(session['num_ranks'], 'rank')} on {counted(session['num_hosts'], 'host')}"
-        said = (f"session {self._id}", session["source"], started, lasted, hosts, session["command"])
+        source = (
+            "recorded by rankmem" if session["source"] == "live" else f"imported from {session['source']}"
+        )
+        said = (f"session {self._id}", source, session["state"], started, lasted, hosts, session["command"])
         return " - ".join(str(word) for word in said if word)
 
     def sections(self) -> Iterator[str]:
         """The page's parts, from the top."""
         self._chosen.say("the job's peak")
         shares = self._queries.job_peak(self._id)
-        bounds = self._queries.job_peak_bound(self._id, shares=shares).to_pylist()
+        bounds = sorted(self._queries.job_peak_bound(self._id, shares=shares).to_pylist(), key=_by_weight)
         yield self._tiles(bounds)
         yield self._missing()
         for bound in bounds:
@@ -277,6 +282,12 @@ class _Report:
             ShownColumn(name="line", title="line", wide=True),
         ]
         return table("failed", columns, shown)
+
+
+def _by_weight(bound: dict[str, Any]) -> tuple[bool, int, str]:
+    """Devices before host memory, the fuller first."""
+    kind = bound["device_type"]
+    return kind in HOST_MEMORY, -(bound["job_peak_bytes"] or 0), kind
 
 
 def _whose(row: dict[str, Any], start_ns: int) -> str:

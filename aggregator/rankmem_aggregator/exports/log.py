@@ -107,7 +107,8 @@ def without_events(chosen: Chosen) -> RankmemError:
     return RankmemError(
         Code.NOT_FOUND,
         f"session {chosen.session_id} has no memory events",
-        "its kernels, ranges and samples are in rankmem sql, and in the exports parquet, arrow and csv",
+        f"its kernels' time: rankmem sql \"FROM kernel_total('{chosen.session_id}')\"; its ranges "
+        "and samples are in rankmem sql, too, and in the exports parquet, arrow and csv",
     )
 
 

@@ -148,7 +148,7 @@ def timeline(
     by = by or (By.RANK if all_ranks or (rank and len(rank) > 1) else By.OVERALL)
     with open_queries(db, aggregator) as queries:
         facts = session_facts(queries, session)
-        with patience("asking"):
+        with patience("asking"), recorded.pointing_to_kernels(facts):
             rows = queries.timeline(
                 facts.session_id,
                 by=by.value,
