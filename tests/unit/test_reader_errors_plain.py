@@ -17,10 +17,11 @@ from rankmem_agent.readers.nsys import NsysReader
 from rankmem_agent.readers.nvprof import NvprofReader
 from rankmem_agent.readers.plain_errors import plain
 from rankmem_agent.readers.recording import Identity, Reader
+from rankmem_agent.readers.tensorflow import TensorflowReader
 from rankmem_protos.errors import RankmemError
 
 INTERNAL = re.compile(
-    r"\w+Error\b|NoneType|int\(\)|\bint too\b|base 10|object|subscript|attribute|argument|operand|codec|"
+    r"\w+Error\b|Error parsing|NoneType|int\(\)|\bint too\b|base 10|object|subscript|attribute|argument|operand|codec|"
     r"C long|C int|iterable|literal|decimal|unpack|indices|instances|struct|np\.|numpy|'(str|int|list|dict)'"
 )
 """How Python words what a program did wrong."""
@@ -124,6 +125,18 @@ def spoiled_columns(reader: Reader, path: Path, value: str) -> dict[str, str]:
             database.close()
         told[f"{table}.{column} = {value}"] = complaint(reader, path)
     return told
+
+
+def test_no_damaged_step_of_tensorflow_is_told_in_pythons_words(tmp_path: Path) -> None:
+    whole = made_profiles.saved(tmp_path, made_profiles.step(3, nodes=4), "pb").read_bytes()
+    told = set()
+    for place in range(0, len(whole), 3):
+        for value in (0x00, 0x7F, 0xFF):
+            path = tmp_path / "damaged.pb"
+            path.write_bytes(whole[:place] + bytes([value]) + whole[place + 1 :])
+            told.add(complaint(TensorflowReader(), path))
+    assert {said for said in told if INTERNAL.search(said)} == set()
+    assert any("damaged" in said or "breaks off" in said for said in told)
 
 
 def test_what_python_raises_is_put_into_words() -> None:

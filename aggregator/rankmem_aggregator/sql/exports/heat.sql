@@ -21,7 +21,7 @@ WITH bucket AS (
         AND ($ranks::VARCHAR IS NULL OR list_contains(string_split($ranks, ','), b.rank::VARCHAR))
 ),
 begin AS (
-    SELECT attempt, rank, device, offset_ns, min(seq_first) AS seq, min(first_ns) AS first_ns
+    SELECT attempt, rank, device, offset_ns, min(seq_first) AS seq_first, arg_min(seq_last, seq_first) AS seq_last
     FROM bucket
     GROUP BY attempt, rank, device, offset_ns
 ),
@@ -30,18 +30,22 @@ first_event AS (
     SELECT
         b.rank,
         b.device,
-        b.seq,
-        b.first_ns + b.offset_ns AS first_ns,
-        least(s.started_ns, b.first_ns + b.offset_ns) AS started_ns,
-        e.requested_bytes,
-        e.requested_bytes
-        + CASE e.action WHEN 'alloc' THEN -1 WHEN 'free_completed' THEN 1 ELSE 0 END * coalesce(e.size_bytes, 0)
-            AS before_bytes
+        min(e.seq) AS seq,
+        min(e.time_ns) + b.offset_ns AS first_ns,
+        least(any_value(s.started_ns), min(e.time_ns) + b.offset_ns) AS started_ns,
+        arg_min(e.requested_bytes, e.seq) AS requested_bytes,
+        arg_min(
+            e.requested_bytes
+            + CASE e.action WHEN 'alloc' THEN -1 WHEN 'free_completed' THEN 1 ELSE 0 END * coalesce(e.size_bytes, 0),
+            e.seq
+        ) AS before_bytes
     FROM begin AS b
-    INNER JOIN memory_event AS e ON e.session_id = $session AND e.attempt = b.attempt AND e.rank = b.rank
-        AND e.device = b.device AND e.seq = b.seq
+    INNER JOIN memory_event AS e USING (attempt, rank, device)
     LEFT JOIN rank_span AS s ON s.session_id = $session AND s.attempt = b.attempt AND s.rank = b.rank
-    WHERE e.requested_bytes IS NOT NULL
+    WHERE e.session_id = $session
+        AND e.seq BETWEEN b.seq_first AND b.seq_last
+        AND e.requested_bytes IS NOT NULL
+    GROUP BY b.attempt, b.rank, b.device, b.offset_ns
 ),
 point AS (
     SELECT
