@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from constructed import RankLog
+from constructed import BASE_NS, RankLog
 from export_logs import MIB, CudaLog, database
 from export_peaks import KINDS, Peaks
 from rankmem_aggregator import connect
@@ -135,6 +135,16 @@ def test_pinned_memory_is_left_out_of_mindstudio_aloud_and_alone_refused(tmp_pat
     found, remarks = exported(tmp_path / "both", "mindstudio", both)
     assert found == {(1, "NPU:0"): 700}
     assert "rank 1, pinned: its 1,048,576 bytes are left out: MindStudio shows devices" in remarks
+
+
+def test_a_device_without_an_event_in_the_range_has_no_peak_to_miss(tmp_path: Path) -> None:
+    job = CudaLog()
+    job.alloc("weight", 700, 4096)
+    job.device = "cuda:1"
+    job.alloc("a", 300, 8192)
+    with connect(database(tmp_path / "r.duckdb", [job])) as queries:
+        remarks = export(queries, "torch-snapshot", tmp_path / "out", from_ns=BASE_NS + 1_500).remarks
+    assert not any("the file reaches" in remark for remark in remarks)
 
 
 def test_an_older_block_is_told_as_older_whatever_its_id(tmp_path: Path) -> None:

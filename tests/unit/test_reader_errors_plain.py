@@ -21,8 +21,9 @@ from rankmem_agent.readers.tensorflow import TensorflowReader
 from rankmem_protos.errors import RankmemError
 
 INTERNAL = re.compile(
-    r"\w+Error\b|Error parsing|NoneType|int\(\)|\bint too\b|base 10|object|subscript|attribute|argument|operand|codec|"
-    r"C long|C int|iterable|literal|decimal|unpack|indices|instances|struct|np\.|numpy|'(str|int|list|dict)'"
+    r"\w+Error\b|Error parsing|NoneType|int\(\)|\bint too\b|base 10|object|subscript|attribute|argument|"
+    r"operand|codec|C long|C int|iterable|literal|decimal|unpack|indices|instances|struct|np\.|numpy|"
+    r"'(str|int|list|dict)'"
 )
 """How Python words what a program did wrong."""
 ODD: tuple[Any, ...] = (None, "soon", "12a", [], {}, [1], 1.5, True, 2**70, -(2**70), "\ud800")

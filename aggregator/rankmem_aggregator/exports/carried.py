@@ -47,7 +47,7 @@ def hold_against(kind: str, carried: Iterable[Carried], written: Written, why: s
     Raises:
         RankmemError: UNSUPPORTED where nothing of any peak is in the files.
     """
-    found = list(carried)
+    found = [each for each in carried if each.track.num_events]  # of the others no peak is known
     highest = [each for each in found if each.track.peak_bytes]
     if highest and not any(each.peak_bytes for each in highest):
         best = max(highest, key=_peak)
