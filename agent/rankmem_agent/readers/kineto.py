@@ -21,7 +21,17 @@ from rankmem_agent.pairing.columns import without
 from rankmem_agent.readers.compressed import BROKEN, is_gzip, open_bytes
 from rankmem_agent.readers.kineto_log import Log, log_of
 from rankmem_agent.readers.kineto_scan import UNKNOWN, Trace, base_time_ns, scan, time_ns
-from rankmem_agent.readers.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
+from rankmem_agent.readers.parallel_groups import Group, coordinates
+from rankmem_agent.readers.rank_numbers import rank_number, world_size_number
+from rankmem_agent.readers.recording import (
+    Closing,
+    Identity,
+    NothingHereError,
+    Part,
+    Probe,
+    RankFacts,
+    RankRecording,
+)
 from rankmem_agent.readers.replay import PART_RECORDS, Replay
 from rankmem_agent.spool.layout import DeviceType, Kind
 from rankmem_protos.errors import Code, RankmemError
@@ -78,8 +88,7 @@ class KinetoRecording:
         """The replay's."""
         trace = scan(self.source)
         if not len(trace.memory):
-            raise RankmemError(
-                Code.INVALID,
+            raise NothingHereError(
                 f"{self.source} has {trace.num_events} events and none of memory",
                 "record it with torch.profiler.profile(profile_memory=True)",
             )
@@ -182,18 +191,29 @@ def _facts(path: Path) -> RankFacts:
         ) from error
     info = _field(head, tail, b'"distributedInfo"')
     info = info if isinstance(info, dict) else {}
+    rank, world_size = info.get("rank"), info.get("world_size")
     try:
         base_ns = base_time_ns(_field(head, tail, b'"baseTimeNanoseconds"'))
     except ValueError:
         base_ns = 0  # whoever reads the file says so
     started, ended = _window(head + tail, base_ns)
     return RankFacts(
-        rank=_count(info.get("rank")),
-        world_size=_count(info.get("world_size")),
+        rank=None if rank is None else rank_number(path, rank),
+        world_size=None if world_size is None else world_size_number(path, world_size),
+        coordinates=coordinates(list(_groups(info)), {}),
         pid=_process(head + tail),
         started_ns=started,
         ended_ns=ended,
     )
+
+
+def _groups(info: dict[str, Any]) -> Iterator[Group]:
+    """The process groups of ``pg_config``, as torch 2.4 and later write them, that name this rank."""
+    configs = info.get("pg_config")
+    for group in configs if isinstance(configs, list) else ():
+        name, ranks = (group.get("pg_desc"), group.get("ranks")) if isinstance(group, dict) else (None, None)
+        if isinstance(name, str) and isinstance(ranks, list) and info.get("rank") in ranks:
+            yield Group(name, ranks.index(info["rank"]))
 
 
 def _edges(path: Path) -> tuple[bytes, bytes]:
