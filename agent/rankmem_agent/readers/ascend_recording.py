@@ -23,8 +23,7 @@ from rankmem_agent.readers.ascend_rows import CHUNK_ROWS, UNKNOWN, Source, Step,
 from rankmem_agent.readers.ascend_stage import Operators, Totals
 from rankmem_agent.readers.ascend_steps import StepBuckets
 from rankmem_agent.readers.ascend_tables import AscendTables
-from rankmem_agent.readers.recording import Closing, Identity, Part, RankFacts
-from rankmem_protos.errors import Code, RankmemError
+from rankmem_agent.readers.recording import Closing, Identity, NothingHereError, Part, RankFacts
 
 STEP_NAME: Final = "ProfilerStep#{}"
 """Of the marker around a step, as torch's profiler calls it."""
@@ -101,8 +100,7 @@ class AscendRecording:
             last += 1
             yield Part(rows=some, sequence_last=last)
         if not log.events and not self._others and not len(extras.times):
-            raise RankmemError(
-                Code.INVALID,
+            raise NothingHereError(
                 f"{self.source} holds no memory record",
                 "record with profile_memory=True (torch_npu.profiler)",
             )

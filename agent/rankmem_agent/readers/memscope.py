@@ -16,7 +16,15 @@ from typing import Final
 from rankmem_agent.readers.memscope_log import POOLS, MemScopeLog
 from rankmem_agent.readers.memscope_order import BY_BLOCK, LATE_NS, by_time
 from rankmem_agent.readers.memscope_rows import NO_PROCESS, TABLES, Row, is_dump, rows_of
-from rankmem_agent.readers.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
+from rankmem_agent.readers.recording import (
+    Closing,
+    Identity,
+    NothingHereError,
+    Part,
+    Probe,
+    RankFacts,
+    RankRecording,
+)
 from rankmem_protos.errors import Code, RankmemError
 
 KIND: Final = "memscope"
@@ -69,8 +77,7 @@ class MemScopeReader:
                 seen.has_pools |= row.kind.upper() in POOLS
         watched = {process: seen for process, seen in found.items() if seen.devices}
         if not watched:
-            raise RankmemError(
-                Code.INVALID,
+            raise NothingHereError(
                 f"{path} has no allocation",
                 "record with msmemscope --events=alloc,free",
             )

@@ -27,7 +27,7 @@ from rankmem_agent.readers.ascend_rows import (
     checked,
     device_of,
 )
-from rankmem_agent.readers.recording import RankFacts
+from rankmem_agent.readers.recording import NothingHereError, RankFacts
 from rankmem_agent.readers.sqlite_recording import SqliteRecording
 from rankmem_protos.errors import Code, RankmemError
 
@@ -208,8 +208,7 @@ def rank_devices(path: Path, facts: RankFacts) -> list[tuple[RankFacts, int | No
     """
     with SqliteRecording(path) as database:
         if not any(database.has(table) for table in MEMORY_TABLES):
-            raise RankmemError(
-                Code.INVALID,
+            raise NothingHereError(
                 f"{path} has none of the tables {', '.join(sorted(MEMORY_TABLES))}",
                 "record with profile_memory=True (torch_npu.profiler) and export_type Db",
             )

@@ -17,7 +17,15 @@ from rankmem_agent.readers.kernel_profile import KernelProfile
 from rankmem_agent.readers.nsys_memory import MemoryLog
 from rankmem_agent.readers.nsys_source import KERNELS, MEMORY, NsysSource
 from rankmem_agent.readers.nvprof import remarks_of
-from rankmem_agent.readers.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
+from rankmem_agent.readers.recording import (
+    Closing,
+    Identity,
+    NothingHereError,
+    Part,
+    Probe,
+    RankFacts,
+    RankRecording,
+)
 from rankmem_agent.readers.sqlite_recording import SqliteRecording, reading
 from rankmem_protos.errors import Code, RankmemError
 
@@ -60,8 +68,7 @@ class NsysReader:
             facts = dict(database.rows("nsys_facts")) if database.has("TARGET_INFO_SYSTEM_ENV") else {}
             facts[_START] = database.row("nsys_start") if database.has(_START) else None
         if not found:
-            raise RankmemError(
-                Code.INVALID,
+            raise NothingHereError(
                 f"{path} has neither kernels nor allocations",
                 "record with nsys profile --trace=cuda,nvtx --cuda-memory-usage=true",
             )
