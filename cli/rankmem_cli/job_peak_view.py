@@ -14,6 +14,7 @@ from rankmem_cli.patience import patience
 from rankmem_cli.render import Format, head, note, show_table
 from rankmem_cli.target import SessionFacts
 from rankmem_cli.units import age_text, bytes_text, offset_text, utc_text
+from rankmem_protos.clock import distance_ns, has_clock
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +35,10 @@ def print_job_peak(queries: Queries, facts: SessionFacts) -> None:
     note(facts.title())
     for bound in bounds:
         _say(bound, facts.started_ns)
+    if not bounds and queries.peak(facts.session_id).num_rows:
+        note("no sum over the ranks: no two of them have times on one clock; rankmem peak has each by itself")
+        say(queries, facts)
+        return
     shown = head(shares, None, output=Format.TABLE, table_rows=RANKS_SHOWN)
     show_table(shown, columns.job_peak_shares())
     for by in ("category", "operator"):
@@ -65,9 +70,10 @@ def _print_held(queries: Queries, facts: SessionFacts, by: str, shares: pa.Table
 def _say(bound: dict[str, Any], started_ns: int | None) -> None:
     """The instant, the gap to the sum of the peaks, and what the clocks leave open."""
     peak, at, total = bound["job_peak_bytes"], bound["job_peak_ns"], bound["sum_of_peaks_bytes"]
-    offset = offset_text(None if started_ns is None else at - started_ns)
+    offset = offset_text(distance_ns(at, started_ns))
+    utc = f" ({utc_text(at)} UTC)" if has_clock(at) else ""
     ranks = "1 rank" if bound["num_ranks"] == 1 else f"{bound['num_ranks']} ranks"
-    note(f"{bound['device_type']}: {bytes_text(peak)} on {ranks} at {offset} ({utc_text(at)} UTC)")
+    note(f"{bound['device_type']}: {bytes_text(peak)} on {ranks} at {offset}{utc}")
     gap = bytes_text(bound["gap_bytes"]) + (f" ({bound['gap_bytes'] / peak:.1%})" if peak else "")
     if bound["gap_bytes"]:
         note(f"  the ranks' own peaks add up to {bytes_text(total)}, {gap} more")
@@ -78,6 +84,8 @@ def _say(bound: dict[str, Any], started_ns: int | None) -> None:
 
 def _certainty(bound: dict[str, Any]) -> str:
     error_ns = bound["clock_error_ns"]
+    if not has_clock(bound["job_peak_ns"]):
+        return "one rank, recorded without times: its events are in the order of the recording"
     if error_ns is None:
         return "the hosts' clocks were never compared: the order of events on different hosts is open"
     if error_ns == 0:

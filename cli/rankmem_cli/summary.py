@@ -16,6 +16,7 @@ from rankmem_cli.recorded import outside
 from rankmem_cli.render import note, show_table
 from rankmem_cli.target import SessionFacts, session_facts
 from rankmem_cli.units import bytes_text, count_text, offset_text, safe_text
+from rankmem_protos.clock import distance_ns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,7 +72,7 @@ def _failures(queries: Queries, facts: SessionFacts, shown: str) -> list[str]:
         return []
     last = failed[-1]
     ranks = sorted({row["rank"] for row in failed})
-    since = None if facts.started_ns is None else last["time_ns"] - facts.started_ns
+    since = distance_ns(last["time_ns"], facts.started_ns)
     asked = f"{bytes_text(last['size_bytes'])} on {safe_text(last['device'])} at {offset_text(since)}"
     number = _plural(len(failed), "allocation")
     which = f"{_some(ranks)}, {asked}" if len(failed) == 1 else f"{_some(ranks)}; the last asked for {asked}"
@@ -128,7 +129,7 @@ def _print_job_peak(queries: Queries, facts: SessionFacts, device_type: str) -> 
     if not shares:
         return
     at = shares[0]["job_peak_ns"]
-    offset = offset_text(None if at is None or facts.started_ns is None else at - facts.started_ns)
+    offset = offset_text(distance_ns(at, facts.started_ns))
     peak = bytes_text(shares[0]["job_peak_bytes"])
     note(f"job's peak ({device_type}, all ranks at one instant): {peak} at {offset}")
 

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rankmem_cli import units
+from rankmem_protos.clock import distance_ns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,8 +122,7 @@ def offset(header: str, name: str, session_started_ns: int | None, *, importance
     """A column of instants (ns), shown as offset from the session's start."""
 
     def write(time_ns: int | None) -> str:
-        unknown = time_ns is None or session_started_ns is None
-        return units.offset_text(None if unknown else time_ns - session_started_ns)  # type: ignore[operator]
+        return units.offset_text(distance_ns(time_ns, session_started_ns))
 
     return Column(header=header, name=name, forms=(write,), numeric=True, importance=importance)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from rankmem_cli.options import place
 from rankmem_cli.times import parse_time
 from rankmem_cli.units import utc_text
+from rankmem_protos.clock import has_clock
 
 if TYPE_CHECKING:
     from rankmem_aggregator.queries import Queries
@@ -35,6 +36,8 @@ class SessionFacts:
     def title(self) -> str:
         """The session in a line: id, name, start in UTC."""
         name = f" ({self.name})" if self.name else ""
+        if self.started_ns is not None and not has_clock(self.started_ns):
+            return f"session {self.session_id}{name}, from a recording without times"
         return f"session {self.session_id}{name}, started {utc_text(self.started_ns)} UTC"
 
 

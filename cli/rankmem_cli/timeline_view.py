@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from rankmem_cli.render import Format, begin, console_for, note
 from rankmem_cli.target import SessionFacts
 from rankmem_cli.units import age_text, bytes_text, count_text, offset_text, safe_text
+from rankmem_protos.clock import distance_ns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,7 +81,10 @@ def _chart(rows: pa.Table, by: str, facts: SessionFacts) -> Chart:
     from rankmem_aggregator.plots.curves import chart_of
 
     said = _said(rows)
-    start_ns = facts.started_ns if facts.started_ns is not None else int(said.get("first_ns", 0))
+    first_ns = int(said.get("first_ns", facts.started_ns or 0))
+    # A rank without a clock beside others that have one counts from its own first event.
+    since_ns = distance_ns(first_ns, facts.started_ns)
+    start_ns = first_ns - (since_ns or 0)
     subtitle = f"{facts.title()} - {_meaning(by, said)}"
     if not _is_exact(rows):
         subtitle += " - thinned, maxima kept"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Final, cast
 
 from rankmem_aggregator.exports.exporting import Chosen, Written
-from rankmem_aggregator.exports.log import Log, Stacks, Track, nearest, rows_of, tracks
+from rankmem_aggregator.exports.log import Log, Stacks, Track, nearest, on_one_clock, rows_of, tracks
 from rankmem_aggregator.exports.trace_budget import Budget, budget_of
 from rankmem_aggregator.exports.trace_counters import Counters
 from rankmem_aggregator.exports.trace_file import Place, TraceFile
@@ -41,8 +41,8 @@ _U64: Final = 2**64 - 1
 
 def write_chrome_trace(chosen: Chosen, out: Path) -> Written:
     """Writes the trace."""
-    found = tracks(chosen)
     written = Written()
+    found = on_one_clock(tracks(chosen), written)
     budget = budget_of(chosen, found, ROWS_MAX)
     written.remarks += budget.remarks
     base_ns = _base_of(chosen, found)

@@ -32,6 +32,7 @@ from rankmem_aggregator.missing import lines as lines_of
 from rankmem_aggregator.plots.curves import SERIES_MAX, chart_of
 from rankmem_aggregator.plots.html import chart_fragment, filled, resource
 from rankmem_aggregator.queries import BlockBy, CurveBy
+from rankmem_protos.clock import distance_ns, has_clock
 
 CURVES_MAX: Final = 4
 """Ranks whose categories are drawn: each some 400 KiB of the page."""
@@ -113,9 +114,10 @@ class _Report:
         bounds = self._queries.job_peak_bound(self._id, shares=shares).to_pylist()
         yield self._tiles(bounds)
         yield self._missing()
-        for bound in bounds:
-            kind = bound["device_type"]
+        for kind in dict.fromkeys(row["device_type"] for row in (*bounds, *self._peaks)):
             rows = [row for row in self._peaks if row["device_type"] == kind]
+            if not rows:
+                continue
             yield f"<h2>Peak of each rank, {escape(kind)}</h2>{peaks_by_host(rows, self._start_ns)}"
             yield self._heat(rows)
         self._chosen.say("curves")
@@ -132,7 +134,7 @@ class _Report:
         return rows
 
     def _tiles(self, bounds: list[dict[str, Any]]) -> str:
-        tiles = []
+        tiles = [tile("Peak of the job", "-", "no ranks with times on one clock")] if not bounds else []
         for bound in bounds:
             rows = [row for row in self._peaks if row["device_type"] == bound["device_type"]]
             if not rows:
@@ -175,18 +177,24 @@ class _Report:
         if len(shown) < len(rows):
             self.written.remarks.append(f"over time the {len(shown)} highest of {len(rows)} ranks are shown")
         ranks = sorted({row["rank"] for row in shown})
+        if self.session["num_ranks"] > 1:
+            ranks = sorted(self._timed(set(ranks)))
+        if not ranks:
+            return ""
         self._chosen.say("ranks over time")
         return heat_over_time(self._chosen, shown[0]["device_type"], ranks, self._start_ns)
 
     def _curves(self) -> Iterator[str]:
         ranks = {row["rank"] for row in self._peaks}
-        if len(ranks) > 1:
+        if len(ranks) > 1 and not self._timed(ranks):
+            self.written.remarks.append("no curves over ranks: their recordings have no times")
+        elif len(ranks) > 1:
             hosts = {row["host_name"] for row in self._peaks}
             by: CurveBy = "rank" if len(ranks) <= SERIES_MAX else "host" if len(hosts) > 1 else "job"
             rows = self._queries.timeline(
                 self._id,
                 by=by,
-                rank=self._chosen.ranks or "all",
+                rank=sorted(self._timed(ranks)) if self._chosen.ranks else "all",
                 from_ns=self._chosen.from_ns,
                 until_ns=self._chosen.until_ns,
                 points=POINTS_ASKED_MAX,
@@ -211,8 +219,17 @@ class _Report:
     def _curve(self, rows: pa.Table, title: str) -> str:
         said = {key.decode(): value.decode() for key, value in (rows.schema.metadata or {}).items()}
         note = "" if said.get("exact") != "False" else f"<p>{_COARSE['num_ranks' in said]}</p>"
-        chart = chart_of(rows, start_ns=self._start_ns, stacked=said.get("stacked") == "True", title=title)
+        start_ns = self._start_of(int(said.get("first_ns") or self._start_ns))
+        chart = chart_of(rows, start_ns=start_ns, stacked=said.get("stacked") == "True", title=title)
         return f"<h2>{escape(title)}</h2>{note}{chart_fragment(chart, POINTS_MAX)}"
+
+    def _start_of(self, first_ns: int) -> int:
+        """The zero of a curve: the session's start, or for a rank without its clock the rank's own."""
+        return first_ns - (distance_ns(first_ns, self._start_ns) or 0)
+
+    def _timed(self, ranks: set[int]) -> set[int]:
+        """Those of the ranks that sums over several can have."""
+        return {row["rank"] for row in self._peaks if row["rank"] in ranks and has_clock(row["peak_time_ns"])}
 
     def _tables(self) -> Iterator[str]:
         yield "<h2>What held the memory</h2><p>Alive at each rank's own peak, ranks added up.</p>"

@@ -15,10 +15,11 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from rankmem_aggregator.exports.exporting import Chosen
+from rankmem_aggregator.exports.exporting import Chosen, Written
 from rankmem_aggregator.exports.table_rows import pages
 from rankmem_aggregator.queries import Value
 from rankmem_aggregator.sql import export_text
+from rankmem_protos.clock import has_clock
 from rankmem_protos.errors import Code, RankmemError
 
 _LEAST_ID: Final = -(2**62)
@@ -94,6 +95,19 @@ def tracks(chosen: Chosen) -> list[Track]:
     if not found:
         raise without_events(chosen)
     return found
+
+
+def on_one_clock(found: list[Track], written: Written) -> list[Track]:
+    """The tracks that one axis of time can have: those with a clock; where none has one the first rank's."""
+    timed = [track for track in found if has_clock(track.first_ns)]
+    kept = timed or [track for track in found if track.whose() == found[0].whose()]
+    left_out = sorted({track.rank for track in found if track not in kept})
+    if left_out:
+        ranks = ", ".join(map(str, left_out))
+        written.remarks.append(
+            f"left out: rank {ranks}, recorded without times: a file of its own has it (--rank)"
+        )
+    return kept
 
 
 def without_events(chosen: Chosen) -> RankmemError:

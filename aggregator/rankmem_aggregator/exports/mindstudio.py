@@ -25,6 +25,7 @@ from rankmem_aggregator.exports.mindstudio_files import Block, RankFiles
 from rankmem_aggregator.exports.mindstudio_totals import GRAPH, ComponentTotals, TotalsAt, told
 from rankmem_aggregator.exports.names import PART_CHARS_MAX
 from rankmem_aggregator.sql import export_text
+from rankmem_protos.clock import has_clock
 
 OUTPUT: Final = "ASCEND_PROFILER_OUTPUT"
 _PINNED: Final = "pinned"
@@ -79,8 +80,10 @@ class _Rank:
         track = self._track
         host = _NAME.sub("-", track.host_name)[:PART_CHARS_MAX]
         process = f"rank{track.rank}" if track.pid is None else track.pid
-        began = datetime.fromtimestamp((track.started_ns or track.first_ns) / 1e9, UTC)
-        stem = f"{host}_{process}_{began:%Y%m%d%H%M%S}{began.microsecond // 1000:03d}"
+        began_ns = track.started_ns or track.first_ns
+        began = datetime.fromtimestamp(began_ns / 1e9, UTC)
+        when = f"_{began:%Y%m%d%H%M%S}{began.microsecond // 1000:03d}" if has_clock(began_ns) else ""
+        stem = f"{host}_{process}{when}"
         return f"{stem if not (out / f'{stem}_ascend_pt').exists() else f'{stem}{track.rank}'}_ascend_pt"
 
     def _describe(self, files: RankFiles) -> None:

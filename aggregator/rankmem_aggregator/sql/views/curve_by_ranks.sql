@@ -39,7 +39,8 @@ WITH member AS (
             ELSE coalesce(g.group_name, 'none')
         END AS group_name
     FROM rank_group(of_session, of_group) AS g
-    WHERE split_part(g.device, ':', 1) = of_device_type
+    WHERE g.is_summed
+        AND split_part(g.device, ':', 1) = of_device_type
         AND (of_ranks IS NULL OR list_contains(of_ranks, g.rank))
 ),
 -- start_seq, start_ns: where reading begins: the last second over before from_ns, for what was held then.

@@ -9,7 +9,7 @@
 --   group_peak_bytes (bytes): requested bytes of the group's ranks together at that instant
 --   group_peak_ns (ns, common clock): the first such instant
 --   group_peak_utc: the same, readable
---   attempt, rank, device: a device with its share
+--   attempt, rank, device: a device with its share; never of a rank without a clock (rank_span) beside others
 --   host_name: its host
 --   requested_bytes (bytes): its share
 --   seq: the rank's event that gave it; live_at_seq tells what was alive
@@ -47,6 +47,7 @@ track AS MATERIALIZED (
             GROUP BY ALL
         ) AS b
         LEFT JOIN rank_group(of_session, of_group) AS g USING (attempt, rank, device)
+        WHERE g.is_summed
     ) AS b
     LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
 ),

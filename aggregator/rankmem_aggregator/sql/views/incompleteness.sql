@@ -1,7 +1,7 @@
 -- Question: What is missing of each rank, since when, and why (no row: nothing that anybody knows of)?
 -- Columns:
 --   session_id, attempt, rank: who
---   why: as in gap; or never_reported, awaited, lost, unexplained, strings_dropped, no_device
+--   why: as in gap; or never_reported, awaited, lost, unexplained, strings_dropped, no_device, no_clock
 --   what: what is missing: events, or which names; byte figures are exact where it is names
 --   detail: what happened, in words; NULL where why says all
 --   since_ns (ns, common clock): from when on; NULL where it is no matter of an instant
@@ -87,11 +87,14 @@ of_ranks AS (
             CASE
                 WHEN n.source = 'live' AND o.ended_ns IS NOT NULL AND o.gaps = 0 AND o.events = 0 AND d.rank IS NULL
                     THEN 'no_device'
-            END
+            END,
+            CASE WHEN NOT o.has_clock AND o.num_ranks > 1 THEN 'no_clock' END
         ]) AS why,
         o.unexplained_bytes,
         u.dropped
-    FROM rank_overview AS o
+    FROM (
+        SELECT *, count(*) OVER (PARTITION BY session_id) AS num_ranks FROM rank_overview
+    ) AS o
     LEFT JOIN session AS n USING (session_id)
     LEFT JOIN untold AS u USING (session_id, attempt, rank)
     LEFT JOIN (SELECT DISTINCT session_id, attempt, rank FROM device_info) AS d USING (session_id, attempt, rank)
@@ -112,6 +115,8 @@ told AS (
             WHEN 'strings_dropped' THEN
                 format('{:,}', dropped)
                 || ' names or stacks did not fit into the spool and are unknown; byte figures are exact'
+            WHEN 'no_clock' THEN
+                'the recording has no times: left out of sums and curves over several ranks'
             ELSE 'none of its devices were recorded'
         END AS sentence
     FROM of_ranks

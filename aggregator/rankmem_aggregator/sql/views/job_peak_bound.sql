@@ -10,7 +10,7 @@
 --   job_peak_ns (ns, common clock): the instant
 --   job_peak_utc: the same, readable
 --   num_ranks: ranks that held something then
---   sum_of_peaks_bytes (bytes): every rank's own peak added up
+--   sum_of_peaks_bytes (bytes): every rank's own peak added up, of those in the sum
 --   gap_bytes (bytes): by how much that sum overstates the job's peak
 --   clock_error_ns (ns): by how much the clock of another host may be off against that of the rank whose event made
 --     the peak, the largest; 0 on one host; NULL where an offset was never measured
@@ -32,7 +32,13 @@ WITH share AS MATERIALIZED (
 ),
 -- The rank whose event made the peak.
 maker AS MATERIALIZED (
-    SELECT DISTINCT ON (s.device_type) s.device_type, s.job_peak_ns, s.host_uid, s.clock_error_ns
+    SELECT DISTINCT ON (s.device_type)
+        s.device_type,
+        s.job_peak_ns,
+        s.attempt,
+        s.rank,
+        s.host_uid,
+        s.clock_error_ns
     FROM share AS s
     INNER JOIN memory_event AS e
         ON e.time_ns = s.host_ns AND e.attempt = s.attempt AND e.rank = s.rank AND e.device = s.device AND e.seq = s.seq
@@ -50,9 +56,17 @@ other AS MATERIALIZED (
         coalesce(s.offset_ns, 0) AS offset_ns,
         s.error_ns + m.clock_error_ns AS error_ns
     FROM peak_by_rank AS t
-    INNER JOIN maker AS m USING (device_type)
-    INNER JOIN rank_span AS s USING (session_id, attempt, rank)
-    WHERE t.session_id = of_session AND s.host_uid IS DISTINCT FROM m.host_uid
+    INNER JOIN maker AS m ON m.device_type = t.device_type
+    INNER JOIN rank_span AS s ON s.session_id = of_session AND s.attempt = t.attempt AND s.rank = t.rank
+    INNER JOIN rank_group(of_session, 'job') AS g
+        ON g.attempt = t.attempt AND g.rank = t.rank AND g.device = t.device
+    WHERE t.session_id = of_session
+        AND g.is_summed
+        -- Imported ranks whose recordings name no host share this one's name and may share no clock.
+        AND (
+            s.host_uid IS DISTINCT FROM m.host_uid
+            OR (s.host_uid = 'unknown' AND (s.attempt <> m.attempt OR s.rank <> m.rank))
+        )
 ),
 nearby AS (
     SELECT
@@ -105,10 +119,11 @@ summit AS (
     GROUP BY device_type
 ),
 peaks AS (
-    SELECT device_type, sum(peak_requested_bytes)::BIGINT AS sum_of_peaks_bytes
-    FROM peak_by_rank
-    WHERE session_id = of_session AND is_rank_peak
-    GROUP BY device_type
+    SELECT t.device_type, sum(t.peak_requested_bytes)::BIGINT AS sum_of_peaks_bytes
+    FROM peak_by_rank AS t
+    INNER JOIN rank_group(of_session, 'job') AS g USING (attempt, rank, device)
+    WHERE t.session_id = of_session AND t.is_rank_peak AND g.is_summed
+    GROUP BY t.device_type
 )
 SELECT
     t.device_type,

@@ -17,6 +17,7 @@
 --   not_recorded: what was switched off, a list of operators, stacks, modules; empty: nothing; NULL if unknown
 --   exit_code: of its process; below zero the signal that ended it; NULL: not known
 --   exception: type of the exception that ended it
+--   has_clock: false if it was imported from a recording without times
 CREATE OR REPLACE VIEW rank_overview AS
 WITH device_peak AS (
     SELECT session_id, attempt, rank, list(device ORDER BY device) AS devices,
@@ -65,7 +66,8 @@ SELECT
     r.detail,
     r.not_recorded,
     r.exit_code,
-    r.exception
+    r.exception,
+    coalesce(s.has_clock, true) AS has_clock
 FROM rank_info AS r
 LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
 LEFT JOIN host_info AS h ON r.host_uid = h.host_uid

@@ -22,7 +22,8 @@ WITH ranks AS (
         count(DISTINCT rank) AS num_ranks,
         count(DISTINCT attempt) AS num_attempts,
         count(DISTINCT host_uid) AS num_hosts,
-        min(started_ns) AS started_ns,
+        -- Ranks without a clock count from 0: they say when the session was only where no other does.
+        coalesce(min(started_ns) FILTER (WHERE has_clock), min(started_ns)) AS started_ns,
         CASE WHEN count(*) = count(ended_ns) THEN max(ended_ns) END AS ended_ns,
         sum(events)::BIGINT AS events,
         CASE WHEN count(*) = count(events_lost) THEN sum(events_lost)::BIGINT END AS events_lost,
