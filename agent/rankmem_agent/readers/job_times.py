@@ -60,9 +60,11 @@ def process_of(member: Member) -> Process | None:
 
 
 def marks(member: Member) -> list[Hashable]:
-    """What no other recording has: its bytes, which a clock makes unmistakable, and its window with its
-    process or path's rank, packed or not. Two that share one are one recording. Without a clock two ranks that
-    did the same have the same bytes: then the rank counts, too."""
+    """What no other recording has; two that share one are one recording.
+
+    Its bytes, which a clock makes unmistakable; its window with its process, or with its path's rank, packed
+    or not. Without a clock two ranks that did the same have the same bytes: then the rank counts, too.
+    """
     began, ended, process = began_ns(member), member.recording.facts.ended_ns, process_of(member)
     if began is None:
         return [(member.fingerprint, _rank_of(member))]
