@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rankmem_agent import facts
 from rankmem_agent.config import AgentConfig
@@ -84,7 +84,9 @@ def run_job(job: Job, report: Report) -> int:
             config = AgentConfig.from_environment(environment)
             shippers = drain.Shippers(session_id, config)
             tell_exit = functools.partial(drain.tell_exit, session_id, config)
-            code = desk.run(job.command, environment, job.folder, shippers.look, tell_exit)
+            code = desk.run(
+                job.command, environment, job.folder, _unless_it_fails(shippers.look), _unless_it_fails(tell_exit)
+            )
         except OSError as error:
             print(f"Error: cannot run {job.command[0]}: {error.strerror}", file=sys.stderr)
             return child.CANNOT_EXECUTE
@@ -96,6 +98,18 @@ def run_job(job: Job, report: Report) -> int:
         ):
             door.call(step, verbose=lambda: False)
     return code
+
+
+def _unless_it_fails(work: Callable[..., None]) -> Callable[..., None]:
+    """``work``, for beside the training: what it fails at is said, and then it is done no more."""
+    has_failed = False
+
+    def do(*of: Any) -> None:
+        nonlocal has_failed
+        if not has_failed:
+            has_failed = door.call(lambda: work(*of), verbose=lambda: False) != 0
+
+    return do
 
 
 def _session_id(job: Job) -> str:

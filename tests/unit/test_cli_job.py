@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmem_cli import drain, job
+from rankmem_cli import child, drain, job
 from rankmem_cli.destination import Destination
 from rankmem_cli.job import Job, run_job
 from rankmem_cli.options import Place
@@ -126,3 +127,31 @@ def test_what_was_not_delivered_is_reported_as_such(
     command = Job(command=ends_with(0), place=Place(db=Path("x")))
     run_job(command, lambda destination, session_id, is_delivered: reported.append(is_delivered))
     assert reported == [whole]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("no room"), RankmemError(Code.DENIED, "refused"), ValueError("a defect")]
+)
+def test_what_fails_beside_the_training_is_said_once_and_does_not_change_its_exit_code(
+    life: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    error: Exception,
+) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+
+    def fail(*of: object) -> None:
+        if "failed" not in life:
+            gate.write_text("")  # the training ends
+        life.append("failed")
+        raise error
+
+    monkeypatch.setattr(drain.Shippers, "look", fail)
+    monkeypatch.setattr(drain, "tell_exit", fail)
+    monkeypatch.setattr(child, "MEANWHILE_EVERY_S", 0.01)
+    waits = (sys.executable, "-S", "-c", f"open({str(gate)!r}).read(); raise SystemExit(3)")
+    assert run_job(Job(command=waits, place=Place(db=Path("x"))), job.report_nothing) == 3
+    assert life == ["open", "failed", "failed", "wait", "close"]
+    assert capsys.readouterr().err.count(str(error)) == 2
