@@ -82,11 +82,9 @@ def run_job(job: Job, report: Report) -> int:
         )
         try:
             config = AgentConfig.from_environment(environment)
-            shippers = drain.Shippers(session_id, config)
-            tell_exit = functools.partial(drain.tell_exit, session_id, config)
-            code = desk.run(
-                job.command, environment, job.folder, _unless_it_fails(shippers.look), _unless_it_fails(tell_exit)
-            )
+            look = _unless_it_fails(drain.Shippers(session_id, config).look)
+            tell_exit = _unless_it_fails(functools.partial(drain.tell_exit, session_id, config))
+            code = desk.run(job.command, environment, job.folder, look, tell_exit)
         except OSError as error:
             print(f"Error: cannot run {job.command[0]}: {error.strerror}", file=sys.stderr)
             return child.CANNOT_EXECUTE
