@@ -10,12 +10,11 @@ nothing is.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from rankmem_agent.ship.checkpoint import sync_folder
+from rankmem_agent.spool.whole_file import write_whole
 from rankmem_protos.errors import Code, RankmemError
 
 FOLDER_NAME: Final = "set-aside"
@@ -60,13 +59,7 @@ def write_mark(folder: Path, mark: Mark) -> None:
     """Puts the mark into the spool's folder, durably. Raises OSError where it cannot be."""
     said: dict[str, Any] = {"format": _FORMAT, "code": mark.code.value, "message": mark.message}
     said |= {"hint": mark.hint, "at_ns": mark.at_ns, "databases": mark.databases}
-    temporary = folder / f"{MARK_NAME}.new"
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(json.dumps(said).encode())
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(folder / MARK_NAME)
-    sync_folder(folder)
+    write_whole(folder / MARK_NAME, json.dumps(said).encode(), durably=True)
 
 
 def check_not_told(mark: Mark | None, database_id: str, last_sequence: int) -> None:

@@ -4,8 +4,8 @@ Stage: trainer, when a process becomes a rank (:mod:`rankmem_agent.preload.candi
 One ``rankmem run`` may run a script that prepares data and then a torchrun, or two torchruns in a row: each
 counts its own restarts from 0, and rows of two processes with one (attempt, rank) would be mixed up for
 good. Comes in: what launched this rank, its restart count, its rank and process. Goes out: the attempt, or
-that another process is this rank. Standard library only; a lock on one small file, held for a read and a
-write.
+that another process is this rank. Standard library only; a lock on the session's folder, held for a read and
+a write of one small file.
 
 A place is free once its process has ended: whoever takes it then belongs to another start of the same
 launch, which counts as a launch of its own. A process that was taken for a rank without having trained (it
@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from rankmem_agent.spool import life
 from rankmem_agent.spool.process_stat import process_is_alive, process_start_ticks
+from rankmem_agent.spool.whole_file import write_whole
 
 FILE_NAME: Final = "launches.json"
 
@@ -78,11 +79,11 @@ def take(
         first: the launch's first attempt, where no other of its ranks has come.
 
     Raises:
-        OSError: the file cannot be opened or written.
+        OSError: the file cannot be read or written; nobody's place has changed.
     """
-    file = _open(session_dir)
+    held = _lock(session_dir)
     try:
-        known = _read(file)
+        known = _known(session_dir)
         own = _own(known, launch, restart, rank, holder)
         for start in count() if own is None else (own,):
             name = f"{launch}#{start}" if start else launch
@@ -98,10 +99,10 @@ def take(
                 continue
             one.places[f"{attempt}/{rank}"] = [holder, trains or bool(found and found[1])]
             one.last = max(one.last, attempt)
-            _write(file, known)
+            _write(session_dir, known)
             return attempt
     finally:
-        os.close(file)
+        os.close(held)
     raise AssertionError  # count() has no end
 
 
@@ -160,37 +161,31 @@ def _next(known: dict[str, _Launch]) -> int:
 
 
 def _known(session_dir: Path) -> dict[str, _Launch]:
-    if not (session_dir / FILE_NAME).exists():
+    """What the file says; it is whole whenever it is looked at."""
+    try:
+        text = (session_dir / FILE_NAME).read_bytes()
+    except FileNotFoundError:
         return {}
-    file = _open(session_dir)
-    try:
-        return _read(file)
-    finally:
-        os.close(file)
-
-
-def _open(session_dir: Path) -> int:
-    file = os.open(session_dir / FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-    except BaseException:
-        os.close(file)
-        raise
-    return file
-
-
-def _read(file: int) -> dict[str, _Launch]:
-    text = os.pread(file, os.fstat(file).st_size, 0)
     try:
         return {
             launch: _Launch(int(first), int(last), dict(*places))
             for launch, (first, last, *places) in json.loads(text).items()
         }
-    except (ValueError, TypeError, AttributeError):  # empty, or cut short by a kill
+    except (ValueError, TypeError, AttributeError):  # cut short, as an older version left it after a kill
         return {}
 
 
-def _write(file: int, known: dict[str, _Launch]) -> None:
-    """In one call, and never shorter than before: a kill leaves the old text or the new one."""
+def _lock(session_dir: Path) -> int:
+    """A descriptor that holds the session's folder: the file itself is another one after each change."""
+    held = os.open(session_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+    except BaseException:
+        os.close(held)
+        raise
+    return held
+
+
+def _write(session_dir: Path, known: dict[str, _Launch]) -> None:
     text = json.dumps({launch: [one.first, one.last, one.places] for launch, one in known.items()})
-    os.pwrite(file, text.encode().ljust(os.fstat(file).st_size), 0)
+    write_whole(session_dir / FILE_NAME, text.encode())
