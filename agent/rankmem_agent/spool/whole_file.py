@@ -1,7 +1,7 @@
 """A small file that is there whole or not at all, whatever dies or is full meanwhile.
 
-Stage: trainer, shipper and ``rankmem run``. In: a path and what the file is to say. Out: the file, renamed into
-place. Processes that write the same one hold a lock. Standard library only.
+Stage: trainer, shipper and ``rankmem run``. In: a path and what the file is to say. Out: the file, renamed
+into place. Processes that write the same one hold a lock. Standard library only.
 """
 
 from __future__ import annotations
