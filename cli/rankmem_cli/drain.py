@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -104,10 +104,20 @@ class _Elections:
             return True
         self._next = now + ELECT_EVERY_S
         if self._held >= ELECTIONS_MAX:
-            return any(is_shipping(folder) for folder in session_dirs)
-        started = [elect(folder) for folder in session_dirs]  # does nothing where one runs
+            return any(_if_there(is_shipping, folder) for folder in session_dirs)
+        started = [_if_there(elect, folder) for folder in session_dirs]  # does nothing where one runs
         self._held += any(started)
         return True
+
+
+def _if_there(ask: Callable[[Path], bool], session_dir: Path) -> bool:
+    """What ``ask`` says of the folder; False where its shipper has delivered all and removed it meanwhile."""
+    try:
+        return ask(session_dir)
+    except FileNotFoundError:
+        if session_dir.exists():
+            raise
+        return False
 
 
 class Shippers:

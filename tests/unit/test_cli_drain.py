@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,22 @@ def test_the_first_signal_is_answered_and_the_second_stops(
 def test_a_rank_that_still_lives_is_not_waited_for(tmp_path: Path) -> None:
     spool(tmp_path, pid=os.getpid())
     assert drain.wait_delivered([tmp_path], SignalDesk(), drain_s=LONG_S)
+
+
+def test_a_folder_that_goes_just_as_a_shipper_is_to_be_started_is_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session_dir = tmp_path / "session"
+    spool(session_dir)
+    monkeypatch.setattr(drain, "ELECT_EVERY_S", 0.0)
+    genuine = drain.elect
+
+    def elect(folder: Path) -> bool:
+        shutil.rmtree(session_dir)  # its shipper had delivered all, and the session was closed
+        return genuine(folder)
+
+    monkeypatch.setattr(drain, "elect", elect)
+    assert drain.wait_delivered([session_dir], SignalDesk(), drain_s=LONG_S)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"pending_records": "x"}'])
