@@ -163,6 +163,12 @@ def session_dirs(session_id: str, config: AgentConfig) -> list[Path]:
     return [root / session_id for root in roots if (root / session_id).is_dir()]
 
 
+def session_dirs_here(session_id: str) -> list[Path]:
+    """The same for who did not start the job, and goes by what is set here."""
+    places = {name: os.environ[name] for name in ("RANKMEM_SPOOL_DIR", "TMPDIR") if name in os.environ}
+    return session_dirs(session_id, AgentConfig.from_environment(places))
+
+
 def shipper_state(session_dir: Path) -> ShipperState:
     """What the shipper last said of itself."""
     try:

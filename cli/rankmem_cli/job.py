@@ -197,7 +197,7 @@ def _finish(
             election.elect(folder)
         closing.close(folder)
     is_delivered = drain.wait_delivered(folders, desk, drain_s=job.drain_s) or _give_up(folders)
-    _tell_what_is_set_aside(session_id)
+    _tell_what_is_set_aside(folders)
     is_reported = report is not report_nothing and other_runs.is_reporter()
     if is_reported and (is_delivered or _answers(destination)):
         if other_runs.is_one_of_several():
@@ -219,10 +219,10 @@ def _give_up(folders: Sequence[Path]) -> bool:
     return not left
 
 
-def _tell_what_is_set_aside(session_id: str) -> None:
+def _tell_what_is_set_aside(folders: Sequence[Path]) -> None:
     from rankmem_cli.status_view import set_aside_lines
 
-    for line in set_aside_lines(session_id):
+    for line in set_aside_lines(folders):
         note(f"rankmem: {line}")
 
 

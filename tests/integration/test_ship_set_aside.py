@@ -98,7 +98,7 @@ def test_what_is_refused_for_ever_is_a_gap_and_no_answer_says_complete(
     ((sentence,),) = ask(aggregator, "SELECT sentence FROM incompleteness")
     assert f"{lost:,} records are missing" in str(sentence)
     assert "set aside on its host" in str(sentence)
-    (line,) = set_aside_lines(SESSION)
+    (line,) = set_aside_lines([session])
     assert line.startswith("spool 0-1-1 is set aside: ")
     assert str(session / "set-aside" / "0-1-1") in line
 
@@ -131,7 +131,7 @@ def test_a_rank_that_lives_is_told_to_be_incomplete_at_once_and_set_aside_when_i
     assert ask(aggregator, COMPLETE) == [(0, False, None)]
     assert ask(aggregator, "SELECT final FROM ingest_progress") == [(False,)]
     assert spools(session) == [spool.path], "it stays where the rank writes"
-    assert len(set_aside_lines(SESSION)) == 1
+    assert len(set_aside_lines([session])) == 1
     shipper.close("done")
     spool.append(training_records(spool, 500, live_calls=20))
     again = Shipper(session, ShipConfig(grace_s=0.0))  # another process: the mark tells it

@@ -135,6 +135,16 @@ def test_the_folders_of_a_session_are_where_the_agent_puts_them(tmp_path: Path) 
     assert drain.session_dirs("0123456789ab", by_default) == [own]
 
 
+def test_the_folders_of_a_session_are_also_found_in_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RANKMEM_AGGREGATOR", "whatever is set for something else")
+    at_home = tmp_path / ".cache/rankmem/spool/0123456789ab"
+    at_home.mkdir(parents=True)
+    assert drain.session_dirs_here("0123456789ab") == [at_home]
+
+
 def _candidate(tmp_path: Path, process: str = "1-999999999999") -> tuple[Path, AgentConfig]:
     """A process that used tensors, and was killed before it was known to be a rank."""
     session_dir = tmp_path / "0123456789ab"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rankmem_agent.ship import marks
 from rankmem_cli import child, drain, job
 from rankmem_cli.destination import Destination
 from rankmem_cli.job import Job, run_job
@@ -155,3 +156,14 @@ def test_what_fails_beside_the_training_is_said_once_and_does_not_change_its_exi
     assert run_job(Job(command=waits, place=Place(db=Path("x"))), job.report_nothing) == 3
     assert life == ["open", "failed", "failed", "wait", "close"]
     assert capsys.readouterr().err.count(str(error)) == 2
+
+
+def test_what_is_set_aside_is_told_wherever_the_spools_are(
+    life: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / marks.FOLDER_NAME / "0-0-1"
+    kept.mkdir(parents=True)
+    marks.write_mark(kept, marks.Mark(code=Code.INVALID, message="it is refused"))
+    elsewhere = Job(command=ends_with(0), place=Place(db=Path("x")), spool_dir=tmp_path.parent)
+    assert run_job(elsewhere, job.report_nothing) == 0
+    assert f"spool 0-0-1 is set aside: it is refused; kept in {kept}" in capsys.readouterr().err
