@@ -133,3 +133,13 @@ def test_a_log_without_its_facts_is_not_removed(tmp_path: Path) -> None:
     (log / "control").touch()
     places.settle(tmp_path)
     assert log.exists()
+
+
+def test_what_cannot_be_settled_does_not_keep_the_others(tmp_path: Path) -> None:
+    """Of a session whose folder somebody else could write to, nothing is believed."""
+    left = _candidate(tmp_path / "open")
+    _candidate(tmp_path / "ours")
+    (tmp_path / "open").chmod(0o777)
+    assert not places.settle(tmp_path / "open")
+    assert left.exists()
+    assert places.settle(tmp_path / "ours")

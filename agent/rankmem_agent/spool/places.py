@@ -20,6 +20,7 @@ from typing import Any
 
 from rankmem_agent.spool import folder, launches, layout, life
 from rankmem_agent.spool.layout import Kind
+from rankmem_protos.errors import RankmemError
 
 _OF_USE = (Kind.EVENT, Kind.OFF)
 """Records that say that a process used tensors, or that nobody knows: without a tap the events come late."""
@@ -114,8 +115,11 @@ def settle(session_dir: Path) -> bool:
     """Makes spools of what processes left that died before they were known to be ranks, where nobody else is
     that rank; removes the rest. True if there are new spools."""
     has_new = False
+    if folder.why_not_ours(session_dir.resolve()) is not None:
+        return has_new
     for spool_dir in folder.candidates(session_dir):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # half gone, or not ours
+        # Half gone, cut short, or no room for another spool.
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RankmemError):
             said = json.loads((spool_dir / folder.CANDIDATE_NAME).read_text("utf-8"))
             if not life.is_held(spool_dir) and not launches.is_alive(said["process"]):
                 has_new |= _settle(session_dir, spool_dir, said)
