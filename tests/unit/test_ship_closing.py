@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from rankmem_agent.ship import closing
+from rankmem_agent.ship import closing, deliver, marks
 from rankmem_agent.ship.election import LOCK_NAME, take_lock
+from rankmem_agent.spool import folder
 
 
 @pytest.fixture
 def session_dir(tmp_path: Path) -> Path:
-    folder = tmp_path / "session"
-    folder.mkdir()
-    return folder
+    made = tmp_path / "session"
+    made.mkdir()
+    return made
 
 
 def test_a_closed_and_empty_session_is_removed(session_dir: Path) -> None:
@@ -118,3 +119,31 @@ def test_a_lock_in_a_folder_that_was_removed_meanwhile_is_an_error(
     monkeypatch.setattr(fcntl, "flock", removed)
     with pytest.raises(FileNotFoundError):
         take_lock(session_dir)
+
+
+def test_a_spool_that_is_set_aside_while_the_empty_folder_goes_stays(
+    session_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aside = session_dir / marks.FOLDER_NAME
+    aside.mkdir()
+    (aside / LOCK_NAME).touch()
+    late = aside / "0-0-1"
+    genuine = folder.spools
+
+    def spools(of: Path) -> list[Path]:
+        found = genuine(of)
+        late.mkdir()  # by the session's shipper, just after the look: it holds another lock
+        (late / "meta.json").touch()
+        return found
+
+    monkeypatch.setattr(folder, "spools", spools)
+    deliver._remove_if_empty(aside)
+    assert (late / "meta.json").exists()
+
+
+def test_an_empty_folder_of_what_was_set_aside_goes(session_dir: Path) -> None:
+    aside = session_dir / marks.FOLDER_NAME
+    aside.mkdir()
+    (aside / LOCK_NAME).touch()
+    deliver._remove_if_empty(aside)
+    assert not aside.exists()

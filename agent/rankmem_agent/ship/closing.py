@@ -84,6 +84,14 @@ def remove_if_over(session_dir: Path) -> bool:
     """Removes the folder of a closed session in which no spool is left; the caller holds the lock."""
     if not is_closed(session_dir) or _has_spools(session_dir):
         return False
+    if not remove_with_files(session_dir):  # somebody came after all: what it records is not removed
+        close(session_dir)
+        return False
+    return True
+
+
+def remove_with_files(session_dir: Path) -> bool:
+    """Removes a folder and the files in it; False where there is a folder in it, which stays."""
     with os.scandir(session_dir) as entries:
         for entry in entries:
             if not entry.is_dir(follow_symlinks=False):
@@ -91,8 +99,7 @@ def remove_if_over(session_dir: Path) -> bool:
                     os.unlink(entry.path)
     try:
         os.rmdir(session_dir)
-    except OSError:  # somebody came after all: what it records is not removed
-        close(session_dir)
+    except OSError:
         return False
     return True
 
