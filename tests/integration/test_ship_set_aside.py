@@ -16,6 +16,7 @@ from rankmem_agent.ship import pace as pace_module
 from rankmem_agent.ship.config import ShipConfig
 from rankmem_agent.ship.deliver import deliver
 from rankmem_agent.ship.envelope import Envelope, pack
+from rankmem_agent.ship.marks import MARK_NAME
 from rankmem_agent.ship.shipper import Shipper
 from rankmem_agent.spool.folder import spools
 from rankmem_aggregator import connect, server
@@ -119,6 +120,32 @@ def test_one_that_was_set_aside_is_not_deleted_by_the_database_that_knows_it_as_
         assert deliver(aside, other.address, timeout_s=TIMEOUT_S).spools_delivered == 1
         assert ask(other, COMPLETE) == [(0, True, 0)]
     assert not aside.exists()
+
+
+@pytest.mark.parametrize("where", ["set-aside", "."])
+def test_one_whose_mark_is_damaged_is_not_deleted_either(
+    session: Path,
+    aggregator: server.Aggregator,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    where: str,
+) -> None:
+    """In the second case a shipper meets it first, which writes the mark anew."""
+    poisoned(monkeypatch, rank=0, number=1)
+    spool_of(session, aggregator.address).end()
+    deliver(session, timeout_s=TIMEOUT_S)
+    monkeypatch.setattr(lane_module, "pack", pack)
+    aside = session / "set-aside"
+    (aside / "0-0-1" / MARK_NAME).write_text("{")
+    if where == ".":
+        (aside / "0-0-1").rename(session / "0-0-1")
+        deliver(session, timeout_s=TIMEOUT_S)
+    again = deliver(aside, timeout_s=TIMEOUT_S)
+    assert (again.spools_delivered, [error.code for error in again.errors]) == (0, [Code.CONFLICT])
+    assert list((aside / "0-0-1").glob("segment-*"))
+    with opened(tmp_path / "other.duckdb") as other:
+        assert deliver(aside, other.address, timeout_s=TIMEOUT_S).spools_delivered == 1
+        assert ask(other, COMPLETE) == [(0, True, 0)]
 
 
 def test_a_rank_that_lives_is_told_to_be_incomplete_at_once_and_set_aside_when_it_ends(
