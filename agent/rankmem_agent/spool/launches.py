@@ -28,6 +28,9 @@ from rankmem_agent.spool.process_stat import process_is_alive, process_start_tic
 from rankmem_agent.spool.whole_file import write_whole
 
 FILE_NAME: Final = "launches.json"
+_BESIDE_S: Final = 0.5
+"""A wrapper lives at least so long beside the process that it wraps, which takes longer to import torch. The
+next command of a shell starts as the one before ends."""
 
 
 @dataclass(slots=True)
@@ -122,14 +125,22 @@ def attempt_held(session_dir: Path, holder: str) -> int | None:
     return next((int(place.partition("/")[0]) for place, found in places if found[0] == holder), None)
 
 
-def has_successor(session_dir: Path, launch: str, restart: int, rank: int, holder: str) -> bool:
-    """Whether a process that started after ``holder``, or with it, became a rank: this one, or one of another
-    launch. Then ``holder`` prepared what that one did; other ranks of its own launch stand beside it, and
-    those of another restart come after it."""
+def has_successor(
+    session_dir: Path, launch: str, restart: int, rank: int, holder: str, *, ended_ticks: int | None = None
+) -> bool:
+    """Whether a process that started while ``holder`` lived, or with it, became a rank: this one, or one of
+    another launch. Then ``holder`` prepared what that one did; other ranks of its own launch stand beside it,
+    and those of another restart come after it.
+
+    Args:
+        ended_ticks: when ``holder`` ended, in clock ticks since boot; None: it lives, or nobody knows.
+    """
     own_ticks = int(holder.partition("-")[2])
+    last_ticks = None if ended_ticks is None else ended_ticks - _BESIDE_S * os.sysconf("SC_CLK_TCK")
     return any(
         other != holder
-        and int(other.partition("-")[2]) >= own_ticks
+        and own_ticks <= int(other.partition("-")[2])
+        and (last_ticks is None or int(other.partition("-")[2]) <= last_ticks)
         and (name.partition("#")[0] != launch or place == f"{one.first + restart}/{rank}")
         for name, one in _known(session_dir).items()
         for place, (other, _) in one.places.items()
