@@ -16,7 +16,8 @@ from rankmem_agent.ship import pace as pace_module
 from rankmem_agent.ship.config import ShipConfig
 from rankmem_agent.ship.deliver import deliver
 from rankmem_agent.ship.envelope import Envelope, pack
-from rankmem_agent.ship.marks import MARK_NAME
+from rankmem_agent.ship.marks import MARK_NAME, Mark, write_mark
+from rankmem_agent.ship.service import Service
 from rankmem_agent.ship.shipper import Shipper
 from rankmem_agent.spool.folder import spools
 from rankmem_aggregator import connect, server
@@ -259,3 +260,27 @@ def test_a_mark_that_cannot_be_written_leaves_the_spool_as_it_is_and_tells_nothi
     assert (report.spools_delivered, report.spools_set_aside, report.spools_left) == (0, [], 1)
     assert spools(session) == [spool.path]
     assert ask(aggregator, "SELECT count(*) FROM gap") == [(0,)]
+
+
+def test_the_last_look_for_others_touches_nothing(session: Path) -> None:
+    """The lock is given back by then: another shipper may be at work on them."""
+    config = ShipConfig(grace_s=0.0)
+    service, shipper = Service(session, config), Shipper(session, config)
+    assert not service._someone_came(shipper)
+    spool = spool_of(session, "127.0.0.1:9")
+    write_mark(spool.path, Mark(code=Code.INVALID, message="refused", databases={"another": 7}))
+    before = {path.name: path.stat().st_mtime_ns for path in spool.path.iterdir()}
+    assert service._someone_came(shipper)
+    assert {path.name: path.stat().st_mtime_ns for path in spool.path.iterdir()} == before
+    shipper.scan()
+    assert not service._someone_came(shipper), "it is known"
+    shipper.close("done")
+
+
+def test_a_spool_that_cannot_be_read_is_nobody_who_came(session: Path) -> None:
+    config = ShipConfig(grace_s=0.0)
+    service, shipper = Service(session, config), Shipper(session, config)
+    (spool_of(session, "127.0.0.1:9").path / "meta.json").write_text("{")
+    shipper.scan()
+    assert not service._someone_came(shipper)
+    shipper.close("done")
