@@ -32,6 +32,8 @@ def serve_until_signalled(config: AggregatorConfig) -> None:
     from rankmem_aggregator.supervisor import Supervisor
 
     logs.configure(config.log_format)
+    # Whoever started us may ignore it; of children that end the kernel would keep nothing then.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     supervisor = Supervisor(config)
     supervisor.start()
     _stop_on_signals(supervisor)

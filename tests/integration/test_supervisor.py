@@ -13,12 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import duckdb
 import pytest
 
 from faults.scene import until
 from ingest_client import IngestClient
+from main_job import RANKMEM
 from rankmem_aggregator import connect
 from rankmem_aggregator.address import read_address
 from rankmem_aggregator.config import AggregatorConfig
@@ -289,3 +291,38 @@ def test_one_that_hangs_as_it_closes_is_killed(kept: Supervisor) -> None:
     began_s = time.monotonic()
     assert not kept.close(0.0)
     assert time.monotonic() - began_s < 60
+
+
+def test_it_is_started_again_where_the_ends_of_children_are_ignored(path: Path) -> None:
+    """As ``trap '' CHLD`` leaves it: the kernel keeps no exit code then, and any end looks clean."""
+    ignoring = (
+        "from signal import *; signal(SIGCHLD, SIG_IGN); import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    command = (
+        sys.executable,
+        "-c",
+        ignoring,
+        *RANKMEM,
+        "serve",
+        "--db",
+        str(path),
+        "--listen",
+        "127.0.0.1:0",
+    )
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as serving:
+        assert serving.stderr is not None
+        until_said(serving.stderr, "listening on")
+        (worker,) = Path(f"/proc/{serving.pid}/task/{serving.pid}/children").read_text().split()
+        os.kill(int(worker), signal.SIGKILL)
+        until_said(serving.stderr, "the aggregator is back")
+        serving.terminate()
+        serving.stderr.read()
+    assert serving.returncode == 0
+
+
+def until_said(lines: IO[str], words: str) -> None:
+    """Reads until a line has these words."""
+    for line in lines:
+        if words in line:
+            return
+    raise AssertionError(f"it ended without {words!r}")
