@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 
 from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, SEGMENT_BYTES, Action, Kind, State
-from tap_process import alive_after, asking_in_vain, record_process
+from tap_process import BUDGET_BYTES, PRELUDE, alive_after, asking_in_vain, record_process
 
 
 def test_no_record_is_lost_when_eight_threads_allocate_at_once(tmp_path: Path) -> None:
@@ -255,3 +257,19 @@ os.kill(os.getpid(), signal.SIGKILL)
     recording = record_process(script, tmp_path)
     assert recording.returncode == -signal.SIGKILL
     assert recording.stdout.splitlines() == ["alive: True", "orphaned: False"]
+
+
+def test_no_file_of_ours_is_where_a_program_has_its_input_or_its_errors(tmp_path: Path) -> None:
+    """Both closed, as a daemon's are: what a library writes to stderr would go into the file of strings."""
+    script = """
+held = torch.ones(100)
+print(*[os.readlink(f"/proc/self/fd/{fd}") for fd in (0, 2) if os.path.lexists(f"/proc/self/fd/{fd}")])
+print(any(os.readlink(f"/proc/self/fd/{fd}").endswith("/strings") for fd in os.listdir("/proc/self/fd")
+          if os.path.lexists(f"/proc/self/fd/{fd}")))
+tap.close()
+"""
+    closed = "import os; os.close(0); os.close(2)\n"
+    (tmp_path / "spool").mkdir()
+    command = (sys.executable, "-c", closed + PRELUDE + script, str(tmp_path / "spool"), str(BUDGET_BYTES))
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["", "True"]

@@ -129,6 +129,20 @@ def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
     writer.close()
 
 
+def test_no_file_of_it_is_where_a_program_has_its_input(tmp_path: Path) -> None:
+    kept = os.dup(0)
+    os.close(0)
+    try:
+        writer = PythonSpoolWriter(tmp_path / "spool", BUDGET_BYTES)
+        writer.record(Kind.EVENT)
+        is_taken = os.path.lexists("/proc/self/fd/0")
+        writer.close()
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+    assert not is_taken
+
+
 def test_a_folder_that_holds_a_spool_is_refused(tmp_path: Path) -> None:
     PythonSpoolWriter(tmp_path / "spool", BUDGET_BYTES).close()
     with pytest.raises(FileExistsError):

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from rankmem_agent.spool.descriptors import open_above
 from rankmem_protos.credentials import CLIENT_VARIABLES, Credentials
 
 LOCK_NAME: Final = "shipper.lock"
@@ -175,16 +176,7 @@ def shipper_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _opened(path: Path) -> int:
-    return _above_the_standard_ones(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-
-
-def _above_the_standard_ones(descriptor: int) -> int:
-    """The same file where no program takes it for its input or output: here those may be closed."""
-    if descriptor > 2:
-        return descriptor
-    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
-    os.close(descriptor)
-    return moved
+    return open_above(path, os.O_RDWR | os.O_CREAT)
 
 
 def _is_file(descriptor: int, path: Path) -> bool:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from rankmem_agent.spool import layout, life
+from rankmem_agent.spool.descriptors import above_the_standard_ones, open_above
 from rankmem_agent.spool.layout import Entry, Field, Kind, State
 
 DROPPED: Final = -1
@@ -315,15 +316,16 @@ class PythonSpoolWriter:
 
 
 def _create(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    return open_above(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
 
 
 def _mapped(path: Path, size_bytes: int) -> mmap.mmap:
     """A new file, its blocks reserved (a store into a sparse page of a full tmpfs is a SIGBUS) and mapped."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fd = _create(path)
     try:
         os.posix_fallocate(fd, 0, size_bytes)
-        return mmap.mmap(fd, size_bytes)
+        with above_the_standard_ones():
+            return mmap.mmap(fd, size_bytes)
     except OSError:
         os.unlink(path)
         raise

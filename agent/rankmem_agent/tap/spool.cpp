@@ -82,10 +82,21 @@ std::string segment_path(const Keeper& state, uint64_t number) {
   return state.folder + name;
 }
 
+// The same file where no program has its input or output: those may be closed, and what a library writes to stderr
+// would go into ours. Keeps errno.
+int above_the_standard_ones(int fd) noexcept {
+  if (fd < 0 || fd > STDERR_FILENO) return fd;
+  const int moved = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  const int failure = errno;
+  ::close(fd);
+  errno = failure;
+  return moved;
+}
+
 // Creates a file of `size` bytes whose blocks are reserved, maps it and makes every page present and writable.
 // Reserving first matters: a store into a hole of a full tmpfs is a SIGBUS. Sets errno and returns nullptr.
 char* map_reserved_file(const std::string& path, size_t size) noexcept {
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  const int fd = above_the_standard_ones(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (fd < 0) return nullptr;
   int failure = posix_fallocate(fd, 0, static_cast<off_t>(size));
   void* base = MAP_FAILED;
@@ -306,7 +317,7 @@ int start_keeper(Keeper& state) noexcept {
 }
 
 int create_strings(const std::string& path) noexcept {
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  const int fd = above_the_standard_ones(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (fd < 0) return -errno;
   char header[RKM_STRINGS_HEADER_BYTES] = RKM_STRINGS_MAGIC;
   const uint32_t version = RKM_FORMAT_VERSION;
@@ -341,7 +352,7 @@ bool is_locked_for_others(const char* path) noexcept {
 
 // Where locks do not hold, the control page names no file, and who asks goes by the process id.
 void hold_life(const std::string& path, RkmControl* control) noexcept {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = above_the_standard_ones(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd < 0) return;
   struct stat found;
   if (flock(fd, LOCK_EX | LOCK_NB) != 0 || fstat(fd, &found) != 0 || !is_locked_for_others(path.c_str())) {
