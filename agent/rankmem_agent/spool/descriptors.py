@@ -28,6 +28,38 @@ def open_above(path: Path, flags: int, mode: int = 0o600) -> int:
         os.close(descriptor)
 
 
+class OwnFile:
+    """A descriptor of ours, and which file it is; as ``OwnFile`` in ``tap/spool.h``.
+
+    A program that closes all that are open (a daemon's start does) gives our number to a file of its own:
+    nothing of ours may be written there, and nothing of its closed.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._found = os.fstat(descriptor)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the number is still our file's."""
+        try:
+            return os.path.samestat(os.fstat(self.descriptor), self._found)
+        except OSError:
+            return False
+
+    def write_at(self, data: bytes, offset: int) -> bool:
+        """Whether all of it was written there."""
+        try:
+            return self.is_there and os.pwrite(self.descriptor, data, offset) == len(data)
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Closes it, where it is ours."""
+        if self.is_there:
+            os.close(self.descriptor)
+
+
 @contextmanager
 def above_the_standard_ones() -> Iterator[None]:
     """What is opened within is never 0, 1 or 2: for what opens descriptors of its own, as ``mmap`` does."""

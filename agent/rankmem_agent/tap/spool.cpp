@@ -275,6 +275,8 @@ void write_samples() noexcept {
   }
 }
 
+void keep_life(Keeper& state) noexcept;
+
 void* run_keeper(void*) {
   Keeper& state = keeper();
   uint64_t sampled_ns = 0;
@@ -294,6 +296,7 @@ void* run_keeper(void*) {
     if (now - sampled_ns >= kSampleIntervalNs) {
       sampled_ns = now;
       write_samples();
+      keep_life(state);
     }
     const uint64_t next_seq = __atomic_load_n(&spool.control->next_seq, __ATOMIC_RELAXED);
     const bool busy = (next_seq - seen_seq) * kCalmSleepNs > kBusyRecords * (now - seen_ns);
@@ -339,8 +342,9 @@ void go_on_after_fork() noexcept {
 }
 
 // The lock on the control page that says to everybody that this process lives (rankmem_agent.spool.life). It belongs
-// to the open file, so it ends with this process, however that ends, and with an exec. Nothing else lets go of it.
-std::atomic<int> life_fd{-1};
+// to the open file, so it ends with this process, however that ends, and with an exec. Where the program has closed
+// the file it is taken again by the native thread. Under the fork gate, so that no child inherits it unseen.
+OwnFile life;
 
 bool is_locked_for_others(const char* path) noexcept {
   const int fd = ::open(path, O_RDONLY | O_CLOEXEC);
@@ -359,7 +363,7 @@ void hold_life(const std::string& path, RkmControl* control) noexcept {
     ::close(fd);
     return;
   }
-  life_fd.store(fd);
+  life = OwnFile(fd);
   control->lock_device = found.st_dev;
   __atomic_store_n(&control->lock_inode, uint64_t{found.st_ino}, __ATOMIC_RELEASE);
 }
@@ -371,8 +375,18 @@ void silence_forked_child() noexcept {
   enabled_bits.store(0, std::memory_order_relaxed);
   is_open.store(false, std::memory_order_relaxed);
   go_on_after_fork();
-  const int fd = life_fd.exchange(-1);
-  if (fd >= 0) ::close(fd);
+  if (life.is_there()) ::close(life.fd);
+  life = {};
+}
+
+// Once a second, on the native thread.
+void keep_life(Keeper& state) noexcept try {
+  const ForkHeld held;
+  if (life.fd < 0 || life.is_there()) return;
+  std::lock_guard naming(state.naming);
+  life = {};
+  hold_life(state.folder + "/control", spool.control);
+} catch (...) {  // no memory now; who asks goes by the process id
 }
 
 RkmControl* create_control(const std::string& path) noexcept {
@@ -388,6 +402,18 @@ RkmControl* create_control(const std::string& path) noexcept {
 }  // namespace
 
 bool spool_is_open() noexcept { return is_open.load(std::memory_order_relaxed); }
+
+OwnFile::OwnFile(int of) noexcept : fd(of) {
+  struct stat found;
+  if (fstat(fd, &found) != 0) return;
+  device = found.st_dev;
+  inode = found.st_ino;
+}
+
+bool OwnFile::is_there() const noexcept {
+  struct stat found;
+  return fd >= 0 && fstat(fd, &found) == 0 && found.st_dev == device && found.st_ino == inode;
+}
 
 uint64_t segments_made() noexcept { return segments_ready.load(std::memory_order_relaxed); }
 
@@ -458,7 +484,10 @@ int open_spool(const char* folder, uint64_t budget_bytes, bool is_provisional) n
     return failure;
   }
   pthread_atfork(wait_to_fork, go_on_after_fork, silence_forked_child);
-  hold_life(state.folder + "/control", control);
+  {
+    const ForkHeld held;
+    hold_life(state.folder + "/control", control);
+  }
 #ifdef __GLIBC__
   on_exit(note_exit, nullptr);
 #endif
