@@ -156,9 +156,10 @@ def _settle(session_dir: Path, spool_dir: Path, said: Mapping[str, Any]) -> bool
     place, process = Place(**said["place"]), str(said["process"])
     attempt = launches.attempt_held(session_dir, process)  # it died while it was published
     may_be = said["counts"] and may_have_used_tensors(spool_dir)
-    ended = _ended_ticks(spool_dir) if said.get("has_heartbeat") else None
-    if attempt is None and may_be and not place.has_successor(session_dir, process, ended_ticks=ended):
-        attempt = place.take(session_dir, process, trains=False)
+    if attempt is None and may_be:
+        ended = _ended_ticks(spool_dir) if said.get("has_heartbeat") else None
+        if not place.has_successor(session_dir, process, ended_ticks=ended):
+            attempt = place.take(session_dir, process, trains=False)
     if attempt is None:
         shutil.rmtree(spool_dir, ignore_errors=True)
         return False
