@@ -331,6 +331,7 @@ def test_a_file_of_an_older_version_is_answered_by_the_views_of_this_one(path: P
     [
         ("CREATE TRIGGER t AFTER INSERT ON session FOR EACH STATEMENT DELETE FROM rank_info", "a trigger t"),
         ("CREATE MACRO max(x) AS 7", "a macro max"),
+        ('CREATE MACRO "Max"(x) AS 7', "a macro Max"),
     ],
 )
 def test_what_would_run_when_we_write_is_refused_before_it_does(
