@@ -1,0 +1,62 @@
+"""The parent's side of an aggregator's process, with one that says and does what a test wants."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from rankmem_aggregator import under_way
+from rankmem_aggregator.blame import Blame
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.worker_process import WorkerProcess
+
+STAND_IN = """#!{python}
+import json, os, sys
+order = json.loads(sys.stdin.readline())
+def tell(**event):
+    os.write(order["events_fd"], json.dumps(event).encode() + b"\\n")
+{does}
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> Path:
+    """A file that is run in the worker's place; see :func:`started`."""
+    path = tmp_path / "stand-in"
+    path.touch(mode=0o700)
+    return path
+
+
+def started(stand_in: Path, monkeypatch: pytest.MonkeyPatch, does: str) -> WorkerProcess:
+    stand_in.write_text(STAND_IN.format(python=sys.executable, does=does))
+    monkeypatch.setattr(sys, "executable", str(stand_in))
+    return WorkerProcess(
+        AggregatorConfig(database_path=stand_in.with_name("x.duckdb")),
+        Blame(suspects={"ab"}),
+        under_way_fd=under_way.shared_memory(1),
+        is_embedded=False,
+        niceness=0,
+    )
+
+
+def test_a_suspect_may_be_cleared_before_the_start_is_told(
+    stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers as soon as its port is bound; whoever asked at the death before asks again at once."""
+    process = started(
+        stand_in,
+        monkeypatch,
+        """
+tell(cleared="ab")
+tell(ready="127.0.0.1:7077", metrics="")
+tell(cleared="cd")
+""",
+    )
+    try:
+        assert process.await_ready() == ("127.0.0.1:7077", "")
+        assert process.wait() == 0
+        assert list(process.cleared()) == ["ab", "cd"]
+    finally:
+        process.close()
