@@ -8,6 +8,7 @@ memory (``memory_bound``), and the statement that it died of is refused from the
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -180,7 +181,7 @@ class Supervisor:
             refused = self._blame.died(names, f"{how}, {stamp}")
         beside = f", {len(names)} statements ran" if names else ""
         told = f", {refused} of them refused from now on" if refused else ""
-        self._say(f"the aggregator ended ({how}){beside}{told}; it is started again")
+        self._tell(f"the aggregator ended ({how}){beside}{told}; it is started again")
 
     def _start_again(self, lived_s: float) -> bool:
         """Starts it until it is there; False if it is to stop."""
@@ -193,12 +194,16 @@ class Supervisor:
             except (RankmemError, OSError) as exc:
                 if time.monotonic() - self._warned_s > WARN_EVERY_S:
                     self._warned_s = time.monotonic()
-                    self._say(f"the aggregator cannot be started yet, it is tried again: {exc}")
+                    self._tell(f"the aggregator cannot be started yet, it is tried again: {exc}")
                 continue
             self.num_restarts += 1
-            self._say(f"the aggregator is back at {self.address}")
+            self._tell(f"the aggregator is back at {self.address}")
             return True
         return False
+
+    def _tell(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it, or the file is closed
+            self._say(text)
 
 
 def _reserved(listen: str) -> tuple[socket.socket | None, str]:

@@ -19,6 +19,7 @@ import pytest
 
 from faults.scene import until
 from ingest_client import IngestClient
+from main_job import RANKMEM, environment
 from rankmem_aggregator import connect
 from rankmem_aggregator.address import read_address
 from rankmem_aggregator.config import AggregatorConfig
@@ -101,6 +102,12 @@ def asking(kept: Supervisor, *statements: str) -> Iterator[Callable[[], list[Ran
 
     yield ended
     ended()
+
+
+def heeds(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a handler of its own for the signal."""
+    caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
 
 
 def running(kept: Supervisor) -> int:
@@ -282,6 +289,31 @@ def test_a_signal_to_the_process_itself_drains_it_for_good(kept: Supervisor, pat
     assert kept.close()
     assert kept.num_restarts == 0
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("reads", [0, 1])
+def test_serve_drains_at_a_signal_although_nobody_reads_what_it_says(path: Path, reads: int) -> None:
+    """``rankmem serve 2>&1 | tee log``: Ctrl-C ends tee first; ``| head -1`` ends by itself."""
+    command = (*RANKMEM, "serve", "--db", str(path), "--listen", "127.0.0.1:0")
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment(path.parent)) as serving:
+        assert serving.stderr is not None
+        while reads and b"listening" not in serving.stderr.readline():
+            pass
+        serving.stderr.close()
+        until("it heeds signals", lambda: heeds(serving.pid, signal.SIGTERM))
+        serving.terminate()
+        assert serving.wait(60) == 0
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_one_whose_parent_cannot_say_so_is_started_again(path: Path) -> None:
+    def say(text: str) -> None:
+        raise BrokenPipeError(text)
+
+    config = AggregatorConfig.embedded(path, {})
+    with Supervisor(config, is_embedded=True, say=say) as kept:
+        killed(kept)
+        killed(kept)
 
 
 def test_one_that_hangs_as_it_closes_is_killed(kept: Supervisor) -> None:
