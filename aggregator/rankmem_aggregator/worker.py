@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from rankmem_aggregator import logs
 from rankmem_aggregator.address import address_path, read_address
@@ -188,8 +188,21 @@ def _is_of_memory(exc: BaseException) -> bool:
     return False
 
 
+def _run() -> NoReturn:
+    """Serves, and ends the process: a statement may run on, the thread that reads orders does, and so does a
+    shipper's. Nothing waits for them, nothing is lost, and a parent waits for this alone."""
+    code = FAILED
+    try:
+        code = main()
+    except BaseException as exc:  # noqa: BLE001  the interpreter would wait for threads that never end
+        code = NO_MEMORY if _is_of_memory(exc) else FAILED
+        sys.excepthook(type(exc), exc, exc.__traceback__)
+    finally:
+        try:
+            logging.shutdown()
+        finally:
+            os._exit(code)
+
+
 if __name__ == "__main__":
-    exit_code = main()
-    logging.shutdown()
-    # A statement may run on, and the thread that reads orders does: nothing waits for them, nothing is lost.
-    os._exit(exit_code)
+    _run()

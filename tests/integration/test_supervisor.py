@@ -20,11 +20,14 @@ import pytest
 from faults.scene import until
 from ingest_client import IngestClient
 from main_job import RANKMEM, environment
-from rankmem_aggregator import connect
+from rankmem_aggregator import connect, under_way
 from rankmem_aggregator.address import read_address
+from rankmem_aggregator.blame import Blame
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.memory_bound import LOOKS_MAX
+from rankmem_aggregator.orders import FAILED, NO_MEMORY
 from rankmem_aggregator.supervisor import Supervisor
+from rankmem_aggregator.worker_process import WorkerProcess
 from rankmem_protos.errors import Code, RankmemError
 from sample_batches import RankSource
 
@@ -108,6 +111,11 @@ def heeds(pid: int, number: signal.Signals) -> bool:
     """Whether the process has a handler of its own for the signal."""
     caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
     return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
+
+
+def has_ended(pid: int) -> bool:
+    """Whether the process is a zombie, which its parent has not asked for yet."""
+    return re.search(r"State:\s*Z", Path(f"/proc/{pid}/status").read_text()) is not None
 
 
 def running(kept: Supervisor) -> int:
@@ -314,6 +322,39 @@ def test_one_whose_parent_cannot_say_so_is_started_again(path: Path) -> None:
     with Supervisor(config, is_embedded=True, say=say) as kept:
         killed(kept)
         killed(kept)
+
+
+DIES = """#!{python}
+import runpy, threading
+from rankmem_aggregator.server import Aggregator
+def serve(self):
+    while not self._collector.streams_open:
+        threading.Event().wait(0.02)
+    raise {error}
+Aggregator.serve = serve
+runpy.run_module("rankmem_aggregator.worker", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(("error", "code"), [("MemoryError", NO_MEMORY), ("ValueError('x')", FAILED)])
+def test_its_process_ends_with_its_main_thread_although_a_shipper_is_connected(
+    path: Path, monkeypatch: pytest.MonkeyPatch, error: str, code: int
+) -> None:
+    script = path.with_name("worker")
+    script.write_text(DIES.format(python=sys.executable, error=error))
+    script.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(script))
+    config = AggregatorConfig.embedded(path, {})
+    descriptor = under_way.shared_memory(1)
+    process = WorkerProcess(config, Blame(), under_way_fd=descriptor, is_embedded=False, niceness=0)
+    try:
+        address, _ = process.await_ready()
+        with IngestClient(address):
+            until("it has ended", lambda: has_ended(process.pid))
+        assert process.wait() == code
+    finally:
+        process.close()
+        os.close(descriptor)
 
 
 def test_one_that_hangs_as_it_closes_is_killed(kept: Supervisor) -> None:
