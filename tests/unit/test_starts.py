@@ -175,6 +175,32 @@ def test_the_attempts_of_a_deleted_session_are_free_and_its_spools_known() -> No
     assert again.place(spool("b", 0)).attempt == 1
 
 
+def test_a_deleted_session_that_the_database_has_forgotten_is_forgotten() -> None:
+    """A late spool of it would be given its old place for ever, and be refused there: another has it now."""
+    starts = Starts(())
+    late, kept = stored(starts, spool("a", 0), spool("a", 1))
+    starts.bury(SESSION)
+    stored(starts, spool("b", 0))
+    starts.remember([kept])
+    again = starts.place(spool("a", 0))
+    assert (late.attempt, again.attempt) == (0, 1)
+    starts.check(again)
+    assert starts.place(spool("a", 1)) == kept
+
+
+def test_a_place_that_was_given_back_is_looked_for_again_before_it_is_stored() -> None:
+    """Its stream has ended, a batch of it still waits; meanwhile another start began under its attempt."""
+    starts = Starts(())
+    opened = starts.place(spool("a", 0))
+    starts.release([opened])
+    starts.check(opened)
+    assert attempts(stored(starts, spool("b", 1))) == [0]
+    with pytest.raises(RankmemError, match="open the spool again") as refused:
+        starts.check(opened)
+    assert refused.value.code is Code.CONFLICT
+    assert starts.place(spool("a", 0)).attempt == 1
+
+
 def test_what_is_kept_is_as_which_attempt_each_spool_is_stored() -> None:
     starts = Starts(())
     stored(starts, spool("a", 0))
