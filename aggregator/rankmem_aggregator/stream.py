@@ -180,7 +180,7 @@ class IngestStream:
                     Code.EXHAUSTED, f"{SPOOLS_MAX} spools are open on this stream", "open another stream"
                 )
             spool = self._writer.starts.place(Spool.of(message))
-            last_sequence = self._writer.last_sequence(spool)
+            last_sequence = self._last_sequence(spool)
         except RankmemError as exc:
             self._writer.errors.add("ingest", exc.code)
             self._replies.put(_refusal(message.spool_id[:SPOOL_ID_SHOWN], 0, exc))
@@ -193,6 +193,13 @@ class IngestStream:
                 )
             )
         )
+
+    def _last_sequence(self, spool: Spool) -> int:
+        try:
+            return self._writer.last_sequence(spool)
+        except RankmemError:
+            self._writer.starts.release([spool])
+            raise
 
     def _take_batch(self, message: pb.Batch) -> None:
         opening = self._spools.get(message.spool_id)

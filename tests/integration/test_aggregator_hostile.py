@@ -15,6 +15,7 @@ from rankmem_aggregator.batch import Spool, decode_batch
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.services import DECODERS
 from rankmem_protos import collector_pb2 as pb
+from rankmem_protos.errors import Code, RankmemError
 from sample_batches import RankSource
 
 LONG = "x" * 1_000_000
@@ -162,3 +163,24 @@ def test_a_request_that_breaks_what_reads_it_ends_the_stream_with_a_word(
         client.send(open_spool=RankSource(rank=43).open_spool().open_spool)
         (reply,) = client.rest()
         assert (reply.refusal.code, reply.refusal.fatal) == ("internal", True)
+
+
+def test_a_spool_that_is_not_taken_keeps_no_place(
+    aggregator: server.Aggregator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each night's run under a deleted session's name would push the first that is taken an attempt on."""
+    sources = [RankSource(session_id="0DELETED0000", rank=rank) for rank in range(3)]
+
+    def deleted(spool: Spool) -> int:
+        raise RankmemError(Code.NOT_FOUND, "its session was deleted here")
+
+    with IngestClient(aggregator.address) as client:
+        with monkeypatch.context() as patched:
+            patched.setattr(aggregator._writer, "last_sequence", deleted)
+            for source in sources:
+                client.send(open_spool=source.open_spool().open_spool)
+                assert client.reply().refusal.code == "not_found"
+        for source in sources:
+            source.spool_id += "9"
+            client.send(open_spool=source.open_spool().open_spool)
+            assert client.reply().spool_state.attempt == 0
