@@ -305,7 +305,8 @@ class IngestStream:
             idle = self._pending == 0
         if error is not None:
             self._replies.put(_refusal("", 0, error, fatal=True))
-        self._writer.starts.release([opening.spool for opening in self._spools.values()])
+        openings = list(self._spools.values())  # at once: this may be another thread than the reading one
+        self._writer.starts.release(opening.spool for opening in openings)
         if idle:
             self._replies.put(None)
 

@@ -13,7 +13,9 @@ from ingest_client import IngestClient
 from rankmem_aggregator import server
 from rankmem_aggregator.batch import Spool, decode_batch
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.sequence import Opening
 from rankmem_aggregator.services import DECODERS
+from rankmem_aggregator.stream import IngestStream
 from rankmem_protos import collector_pb2 as pb
 from rankmem_protos.errors import Code, RankmemError
 from sample_batches import RankSource
@@ -184,3 +186,23 @@ def test_a_spool_that_is_not_taken_keeps_no_place(
             source.spool_id += "9"
             client.send(open_spool=source.open_spool().open_spool)
             assert client.reply().spool_state.attempt == 0
+
+
+class _Meanwhile(Opening):
+    """Another spool is opened while this one is looked at: the stream's other thread goes on."""
+
+    opened: dict[str, Opening]
+
+    @property
+    def spool(self) -> Spool:  # type: ignore[override]
+        self.opened[f"s{len(self.opened)}"] = self
+        return Spool(spool_id="s", session_id="s", attempt=0, rank=0)
+
+
+def test_a_stream_is_stopped_while_it_opens_spools(aggregator: server.Aggregator) -> None:
+    stopped = IngestStream(iter(()), aggregator._writer, aggregator._collector._decoders, "", "stream")
+    opening = _Meanwhile.__new__(_Meanwhile)
+    opening.opened = stopped._spools
+    opening.opened |= {"a": opening, "b": opening}
+    stopped.stop(RankmemError(Code.UNAVAILABLE, "the aggregator is closing"))
+    assert stopped.error is not None
