@@ -168,7 +168,7 @@ def _opened(order: Order, trial: Trial, bound: MemoryBound) -> Aggregator:
 def _thread_ended(ended: threading.ExceptHookArgs) -> None:
     """A thread that ends for want of memory may be gRPC's: it would never be missed, and nobody answered."""
     threading.__excepthook__(ended)
-    if isinstance(ended.exc_value, MemoryError) or _NO_THREAD in str(ended.exc_value):
+    if ended.exc_value is not None and _is_of_memory(ended.exc_value):
         os._exit(NO_MEMORY)
 
 
@@ -182,7 +182,7 @@ def _thread_not_begun(failed: sys.UnraisableHookArgs) -> None:
 def _is_of_memory(exc: BaseException) -> bool:
     cause: BaseException | None = exc
     while cause is not None:
-        if isinstance(cause, MemoryError):
+        if isinstance(cause, MemoryError) or _NO_THREAD in str(cause):
             return True
         cause = cause.__cause__
     return False
