@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -309,6 +310,26 @@ def test_serve_drains_at_a_signal_although_nobody_reads_what_it_says(path: Path,
             pass
         serving.stderr.close()
         until("it heeds signals", lambda: heeds(serving.pid, signal.SIGTERM))
+        serving.terminate()
+        assert serving.wait(60) == 0
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&-", "<&- >&- 2>&-"])
+def test_serve_runs_without_standard_streams(path: Path, closed: str) -> None:
+    """As a daemon is started. What is opened next would have their numbers: the pipes of the two processes,
+    the memory that they share, and whatever writes an error to 2 would write it there."""
+    command = shlex.join((*RANKMEM, "serve", "--db", str(path), "--listen", "127.0.0.1:0"))
+    with subprocess.Popen(["sh", "-c", f"exec {command} {closed}"], env=environment(path.parent)) as serving:
+        until("it heeds signals", lambda: heeds(serving.pid, signal.SIGTERM))
+        found = read_address(path)
+        assert found is not None
+        with connect(found.address) as queries:
+            assert queries.sql("SELECT 1 AS n")["n"].to_pylist() == [1]
+        (worker,) = Path(f"/proc/{serving.pid}/task/{serving.pid}/children").read_text().split()
+        both = [f"/proc/{pid}/fd/{number}" for pid in (serving.pid, worker) for number in range(3)]
+        held = [os.readlink(link) for link in both]
+        assert not [name for name in held if "socket" in name or "memfd" in name or path.name in name]
         serving.terminate()
         assert serving.wait(60) == 0
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
