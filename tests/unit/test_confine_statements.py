@@ -144,6 +144,8 @@ def test_a_statement_that_did_not_run_is_not_to_blame(store: Store) -> None:
     held[0] = queries.run(running[0], {})
     next(held[0])
     assert under_way.take(descriptor) == sorted(fingerprint(sql, {}) for sql in running)
+    for result in held:
+        result.close()  # type: ignore[attr-defined]
     os.close(descriptor)
 
 
