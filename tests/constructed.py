@@ -143,7 +143,7 @@ class RankLog:
         )
         return seq
 
-    def sample(self, app_reserved_bytes: int, *, at: int, device: str = "cpu") -> None:
+    def sample(self, app_reserved_bytes: int | None, *, at: int, device: str = "cpu") -> None:
         """The process is seen from outside."""
         self.samples.append(
             self._of_device(device)

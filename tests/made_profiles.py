@@ -180,3 +180,44 @@ def saved(folder: Path, metadata: RunMetadata, form: str) -> Path:
     }[form]
     path.write_bytes(content)
     return path
+
+
+NVPROF_SCHEMA = """
+CREATE TABLE StringTable (_id_ INTEGER PRIMARY KEY, value TEXT);
+CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (
+    _id_ INTEGER PRIMARY KEY, start INT, end INT, processId INT, threadId INT, correlationId INT);
+CREATE TABLE CUPTI_ACTIVITY_KIND_DRIVER (
+    _id_ INTEGER PRIMARY KEY, start INT, end INT, processId INT, threadId INT, correlationId INT);
+CREATE TABLE CUPTI_ACTIVITY_KIND_MARKER (
+    _id_ INTEGER PRIMARY KEY, timestamp INT, id INT, flags INT, objectId BLOB, name INT);
+CREATE TABLE CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL (
+    _id_ INTEGER PRIMARY KEY, correlationId INT, start INT, end INT, deviceId INT, streamId INT, name INT,
+    gridX INT, gridY INT, gridZ INT, blockX INT, blockY INT, blockZ INT);
+CREATE TABLE CUPTI_ACTIVITY_KIND_DEVICE (
+    _id_ INTEGER PRIMARY KEY, id INT, globalMemorySize INT, uuid BLOB, name INT);
+"""
+
+
+def nvprof_profile(folder: Path) -> Path:
+    """A kernel launched within a range, by nvprof."""
+    path = folder / "profile.nvvp"
+    thread = (10).to_bytes(4, "little") + (7).to_bytes(8, "little")
+    with sqlite3.connect(path) as database:
+        database.executescript(NVPROF_SCHEMA)
+        strings = [(1, "void gemm<float>(int)"), (2, MARKER), (3, "Tesla V100")]
+        database.executemany("INSERT INTO StringTable VALUES (?, ?)", strings)
+        database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (1, ?, ?, 10, 7, 1)", (
+            START_NS + 310, START_NS + 320))  # fmt: skip
+        for number, (time, flags) in enumerate([(200, 2), (600, 4)], start=1):
+            database.execute(
+                "INSERT INTO CUPTI_ACTIVITY_KIND_MARKER VALUES (?, ?, 1, ?, ?, ?)",
+                (number, START_NS + time, flags, thread, 2 if flags == 2 else 0),
+            )
+        numbers = "0, 7, 1, 2, 1, 1, 64, 1, 1"
+        database.execute(
+            f"INSERT INTO CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL VALUES (1, 1, ?, ?, {numbers})",
+            (START_NS + 350, START_NS + 380),
+        )
+        database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_DEVICE VALUES (1, 0, 1000000, x'00', 3)")
+    database.close()
+    return path

@@ -107,9 +107,10 @@ class SyntheticSpool:
         self.next_seq += layout.RECORDS_PER_SEGMENT - index
         self._write_control(State.RUNNING)
 
-    def end(self) -> None:
-        """The clean end: END, and the control file says so."""
-        self.append(make_records(1, kind=Kind.END, time_ns=self.monotonic_ns))
+    def end(self, *, found_room: bool = True) -> None:
+        """The clean end: END, where there is room for it, and the control file says so."""
+        if found_room:
+            self.append(make_records(1, kind=Kind.END, time_ns=self.monotonic_ns))
         self._write_control(State.ENDED)
 
     def _meta(self) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def id_of_text(text: str, started_s: int = 0) -> str:
         started_s: the job's start where all hosts know it, in seconds since 1970; else the whole id but its
             first character, 0, is of the text: 25 bits would let two of some thousand jobs meet.
     """
-    bits = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+    bits = int.from_bytes(hashlib.sha256(text.encode(errors="surrogateescape")).digest()[:8], "big")
     if started_s:
         return base32(started_s, TIME_CHARS) + base32(bits, RANDOM_CHARS)
     return ALPHABET[0] + base32(bits, SESSION_CHARS - 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final
 
 import duckdb
@@ -112,16 +112,40 @@ class ClientQueries:
         """
         timeout_s = self.time_limit_s(timeout_s)
         row_limit = min(row_limit or self._config.query_row_limit, self._config.query_row_limit)
-        tried = nullcontext() if self._trial is None else self._trial.running(sql, parameters)
-        with tried, self.reading(timeout_s, watch) as cursor:
+        tried = None if self._trial is None else self._trial.running(sql, parameters)
+        with self.reading(timeout_s, watch, tried) as cursor:
             check_statement(cursor, sql, self._macros)
             reader = cursor.sql(sql, params=dict(parameters)).to_arrow_reader(BATCH_ROWS)
             yield from _limited(reader, row_limit)
 
     @contextmanager
-    def reading(self, timeout_s: float, watch: Watch = _nobody) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A cursor in a read-only transaction: one state of the database, until the time is over."""
+    def reading(
+        self,
+        timeout_s: float,
+        watch: Watch = _nobody,
+        tried: AbstractContextManager[None] | None = None,
+    ) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A cursor in a read-only transaction: one state of the database, until the time is over.
+
+        Args:
+            timeout_s: until it is stopped.
+            watch: as of :meth:`run`.
+            tried: entered once there is a place for it, left when it has ended.
+        """
         running = self._admit()
+        try:
+            with tried or nullcontext(), self._in_time(running, timeout_s, watch):
+                yield running.cursor
+        finally:
+            running.finish()
+            with self._free:
+                self._running.discard(running)
+                self._free.notify_all()
+                if not self._running:
+                    self._memory.idle()
+
+    @contextmanager
+    def _in_time(self, running: _Running, timeout_s: float, watch: Watch) -> Iterator[None]:
         reason = RankmemError(
             Code.EXHAUSTED,
             f"the statement ran longer than {timeout_s:g} s",
@@ -134,7 +158,7 @@ class ClientQueries:
             self._memory.look_while(lambda: bool(self._running))
             watch(lambda: running.stop(RankmemError(Code.UNAVAILABLE, "the client is gone")))
             running.cursor.execute("BEGIN TRANSACTION READ ONLY")
-            yield running.cursor
+            yield
         except _FAILURES as exc:
             if is_given_up(exc):
                 self._store.is_given_up = True
@@ -142,11 +166,6 @@ class ClientQueries:
         finally:
             timer.cancel()
             running.finish()
-            with self._free:
-                self._running.discard(running)
-                self._free.notify_all()
-                if not self._running:
-                    self._memory.idle()
 
     def interrupt_all(self, reason: RankmemError) -> None:
         """Stops every statement under way; their clients get the reason. Any thread."""

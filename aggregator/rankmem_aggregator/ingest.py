@@ -171,7 +171,9 @@ class Writer:
 
     def _reload(self) -> None:
         self._stacks = stored_stacks(self._store)
-        self._progress.remember(pruned_progress(self._store))
+        pruned = pruned_progress(self._store)
+        self._progress.remember(pruned)
+        self.starts.remember(one.spool for one in pruned)
 
     def _take(self) -> list[Submission] | None:
         config = self._config

@@ -4,13 +4,14 @@ Stage: wiring, at the start of an aggregator's process, and once a second. In: b
 that would go beyond fails, in whatever statement or library it is. DuckDB makes an error of the statement
 of it; where another library ends the process instead, the parent starts it again (``supervisor``).
 
-The kernel counts what is reserved for writing, touched or not, so the stacks of threads count whole (8 MiB
-each, of which some 100 KiB are touched): the limit follows their number. Not counted are code, files and
-shared memory, some 200 MiB.
+The kernel counts what is reserved for writing, touched or not, so the stacks of threads count whole (as a
+rule 8 MiB each, of which some 100 KiB are touched): the limit follows their number. Not counted are code,
+files and shared memory, some 200 MiB.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import mmap
 import os
@@ -24,7 +25,9 @@ from rankmem_aggregator.orders import NO_MEMORY
 logger = logging.getLogger(__name__)
 
 STACK_BYTES: Final = 8 << 20
-"""Of a thread where the shell sets no limit on stacks."""
+"""Of a thread where neither the C library nor the shell says how large a stack is."""
+_ATTRIBUTES_BYTES: Final = 256
+"""More than a pthread_attr_t has anywhere (glibc: 56, on aarch64 64)."""
 ROOM_BYTES: Final = 64 << 20
 """Below the bound: stacks of eight threads. Without it no stream can begin, and gRPC's threads may be
 lost."""
@@ -45,9 +48,8 @@ class MemoryBound:
         self._bound_bytes = bound_bytes
         self._looks = 0  # in a row that found no room
         soft, self._hard = resource.getrlimit(resource.RLIMIT_DATA)
-        stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
         self._most = [limit for limit in (soft, self._hard) if limit != resource.RLIM_INFINITY]
-        self._stack_bytes = STACK_BYTES if stack == resource.RLIM_INFINITY else stack
+        self._stack_bytes = _stack_bytes()
         self.follow_threads()
 
     def follow_threads(self) -> None:
@@ -73,6 +75,22 @@ class MemoryBound:
             os._exit(NO_MEMORY)
         relieve()
         return False
+
+
+def _stack_bytes() -> int:
+    """Of a thread that is started without saying: the shell's limit, which the C library looked at when the
+    process began; 2 MiB where there is none (``ulimit -s unlimited``, glibc)."""
+    attributes, size = ctypes.create_string_buffer(_ATTRIBUTES_BYTES), ctypes.c_size_t()
+    library = ctypes.CDLL(None)
+    try:
+        failed = library.pthread_getattr_default_np(attributes)
+        failed = failed or library.pthread_attr_getstacksize(attributes, ctypes.byref(size))
+    except AttributeError:  # another C library
+        failed = True
+    if not failed and size.value:
+        return size.value
+    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    return STACK_BYTES if stack == resource.RLIM_INFINITY else stack
 
 
 def _has_room() -> bool:

@@ -46,10 +46,11 @@ class MemoryWatch:
         with self._lock:
             self._idle.clear()
             if self._thread is None:
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=self._watch, args=(running,), name="rankmem-memory", daemon=True
                 )
-                self._thread.start()
+                thread.start()  # it waits for the lock; where it cannot be started the next statement tries
+                self._thread = thread
 
     def idle(self) -> None:
         """Its condition has ended: the thread ends now, not after its pause. Any thread."""

@@ -1,12 +1,21 @@
 """What a session lacks, in lines: the rows of the query ``incompleteness``, equal ranks named together.
 
-Stage: query, in the reader's process. In: rows; out: text for people. Computes nothing.
+Stage: query, in the reader's process. In: rows; out: text for people, and the same in the metadata of an
+answer's schema, with which it travels: ``complete`` ("False" where figures of bytes may be wrong, "None"
+where that is not known) and ``missing`` (a JSON list of lines). Computes nothing.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COMPLETE_KEY: Final = b"complete"
+MISSING_KEY: Final = b"missing"
 
 LINES_MAX: Final = 12
 """A thousand ranks may each lack something else: the view ``incompleteness`` has all of it."""
@@ -22,6 +31,24 @@ def lines(missing: Sequence[Mapping[str, Any]]) -> list[str]:
     said = [f"{_whose(rows)}: {sentence}" for sentence, rows in ranks.items()]
     more = len(said) - LINES_MAX
     return said if more <= 0 else [*said[:LINES_MAX], f"… and {more} more: SELECT * FROM incompleteness"]
+
+
+def is_exact(missing: Sequence[Mapping[str, Any]]) -> bool | None:
+    """Whether figures of bytes are right: what is missing are names at most; None: nobody knows."""
+    known = [row.get("is_bytes", True) for row in missing]
+    return False if True in known else None if None in known else True
+
+
+def with_missing(answer: pa.Table, missing: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """The answer, whose schema's metadata says what its session lacks."""
+    told = {COMPLETE_KEY: str(is_exact(missing)).encode(), MISSING_KEY: json.dumps(lines(missing)).encode()}
+    return answer.replace_schema_metadata({**(answer.schema.metadata or {}), **told})
+
+
+def missing_of(answer: pa.Table) -> list[str] | None:
+    """The lines that an answer carries, none where nothing is missing; None: it does not say."""
+    told = (answer.schema.metadata or {}).get(MISSING_KEY)
+    return None if told is None else list(json.loads(told))
 
 
 def _whose(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -89,7 +89,8 @@ class Places:
         host = host_of(context.peer())
         with self._lock:
             is_free = self._taken.total() < self._max and self._taken[host] < max(self._max // PEER_SHARE, 1)
-            self._taken[host] += is_free
+            if is_free:
+                self._taken[host] += 1
         if not is_free:
             error = RankmemError(
                 Code.EXHAUSTED,

@@ -2,8 +2,8 @@
 
 Stage: store, in the process that writes a database. DuckDB makes the file, its log and what it spills with
 the process's umask, the log anew after each checkpoint, so the umask holds while a database is open. A
-database that is there keeps its mode, which its owner may have chosen, and its log gets the same. Whoever
-starts a process meanwhile gives it :func:`umask_before`.
+database that is there keeps its mode, which its owner may have chosen, and its log gets the same. The user's
+own commands are started by a process that writes none.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ import threading
 from pathlib import Path
 from typing import Final
 
-UNCHANGED: Final = -1
-"""What ``subprocess`` takes for no umask of its own."""
 PRIVATE_MODE: Final = 0o600
 _FOR_OTHERS: Final = 0o077
 
 _lock = threading.Lock()
 _held = 0
-_before = UNCHANGED
+_before = 0
 
 
 def hold(database_path: Path) -> None:
@@ -34,17 +32,11 @@ def hold(database_path: Path) -> None:
 
 def release() -> None:
     """The umask is as before, once for each :func:`hold` this was called."""
-    global _held, _before
+    global _held
     with _lock:
         _held -= 1
         if _held == 0:
             os.umask(_before)
-            _before = UNCHANGED
-
-
-def umask_before() -> int:
-    """The umask of a process that is started now and has nothing to do with the database."""
-    return _before
 
 
 def _mode(path: Path) -> int:

@@ -14,15 +14,17 @@ from __future__ import annotations
 import abc
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmem_aggregator.aggregator_state import AggregatorState
+from rankmem_aggregator.missing import with_missing
 from rankmem_aggregator.sql import query_text
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
@@ -65,10 +67,18 @@ _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9._-]+):\d{1,5}")
 
 
 class Queries(abc.ABC):
-    """The one face for readers. Not safe for use by several threads at once."""
+    """The one face for readers. Not safe for use by several threads at once.
+
+    An answer about a session says in its schema's metadata whether it is exact: ``complete`` ("False" where
+    figures of bytes may be wrong, "None" where that is not known) and ``missing`` (a JSON list of lines,
+    which ``rankmem_aggregator.missing.missing_of`` reads). What :meth:`sql` gives does not: it may be of any
+    session; :meth:`incomplete_sessions` names those that lack events.
+    """
 
     target: str
     """What was opened: the path or the address, for messages."""
+    _lacks: tuple[str, float, list[dict[str, Any]]] = ("", 0.0, [])
+    """What a session lacked when it was last asked for an answer."""
 
     @abc.abstractmethod
     def sql(self, text: str, parameters: Parameters | None = None) -> pa.Table:
@@ -123,7 +133,7 @@ class Queries(abc.ABC):
 
     def ranks(self, session: str | None = None) -> pa.Table:
         """The ranks of a session. Columns: those of the view ``rank_overview``."""
-        return self._ask("ranks", session=self.session_id(session))
+        return self._answer("ranks", session=self.session_id(session))
 
     def incompleteness(self, session: str | None = None) -> pa.Table:
         """What is missing of the session's ranks; no row where nothing is that anybody knows of.
@@ -131,7 +141,9 @@ class Queries(abc.ABC):
         Columns: those of the view ``incompleteness``: session_id, attempt, rank, why, what, detail, since_ns,
         since_utc, records, is_bytes, sentence.
         """
-        full_id = self.session_id(session)
+        return self._missing(self.session_id(session))
+
+    def _missing(self, full_id: str) -> pa.Table:
         try:
             return self._ask("incompleteness", session=full_id)
         except RankmemError as exc:
@@ -140,6 +152,18 @@ class Queries(abc.ABC):
                 raise
             return self._ask("incompleteness_older", session=full_id)
 
+    def incomplete_sessions(self) -> pa.Table:
+        """The sessions that are known to lack events, the newest first: session_id, num_ranks that do."""
+        return self._ask("incomplete_sessions")
+
+    def peak_bound(self, session: str | None = None) -> pa.Table:
+        """Whether each rank's peak is exact, and how high it was at least where events are missing.
+
+        Columns: those of the view ``peak_bound``: session_id, attempt, rank, device, device_type,
+        peak_requested_bytes, is_exact, at_least_bytes, at_most_bytes (NULL where it cannot be said).
+        """
+        return self._answer("peak_bound", session=self.session_id(session))
+
     def status(self, session: str | None = None, *, now_ns: int | None = None) -> pa.Table:
         """Each rank's lag and losses now. Columns: those of the view ``rank_status``, state, silent_ns.
 
@@ -147,14 +171,14 @@ class Queries(abc.ABC):
             session: see :meth:`session_id`.
             now_ns: the moment to ask of, ns on the common clock; None: now, on the machine of the database.
         """
-        return self._ask("status", session=self.session_id(session), now_ns=now_ns)
+        return self._answer("status", session=self.session_id(session), now_ns=now_ns)
 
     def top(self, session: str | None = None, *, now_ns: int | None = None) -> pa.Table:
         """What each rank holds on each device now, the highest first.
 
         Columns: those of the view ``rank_now``, headroom_share, age_ns.
         """
-        return self._ask("top", session=self.session_id(session), now_ns=now_ns)
+        return self._answer("top", session=self.session_id(session), now_ns=now_ns)
 
     def aggregator_state(self) -> AggregatorState | None:
         """How the aggregator is that answers; None of a file that this process reads itself."""
@@ -162,7 +186,7 @@ class Queries(abc.ABC):
 
     def hosts(self, session: str | None = None) -> pa.Table:
         """The hosts of a session. Columns: those of the view ``host_overview``."""
-        return self._ask("hosts", session=self.session_id(session))
+        return self._answer("hosts", session=self.session_id(session))
 
     def peak(
         self, session: str | None = None, *, rank: int | None = None, attempt: int | None = None
@@ -172,7 +196,7 @@ class Queries(abc.ABC):
         Columns: those of the view ``peak_by_rank``; ``is_rank_peak`` marks each rank's highest attempt.
         """
         full_id = self.session_id(session)
-        return self._of_rank(self._ask("peak", session=full_id, rank=rank, attempt=attempt), full_id, rank)
+        return self._of_rank(self._answer("peak", session=full_id, rank=rank, attempt=attempt), full_id, rank)
 
     def peak_by(
         self,
@@ -196,40 +220,43 @@ class Queries(abc.ABC):
             lowest_rank, lowest_peak_bytes. Of groups within a rank those of ``peak_by_group``: attempt, rank,
             device, device_type, host_name, group_name, bytes_at_rank_peak, rank_peak_bytes, rank_peak_ns,
             peak_bytes, peak_time_ns, peak_time_utc, peak_seq; of stream and component also
-            peak_reserved_bytes and peak_reserved_ns (the macro ``allocator_peak``), and of component a group
-            app: what the process holds beyond the allocators.
+            peak_reserved_bytes, peak_reserved_ns and is_sampled (the macro ``allocator_peak``). Of component
+            there is also the group app: what the process holds beyond the allocators, NULL where that is not
+            known; and what a recording samples (HCCL, RUNTIME, ...). Rows with is_sampled are in no sum.
         """
         full_id = self.session_id(session)
         if by == "rank":
             rows = self.peak(full_id, rank=rank)
         elif by in RANK_GROUPS:
-            rows = self._ask("peak_by_ranks", session=full_id, by=by)
+            rows = self._answer("peak_by_ranks", session=full_id, by=by)
         else:
             name = "peak_by_allocator" if by in ("stream", "component") else "peak_by_group"
-            rows = self._of_rank(self._ask(name, session=full_id, by=by, rank=rank), full_id, rank)
+            rows = self._of_rank(self._answer(name, session=full_id, by=by, rank=rank), full_id, rank)
         return _reaching(rows, at_least_bytes) if at_least_bytes else rows
 
     def peak_by_host(self, session: str | None = None) -> pa.Table:
         """The highest rank of each host. Columns: those of the view ``peak_by_host``."""
-        return self._ask("peak_by_host", session=self.session_id(session))
+        return self._answer("peak_by_host", session=self.session_id(session))
 
     def job_peak(self, session: str | None = None) -> pa.Table:
-        """The instant of the highest sum over all ranks, for each device type, with each rank's share; exact.
+        """The instant of the highest sum over all ranks, for each device type, with each rank's share.
+
+        Exact where nothing is missing and the clocks leave nothing open: :meth:`job_peak_bound`.
 
         Columns: those of the macro ``job_peak``; ``job_peak_bytes`` and ``job_peak_ns`` repeat in every row.
         """
-        return self._ask("job_peak", session=self.session_id(session))
+        return self._answer("job_peak", session=self.session_id(session))
 
     def job_peak_bound(self, session: str | None = None, *, shares: pa.Table | None = None) -> pa.Table:
         """How sure the job's peak is, for each device type; columns: those of the macro ``job_peak_bound``.
 
         device_type, job_peak_bytes, job_peak_ns, job_peak_utc, num_ranks, sum_of_peaks_bytes, gap_bytes,
-        clock_error_ns, lowest_bytes, highest_bytes, order_is_certain.
+        clock_error_ns, lowest_bytes, highest_bytes, order_is_certain, is_exact, at_least_bytes.
 
         Args:
             shares: what :meth:`job_peak` said, so that it is not asked again: most of the time.
         """
-        return self._ask("job_peak_bound", session=self.session_id(session), shares=_text_of(shares))
+        return self._answer("job_peak_bound", session=self.session_id(session), shares=_text_of(shares))
 
     def job_peak_held(
         self, session: str | None = None, *, by: BlockBy = "category", shares: pa.Table | None = None
@@ -241,11 +268,11 @@ class Queries(abc.ABC):
         Args:
             shares: what :meth:`job_peak` said, so that it is not asked again: most of the time.
         """
-        return self._ask("job_peak_held", session=self.session_id(session), by=by, shares=_text_of(shares))
+        return self._answer("job_peak_held", session=self.session_id(session), by=by, shares=_text_of(shares))
 
     def held_at(self, time_ns: int, session: str | None = None) -> pa.Table:
         """What every rank held at an instant; columns: those of the macro ``held_at``."""
-        return self._ask("held_at", session=self.session_id(session), time_ns=time_ns)
+        return self._answer("held_at", session=self.session_id(session), time_ns=time_ns)
 
     def steps(self, session: str | None = None, *, rank: int | None = None) -> pa.Table:
         """Peak, allocated bytes and growth of each step; columns: those of the macro ``step_total``.
@@ -254,7 +281,7 @@ class Queries(abc.ABC):
         end_bytes, allocated_bytes, num_allocations, peak_growth_bytes, end_growth_bytes, optimizers (list).
         """
         full_id = self.session_id(session)
-        return self._of_rank(self._ask("steps", session=full_id, rank=rank), full_id, rank)
+        return self._of_rank(self._answer("steps", session=full_id, rank=rank), full_id, rank)
 
     def modules(self, session: str | None = None, *, rank: int | None = None) -> pa.Table:
         """The module tree with bytes at the peak, in the tree's order; columns: those of ``module_at_peak``.
@@ -264,7 +291,7 @@ class Queries(abc.ABC):
         its own peak.
         """
         full_id = self.session_id(session)
-        return self._of_rank(self._ask("modules", session=full_id, rank=rank), full_id, rank)
+        return self._of_rank(self._answer("modules", session=full_id, rank=rank), full_id, rank)
 
     def weights(self, session: str | None = None, *, rank: int | None = None) -> pa.Table:
         """The parameters of the model on each rank, the largest first; columns: those of ``weight_line``.
@@ -272,7 +299,7 @@ class Queries(abc.ABC):
         session_id, attempt, rank, name, size_bytes, grad_size_bytes, dtype, shape, line, stack_id.
         """
         full_id = self.session_id(session)
-        return self._of_rank(self._ask("weights", session=full_id, rank=rank), full_id, rank)
+        return self._of_rank(self._answer("weights", session=full_id, rank=rank), full_id, rank)
 
     def oom(self, session: str | None = None, *, rank: int | None = None) -> pa.Table:
         """The allocations that failed, the earliest first; columns: those of the view ``oom_overview``.
@@ -283,7 +310,7 @@ class Queries(abc.ABC):
         alive: :meth:`oom_held`; what the other ranks held: :meth:`held_at` with its ``time_ns``.
         """
         full_id = self.session_id(session)
-        return self._of_rank(self._ask("oom", session=full_id, rank=rank), full_id, rank)
+        return self._of_rank(self._answer("oom", session=full_id, rank=rank), full_id, rank)
 
     def oom_held(
         self,
@@ -302,7 +329,7 @@ class Queries(abc.ABC):
             group_name, live_bytes, live_allocations, largest_bytes; the largest first.
         """
         full_id = self.session_id(session)
-        return self._ask(
+        return self._answer(
             "oom_held", session=full_id, by=by, attempt=attempt, rank=rank, device=device, seq=seq
         )
 
@@ -347,7 +374,8 @@ class Queries(abc.ABC):
             time_ns, group, bytes: a point each, curve after curve in order of time; a value holds until the
             next point. The schema's metadata says device, figure, first_ns, last_ns; of one rank also
             attempt, rank and host_name, of ranks together num_ranks and num_hosts; ``stacked``: True if the
-            curves add up to a whole; ``exact``: True if no point was left out.
+            curves add up to a whole; ``exact``: True if no point was left
+            out of what was recorded.
 
         Raises:
             RankmemError: NOT_FOUND where there is no such rank, INVALID for too few points and for a figure
@@ -365,11 +393,12 @@ class Queries(abc.ABC):
             from_ns=from_ns,
             until_ns=until_ns,
         )
-        return Timeline(self._ask, points).rows(self.session_id(session), chosen)
+        full_id = self.session_id(session)
+        return self._told(Timeline(self._ask, points).rows(full_id, chosen), full_id)
 
     def curve(self, rank: int, session: str | None = None, *, attempt: int | None = None) -> pa.Table:
         """A rank's memory second by second. Columns: those of the macro ``memory_curve``."""
-        return self._ask("curve", session=self.session_id(session), rank=rank, attempt=attempt)
+        return self._answer("curve", session=self.session_id(session), rank=rank, attempt=attempt)
 
     def ops(
         self,
@@ -406,9 +435,11 @@ class Queries(abc.ABC):
             at,
         )
         if by == "rank":
-            return self._of_rank(self._ask(f"ops_by_rank_at_{when}", **chosen), full_id, rank, device=device)
+            rows = self._of_rank(self._ask(f"ops_by_rank_at_{when}", **chosen), full_id, rank, device=device)
+            return self._told(rows, full_id)
         rows = self._of_rank(self._ask(f"ops_at_{when}", **chosen, by=by), full_id, rank, device=device)
-        return rows.rename_columns([by if name == "group_name" else name for name in rows.column_names])
+        names = [by if name == "group_name" else name for name in rows.column_names]
+        return self._told(rows.rename_columns(names), full_id)  # which drops the metadata
 
     def live(
         self,
@@ -443,7 +474,7 @@ class Queries(abc.ABC):
             rows = self._ask("live_at_time", **chosen, time_ns=at)
         else:
             rows = self._ask("live_at_peak", **chosen)
-        return self._of_rank(rows, full_id, rank, attempt=attempt, device=device)
+        return self._told(self._of_rank(rows, full_id, rank, attempt=attempt, device=device), full_id)
 
     def stack(self, stack_id: int) -> pa.Table:
         """The frames of a stack, innermost first: ordering (from 0), file_path, line_number, function."""
@@ -477,6 +508,17 @@ class Queries(abc.ABC):
 
     def _ask(self, name: str, **parameters: Value) -> pa.Table:
         return self.sql(query_text(name), parameters)
+
+    def _answer(self, name: str, *, session: str, **parameters: Value) -> pa.Table:
+        """The rows of a named query about a session, and in their schema's metadata what it lacks."""
+        return self._told(self._ask(name, session=session, **parameters), session)
+
+    def _told(self, answer: pa.Table, full_id: str) -> pa.Table:
+        of_session, asked_s, missing = self._lacks
+        if of_session != full_id or time.monotonic() - asked_s > LACKS_FRESH_S:
+            asked_s, missing = time.monotonic(), self._missing(full_id).to_pylist()
+            self._lacks = full_id, asked_s, missing
+        return with_missing(answer, missing)
 
 
 def open_queries(target: str | Path, credentials: Credentials, *, unsafe: bool = False) -> Queries:
@@ -527,5 +569,8 @@ def _reaching(rows: pa.Table, at_least_bytes: int) -> pa.Table:
 
 RANK_GROUPS: Final = frozenset({"host", "device", "dp", "tp", "pp", "cp", "ep"})
 """Groups of ranks, whose peaks are sums over ranks; the other groups lie within a rank."""
+LACKS_FRESH_S: Final = 1.0
+"""What a session lacks goes with each answer and takes longer to find than a small one: answers within this
+share it. What is stored is as old as that itself."""
 SESSIONS_NAMED_MAX: Final = 5
 """Ids named in a message about an ambiguous beginning: more do not help."""

@@ -26,6 +26,7 @@ from rankmem_aggregator.confine import name_of, type_of
 from rankmem_aggregator.sql import MINDSTUDIO, VIEWS, mindstudio_text, view_text
 from rankmem_aggregator.stored_tables import reading_statements, stored_tables
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.summary_tables import SUMMARY_TABLES
 
 FILE: Final = "stored"
 """Name of the file's own database within the instance."""
@@ -72,7 +73,7 @@ class ReadingInstance:
         try:
             self._attach(path)
             self._tables = stored_tables(self._connection, FILE)
-            schema.check_version(self._connection, f"{FILE}.main.{schema.META.name}")
+            self._check_version(f"{FILE}.main.{schema.META.name}")
             self._connection.execute("CREATE SCHEMA packed")
             self._connection.execute(f"CREATE SCHEMA {_MINDSTUDIO}")
         except BaseException:
@@ -86,6 +87,13 @@ class ReadingInstance:
         self._connection.execute(f"ATTACH {place} AS {FILE} (TYPE duckdb, READ_ONLY)")
         for setting in (_TIME_ZONE, *_CONFINEMENT):
             self._connection.execute(setting)
+
+    def _check_version(self, meta: str) -> None:
+        """Refuses a newer file; of an older one the summaries are passed over: they name other groups."""
+        schema.check_version(self._connection, meta)
+        if schema.version_of(self._connection, meta) < schema.SUMMARIES_SINCE:
+            for name in SUMMARY_TABLES:
+                self._tables.pop(name, None)
 
     @property
     def is_whole(self) -> bool:

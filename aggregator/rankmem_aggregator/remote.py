@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, cast
 
-import grpc
 import pyarrow as pa
 
 from rankmem_aggregator.aggregator_state import AggregatorState
@@ -24,6 +23,7 @@ from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import CODE_OF_GRPC_STATUS_NAME, Code, RankmemError
 from rankmem_protos.query_pb2 import ExportRequest, SqlRequest, StatusRequest, Value
 from rankmem_protos.query_pb2_grpc import QueryStub
+from rankmem_protos.quiet_grpc import grpc
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 CHUNK_BYTES_MAX: Final = 64 << 20

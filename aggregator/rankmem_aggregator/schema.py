@@ -142,6 +142,9 @@ SPOOL_START: Final = Table(
 INTERNAL_TABLES: Final = {
     table.name: table for table in (META, INGEST_PROGRESS, STACK, PRUNED_SPOOL, SPOOL_START)
 }
+SUMMARIES_SINCE: Final = 11
+"""Summaries of a database of an older version name no group for what is older than a recording: they are made
+anew."""
 ALL_TABLES: Final = TABLES | SUMMARY_TABLES | INTERNAL_TABLES
 
 
@@ -170,6 +173,9 @@ def prepare(connection: duckdb.DuckDBPyConnection) -> DatabaseFacts:
         for table in ALL_TABLES.values():
             for statement in _statements_to_bring(table, present.get(_place(table))):
                 connection.execute(statement)
+        if META.name in present and version_of(connection, META.name) < SUMMARIES_SINCE:
+            for name in SUMMARY_TABLES:
+                connection.execute(f"DELETE FROM {quoted(name)}")
         facts = _write_meta(connection)
         connection.execute("COMMIT")
     except BaseException:
@@ -255,13 +261,19 @@ def check_version(connection: duckdb.DuckDBPyConnection, meta: str) -> None:
     Raises:
         RankmemError: UNSUPPORTED, with both versions.
     """
-    ((version,),) = connection.execute(f"SELECT max(schema_version) FROM {meta}").fetchall()
-    if version is not None and version > SCHEMA_VERSION:
+    version = version_of(connection, meta)
+    if version > SCHEMA_VERSION:
         raise RankmemError(
             Code.UNSUPPORTED,
             f"the database has schema version {version}, this rankmem knows up to {SCHEMA_VERSION}",
             "upgrade rankmem: pip install --upgrade rankmem",
         )
+
+
+def version_of(connection: duckdb.DuckDBPyConnection, meta: str) -> int:
+    """The schema version of a database, 0 where it says none. ``meta``: as in :func:`check_version`."""
+    ((version,),) = connection.execute(f"SELECT max(schema_version) FROM {meta}").fetchall()
+    return int(version or 0)
 
 
 def append_statement(table: Table, source: str = INCOMING, *, few: bool = False) -> str:

@@ -112,7 +112,7 @@ class Aggregator:
         )
         tokens = Tokens({Right.INGEST: config.ingest_token_file, Right.QUERY: config.query_token_file})
         self._server = _grpc_server(self._threads, tokens, calls_max)
-        self._watch = Watch(store, self._writer, self._tell_health, self._look)
+        self._watch = Watch(store, self._writer, self._tell_health, self._look, self._die)
         self._metrics: MetricsServer | None = None
         self._register()
 

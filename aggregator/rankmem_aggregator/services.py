@@ -7,9 +7,12 @@ No logic of ingest or SQL lives here.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
+import re
+import shutil
 import tempfile
 import threading
 import time
@@ -26,7 +29,7 @@ from rankmem_aggregator.client_queries import ClientQueries, Parameter
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.exports.database import export_duckdb
 from rankmem_aggregator.ingest import Writer
-from rankmem_aggregator.peers import cut_after, host_of
+from rankmem_aggregator.peers import Places, cut_after, host_of
 from rankmem_aggregator.refusals import abort
 from rankmem_aggregator.store import Store
 from rankmem_aggregator.stream import IngestStream
@@ -46,6 +49,12 @@ READ_GRACE_S: Final = 5.0
 """Beyond a statement's time limit, for the client to read the error; one that reads nothing is cut off."""
 EXPORT_TIMEOUT_S: Final = 3600.0
 """A copy of a database of 100 GiB at 30 MiB/s."""
+EXPORT_READ_S: Final = 3600.0
+"""The same for its client to read it; one that does not is cut off, and the copy removed."""
+EXPORTS_MAX: Final = 4
+"""Copies of the database at once, made and read: each takes its room on the disk."""
+_LEFT: Final = "[a-z0-9_]{8}"
+"""What ``tempfile`` puts behind a prefix."""
 
 
 class CollectorService(collector_pb2_grpc.CollectorServicer):
@@ -179,6 +188,9 @@ class QueryService(query_pb2_grpc.QueryServicer):
         self._collector = collector
         self._condition = condition
         self._started_ns = time.time_ns()
+        self._exports = Places("copies of the database", EXPORTS_MAX)
+        self._export_prefix = f".{store.path.name}.export-"
+        self._remove_left()
 
     def Sql(
         self, request: query_pb2.SqlRequest, context: grpc.ServicerContext
@@ -206,13 +218,16 @@ class QueryService(query_pb2_grpc.QueryServicer):
     ) -> Iterator[query_pb2.FileChunk]:
         """Writes a consistent copy beside the database, streams it and removes it."""
         try:
-            with tempfile.TemporaryDirectory(
-                prefix=".rankmem-export-", dir=self._store.path.parent
-            ) as folder:
+            with (
+                self._exports.taken(context),
+                tempfile.TemporaryDirectory(
+                    prefix=self._export_prefix, dir=self._store.path.parent
+                ) as folder,
+            ):
                 path = Path(folder) / "copy.duckdb"
                 with self._queries.reading(EXPORT_TIMEOUT_S, context.add_callback) as cursor:
                     export_duckdb(cursor, path)
-                with path.open("rb") as file:
+                with path.open("rb") as file, cut_after(EXPORT_READ_S, context):
                     while data := file.read(FILE_CHUNK_BYTES):
                         yield query_pb2.FileChunk(data=data)
         except RankmemError as exc:
@@ -254,6 +269,13 @@ class QueryService(query_pb2_grpc.QueryServicer):
             sessions_pruned=self._writer.num_pruned,
             messages_damaged=self._writer.errors.num_damaged,
         )
+
+    def _remove_left(self) -> None:
+        """Copies of a process that was killed while it made or sent them: nobody else has this database."""
+        with contextlib.suppress(OSError):
+            for entry in self._store.path.parent.iterdir():
+                if re.fullmatch(re.escape(self._export_prefix) + _LEFT, entry.name):
+                    shutil.rmtree(entry, ignore_errors=True)
 
 
 def _draining() -> RankmemError:

@@ -88,7 +88,8 @@ class Starts:
         self._sessions: dict[str, dict[int, _Attempt]] = {}
         self._spools: dict[str, Spool] = {}
         """As which each is stored, or will be."""
-        self._buried = {spool.spool_id: spool for spool in buried}
+        self._buried: dict[str, Spool] = {}
+        self.remember(buried)
         self._saved: set[str] = set()
         self._tentative: dict[str, tuple[Spool, bool]] = {}
         for one in stored:
@@ -139,12 +140,17 @@ class Starts:
             RankmemError: CONFLICT; opened again, the spool is given another attempt.
         """
         with self._lock:
+            if spool.spool_id in self._saved:
+                return  # an older version stored two spools as one rank: what it began is ended
             attempt = self._sessions.get(spool.session_id, {}).get(spool.attempt)
             owner = attempt.ranks.get(spool.rank) if attempt is not None else None
-            if owner in (None, spool.spool_id) or spool.spool_id in self._saved:
-                return  # an older version stored two spools as one rank: what it began is ended
-            self._spools.pop(spool.spool_id, None)
-            raise _taken(spool, owner, "open the spool again: it is stored as another attempt")
+            if owner is None:
+                is_its_own = self._placed(_as_opened(spool)).attempt == spool.attempt
+            else:
+                is_its_own = owner == spool.spool_id
+            if not is_its_own:
+                self._spools.pop(spool.spool_id, None)
+                raise _taken(spool, owner, "open the spool again: it is stored as another attempt")
 
     def take(self, batch: IncomingBatch) -> None:
         """The batch goes into the group; so does its spool's place. Writer's thread."""
@@ -182,6 +188,12 @@ class Starts:
     def rollback(self) -> None:
         """What was checked is not stored; it keeps its place. Writer's thread."""
         self._tentative.clear()
+
+    def remember(self, buried: Iterable[Spool]) -> None:
+        """These are all that are known of sessions that were deleted. Writer's thread."""
+        found = {spool.spool_id: spool for spool in buried}
+        with self._lock:
+            self._buried = found
 
     def bury(self, session_id: str) -> None:
         """The session is deleted: its places are free, and its spools are known all the same."""
@@ -263,15 +275,17 @@ def _declared(spool: Spool) -> int:
     return spool.attempt if spool.declared_attempt is None else spool.declared_attempt
 
 
+def _as_opened(spool: Spool) -> Spool:
+    return replace(spool, attempt=_declared(spool), declared_attempt=None)
+
+
 def _start_of(spool: Spool) -> str:
     """The text of its start; of an older agent's spool nothing is known but the attempt that it declares."""
     return spool.start or f"attempt {_declared(spool)}"
 
 
 def _taken(spool: Spool, owner: str | None, hint: str) -> RankmemError:
-    return RankmemError(
-        Code.CONFLICT,
-        f"rank {spool.rank} of attempt {spool.attempt} of session {spool.session_id} is another recording's, "
-        f"{owner}",
-        hint,
-    )
+    what, whose = f"attempt {spool.attempt} of session {spool.session_id}", "another start's by now"
+    if owner is not None:
+        what, whose = f"rank {spool.rank} of {what}", f"another recording's, {owner}"
+    return RankmemError(Code.CONFLICT, f"{what} is {whose}", hint)

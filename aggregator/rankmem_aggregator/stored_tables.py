@@ -66,7 +66,7 @@ def stored_tables(connection: duckdb.DuckDBPyConnection, file: str) -> dict[str,
 def check_nothing_runs(connection: duckdb.DuckDBPyConnection, file: str) -> None:
     """Refuses a file in which writing or our own SQL would run what somebody else put there.
 
-    Triggers run on our inserts; a macro of the file hides DuckDB's function of the same name.
+    Triggers run on our inserts; a macro of the file hides DuckDB's function of the same name, in any case.
 
     Raises:
         RankmemError: INVALID, with its name.
@@ -76,7 +76,8 @@ def check_nothing_runs(connection: duckdb.DuckDBPyConnection, file: str) -> None
     ).fetchall()
     macros = connection.execute(
         "SELECT DISTINCT function_name FROM duckdb_functions() WHERE database_name = $file "
-        "AND function_name IN (SELECT function_name FROM duckdb_functions() WHERE database_name = 'system') "
+        "AND lower(function_name) IN "
+        "(SELECT lower(function_name) FROM duckdb_functions() WHERE database_name = 'system') "
         "ORDER BY ALL",
         {"file": file},
     ).fetchall()

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from typing import Final
 
-from rankmem_aggregator.batch import Spool, declared_bytes, decode_batch
+from rankmem_aggregator.batch import IncomingBatch, Spool, declared_bytes, decode_batch
 from rankmem_aggregator.batch_queue import Outcome, Submission
 from rankmem_aggregator.ingest import Writer
 from rankmem_aggregator.sequence import Opening
@@ -119,7 +119,7 @@ class IngestStream:
                     return
                 if self._replies.qsize() > REPLIES_MAX:
                     raise RankmemError(Code.EXHAUSTED, f"{REPLIES_MAX} replies wait to be read", "read them")
-                self._handle(unseal(request, must=self._is_checked), received_ns)
+                self._heed(request, received_ns)
         except DamagedError as exc:
             self._writer.errors.add_damaged()
             error = exc
@@ -128,6 +128,14 @@ class IngestStream:
         except Exception as exc:  # noqa: BLE001  the iterator raises a bare Exception when the call is cancelled
             logger.debug("stream ended: %r", exc)
         self._end(error)
+
+    def _heed(self, request: pb.IngestRequest, received_ns: int) -> None:
+        try:
+            self._handle(unseal(request, must=self._is_checked), received_ns)
+        except RankmemError:
+            raise
+        except Exception as exc:
+            raise _unexpected("the request", exc) from exc
 
     def _handle(self, request: pb.IngestRequest, received_ns: int) -> None:
         kind = request.WhichOneof("body")
@@ -172,7 +180,7 @@ class IngestStream:
                     Code.EXHAUSTED, f"{SPOOLS_MAX} spools are open on this stream", "open another stream"
                 )
             spool = self._writer.starts.place(Spool.of(message))
-            last_sequence = self._writer.last_sequence(spool)
+            last_sequence = self._last_sequence(spool)
         except RankmemError as exc:
             self._writer.errors.add("ingest", exc.code)
             self._replies.put(_refusal(message.spool_id[:SPOOL_ID_SHOWN], 0, exc))
@@ -185,6 +193,13 @@ class IngestStream:
                 )
             )
         )
+
+    def _last_sequence(self, spool: Spool) -> int:
+        try:
+            return self._writer.last_sequence(spool)
+        except RankmemError:
+            self._writer.starts.release([spool])
+            raise
 
     def _take_batch(self, message: pb.Batch) -> None:
         opening = self._spools.get(message.spool_id)
@@ -214,21 +229,31 @@ class IngestStream:
         if not queue_.admit(size_bytes):
             return False
         try:
-            batch = self._decoders.submit(decode_batch, message, opening.spool).result()
-        except BaseException as exc:
+            batch = self._decoded(message, opening.spool)
+        except RankmemError as exc:
             queue_.release(size_bytes)
-            if isinstance(exc, MemoryError):
+            if exc.code is Code.UNAVAILABLE:  # none of the batch's fault: it may come again
                 self._answered()
-                raise RankmemError(
-                    Code.UNAVAILABLE, "the aggregator has no memory for the batch", "send it again later"
-                ) from exc
-            if not isinstance(exc, RankmemError):
                 raise
             self._refuse(message, exc)
             self._answered()
             return True
         submission = Submission(batch=batch, done=self._answer, opening=opening)
         return self._writer.submit(submission, size_bytes)
+
+    def _decoded(self, message: pb.Batch, spool: Spool) -> IncomingBatch:
+        try:
+            decoding = self._decoders.submit(decode_batch, message, spool)
+        except RuntimeError as exc:
+            raise RankmemError(
+                Code.UNAVAILABLE, f"the aggregator cannot decode the batch: {exc}", "send it again later"
+            ) from exc
+        try:
+            return decoding.result()
+        except RankmemError:
+            raise
+        except Exception as exc:  # an answer of some kind, or its shipper waits for ever
+            raise _unexpected("the batch", exc) from exc
 
     def _refuse(self, message: pb.Batch, error: RankmemError) -> None:
         opening = self._spools.get(message.spool_id)
@@ -280,7 +305,8 @@ class IngestStream:
             idle = self._pending == 0
         if error is not None:
             self._replies.put(_refusal("", 0, error, fatal=True))
-        self._writer.starts.release([opening.spool for opening in self._spools.values()])
+        openings = list(self._spools.values())  # at once: this may be another thread than the reading one
+        self._writer.starts.release(opening.spool for opening in openings)
         if idle:
             self._replies.put(None)
 
@@ -300,6 +326,16 @@ class _ClockProbe:
                 sent_ns=self.sent_ns, received_ns=self.received_ns, replied_ns=time.time_ns()
             )
         )
+
+
+def _unexpected(what: str, exc: Exception) -> RankmemError:
+    """What the sender is told of an error that nothing here expects; the log has where it happened."""
+    if isinstance(exc, MemoryError):
+        return RankmemError(
+            Code.UNAVAILABLE, f"the aggregator has no memory for {what}", "send it again later"
+        )
+    logger.error("%s could not be handled", what, exc_info=exc)
+    return RankmemError(Code.INTERNAL, f"{what} could not be handled: {exc!r}", "please report it")
 
 
 def _refusal(spool_id: str, batch_number: int, error: RankmemError, *, fatal: bool = False) -> pb.IngestReply:

@@ -242,7 +242,7 @@ def _bucket_rows(due: pa.Table, tracks: _Tracks, by: str, names: pa.Array, found
 def _total_rows(due: pa.Table, blocks: Blocks, tracks: _Tracks, names: pa.Array, last: Array) -> pa.Table:
     """Rows of group_total for what blocks meant last: of those that ended, or whose log has."""
     over = (blocks.freed_seq != NEVER) | due["final"].to_numpy()[blocks.number]
-    counted = over & (ints(blocks.rows, "allocation_id") >= 0)
+    counted = over & ~blocks.rows["preexisting"].to_numpy()
     course = tracks.of_block * len(names) + last
     sums, counts, largest = (np.zeros(len(tracks.number) * len(names), np.int64) for _ in range(3))
     np.add.at(sums, course[counted], blocks.size_bytes[counted])

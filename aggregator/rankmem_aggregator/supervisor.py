@@ -8,6 +8,7 @@ memory (``memory_bound``), and the statement that it died of is refused from the
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -172,33 +173,42 @@ class Supervisor:
             self._release()
 
     def _died(self, code: int) -> None:
-        names = under_way.take(self._under_way_fd)
-        how = how_it_ended(code)
-        refused = 0
-        if code < 0 or code == NO_MEMORY:
-            stamp = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-            refused = self._blame.died(names, f"{how}, {stamp}")
-        beside = f", {len(names)} statements ran" if names else ""
+        ran, refused = self._blame_for(code)
+        beside = f", {ran} statements ran" if ran else ""
         told = f", {refused} of them refused from now on" if refused else ""
-        self._say(f"the aggregator ended ({how}){beside}{told}; it is started again")
+        self._tell(f"the aggregator ended ({how_it_ended(code)}){beside}{told}; it is started again")
+
+    def _blame_for(self, code: int) -> tuple[int, int]:
+        """How many statements were under way as it ended, and how many are refused for it."""
+        names = under_way.take(self._under_way_fd)
+        if code >= 0 and code != NO_MEMORY:
+            return len(names), 0
+        stamp = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return len(names), self._blame.died(names, f"{how_it_ended(code)}, {stamp}")
 
     def _start_again(self, lived_s: float) -> bool:
         """Starts it until it is there; False if it is to stop."""
         if lived_s > STEADY_S:
             self._pause_s = RESTART_FIRST_S
+        assert self._process is not None
         while not self._is_stopping.wait(self._pause_s):
             self._pause_s = min(2 * self._pause_s, RESTART_MAX_S)
             try:
                 self._start_process()
             except (RankmemError, OSError) as exc:
+                self._blame_for(self._process.wait())  # it answers before it is known to be there
                 if time.monotonic() - self._warned_s > WARN_EVERY_S:
                     self._warned_s = time.monotonic()
-                    self._say(f"the aggregator cannot be started yet, it is tried again: {exc}")
+                    self._tell(f"the aggregator cannot be started yet, it is tried again: {exc}")
                 continue
             self.num_restarts += 1
-            self._say(f"the aggregator is back at {self.address}")
+            self._tell(f"the aggregator is back at {self.address}")
             return True
         return False
+
+    def _tell(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it, or the file is closed
+            self._say(text)
 
 
 def _reserved(listen: str) -> tuple[socket.socket | None, str]:

@@ -38,6 +38,9 @@ OF_ALLOCATOR: Final = frozenset({"stream", "component"})
 """Groupings of which segments are known, too, and so every figure."""
 FIGURES: Final = ("requested", "allocated", "active", "reserved")
 
+_OF_CLOCKS: Final = " with times"
+"""What sums over ranks are of: recordings without times have no common clock."""
+
 Ask = Callable[..., pa.Table]
 Found = tuple[list[pa.Table], bool]
 """Curves, and whether no point was left out."""
@@ -130,10 +133,12 @@ class Timeline:
             "from_ns": chosen.from_ns,
             "until_ns": chosen.until_ns,
         }
-        track = _first(self._ask("curve_ranks_track", **place), session, chosen)
+        track = _first(self._ask("curve_ranks_track", **place), session, chosen, _OF_CLOCKS)
         if missing := sorted(set(chosen.ranks or ()) - set(track["ranks"])):
             raise RankmemError(
-                Code.NOT_FOUND, f"no events of rank {', '.join(map(str, missing))}", "rankmem ranks"
+                Code.NOT_FOUND,
+                f"no events{_OF_CLOCKS} of rank {', '.join(map(str, missing))}",
+                "rankmem ranks",
             )
         by_second = _is_by_second(chosen.by, track)
         place |= {"device_type": track["device_type"], "by": chosen.by}
@@ -242,9 +247,9 @@ def chosen_ranks(rank: int | Sequence[int] | str | None) -> tuple[int, ...] | No
     return (rank,) if isinstance(rank, int) else tuple(rank)
 
 
-def _first(track: pa.Table, session: str, chosen: Chosen) -> dict[str, Any]:
+def _first(track: pa.Table, session: str, chosen: Chosen, which: str = "") -> dict[str, Any]:
     rows = track.to_pylist()
     if not rows:
         said = f" of {chosen.said()}" if chosen.said() else ""
-        raise RankmemError(Code.NOT_FOUND, f"no events in session {session}{said}", "rankmem ranks")
+        raise RankmemError(Code.NOT_FOUND, f"no events{which} in session {session}{said}", "rankmem ranks")
     return dict(rows[0])

@@ -56,6 +56,7 @@ class Watch:
         store, writer: what is watched.
         changed: told the condition at the first look and whenever ``is_serving`` turns. Watch's thread.
         looked: called after each look, with the condition. Watch's thread.
+        died: told what ended the thread, which nothing should. Watch's thread.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Watch:
         writer: Writer,
         changed: Callable[[Condition], None],
         looked: Callable[[Condition], None] = lambda condition: None,
+        died: Callable[[BaseException], None] = lambda exc: None,
     ) -> None:
         self.condition = Condition()
         """As of the last look."""
@@ -71,6 +73,7 @@ class Watch:
         self._writer = writer
         self._changed = changed
         self._looked = looked
+        self._died = died
         self._stop = threading.Event()
         self._serving: bool | None = None
         self._thread = threading.Thread(target=self._run, name="rankmem-watch", daemon=True)
@@ -126,6 +129,10 @@ class Watch:
                 self.look()
             except OSError as exc:  # the folder is gone, or its file system
                 logger.debug("cannot look: %s", exc)
+            except BaseException as exc:  # without its watch the service stops
+                logger.error("the watch stopped: %s", exc, exc_info=exc)
+                self._died(exc)
+                return
 
 
 def release_memory() -> None:

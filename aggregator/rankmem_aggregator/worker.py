@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from rankmem_aggregator import logs
 from rankmem_aggregator.address import address_path, read_address
@@ -168,7 +168,7 @@ def _opened(order: Order, trial: Trial, bound: MemoryBound) -> Aggregator:
 def _thread_ended(ended: threading.ExceptHookArgs) -> None:
     """A thread that ends for want of memory may be gRPC's: it would never be missed, and nobody answered."""
     threading.__excepthook__(ended)
-    if isinstance(ended.exc_value, MemoryError) or _NO_THREAD in str(ended.exc_value):
+    if ended.exc_value is not None and _is_of_memory(ended.exc_value):
         os._exit(NO_MEMORY)
 
 
@@ -182,14 +182,27 @@ def _thread_not_begun(failed: sys.UnraisableHookArgs) -> None:
 def _is_of_memory(exc: BaseException) -> bool:
     cause: BaseException | None = exc
     while cause is not None:
-        if isinstance(cause, MemoryError):
+        if isinstance(cause, MemoryError) or _NO_THREAD in str(cause):
             return True
         cause = cause.__cause__
     return False
 
 
+def _run() -> NoReturn:
+    """Serves, and ends the process: a statement may run on, the thread that reads orders does, and so does a
+    shipper's. Nothing waits for them, nothing is lost, and a parent waits for this alone."""
+    code = FAILED
+    try:
+        code = main()
+    except BaseException as exc:  # noqa: BLE001  the interpreter would wait for threads that never end
+        code = NO_MEMORY if _is_of_memory(exc) else FAILED
+        sys.excepthook(type(exc), exc, exc.__traceback__)
+    finally:
+        try:
+            logging.shutdown()
+        finally:
+            os._exit(code)
+
+
 if __name__ == "__main__":
-    exit_code = main()
-    logging.shutdown()
-    # A statement may run on, and the thread that reads orders does: nothing waits for them, nothing is lost.
-    os._exit(exit_code)
+    _run()

@@ -49,6 +49,7 @@ class WorkerProcess:
     ) -> None:
         self._events_fd, told_fd = os.pipe()
         self._events = b""
+        self._cleared: list[str] = []
         self._started_s = time.monotonic()
         try:
             # A session of its own: keys of the terminal are for this process, which passes on what they mean.
@@ -93,7 +94,10 @@ class WorkerProcess:
         Raises:
             RankmemError: what the aggregator could not be opened for.
         """
-        event = self._next_event(START_TIMEOUT_S)
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        # It answers before it tells so: statements may have run to their ends meanwhile.
+        while (event := self._next_event(deadline_s - time.monotonic())) and "cleared" in event:
+            self._cleared.append(event["cleared"])
         if event is None:
             self._process.kill()
             raise RankmemError(
@@ -107,6 +111,7 @@ class WorkerProcess:
 
     def cleared(self) -> Iterator[str]:
         """Suspects that ran to their end, as it has told; it has ended."""
+        yield from self._cleared
         while (event := self._next_event(0.0)) is not None:
             if "cleared" in event:
                 yield event["cleared"]

@@ -53,7 +53,7 @@ class _Tour:
         queries, session_id, started_ns = self._queries, self._facts.session_id, self._facts.started_ns
         self._answer("Which jobs are stored?", "sessions", queries.sessions(), columns.sessions())
         ranks = queries.ranks(session_id)
-        self._answer("Did all ranks come, is anything missing?", "ranks", ranks, columns.ranks(started_ns))
+        self._answer("Did every rank report? Is anything missing?", "ranks", ranks, columns.ranks(started_ns))
         peaks = queries.peak(session_id)
         self._answer("Which rank peaked, and when?", "peak", peaks, columns.peak(started_ns))
         job_peak = queries.job_peak(session_id)

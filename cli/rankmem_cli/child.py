@@ -7,6 +7,7 @@ streams and never sends a signal that the child has already got, from the termin
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import signal
@@ -19,7 +20,6 @@ from typing import Any, Final, Self
 
 from rankmem_agent.spool.exits import Exit
 from rankmem_agent.spool.layout import ExitKind
-from rankmem_aggregator.private_files import umask_before
 from rankmem_cli.witness import Witness
 
 FROM_TERMINAL: Final = (signal.SIGINT, signal.SIGQUIT)
@@ -38,7 +38,8 @@ SIGNALLED: Final = 128
 class SignalDesk:
     """Takes this process's signals while it is entered: passes them to the child, or counts them without one.
 
-    A signal that was ignored when we started (``nohup``) stays ignored, for the child as well.
+    A signal that was ignored when we started (``nohup``) stays ignored, for the child as well. SIGCHLD is one
+    that we cannot ignore ourselves: the kernel would keep no exit code for us.
     """
 
     def __init__(self) -> None:
@@ -55,6 +56,8 @@ class SignalDesk:
         for number in FORWARDED:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._previous[number] = signal.signal(number, self._received)
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+            self._previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._witness = Witness(FORWARDED)
         return self
 
@@ -82,14 +85,15 @@ class SignalDesk:
             folder: where it runs; None: here.
             meanwhile: called every few seconds while it runs.
             ended: called with its pid and how it ended while the kernel still keeps its remains: whoever
-                looks for them finds them, or what this wrote.
+                looks for them finds them, or what this wrote. Neither of them may raise.
 
         Raises:
             OSError: it could not be started.
         """
         # exec gives the child default handlers for what we catch, so nothing of the desk reaches it.
-        umask = umask_before()  # the user's own, while an embedded aggregator keeps its files private
-        with subprocess.Popen(command, env=dict(environment), cwd=folder, umask=umask) as process:
+        ignores = functools.partial(signal.signal, signal.SIGCHLD, signal.SIG_IGN)
+        before_exec = ignores if signal.SIGCHLD in self._previous else None
+        with subprocess.Popen(command, env=dict(environment), cwd=folder, preexec_fn=before_exec) as process:
             self._process = process
             for number in self._waiting:
                 process.send_signal(number)

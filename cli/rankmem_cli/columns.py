@@ -41,7 +41,7 @@ def sessions() -> list[Column]:
         size("highest peak", "peak_requested_bytes", importance=7),
         number("on rank", "highest_rank", importance=2),
         count("events", "events", importance=2),
-        count("lost", "events_lost", importance=4),
+        count("records lost", "records_lost", importance=4),
         flag("complete", "complete", importance=5),
     ]
 
@@ -60,7 +60,7 @@ def ranks(started_ns: int | None) -> list[Column]:
         text("exception", "exception", importance=4),
         size("peak", "peak_requested_bytes", importance=8),
         count("events", "events", importance=5),
-        count("lost", "events_lost", importance=7),
+        count("records lost", "records_lost", importance=7),
         size("unexplained", "unexplained_bytes", importance=1),
         flag("complete", "complete", importance=7),
     ]
@@ -76,7 +76,7 @@ def status() -> list[Column]:
         age("lag", "lag_ns", importance=8),
         age("silent for", "silent_ns", importance=7),
         count("events", "events", importance=3),
-        count("lost", "events_lost", importance=8),
+        count("records lost", "records_lost", importance=8),
         count("gaps", "gaps", importance=6),
         size("in spool", "spool_bytes", importance=5),
         size("sent", "sent_bytes", importance=1),
@@ -113,7 +113,7 @@ def hosts() -> list[Column]:
         count("ranks", "num_ranks", importance=6),
         size("highest peak", "peak_requested_bytes", importance=5),
         count("events", "events", importance=3),
-        count("lost", "events_lost", importance=3),
+        count("records lost", "records_lost", importance=3),
         age("clock error", "clock_error_ns", importance=2),
     ]
 

@@ -6,10 +6,11 @@ after the data, and, for programs, one more column. Nothing where nothing is mis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_cli.render import Format, note, show
+from rankmem_cli.units import bytes_text, safe_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 COLUMN: Final = "incomplete"
 """Of a row in JSON and CSV: what it lacks, in words; NULL where that is nothing."""
+BOUNDS_SHOWN: Final = 8
+"""Ranks whose peak is not exact, the highest: the view peak_bound has all."""
+SESSIONS_SHOWN: Final = 5
+"""Named after an answer that may be of any of them, the newest."""
 
 
 def show_answer(
@@ -32,9 +37,26 @@ def show_answer(
     notes: Sequence[str] = (),
 ) -> None:
     """Writes an answer about a session, and what it lacks. Args as :func:`rankmem_cli.render.show`."""
+    from rankmem_aggregator.missing import missing_of
+
+    lacks = missing_of(rows) if output is Format.TABLE else None
+    if lacks is not None:  # the answer carries it; programs want it row by row
+        show(rows, columns, output=output, title=facts.title(), notes=notes)
+        _print(lacks)
+        return
     missing = queries.incompleteness(facts.session_id).to_pylist()
     show(marked(rows, missing, output), columns, output=output, title=facts.title(), notes=notes)
     print_lines(missing)
+    if not rows.num_rows:
+        say_kernels(facts)
+
+
+def say_kernels(facts: SessionFacts) -> None:
+    """Where an answer is empty because the session has kernels alone: how to ask for these."""
+    from rankmem_cli.recorded import kernels_alone
+
+    for line in kernels_alone(facts):
+        note(line)
 
 
 def say(queries: Queries, facts: SessionFacts) -> None:
@@ -46,7 +68,67 @@ def print_lines(missing: Sequence[dict[str, Any]]) -> None:
     """Writes the lines to stderr."""
     from rankmem_aggregator.missing import lines
 
-    for line in lines(missing):
+    _print(lines(missing))
+
+
+def bound_lines(queries: Queries, facts: SessionFacts, peaks: pa.Table) -> list[str]:
+    """How high the peaks that are not exact were at least; none where the answer is exact."""
+    from rankmem_aggregator.missing import COMPLETE_KEY
+
+    if (peaks.schema.metadata or {}).get(COMPLETE_KEY) != b"False":
+        return []
+    ranks = set(peaks["rank"].to_pylist())
+    bounds = _unless_older(lambda: queries.peak_bound(facts.session_id))
+    found = [row for row in bounds if row["rank"] in ranks and row["is_exact"] is False]
+    said = [
+        f"rank {row['rank']}, {safe_text(row['device'])}: not exact; {least_text(row['at_least_bytes'])}"
+        for row in sorted(found, key=lambda row: -(row["at_least_bytes"] or 0))[:BOUNDS_SHOWN]
+    ]
+    more = len(found) - BOUNDS_SHOWN
+    return said if more <= 0 else [*said, f'… and {more} more: rankmem sql "FROM peak_bound"']
+
+
+def least_text(at_least_bytes: int | None) -> str:
+    """By how much a peak may be off where events are missing, as far as it can be said."""
+    if not at_least_bytes:
+        return "how high the true peak was cannot be said"
+    least = bytes_text(at_least_bytes)
+    return f"the true peak was at least {least}, and by how much it was higher cannot be said"
+
+
+def say_of_all(queries: Queries) -> None:
+    """After an answer that may be of any session: which of them lack events. Where that fails, it stands."""
+    from rankmem_protos.errors import RankmemError
+
+    try:
+        sessions = _unless_older(queries.incomplete_sessions)
+    except RankmemError as exc:
+        note(f"whether any session lacks events could not be asked: {exc.message}")
+        return
+    for row in sessions[:SESSIONS_SHOWN]:
+        ranks = "1 rank" if row["num_ranks"] == 1 else f"{row['num_ranks']} ranks"
+        note(f"session {safe_text(row['session_id'])} lacks events of {ranks}: its figures may be wrong")
+    if sessions:
+        more = len(sessions) - SESSIONS_SHOWN
+        others = f"… and {more} more: " if more > 0 else "what is missing: "
+        note(f'{others}rankmem sql "FROM incompleteness"')
+
+
+def _unless_older(ask: Callable[[], pa.Table]) -> list[dict[str, Any]]:
+    """The rows; none where the database or its aggregator is of a version that has no such view."""
+    from rankmem_protos.errors import Code, RankmemError
+
+    try:
+        rows: list[dict[str, Any]] = ask().to_pylist()
+    except RankmemError as exc:
+        if exc.code is not Code.INVALID:
+            raise
+        return []
+    return rows
+
+
+def _print(lines: Sequence[str]) -> None:
+    for line in lines:
         note(line)
 
 

@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -104,10 +104,20 @@ class _Elections:
             return True
         self._next = now + ELECT_EVERY_S
         if self._held >= ELECTIONS_MAX:
-            return any(is_shipping(folder) for folder in session_dirs)
-        started = [elect(folder) for folder in session_dirs]  # does nothing where one runs
+            return any(_if_there(is_shipping, folder) for folder in session_dirs)
+        started = [_if_there(elect, folder) for folder in session_dirs]  # does nothing where one runs
         self._held += any(started)
         return True
+
+
+def _if_there(ask: Callable[[Path], bool], session_dir: Path) -> bool:
+    """What ``ask`` says of the folder; False where its shipper has delivered all and removed it meanwhile."""
+    try:
+        return ask(session_dir)
+    except FileNotFoundError:
+        if session_dir.exists():
+            raise
+        return False
 
 
 class Shippers:
@@ -151,6 +161,12 @@ def session_dirs(session_id: str, config: AgentConfig) -> list[Path]:
     told = () if config.spool_dir is None else (config.spool_dir,)
     roots = dict.fromkeys((*told, *(root for root in default_roots(config) if why_not_ours(root) is None)))
     return [root / session_id for root in roots if (root / session_id).is_dir()]
+
+
+def session_dirs_here(session_id: str) -> list[Path]:
+    """The same for who did not start the job, and goes by what is set here."""
+    places = {name: os.environ[name] for name in ("RANKMEM_SPOOL_DIR", "TMPDIR") if name in os.environ}
+    return session_dirs(session_id, AgentConfig.from_environment(places))
 
 
 def shipper_state(session_dir: Path) -> ShipperState:

@@ -34,19 +34,21 @@ def lease(database_path: Path) -> Iterator[None]:
 def are_there(database_path: Path) -> bool:
     """Whether a guest is there; where none is, the file goes."""
     path = _path(database_path)
-    try:
-        held = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    else:
-        path.unlink(missing_ok=True)
-        return False
-    finally:
-        os.close(held)
+    while True:
+        try:
+            held = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_there(held, path):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                return False
+        except OSError:
+            return True
+        finally:
+            os.close(held)
 
 
 def _shared(path: Path) -> int:
@@ -55,14 +57,20 @@ def _shared(path: Path) -> int:
         held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(held, fcntl.LOCK_SH)
-            if os.path.samestat(os.fstat(held), os.stat(path)):
+            if _is_there(held, path):
                 return held
-        except FileNotFoundError:
-            pass
         except OSError:
             os.close(held)
             raise
         os.close(held)
+
+
+def _is_there(held: int, path: Path) -> bool:
+    """Whether what is held is the file that has the name now."""
+    try:
+        return os.path.samestat(os.fstat(held), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _path(database_path: Path) -> Path:

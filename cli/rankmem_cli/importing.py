@@ -16,10 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from rankmem_agent.readers.jobs import Job, Member, Plan, plan
-from rankmem_agent.readers.kinds import search
+from rankmem_agent.readers.jobs import Job, Member, Plan, is_skipped, plan
+from rankmem_agent.readers.kinds import Found, search
 from rankmem_agent.readers.staging import StagedRank, stage
 from rankmem_cli.destination import served_at
+from rankmem_cli.import_plan import lines_of, whence
 from rankmem_cli.options import Place
 from rankmem_cli.patience import Say, patience
 from rankmem_cli.render import note
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from rankmem_agent.readers.sending import Delivery
     from rankmem_aggregator.loading import Loader
 
-UNKNOWN_SHOWN_MAX: Final = 10
-"""Files of no kind that are named; of the others their number is."""
+SKIPPED_SHOWN_MAX: Final = 10
+"""Files with nothing to import that are named; of the others their number is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,16 @@ class Report:
     session_ids: list[str] = field(default_factory=list)
     """Of sessions of which a rank is stored, in order."""
     failed: list[tuple[Path, RankmemError]] = field(default_factory=list)
+    skipped: list[tuple[Path, str]] = field(default_factory=list)
+    """Files that nobody named and that hold nothing to import, each with the reason: no failures."""
     num_events: int = 0
+
+    def add(self, found: Found, error: RankmemError) -> None:
+        """What an error means for the import: a failure, or a file that is skipped."""
+        if is_skipped(found, error):
+            self.skipped.append((found.path, str(error)))
+        else:
+            self.failed.append((found.path, error))
 
 
 class Sink(Protocol):
@@ -72,22 +82,30 @@ def import_recordings(request: Request, place: Place) -> Report:
         looked = search(request.paths)
         plans = plan(looked.found, name=request.name, session=request.session, rank_from=request.rank_from)
         report.failed += looked.failed + plans.failed
+        report.skipped += [(path, str(error)) for path, error in plans.skipped]
         if plans.jobs:
+            for line in lines_of(plans):
+                note(f"rankmem: {line}")
             with _sink(place) as sink:
                 _import_all(plans, sink, say, report)
     for path, error in report.failed:
-        note(f"rankmem: {path}: {error}" if str(path) not in str(error) else f"rankmem: {error}")
-    for path in looked.unknown[:UNKNOWN_SHOWN_MAX]:
-        note(f"rankmem: {path}: of no kind that is read, left out")
-    if len(looked.unknown) > UNKNOWN_SHOWN_MAX:
-        note(f"rankmem: {len(looked.unknown) - UNKNOWN_SHOWN_MAX} more files of no kind that is read")
-    if not plans.jobs and not report.failed:
+        _note_file(path, str(error))
+    report.skipped += [(path, "unrecognised format") for path in looked.unknown]
+    for path, why in report.skipped[:SKIPPED_SHOWN_MAX]:
+        _note_file(path, f"{why}, skipped")
+    if len(report.skipped) > SKIPPED_SHOWN_MAX:
+        note(f"rankmem: {len(report.skipped) - SKIPPED_SHOWN_MAX} more files skipped")
+    if not report.session_ids and not report.failed:
         raise RankmemError(
             Code.NOT_FOUND,
             f"no recording in {' '.join(request.paths)}",
             "docs/formats.md says what is read",
         )
     return report
+
+
+def _note_file(path: Path, text: str) -> None:
+    note(f"rankmem: {text}" if str(path) in text else f"rankmem: {path}: {text}")
 
 
 def _import_all(plans: Plan, sink: Sink, say: Say, report: Report) -> None:
@@ -99,7 +117,7 @@ def _import_all(plans: Plan, sink: Sink, say: Say, report: Report) -> None:
         try:
             _import_file(job, members, sink, report, partial(_say_rows, say, text))
         except RankmemError as exc:
-            report.failed.append((where, exc))
+            report.add(members[0].found, exc)
             if exc.code is Code.UNAVAILABLE:  # nobody is there for the others either
                 report.failed += [(rest[0].found.path, exc) for _, rest in files[number:]]
                 return
@@ -140,8 +158,9 @@ def _tell(job: Job, rank: StagedRank, is_new: bool) -> None:
     counted = [(rank.closing.events, "events")]
     counted += [(rank.rows.get(table, 0), noun) for table, noun in _ALSO_COUNTED]
     said = ", ".join(f"{count_text(count)} {noun}" for count, noun in counted if count)
-    again = "" if is_new else ", was stored before"
-    note(f"{rank.source}: {job.kind}, session {job.session_id}, rank {rank.identity.rank}: {said}{again}")
+    again = "" if is_new else ", already imported"
+    whose = f"rank {rank.identity.rank}{whence(job, rank.identity.rank)}"
+    note(f"{rank.source}: {job.kind}, session {job.session_id}, {whose}: {said}{again}")
     if rank.closing.events_lost:
         note(f"    {count_text(rank.closing.events_lost)} events are missing")
     for remark in rank.closing.remarks:
@@ -179,22 +198,38 @@ def _sink(place: Place) -> Iterator[Sink]:
             note(f"rankmem: {place.db} is held by the aggregator at {holder.address}; importing into it")
             yield stack.enter_context(_remote(holder.address, place, tls=holder.tls, token=holder.token))
             return
-        from rankmem_aggregator.loading import Loader
-
-        yield _Local(stack.enter_context(Loader(place.db)))
+        local = _Local(place.db, stack)
+        if place.db.exists():
+            local.open()
+        yield local
 
 
 class _Local:
-    """A file nobody else holds."""
+    """A file nobody else holds. One that is not there is made for the first recording that can be stored: a
+    recording that is refused leaves no empty database.
 
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
+    Args:
+        opened: closes it.
+    """
+
+    def __init__(self, path: Path, opened: contextlib.ExitStack) -> None:
+        self._path = path
+        self._opened = opened
+        self._loader: Loader | None = None
+
+    def open(self) -> Loader:
+        """The open database."""
+        from rankmem_aggregator.loading import Loader
+
+        if self._loader is None:
+            self._loader = self._opened.enter_context(Loader(self._path))
+        return self._loader
 
     def store(self, ranks: Sequence[StagedRank], session_row: dict[str, Any]) -> bool:
         from rankmem_aggregator.loading import RankLog
 
         logs = [RankLog(opening=rank.opening(), messages=rank.messages(session_row)) for rank in ranks]
-        return self._loader.load(logs)
+        return self.open().load(logs)
 
 
 class _Remote:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rankmem_agent import facts
 from rankmem_agent.config import AgentConfig
@@ -82,9 +82,9 @@ def run_job(job: Job, report: Report) -> int:
         )
         try:
             config = AgentConfig.from_environment(environment)
-            shippers = drain.Shippers(session_id, config)
-            tell_exit = functools.partial(drain.tell_exit, session_id, config)
-            code = desk.run(job.command, environment, job.folder, shippers.look, tell_exit)
+            look = _unless_it_fails(drain.Shippers(session_id, config).look)
+            tell_exit = _unless_it_fails(functools.partial(drain.tell_exit, session_id, config))
+            code = desk.run(job.command, environment, job.folder, look, tell_exit)
         except OSError as error:
             print(f"Error: cannot run {job.command[0]}: {error.strerror}", file=sys.stderr)
             return child.CANNOT_EXECUTE
@@ -96,6 +96,18 @@ def run_job(job: Job, report: Report) -> int:
         ):
             door.call(step, verbose=lambda: False)
     return code
+
+
+def _unless_it_fails(work: Callable[..., None]) -> Callable[..., None]:
+    """``work``, for beside the training: what it fails at is said, and then it is done no more."""
+    has_failed = False
+
+    def do(*of: Any) -> None:
+        nonlocal has_failed
+        if not has_failed:
+            has_failed = door.call(lambda: work(*of), verbose=lambda: False) != 0
+
+    return do
 
 
 def _session_id(job: Job) -> str:
@@ -185,7 +197,7 @@ def _finish(
             election.elect(folder)
         closing.close(folder)
     is_delivered = drain.wait_delivered(folders, desk, drain_s=job.drain_s) or _give_up(folders)
-    _tell_what_is_set_aside(session_id)
+    _tell_what_is_set_aside(folders)
     is_reported = report is not report_nothing and other_runs.is_reporter()
     if is_reported and (is_delivered or _answers(destination)):
         if other_runs.is_one_of_several():
@@ -197,8 +209,10 @@ def _finish(
 
 def _give_up(folders: Sequence[Path]) -> bool:
     """Says what is left, and how it is delivered now that nobody holds it; True if nothing is left."""
-    why = {folder: drain.shipper_state(folder).error for folder in folders}
+    before = {folder: drain.shipper_state(folder).error for folder in folders}
     held = [folder for folder in folders if not drain.release(folder)]
+    # A shipper says why as it leaves; where the wait was short, it has said nothing before.
+    why = {folder: drain.shipper_state(folder).error or before[folder] for folder in folders}
     left = [folder for folder in folders if drain.undelivered(folder)]
     for folder in left:
         note("rankmem: not all that was recorded is stored yet" + (f": {why[folder]}" if why[folder] else ""))
@@ -207,10 +221,10 @@ def _give_up(folders: Sequence[Path]) -> bool:
     return not left
 
 
-def _tell_what_is_set_aside(session_id: str) -> None:
+def _tell_what_is_set_aside(folders: Sequence[Path]) -> None:
     from rankmem_cli.status_view import set_aside_lines
 
-    for line in set_aside_lines(session_id):
+    for line in set_aside_lines(folders):
         note(f"rankmem: {line}")
 
 
@@ -225,6 +239,8 @@ def _answers(destination: Destination) -> bool:
         except RankmemError as exc:
             if exc.code is not Code.DENIED:
                 note(f"rankmem: no summary: {exc.message}")
+                if exc.hint:
+                    note(f"Try: {exc.hint}")
                 return False
     return True
 

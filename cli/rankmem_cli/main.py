@@ -6,6 +6,7 @@ typer and nothing heavier: ``rankmem --help`` must not wait for duckdb, grpc or 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Annotated
@@ -108,8 +109,22 @@ for verb in VERBS:
 
 def main() -> None:
     """The entry point: runs the command line and exits with its code."""
+    _open_standard_streams()
     try:
         code = door.call(lambda: app(prog_name="rankmem"), verbose=lambda: _verbose)
     except SystemExit as ending:  # typer ends every verb with one
         code = ending.code if isinstance(ending.code, int) else int(bool(ending.code))
     sys.exit(leave(code))
+
+
+def _open_standard_streams() -> None:
+    """Opens those that are closed, as a daemon's may be: the next file or pipe would have their numbers, and
+    get what a library writes to its standard error."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:  # it is the lowest that is free
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+            mode = "w" if number else "r"
+            stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115  it stays
+            setattr(sys, name, stream)

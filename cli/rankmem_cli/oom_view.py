@@ -26,44 +26,59 @@ GROUPS_SHOWN: Final = 8
 """Rows of each part: the largest tell most."""
 RANKS_SHOWN: Final = 16
 FAILURES_SHOWN: Final = 20
-"""A program that catches the error and tries again fails many times."""
+"""A program that catches the error and tries again fails many times; ``--limit`` shows more."""
 PARTS: Final = ("category", "operator", "line", "rank")
 NOTHING_FAILED: Final = "no allocation failed"
 
 
-def print_oom(queries: Queries, facts: SessionFacts, failures: pa.Table) -> None:
-    """Writes the failures, then the last one taken apart."""
+def print_oom(
+    queries: Queries, facts: SessionFacts, failures: pa.Table, *, number: int = 1, limit: int | None = None
+) -> None:
+    """Writes the failures, then one of them taken apart.
+
+    Args:
+        failures: the earliest first. It is what went wrong; what follows, on this rank or on others that
+            waited for it, mostly follows from it.
+        number: which one, from 1.
+        limit: rows of the table as the user said; None: FAILURES_SHOWN.
+    """
     note(facts.title())
     if failures.num_rows == 0:
         note(NOTHING_FAILED)
         say(queries, facts)
         return
-    show_table(
-        head(failures, None, output=Format.TABLE, table_rows=FAILURES_SHOWN), columns.oom(facts.started_ns)
-    )
-    last = _last(failures)
+    chosen = _numbered(failures, number)
+    shown_rows = head(failures, limit, output=Format.TABLE, table_rows=FAILURES_SHOWN)
+    show_table(shown_rows, columns.oom(facts.started_ns))
     note("")
     for line in [
-        *_in_words(last, only=failures.num_rows == 1),
+        *_in_words(chosen, _which(number, failures.num_rows)),
         *recorded.notes(facts, ("operators", "stacks")),
     ]:
         note(line)
     for by in PARTS:
-        rows = _part(queries, facts, last, by)
+        rows = _part(queries, facts, chosen, by)
         shown = RANKS_SHOWN if by == "rank" else GROUPS_SHOWN
         note("")
-        note(f"{_of(last, by)}:")
+        note(f"{_of(chosen, by)}:")
         show_table(rows.slice(0, shown), recorded.shown(_columns(facts, by), facts))
         if rows.num_rows > shown:
             note(f"… and {rows.num_rows - shown} more: rankmem oom --by {by}")
+    if failures.num_rows > 1 and number == 1:
+        others = failures.num_rows - 1
+        after = "1 failure" if others == 1 else f"{others} failures"
+        note("")
+        note(f"{after} after the first: rankmem oom --failure 2 takes the next apart")
     say(queries, facts)
 
 
-def show_part(queries: Queries, facts: SessionFacts, failures: pa.Table, by: str, *, output: Format) -> None:
-    """Writes one part of the last failure alone, in any format.
+def show_part(
+    queries: Queries, facts: SessionFacts, failures: pa.Table, by: str, *, number: int = 1, output: Format
+) -> None:
+    """Writes one part of one failure alone, in any format.
 
     Raises:
-        RankmemError: NOT_FOUND where no allocation failed.
+        RankmemError: NOT_FOUND where no allocation failed, or not so many.
     """
     if failures.num_rows == 0:
         raise RankmemError(
@@ -71,14 +86,26 @@ def show_part(queries: Queries, facts: SessionFacts, failures: pa.Table, by: str
             f"{NOTHING_FAILED} in session {facts.session_id}",
             "rankmem peak: how high each rank got",
         )
-    last = _last(failures)
-    rows = _part(queries, facts, last, by)
-    show_answer(queries, facts, rows, _columns(facts, by), output=output, notes=(_of(last, by),))
+    chosen = _numbered(failures, number)
+    rows = _part(queries, facts, chosen, by)
+    show_answer(queries, facts, rows, _columns(facts, by), output=output, notes=(_of(chosen, by),))
 
 
-def _last(failures: pa.Table) -> dict[str, Any]:
-    row: dict[str, Any] = failures.slice(failures.num_rows - 1).to_pylist()[0]
+def _numbered(failures: pa.Table, number: int) -> dict[str, Any]:
+    if number > failures.num_rows:
+        raise RankmemError(
+            Code.NOT_FOUND,
+            f"there is no failure {number}: {failures.num_rows} allocations failed",
+            f"--failure 1 to {failures.num_rows}, the earliest first",
+        )
+    row: dict[str, Any] = failures.slice(number - 1, 1).to_pylist()[0]
     return row
+
+
+def _which(number: int, of: int) -> str:
+    if of == 1:
+        return "it"
+    return f"the first of {of}" if number == 1 else f"failure {number} of {of}"
 
 
 def _part(queries: Queries, facts: SessionFacts, failed: dict[str, Any], by: str) -> pa.Table:
@@ -100,13 +127,16 @@ def _of(failed: dict[str, Any], by: str) -> str:
     return f"alive on rank {failed['rank']} then, by {by}"
 
 
-def _in_words(row: dict[str, Any], *, only: bool) -> list[str]:
+def _in_words(row: dict[str, Any], which: str) -> list[str]:
     """What was asked for against what there was, a sentence a line."""
     on_host = row["device"].startswith("cpu")
     who = safe_text(row["operator"]) if row["operator"] else "a call outside of operators"
-    asked = f"{'it' if only else 'the last'}: {who} asked for {bytes_text(row['size_bytes'])}"
+    asked = f"{which}: {who} asked for {bytes_text(row['size_bytes'])}"
     asked += "" if on_host else " (rounded up by the allocator)"
-    said = [f"{asked} with {bytes_text(row['requested_bytes'])} alive"]
+    whose = f" on rank {row['rank']}, {safe_text(row['device'])}"
+    said = [f"{asked} with {bytes_text(row['requested_bytes'])} alive{whose}"]
+    if row["line"]:
+        said.append(f"  at {safe_text(row['line'])}")
     free = row["device_free_bytes"]
     if free is not None:
         total = f" of {bytes_text(row['device_total_bytes'])}" if row["device_total_bytes"] else ""

@@ -15,6 +15,7 @@ import typer
 from rankmem_cli.credential_options import chosen_credentials
 from rankmem_cli.render import Format
 from rankmem_protos.credentials import Credentials
+from rankmem_protos.errors import Code, RankmemError
 
 ReadDb = Annotated[
     Path | None,
@@ -83,11 +84,19 @@ def place(db: Path | None, aggregator: str | None) -> Place:
     RANKMEM_AGGREGATOR set.
 
     Raises:
-        RankmemError: INVALID if both flags are given.
+        RankmemError: INVALID if both flags are given, or DuckDB cannot open such a path.
     """
     from rankmem_aggregator.config import target_from_environment
 
     target = target_from_environment(db, aggregator)
     if aggregator is not None or (db is None and target == os.environ.get("RANKMEM_AGGREGATOR")):
         return Place(aggregator=target, credentials=chosen_credentials())
+    try:
+        target.encode()
+    except UnicodeEncodeError as exc:
+        raise RankmemError(
+            Code.INVALID,
+            f"the database's path is not in UTF-8: {target!r}",
+            "DuckDB opens no other: rename it",
+        ) from exc
     return Place(db=Path(target), credentials=chosen_credentials())

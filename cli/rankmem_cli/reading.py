@@ -59,7 +59,7 @@ def answer(
             rows = ask(queries, facts)
         if limit is not None or table_rows:
             rows = head(rows, limit, output=output, table_rows=table_rows)
-        told = [*notes(rows), *recorded.notes(facts, needs)]
+        told = [*notes(rows), *recorded.of_lines(rows), *recorded.notes(facts, needs)]
         show_answer(queries, facts, rows, recorded.shown(shown(facts), facts), output=output, notes=told)
         if without_rows and rows.num_rows == 0:
             note(without_rows)

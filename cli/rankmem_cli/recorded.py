@@ -8,15 +8,25 @@ says "outside of operators" of a block whose operator nobody looked at.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_cli.table import OUTSIDE, OUTSIDE_OF_MODULES, Column
 from rankmem_cli.target import SessionFacts
+from rankmem_protos.errors import Code, RankmemError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 NOT_RECORDED: Final = "(not recorded)"
 _NEEDS: Final = {"operator": "operators", "module": "modules", "line": "stacks", "phase": "operators"}
 """By column: what it rests on."""
+_BRACKETS: Final = (
+    "a line in [brackets]: no frame of the project is in the stack; the nearest frame of Python"
+)
+_OF_KERNELS: Final = ("nsys", "nvprof")
+"""Kinds of recordings that have kernels, and memory only where it was asked for."""
 _OUTSIDE: Final = {"operators": OUTSIDE, "modules": OUTSIDE_OF_MODULES}
 
 
@@ -29,6 +39,37 @@ def notes(facts: SessionFacts, needs: Iterable[str]) -> list[str]:
             said = f"no {need} were recorded" if all(without) else f"some ranks recorded no {need}"
             lines.append(f"{said} ({_switch(facts, need)})")
     return lines
+
+
+def of_lines(rows: pa.Table) -> list[str]:
+    """What the brackets around a line mean, where some row has them."""
+    for name in {"line", "forward_line"} & set(rows.column_names):
+        if any(line is not None and line.startswith("[") for line in rows.column(name).to_pylist()):
+            return [_BRACKETS]
+    return []
+
+
+def kernels_alone(facts: SessionFacts) -> list[str]:
+    """Where to ask of a session that was imported from a profile of kernels, with no memory event in it."""
+    if facts.events or facts.source not in _OF_KERNELS:
+        return []
+    ask = f"FROM kernel_total('{facts.session_id}', of_group := 'operator')"
+    return [
+        f'{facts.source} recorded kernels and no memory; ask for the kernels\' time: rankmem sql "{ask}"',
+        "of_group may also be layer, call_site, short_name or stream",
+    ]
+
+
+@contextmanager
+def pointing_to_kernels(facts: SessionFacts) -> Iterator[None]:
+    """Within it an answer that has no events says where the kernels are, if there are these alone."""
+    try:
+        yield
+    except RankmemError as exc:
+        kernels = kernels_alone(facts)
+        if exc.code is not Code.NOT_FOUND or not kernels:
+            raise
+        raise RankmemError(exc.code, exc.message, kernels[0]) from exc
 
 
 def outside(facts: SessionFacts, need: str) -> str:

@@ -6,6 +6,7 @@ stored and acknowledged), the second ends both processes at once. Loads neither 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from types import FrameType
@@ -32,14 +33,16 @@ def serve_until_signalled(config: AggregatorConfig) -> None:
     from rankmem_aggregator.supervisor import Supervisor
 
     logs.configure(config.log_format)
+    # Whoever started us may ignore it; of children that end the kernel would keep nothing then.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     supervisor = Supervisor(config)
     supervisor.start()
     _stop_on_signals(supervisor)
-    note(
+    _say(
         f"rankmem: listening on {supervisor.address}, writing {config.database_path}; Ctrl-C drains and ends"
     )
     if supervisor.metrics_address:
-        note(f"rankmem: metrics at http://{supervisor.metrics_address}/metrics")
+        _say(f"rankmem: metrics at http://{supervisor.metrics_address}/metrics")
     while not supervisor.wait(SIGNALS_SEEN_S):
         pass
     if not supervisor.close():
@@ -60,8 +63,14 @@ def _stop_on_signals(supervisor: Supervisor) -> None:
             supervisor.kill()
             os._exit(128 + number)
         stopping = True
-        note("rankmem: draining; once more to stop at once")
         supervisor.stop()
+        _say("rankmem: draining; once more to stop at once")
 
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGINT, handle)
+
+
+def _say(text: str) -> None:
+    """A note, if somebody reads it: behind ``2>&1 | tee``, Ctrl-C ends that first."""
+    with contextlib.suppress(OSError, ValueError, RuntimeError):  # the last: within another note
+        note(text)

@@ -6,13 +6,12 @@ Stage: render. In come an aggregator's figures and the file that a shipper leave
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_agent.ship.marks import FOLDER_NAME, MARK_NAME, read_mark
+from rankmem_agent.ship.status import STATUS_NAME
 from rankmem_cli.units import age_text, bytes_text, count_text, safe_text
 
 if TYPE_CHECKING:
@@ -45,10 +44,14 @@ def aggregator_lines(state: AggregatorState | None) -> list[str]:
     ]
 
 
-def shipper_line(session_id: str) -> list[str]:
-    """The shipper of this host for a session; none where it has left or ran as somebody else."""
-    for root in _spool_roots():
-        said = _read(root / session_id / "shipper.json")
+def shipper_line(session_dirs: Iterable[Path]) -> list[str]:
+    """The shipper of this host for a session; none where it has left or ran as somebody else.
+
+    Args:
+        session_dirs: the session's folders on this host.
+    """
+    for folder in session_dirs:
+        said = _read(folder / STATUS_NAME)
         if said is not None:
             error = f": {said['error']}" if said.get("error") else ""
             pending = count_text(int(said.get("pending_records") or 0))
@@ -59,26 +62,17 @@ def shipper_line(session_id: str) -> list[str]:
     return []
 
 
-def set_aside_lines(session_id: str) -> list[str]:
+def set_aside_lines(session_dirs: Iterable[Path]) -> list[str]:
     """Spools of a session on this host that could not be stored and are kept."""
     lines = []
-    for root in _spool_roots():
+    for folder in session_dirs:
         for pattern in (f"{FOLDER_NAME}/*/{MARK_NAME}", f"*/{MARK_NAME}"):
-            for path in sorted((root / session_id).glob(pattern)):
+            for path in sorted(folder.glob(pattern)):
                 mark = read_mark(path.parent)
                 if mark is not None:
                     where = f"kept in {path.parent}, rankmem ship tries it again"
                     lines.append(safe_text(f"spool {path.parent.name} is set aside: {mark.message}; {where}"))
     return lines
-
-
-def _spool_roots() -> Iterator[Path]:
-    """Where ranks of this user put their spools, unless they were told otherwise; see docs/internals.md."""
-    told = os.environ.get("RANKMEM_SPOOL_DIR")
-    if told:
-        yield Path(told)
-    yield Path(f"/dev/shm/rankmem-{os.getuid()}")
-    yield Path(tempfile.gettempdir()) / f"rankmem-{os.getuid()}"
 
 
 def _read(path: Path) -> dict[str, Any] | None:

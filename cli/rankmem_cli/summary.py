@@ -16,6 +16,7 @@ from rankmem_cli.recorded import outside
 from rankmem_cli.render import note, show_table
 from rankmem_cli.target import SessionFacts, session_facts
 from rankmem_cli.units import bytes_text, count_text, offset_text, safe_text
+from rankmem_protos.clock import distance_ns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,12 +70,12 @@ def _failures(queries: Queries, facts: SessionFacts, shown: str) -> list[str]:
     failed = queries.oom(facts.session_id).to_pylist()
     if not failed:
         return []
-    last = failed[-1]
+    first = failed[0]
     ranks = sorted({row["rank"] for row in failed})
-    since = None if facts.started_ns is None else last["time_ns"] - facts.started_ns
-    asked = f"{bytes_text(last['size_bytes'])} on {safe_text(last['device'])} at {offset_text(since)}"
+    since = distance_ns(first["time_ns"], facts.started_ns)
+    asked = f"{bytes_text(first['size_bytes'])} on {safe_text(first['device'])} at {offset_text(since)}"
     number = _plural(len(failed), "allocation")
-    which = f"{_some(ranks)}, {asked}" if len(failed) == 1 else f"{_some(ranks)}; the last asked for {asked}"
+    which = f"{_some(ranks)}, {asked}" if len(failed) == 1 else f"{_some(ranks)}; the first asked for {asked}"
     return [f"out of memory: {number} failed ({which}): rankmem oom {shown}".rstrip()]
 
 
@@ -88,7 +89,10 @@ def _headline(facts: SessionFacts, ranks: pa.Table, *, is_delivered: bool) -> st
     rows = [row for row in ranks.to_pylist() if row["state"] not in NEVER_SEEN]
     events = sum(row["events"] or 0 for row in rows)
     losses = [row["events_lost"] for row in rows]
-    lost = "an unknown number of events" if None in losses else count_text(sum(losses))
+    total = None if None in losses else sum(losses)
+    # What is lost are records, of which an event is one: so many events at most.
+    at_most = "at most " if total else ""
+    lost = "an unknown number of events" if total is None else f"{at_most}{count_text(total)}"
     incomplete = sorted(row["rank"] for row in rows if row["complete"] is not True)
     name = f" {facts.name}" if facts.name else ""
     told = "" if is_delivered else " so far, not all is stored yet"
@@ -128,7 +132,7 @@ def _print_job_peak(queries: Queries, facts: SessionFacts, device_type: str) -> 
     if not shares:
         return
     at = shares[0]["job_peak_ns"]
-    offset = offset_text(None if at is None or facts.started_ns is None else at - facts.started_ns)
+    offset = offset_text(distance_ns(at, facts.started_ns))
     peak = bytes_text(shares[0]["job_peak_bytes"])
     note(f"job's peak ({device_type}, all ranks at one instant): {peak} at {offset}")
 

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rankmem_cli import units
+from rankmem_protos.clock import distance_ns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +32,7 @@ TEXT_CELLS_MAX: Final = 72
 """A text is shortened to this even where there is room: a mangled C++ name fills any screen."""
 ELLIPSIS: Final = "…"
 OUTSIDE: Final = "(outside of operators)"
-"""An allocation that no operator made: by the user's own call of an allocator, or before the recording."""
+"""An allocation that no operator made: by the user's own call of an allocator."""
 OUTSIDE_OF_MODULES: Final = "(outside of modules)"
 
 
@@ -121,8 +122,7 @@ def offset(header: str, name: str, session_started_ns: int | None, *, importance
     """A column of instants (ns), shown as offset from the session's start."""
 
     def write(time_ns: int | None) -> str:
-        unknown = time_ns is None or session_started_ns is None
-        return units.offset_text(None if unknown else time_ns - session_started_ns)  # type: ignore[operator]
+        return units.offset_text(distance_ns(time_ns, session_started_ns))
 
     return Column(header=header, name=name, forms=(write,), numeric=True, importance=importance)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from rankmem_cli.options import place
 from rankmem_cli.times import parse_time
 from rankmem_cli.units import utc_text
+from rankmem_protos.clock import has_clock
 
 if TYPE_CHECKING:
     from rankmem_aggregator.queries import Queries
@@ -29,12 +30,17 @@ class SessionFacts:
     """Its start, ns since 1970 UTC; the zero of every offset. None while no rank has said."""
     detail: str | None = None
     """RANKMEM_DETAIL of its ranks."""
+    source: str | None = None
+    """live, or the kind of recording that was imported."""
+    events: int = 0
     not_recorded: tuple[frozenset[str], ...] = ()
     """What its ranks had switched off: operators, stacks, modules; each different set once."""
 
     def title(self) -> str:
         """The session in a line: id, name, start in UTC."""
         name = f" ({self.name})" if self.name else ""
+        if self.started_ns is not None and not has_clock(self.started_ns):
+            return f"session {self.session_id}{name}, from a recording without times"
         return f"session {self.session_id}{name}, started {utc_text(self.started_ns)} UTC"
 
 
@@ -67,6 +73,8 @@ def session_facts(queries: Queries, session: str | None) -> SessionFacts:
         name=row.get("name"),
         started_ns=row.get("started_ns"),
         detail=row.get("detail"),
+        source=row.get("source"),
+        events=row.get("events") or 0,
         not_recorded=tuple(frozenset(filter(None, off.split(","))) for off in row.get("not_recorded") or ()),
     )
 

@@ -7,13 +7,16 @@ out goes a curve of characters, the rows as JSON or CSV, or a file of the aggreg
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from rankmem_cli.completeness import marked
 from rankmem_cli.render import Format, begin, console_for, note
 from rankmem_cli.target import SessionFacts
 from rankmem_cli.units import age_text, bytes_text, count_text, offset_text, safe_text
+from rankmem_protos.clock import distance_ns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +33,7 @@ ONE_FIGURE: Final = {
     "reserved": "bytes reserved from the device",
 }
 ALL_FIGURES: Final = {
-    OVERALL: "requested: exact; allocated, active, reserved: the allocator's; app_reserved: the process's",
+    OVERALL: "requested: {exact}; allocated, active, reserved: the allocator's; app_reserved: the process's",
     "stream": "allocated until the free is requested, active until given back, reserved by its segments",
     "component": "allocated until the free is requested, active until given back, reserved by its segments; "
     "app_reserved: the whole process",
@@ -68,22 +71,30 @@ def show_timeline(rows: pa.Table, by: str, facts: SessionFacts, *, output: Forma
         note(_inexact(_said(rows)))
 
 
-def write_file(rows: pa.Table, by: str, facts: SessionFacts, out_path: Path) -> None:
-    """Writes the picture or the rows that the name of the file asks for, and says so."""
+def write_file(
+    rows: pa.Table, by: str, facts: SessionFacts, missing: Sequence[dict[str, Any]], out_path: Path
+) -> None:
+    """Writes the picture or the rows that the name of the file asks for, with what they lack, and says so."""
     from rankmem_aggregator.plots.files import write_timeline
 
-    write_timeline(_chart(rows, by, facts), rows, out_path)
+    write_timeline(_chart(rows, by, facts), marked(rows, missing, Format.CSV), out_path)
     note(f"wrote {out_path}")
 
 
 def _chart(rows: pa.Table, by: str, facts: SessionFacts) -> Chart:
+    from rankmem_aggregator.missing import missing_of
     from rankmem_aggregator.plots.curves import chart_of
 
     said = _said(rows)
-    start_ns = facts.started_ns if facts.started_ns is not None else int(said.get("first_ns", 0))
+    first_ns = int(said.get("first_ns", facts.started_ns or 0))
+    # A rank without a clock beside others that have one counts from its own first event.
+    since_ns = distance_ns(first_ns, facts.started_ns)
+    start_ns = first_ns - (since_ns or 0)
     subtitle = f"{facts.title()} - {_meaning(by, said)}"
     if not _is_exact(rows):
         subtitle += " - thinned, maxima kept"
+    if lacks := missing_of(rows):
+        subtitle += f" - not complete: {safe_text('; '.join(lacks))}"
     whose = _whose(said)
     return chart_of(
         rows,
@@ -151,6 +162,12 @@ def _inexact(said: dict[str, str]) -> str:
     return "not every point is drawn: --from and --until for a part of it"
 
 
+def _exactness(said: dict[str, str]) -> str:
+    """Of requested bytes: an aggregator of an older version does not say."""
+    of = {"False": "not exact, for events are missing", "None": "exact for what the recording holds"}
+    return of.get(said.get("complete", "True"), "exact")
+
+
 def _is_stacked(by: str, said: dict[str, str]) -> bool:
     return said.get("stacked", str(by != OVERALL)) == "True"
 
@@ -159,5 +176,5 @@ def _meaning(by: str, said: dict[str, str]) -> str:
     """What the figures of the curves are."""
     figure = said.get("figure", "all" if by == OVERALL else "requested")
     if figure == "all":
-        return ALL_FIGURES.get(by, "")
+        return ALL_FIGURES.get(by, "").replace("{exact}", _exactness(said))
     return ONE_FIGURE[figure] + MORE.get(by, "")

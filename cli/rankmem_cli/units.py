@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from rankmem_aggregator.csv_cells import no_formula
+from rankmem_protos.clock import has_clock
 
 NOTHING: Final = "-"
 """What a table shows for NULL."""
@@ -91,8 +92,8 @@ def age_text(age_ns: int | None) -> str:
 
 
 def utc_text(time_ns: int | None) -> str:
-    """The instant in UTC, to the millisecond: ``2026-11-21 12:38:22.123``."""
-    if time_ns is None:
+    """The instant in UTC, to the millisecond: ``2026-11-21 12:38:22.123``; ``-`` for one without a clock."""
+    if time_ns is None or not has_clock(time_ns):
         return NOTHING
     seconds, rest_ns = divmod(time_ns, NS_PER_S)
     try:
@@ -104,12 +105,12 @@ def utc_text(time_ns: int | None) -> str:
 
 def utc_clock_text(time_ns: int | None) -> str:
     """The instant's time of day in UTC, for narrow tables: ``12:38:22.123``."""
-    return utc_text(time_ns).rpartition(" ")[2] if time_ns is not None else NOTHING
+    return utc_text(time_ns).rpartition(" ")[2]
 
 
 def utc_minute_text(time_ns: int | None) -> str:
     """The instant in UTC to the minute, for narrow tables: ``2026-11-21 12:38``."""
-    return utc_text(time_ns).rpartition(":")[0] if time_ns is not None else NOTHING
+    return utc_text(time_ns).rpartition(":")[0] or NOTHING
 
 
 def flag_text(flag: bool | None) -> str:

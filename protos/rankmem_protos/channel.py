@@ -11,17 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import grpc
-
 from rankmem_protos.credentials import PUBLIC_CA, Credentials, read_private, read_public
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.quiet_grpc import grpc
 
 AUTHORIZATION: Final = "authorization"
 SCHEME: Final = "Bearer "
 _LOOPBACK: Final = ("127.", "[::1]:", "localhost:")
 
 _EXPLAINED: Final = (
-    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not signed by --tls-ca, or has run out"),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "its certificate is not signed by --tls-ca (RANKMEM_TLS_CA), or has run out: give its own CA",
+    ),
     ("ostname Verification Check failed", "its certificate does not name this host: rankmem certs --name"),
     ("Peer name", "its certificate does not name this host: rankmem certs --name"),
     ("WRONG_VERSION_NUMBER", "it speaks plain text: leave out --tls-ca (RANKMEM_TLS_CA)"),

@@ -14,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 10
+SCHEMA_VERSION: Final = 11
 """Raised when a table or column is added; written to the database's ``rankmem_meta``."""
 
 NAME: Final = pa.dictionary(pa.int32(), pa.string())
@@ -159,7 +159,8 @@ RANK_INFO: Final = Table(
         _int("events", "Allocator events stored so far."),
         _int(
             "events_lost",
-            "Events known to be missing; each hole is a row of gap. NULL: some, and nobody knows how many.",
+            "At most so many events are missing: the records that are, of which an event is one; each hole "
+            "is a row of gap. NULL: some, and nobody knows how many.",
         ),
         _int(
             "unexplained_bytes",
@@ -247,7 +248,8 @@ ALLOCATION_RECORD: Final = Table(
         *_OF_DEVICE,
         _int(
             "allocation_id",
-            "seq of the alloc event; negative for blocks older than the recording.",
+            "seq of the alloc event; negative for blocks older than the recording. Of an older block of a "
+            "component that an imported recording shows only later, a position before its first event.",
             nullable=False,
         ),
         _int("address", "Address on its device."),
@@ -267,7 +269,11 @@ ALLOCATION_RECORD: Final = Table(
         _int("step", "Training step it was made in, from 0."),
         _int("call_id", "The operator call that allocated it."),
         _int("stack_id", "Python stack of that call; see stack_frame."),
-        _time("allocated_ns", "When it was allocated."),
+        _time(
+            "allocated_ns",
+            "When it was allocated. NULL for blocks older than the recording; where their component shows up "
+            "only later, when it does: they are in the totals from there on.",
+        ),
         _time("free_requested_ns", "When its tensor was freed, where the allocator tells (CUDA)."),
         _int("free_requested_seq", "seq of that event."),
         _time("freed_ns", "When the block was given back; NULL if not known to be."),
@@ -425,7 +431,8 @@ GAP: Final = Table(
         _int("sequence_last", "Last missing position.", nullable=False),
         _int(
             "records",
-            "Records missing, of which most are events; 0 where to_end says the rest.",
+            "Records of the log that are missing, so at most as many events: a call, a tag, a sample is a "
+            "record, too; 0 where to_end says the rest.",
             nullable=False,
         ),
         _text(

@@ -17,6 +17,7 @@ from rankmem_aggregator import logs, server
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.store import Store
 from rankmem_aggregator.watch import Watch
+from rankmem_protos.errors import RankmemError
 from rankmem_protos.query_pb2 import SqlRequest
 from rankmem_protos.query_pb2_grpc import QueryStub
 from sample_batches import RankSource
@@ -116,6 +117,24 @@ def test_a_writer_that_has_ended_is_not_serving(aggregator: server.Aggregator) -
     assert watch.look().is_serving
     writer.close(TIMEOUT_S)
     assert watch.look().reason == "the writer has ended"
+
+
+@pytest.mark.parametrize("error", [ValueError("nobody thought of this"), MemoryError()])
+def test_without_its_watch_the_aggregator_ends_and_says_why(
+    aggregator: server.Aggregator, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Nobody else ends silent streams, holds the bound on memory, or tells shippers why they wait."""
+
+    def breaking() -> None:
+        raise error
+
+    monkeypatch.setattr(aggregator._collector, "end_idle", breaking)
+    serving = threading.Timer(TIMEOUT_S, aggregator.stop)
+    serving.start()
+    with pytest.raises(RankmemError, match="the aggregator stopped") as caught:
+        aggregator.serve()
+    serving.cancel()
+    assert caught.value.__cause__ is error
 
 
 def test_json_lines_are_whole_whatever_a_name_holds(

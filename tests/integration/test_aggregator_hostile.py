@@ -6,14 +6,18 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
+import grpc
 import pytest
 
 from ingest_client import IngestClient
 from rankmem_aggregator import server
-from rankmem_aggregator.batch import decode_batch
+from rankmem_aggregator.batch import Spool, decode_batch
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.sequence import Opening
 from rankmem_aggregator.services import DECODERS
+from rankmem_aggregator.stream import IngestStream
 from rankmem_protos import collector_pb2 as pb
+from rankmem_protos.errors import Code, RankmemError
 from sample_batches import RankSource
 
 LONG = "x" * 1_000_000
@@ -105,3 +109,100 @@ def test_a_few_threads_decode_for_all_streams(
             client.acks(2)
     assert 1 <= len(names) <= DECODERS
     assert all(name.startswith("rankmem-decode") for name in names)
+
+
+def test_a_batch_that_breaks_what_decodes_it_is_refused_and_others_go_on(
+    aggregator: server.Aggregator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an answer its shipper would wait for ever, told every few seconds that it has to."""
+    odd, good = RankSource(rank=40), RankSource(rank=41)
+
+    def breaking(message: pb.Batch, spool: Spool) -> object:
+        if message.spool_id == odd.spool_id:
+            raise TypeError("nobody thought of this")
+        return decode_batch(message, spool)
+
+    monkeypatch.setattr("rankmem_aggregator.stream.decode_batch", breaking)
+    with IngestClient(aggregator.address) as client:
+        client.open(odd)
+        client.open(good)
+        client.send(batch=odd.batch(50))
+        refusal = client.reply().refusal
+        assert (refusal.code, refusal.fatal, refusal.spool_id) == ("internal", False, odd.spool_id)
+        assert "nobody thought of this" in refusal.message
+        client.send(batch=good.batch(50))
+        assert client.acks(1) == [good.next_sequence - 1]
+        assert client.end() == []
+    assert client.error is None
+
+
+def test_a_batch_for_which_no_thread_can_be_started_may_come_again(
+    aggregator: server.Aggregator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = RankSource(rank=42)
+
+    def submit(*arguments: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with IngestClient(aggregator.address) as client:
+        client.open(source)
+        monkeypatch.setattr(aggregator._collector._decoders, "submit", submit)
+        client.send(batch=source.batch(50))
+        (reply,) = client.rest()
+        assert (reply.refusal.code, reply.refusal.fatal) == ("unavailable", True)
+    assert isinstance(client.error, grpc.Call)
+    assert client.error.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_request_that_breaks_what_reads_it_ends_the_stream_with_a_word(
+    aggregator: server.Aggregator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaking(message: object) -> None:
+        raise TypeError("nobody thought of this")
+
+    monkeypatch.setattr("rankmem_aggregator.stream.Spool.of", breaking)
+    with IngestClient(aggregator.address) as client:
+        client.send(open_spool=RankSource(rank=43).open_spool().open_spool)
+        (reply,) = client.rest()
+        assert (reply.refusal.code, reply.refusal.fatal) == ("internal", True)
+
+
+def test_a_spool_that_is_not_taken_keeps_no_place(
+    aggregator: server.Aggregator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each night's run under a deleted session's name would push the first that is taken an attempt on."""
+    sources = [RankSource(session_id="0DELETED0000", rank=rank) for rank in range(3)]
+
+    def deleted(spool: Spool) -> int:
+        raise RankmemError(Code.NOT_FOUND, "its session was deleted here")
+
+    with IngestClient(aggregator.address) as client:
+        with monkeypatch.context() as patched:
+            patched.setattr(aggregator._writer, "last_sequence", deleted)
+            for source in sources:
+                client.send(open_spool=source.open_spool().open_spool)
+                assert client.reply().refusal.code == "not_found"
+        for source in sources:
+            source.spool_id += "9"
+            client.send(open_spool=source.open_spool().open_spool)
+            assert client.reply().spool_state.attempt == 0
+
+
+class _Meanwhile(Opening):
+    """Another spool is opened while this one is looked at: the stream's other thread goes on."""
+
+    opened: dict[str, Opening]
+
+    @property
+    def spool(self) -> Spool:  # type: ignore[override]
+        self.opened[f"s{len(self.opened)}"] = self
+        return Spool(spool_id="s", session_id="s", attempt=0, rank=0)
+
+
+def test_a_stream_is_stopped_while_it_opens_spools(aggregator: server.Aggregator) -> None:
+    stopped = IngestStream(iter(()), aggregator._writer, aggregator._collector._decoders, "", "stream")
+    opening = _Meanwhile.__new__(_Meanwhile)
+    opening.opened = stopped._spools
+    opening.opened |= {"a": opening, "b": opening}
+    stopped.stop(RankmemError(Code.UNAVAILABLE, "the aggregator is closing"))
+    assert stopped.error is not None

@@ -59,6 +59,35 @@ def test_a_caller_is_known_by_its_host(peer: str, host: str) -> None:
     assert host_of(peer) == host
 
 
+class Call:
+    """A call that stays open."""
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+
+    def peer(self) -> str:
+        return self._peer
+
+    def abort(self, code: grpc.StatusCode, details: str) -> None:
+        raise PermissionError(details)
+
+    def set_trailing_metadata(self, metadata: object) -> None:
+        pass
+
+
+def test_a_refused_caller_is_not_remembered() -> None:
+    places = peers.Places("calls", 2)
+    calls = [Call(f"ipv4:10.0.0.{number}:7") for number in range(100)]
+    with ExitStack() as open_calls:
+        for call in calls[:2]:
+            open_calls.enter_context(places.taken(call))  # type: ignore[arg-type]
+        for call in calls[2:]:
+            with pytest.raises(PermissionError, match="2 in all, 1 of one host"), places.taken(call):  # type: ignore[arg-type]
+                pass
+        assert len(places._taken) == 2
+    assert not places._taken
+
+
 def test_one_address_has_its_share_of_the_places_and_is_told_so(aggregator: server.Aggregator) -> None:
     with ExitStack() as opened:
         clients = [opened.enter_context(IngestClient(aggregator.address)) for _ in range(3)]

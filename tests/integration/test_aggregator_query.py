@@ -10,9 +10,11 @@ import grpc
 import pyarrow as pa
 import pytest
 
+from faults.scene import until
 from ingest_client import IngestClient
-from rankmem_aggregator import server
+from rankmem_aggregator import server, services
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.peers import PEER_SHARE
 from rankmem_aggregator.services import CHUNK_BYTES_MAX
 from rankmem_protos.query_pb2 import ExportRequest, SqlRequest, StatusRequest
 from rankmem_protos.query_pb2_grpc import QueryStub
@@ -109,6 +111,45 @@ def test_a_copy_has_every_table_comment_and_view_and_opens_anywhere(
     assert [
         entry.name for entry in aggregator.config.database_path.parent.iterdir() if "export" in entry.name
     ] == []
+
+
+def test_what_a_copy_left_that_was_killed_goes_at_the_next_start(tmp_path: Path) -> None:
+    """It may be as large as the database."""
+    left = [f".{name}.export-abcdef_7" for name in ("mem.duckdb", "other.duckdb", "mem.duckdb.export-x")]
+    for name in left:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "copy.duckdb").touch()
+    with server.open(AggregatorConfig(database_path=tmp_path / "mem.duckdb", listen="127.0.0.1:0")):
+        assert [(tmp_path / name).exists() for name in left] == [False, True, True]
+
+
+def large(cursor: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """A copy that no window of a connection holds."""
+    with path.open("wb") as file:
+        file.truncate(256 << 20)
+
+
+def test_copies_that_nobody_reads_are_few(
+    stub: QueryStub, aggregator: server.Aggregator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each stands on the disk of the database until it is read, and is as large as it."""
+    monkeypatch.setattr(services, "export_duckdb", large)
+    folder = aggregator.config.database_path.parent
+    unread = [stub.ExportDatabase(ExportRequest()) for _ in range(services.EXPORTS_MAX // PEER_SHARE)]
+    for copy in unread:
+        next(copy)
+    with pytest.raises(grpc.RpcError, match="too many copies of the database") as refused:
+        next(stub.ExportDatabase(ExportRequest()))
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    for copy in unread:
+        copy.cancel()
+    until("their copies are gone", lambda: not any("export" in entry.name for entry in folder.iterdir()))
+    monkeypatch.setattr(services, "EXPORT_READ_S", 0.05)
+    slow = stub.ExportDatabase(ExportRequest())
+    next(slow)
+    until("its copy is gone", lambda: not any("export" in entry.name for entry in folder.iterdir()))
+    with pytest.raises(grpc.RpcError):
+        list(slow)
 
 
 def test_status_says_which_database_and_how_far(stub: QueryStub, aggregator: server.Aggregator) -> None:

@@ -58,6 +58,8 @@ CALLS: list[Call] = [
     *(call("peak_by", by=by) for by in get_args(PeakBy)),
     call("peak_by", by="component", rank=1, at_least_bytes=500 << 20),
     call("peak_by_host"),
+    call("peak_bound"),
+    call("incomplete_sessions"),
     call("job_peak"),
     call("job_peak_bound"),
     *(call("job_peak_held", by=by) for by in get_args(BlockBy)),
@@ -161,7 +163,7 @@ def test_most_answers_have_rows(both: Both) -> None:
     empty = {
         name for name, rows in zip(NAMES, both.local, strict=True) if isinstance(rows, pa.Table) and not rows
     }
-    nothing_missing = ("gap", "incompleteness", "'rank': 0}")
+    nothing_missing = ("gap", "incomplete", "'rank': 0}")
     assert all(any(part in name for part in nothing_missing) for name in empty), empty
 
 

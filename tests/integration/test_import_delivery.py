@@ -33,7 +33,7 @@ EVENTS = 700
 def recordings(tmp_path: Path) -> Path:
     """Two ranks."""
     for rank in range(2):
-        dump(tmp_path / "run" / f"{rank}.pickle", random_snapshot(rank, events=EVENTS))
+        dump(tmp_path / "run" / f"rank{rank}.pickle", random_snapshot(rank, events=EVENTS))
     return tmp_path / "run"
 
 
@@ -166,7 +166,7 @@ def test_an_address_that_nobody_answers_is_said_to_be_one(
         address = f"127.0.0.1:{held.getsockname()[1]}"
         place = Place(aggregator=address, credentials=Credentials())
         report = import_recordings(Request(paths=[str(recordings)]), place)
-    assert [path.name for path, _ in report.failed] == ["0.pickle", "1.pickle"], "it is asked once"
+    assert [path.name for path, _ in report.failed] == ["rank0.pickle", "rank1.pickle"], "it is asked once"
     for _, error in report.failed:
         assert error.code is Code.UNAVAILABLE
         assert address in error.message

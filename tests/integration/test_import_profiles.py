@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import made_profiles
 from fuzz_imports import fuzz
@@ -13,6 +15,7 @@ from import_read import asked, imported
 from made_profiles import memory, op, saved, step, written
 from rankmem_agent.readers.tensorflow_lives import Lives, maximums
 from rankmem_agent.readers.tensorflow_stats import nodes_of
+from rankmem_cli.main import app
 
 
 @pytest.fixture
@@ -59,7 +62,7 @@ def test_a_profile_is_stored_once(tmp_path: Path, database: Path) -> None:
 def test_an_export_of_nsight_answers_for_memory_and_kernels(tmp_path: Path, database: Path) -> None:
     assert not imported(database, made_profiles.export(tmp_path)).failed
     peaks = "SELECT rank, device, peak_requested_bytes FROM peak_by_rank ORDER BY rank, device"
-    assert asked(database, peaks) == [(0, "cuda:0", 1500), (0, "pinned", 64), (1, "cuda:0", 30)]
+    assert asked(database, peaks) == [(0, "cuda:0", 1800), (0, "pinned", 64), (1, "cuda:0", 30)]
     kernels = "SELECT direction, operator, layer, forward_kernel_id FROM kernel_origin ORDER BY kernel_id"
     assert asked(database, kernels) == [
         ("forward", "linear", "decoder", None),
@@ -102,3 +105,21 @@ def test_mutations_of_a_profile_are_imported_or_refused(tmp_path: Path, kind: st
     outcome = fuzz(path, 60)
     assert outcome.faults == []
     assert sum(outcome.refused.values()) + outcome.imported + outcome.unknown >= 60
+
+
+@pytest.mark.parametrize(
+    "verb", ["peak", "ops", "job-peak", "live --rank 0", "steps", "timeline", "export html x.html"]
+)
+def test_every_answer_of_a_profile_of_kernels_says_how_to_ask_for_them(
+    tmp_path: Path, database: Path, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert not imported(database, made_profiles.nvprof_profile(tmp_path)).failed
+    [(session,)] = asked(database, "SELECT session_id FROM session")
+    done = CliRunner().invoke(app, [*verb.split(), "--db", str(database)])
+    said = " ".join(f"{done.output} {done.exception}".split())
+    assert f"FROM kernel_total('{session}'" in said
+    (statement,) = set(re.findall(r'rankmem sql "([^"]+)"', said))
+    told = CliRunner().invoke(app, ["sql", statement, "--db", str(database)])
+    assert told.exit_code == 0
+    assert "num_kernels" in told.output

@@ -147,7 +147,7 @@ def test_importing_again_stores_nothing_and_says_so(
     capsys.readouterr()
     second = imported(database, FOLDER)
     assert second.session_ids == first.session_ids
-    assert capsys.readouterr().err.count("was stored before") == len(NAMES)
+    assert capsys.readouterr().err.count("already imported") == len(NAMES)
     assert asked(database, "SELECT count(*) FROM memory_event") == counted
     # Recordings that began hours apart are sessions of their own.
     assert asked(database, "SELECT count(*), min(source) FROM session") == [

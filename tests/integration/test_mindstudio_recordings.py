@@ -170,3 +170,136 @@ def test_a_memscope_dump_of_two_processes_is_two_ranks() -> None:
             "count(*) FILTER (WHERE action = 'free_completed' AND device <> 'pinned') FROM memory_event"
         ).fetchone()
         assert counted == (241, 14)
+
+
+COMPONENT_TABLE = """
+SELECT t4.name, t3.size, t3.timestamp_maxsize
+FROM (
+    SELECT t1.moduleId AS id, t1.totalReserved AS size, min(t1.timestampNs) AS timestamp_maxsize
+    FROM NPU_MODULE_MEM AS t1
+    JOIN (
+        SELECT moduleId, max(totalReserved) AS max_total_reserved
+        FROM NPU_MODULE_MEM GROUP BY moduleId HAVING max_total_reserved >= 104857600
+    ) AS t2 ON t1.moduleId = t2.moduleId AND t1.totalReserved = t2.max_total_reserved
+    WHERE t1.deviceId = ?
+    GROUP BY t1.moduleId, t1.totalReserved
+) AS t3
+JOIN ENUM_MODULE AS t4 ON t3.id = t4.id
+ORDER BY 1
+"""
+"""As Insight asks for its component table (DbMemoryDataBase::QueryComponentDetail), in bytes and ns."""
+
+
+def test_the_component_table_is_insights(stored: tuple[str, int, duckdb.DuckDBPyConnection]) -> None:
+    form, rank, connection = stored
+    if form == "text":
+        pytest.skip(
+            "Insight's statement is for databases; the samples of CSV files are held against them above"
+        )
+    path = output("db", rank) / f"ascend_pytorch_profiler_{rank}.db"
+    with sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True) as database:
+        told = database.execute(COMPONENT_TABLE, [rank]).fetchall()
+    database.close()
+    found = connection.execute(
+        "SELECT group_name, peak_bytes, peak_time_ns FROM allocator_peak($id, 'component') "
+        "WHERE is_sampled AND group_name <> 'app' AND peak_bytes >= 104857600 ORDER BY 1",
+        {"id": SESSION},
+    ).fetchall()
+    assert found == told
+    assert [name for name, *_ in told] == ["APP", "HCCL"]
+
+
+def test_allocators_reserved_what_their_records_say(
+    stored: tuple[str, int, duckdb.DuckDBPyConnection],
+) -> None:
+    form, rank, connection = stored
+    rows = (
+        of_database(rank, "MEMORY_RECORD", "component") if form == "db" else of_csv(rank, "memory_record.csv")
+    )
+    told = {name: max(row[3] for row in rows if row[0] == name) for name in ("PTA", "GE")}
+    found = connection.execute(
+        "SELECT group_name, peak_reserved_bytes FROM allocator_peak($id, 'component') WHERE NOT is_sampled",
+        {"id": SESSION},
+    ).fetchall()
+    assert dict(found) == {"pytorch": told["PTA"], "ge": told["GE"]}
+
+
+def test_app_is_what_the_process_holds_beyond_both_allocators_once_both_are_known(
+    stored: tuple[str, int, duckdb.DuckDBPyConnection],
+) -> None:
+    form, rank, connection = stored
+    rows = (
+        of_database(rank, "MEMORY_RECORD", "component") if form == "db" else of_csv(rank, "memory_record.csv")
+    )
+    known_from = max(min(row[1] for row in rows if row[0] == name) for name in ("PTA", "GE"))
+    samples = connection.execute(
+        "SELECT time_ns, app_reserved_bytes, known_bytes, app_bytes FROM app_curve "
+        "WHERE app_reserved_bytes IS NOT NULL ORDER BY time_ns"
+    ).fetchall()
+    assert len(samples) == 13
+    reserved = {row[3] for row in rows if row[0] == "PTA+GE"}
+    for time_ns, held, known, app in samples:
+        if time_ns < known_from:
+            assert (known, app) == (None, None)
+        else:
+            assert known in reserved
+            assert app == held - known
+    others = "SELECT count(app_bytes) FROM app_curve WHERE app_reserved_bytes IS NULL"
+    assert connection.execute(others).fetchone() == (0,)
+
+
+@pytest.mark.parametrize("by", ["operator", "module", "category", "phase", "step", "component", "stream"])
+def test_every_grouping_adds_up_to_the_peak_and_counts_no_older_block_as_allocated(
+    stored: tuple[str, int, duckdb.DuckDBPyConnection], by: str
+) -> None:
+    form, rank, connection = stored
+    rows = of_database(rank, "OP_MEMORY", "name") if form == "db" else of_csv(rank, "operator_memory.csv")
+    asked = {"id": SESSION, "by": by}
+    peaks = "SELECT sum(bytes_at_rank_peak), any_value(rank_peak_bytes) FROM peak_by_group($id, $by)"
+    [(together, peak)] = connection.execute(peaks, asked).fetchall()
+    assert together == peak
+    made = "SELECT sum(allocated_bytes), sum(num_allocations) FROM made_total($id, $by)"
+    named = [row[1] for row in rows if row[2] is not None and row[1] > 0]
+    assert connection.execute(made, asked).fetchall() == [(sum(named), len(named))]
+
+
+def test_memscope_peaks_are_the_highest_that_the_pools_say_they_used() -> None:
+    path = FOLDER / "memscope" / "memscope_dump_20250428113810.csv"
+    used: dict[tuple[int, str], int] = {}
+    modules: dict[tuple[int, str, str], int] = {}
+    highest: dict[tuple[int, str, str], int] = {}
+    live: dict[tuple[int, str], tuple[tuple[int, str, str], int]] = {}
+    names = {"3": "HCCL", "7": "RUNTIME", "255": "module 255"}
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            process, device = int(row["Process Id"]), f"npu:{row['Device Id']}"
+            told = dict(part.split(":") for part in row["Attr"].strip("{}").split(",") if ":" in part)
+            if row["Event Type"] == "PTA":
+                used[process, device] = max(used.get((process, device), 0), int(told["used"]))
+            elif row["Event"] == "MALLOC" and row["Device Id"] != "host" and told["MID"] in names:
+                key = process, device, names[told["MID"]]
+                live[process, told["addr"]] = key, int(told["size"])
+                modules[key] = modules.get(key, 0) + int(told["size"])
+                highest[key] = max(highest.get(key, 0), modules[key])
+            elif row["Event"] == "FREE" and (process, told.get("addr", "")) in live:
+                key, size = live.pop((process, told["addr"]))
+                modules[key] -= size
+    assert used == {(2_523_738, "npu:0"): 3_659_776, (2_523_740, "npu:1"): 3_659_776}
+    with empty_database() as connection:
+        for rank, recording in enumerate(MemScopeReader().open([path])):
+            store_parts(connection, recording, Identity(SESSION, 0, rank))
+        found = connection.execute(
+            "SELECT rank, device, peak_allocated_bytes FROM peak_by_rank WHERE device <> 'pinned' ORDER BY 1"
+        ).fetchall()
+        assert found == [(0, "npu:0", 3_659_776), (1, "npu:1", 3_659_776)]
+        sampled = connection.execute(
+            "SELECT rank, device, group_name, peak_bytes FROM allocator_peak($id, 'component') "
+            "WHERE is_sampled AND device <> 'pinned'",
+            {"id": SESSION},
+        ).fetchall()
+        processes = {2_523_738: 0, 2_523_740: 1}
+        assert sorted(sampled) == sorted(
+            (processes[p], d, name, size) for (p, d, name), size in highest.items()
+        )
+        peaks = "SELECT peak_requested_bytes FROM peak_by_rank WHERE device = 'npu:1'"
+        assert connection.execute(peaks).fetchall() == [(3_659_776,)]

@@ -27,7 +27,8 @@ from rankmem_agent.ship.shipper import Shipper
 from rankmem_agent.spool import layout
 from rankmem_agent.spool import reader as reader_module
 from rankmem_agent.spool import segments as segments_module
-from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, Kind
+from rankmem_agent.spool.exits import Exit, say
+from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, ExitKind, Kind
 from rankmem_protos.collector_pb2 import Batch, IngestRequest
 from spool_synthetic import SyntheticSpool, training_records
 
@@ -309,6 +310,28 @@ def test_torn_records_and_lost_segments_arrive_as_gap_rows_and_never_as_events(
     rank = collector.rows("rank_info")[-1]
     assert (rank["end_reason"], rank["complete"]) == ("killed", False)
     assert rank["events_lost"] == RECORDS_PER_SEGMENT + 3
+
+
+@pytest.mark.parametrize(
+    ("left", "reason", "code"),
+    [
+        (None, "exit", None),
+        (Exit(kind=ExitKind.EXIT, code=0), "exit", 0),
+        (Exit(kind=ExitKind.EXIT, code=3), "exit 3", 3),
+    ],
+)
+def test_a_process_that_ended_in_order_was_not_killed_though_its_end_found_no_room(
+    session: Path, collector: FakeCollector, left: Exit | None, reason: str, code: int | None
+) -> None:
+    spool = SyntheticSpool(path=session / "0-0-1", aggregator=collector.address)
+    spool.append(training_records(spool, 9000, live_calls=40)[:RECORDS_PER_SEGMENT])
+    spool.lose_segment()
+    spool.end(found_room=False)
+    if left is not None:
+        say(spool.path, left)
+    ship_all(session)
+    rank = collector.rows("rank_info")[-1]
+    assert (rank["end_reason"], rank["exit_code"], rank["complete"]) == (reason, code, False)
 
 
 def test_a_full_window_waits_for_acknowledgements(

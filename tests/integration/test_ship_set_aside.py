@@ -16,6 +16,8 @@ from rankmem_agent.ship import pace as pace_module
 from rankmem_agent.ship.config import ShipConfig
 from rankmem_agent.ship.deliver import deliver
 from rankmem_agent.ship.envelope import Envelope, pack
+from rankmem_agent.ship.marks import MARK_NAME, Mark, write_mark
+from rankmem_agent.ship.service import Service
 from rankmem_agent.ship.shipper import Shipper
 from rankmem_agent.spool.folder import spools
 from rankmem_aggregator import connect, server
@@ -96,9 +98,9 @@ def test_what_is_refused_for_ever_is_a_gap_and_no_answer_says_complete(
         (2_000 * number,)
     ]
     ((sentence,),) = ask(aggregator, "SELECT sentence FROM incompleteness")
-    assert f"{lost:,} records are missing" in str(sentence)
+    assert f"{lost:,} records (at most as many events) are missing" in str(sentence)
     assert "set aside on its host" in str(sentence)
-    (line,) = set_aside_lines(SESSION)
+    (line,) = set_aside_lines([session])
     assert line.startswith("spool 0-1-1 is set aside: ")
     assert str(session / "set-aside" / "0-1-1") in line
 
@@ -121,6 +123,32 @@ def test_one_that_was_set_aside_is_not_deleted_by_the_database_that_knows_it_as_
     assert not aside.exists()
 
 
+@pytest.mark.parametrize("where", ["set-aside", "."])
+def test_one_whose_mark_is_damaged_is_not_deleted_either(
+    session: Path,
+    aggregator: server.Aggregator,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    where: str,
+) -> None:
+    """In the second case a shipper meets it first, which writes the mark anew."""
+    poisoned(monkeypatch, rank=0, number=1)
+    spool_of(session, aggregator.address).end()
+    deliver(session, timeout_s=TIMEOUT_S)
+    monkeypatch.setattr(lane_module, "pack", pack)
+    aside = session / "set-aside"
+    (aside / "0-0-1" / MARK_NAME).write_text("{")
+    if where == ".":
+        (aside / "0-0-1").rename(session / "0-0-1")
+        deliver(session, timeout_s=TIMEOUT_S)
+    again = deliver(aside, timeout_s=TIMEOUT_S)
+    assert (again.spools_delivered, [error.code for error in again.errors]) == (0, [Code.CONFLICT])
+    assert list((aside / "0-0-1").glob("segment-*"))
+    with opened(tmp_path / "other.duckdb") as other:
+        assert deliver(aside, other.address, timeout_s=TIMEOUT_S).spools_delivered == 1
+        assert ask(other, COMPLETE) == [(0, True, 0)]
+
+
 def test_a_rank_that_lives_is_told_to_be_incomplete_at_once_and_set_aside_when_it_ends(
     session: Path, aggregator: server.Aggregator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +159,7 @@ def test_a_rank_that_lives_is_told_to_be_incomplete_at_once_and_set_aside_when_i
     assert ask(aggregator, COMPLETE) == [(0, False, None)]
     assert ask(aggregator, "SELECT final FROM ingest_progress") == [(False,)]
     assert spools(session) == [spool.path], "it stays where the rank writes"
-    assert len(set_aside_lines(SESSION)) == 1
+    assert len(set_aside_lines([session])) == 1
     shipper.close("done")
     spool.append(training_records(spool, 500, live_calls=20))
     again = Shipper(session, ShipConfig(grace_s=0.0))  # another process: the mark tells it
@@ -232,3 +260,27 @@ def test_a_mark_that_cannot_be_written_leaves_the_spool_as_it_is_and_tells_nothi
     assert (report.spools_delivered, report.spools_set_aside, report.spools_left) == (0, [], 1)
     assert spools(session) == [spool.path]
     assert ask(aggregator, "SELECT count(*) FROM gap") == [(0,)]
+
+
+def test_the_last_look_for_others_touches_nothing(session: Path) -> None:
+    """The lock is given back by then: another shipper may be at work on them."""
+    config = ShipConfig(grace_s=0.0)
+    service, shipper = Service(session, config), Shipper(session, config)
+    assert not service._someone_came(shipper)
+    spool = spool_of(session, "127.0.0.1:9")
+    write_mark(spool.path, Mark(code=Code.INVALID, message="refused", databases={"another": 7}))
+    before = {path.name: path.stat().st_mtime_ns for path in spool.path.iterdir()}
+    assert service._someone_came(shipper)
+    assert {path.name: path.stat().st_mtime_ns for path in spool.path.iterdir()} == before
+    shipper.scan()
+    assert not service._someone_came(shipper), "it is known"
+    shipper.close("done")
+
+
+def test_a_spool_that_cannot_be_read_is_nobody_who_came(session: Path) -> None:
+    config = ShipConfig(grace_s=0.0)
+    service, shipper = Service(session, config), Shipper(session, config)
+    (spool_of(session, "127.0.0.1:9").path / "meta.json").write_text("{")
+    shipper.scan()
+    assert not service._someone_came(shipper)
+    shipper.close("done")

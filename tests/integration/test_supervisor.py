@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,17 +14,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import duckdb
 import pytest
 
 from faults.scene import until
 from ingest_client import IngestClient
-from rankmem_aggregator import connect
+from main_job import RANKMEM, environment
+from rankmem_aggregator import connect, under_way
 from rankmem_aggregator.address import read_address
+from rankmem_aggregator.blame import Blame
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.memory_bound import LOOKS_MAX
+from rankmem_aggregator.orders import FAILED, NO_MEMORY
 from rankmem_aggregator.supervisor import Supervisor
+from rankmem_aggregator.worker_process import WorkerProcess
 from rankmem_protos.errors import Code, RankmemError
 from sample_batches import RankSource
 
@@ -101,6 +107,17 @@ def asking(kept: Supervisor, *statements: str) -> Iterator[Callable[[], list[Ran
 
     yield ended
     ended()
+
+
+def heeds(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a handler of its own for the signal."""
+    caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
+
+
+def has_ended(pid: int) -> bool:
+    """Whether the process is a zombie, which its parent has not asked for yet."""
+    return re.search(r"State:\s*Z", Path(f"/proc/{pid}/status").read_text()) is not None
 
 
 def running(kept: Supervisor) -> int:
@@ -284,8 +301,121 @@ def test_a_signal_to_the_process_itself_drains_it_for_good(kept: Supervisor, pat
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
+@pytest.mark.parametrize("reads", [0, 1])
+def test_serve_drains_at_a_signal_although_nobody_reads_what_it_says(path: Path, reads: int) -> None:
+    """``rankmem serve 2>&1 | tee log``: Ctrl-C ends tee first; ``| head -1`` ends by itself."""
+    command = (*RANKMEM, "serve", "--db", str(path), "--listen", "127.0.0.1:0")
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment(path.parent)) as serving:
+        assert serving.stderr is not None
+        while reads and b"listening" not in serving.stderr.readline():
+            pass
+        serving.stderr.close()
+        until("it heeds signals", lambda: heeds(serving.pid, signal.SIGTERM))
+        serving.terminate()
+        assert serving.wait(60) == 0
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&-", "<&- >&- 2>&-"])
+def test_serve_runs_without_standard_streams(path: Path, closed: str) -> None:
+    """As a daemon is started. What is opened next would have their numbers: the pipes of the two processes,
+    the memory that they share, and whatever writes an error to 2 would write it there."""
+    command = shlex.join((*RANKMEM, "serve", "--db", str(path), "--listen", "127.0.0.1:0"))
+    with subprocess.Popen(["sh", "-c", f"exec {command} {closed}"], env=environment(path.parent)) as serving:
+        until("it heeds signals", lambda: heeds(serving.pid, signal.SIGTERM))
+        found = read_address(path)
+        assert found is not None
+        with connect(found.address) as queries:
+            assert queries.sql("SELECT 1 AS n")["n"].to_pylist() == [1]
+        (worker,) = Path(f"/proc/{serving.pid}/task/{serving.pid}/children").read_text().split()
+        both = [f"/proc/{pid}/fd/{number}" for pid in (serving.pid, worker) for number in range(3)]
+        held = [os.readlink(link) for link in both]
+        assert not [name for name in held if "socket" in name or "memfd" in name or path.name in name]
+        serving.terminate()
+        assert serving.wait(60) == 0
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_one_whose_parent_cannot_say_so_is_started_again(path: Path) -> None:
+    def say(text: str) -> None:
+        raise BrokenPipeError(text)
+
+    config = AggregatorConfig.embedded(path, {})
+    with Supervisor(config, is_embedded=True, say=say) as kept:
+        killed(kept)
+        killed(kept)
+
+
+DIES = """#!{python}
+import runpy, threading
+from rankmem_aggregator.server import Aggregator
+def serve(self):
+    while not self._collector.streams_open:
+        threading.Event().wait(0.02)
+    raise {error}
+Aggregator.serve = serve
+runpy.run_module("rankmem_aggregator.worker", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(("error", "code"), [("MemoryError", NO_MEMORY), ("ValueError('x')", FAILED)])
+def test_its_process_ends_with_its_main_thread_although_a_shipper_is_connected(
+    path: Path, monkeypatch: pytest.MonkeyPatch, error: str, code: int
+) -> None:
+    script = path.with_name("worker")
+    script.write_text(DIES.format(python=sys.executable, error=error))
+    script.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(script))
+    config = AggregatorConfig.embedded(path, {})
+    descriptor = under_way.shared_memory(1)
+    process = WorkerProcess(config, Blame(), under_way_fd=descriptor, is_embedded=False, niceness=0)
+    try:
+        address, _ = process.await_ready()
+        with IngestClient(address):
+            until("it has ended", lambda: has_ended(process.pid))
+        assert process.wait() == code
+    finally:
+        process.close()
+        os.close(descriptor)
+
+
 def test_one_that_hangs_as_it_closes_is_killed(kept: Supervisor) -> None:
     os.kill(kept.pid, signal.SIGSTOP)
     began_s = time.monotonic()
     assert not kept.close(0.0)
     assert time.monotonic() - began_s < 60
+
+
+def test_it_is_started_again_where_the_ends_of_children_are_ignored(path: Path) -> None:
+    """As ``trap '' CHLD`` leaves it: the kernel keeps no exit code then, and any end looks clean."""
+    ignoring = (
+        "from signal import *; signal(SIGCHLD, SIG_IGN); import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    command = (
+        sys.executable,
+        "-c",
+        ignoring,
+        *RANKMEM,
+        "serve",
+        "--db",
+        str(path),
+        "--listen",
+        "127.0.0.1:0",
+    )
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as serving:
+        assert serving.stderr is not None
+        until_said(serving.stderr, "listening on")
+        (worker,) = Path(f"/proc/{serving.pid}/task/{serving.pid}/children").read_text().split()
+        os.kill(int(worker), signal.SIGKILL)
+        until_said(serving.stderr, "the aggregator is back")
+        serving.terminate()
+        serving.stderr.read()
+    assert serving.returncode == 0
+
+
+def until_said(lines: IO[str], words: str) -> None:
+    """Reads until a line has these words."""
+    for line in lines:
+        if words in line:
+            return
+    raise AssertionError(f"it ended without {words!r}")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 
 from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, SEGMENT_BYTES, Action, Kind, State
-from tap_process import alive_after, asking_in_vain, record_process
+from tap_process import BUDGET_BYTES, PRELUDE, alive_after, asking_in_vain, record_process
 
 
 def test_no_record_is_lost_when_eight_threads_allocate_at_once(tmp_path: Path) -> None:
@@ -245,6 +247,9 @@ parent = os.getpid()
 if os.fork() == 0:
     while os.getppid() == parent:
         time.sleep(0.01)
+    for _ in range(1000):  # another thread of the dead may let go of its files a moment later
+        if not life.is_held(folder): break
+        time.sleep(0.01)
     print("orphaned:", life.is_held(folder), flush=True)
     os._exit(0)
 tap.enable(ALL)
@@ -255,3 +260,53 @@ os.kill(os.getpid(), signal.SIGKILL)
     recording = record_process(script, tmp_path)
     assert recording.returncode == -signal.SIGKILL
     assert recording.stdout.splitlines() == ["alive: True", "orphaned: False"]
+
+
+def test_no_file_of_ours_is_where_a_program_has_its_input_or_its_errors(tmp_path: Path) -> None:
+    """Both closed, as a daemon's are: what a library writes to stderr would go into the file of strings."""
+    script = """
+held = torch.ones(100)
+names = {int(fd): os.path.basename(os.readlink(f"/proc/self/fd/{fd}")) for fd in os.listdir("/proc/self/fd")
+         if os.path.lexists(f"/proc/self/fd/{fd}")}
+print(sorted(fd > 2 for fd, name in names.items() if name in ("strings", "control")))
+tap.close()
+"""
+    closed = "import os; os.close(0); os.close(2)\n"
+    (tmp_path / "spool").mkdir()
+    command = (sys.executable, "-c", closed + PRELUDE + script, str(tmp_path / "spool"), str(BUDGET_BYTES))
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["[True, True]"]
+
+
+def test_a_program_that_closes_all_descriptors_keeps_the_files_that_it_opens_then(tmp_path: Path) -> None:
+    """As a daemon does at its start: our numbers are the next ones to be given away."""
+    script = """
+import time
+from rankmem_agent.spool import life
+tap.enable(ALL)
+torch.ones(100)
+known = tap.stat(Stat.STRINGS_DROPPED)
+os.closerange(3, 256)
+own = [open(folder.parent / f"own-{number}", "wb+") for number in range(32)]
+torch.ones(100).cumsum(0)
+tap.intern("a new name")
+print("dropped:", tap.stat(Stat.STRINGS_DROPPED) > known, flush=True)
+print("written to:", [file.name for file in own if os.fstat(file.fileno()).st_size], flush=True)
+if os.fork() == 0:
+    print("closed:", [file.name for file in own if not os.path.lexists(f"/proc/self/fd/{file.fileno()}")])
+    sys.stdout.flush()
+    os._exit(0)
+os.wait()
+for _ in range(1000):
+    if life.is_held(folder): break
+    time.sleep(0.01)
+print("held again:", life.is_held(folder))
+tap.close()
+"""
+    recording = record_process(script, tmp_path)
+    assert recording.stdout.splitlines() == [
+        "dropped: True",
+        "written to: []",
+        "closed: []",
+        "held again: True",
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,22 @@ def test_a_rank_that_still_lives_is_not_waited_for(tmp_path: Path) -> None:
     assert drain.wait_delivered([tmp_path], SignalDesk(), drain_s=LONG_S)
 
 
+def test_a_folder_that_goes_just_as_a_shipper_is_to_be_started_is_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session_dir = tmp_path / "session"
+    spool(session_dir)
+    monkeypatch.setattr(drain, "ELECT_EVERY_S", 0.0)
+    genuine = drain.elect
+
+    def elect(folder: Path) -> bool:
+        shutil.rmtree(session_dir)  # its shipper had delivered all, and the session was closed
+        return genuine(folder)
+
+    monkeypatch.setattr(drain, "elect", elect)
+    assert drain.wait_delivered([session_dir], SignalDesk(), drain_s=LONG_S)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"pending_records": "x"}'])
 def test_a_shippers_file_that_is_not_whole_says_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "shipper.json").write_text(text)
@@ -116,6 +133,16 @@ def test_the_folders_of_a_session_are_where_the_agent_puts_them(tmp_path: Path) 
     own = tmp_path / f"rankmem-{os.getuid()}" / "0123456789ab"
     own.mkdir(parents=True)
     assert drain.session_dirs("0123456789ab", by_default) == [own]
+
+
+def test_the_folders_of_a_session_are_also_found_in_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RANKMEM_AGGREGATOR", "whatever is set for something else")
+    at_home = tmp_path / ".cache/rankmem/spool/0123456789ab"
+    at_home.mkdir(parents=True)
+    assert drain.session_dirs_here("0123456789ab") == [at_home]
 
 
 def _candidate(tmp_path: Path, process: str = "1-999999999999") -> tuple[Path, AgentConfig]:

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 import pytest
 
-from rankmem_cli import drain, job
+from rankmem_agent.ship import marks
+from rankmem_aggregator import queries
+from rankmem_cli import child, drain, job
 from rankmem_cli.destination import Destination
 from rankmem_cli.job import Job, run_job
 from rankmem_cli.options import Place
 from rankmem_protos.errors import Code, RankmemError
 
 HERE = Destination(address="127.0.0.1:9", shown="--db x")
+
+
+class NoQueries:
+    """Stands for an open aggregator."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 def ends_with(code: int) -> tuple[str, ...]:
@@ -114,6 +128,35 @@ def test_what_could_not_be_delivered_is_told_with_the_command_that_does(
     assert f"Try: rankmem ship {tmp_path}" in err
 
 
+def test_what_a_shipper_says_only_as_it_leaves_is_told_as_well(
+    life: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def release(folder: Path) -> bool:
+        (folder / "shipper.json").write_text('{"error": "wrong CA (try: the right one)"}')
+        return True
+
+    monkeypatch.setattr(drain, "wait_delivered", lambda *_, **__: False)
+    monkeypatch.setattr(drain, "undelivered", lambda folder: [folder])
+    monkeypatch.setattr(drain, "release", release)
+    run_job(Job(command=ends_with(0), place=Place(db=Path("x")), drain_s=0.0), job.report_nothing)
+    assert "is stored yet: wrong CA (try: the right one)" in capsys.readouterr().err
+
+
+def test_why_there_is_no_summary_is_told_with_what_to_do(
+    life: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Refusing(NoQueries):
+        def aggregator_state(self) -> None:
+            raise RankmemError(Code.UNAVAILABLE, "wrong CA", "give the right one")
+
+    monkeypatch.setattr(drain, "wait_delivered", lambda *_, **__: False)
+    monkeypatch.setattr(drain, "undelivered", lambda folder: [folder])
+    monkeypatch.setattr(queries, "open_queries", lambda *_: Refusing())
+    run_job(Job(command=ends_with(0), place=Place(db=Path("x"))), lambda *_: life.append("report"))
+    assert "rankmem: no summary: wrong CA\nTry: give the right one\n" in capsys.readouterr().err
+    assert "report" not in life
+
+
 @pytest.mark.parametrize(("left", "whole"), [([Path("x")], False), ([], True)])
 def test_what_was_not_delivered_is_reported_as_such(
     life: list[str], monkeypatch: pytest.MonkeyPatch, left: list[Path], whole: bool
@@ -126,3 +169,42 @@ def test_what_was_not_delivered_is_reported_as_such(
     command = Job(command=ends_with(0), place=Place(db=Path("x")))
     run_job(command, lambda destination, session_id, is_delivered: reported.append(is_delivered))
     assert reported == [whole]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("no room"), RankmemError(Code.DENIED, "refused"), ValueError("a defect")]
+)
+def test_what_fails_beside_the_training_is_said_once_and_does_not_change_its_exit_code(
+    life: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    error: Exception,
+) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+
+    def fail(*of: object) -> None:
+        if "failed" not in life:
+            gate.write_text("")  # the training ends
+        life.append("failed")
+        raise error
+
+    monkeypatch.setattr(drain.Shippers, "look", fail)
+    monkeypatch.setattr(drain, "tell_exit", fail)
+    monkeypatch.setattr(child, "MEANWHILE_EVERY_S", 0.01)
+    waits = (sys.executable, "-S", "-c", f"open({str(gate)!r}).read(); raise SystemExit(3)")
+    assert run_job(Job(command=waits, place=Place(db=Path("x"))), job.report_nothing) == 3
+    assert life == ["open", "failed", "failed", "wait", "close"]
+    assert capsys.readouterr().err.count(str(error)) == 2
+
+
+def test_what_is_set_aside_is_told_wherever_the_spools_are(
+    life: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / marks.FOLDER_NAME / "0-0-1"
+    kept.mkdir(parents=True)
+    marks.write_mark(kept, marks.Mark(code=Code.INVALID, message="it is refused"))
+    elsewhere = Job(command=ends_with(0), place=Place(db=Path("x")), spool_dir=tmp_path.parent)
+    assert run_job(elsewhere, job.report_nothing) == 0
+    assert f"spool 0-0-1 is set aside: it is refused; kept in {kept}" in capsys.readouterr().err

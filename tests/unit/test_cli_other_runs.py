@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,28 @@ from rankmem_cli import guests
 from rankmem_cli.other_runs import line_about_others
 
 BEGAN_NS = 1_000
+
+
+def test_who_looks_for_guests_does_not_remove_the_file_of_one_that_has_just_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = tmp_path / "mem.duckdb"
+    leaving, coming = contextlib.ExitStack(), contextlib.ExitStack()
+    leaving.enter_context(guests.lease(database))
+    genuine = os.open
+
+    def opened(*of: Any, **how: Any) -> int:
+        found = genuine(*of, **how)
+        monkeypatch.setattr(os, "open", genuine)
+        leaving.close()  # one guest leaves, and the next one comes, just after the look began
+        coming.enter_context(guests.lease(database))
+        return found
+
+    monkeypatch.setattr(os, "open", opened)
+    assert guests.are_there(database)
+    assert guests.are_there(database), "and it is still known"
+    coming.close()
+    assert not guests.are_there(database)
 
 
 def test_a_database_has_guests_while_one_records_into_it(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from rankmem_cli import columns, recorded
 from rankmem_cli.target import SessionFacts
+from rankmem_protos.errors import Code, RankmemError
 
 ALL = ("operators", "stacks", "modules")
 
@@ -42,3 +44,30 @@ def test_ranks_of_different_levels_are_told_with_each_switch_but_full() -> None:
     assert recorded.notes(session, ("operators",)) == [
         "some ranks recorded no operators (RANKMEM_DETAIL=events and operators)"
     ]
+
+
+def test_brackets_around_a_line_are_explained_where_there_are_any() -> None:
+    assert recorded.of_lines(pa.table({"line": ["train.py:3", None], "operator": ["[x]", "y"]})) == []
+    assert recorded.of_lines(pa.table({"operator": ["[x]"]})) == []
+    [note] = recorded.of_lines(pa.table({"line": ["train.py:3", "[torch/nn/functional.py:7]"]}))
+    assert "no frame of the project" in note
+
+
+@pytest.mark.parametrize("source", ["nsys", "nvprof"])
+def test_an_answer_without_memory_points_to_the_kernels(source: str) -> None:
+    session = SessionFacts(session_id="0SESSION0001", name=None, started_ns=0, source=source)
+    first, second = recorded.kernels_alone(session)
+    assert first.endswith("rankmem sql \"FROM kernel_total('0SESSION0001', of_group := 'operator')\"")
+    assert "short_name" in second
+    with pytest.raises(RankmemError) as caught, recorded.pointing_to_kernels(session):
+        raise RankmemError(Code.NOT_FOUND, "no events", "rankmem ranks")
+    assert caught.value.hint == first
+
+
+@pytest.mark.parametrize(("source", "events"), [("live", 0), ("nsys", 3), ("kineto", 0)])
+def test_other_sessions_have_no_kernels_to_point_to(source: str, events: int) -> None:
+    session = SessionFacts(session_id="s", name=None, started_ns=0, source=source, events=events)
+    assert recorded.kernels_alone(session) == []
+    with pytest.raises(RankmemError) as caught, recorded.pointing_to_kernels(session):
+        raise RankmemError(Code.NOT_FOUND, "no events", "rankmem ranks")
+    assert caught.value.hint == "rankmem ranks"

@@ -29,6 +29,9 @@ class FakeQueries:
         self.answers: dict[str, pa.Table] = {}
         """What a query answers instead of the one row."""
         self.missing = pa.table({"sentence": pa.array([], pa.string())})
+        self.incomplete = pa.table(
+            {"session_id": pa.array([], pa.string()), "num_ranks": pa.array([], pa.int64())}
+        )
 
     def __enter__(self) -> FakeQueries:
         return self
@@ -45,6 +48,9 @@ class FakeQueries:
 
     def incompleteness(self, session: str) -> pa.Table:
         return self.missing
+
+    def incomplete_sessions(self) -> pa.Table:
+        return self.incomplete
 
     def stream(self, text: str) -> Iterator[pa.RecordBatch]:
         self.calls.append(("stream", text))
@@ -339,10 +345,18 @@ FAILURE = {
 }  # fmt: skip
 
 
-def test_the_last_failure_is_taken_apart(queries: FakeQueries) -> None:
-    queries.answers["oom"] = pa.Table.from_pylist([FAILURE | {"seq": 5}, FAILURE])
+LATER = FAILURE | {"rank": 1, "seq": 500, "time_ns": START_NS + 2 * 10**9, "size_bytes": 512, "line": None}
+
+
+def test_the_first_failure_is_taken_apart_and_the_others_are_listed_behind_it(queries: FakeQueries) -> None:
+    queries.answers["oom"] = pa.Table.from_pylist([FAILURE, LATER])
     done = CliRunner().invoke(app, ["oom"], catch_exceptions=False)
-    assert "aten::mm asked for 2.00 GiB (rounded up by the allocator) with 70.00 GiB alive" in done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:3]] == ["3", "1"]
+    assert (
+        "the first of 2: aten::mm asked for 2.00 GiB (rounded up by the allocator) with 70.00 GiB alive "
+        "on rank 3, cuda:1\n  at train.py:7\n" in done.stderr
+    )
+    assert "1 failure after the first: rankmem oom --failure 2 takes the next apart" in done.stderr
     assert "free on cuda:1: 1.00 GiB of 80.00 GiB" in done.stderr
     assert (
         "reserved by PyTorch: 78.00 GiB, of it unused 8.00 GiB, the largest piece 512.00 MiB" in done.stderr
@@ -370,9 +384,22 @@ def test_a_failure_with_enough_free_names_the_limits_that_may_have_stopped_it(
     assert ("rounded up" in done.stderr) == (device != "cpu")
 
 
+def test_any_failure_is_taken_apart_and_one_that_is_not_there_is_refused(queries: FakeQueries) -> None:
+    queries.answers["oom"] = pa.Table.from_pylist([FAILURE, LATER])
+    done = CliRunner().invoke(app, ["oom", "--failure", "2", "--limit", "1"], catch_exceptions=False)
+    assert "failure 2 of 2: aten::mm asked for 512 B" in done.stderr
+    assert len([line for line in done.stdout.splitlines() if "train.py:7" in line]) == 1, "one row of the two"
+    assert (
+        "oom_held",
+        ID,
+        {"attempt": 0, "rank": 1, "device": "cuda:1", "seq": 500, "by": "line"},
+    ) in queries.calls
+    assert "no failure 3: 2 allocations failed" in refused("oom", "--failure", "3").message
+
+
 @pytest.mark.parametrize("output", ["table", "json", "csv"])
-def test_one_part_of_the_last_failure_is_asked_for_alone(queries: FakeQueries, output: str) -> None:
-    queries.answers["oom"] = pa.Table.from_pylist([FAILURE | {"seq": 5}, FAILURE])
+def test_one_part_of_the_first_failure_is_asked_for_alone(queries: FakeQueries, output: str) -> None:
+    queries.answers["oom"] = pa.Table.from_pylist([FAILURE, LATER])
     invoke("oom", "--by", "module", "--rank", "3", "--format", output)
     asked = [made for made in queries.calls if made[0] in ("oom", "oom_held", "held_at")]
     place = {"attempt": 0, "rank": 3, "device": "cuda:1", "seq": 99}

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import duckdb
 import pytest
 
-from rankmem_aggregator import client_queries, confine
+from rankmem_aggregator import client_queries, confine, under_way
+from rankmem_aggregator.blame import Blame, Trial
 from rankmem_aggregator.client_queries import ClientQueries
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.refused_calls import REFUSED
 from rankmem_aggregator.store import Store, open_store
+from rankmem_aggregator.under_way import UnderWay, fingerprint
 from rankmem_protos.errors import Code, RankmemError
 
 
@@ -123,6 +126,27 @@ def test_more_statements_at_once_than_allowed_are_refused_and_room_comes_back(qu
         rows(queries, "SELECT 1")
     held[0].close()  # type: ignore[attr-defined]  # a generator
     assert rows(queries, "SELECT 1") == [(1,)]
+
+
+def test_a_statement_that_did_not_run_is_not_to_blame(store: Store) -> None:
+    """Where all places are taken it is refused: what ends the process then is none of its doing."""
+    descriptor = under_way.shared_memory(2)
+    trial = Trial(UnderWay(descriptor), Blame(), lambda name: None)
+    queries = ClientQueries(store, AggregatorConfig(queries_max=2), trial)
+    running = [f"SELECT {number} FROM range(100000)" for number in range(2)]
+    held = [queries.run(sql, {}) for sql in running]
+    for result in held:
+        next(result)
+    with pytest.raises(RankmemError, match="2 statements are running"):
+        rows(queries, "SELECT 1")
+    held[0].close()  # type: ignore[attr-defined]  # a generator
+    running[0] = "SELECT 3 FROM range(100000)"
+    held[0] = queries.run(running[0], {})
+    next(held[0])
+    assert under_way.take(descriptor) == sorted(fingerprint(sql, {}) for sql in running)
+    for result in held:
+        result.close()  # type: ignore[attr-defined]
+    os.close(descriptor)
 
 
 def test_a_statement_under_way_can_be_stopped_for_the_writer(queries: ClientQueries) -> None:

@@ -30,7 +30,8 @@ EXPORT_STATEMENTS = sorted(
 def queries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queries]:
     path = tmp_path_factory.mktemp("database") / "r.duckdb"
     log = RankLog()
-    log.alloc("block", 100, at=10, operator="aten::mm")
+    log.alloc("block", 100, at=10, operator="aten::mm", address=4096)
+    log.events[-1] |= {"address": 4096}
     with empty_database(str(path)) as connection:
         store_logs(connection, [log])
     with connect(path) as opened:
@@ -208,7 +209,8 @@ def test_a_statement_of_exports_says_its_question_takes_parameters_and_has_an_or
 def test_what_a_session_is_called_stays_within_the_folder(tmp_path: Path) -> None:
     """Ids and host names come from outside: a database may say anything."""
     log = RankLog(session_id="../../evil", host_uid="../../../worse")
-    log.alloc("block", 100, at=10)
+    log.alloc("block", 100, at=10, address=4096)
+    log.events[-1] |= {"address": 4096}
     path = tmp_path / "deep" / "down" / "r.duckdb"
     path.parent.mkdir(parents=True)
     with empty_database(str(path)) as connection:

@@ -156,3 +156,65 @@ def test_bytes_read_as_in_the_tables(count: int | None, text: str) -> None:
 )
 def test_instants_count_from_the_sessions_start(ns: int, text: str) -> None:
     assert offset_text(BASE_NS + ns, BASE_NS) == text
+
+
+def test_ranks_have_cards_where_no_sum_over_them_is_known(tmp_path: Path) -> None:
+    job = CudaLog()
+    job.alloc("empty", 0, 1 << 40)
+    with connect(database(tmp_path / "empty.duckdb", [job])) as queries:
+        page = written(queries, tmp_path / "r.html")
+    assert "Highest rank</span><b>0 B" in page
+    assert "Peak of each rank, cuda" in page
+    assert "Peak of the job" not in page
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [("model.py", "model.py:7"), ("torch/nn/functional.py", "[torch/nn/functional.py:7]")],
+)
+def test_lines_in_brackets_are_explained_where_there_are_any(path: str, shown: str, tmp_path: Path) -> None:
+    job = CudaLog()
+    job.alloc("block", 8, 1 << 40, stack_id=9)
+    frame = {"stack_id": 9, "ordering": 0, "file_path": path, "line_number": 7, "function": "f"}
+    with connect(database(tmp_path / "lines.duckdb", [job], stack_frame=[frame])) as queries:
+        page = written(queries, tmp_path / "r.html")
+    assert [row[0] for row in rows_of(page, "by-line")] == [shown]
+    assert ("A line in [brackets]" in page) == shown.startswith("[")
+
+
+def test_the_header_says_the_state_and_where_it_comes_from(page: str, queries: Queries) -> None:
+    (header,) = re.findall(r"<header>(.*?)</header>", page, re.DOTALL)
+    (session,) = queries.sessions().to_pylist()
+    assert " - live - " not in header, "the source reads as the state"
+    source = "recorded by rankmem" if session["source"] == "live" else f"imported from {session['source']}"
+    assert f" - {source} - {session['state']} - " in header
+
+
+def test_host_memory_stands_behind_the_devices(tmp_path: Path) -> None:
+    log = RankLog()
+    log.alloc("on the host", 5_000, at=1)
+    job = CudaLog()
+    job.log = log
+    job.alloc("on the device", 60, 4096)
+    with connect(database(tmp_path / "r.duckdb", [job])) as queries:
+        page = written(queries, tmp_path / "r.html")
+    assert page.index("Peak of the job, cuda") < page.index("Peak of the job, cpu")
+    assert page.index("Peak of each rank, cuda") < page.index("Peak of each rank, cpu")
+
+
+def test_ranks_over_time_begin_with_what_they_held_before_their_first_event(tmp_path: Path) -> None:
+    host, late = RankLog(), CudaLog()
+    host.alloc("first", 10, at=1)
+    late.log = host
+    late.later(3 * SECOND_US)
+    late.alloc("on the device", 900, 4096)
+    late.later(SECOND_US)
+    late.free("on the device")
+    with connect(database(tmp_path / "r.duckdb", [late])) as queries:
+        page = written(queries, tmp_path / "r.html")
+        part = written(queries, tmp_path / "part.html", from_ns=BASE_NS + 3_500_000_000)
+    device, _ = (heat["peaks"] for heat in embedded(page, "heat-data"))
+    assert device[0] == 0, "nothing was held, and that is known"
+    assert min(device) >= 0
+    assert max(device) == 900
+    assert embedded(part, "heat-data")[0]["peaks"][0] == 900, "held since before the range"

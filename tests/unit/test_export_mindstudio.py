@@ -25,7 +25,7 @@ from ascend_files import (
     write_csvs,
     write_database,
 )
-from constructed import BASE_NS, SESSION, RankLog, empty_database, store_logs
+from constructed import BASE_NS, SESSION, RankLog, empty_database, store_logs, store_rows
 from export_logs import database as cuda_database
 from export_logs import training
 from rankmem_agent.readers.kinds import search
@@ -34,6 +34,7 @@ from rankmem_agent.readers.recording import Identity
 from rankmem_aggregator import connect
 from rankmem_aggregator.exports.exporting import Written, export
 from rankmem_aggregator.exports.mindstudio_totals import TotalsAt
+from rankmem_protos.errors import RankmemError
 
 COLUMNS = {
     "SESSION_TIME_INFO": "startTimeNs INTEGER, endTimeNs INTEGER",
@@ -199,6 +200,69 @@ def test_a_log_on_cpu_gives_the_same_curves_and_blocks_when_it_is_read_again(
         (4096, BASE_NS + 3000, None, "aten::mm"),
         (8192, BASE_NS + 4000, None, "aten::mm"),
     ]
+
+
+def a_gpu_and_a_cpu(rank: int, device: str) -> RankLog:
+    log = RankLog(rank=rank)
+    log.alloc("batch", 100, at=1_000, operator="aten::empty")
+    log.alloc("weight", 4096, at=2_000, device=device, operator="aten::mm")
+    log.alloc("more", 50, at=3_000, operator="aten::empty")
+    log.free("batch", at=4_000)
+    return log
+
+
+@pytest.mark.parametrize(
+    ("rank", "device", "numbers"),
+    [(0, "cuda:0", {"npu:0": 4096, "npu:1": 150}), (1, "cuda:0", {"npu:0": 4096, "npu:1": 150}),
+     (2, "npu:2", {"npu:2": 4096, "npu:3": 150})],
+)  # fmt: skip
+@pytest.mark.parametrize("form", ["db", "csv"])
+def test_host_memory_beside_an_accelerator_is_a_device_of_its_own(
+    tmp_path: Path,
+    database: duckdb.DuckDBPyConnection,
+    form: str,
+    rank: int,
+    device: str,
+    numbers: dict[str, int],
+) -> None:
+    path = tmp_path / "r.duckdb"
+    with empty_database(str(path)) as connection:
+        store_logs(connection, [a_gpu_and_a_cpu(rank, device)])
+        pinned = {"session_id": SESSION, "attempt": 0, "rank": rank, "device": "pinned"}
+        sample = {"component": "pinned_host", "seq": 1, "time_ns": BASE_NS + 1, "reserved_bytes": 77}
+        store_rows(connection, "component_sample", [pinned | sample])
+    written = exported(path, tmp_path / "out")
+    accelerator, host = (name.replace("npu", "NPU") for name in numbers)
+    assert written.remarks[:2] == [
+        f"host memory stands as a device of its own: cpu of rank {rank} as {host}",
+        "MindStudio Insight shows one device of a rank; the files have all of them",
+    ]
+    [output] = outputs(tmp_path / "out")
+    stored = output / f"ascend_pytorch_profiler_{rank}.db"
+    placed = [int(name[-1]) for name in (accelerator, host)]
+    assert rows(stored, "SELECT rankId, deviceId FROM RANK_DEVICE_MAP") == [(rank, n) for n in placed]
+    assert rows(stored, "SELECT name FROM NPU_INFO ORDER BY rowid") == [(device,), ("cpu",)]
+    modules = (
+        "SELECT deviceId FROM NPU_MODULE_MEM AS n JOIN ENUM_MODULE ON id = moduleId WHERE totalReserved = 77"
+    )
+    assert rows(stored, modules) == [(placed[1],)]
+    reimported(database, tmp_path / "out", form)
+    peaks = "SELECT device, peak_requested_bytes FROM peak_by_rank ORDER BY device"
+    assert dict(database.execute(peaks).fetchall()) == numbers
+
+
+def test_pinned_host_memory_is_left_out_and_said(tmp_path: Path) -> None:
+    log = a_gpu_and_a_cpu(0, "cuda:0")
+    log.alloc("staging", 64, at=5_000, device="pinned")
+    alone = RankLog(rank=0)
+    alone.alloc("staging", 64, at=5_000, device="pinned")
+    for name, logs in (("both", log), ("alone", alone)):
+        with empty_database(str(tmp_path / f"{name}.duckdb")) as connection:
+            store_logs(connection, [logs])
+    written = exported(tmp_path / "both.duckdb", tmp_path / "out")
+    assert "blocks of pinned host memory are left out: MindStudio has no device for it" in written.remarks
+    with pytest.raises(RankmemError, match="has pinned host memory alone"):
+        exported(tmp_path / "alone.duckdb", tmp_path / "nothing")
 
 
 def test_a_range_has_the_records_of_the_whole_that_lie_in_it(tmp_path: Path) -> None:

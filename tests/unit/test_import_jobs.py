@@ -30,19 +30,30 @@ def ranks_of(paths: Sequence[Path | str], **options: str) -> tuple[Plan, dict[st
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three snapshots, named as their ranks."""
+    """Three snapshots, whose names have their ranks."""
     for rank in (1, 2, 10):
         dump(tmp_path / "run" / f"rank{rank}.pickle", random_snapshot(rank, events=30))
     return tmp_path / "run"
 
 
-def test_files_that_say_nothing_get_their_place_in_natural_order(folder: Path) -> None:
-    _, ranks = ranks_of([folder])
-    assert ranks == {"rank1.pickle": 0, "rank2.pickle": 1, "rank10.pickle": 2}
-    _, named = ranks_of([folder / "rank10.pickle", folder / "rank1.pickle"])
-    assert named == {"rank10.pickle": 0, "rank1.pickle": 1}
+def test_files_that_say_nothing_have_the_rank_that_their_path_names(folder: Path) -> None:
+    planned, ranks = ranks_of([folder])
+    assert ranks == {"rank1.pickle": 1, "rank2.pickle": 2, "rank10.pickle": 10}
+    assert {member.rank_from for job in planned.jobs for member in job.members} == {"from its path"}
     _, matched = ranks_of([folder / "rank1*.pickle"])
-    assert matched == {"rank1.pickle": 0, "rank10.pickle": 1}
+    assert matched == {"rank1.pickle": 1, "rank10.pickle": 10}
+
+
+def test_ranks_that_nothing_names_are_places_in_natural_order(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.rename(path.with_name(path.name.replace("rank", "part")))
+    planned, ranks = ranks_of([folder], session="one")
+    assert ranks == {"part1.pickle": 0, "part2.pickle": 1, "part10.pickle": 2}
+    assert {member.rank_from for job in planned.jobs for member in job.members} == {
+        "by its place among the files"
+    }
+    _, given = ranks_of([folder / "part10.pickle", folder / "part1.pickle"], session="one")
+    assert given == {"part10.pickle": 0, "part1.pickle": 1}
 
 
 def test_a_pattern_finds_the_rank_in_the_path(folder: Path) -> None:
@@ -58,22 +69,22 @@ def test_a_pattern_finds_the_rank_in_the_path(folder: Path) -> None:
 
 
 def test_of_two_files_of_one_rank_the_second_is_an_error(folder: Path) -> None:
-    shutil.copy(folder / "rank1.pickle", folder / "rank01.pickle")
+    dump(folder / "rank01.pickle", random_snapshot(1, events=31))
     planned, ranks = ranks_of([folder], rank_from=r"rank0?(\d+)")
     assert sorted(ranks.values()) == [1, 2, 10]
     [(path, error)] = planned.failed
     assert path.name in ("rank1.pickle", "rank01.pickle")
     assert error.code is Code.CONFLICT
-    assert "the same recording as" in error.message
+    assert "from the same rank as" in error.message
 
 
 def test_recordings_made_hours_apart_are_of_several_jobs(tmp_path: Path) -> None:
-    for name, began_s in (("a", 0), ("b", 1800), ("c", 3600), ("d", 90_000)):
+    for name, began_s in (("rank0", 0), ("rank1", 1800), ("rank2", 3600), ("rank3", 90_000)):
         span = {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "ts": 1e6 * began_s, "dur": 10.0}
         trace = {"schemaVersion": 1, "traceEvents": [span], "baseTimeNanoseconds": 1_700_000_000 * 10**9}
         (tmp_path / f"{name}.json").write_text(json.dumps(trace))
     planned, ranks = ranks_of([tmp_path])
-    assert ranks == {"a.json": 0, "b.json": 1, "c.json": 2, "d.json": 0}
+    assert ranks == {"rank0.json": 0, "rank1.json": 1, "rank2.json": 2, "rank3.json": 3}
     assert [len(job.members) for job in planned.jobs] == [3, 1]
     assert len({job.session_id for job in planned.jobs}) == 2
     together, _ = ranks_of([tmp_path], session="all of it")
@@ -111,16 +122,14 @@ def test_the_cycles_of_a_profiler_are_sessions_and_no_ranks(says_rank: bool, tmp
     assert names == [[(0, f"w0.{cycle}.json"), (1, f"w1.{cycle}.json")] for cycle in range(3)]
 
 
-def test_one_process_twice_at_a_time_is_an_error(tmp_path: Path) -> None:
+def test_one_process_twice_at_a_time_is_one_recording(tmp_path: Path) -> None:
     first = profiled(tmp_path / "a.json", 5, 50)
     (tmp_path / "b.json.gz").write_bytes(gzip.compress(first.read_bytes()))
     profiled(tmp_path / "c.json", 5, 51)
     planned, ranks = ranks_of([tmp_path])
     assert ranks == {"a.json": 0, "c.json": 1}
-    [(path, error)] = planned.failed
-    assert path.name == "b.json.gz"
-    assert error.message.endswith("is the same recording as " + str(first))
-    assert error.code is Code.CONFLICT
+    assert planned.failed == []
+    assert planned.repeated == [(tmp_path / "b.json.gz", first)]
 
 
 def test_the_session_is_of_the_content_whatever_the_names(folder: Path, tmp_path: Path) -> None:
@@ -167,21 +176,21 @@ def test_a_broken_file_stores_nothing_and_the_others_go_on(folder: Path, tmp_pat
     assert done.exit_code == 1
     [session_id] = done.stdout.split()
     assert "rank2.pickle: not a whole pickle" in done.stderr
-    assert "empty.pickle: of no kind" in done.stderr
-    assert "notes.txt: of no kind" in done.stderr
+    assert "empty.pickle: unrecognised format" in done.stderr
+    assert "notes.txt: unrecognised format" in done.stderr
     assert asked(database, "SELECT session_id, rank FROM rank_info ORDER BY rank") == [
-        (session_id, 0),
-        (session_id, 2),
+        (session_id, 1),
+        (session_id, 10),
     ]
     counts = "SELECT rank, count(*) FROM memory_event GROUP BY rank ORDER BY rank"
-    assert [rank for rank, _ in asked(database, counts)] == [0, 2]
+    assert [rank for rank, _ in asked(database, counts)] == [1, 10]
     (folder / "rank2.pickle").write_bytes(whole)
-    assert imported(database, folder, session=session_id, name="three").failed == []
-    assert [rank for rank, _ in asked(database, counts)] == [0, 1, 2]
-    other = dump(tmp_path / "other.pickle", random_snapshot(77, events=30))
+    assert imported(database, folder, name="three", session=session_id).failed == []
+    assert [rank for rank, _ in asked(database, counts)] == [1, 2, 10]
+    other = dump(tmp_path / "other-rank1.pickle", random_snapshot(77, events=30))
     [(_, error)] = imported(database, other, session=session_id).failed
     assert error.code is Code.CONFLICT
-    assert [rank for rank, _ in asked(database, counts)] == [0, 1, 2]
+    assert [rank for rank, _ in asked(database, counts)] == [1, 2, 10]
 
 
 def test_a_file_of_no_kind_that_is_named_is_an_error_and_so_is_nothing_at_all(tmp_path: Path) -> None:

@@ -246,3 +246,19 @@ def test_a_device_of_our_own_export_keeps_its_name_and_its_rank(tmp_path: Path) 
     imported(database, dump(tmp_path / "made.pickle", raw))
     assert asked(database, "SELECT rank, pid, host_uid FROM rank_info") == [(5, 77, "node3")]
     assert asked(database, "SELECT DISTINCT device FROM memory_event") == [("npu:4",)]
+
+
+def test_a_function_of_c_without_a_file_is_not_the_line(tmp_path: Path) -> None:
+    raw = random_snapshot(4)
+    frames = [
+        {"filename": "", "name": "clone", "line": 0},
+        {"filename": "/home/me/train.py", "name": "main", "line": 7},
+    ]
+    for entry in raw["device_traces"][0]:
+        entry["frames"] = frames
+    database = tmp_path / "made.duckdb"
+    assert imported(database, dump(tmp_path / "made.pickle", raw)).failed == []
+    lines = asked(
+        database, "SELECT DISTINCT line FROM allocation JOIN stack USING (stack_id) WHERE NOT preexisting"
+    )
+    assert lines == [("/home/me/train.py:7",)]

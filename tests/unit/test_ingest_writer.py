@@ -7,6 +7,7 @@ import hashlib
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -485,6 +486,23 @@ def test_two_spools_that_claim_one_rank_are_never_merged(desk: Desk, opens_first
     else:
         assert outcomes[0] == first
         assert code_of(outcomes[1]) is Code.CONFLICT  # opened again, it is given another attempt
+
+
+def test_what_the_database_forgets_of_deleted_sessions_the_writer_forgets(desk: Desk) -> None:
+    """Whoever runs for months with limits on what is kept would hold every log there ever was."""
+    source = RankSource()
+    spool = spool_of(source)
+    desk.submit(source, source.batch(200, final=True))
+    desk.run()
+    desk.writer._keeper.begin(spool.session_id)
+    other = replace(spool, spool_id=f"{spool.spool_id}7")
+    assert desk.writer.starts.place(other).attempt == 0
+    desk.writer._reload()
+    assert desk.writer.starts.place(spool).attempt == 0
+    with desk.store.transaction() as connection:
+        connection.execute("DELETE FROM pruned_spool")
+    desk.writer._reload()
+    assert desk.writer.starts.place(spool).attempt == 1
 
 
 def test_a_position_of_a_device_is_one_event() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, empty_database, store_logs
+from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, empty_database, store_logs, store_rows
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +137,24 @@ def test_each_device_type_has_its_own_peak(database: duckdb.DuckDBPyConnection) 
 
 def test_a_session_without_events_has_no_peak(database: duckdb.DuckDBPyConnection) -> None:
     assert of_logs(database, RankLog()) == []
+
+
+def test_what_is_older_than_the_recording_counts_where_nothing_happened_since(
+    database: duckdb.DuckDBPyConnection,
+) -> None:
+    whose = {"session_id": SESSION, "attempt": 0, "rank": 0, "device": "cpu"}
+    stretch = {"seq_first": 1, "seq_last": 5, "first_ns": BASE_NS + 1, "last_ns": BASE_NS + 1, "events": 0}
+    figures = {"peak_bytes": 700, "peak_ns": BASE_NS + 1, "peak_seq": 5, "last_bytes": 700}
+    bucket = {f"requested_{name}": value for name, value in figures.items()}
+    busy = RankLog(rank=1)
+    busy.totals("cpu", [(15, 100), (20, 0)])
+    for logs, shares in (([], {0: 700}), ([busy], {0: 700, 1: 100})):
+        clear(database)
+        store_logs(database, [RankLog(rank=0), *logs])
+        store_rows(database, "memory_bucket", [{**whose, **stretch, **bucket, "bucket_ns": BASE_NS}])
+        rows = ask(database)
+        assert {row["rank"]: row["requested_bytes"] for row in rows} == shares
+        assert {row["job_peak_bytes"] for row in rows} == {sum(shares.values())}
 
 
 def test_a_second_may_straddle_two_seconds_of_the_common_clock(database: duckdb.DuckDBPyConnection) -> None:

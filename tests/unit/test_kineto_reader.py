@@ -74,8 +74,8 @@ def test_addresses_of_64_bits_and_ranks_as_text_are_read(tmp_path: Path) -> None
         ({"Device Id": 999}, "outside of -1 to 255"),
         ({"Device Type": -3}, "outside of 0 to 255"),
         ({"Bytes": 1 << 60}, "more than any device"),
-        ({"Bytes": None}, "NoneType"),
-        ({"Addr": 1 << 70}, "int too"),
+        ({"Bytes": None}, "a value is missing"),
+        ({"Addr": 1 << 70}, "larger than 64 bits"),
     ],
 )
 def test_an_absurd_event_is_named_with_its_place(tmp_path: Path, said: dict[str, Any], why: str) -> None:
@@ -119,23 +119,76 @@ def test_events_of_one_time_keep_the_files_order(tmp_path: Path) -> None:
     ]
 
 
-def test_blocks_older_than_the_window_are_those_it_frees_and_the_rest_has_no_block(tmp_path: Path) -> None:
+def test_blocks_older_than_the_window_are_those_it_frees_and_one_of_the_rest(tmp_path: Path) -> None:
     events = [memory(1, 512, 10_512, 7), memory(2, -4096, 6416, 8), memory(3, -512, 5904, 7)]
     tables, closing = imported(written(tmp_path, events))
     older = [row for row in tables["allocation_record"] if row["preexisting"]]
-    assert [(row["address"], row["size_bytes"]) for row in older] == [(8, 4096)]
+    assert [(row["address"], row["size_bytes"], row["freed_ns"]) for row in older] == [
+        (8, 4096, BASE_NS + 2000),
+        (None, 5904, None),
+    ]
     assert [row["requested_bytes"] for row in tables["memory_event"]] == [10_512, 6416, 5904]
-    assert any("5904 bytes older" in remark for remark in closing.remarks)
+    assert "10000 bytes are from before the recording" in closing.remarks
 
 
-def test_the_older_form_frees_what_is_older_and_stays_above_zero(tmp_path: Path) -> None:
-    events = [memory(n, change, 0, 0) for n, change in enumerate((100, -400, 50, -20, 500))]
+def test_what_each_device_held_before_the_window_is_a_block_of_that_device(tmp_path: Path) -> None:
+    events = [memory(1, 512, 1512, 7), memory(2, 16, 316, 7, device=0), memory(3, 8, 24, 9, device=6)]
+    tables, _ = imported(written(tmp_path, events))
+    older = [row for row in tables["allocation_record"] if row["preexisting"]]
+    assert {row["device"]: row["size_bytes"] for row in older} == {"cuda:0": 1000, "cpu": 300, "hip:0": 16}
+
+
+def test_a_total_that_comes_late_tells_what_was_there_before_the_window(tmp_path: Path) -> None:
+    events = [memory(1, 100, 0, 7), memory(2, -40, 1060, 8), memory(3, 5, 1065, 9)]
+    del events[0]["args"]["Total Allocated"]
+    tables, closing = imported(written(tmp_path, events))
+    assert [row["requested_bytes"] for row in tables["memory_event"]] == [1100, 1060, 1065]
+    assert closing.unexplained_bytes == 0
+
+
+def test_frees_beyond_the_first_totals_are_told(tmp_path: Path) -> None:
+    tables, closing = imported(written(tmp_path, [memory(1, -4096, 0, 8), memory(2, -512, 0, 9)]))
+    assert [row["requested_bytes"] for row in tables["memory_event"]] == [512, 0]
+    assert "512 bytes of them are not in the trace's first totals" in closing.remarks
+
+
+def of_the_older_form(*changes: int) -> list[dict[str, Any]]:
+    events = [memory(n, change, 0, 0) for n, change in enumerate(changes)]
     for event in events:
         event["args"] = {name: event["args"][name] for name in ("Bytes", "Device Type", "Device Id")}
+    return events
+
+
+def test_a_free_of_the_older_form_gives_back_a_block_of_its_size_or_an_older_one(tmp_path: Path) -> None:
+    tables, closing = imported(written(tmp_path, of_the_older_form(100, -400, 50, -50, -20, 500)))
+    assert [row["requested_bytes"] for row in tables["memory_event"]] == [520, 120, 170, 120, 100, 600]
+    assert {(row["address"], row["reserved_bytes"]) for row in tables["memory_event"]} == {(None, None)}
+    blocks = {row["size_bytes"]: row for row in tables["allocation_record"]}
+    assert {size: row["preexisting"] for size, row in blocks.items()} == {
+        100: False, 400: True, 50: False, 20: True, 500: False,
+    }  # fmt: skip
+    assert {size: row["freed_ns"] for size, row in blocks.items() if row["freed_ns"]} == {
+        400: BASE_NS + 1000, 50: BASE_NS + 3000, 20: BASE_NS + 4000,
+    }  # fmt: skip
+    assert {row["address"] for row in blocks.values()} == {None}
+    assert "420 bytes are from before the recording" in closing.remarks
+
+
+def test_of_several_blocks_of_a_size_none_has_an_operator_once_one_is_freed(tmp_path: Path) -> None:
+    events = [
+        op("aten::mm", 0, 2),
+        op("aten::add", 5, 5),
+        *of_the_older_form(64, 32, 8),  # of aten::mm
+        memory(6, 64, 0, 0),
+        memory(7, -64, 0, 0),
+        memory(8, -32, 0, 0),
+    ]
+    for event in events[5:]:
+        event["args"] = {name: event["args"][name] for name in ("Bytes", "Device Type", "Device Id")}
     tables, closing = imported(written(tmp_path, events))
-    assert [row["requested_bytes"] for row in tables["memory_event"]] == [400, 0, 50, 30, 530]
-    assert {row["reserved_bytes"] for row in tables["memory_event"]} == {None}
-    assert any(remark.startswith("300 bytes older") for remark in closing.remarks)
+    made = sorted((row["size_bytes"], row["operator"] or "-") for row in tables["allocation_record"])
+    assert made == [(8, "aten::mm"), (32, "aten::mm"), (64, "-"), (64, "-")]
+    assert any(remark.startswith("of 2 blocks it is open") for remark in closing.remarks)
 
 
 def test_an_event_without_its_reserved_bytes_leaves_the_total_as_it_was(tmp_path: Path) -> None:
@@ -194,6 +247,34 @@ def test_steps_annotations_and_python_stacks(tmp_path: Path) -> None:
     assert frames[mm["stack_id"]] == [("model.py", 3, "forward"), ("train.py", 12, "main")]
     assert frames[add["stack_id"]] == [("train.py", 12, "main")]
     assert {row["name"] for row in tables["marker"]} == {"ProfilerStep#7", "decode"}
+
+
+@pytest.mark.parametrize("category", ["Operator", "cpu_op"])
+def test_steps_are_read_where_the_older_form_has_them_among_the_operators(
+    tmp_path: Path, category: str
+) -> None:
+    events = [
+        op("ProfilerStep#7", 0, 100, category=category),
+        op("aten::mm", 10, 5, category=category),
+        op("Optimizer.step#SGD.step", 50, 40, category=category),
+        op("aten::add_", 60, 5, category=category),
+        op("ProfilerStep#8", 100, 100, category=category),
+        *(memory(at, 512, 512, 1) for at in (5, 11, 61, 150)),
+    ]
+    for event in events[5:]:
+        for unsaid in ("Addr", "Total Allocated", "Total Reserved"):
+            del event["args"][unsaid]
+    tables, _ = imported(written(tmp_path, events))
+    assert [(row["step"], row["ended_ns"] - BASE_NS) for row in tables["step"]] == [
+        (7, 100_000),
+        (8, 200_000),
+    ]
+    calls = {call["operator"]: (call["phase"], call["step"]) for call in tables["operator_call"]}
+    assert calls == {"aten::mm": (None, 7), "aten::add_": ("optimizer", 7)}
+    assert operators(tables) == [None, "aten::mm", "aten::add_", None]
+    assert {row["name"] for row in tables["marker"]} == {
+        "ProfilerStep#7", "ProfilerStep#8", "Optimizer.step#SGD.step",
+    }  # fmt: skip
 
 
 def test_frames_of_the_main_thread_are_found_beside_those_of_a_thread_with_a_smaller_number(
@@ -278,3 +359,94 @@ def test_times_that_no_clock_shows_are_refused(tmp_path: Path, time: Any) -> Non
     event = memory(1, 8, 8, 1) | {"ts": time}
     with pytest.raises(RankmemError, match=r"trace\.json"):
         imported(written(tmp_path, [event]))
+
+
+def python_frames(*frames: tuple[str, float, float, int | None]) -> list[dict[str, Any]]:
+    """Frames of Python on the main thread, numbered from 1: name, start, duration, number of the caller."""
+    return [
+        op(
+            name,
+            start,
+            duration,
+            tid=0,
+            category="python_function",
+            **{"Python id": number, "Python parent id": parent},
+        )
+        for number, (name, start, duration, parent) in enumerate(frames, 1)
+    ]
+
+
+def test_an_allocation_has_the_modules_whose_calls_it_lies_in(tmp_path: Path) -> None:
+    events = [
+        *python_frames(
+            ("train.py(12): main", 0, 100, None),
+            ("nn.Module: GPT_0", 5, 80, 1),
+            ("torch/nn/modules/module.py(1750): _call_impl", 6, 78, 2),
+            ("model.py(30): forward", 7, 76, 3),
+            ("nn.Module: Block_1", 10, 30, 4),
+            ("nn.Module: Linear_7", 12, 20, 5),
+            ("<built-in method linear of type object at 0x7f>", 13, 5, 6),
+        ),
+        op("aten::linear", 14, 3),
+        op("aten::add", 35, 3),
+        op("aten::relu", 50, 3),
+        op("aten::zeros", 90, 3),
+        memory(15, 512, 512, 1),
+        memory(36, 512, 1024, 2),
+        memory(51, 512, 1536, 3),
+        memory(91, 512, 2048, 4),
+    ]
+    tables, _ = imported(written(tmp_path, events))
+    assert [row["module"] for row in tables["allocation_record"]] == [
+        "GPT_0.Block_1.Linear_7", "GPT_0.Block_1", "GPT_0", None,
+    ]  # fmt: skip
+    assert {row["module"]: row["class"] for row in tables["module"]} == {
+        "GPT_0": "GPT",
+        "GPT_0.Block_1": "Block",
+        "GPT_0.Block_1.Linear_7": "Linear",
+    }
+
+
+def test_a_block_of_backward_has_the_module_of_its_forward_call(tmp_path: Path) -> None:
+    flow = {"cat": "fwdbwd", "name": "fwdbwd", "pid": 1, "id": 4}
+    events = [
+        *python_frames(("nn.Module: Linear_0", 5, 20, None)),
+        op("aten::mm", 10, 5),
+        flow | {"ph": "s", "ts": 10, "tid": 1},
+        op("autograd::engine::evaluate_function: MmBackward0", 50, 20, tid=2),
+        op("aten::mm", 55, 5, tid=2),
+        flow | {"ph": "f", "ts": 55, "tid": 2},
+        memory(11, 512, 512, 1),
+        memory(56, 512, 1024, 2, tid=2),
+    ]
+    tables, _ = imported(written(tmp_path, events))
+    assert [row["module"] for row in tables["allocation_record"]] == ["Linear_0", "Linear_0"]
+
+
+def test_objects_at_different_addresses_make_no_stacks_of_their_own(tmp_path: Path) -> None:
+    built_ins = [(f"<built-in method cat of Tensor object at 0x{n:x}>", 10.0 * n, 9.0, 1) for n in (1, 2, 3)]
+    events = [
+        *python_frames(("model.py(7): forward", 0, 100, None), *built_ins),
+        *(op("aten::cat", 10 * n + 1, 5) for n in (1, 2, 3)),
+        *(memory(10 * n + 2, 512, 512 * n, n) for n in (1, 2, 3)),
+    ]
+    tables, _ = imported(written(tmp_path, events))
+    assert len({row["stack_id"] for row in tables["allocation_record"]}) == 1
+    functions = {row["function"] for row in tables["stack_frame"]}
+    assert functions == {"forward", "<built-in method cat of Tensor object>"}
+
+
+def test_an_allocation_in_no_call_has_its_module_and_stack_too(tmp_path: Path) -> None:
+    events = [
+        *python_frames(("nn.Module: Norm_0", 5, 20, None), ("model.py(7): forward", 6, 18, 1)),
+        memory(1, 512, 512, 1),
+        memory(11, 512, 1024, 2),
+        op("aten::mm", 12, 3),
+        memory(13, 512, 1536, 3),
+    ]
+    tables, _ = imported(written(tmp_path, events))
+    assert [row["module"] for row in tables["allocation_record"]] == [None, "Norm_0", "Norm_0"]
+    none, outside, inside = [row["stack_id"] for row in tables["allocation_record"]]
+    assert none is None
+    assert outside == inside is not None
+    assert tables["module"][0]["class"] == "Norm"

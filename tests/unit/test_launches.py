@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -107,3 +108,18 @@ def test_a_file_of_before_or_cut_short_is_read_or_begun_anew(tmp_path: Path) -> 
     assert take(tmp_path, "next", 0, 0, ME) == 4
     (tmp_path / FILE_NAME).write_text('{"torchrun": [0')
     assert take(tmp_path, "torchrun", 0, 0, ME) == 0
+
+
+def test_a_full_disk_does_not_make_who_has_which_place_forgotten(tmp_path: Path) -> None:
+    for rank in range(3):
+        assert take(tmp_path, "torchrun", 0, rank, ME) == 0
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / FILE_NAME).stat().st_size + 5, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            take(tmp_path, "torchrun", 0, 3, ME)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert take(tmp_path, "torchrun", 0, 0, PARENT) is None
+    assert take(tmp_path, "torchrun", 0, 3, ME) == 0
+    assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]

@@ -25,20 +25,19 @@ for number in range(100):
     threading.Thread(target=over.wait).start()
     bound.follow_threads()
 stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
-stack = 8 << 20 if stack == resource.RLIM_INFINITY else stack
 print((resource.getrlimit(resource.RLIMIT_DATA)[0] - first) // stack)
 over.set()
 """
 
 
-def run(then: str) -> subprocess.CompletedProcess[str]:
+def run(then: str, *, stack_bytes: int = 8 << 20) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", BOUNDED.format(then=then)],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, resource.RLIM_INFINITY)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (stack_bytes, resource.RLIM_INFINITY)),
     )
 
 
@@ -52,6 +51,29 @@ def test_what_goes_beyond_fails_in_the_process() -> None:
 def test_stacks_of_threads_come_on_top() -> None:
     done = run(THREADS)
     assert (done.returncode, done.stdout) == (0, "100\n"), done.stderr
+
+
+MEASURED = """
+import re
+from pathlib import Path
+def data_bytes():
+    return int(re.search(r"VmData:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10
+before = data_bytes()
+over = threading.Event()
+for number in range(100):
+    threading.Thread(target=over.wait).start()
+    bound.follow_threads()
+stacks = resource.getrlimit(resource.RLIMIT_DATA)[0] - first
+print(0.9 < stacks / (data_bytes() - before) < 1.1)
+over.set()
+"""
+
+
+@pytest.mark.parametrize("stack_bytes", [resource.RLIM_INFINITY, 2 << 20, 8 << 20, 32 << 20])
+def test_stacks_count_as_large_as_they_are_whatever_the_shell_allows(stack_bytes: int) -> None:
+    """Batch systems start their jobs with ``ulimit -s unlimited``: stacks are then the C library's 2 MiB."""
+    done = run(MEASURED, stack_bytes=stack_bytes)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
 NO_ROOM = """

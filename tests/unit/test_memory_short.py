@@ -10,9 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ingest_client import IngestClient
+from ingest_client import TIMEOUT_S, IngestClient
 from rankmem_aggregator import connect, server
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.memory_watch import MemoryWatch
 from rankmem_aggregator.orders import NO_MEMORY
 from rankmem_protos import arrow_wire
 from rankmem_protos.errors import Code, RankmemError
@@ -70,6 +71,24 @@ def test_a_statement_for_which_there_is_no_thread_keeps_no_place(
             with pytest.raises(RankmemError):
                 queries.sql("SELECT 1 AS n")
         assert queries.sql("SELECT 1 AS n").to_pylist() == [{"n": 1}]
+
+
+def test_memory_is_watched_again_once_a_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = threading.Event()
+    watch = MemoryWatch(-(4 << 40), lambda: True, looked.set)
+    running = [True]
+
+    def no_thread(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as less:
+        less.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(RuntimeError):
+            watch.look_while(lambda: bool(running))
+    watch.look_while(lambda: bool(running))
+    assert looked.wait(TIMEOUT_S)
+    running.clear()
+    watch.idle()
 
 
 THREAD = """

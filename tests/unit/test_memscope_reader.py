@@ -59,12 +59,13 @@ class Dump:
             )
         )
 
-    def driver(self, address: int, size: int, **more: Any) -> None:
+    def driver(self, address: int, size: int, *, module: int = 33, **more: Any) -> None:
+        """For the process itself, unless said."""
         self.add(
             "MALLOC",
             "HAL",
             address=address,
-            attributes=f"{{addr:{address},size:{size},owner:,MID:7}}",
+            attributes=f"{{addr:{address},size:{size},owner:,MID:{module}}}",
             **more,
         )
 
@@ -216,6 +217,129 @@ def test_without_pools_the_drivers_blocks_are_the_process_own(
     ]
 
 
+HCCL, RUNTIME = 3, 7
+
+
+@pytest.mark.parametrize("form", ["csv", "memscope_dump"])
+def test_what_the_driver_gives_to_libraries_is_theirs_and_in_no_pool(
+    tmp_path: Path, database: duckdb.DuckDBPyConnection, form: str
+) -> None:
+    dump = Dump()
+    dump.driver(1 << 20, 4096)
+    dump.driver(2 << 20, 700, module=HCCL)
+    dump.driver(3 << 20, 300, module=HCCL)
+    dump.driver(4 << 20, 90, module=RUNTIME)
+    dump.driver(5 << 20, 8, module=255)
+    dump.pool(1 << 20, 1024)
+    dump.driver_free(2 << 20)
+    path = as_csv(tmp_path / "d", dump) if form == "csv" else as_database(tmp_path / "d", dump)
+    [closing] = imported(database, path)
+    assert closing.complete
+    assert closing.remarks == (
+        "3 rows of HCCL on a device are samples of that component, in no pool",
+        "1 rows of RUNTIME on a device are samples of that component, in no pool",
+        "1 rows of module 255 on a device are samples of that component, in no pool",
+    )
+    assert rows(database, "SELECT component, action, reserved_bytes FROM memory_event ORDER BY seq") == [
+        ("pytorch", "segment_alloc", 4096),
+        ("pytorch", "alloc", 4096),
+    ]
+    assert rows(database, "SELECT component, reserved_bytes FROM component_sample ORDER BY ALL") == [
+        ("HCCL", 300),
+        ("HCCL", 700),
+        ("HCCL", 1000),
+        ("RUNTIME", 90),
+        ("module 255", 8),
+    ]
+    peaks = (
+        "SELECT group_name, peak_bytes, is_sampled FROM allocator_peak($id, 'component') "
+        "WHERE device = 'npu:0' ORDER BY ALL"
+    )
+    assert database.execute(peaks, {"id": SESSION}).fetchall() == [
+        ("HCCL", 1000, True),
+        ("RUNTIME", 90, True),
+        ("module 255", 8, True),
+        ("pytorch", 1024, False),
+    ]
+
+
+def test_newer_dumps_name_the_library_in_the_owner_or_not_at_all(
+    tmp_path: Path, database: duckdb.DuckDBPyConnection
+) -> None:
+    dump = Dump()
+    for address, owner in ((1 << 20, "owner:CANN@APP"), (2 << 20, "owner:CANN@HCCL@mine"), (3 << 20, "x:y")):
+        attributes = f"{{allocation_id:7,addr:{address:#x},size:64,{owner}}}"
+        dump.add("MALLOC", "HAL", address=address, attributes=attributes)
+    dump.pool(1 << 20, 32)
+    imported(database, as_csv(tmp_path / "d.csv", dump))
+    assert rows(database, "SELECT component, reserved_bytes FROM component_sample ORDER BY ALL") == [
+        ("HAL", 64),
+        ("HCCL", 64),
+    ]
+    assert rows(database, "SELECT max(reserved_bytes) FROM memory_event") == [(64,)]
+
+
+def test_without_pools_the_drivers_memory_of_libraries_is_of_their_components(
+    tmp_path: Path, database: duckdb.DuckDBPyConnection
+) -> None:
+    dump = Dump()
+    dump.driver(1 << 20, 4096)
+    dump.driver(2 << 20, 700, module=HCCL)
+    imported(database, as_csv(tmp_path / "d.csv", dump))
+    found = "SELECT component, size_bytes, requested_bytes FROM memory_event ORDER BY seq"
+    assert rows(database, found) == [("app", 4096, 4096), ("hccl", 700, 4796)]
+
+
+def test_what_a_pool_held_before_the_first_row_counts_from_the_beginning(
+    tmp_path: Path, database: duckdb.DuckDBPyConnection
+) -> None:
+    dump = Dump()
+    dump.used = 3 << 20
+    dump.pool(7 << 20, -512, total=100)  # a block that no row allocated
+    dump.pool(8 << 20, 2048, total=100)
+    dump.driver(9 << 20, 4096)
+    dump.used = 50_000  # another pool, which shows up later
+    dump.pool(10 << 20, 1000, kind="ATB", total=100)
+    [closing] = imported(database, as_csv(tmp_path / "d.csv", dump))
+    rest = (3 << 20) - 512
+    assert closing.complete
+    assert closing.unexplained_bytes == 0
+    assert closing.remarks == (
+        f"{rest + 50_000} bytes are older than the recording and stand as one block a pool",
+    )
+    events = "SELECT component, requested_bytes, reserved_bytes FROM memory_event ORDER BY seq"
+    assert rows(database, events) == [
+        ("pytorch", rest + 50_000, None),
+        ("pytorch", rest + 50_000 + 2048, None),
+        ("pytorch", rest + 50_000 + 2048, None),
+        ("atb", rest + 50_000 + 3048, None),
+    ]
+    older = (
+        "SELECT component, size_bytes, allocation_id < 0, address FROM allocation_record WHERE preexisting "
+        "ORDER BY ALL"
+    )
+    assert rows(database, older) == [
+        ("atb", 50_000, True, None),
+        ("pytorch", 512, True, 7 << 20),
+        ("pytorch", rest, True, None),
+    ]
+    for by in ("component", "stream", "category"):
+        told = "SELECT sum(bytes_at_rank_peak), any_value(rank_peak_bytes) FROM peak_by_group($id, $by)"
+        [(together, peak)] = database.execute(told, {"id": SESSION, "by": by}).fetchall()
+        assert together == peak == rest + 50_000 + 3048
+
+
+def test_a_total_below_what_is_used_is_not_what_the_pool_reserved(
+    tmp_path: Path, database: duckdb.DuckDBPyConnection
+) -> None:
+    dump = Dump()
+    dump.pool(1 << 20, 1024, total=4096)
+    dump.pool(2 << 20, 8192, total=4096)
+    imported(database, as_csv(tmp_path / "d.csv", dump))
+    assert rows(database, "SELECT DISTINCT reserved_bytes FROM memory_event") == [(None,)]
+    assert rows(database, "SELECT DISTINCT reserved_peak_bytes FROM memory_bucket") == [(None,)]
+
+
 def test_other_pools_are_components_of_their_own(tmp_path: Path, database: duckdb.DuckDBPyConnection) -> None:
     dump = Dump()
     dump.pool(1 << 20, 100, total=1000)
@@ -316,9 +440,21 @@ def test_a_dump_is_recognised_by_its_header_or_its_table(tmp_path: Path) -> None
     ("damage", "said"),
     [
         (lambda text: text[: text.index("aten::empty")], "row 5: .* cells|after row"),
-        (lambda text: text.replace("size:512,", "size:many,", 1), "many"),
-        (lambda text: text.replace(str(BASE_US + 1), "9" * 30, 1), "30 digits"),
+        (lambda text: text.replace("size:512,", "size:many,", 1), "row 3.*size is 'many', which is no whole"),
+        (lambda text: text.replace(str(BASE_US + 1), "9" * 30, 1), r"row 2: Timestamp\(ns\) .* 30 digits"),
+        (lambda text: text.replace(",100,", ",ten,", 1), "row 1: Process Id is 'ten'"),
         (lambda text: text.split("\n", 1)[0] + "\n", "no allocation"),
+        (lambda text: text.replace("size:1024,", "size:-1024,", 1), "row 6.*a block of -1024 bytes"),
+        (lambda text: text.replace("size:512,owner:,MID", "owner:,MID", 1), "row 3.*no size"),
+        (
+            lambda text: text.replace("size:512,owner:,MID", "size:" + "9" * 16 + ",MID", 1),
+            "a block of 9+ bytes",
+        ),
+        (lambda text: text.replace("used:1024}", "used:-5}", 1), "used is -5"),
+        (lambda text: text.replace("used:1024}", "us", 1), "row 6.*cut short"),
+        (lambda text: text[:-1].rstrip("\r"), "does not end in a line break"),
+        (lambda text: text[: text.rindex(",size:0")] + '"\n', "cells"),
+        (lambda text: text[: text.rindex(",size:0")] + '",,\n', "row 15.*cut short"),
     ],
 )
 def test_a_damaged_dump_is_refused_with_its_name_and_place(tmp_path: Path, damage: Any, said: str) -> None:
@@ -328,6 +464,18 @@ def test_a_damaged_dump_is_refused_with_its_name_and_place(tmp_path: Path, damag
         read_whole(path)
     assert str(path) in str(caught.value)
     assert caught.value.hint
+    assert "invalid literal" not in str(caught.value)
+
+
+def test_json_that_is_cut_is_refused_in_our_words(tmp_path: Path) -> None:
+    path = as_database(tmp_path / "d.db", a_dump())
+    with sqlite3.connect(path) as database:
+        database.execute(
+            "UPDATE memscope_dump SET Attr = $cut WHERE ID = 5", {"cut": '{"addr": 1, "size": }'}
+        )
+    database.close()
+    with pytest.raises(RankmemError, match=r"row 6.*are no JSON"):
+        read_whole(path)
 
 
 def read_whole(path: Path) -> None:

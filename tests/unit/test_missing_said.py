@@ -91,7 +91,8 @@ def test_holes_losses_and_dropped_names_are_said(database: duckdb.DuckDBPyConnec
     cost = {"session_id": SESSION, "attempt": 0, "rank": 2, "time_ns": BASE_NS, "strings_dropped": 7}
     store_rows(database, "self_cost", [cost])
     assert lines(missing(database)) == [
-        "rank 0: 1,234 records are missing: its spool was full (RANKMEM_SPOOL_BYTES)",
+        "rank 0: 1,234 records (at most as many events) are missing: its spool was full "
+        "(RANKMEM_SPOOL_BYTES)",
         "rank 1: 4,096 bytes are unexplained: the recorded events differ from the allocator's own figure by "
         "that much",
         "rank 1: 0 records are missing (x)",

@@ -54,15 +54,17 @@ def test_memory_events_count_in_utc_and_by_device(export: Path) -> None:
         for row in tables["memory_event"]
     ]
     assert rows == [
-        ("cuda:0", 315, "alloc", 1000, 1000),
-        ("cuda:0", 705, "alloc", 500, 1500),
-        ("cuda:0", 706, "free_completed", 1000, 500),
+        ("cuda:0", 315, "alloc", 1000, 1300),
+        ("cuda:0", 705, "alloc", 500, 1800),
+        ("cuda:0", 706, "free_completed", 1000, 800),
         ("pinned", 707, "alloc", 64, 64),
         ("cuda:0", 708, "free_completed", 300, 500),
     ]
+    [older] = [row for row in tables["allocation_record"] if row["preexisting"]]
+    assert (older["size_bytes"], older["freed_ns"] - START_NS) == (300, 708)
     assert {row["component"] for row in tables["memory_event"]} == {"app"}
     assert closing.events == 5
-    assert any("1 frees are of memory older" in remark for remark in closing.remarks)
+    assert any("1 blocks that are given back are from before" in remark for remark in closing.remarks)
     [other] = read(export, 1)[0]["memory_event"]
     assert (other["size_bytes"], other["rank"]) == (30, 1)
 
@@ -70,7 +72,7 @@ def test_memory_events_count_in_utc_and_by_device(export: Path) -> None:
 def test_an_allocation_has_the_operator_around_its_call(export: Path) -> None:
     tables, _ = read(export)
     operators = {row["size_bytes"]: row["operator"] for row in tables["allocation_record"]}
-    assert operators == {1000: "linear", 500: None, 64: None}
+    assert operators == {1000: "linear", 500: None, 64: None, 300: None}
     [call] = tables["operator_call"]
     assert (call["operator"], call["phase"], call["allocated_bytes"]) == ("linear", "forward", 1000)
     assert (call["started_ns"] - START_NS, call["ended_ns"] - START_NS) == (200, 600)

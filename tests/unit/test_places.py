@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import pytest
 
 from rankmem_agent.spool import folder, places
 from rankmem_agent.spool.launches import process, take
-from rankmem_agent.spool.layout import Kind
+from rankmem_agent.spool.layout import CONTROL_FIELDS, Kind
 from rankmem_agent.spool.meta import read_meta
 from rankmem_agent.spool.places import Place
+from rankmem_agent.spool.process_stat import process_start_ticks
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 
 PLACE = Place(rank=3, world_size=8, local_rank=1, launch="torchrun", restart=2)
@@ -87,6 +89,22 @@ def test_a_candidate_whose_child_trained_is_removed(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*/")) == []
 
 
+@pytest.mark.parametrize(("ended_later_s", "is_rank"), [(-1.0, True), (0.0, True), (60.0, False)])
+def test_a_candidate_that_had_ended_as_the_next_process_began_is_no_wrapper_of_it(
+    tmp_path: Path, ended_later_s: float, is_rank: bool
+) -> None:
+    """`bash -c "python evaluate.py; python train.py"`, and evaluate.py is killed."""
+    path = _candidate(tmp_path, "1-5", has_heartbeat=True)
+    take(tmp_path, "another script", 0, 0, process(os.getpid()))
+    began_ns = process_start_ticks(os.getpid()) * 10**9 // os.sysconf("SC_CLK_TCK")
+    slept_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+    with (path / "control").open("r+b") as control:
+        control.seek(next(field.offset for field in CONTROL_FIELDS if field.name == "heartbeat_ns"))
+        control.write(int(began_ns - slept_ns + ended_later_s * 1e9).to_bytes(8, "little"))
+    assert places.settle(tmp_path) == is_rank
+    assert [read_meta(spool).attempt for spool in folder.spools(tmp_path)] == ([3] if is_rank else [])
+
+
 def test_one_that_died_while_it_was_published_is_published(tmp_path: Path) -> None:
     path = _candidate(tmp_path, counts=False)
     PLACE.take(tmp_path, DEAD, trains=True)
@@ -133,3 +151,13 @@ def test_a_log_without_its_facts_is_not_removed(tmp_path: Path) -> None:
     (log / "control").touch()
     places.settle(tmp_path)
     assert log.exists()
+
+
+def test_what_cannot_be_settled_does_not_keep_the_others(tmp_path: Path) -> None:
+    """Of a session whose folder somebody else could write to, nothing is believed."""
+    left = _candidate(tmp_path / "open")
+    _candidate(tmp_path / "ours")
+    (tmp_path / "open").chmod(0o777)
+    assert not places.settle(tmp_path / "open")
+    assert left.exists()
+    assert places.settle(tmp_path / "ours")

@@ -32,6 +32,8 @@ NUMBERED = {"rank": 5, "world_size": 8, "local_rank": 1, "key": "RANK/5/8/1/0/29
 class FakeRecording:
     """A spool that is a folder alone."""
 
+    has_heartbeat = True
+
     def __init__(self) -> None:
         self.opened: Path | None = None
         self.tensors = True

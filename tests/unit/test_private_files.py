@@ -1,10 +1,9 @@
-"""Who may read what is recorded: its user alone, whatever the umask; what is started beside has its own."""
+"""Who may read what is recorded: its user alone, whatever the umask."""
 
 from __future__ import annotations
 
 import os
 import stat
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from rankmem_aggregator.compact import prune_file
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.retention import Limits
 from rankmem_aggregator.store import open_store
-from rankmem_cli.child import SignalDesk
 from rankmem_protos.errors import RankmemError
 from sample_batches import RankSource
 
@@ -23,7 +21,6 @@ from sample_batches import RankSource
 @pytest.fixture(autouse=True)
 def open_umask(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(private_files, "_held", 0)  # whatever another test of this process left open
-    monkeypatch.setattr(private_files, "_before", private_files.UNCHANGED)
     before = os.umask(0)
     yield
     assert os.umask(before) == 0
@@ -74,19 +71,7 @@ def test_a_database_that_cannot_be_opened_leaves_the_umask(tmp_path: Path) -> No
     path.write_text("no database")
     with pytest.raises(RankmemError):
         open_store(AggregatorConfig(database_path=path))
-    assert private_files.umask_before() == private_files.UNCHANGED
-
-
-def test_a_command_that_is_started_meanwhile_has_the_umask_of_its_user(tmp_path: Path) -> None:
-    store = open_store(AggregatorConfig(database_path=tmp_path / "mem.duckdb"))
-    made = tmp_path / "made by the training"
-    try:
-        with SignalDesk() as desk:
-            code = desk.run([sys.executable, "-c", f"open({str(made)!r}, 'w')"], os.environ)
-    finally:
-        store.close()
-    assert code == 0
-    assert modes(tmp_path)[made.name] == 0o666
+    assert os.umask(0) == 0
 
 
 def test_two_databases_of_one_process_are_private_until_both_are_closed(tmp_path: Path) -> None:

@@ -133,3 +133,14 @@ def test_a_foreign_database_with_our_names_is_refused() -> None:
 def test_quotes_in_names_and_comments_stay_text() -> None:
     assert schema.quoted('a"b') == '"a""b"'
     assert schema.literal("it's") == "'it''s'"
+
+
+def test_summaries_of_an_older_version_are_made_anew() -> None:
+    with duckdb.connect() as connection:
+        schema.prepare(connection)
+        connection.execute("INSERT INTO summary_progress VALUES ('S', 0, 0, 7, true)")
+        schema.prepare(connection)
+        assert connection.execute("SELECT count(*) FROM summary_progress").fetchall() == [(1,)]
+        connection.execute(f"UPDATE rankmem_meta SET schema_version = {schema.SUMMARIES_SINCE - 1}")
+        schema.prepare(connection)
+        assert connection.execute("SELECT count(*) FROM summary_progress").fetchall() == [(0,)]

@@ -6,6 +6,7 @@ The check reads the files with ``struct`` and the layout alone, not with the pro
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import struct
 from pathlib import Path
@@ -127,6 +128,46 @@ def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
     assert control_of(tmp_path / "spool")["next_seq"] == before
     assert control_of(tmp_path / "spool")["state"] == layout.State.RUNNING
     writer.close()
+
+
+def test_a_program_that_closes_its_descriptors_keeps_the_files_that_it_opens_then(tmp_path: Path) -> None:
+    writer = PythonSpoolWriter(tmp_path / "spool", BUDGET_BYTES)
+    ours = [int(fd) for fd in os.listdir("/proc/self/fd") if _name(fd) == str(tmp_path / "spool/strings")]
+    ours += [int(fd) for fd in os.listdir("/proc/self/fd") if _is_lock(fd, tmp_path / "spool/control")]
+    assert len(ours) == 2
+    own = os.open(tmp_path / "own", os.O_RDWR | os.O_CREAT)
+    for descriptor in ours:
+        os.dup2(own, descriptor)
+    assert writer.intern("a new name") == 0
+    assert control_of(tmp_path / "spool")["strings_dropped"] == 1
+    writer.close()
+    for descriptor in (own, *ours):
+        assert os.fstat(descriptor).st_size == 0
+        os.close(descriptor)
+
+
+def _name(fd: str) -> str:
+    return os.readlink(f"/proc/self/fd/{fd}") if os.path.lexists(f"/proc/self/fd/{fd}") else ""
+
+
+def _is_lock(fd: str, control: Path) -> bool:
+    """Whether it is the one that holds the lock: read-only, unlike the mapping's."""
+    is_writable = _name(fd) != "" and fcntl.fcntl(int(fd), fcntl.F_GETFL) & os.O_RDWR
+    return _name(fd) == str(control) and not is_writable
+
+
+def test_no_file_of_it_is_where_a_program_has_its_input(tmp_path: Path) -> None:
+    kept = os.dup(0)
+    os.close(0)
+    try:
+        writer = PythonSpoolWriter(tmp_path / "spool", BUDGET_BYTES)
+        writer.record(Kind.EVENT)
+        is_taken = os.path.lexists("/proc/self/fd/0")
+        writer.close()
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+    assert not is_taken
 
 
 def test_a_folder_that_holds_a_spool_is_refused(tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
 import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from rankmem_aggregator.batch import IncomingBatch, Spool
 from rankmem_aggregator.starts import Starts, StoredStart
@@ -175,6 +176,32 @@ def test_the_attempts_of_a_deleted_session_are_free_and_its_spools_known() -> No
     assert again.place(spool("b", 0)).attempt == 1
 
 
+def test_a_deleted_session_that_the_database_has_forgotten_is_forgotten() -> None:
+    """A late spool of it would be given its old place for ever, and be refused there: another has it now."""
+    starts = Starts(())
+    late, kept = stored(starts, spool("a", 0), spool("a", 1))
+    starts.bury(SESSION)
+    stored(starts, spool("b", 0))
+    starts.remember([kept])
+    again = starts.place(spool("a", 0))
+    assert (late.attempt, again.attempt) == (0, 1)
+    starts.check(again)
+    assert starts.place(spool("a", 1)) == kept
+
+
+def test_a_place_that_was_given_back_is_looked_for_again_before_it_is_stored() -> None:
+    """Its stream has ended, a batch of it still waits; meanwhile another start began under its attempt."""
+    starts = Starts(())
+    opened = starts.place(spool("a", 0))
+    starts.release([opened])
+    starts.check(opened)
+    assert attempts(stored(starts, spool("b", 1))) == [0]
+    with pytest.raises(RankmemError, match="open the spool again") as refused:
+        starts.check(opened)
+    assert refused.value.code is Code.CONFLICT
+    assert starts.place(spool("a", 0)).attempt == 1
+
+
 def test_what_is_kept_is_as_which_attempt_each_spool_is_stored() -> None:
     starts = Starts(())
     stored(starts, spool("a", 0))
@@ -227,3 +254,42 @@ def test_whatever_comes_no_two_spools_are_one_rank_of_one_attempt(
             starts = restarted(starts, list(kept.values()))
         places = [(each.attempt, each.rank) for each in kept.values()]
         assert len(set(places)) == len(places)
+
+
+QUEUED = st.lists(
+    st.tuples(
+        st.sampled_from(["open", "send", "store", "close"]), st.sampled_from(["a", "b"]), st.integers(0, 1)
+    ),
+    max_size=20,
+)
+
+
+@given(QUEUED)
+@example(
+    [("open", "a", 0), ("send", "a", 0), ("close", "a", 0), ("open", "b", 1), ("send", "b", 1)]
+    + 2 * [("store", "a", 0)]
+)
+def test_whatever_waits_as_streams_end_two_runs_are_never_one_attempt(
+    steps: list[tuple[str, str, int]],
+) -> None:
+    starts = Starts(())
+    opened: dict[tuple[str, int], Spool] = {}
+    waiting: list[Spool] = []
+    kept: dict[str, Spool] = {}
+    for what, run, rank in steps:
+        key = run, rank
+        if what == "open":
+            opened[key] = starts.place(spool(*key))
+        elif what == "send" and key in opened:
+            waiting.append(opened[key])
+        elif what == "close" and key in opened:
+            starts.release([opened.pop(key)])
+        elif what == "store" and waiting:
+            one = waiting.pop(0)
+            with contextlib.suppress(RankmemError):
+                starts.check(one)
+                if kept.setdefault(one.spool_id, one) == one:  # else its position says whose it is
+                    starts.take(batch_of(one))
+                    starts.commit()
+    runs = {(each.attempt, each.launch) for each in kept.values()}
+    assert len({attempt for attempt, _ in runs}) == len(runs)

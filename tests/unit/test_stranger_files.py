@@ -84,6 +84,15 @@ WRITES_OR_READS: Final = (
     "COPY session TO '{db}' (FORMAT parquet)",
     "COPY stored.main.session TO '{folder}/out.parquet'",
     "EXPLAIN ANALYZE COPY (SELECT 1) TO '{db}'",
+    "EXPLAIN ANALYZE COPY (SELECT 1) TO '{db}' (USE_TMP_FILE false)",
+    "EXPLAIN ANALYZE COPY (SELECT 1) TO '{db}.wal' (USE_TMP_FILE false)",
+    "/* a */ EXPLAIN (ANALYZE, FORMAT json) COPY (SELECT 1) TO '{db}' (USE_TMP_FILE false)",
+    "EXPLAIN /* SELECT */ ANALYZE -- (\nCOPY (SELECT 1) TO '{db}' (USE_TMP_FILE false)",
+    "EXPLAIN\u00a0ANALYZE\u2003COPY\u00a0(SELECT 1) TO '{db}' (USE_TMP_FILE false)",
+    "EXPLAIN ANALYZE PREPARE p AS COPY (SELECT 1) TO '{db}' (USE_TMP_FILE false)",
+    "COPY (PIVOT session ON name USING count(*)) TO '{db}' (USE_TMP_FILE false)",
+    "EXPLAIN ANALYZE COPY (PIVOT session ON name USING count(*)) TO '{db}' (USE_TMP_FILE false)",
+    "EXPLAIN ANALYZE CREATE TABLE t AS SELECT 1",
     "EXPORT DATABASE '{folder}/out'",
     "COPY FROM DATABASE stored TO memory",
     "ATTACH '{folder}/other.duckdb'",
@@ -137,11 +146,26 @@ def test_sql_on_a_file_reads_its_rows_and_nothing_else(
     assert not (path.parent / "out").exists()
 
 
-def test_copy_is_refused_with_what_to_use_instead(queries: Queries) -> None:
+@pytest.mark.parametrize("explain", ["", "EXPLAIN ", "EXPLAIN ANALYZE ", "EXPLAIN (ANALYZE, FORMAT json) "])
+def test_copy_is_refused_with_what_to_use_instead(queries: Queries, explain: str) -> None:
     with pytest.raises(RankmemError, match="COPY") as caught:
-        queries.sql("COPY session TO 'session.csv'")
+        queries.sql(f"{explain}COPY session TO 'session.csv'")
     assert caught.value.code is Code.DENIED
     assert "--out" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "EXPLAIN SELECT * FROM session",
+        "-- COPY\nexplain analyze FROM session",
+        "EXPLAIN (FORMAT json) SELECT 'copy' AS \"copy\", $$copy$$ /* copy */",
+        "PIVOT session ON name USING count(*)",
+        "SELECT 1 AS copy",
+    ],
+)
+def test_a_statement_that_reads_is_no_copy_for_its_texts(queries: Queries, sql: str) -> None:
+    assert queries.sql(sql).num_rows
 
 
 @pytest.mark.parametrize(
@@ -307,6 +331,7 @@ def test_a_file_of_an_older_version_is_answered_by_the_views_of_this_one(path: P
     [
         ("CREATE TRIGGER t AFTER INSERT ON session FOR EACH STATEMENT DELETE FROM rank_info", "a trigger t"),
         ("CREATE MACRO max(x) AS 7", "a macro max"),
+        ('CREATE MACRO "Max"(x) AS 7', "a macro Max"),
     ],
 )
 def test_what_would_run_when_we_write_is_refused_before_it_does(

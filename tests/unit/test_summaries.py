@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_views_groups import BY, category_after, logs, rows, summits
+from test_views_groups import BY, group_after, logs, rows, summits
 
 from constructed import SESSION, RankLog, clear, store_logs
 from rankmem_aggregator.summary_pass import DUE, NOTHING, Pass, Rank
@@ -52,8 +52,7 @@ def totals_of(log: RankLog, by: str) -> dict[Any, Any]:
     """The same by adding up one block after another."""
     found: dict[Any, tuple[int, int, int]] = {}
     for block in log.allocations.values():
-        name = category_after(log, block, 10**9) if by == "category" else block.get(by)
-        name = None if name is None else str(name)
+        name = group_after(log, block, 10**9, by)
         allocated, count, largest = found.get(name, (0, 0, 0))
         if not block["preexisting"]:
             allocated, count = allocated + block["size_bytes"], count + 1

@@ -95,13 +95,13 @@ def test_operators_and_lines_at_the_peak_add_up_to_it(database: duckdb.DuckDBPyC
     assert stack == ["/usr/lib/torch/functional.py:99 linear", "model.py:34 forward", "train.py:5 main"]
 
 
-def test_a_stack_wholly_outside_the_project_shows_its_innermost_frame(
+def test_a_stack_wholly_outside_the_project_shows_its_innermost_frame_in_brackets(
     database: duckdb.DuckDBPyConnection,
 ) -> None:
     frame = {"stack_id": 9, "ordering": 0, "file_path": "<string>", "line_number": 1, "function": "<module>"}
     outer = frame | {"ordering": 1, "file_path": "/usr/lib/runpy.py", "line_number": 8}
     store_rows(database, "stack_frame", [outer, frame])
-    assert rows(database, "SELECT line FROM stack") == [{"line": "<string>:1"}]
+    assert rows(database, "SELECT line FROM stack") == [{"line": "[<string>:1]"}]
 
 
 def test_operator_totals_count_what_the_recording_saw(database: duckdb.DuckDBPyConnection) -> None:

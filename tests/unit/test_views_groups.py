@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from constructed import BASE_NS, SESSION, RankLog, clear, store_logs
 
 Groups = dict[str | None, int]
-CATEGORIES = ("activation", "gradient", "parameter")
+CATEGORIES = ("activation", "gradient", "parameter", "unknown")
+OLDER = "before the recording"
 
 
 def rows(connection: duckdb.DuckDBPyConnection, sql: str, **parameters: Any) -> list[dict[str, Any]]:
@@ -41,11 +42,17 @@ def held_after(log: RankLog, seq: int, by: str, device: str = "cpu") -> Groups:
         end = block.get("freed_seq", freed.get(block["allocation_id"]))
         if block["device"] != device or block["allocation_id"] > seq or (end is not None and end <= seq):
             continue
-        name = category_after(log, block, seq) if by == "category" else block.get(by)
-        held[None if name is None else str(name)] = (
-            held.get(None if name is None else str(name), 0) + block["size_bytes"]
-        )
+        name = group_after(log, block, seq, by)
+        held[name] = held.get(name, 0) + block["size_bytes"]
     return held
+
+
+def group_after(log: RankLog, block: dict[str, Any], seq: int, by: str) -> str | None:
+    """The group of a block after an event; of a block that is older one of its own unless it is known."""
+    name = category_after(log, block, seq) if by == "category" else block.get(by)
+    if block["preexisting"] and name in (None, "unknown"):
+        return OLDER
+    return None if name is None else str(name)
 
 
 def seqs_of(log: RankLog) -> list[int]:

@@ -74,6 +74,7 @@ class Pairing:
         ended_ns: int | None = None,
         clock: ClockEstimate | None = None,
         exited: Exit | None = None,
+        said_end: bool = False,
     ) -> list[Rows]:
         """The rows of what was fed since the last cut, as (table, record batch).
 
@@ -82,6 +83,7 @@ class Pairing:
             ended_ns: host time of the process's end where known better than by its last record.
             clock: the host's clock against the aggregator's, if it was measured.
             exited: how the process ended, where somebody said.
+            said_end: its control page says that it wrote END, whether or not that record is here.
         """
         before, parts, self._parts = self.state, self._parts, []
         records, seq = _joined([part for part in parts if isinstance(part, Chunk)])
@@ -96,7 +98,8 @@ class Pairing:
         end = max(self.state.last_ns, ended_ns or 0) if final else None
         rows = self._rows.rows(batch, resolved, self.state.devices)
         rows += self._new_stacks(batch)
-        rows += self._told(before, batch, clock, Ended(at_ns=end, exited=exited) if end is not None else None)
+        ended = None if end is None else Ended(at_ns=end, exited=exited, said_end=said_end)
+        rows += self._told(before, batch, clock, ended)
         return rows
 
     def forget_sent(self, num_missing: int = 0) -> None:

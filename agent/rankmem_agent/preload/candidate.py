@@ -112,7 +112,10 @@ class Candidate:
         """Keeps what ``meta.json`` will say, also for who settles the matter after a kill."""
         self._facts = meta
         counts = not self._is_worker and not self._claim.is_child
-        places.write_candidate(self.spool_dir, self._place, self._process, meta, counts=counts)
+        beats = self._recording.has_heartbeat
+        places.write_candidate(
+            self.spool_dir, self._place, self._process, meta, counts=counts, has_heartbeat=beats
+        )
 
     @property
     def busy_after_s(self) -> float:

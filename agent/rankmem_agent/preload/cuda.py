@@ -89,6 +89,7 @@ class SnapshotAttachment:
     """The recording where there is no tap: see :mod:`rankmem_agent.tap.snapshot_drain` for what it loses."""
 
     knows_exit = False
+    has_heartbeat = False
 
     def __init__(self, torch: Any, config: AgentConfig, guard: Guard) -> None:
         self._torch = torch

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rankmem_agent import facts
 from rankmem_agent.config import SPOOL_BYTES_MIN, AgentConfig
@@ -81,16 +82,27 @@ class _NotRecorded:
         if attempt is None:
             return None
         self._spool_dir, start = folder.create_spool(session_dir, attempt=attempt, rank=place.rank)
-        self._writer = PythonSpoolWriter(self._spool_dir, SPOOL_BYTES_MIN)
-        detail = missing.fit_to_leave(happened(error), self._config.privacy)
-        missing.tell_all(self._writer, missing.NOT_STARTED, detail)
-        torch_version = str(getattr(sys.modules.get("torch"), "__version__", ""))
-        meta = facts.meta(self._config, self._session, self._claim, torch_version)
-        folder.write_meta(self._spool_dir, place.facts(meta, attempt, process, start))
+        try:
+            self._write(error, lambda meta: place.facts(meta, attempt, process, start))
+        except BaseException:
+            shutil.rmtree(self._spool_dir, ignore_errors=True)  # it says nothing, and nobody would remove it
+            raise
         when_the_program_ends(self._finish)
         with contextlib.suppress(OSError, subprocess.SubprocessError):  # then rankmem ship delivers it
             electing.elect(session_dir)
         return self._spool_dir
+
+    def _write(self, error: Exception, placed: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        self._writer = PythonSpoolWriter(self._spool_dir, SPOOL_BYTES_MIN)
+        try:
+            detail = missing.fit_to_leave(happened(error), self._config.privacy)
+            missing.tell_all(self._writer, missing.NOT_STARTED, detail)
+            torch_version = str(getattr(sys.modules.get("torch"), "__version__", ""))
+            meta = facts.meta(self._config, self._session, self._claim, torch_version)
+            folder.write_meta(self._spool_dir, placed(meta))
+        except BaseException:
+            self._writer.abandon()
+            raise
 
     def _finish(self) -> None:
         if os.getpid() != self._pid or self._is_over:

@@ -34,6 +34,8 @@ class Recording(Protocol):
 
     knows_exit: bool
     """Whether the process's exit code follows END in the control page."""
+    has_heartbeat: bool
+    """Whether the control page tells until when the process lived, to some 10 ms."""
 
     def open(self, spool_dir: Path) -> Recorder:
         """Creates the spool's files and begins; what the hooks tell goes to what it returns. The spool has a
@@ -89,6 +91,7 @@ class NativeRecording:
     """The tap: operators, CPU at once, CUDA when it is initialised."""
 
     knows_exit = True
+    has_heartbeat = True
 
     def __init__(self, torch: Any, config: AgentConfig, guard: Guard, build: Build) -> None:
         self._torch = torch

@@ -3,7 +3,9 @@
 Stage: readers, while the log is read; the process of ``rankmem import``. A change of a component's total that
 no operator's row explains is a block nonetheless: a rise is an allocation, a fall gives back the latest
 such block of that size, or else one older than the recording. What of a component's first total was never
-given back stands as one block of the rest. Blocks that have ended wait on disk.
+given back stands as one block of the rest. It counts from that total on, because the device's totals do: of
+the device's first component from the beginning, of a later one from a position before its first event, which
+is its id, and from that event's time. Blocks that have ended wait on disk.
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ BLOCK: Final = np.dtype(
         ("stream", "<i8"),
         ("component", "<i4"),
         ("device", "<i4"),
+        ("is_older", "?"),
     ]
 )
-"""A block without an operator; UNKNOWN in its ends while it lives, and in its beginning where it is older."""
+"""A block without an operator; UNKNOWN in its ends while it lives, and in its beginning where it was always
+there."""
 
 Key = tuple[int, int]
 """Device and component."""
@@ -48,16 +52,18 @@ class NamelessBlocks:
         self._ended = ArraySpool(BLOCK)
         self._waiting: list[tuple[int, ...]] = []
         self._base: dict[Key, int] = {}
-        self._begun: dict[Key, int] = {}
+        self._begun: dict[Key, tuple[int, int] | None] = {}
 
-    def begin(self, key: Key, held: int, seq: int) -> None:
+    def begin(self, key: Key, held: int, seq: int, time_ns: int) -> None:
         """A component held this much before its first event.
 
         Args:
-            seq: a position before that event that nothing else has: the rest's, which counts from there on
-                because the device's totals do.
+            seq: a position before that event that nothing else has: the rest's, if it is not the first
+                component of its device.
+            time_ns: of that event.
         """
-        self._base[key], self._begun[key] = held, seq
+        is_first = not any(device == key[0] for device, _ in self._begun)
+        self._base[key], self._begun[key] = held, None if is_first else (seq, time_ns)
 
     def take_older(self, key: Key, size: int) -> None:
         """Bytes of the beginning that a block with a row of its own explains."""
@@ -75,12 +81,12 @@ class NamelessBlocks:
         of_size = self._open.get((key, size))
         if of_size:
             made_seq, made_ns, made_on = of_size.pop()
-            self._end((made_seq, made_ns, time_ns, seq, size, made_on, component, device))
+            self._end((made_seq, made_ns, time_ns, seq, size, made_on, component, device, False))
             return made_seq
         self.num_older += 1
         self.take_older(key, size)
         older = self._older_id()
-        self._end((older, UNKNOWN, time_ns, seq, size, stream, component, device))
+        self._end((older, UNKNOWN, time_ns, seq, size, stream, component, device, True))
         return older
 
     def rests(self) -> dict[Key, int]:
@@ -91,11 +97,11 @@ class NamelessBlocks:
         """BLOCK, after the log's end."""
         for (key, size), blocks in self._open.items():
             for seq, time_ns, stream in blocks:
-                self._end((seq, time_ns, UNKNOWN, UNKNOWN, size, stream, key[1], key[0]))
+                self._end((seq, time_ns, UNKNOWN, UNKNOWN, size, stream, key[1], key[0], False))
         for (device, component), rest in self._base.items():
             if rest > 0:
-                seq = self._begun[device, component]
-                self._end((seq, UNKNOWN, UNKNOWN, UNKNOWN, rest, UNKNOWN, component, device))
+                begun = self._begun[device, component] or (self._older_id(), UNKNOWN)
+                self._end((*begun, UNKNOWN, UNKNOWN, rest, UNKNOWN, component, device, True))
         self._flush()
         for start in range(0, self._ended.length, CHUNK_ROWS):
             yield self._ended.read(start, min(start + CHUNK_ROWS, self._ended.length))

@@ -24,7 +24,8 @@ ACTIONS: Final = ("alloc", "free_requested", "free_completed", "unknown")
 """Of an event, by its number here."""
 _ALLOC, _REQUESTED, _COMPLETED, _UNKNOWN = range(4)
 FIGURES: Final = ("allocated", "reserved", "active", "held")
-"""The columns of totals; held: until a block is given back, so active where that is told, else allocated."""
+"""The columns of totals; held: until a block is given back, so active where that is told, else allocated;
+after a release that tells the total from before it, without its block."""
 _HELD: Final = 3
 
 
@@ -108,6 +109,9 @@ class AscendLog:
     nameless: NamelessBlocks = field(init=False)
     events: int = 0
     _last: dict[tuple[int, int], Array] = field(default_factory=dict)
+    """Figures of each component as its last record tells them."""
+    _replay: dict[tuple[int, int], Array] = field(default_factory=dict)
+    """The same, with held as the log has it."""
     _seq: int = 0
     _deed: int = 0
     _extra: int = 0
@@ -133,18 +137,21 @@ class AscendLog:
     def _stretch(self, events: Array) -> Stretch:
         own = own_figures(events)
         change, is_first = self._changes(events, own)
-        totals = self._device_totals(events, own, lambda number: True, self._last)
         seq, extras, extra_seq = self._positions(events["time_ns"], is_first)
         known = self._known(events, seq, np.where(is_first, UNKNOWN, change[:, _HELD]))
+        replayed, moved = self._replayed(events, own, known, is_first)
+        totals = self._device_totals(events, replayed, lambda number: True, self._replay)
         for number in np.flatnonzero(is_first):
             key = (int(events["device"][number]), int(events["component"][number]))
-            self.nameless.begin(key, int(own[number, _HELD] - known.effect[number]), int(seq[number]) - 1)
+            held = int(own[number, _HELD] - known.effect[number])
+            self.nameless.begin(key, held, int(seq[number]) - 1, int(events["time_ns"][number]))
         for number in np.flatnonzero(known.is_older):
             key = (int(events["device"][number]), int(events["component"][number]))
             self.nameless.take_older(key, int(known.size[number]))
-        self._doubt(known, is_first, change[:, _HELD])
-        self._explain(events, known, is_first, change, seq)
-        self._remember(events, own)
+        self._doubt(known, is_first, moved)
+        self._explain(events, known, is_first, moved, change[:, 0], seq)
+        self._remember(self._last, events, own)
+        self._remember(self._replay, events, replayed)
         self.events += len(events)
         return Stretch(
             seq=seq,
@@ -217,10 +224,31 @@ class AscendLog:
         self.doubts.changes_that_differ += int(np.count_nonzero(differs))
         self.doubts.unexplained_bytes += int((known.effect - change)[differs].sum())
 
-    def _explain(self, events: Array, known: Known, is_first: Array, change: Array, seq: Array) -> None:
-        """Blocks for what no operator's row explains."""
+    def _replayed(self, events: Array, own: Array, known: Known, is_first: Array) -> tuple[Array, Array]:
+        """The figures with held after each event, and by how much it changed.
+
+        The graph engine's releases tell the total from before them, until its next record: there the block
+        counts, so that what is alive adds up to held; allocated stays the component's own figure.
+        """
+        held, moved = own[:, _HELD].copy(), np.zeros(len(own), np.int64)
+        for key, at in self._by_key(events):
+            before = int(self._replay[key][_HELD]) if key in self._replay else UNKNOWN
+            previous = np.append(before, held[at[:-1]])
+            releases = known.is_told[at] & ~is_first[at] & (known.effect[at] < 0)
+            if (releases & (previous == held[at])).any():
+                for number in np.flatnonzero(releases):
+                    last = held[at[number - 1]] if number else before
+                    if held[at[number]] == last:
+                        held[at[number]] += known.effect[at[number]]
+            moved[at] = np.diff(held[at], prepend=0 if before == UNKNOWN else before)
+        return np.concatenate([own[:, :_HELD], held[:, None]], axis=1), moved
+
+    def _explain(
+        self, events: Array, known: Known, is_first: Array, change: Array, allocated: Array, seq: Array
+    ) -> None:
+        """Blocks for what no operator's row explains: changes of held, or else of allocated alone."""
         for number in np.flatnonzero(~known.is_told & ~is_first):
-            event, moved = events[number], int(change[number, _HELD])
+            event, moved = events[number], int(change[number])
             key = (int(event["device"]), int(event["component"]))
             where = (abs(moved), int(seq[number]), int(event["time_ns"]), int(event["stream"]))
             if moved:
@@ -228,8 +256,8 @@ class AscendLog:
                 known.block[number] = make(key, *where)
                 known.action[number] = _ALLOC if moved > 0 else _COMPLETED
                 known.size[number], known.has_block[number] = abs(moved), True
-            elif change[number, 0] < 0:
-                known.action[number], known.size[number] = _REQUESTED, -int(change[number, 0])
+            elif allocated[number] < 0:
+                known.action[number], known.size[number] = _REQUESTED, -int(allocated[number])
 
     def _changes(self, events: Array, own: Array) -> tuple[Array, Array]:
         """Of each component's figures at its own events; and whether it is its first."""
@@ -241,9 +269,9 @@ class AscendLog:
             change[at[0]] = own[at[0]] - last if last is not None else 0
         return change, is_first
 
-    def _remember(self, events: Array, own: Array) -> None:
+    def _remember(self, last: dict[tuple[int, int], Array], events: Array, own: Array) -> None:
         for key, at in self._by_key(events):
-            self._last[key] = own[at[-1]]
+            last[key] = own[at[-1]]
 
     def _by_key(self, events: Array) -> Iterator[tuple[tuple[int, int], Array]]:
         for device in np.unique(events["device"]):

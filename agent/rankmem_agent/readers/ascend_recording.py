@@ -23,8 +23,7 @@ from rankmem_agent.readers.ascend_rows import CHUNK_ROWS, UNKNOWN, Source, Step,
 from rankmem_agent.readers.ascend_stage import Operators, Totals
 from rankmem_agent.readers.ascend_steps import StepBuckets
 from rankmem_agent.readers.ascend_tables import AscendTables
-from rankmem_agent.readers.recording import Closing, Identity, Part, RankFacts
-from rankmem_protos.errors import Code, RankmemError
+from rankmem_agent.readers.recording import Closing, Identity, NothingHereError, Part, RankFacts
 
 STEP_NAME: Final = "ProfilerStep#{}"
 """Of the marker around a step, as torch's profiler calls it."""
@@ -101,8 +100,7 @@ class AscendRecording:
             last += 1
             yield Part(rows=some, sequence_last=last)
         if not log.events and not self._others and not len(extras.times):
-            raise RankmemError(
-                Code.INVALID,
+            raise NothingHereError(
                 f"{self.source} holds no memory record",
                 "record with profile_memory=True (torch_npu.profiler)",
             )
@@ -168,7 +166,7 @@ class AscendRecording:
         for blocks in log.nameless.chunks():
             columns = {name: blocks[name] for name in blocks.dtype.names or ()}
             columns["operator"] = np.full(len(blocks), ABSENT)
-            columns["step"] = self._step_of(blocks["allocated_ns"])
+            columns["step"] = self._step_of(np.where(blocks["is_older"], UNKNOWN, blocks["allocated_ns"]))
             yield tables.blocks(columns, texts)
 
     def _named(self, log: AscendLog, start: int, stop: int) -> dict[str, Array]:
@@ -194,6 +192,7 @@ class AscendRecording:
             "component": named.component[places],
             "device": rows["device"],
             "operator": rows["name"],
+            "is_older": is_older,
             "allocated_ns": np.where(is_older, UNKNOWN, rows["allocated_ns"]),
             "step": self._step_of(np.where(is_older, UNKNOWN, rows["allocated_ns"])),
             "free_requested_ns": np.where(in_one, UNKNOWN, released),

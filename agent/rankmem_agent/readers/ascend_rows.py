@@ -6,6 +6,7 @@ SQLite) and what is made of them: times in ns since 1970, bytes, UNKNOWN where a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,8 +23,12 @@ UNKNOWN: Final = -(2**63)
 """An empty cell."""
 NAME_CHARS_MAX: Final = 4096
 """Longer names are cut, as in all recordings (``replay.TEXT_BYTES_MAX``)."""
+QUOTED_CHARS: Final = 60
+"""Of what an error quotes."""
 CHUNK_ROWS: Final = 65_536
 """Rows handled at a time: some MB."""
+
+_DEVICE: Final = re.compile(r"[A-Za-z]+(:-?[0-9]{1,9})?|-?[0-9]{1,9}")
 
 RECORD: Final = np.dtype(
     [
@@ -148,13 +153,19 @@ class Source(Protocol):
 
 
 def device_of(text: object) -> str:
-    """Our name of a device: npu:0 for ``NPU:0``, ``0`` or 0; npu for -1 (not said); cpu for ``CPU``."""
+    """Our name of a device: npu:0 for ``NPU:0``, ``0`` or 0; npu for -1 (not said); cpu for ``CPU``.
+
+    Raises:
+        ValueError: it is none.
+    """
     plain = str(text).strip() if text is not None else ""
     if plain in ("", "-1"):
         return "npu"
+    if not _DEVICE.fullmatch(plain):
+        raise ValueError(f"holds {plain[:QUOTED_CHARS]!r}, which is no device")
     kind, colon, index = plain.rpartition(":")
     if not colon:
-        return f"npu:{plain}" if plain.lstrip("-").isdigit() else plain.lower()
+        return plain.lower() if plain.isalpha() else f"npu:{plain}"
     return f"{kind.lower()}:{index}"
 
 

@@ -80,7 +80,7 @@ class AscendTables:
             "size_bytes": ints(rows["size"]),
             "stream": told(rows["stream"]),
             "component": self._components(rows["component"]),
-            "preexisting": flags(rows["allocated_ns"] == UNKNOWN),
+            "preexisting": flags(rows["is_older"]),
             "operator": coded_names(rows["operator"].astype(np.int64), texts or [""]),
         }
         for name in (

@@ -53,6 +53,24 @@ def read_whole(path: Path, bytes_max: int) -> bytes | None:
     return whole.getvalue()
 
 
+def ends_in_line_break(path: Path) -> bool:
+    """Whether the last character of a text file ends a line: one that does not is cut short, or written by
+    hand. A gzip file is read through for it.
+
+    Raises:
+        EOFError, OSError, zlib.error: as BROKEN says.
+    """
+    if not is_gzip(path):
+        with path.open("rb") as file:
+            file.seek(max(path.stat().st_size - 1, 0))
+            return file.read(1) == b"\n"
+    last = b""
+    with open_bytes(path) as packed:
+        while piece := packed.read(_PIECE_BYTES):
+            last = piece[-1:]
+    return last == b"\n"
+
+
 def unpacked_head(head: bytes, bytes_max: int) -> bytes:
     """The first bytes of what a file holds, from the first bytes of the file; empty where they are no gzip's
     although they begin like it."""

@@ -2,8 +2,7 @@
 
 Stage: import, before anything is read to its end; the process of ``rankmem import``. In: recordings as found.
 Out: jobs with their ranks. A session's id is a function of what is imported, so that importing the same files
-again meets the same session. Recordings of one kind are one job, unless they themselves name another or their
-clocks say that they were made far apart, or one after the other by one process (``job_times``).
+again meets the same session. Recordings of one kind are one job only where something says so (``belonging``).
 """
 
 from __future__ import annotations
@@ -11,21 +10,22 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import rankmem_agent
-from rankmem_agent.readers.job_times import began_ns, marks, together
+from rankmem_agent.readers.belonging import in_one, together
+from rankmem_agent.readers.job_times import began_ns, marks
 from rankmem_agent.readers.kinds import Found
-from rankmem_agent.readers.recording import Identity, RankFacts, RankRecording
+from rankmem_agent.readers.rank_numbers import rank_number, world_size_number
+from rankmem_agent.readers.recording import Identity, NothingHereError, RankFacts, RankRecording
 from rankmem_agent.readers.staging import StagedRank
 from rankmem_agent.session_ids import given_id, id_of_text
+from rankmem_protos.clock import has_clock
 from rankmem_protos.errors import Code, RankmemError
 
-RANK_MAX: Final = 2**20 - 1
-"""As the aggregator's: ten times the largest jobs known."""
 READ_BYTES: Final = 1 << 20
 """Of a file at a time, for its fingerprint."""
 
@@ -39,6 +39,21 @@ class Member:
     found: Found
     fingerprint: str
     """Of the recording's files."""
+    rank_from: str = ""
+    """Where its rank is from, if neither the recording nor the user says it."""
+
+    @property
+    def has_rank(self) -> bool:
+        """Whether anything gives its rank."""
+        return self.rank != _UNSAID
+
+    @property
+    def says_rank(self) -> bool:
+        """Whether the recording or the user gives it."""
+        return self.has_rank and not self.rank_from
+
+
+_UNSAID: Final = -1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,6 +64,10 @@ class Job:
     session_id: str
     name: str
     members: list[Member]
+    why: tuple[str, ...] = ()
+    """What says that its recordings belong together, in words; nothing for one by itself."""
+    doubt: str = ""
+    """Why a recording by itself was not put to others, where there is a particular reason."""
     _staged: list[StagedRank] = field(default_factory=list)
 
     def identity(self, member: Member) -> Identity:
@@ -63,16 +82,17 @@ class Job:
         """The row of session as known with these ranks and those before."""
         self._staged += staged
         facts = [member.recording.facts for member in self.members]
-        began = [rank.started_ns for rank in self._staged]
-        ended = [rank.ended_ns for rank in self._staged]
+        times = [(rank.started_ns, rank.ended_ns) for rank in self._staged]
+        # Ranks without a clock count from 0: they say when the session was only where no other does.
+        timed = [(began, ended) for began, ended in times if began is not None and has_clock(began)] or times
         return {
             "session_id": self.session_id,
             "name": self.name,
             "source": self.kind,
             "world_size": max((one.world_size for one in facts if one.world_size), default=None),
             "command": _first_text(facts, "command"),
-            "started_at_ns": min((ns for ns in began if ns is not None), default=None),
-            "ended_at_ns": max((ns for ns in ended if ns is not None), default=None),
+            "started_at_ns": min((ns for ns, _ in timed if ns is not None), default=None),
+            "ended_at_ns": max((ns for _, ns in timed if ns is not None), default=None),
             "rankmem_version": getattr(rankmem_agent, "__version__", None),
             "torch_version": _first_text(facts, "torch_version"),
             "python_version": _first_text(facts, "python_version"),
@@ -84,8 +104,12 @@ class Plan:
     """What will be imported."""
 
     jobs: list[Job] = field(default_factory=list)
+    skipped: list[tuple[Path, RankmemError]] = field(default_factory=list)
+    """Recordings in folders that hold nothing to import."""
     failed: list[tuple[Path, RankmemError]] = field(default_factory=list)
     """Recordings that cannot be opened, or claim a rank that is taken."""
+    repeated: list[tuple[Path, Path]] = field(default_factory=list)
+    """Recordings that are among the others already, each with the one that it is the same as."""
 
 
 def plan(
@@ -114,7 +138,7 @@ def plan(
             fingerprint = _fingerprint(one.files)
             ranks = [_said_rank(recording, pattern) for recording in recordings]
         except RankmemError as exc:
-            result.failed.append((one.path, exc))
+            (result.skipped if is_skipped(one, exc) else result.failed).append((one.path, exc))
             continue
         for recording, rank in zip(recordings, ranks, strict=True):
             member = Member(recording=recording, rank=rank, found=one, fingerprint=fingerprint)
@@ -126,13 +150,30 @@ def plan(
             "import one kind, and one job, at a time",
         )
     for (kind, job), members_of in groups.items():
-        for claims in [members_of] if session is not None else together(members_of):
-            members = _ranked(claims, result)
+        once = _once(members_of, result)
+        if session is not None:
+            parts = [in_one(once, "--session")]
+        else:
+            parts = together(once, told_by=None if pattern is None else "--rank-from")
+        for part in parts:
+            members = _ranked(part.members, result)
             session_id = given_id(session) if session is not None else _session_id(kind, job, members)
             result.jobs.append(
-                Job(kind=kind, session_id=session_id, name=name or _name_of(members), members=members)
+                Job(
+                    kind=kind,
+                    session_id=session_id,
+                    name=name or _name_of(members),
+                    members=members,
+                    why=tuple(part.why),
+                    doubt=part.doubt,
+                )
             )
     return result
+
+
+def is_skipped(found: Found, error: RankmemError) -> bool:
+    """Whether the error is no failure: nobody named the file, and it holds nothing to import."""
+    return isinstance(error, NothingHereError) and not found.was_named
 
 
 def _pattern(rank_from: str | None) -> re.Pattern[str] | None:
@@ -151,9 +192,6 @@ def _pattern(rank_from: str | None) -> re.Pattern[str] | None:
     return pattern
 
 
-_UNSAID: Final = -1
-
-
 def _said_rank(recording: RankRecording, pattern: re.Pattern[str] | None) -> int:
     """What the user's pattern or the recording says; _UNSAID if neither does."""
     match = pattern.search(str(recording.source)) if pattern is not None else None
@@ -167,58 +205,52 @@ def _said_rank(recording: RankRecording, pattern: re.Pattern[str] | None) -> int
                 f"--rank-from {pattern.pattern!r} finds no number in {recording.source}",
                 "the first group of the pattern is the rank",
             )
-    world_size = recording.facts.world_size
-    if world_size is not None and not 0 <= world_size <= RANK_MAX + 1:
-        raise RankmemError(Code.INVALID, f"{recording.source} says that its job has {world_size} ranks")
-    if rank is None:
-        return _UNSAID
-    if not 0 <= rank <= RANK_MAX:
-        raise RankmemError(Code.INVALID, f"{recording.source} says that it is of rank {rank}")
-    return rank
+    if recording.facts.world_size is not None:
+        world_size_number(recording.source, recording.facts.world_size)
+    return _UNSAID if rank is None else rank_number(recording.source, rank)
+
+
+def _once(members: Sequence[Member], result: Plan) -> list[Member]:
+    """The recordings without those that are there already, under another name or packed."""
+    seen: dict[Hashable, Member] = {}
+    found = []
+    for member in members:
+        own = marks(member)
+        first = next((seen[mark] for mark in own if mark in seen), None)
+        if first is not None and first.found is not member.found:
+            result.repeated.append((member.recording.source, first.recording.source))
+            continue
+        seen |= dict.fromkeys(own, member)
+        found.append(member)
+    return found
 
 
 def _ranked(claims: Sequence[Member], result: Plan) -> list[Member]:
-    """Each with a rank of its own: what it says, else the lowest that is free, in the order of the files."""
+    """Each with a rank of its own: what it has, else the lowest that is free, in the order of the files."""
     taken: dict[int, Member] = {}
     for claim in claims:
-        if claim.rank == _UNSAID:
+        if not claim.has_rank:
             continue
         first = taken.setdefault(claim.rank, claim)
         if first is not claim:
             result.failed.append((claim.recording.source, _taken_rank(claim, first)))
     free = 0
-    seen = {mark: claim for claim in taken.values() for mark in marks(claim)}
     for claim in claims:
-        if claim.rank != _UNSAID:
+        if claim.has_rank:
             continue
-        own = marks(claim)
-        other = next((seen[mark] for mark in own if mark in seen), claim)
-        if other.found is not claim.found:
-            result.failed.append((claim.recording.source, _doubled(claim, other)))
-            continue
-        seen |= dict.fromkeys(own, claim)
         while free in taken:
             free += 1
-        taken[free] = Member(
-            recording=claim.recording, rank=free, found=claim.found, fingerprint=claim.fingerprint
+        taken[free] = replace(
+            claim, rank=free, rank_from="by its place among the files" if len(claims) > 1 else ""
         )
     return [taken[rank] for rank in sorted(taken)]
 
 
 def _taken_rank(claim: Member, first: Member) -> RankmemError:
-    same = "the same recording as" if claim.fingerprint == first.fingerprint else "of the rank of"
     return RankmemError(
         Code.CONFLICT,
-        f"{claim.recording.source} is {same} {first.recording.source}: rank {claim.rank}",
+        f"{claim.recording.source} is from the same rank as {first.recording.source}: rank {claim.rank}",
         "import recordings of another job by themselves, or tell ranks apart with --rank-from",
-    )
-
-
-def _doubled(claim: Member, first: Member) -> RankmemError:
-    return RankmemError(
-        Code.CONFLICT,
-        f"{claim.recording.source} is the same recording as {first.recording.source}",
-        "import one of the two",
     )
 
 

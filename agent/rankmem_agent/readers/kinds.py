@@ -54,6 +54,8 @@ class Found:
     reader: Reader
     files: tuple[Path, ...]
     """All that make it, the one that was recognised first."""
+    was_named: bool = True
+    """By the user, and not found in a folder or by a pattern."""
 
     @property
     def path(self) -> Path:
@@ -147,7 +149,8 @@ def _recognise(probes: dict[Path, tuple[Probe, bool]], readers: Sequence[Reader]
                 continue
             files = tuple(dict.fromkeys((path, *reader.files(path))))
             taken.update(files)
-            by_path[path] = Found(reader=reader, files=files)
+            was_named = any(probes[file][1] for file in files if file in probes)
+            by_path[path] = Found(reader=reader, files=files, was_named=was_named)
     result.found = [by_path[path] for path in kinds if path in by_path]
     result.unknown = [path for path in result.unknown if path not in taken]
 

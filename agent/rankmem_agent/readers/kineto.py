@@ -13,15 +13,29 @@ import codecs
 import json
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from rankmem_agent.pairing.columns import without
 from rankmem_agent.readers.compressed import BROKEN, is_gzip, open_bytes
 from rankmem_agent.readers.kineto_log import Log, log_of
 from rankmem_agent.readers.kineto_scan import UNKNOWN, Trace, base_time_ns, scan, time_ns
-from rankmem_agent.readers.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
+from rankmem_agent.readers.parallel_groups import Group, coordinates
+from rankmem_agent.readers.plain_errors import plain
+from rankmem_agent.readers.rank_numbers import rank_number, world_size_number
+from rankmem_agent.readers.recording import (
+    Closing,
+    Identity,
+    NothingHereError,
+    Part,
+    Probe,
+    RankFacts,
+    RankRecording,
+)
 from rankmem_agent.readers.replay import PART_RECORDS, Replay
 from rankmem_agent.spool.layout import DeviceType, Kind
 from rankmem_protos.errors import Code, RankmemError
@@ -78,8 +92,7 @@ class KinetoRecording:
         """The replay's."""
         trace = scan(self.source)
         if not len(trace.memory):
-            raise RankmemError(
-                Code.INVALID,
+            raise NothingHereError(
                 f"{self.source} has {trace.num_events} events and none of memory",
                 "record it with torch.profiler.profile(profile_memory=True)",
             )
@@ -89,12 +102,13 @@ class KinetoRecording:
             self._log = log = log_of(trace, replay.strings)
         except (ValueError, OverflowError, TypeError, struct.error) as error:
             raise RankmemError(
-                Code.INVALID, f"{self.source} contradicts itself: {error}", "export the trace again"
+                Code.INVALID, f"{self.source} contradicts itself: {plain(error)}", "export the trace again"
             ) from error
+        first = replay.next_seq
         for records in log.stretches(PART_RECORDS):
             replay.records(records)
-            yield _as_told(replay.part(), log)
-        yield _as_told(replay.part(final=True), log)
+            yield _as_told(replay.part(), log, first)
+        yield _as_told(replay.part(final=True), log, first)
         self._unexplained = _unexplained(replay, log)
 
     def closing(self) -> Closing:
@@ -114,22 +128,47 @@ _RESERVED: Final = {
 }
 
 
-def _as_told(part: Part, log: Log) -> Part:
-    """The part without what no trace says, the stream, and what the older form does not: reserved bytes."""
+def _as_told(part: Part, log: Log, first: int) -> Part:
+    """The part without what no trace says, the stream, and what the older form does not: addresses and
+    reserved bytes; and with the modules of blocks in no call.
+
+    Args:
+        first: where in the replay the log begins.
+    """
     rows = []
     for table, batch in part.rows:
+        if table == "allocation_record" and log.modules:
+            batch = _with_modules(batch, log.modules, first)
         unsaid: tuple[str, ...] = ("stream",) if table in _STREAMS else ()
         unsaid += () if log.last_total else _RESERVED.get(table, ())
-        rows.append((table, without(batch, unsaid)))
+        rows.append((table, without(log.stand_ins.without(table, batch), unsaid)))
     return part._replace(rows=rows)
+
+
+def _with_modules(batch: pa.RecordBatch, modules: Mapping[int, str], first: int) -> pa.RecordBatch:
+    """The blocks' rows with the module by the place of their alloc, where their call says none."""
+    place = batch.schema.get_field_index("module")
+    field, own = batch.schema.field(place), batch.column(place)
+    known = [modules.get(number - first) for number in batch.column("allocation_id").to_pylist()]
+    return batch.set_column(place, field, pc.coalesce(own, pa.array(known, pa.string()).cast(own.type)))
 
 
 def _remarks(log: Log) -> Iterator[str]:
     yield "a profiler's window: what lies before and after it is not in the trace"
-    if log.unplaced_bytes:
-        yield f"{log.unplaced_bytes} bytes older than the window are in the totals and in no block"
+    if log.older_bytes:
+        yield f"{log.older_bytes} bytes are from before the recording"
+    if log.missing_bytes:
+        yield f"{log.missing_bytes} bytes of them are not in the trace's first totals"
     if not log.last_total:
-        yield "the older form: without addresses and totals, sums run from the first event"
+        yield (
+            "the older form, without addresses and totals: sums run from the first event, and a free gives "
+            "back a block of its size"
+        )
+    if log.stand_ins.doubtful:
+        yield (
+            f"of {len(log.stand_ins.doubtful)} blocks it is open which of several of their size a free gave "
+            "back: they have no operator"
+        )
     elif any(device >> 8 != DeviceType.CPU for device in log.last_total):
         yield "sizes are the allocator's rounded blocks; a free's block may wait for its stream"
     if log.num_shared:
@@ -165,7 +204,7 @@ def _declare_devices(replay: Replay, trace: Trace) -> None:
         }
         replay.record(
             Kind.DEVICE,
-            time_ns=int(found["time"].min()) + trace.base_ns,
+            time_ns=int(found["time"].min()) + trace.base_ns - 1,  # before what is older than the trace
             device_type=kind,
             device_index=max(index, 0),
             e=replay.strings.intern(json.dumps(facts)),
@@ -182,18 +221,29 @@ def _facts(path: Path) -> RankFacts:
         ) from error
     info = _field(head, tail, b'"distributedInfo"')
     info = info if isinstance(info, dict) else {}
+    rank, world_size = info.get("rank"), info.get("world_size")
     try:
         base_ns = base_time_ns(_field(head, tail, b'"baseTimeNanoseconds"'))
     except ValueError:
         base_ns = 0  # whoever reads the file says so
     started, ended = _window(head + tail, base_ns)
     return RankFacts(
-        rank=_count(info.get("rank")),
-        world_size=_count(info.get("world_size")),
+        rank=None if rank is None else rank_number(path, rank),
+        world_size=None if world_size is None else world_size_number(path, world_size),
+        coordinates=coordinates(list(_groups(info)), {}),
         pid=_process(head + tail),
         started_ns=started,
         ended_ns=ended,
     )
+
+
+def _groups(info: dict[str, Any]) -> Iterator[Group]:
+    """The process groups of ``pg_config``, as torch 2.4 and later write them, that name this rank."""
+    configs = info.get("pg_config")
+    for group in configs if isinstance(configs, list) else ():
+        name, ranks = (group.get("pg_desc"), group.get("ranks")) if isinstance(group, dict) else (None, None)
+        if isinstance(name, str) and isinstance(ranks, list) and info.get("rank") in ranks:
+            yield Group(name, ranks.index(info["rank"]))
 
 
 def _edges(path: Path) -> tuple[bytes, bytes]:

@@ -7,6 +7,7 @@ call is led to its forward call by the flow that torch draws between the two (``
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +16,7 @@ import numpy as np
 from rankmem_agent.pairing.state import ABSENT, Array
 from rankmem_agent.readers.kineto_calls import Frames, calls_of, frames_of, names_operator, outermost_around
 from rankmem_agent.readers.kineto_scan import STEP, UNKNOWN, Trace
-from rankmem_agent.readers.kineto_stacks import Stacks
+from rankmem_agent.readers.kineto_stacks import Stacks, class_of
 from rankmem_agent.readers.replay import MemoryStrings
 from rankmem_agent.spool import layout
 from rankmem_agent.spool.layout import NO_PHASE, NO_SEQUENCE, Kind, Phase
@@ -129,6 +130,8 @@ class Calls:
         begins["c"] = self._steps(start + base)
         begins["e"] = [strings.intern(str(names[n])) for n in found["name"][self.used].tolist()]
         begins["action"] = self._phases(start, thread)
+        modules = stacks.modules_of(start, thread)
+        begins["b"] = [strings.intern(".".join(path)) if path else 0 for path in modules]
         place = np.where(self._first_event < len(self._memory.time), self._first_event * SLOTS, BEFORE)
         ends = begins.copy()
         ends["kind"], ends["time_ns"] = Kind.CALL_END, found["end"][self.used] + base
@@ -137,6 +140,7 @@ class Calls:
         ends["e"] = self._stacks(stacks)
         self._write_sequences(ends)
         return [
+            module_records(modules, self._begin_ns, strings),
             Placed(begins, place),
             self._links(begins, place),
             Placed(ends, np.full(len(ends), AFTER)),
@@ -232,3 +236,21 @@ class Calls:
         links["a"] = threads[numbers] if len(numbers) else 0
         links["b"] = numbers + 1
         return Placed(links, place[rows])
+
+
+def module_records(paths: Sequence[tuple[str, ...]], times: Array, strings: MemoryStrings) -> Placed:
+    """MODULE of each module of these paths and those around it, once, where it first appears.
+
+    Args:
+        paths: as :meth:`Stacks.modules_at` gives them, each with its time.
+    """
+    first: dict[tuple[str, ...], int] = {}
+    for number in np.argsort(times, kind="stable").tolist():
+        for depth in range(1, len(paths[number]) + 1):
+            first.setdefault(paths[number][:depth], number)
+    records = np.zeros(len(first), RECORD_DTYPE)
+    records["kind"] = Kind.MODULE
+    records["time_ns"] = times[list(first.values())]
+    records["a"] = [strings.intern(".".join(path)) for path in first]
+    records["e"] = [strings.intern(class_of(path[-1])) for path in first]
+    return Placed(records, np.full(len(first), BEFORE))

@@ -9,12 +9,13 @@ file's order.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from rankmem_agent.pairing.state import Array
+from rankmem_agent.readers.kineto_blocks import StandIns, with_addresses
 from rankmem_agent.readers.kineto_call_records import (
     AFTER,
     BEFORE,
@@ -22,6 +23,7 @@ from rankmem_agent.readers.kineto_call_records import (
     Calls,
     Memory,
     Placed,
+    module_records,
     ranges_of,
     step_ends,
 )
@@ -47,12 +49,18 @@ class Log:
     num_events: int
     contradicted: int
     """Events whose change of the total is not their bytes."""
-    unplaced_bytes: int
-    """Older than the trace and not freed in it: in the totals, in no block."""
+    older_bytes: int
+    """Held before the trace began."""
+    missing_bytes: int
+    """What the trace frees of older blocks beyond what its first totals held."""
+    stand_ins: StandIns
+    """Addresses of blocks that the trace does not say."""
     last_total: dict[int, int]
     """By device the allocator's own figure after the last event, where told, and shared memory alive then."""
     num_shared: int
     """Events of shared memory, which the host allocator's totals leave out."""
+    modules: dict[int, str]
+    """By place in the log the module of an alloc that is in no call: no record says it."""
 
     def stretches(self, length: int) -> Iterator[Array]:
         """The records in order, so many at a time."""
@@ -67,7 +75,7 @@ def log_of(trace: Trace, strings: MemoryStrings) -> Log:
         ValueError: a device's number is out of range.
     """
     stacks = Stacks(trace, strings)  # first: it gives the largest columns up
-    memory = _memory(trace)
+    memory, stand_ins = _memory(trace)
     calls = Calls(trace, memory)
     id_of_event = calls.id_of_event
     parts = [
@@ -75,31 +83,71 @@ def log_of(trace: Trace, strings: MemoryStrings) -> Log:
         *_markers(trace, strings),
         _steps(trace, strings),
     ]
+    outside = _outside(memory, id_of_event, trace.base_ns, stacks)
+    parts.append(module_records(outside.modules, memory.time[outside.at], strings))
     del calls, stacks
     trace.forget()
-    older, unplaced = _older(memory)
+    older, missing, stand_ins = _older(memory, stand_ins)
+    older_bytes = int(older.records["b"].sum())
     totals_told = memory.allocated != UNKNOWN
     on_device = totals_told & (memory.device >> 8 != _HOST)
-    parts += [older, _segments(memory, on_device), _counters(memory, on_device), _events(memory, id_of_event)]
+    parts += [older, _segments(memory, on_device), _counters(memory, on_device)]
+    events = _events(memory, id_of_event)
+    events.records["e"][outside.at] = outside.stacks
+    parts.append(events)
     contradicted, last_total = _contradicted(memory), _last_totals(memory)
     num_events, num_shared = len(memory.time), int(memory.is_shared.sum())
     del memory, older
     place = np.concatenate([part.place for part in parts])
     records = np.concatenate([part.records for part in parts])
     parts.clear()
+    order = np.lexsort((place, records["time_ns"]))
     return Log(
         records=records,
-        order=np.lexsort((place, records["time_ns"])),
+        order=order,
         num_events=num_events,
         contradicted=contradicted,
-        unplaced_bytes=unplaced,
+        older_bytes=older_bytes,
+        missing_bytes=missing,
+        stand_ins=stand_ins,
         last_total=last_total,
         num_shared=num_shared,
+        modules=_by_place(outside, order, len(records) - num_events, strings),
     )
 
 
-def _memory(trace: Trace) -> Memory:
-    """The events by time, equal times in the file's order."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outside:
+    """The allocs in no call, such as those of Python's numbers."""
+
+    at: Array
+    """Their numbers among the memory events."""
+    stacks: list[int]
+    modules: list[tuple[str, ...]]
+
+
+def _outside(memory: Memory, call_ids: Array, base_ns: int, stacks: Stacks) -> _Outside:
+    """What Python ran around the allocs in no call."""
+    at = np.flatnonzero((call_ids == 0) & memory.is_alloc)
+    times, threads = memory.time[at] - base_ns, memory.thread[at]
+    return _Outside(
+        at=at,
+        stacks=[stacks.at(*pair) for pair in zip(times.tolist(), threads.tolist(), strict=True)],
+        modules=stacks.modules_of(times, threads),
+    )
+
+
+def _by_place(outside: _Outside, order: Array, first_event: int, strings: MemoryStrings) -> dict[int, str]:
+    """The modules by place in the log; the events stand last among the records."""
+    place_of = np.empty(len(order), np.int64)
+    place_of[order] = np.arange(len(order))
+    places = place_of[first_event + outside.at].tolist()
+    texts = [strings.text(strings.intern(".".join(path))) or "" for path in outside.modules]
+    return {place: text for place, text in zip(places, texts, strict=True) if text}
+
+
+def _memory(trace: Trace) -> tuple[Memory, StandIns]:
+    """The events by time, equal times in the file's order; each with an address, see ``kineto_blocks``."""
     found = trace.memory
     order = np.argsort(found["time"], kind="stable")
     kind, index = found["device_type"][order], found["device_index"][order]
@@ -112,10 +160,12 @@ def _memory(trace: Trace) -> Memory:
         raise ValueError("a device's total is below zero")
     address = found["address"][order]
     is_shared = _are_shared(kind == _HOST, change, address, allocated, reserved)
-    return Memory(
+    device = kind * 256 + index
+    address, stand_ins = with_addresses(device, np.abs(change), change >= 0, address)
+    memory = Memory(
         time=found["time"][order] + trace.base_ns,
         thread=found["thread"][order],
-        device=kind * 256 + index,
+        device=device,
         size=np.abs(change),
         is_alloc=change >= 0,
         is_shared=is_shared,
@@ -123,6 +173,7 @@ def _memory(trace: Trace) -> Memory:
         allocated=np.where(is_shared, UNKNOWN, allocated),
         reserved=reserved,
     )
+    return memory, stand_ins
 
 
 def _are_shared(is_host: Array, change: Array, address: Array, allocated: Array, reserved: Array) -> Array:
@@ -142,38 +193,33 @@ def _are_shared(is_host: Array, change: Array, address: Array, allocated: Array,
     return shared
 
 
-def _older(memory: Memory) -> tuple[Placed, int]:
-    """Blocks older than the trace: those it frees and did not allocate; and the rest of the first totals."""
-    placed = np.flatnonzero(memory.address != UNKNOWN)
-    key = np.stack([memory.device[placed], memory.address[placed]])
+def _older(memory: Memory, stand_ins: StandIns) -> tuple[Placed, int, StandIns]:
+    """Blocks older than the trace: those it frees and did not allocate, and of each device one for the rest
+    of its first total, with a stand-in address; and what of the freed is in no total."""
+    key = np.stack([memory.device, memory.address])
     _, first = np.unique(key, axis=1, return_index=True)
-    freed = np.sort(placed[first])
-    freed = freed[~memory.is_alloc[freed]]
+    freed = np.sort(first[~memory.is_alloc[first]])
     blocks = _records(Kind.PREEXISTING, memory, freed)
-    blocks["a"], blocks["b"] = memory.address[freed], memory.size[freed]
-    rests = []
-    for device in np.unique(memory.device[~memory.is_shared]):
-        start = int(np.flatnonzero((memory.device == device) & ~memory.is_shared)[0])
-        if memory.allocated[start] == UNKNOWN:
-            if (lowest := _lowest_sum(memory, int(device))) < 0:
-                rests.append((start, -lowest))
+    blocks["a"], blocks["b"] = memory.address[freed].view(np.uint64), memory.size[freed]
+    rests, missing = [], 0
+    for device in np.unique(memory.device):
+        own = np.flatnonzero((memory.device == device) & ~memory.is_shared)
+        told = np.flatnonzero(memory.allocated[own] != UNKNOWN)
+        if not len(told):
             continue
-        known = int(memory.size[freed[memory.device[freed] == device]].sum())
-        before = int(memory.allocated[start]) - int(memory.change[start])
-        if before > known:
-            rests.append((start, before - known))
+        upto = own[: told[0] + 1]
+        before = int(memory.allocated[upto[-1]] - memory.change[upto].sum())
+        rest = before - int(memory.size[freed[memory.device[freed] == device]].sum())
+        missing += max(-rest, 0)
+        if rest > 0:
+            rests.append((int(upto[0]), rest))
     lumps = _records(Kind.PREEXISTING, memory, np.asarray([at for at, _ in rests], np.int64))
-    lumps["a"], lumps["b"] = layout.UNKNOWN, [size for _, size in rests]
+    lumps["a"] = (stand_ins.next - np.arange(len(rests), dtype=np.int64)).view(np.uint64)
+    lumps["b"] = [size for _, size in rests]
     records = np.concatenate([blocks, lumps])
-    records["time_ns"] = memory.time[0]
-    return Placed(records, np.full(len(records), BEFORE)), sum(size for _, size in rests)
-
-
-def _lowest_sum(memory: Memory, device: int) -> int:
-    """Where a device's sums from the first event on are lowest: what it freed and had not allocated is
-    older."""
-    own = np.flatnonzero((memory.device == device) & (memory.address == UNKNOWN))
-    return int(np.cumsum(memory.change[own]).min(initial=0))
+    records["time_ns"] = memory.time[0] - 1  # its own instant: a window may begin with a free
+    stand_ins = replace(stand_ins, next=stand_ins.next - len(rests))
+    return Placed(records, np.full(len(records), BEFORE)), missing, stand_ins
 
 
 def _segments(memory: Memory, told: Array) -> Placed:
@@ -203,7 +249,7 @@ def _events(memory: Memory, call_ids: Array) -> Placed:
     at = np.arange(len(memory.time))
     records = _records(Kind.EVENT, memory, at)
     records["action"] = np.where(memory.is_alloc, Action.ALLOC, Action.FREE_COMPLETED)
-    records["a"] = np.where(memory.address == UNKNOWN, layout.UNKNOWN, memory.address.view(np.uint64))
+    records["a"] = memory.address.view(np.uint64)
     records["b"] = memory.size
     records["call_id"] = call_ids
     return Placed(records, at * SLOTS + 3)

@@ -21,6 +21,7 @@ import numpy as np
 from rankmem_agent.pairing.state import Array
 from rankmem_agent.readers.bounds import checked_bytes, checked_ns
 from rankmem_agent.readers.json_events import JsonEvents
+from rankmem_agent.readers.plain_errors import plain
 from rankmem_protos.errors import Code, RankmemError
 
 MEMORY: Final = "[memory]"
@@ -29,6 +30,8 @@ ANNOTATIONS: Final = ("user_annotation",)
 PYTHON: Final = ("python_function", "Python")
 FLOW: Final = "fwdbwd"
 STEP: Final = "ProfilerStep#"
+RANGES_OF_TORCH: Final = (STEP, "Optimizer.step#", "Optimizer.zero_grad#")
+"""How the ranges of a step begin: user_annotation today, among the operators in the older form (2021)."""
 
 UNKNOWN: Final = -1
 NAMES_MAX: Final = 10_000_000
@@ -146,14 +149,14 @@ def scan(path: Path) -> Trace:
             raise RankmemError(
                 Code.INVALID,
                 f"{path}: event {trace.num_events} ({str(event.get('name'))[:80]!r}) cannot be read: "
-                f"{type(error).__name__} {str(error)[:200]}",
+                f"{plain(error)}",
                 "export the trace again from the profiler",
             ) from error
     trace.fields = events.fields
     try:
         trace.check_times()
     except ValueError as error:
-        raise RankmemError(Code.INVALID, f"{path}: {error}", "export the trace again") from error
+        raise RankmemError(Code.INVALID, f"{path}: {plain(error)}", "export the trace again") from error
     return trace
 
 
@@ -192,6 +195,8 @@ def _sort_of(event: dict[str, Any]) -> str | None:
         return MEMORY
     category = event.get("cat")
     if event.get("ph") in ("X", "s", "f"):
+        if category in OPERATORS and str(event.get("name")).startswith(RANGES_OF_TORCH):
+            return ANNOTATIONS[0]
         return category if isinstance(category, str) else None
     return None
 
@@ -219,7 +224,7 @@ def _sinks(trace: Trace) -> dict[str | None, Callable[[dict[str, Any]], None]]:
                 start + time_ns(event.get("dur", 0)),
                 thread(event),
                 name_of(event["name"]),
-                name_of(stack) if stack else UNKNOWN,
+                name_of(_text(stack)) if stack else UNKNOWN,
             )
         )
 
@@ -267,6 +272,12 @@ def _sinks(trace: Trace) -> dict[str | None, Callable[[dict[str, Any]], None]]:
 
 
 _NOTHING: Final[dict[str, Any]] = {}
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("no text")
+    return value
 
 
 def _known(value: object) -> int:

@@ -19,6 +19,7 @@ from typing import Final
 
 from rankmem_agent.readers.category_blocks import CategoryBlocks
 from rankmem_agent.readers.number_lists import NumberLists
+from rankmem_agent.readers.plain_errors import plain
 from rankmem_agent.readers.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
 from rankmem_agent.readers.replay import Replay
 from rankmem_agent.spool.layout import Category
@@ -92,7 +93,9 @@ class TimelineRecording:
                         yield replay.part()
             except (ValueError, IndexError, OverflowError) as exc:
                 raise RankmemError(
-                    Code.INVALID, f"{self.source}: no memory timeline: {exc}", "export the recording again"
+                    Code.INVALID,
+                    f"{self.source}: no memory timeline: {plain(exc)}",
+                    "export the recording again",
                 ) from exc
             text.take(b"]")
             text.end()

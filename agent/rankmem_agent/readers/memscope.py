@@ -13,10 +13,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from rankmem_agent.readers.memscope_log import POOLS, MemScopeLog
+from rankmem_agent.readers.memscope_before import MEMORY_EVENTS, Before
+from rankmem_agent.readers.memscope_log import MemScopeLog
+from rankmem_agent.readers.memscope_memory import POOLS
 from rankmem_agent.readers.memscope_order import BY_BLOCK, LATE_NS, by_time
 from rankmem_agent.readers.memscope_rows import NO_PROCESS, TABLES, Row, is_dump, rows_of
-from rankmem_agent.readers.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
+from rankmem_agent.readers.recording import (
+    Closing,
+    Identity,
+    NothingHereError,
+    Part,
+    Probe,
+    RankFacts,
+    RankRecording,
+)
 from rankmem_protos.errors import Code, RankmemError
 
 KIND: Final = "memscope"
@@ -64,13 +74,12 @@ class MemScopeReader:
                 seen = found[row.process] = _Seen(row.time_ns)
             seen.is_late |= row.time_ns < seen.last_ns - LATE_NS or BY_BLOCK in row.attributes
             seen.first_ns, seen.last_ns = min(seen.first_ns, row.time_ns), max(seen.last_ns, row.time_ns)
-            if row.event in ("MALLOC", "FREE"):
+            if row.event in MEMORY_EVENTS:
                 seen.devices[row.device] += 1
                 seen.has_pools |= row.kind.upper() in POOLS
         watched = {process: seen for process, seen in found.items() if seen.devices}
         if not watched:
-            raise RankmemError(
-                Code.INVALID,
+            raise NothingHereError(
                 f"{path} has no allocation",
                 "record with msmemscope --events=alloc,free",
             )
@@ -109,25 +118,38 @@ class MemScopeRecording:
         self._files, self._process = files, process
         self._has_pools, self._is_late = seen.has_pools, seen.is_late
         self._log: MemScopeLog | None = None
+        self._before = Before()
+        self._place = 0
 
     def parts(self, identity: Identity) -> Iterator[Part]:
-        """Its rows."""
-        self._log = MemScopeLog(identity, KIND, has_pools=self._has_pools)
-        rows = (row for row in _rows(self._files) if row.process == self._process)
+        """Its rows, read twice: what was there before them is known after the first time."""
         try:
-            yield from self._log.parts(by_time(rows) if self._is_late else rows)
-        except (ValueError, KeyError, TypeError, OverflowError, struct.error) as error:
+            self._before = Before.of(self._in_order())
+            self._log = MemScopeLog(identity, KIND, self._before, has_pools=self._has_pools)
+            yield from self._log.parts(self._in_order())
+        except (ValueError, struct.error) as error:
+            said = "a number of more than 64 bits" if isinstance(error, struct.error) else error
             raise RankmemError(
                 Code.INVALID,
-                f"{self.source}, after event {self._log.num_events} of process {self._process}: {error}",
-                "the file is damaged: export or copy it again",
+                f"{self.source}, row {self._place}, process {self._process}: {said}",
+                "the file is cut short or damaged: export or copy it again",
             ) from error
+
+    def _in_order(self) -> Iterator[Row]:
+        """Its rows by time; notes where the one that is read stands in its file."""
+        rows = (row for row in _rows(self._files) if row.process == self._process)
+        for row in by_time(rows) if self._is_late else rows:
+            self._place = row.number
+            yield row
 
     def closing(self) -> Closing:
         """What was passed over."""
         if self._log is None:
             return Closing(events=0)
         remarks = [f"{count} rows of {event} say nothing of memory" for event, count in self._passed_over()]
+        remarks += self._log.told_of_driver()
+        if older := self._before.rest_bytes():
+            remarks.append(f"{older} bytes are older than the recording and stand as one block a pool")
         if unknown := self._log.num_unknown_frees + self._log.num_unknown_driver_frees:
             remarks.append(f"{unknown} frees of blocks that no row allocated")
         return Closing(

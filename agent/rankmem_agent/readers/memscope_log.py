@@ -1,56 +1,51 @@
 """The log of a process that msMemScope watched: blocks of memory pools, and what lies beneath them.
 
 Stage: readers; the process of ``rankmem import``. In: a dump's rows of one process; out: replayed parts.
-Pools (PTA, MindSpore, ATB, PTA_WORKSPACE) have blocks; what the driver gave (HAL) are the segments they are
-cut from, or blocks of the component app where no pool was watched. Driver memory on the host is pinned. Held:
-the blocks alive, the operators that are open.
+Pools (PTA, MindSpore, ATB, PTA_WORKSPACE) have blocks. What the driver gave (HAL) to the process itself are
+the segments they are cut from; what it gave to a library (RUNTIME, HCCL) is in no pool: samples of that
+component. Where no pool was watched, all of it are blocks: of their libraries, and of app. Driver memory on
+the host is pinned. Held: the blocks alive, the operators that are open.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-import numpy as np
-import pyarrow as pa
-
-from rankmem_agent.pairing.columns import coded_names, null_names
-from rankmem_agent.readers.memscope_rows import Row, attributes_of
+from rankmem_agent.readers.memscope_before import MEMORY_EVENTS, Before
+from rankmem_agent.readers.memscope_memory import APP, DRIVER, Memory, device_of, memory_of
+from rankmem_agent.readers.memscope_parts import MemScopeParts
+from rankmem_agent.readers.memscope_rows import Row, attributes_of, whole
 from rankmem_agent.readers.recording import Identity, Part
 from rankmem_agent.readers.replay import Replay
 from rankmem_agent.spool.layout import NO_PHASE, NO_SEQUENCE, UNKNOWN, Action, DeviceType, Kind, MarkerKind
 
-POOLS: Final = {"PTA": "pytorch", "MINDSPORE": "mindspore", "ATB": "atb", "PTA_WORKSPACE": "workspace"}
-"""Our component of each pool."""
-DRIVER: Final = "HAL"
-HOST_KINDS: Final = frozenset({"HOST", "HOST_PINNED"})
-COMPONENTS: Final = (*POOLS.values(), "app", "pinned_host")
 STACK_LINES_MAX: Final = 512
 """Of a stack, nearest to the operator first: more are recursion."""
 
 _FRAME: Final = re.compile(r"^(.*)\((\d+)\): (.*)$")
 _LINE: Final = re.compile(r"\r?\n|\\n")
 _Device = tuple[int, int]
-_WITH_COMPONENT: Final = ("memory_event", "allocation_record")
-_PINNED: Final[_Device] = (DeviceType.PINNED, 0)
 
 
 class MemScopeLog:
     """Reads one process's rows once.
 
     Args:
-        has_pools: some row is a pool's, so what the driver gives are segments.
+        before: what was there before the first row.
+        has_pools: some row is a pool's, so what the driver gives to the process itself are segments.
     """
 
-    def __init__(self, identity: Identity, source: str, *, has_pools: bool) -> None:
+    def __init__(self, identity: Identity, source: str, before: Before, *, has_pools: bool) -> None:
         self._replay = Replay(identity)
+        self._parts = MemScopeParts(identity, before)
         self._source = source
+        self._before = before
         self._has_pools = has_pools
-        self._has_driver = False
-        self._driver: dict[int, tuple[_Device, int]] = {}
-        self._used: dict[tuple[_Device, str], tuple[int, int]] = {}
+        self._driver: dict[int, tuple[_Device, int, str | None]] = {}
+        self._used = {pool: (used, 0) for pool, used in before.used.items()}
         self._devices: set[_Device] = set()
         self._threads: dict[int, int] = {}
         self._calls: dict[int, list[list[int]]] = {}
@@ -72,17 +67,41 @@ class MemScopeLog:
         """Replay minus what the pools say they use."""
         return self._replay.unexplained_bytes
 
+    def told_of_driver(self) -> list[str]:
+        """In words, what of the driver's memory is no event."""
+        return [
+            f"{count} rows of {name} on a device are samples of that component, in no pool"
+            for name, count in sorted(self._parts.sampled.items())
+        ]
+
     def parts(self, rows: Iterable[Row]) -> Iterator[Part]:
         """The rows of our tables."""
         for row in rows:
+            if not self._replay.next_seq:
+                self._older(row)
             self._row(row)
             if self._replay.is_full:
-                yield _named(self._replay.part())
-        yield _named(self._replay.part(final=True))
+                yield self._parts.named(self._replay.part())
+        yield self._parts.named(self._replay.part(final=True))
+
+    def _older(self, first: Row) -> None:
+        """What was there before the first row."""
+        for block in self._before.older():
+            self._known_device(first, block.device)
+            self._replay.record(
+                Kind.PREEXISTING,
+                time_ns=first.time_ns,
+                action=Action.ALLOC,
+                device_type=block.device[0],
+                device_index=block.device[1],
+                a=block.address,
+                b=block.size,
+                d=self._parts.number(block.component),
+            )
 
     def _row(self, row: Row) -> None:
-        if row.event in ("MALLOC", "FREE"):
-            self._memory(row, is_alloc=row.event == "MALLOC")
+        if row.event in MEMORY_EVENTS:
+            self._memory(row, memory_of(row))
         elif row.event == "OP_LAUNCH":
             self._operator(row)
         elif row.event == "MSTX":
@@ -92,42 +111,37 @@ class MemScopeLog:
         elif row.event != "SYSTEM":
             self.passed_over[row.event] = self.passed_over.get(row.event, 0) + 1
 
-    def _memory(self, row: Row, *, is_alloc: bool) -> None:
-        told = attributes_of(row.attributes)
-        address = row.address if row.address is not None else int(told["addr"], 0)
-        size = abs(int(told.get("size") or 0))
-        kind = row.kind.upper()
-        if kind == DRIVER:
-            self._driver_memory(row, address, size, is_alloc=is_alloc)
-        elif kind in HOST_KINDS:
-            device = _PINNED if kind == "HOST_PINNED" else (DeviceType.CPU, 0)
-            self._event(row, device, Action.ALLOC if is_alloc else Action.FREE_COMPLETED, address, size)
-        else:
-            device = _device(row.device)
-            action = Action.ALLOC if is_alloc else Action.FREE_COMPLETED
-            if told.get("used"):
-                self._reserve(row, device, kind, int(told["used"]), int(told.get("total") or 0))
-            self._event(row, device, action, address, size, POOLS.get(kind, kind.lower()))
-            if told.get("used"):
-                self._check(row, device)
+    def _memory(self, row: Row, memory: Memory) -> None:
+        if memory.kind == DRIVER:
+            self._driver_memory(row, memory)
+            return
+        action = Action.ALLOC if memory.is_alloc else Action.FREE_COMPLETED
+        if memory.used is not None:
+            self._reserve(row, memory, memory.used)
+        self._event(row, memory.device, action, memory.address, memory.size, memory.component())
+        if memory.used is not None:
+            self._check(row, memory.device)
 
-    def _driver_memory(self, row: Row, address: int, size: int, *, is_alloc: bool) -> None:
-        """A free names neither device nor, in older files, the right size."""
-        if is_alloc:
-            device = _device(row.device)
-            self._driver[address] = device, size
+    def _driver_memory(self, row: Row, memory: Memory) -> None:
+        """A free names neither device nor module nor, in older files, the right size."""
+        device, size, module = memory.device, memory.size, memory.module
+        if memory.is_alloc:
+            self._driver[memory.address] = device, size, module
+        elif memory.address in self._driver:
+            device, size, module = self._driver.pop(memory.address)
         else:
-            device, size = self._driver.pop(address, (_device(row.device), 0))
-            if not size:
-                self.num_unknown_driver_frees += 1
-                return
-        if self._has_pools and device[0] == DeviceType.NPU:
-            self._has_driver = True
-            action = Action.SEGMENT_ALLOC if is_alloc else Action.SEGMENT_FREE
-            self._event(row, device, action, address, size)
+            self.num_unknown_driver_frees += 1
+            return
+        is_sampled = self._has_pools and device[0] == DeviceType.NPU
+        if is_sampled and module != APP:
+            self._known_device(row, device)
+            self._parts.sample(row.time_ns, device, module or DRIVER, size if memory.is_alloc else -size)
+        elif is_sampled:
+            action = Action.SEGMENT_ALLOC if memory.is_alloc else Action.SEGMENT_FREE
+            self._event(row, device, action, memory.address, size)
         else:
-            action = Action.ALLOC if is_alloc else Action.FREE_COMPLETED
-            self._event(row, device, action, address, size, "app")
+            action = Action.ALLOC if memory.is_alloc else Action.FREE_COMPLETED
+            self._event(row, device, action, memory.address, size, (module or APP).lower())
 
     def _event(
         self, row: Row, device: _Device, action: Action, address: int, size: int, component: str = "pytorch"
@@ -143,18 +157,19 @@ class MemScopeLog:
             device_index=device[1],
             address=address,
             size_bytes=size,
-            pool=COMPONENTS.index(component) if component in COMPONENTS else 0,
+            pool=self._parts.number(component),
             call_id=self._begun(calls[0], row) if calls else 0,
             thread=self._thread(row.thread),
             stack=0 if calls else stack,
         )
         self.num_events += 1
 
-    def _reserve(self, row: Row, device: _Device, kind: str, used: int, total: int) -> None:
+    def _reserve(self, row: Row, memory: Memory, used: int) -> None:
         """What a pool says of itself after an event stands in the event's row, so it is told before."""
-        _, reserved = self._used.get((device, kind), (0, 0))
-        self._used[device, kind] = used, total
-        if not self._has_driver and total != reserved:
+        device, total = memory.device, memory.total or 0
+        _, reserved = self._used.get((device, memory.kind), (0, 0))
+        self._used[device, memory.kind] = used, total
+        if not self._before.has_segments(device) and total != reserved:
             self._replay.reserve(
                 total - reserved, time_ns=row.time_ns, device_type=device[0], device_index=device[1]
             )
@@ -235,10 +250,9 @@ class MemScopeLog:
 
     def _snapshot(self, row: Row) -> None:
         told = attributes_of(row.attributes)
-        device = _device(row.device)
-        total, free = (
-            int(told.get(f"{name}_mem") or told.get(name) or UNKNOWN) for name in ("total", "free")
-        )
+        device = device_of(row.device)
+        words = ((told.get(f"{name}_mem") or told.get(name), name) for name in ("total", "free"))
+        total, free = (whole(word, name) if word else UNKNOWN for word, name in words)
         self._known_device(row, device)
         self._replay.record(
             Kind.SAMPLE,
@@ -271,30 +285,3 @@ class MemScopeLog:
         return strings.make_stack(
             [strings.frame(found[1], found[3], int(found[2])) for found in lines if found]
         )
-
-
-def _device(text: str) -> _Device:
-    plain = text.strip().lower().removeprefix("npu:").removeprefix("npu")
-    return (DeviceType.NPU, min(int(plain), 255)) if plain.isdecimal() else _PINNED
-
-
-def _named(part: Part) -> Part:
-    """The part with the component that the pool's number stands for, and no pool.
-
-    What a pool says that it reserved is no segment with an address.
-    """
-    kept = [pair for pair in part.rows if pair[0] != "older_segment"]
-    return part._replace(
-        rows=[(table, _with_component(rows) if table in _WITH_COMPONENT else rows) for table, rows in kept]
-    )
-
-
-def _with_component(rows: pa.RecordBatch) -> pa.RecordBatch:
-    names: Sequence[str] = rows.schema.names
-    pools = rows.column("pool")
-    host = np.array([device == "pinned" for device in rows.column("device").to_pylist()])
-    codes = np.array([0 if pool is None else int(pool.rpartition(".")[2]) for pool in pools.to_pylist()])
-    codes = np.where(host, COMPONENTS.index("pinned_host"), codes)
-    component, pool = names.index("component"), names.index("pool")
-    rows = rows.set_column(component, rows.schema.field(component), coded_names(codes, COMPONENTS))
-    return rows.set_column(pool, rows.schema.field(pool), null_names(rows.num_rows))

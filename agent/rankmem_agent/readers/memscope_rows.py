@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from rankmem_agent.readers.bounds import NUMBER_MAX
-from rankmem_agent.readers.compressed import BROKEN, open_text
+from rankmem_agent.readers.compressed import BROKEN, ends_in_line_break, open_text
 from rankmem_agent.readers.sqlite_recording import SqliteRecording
 from rankmem_protos.errors import Code, RankmemError
 
@@ -33,6 +33,8 @@ NO_PROCESS: Final = -1
 """Of what happened to no process, such as the beginning of the trace."""
 
 _NOTHING: Final = ("", "N/A", "None")
+_QUOTED_CHARS: Final = 60
+"""Of what an error quotes."""
 
 
 class Row(NamedTuple):
@@ -69,14 +71,14 @@ def rows_of(path: Path) -> Iterator[Row]:
                 kind=str(kind),
                 name=str(name or ""),
                 time_ns=_time(time),
-                process=NO_PROCESS if str(process).strip() in _NOTHING else _whole(process),
-                thread=-1 if str(thread).strip() in _NOTHING else _whole(thread),
+                process=NO_PROCESS if str(process).strip() in _NOTHING else whole(process, "Process Id"),
+                thread=-1 if str(thread).strip() in _NOTHING else whole(thread, "Thread Id"),
                 device=str(device or ""),
-                address=None if str(address or "").strip() in _NOTHING else _whole(address),
+                address=None if str(address or "").strip() in _NOTHING else whole(address, "Ptr"),
                 attributes=str(attributes or ""),
                 stack=str(stack or ""),
             )
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             raise RankmemError(
                 Code.INVALID,
                 f"{path}, row {number}: {error}",
@@ -84,12 +86,22 @@ def rows_of(path: Path) -> Iterator[Row]:
             ) from error
 
 
-def attributes_of(text: str) -> Mapping[str, str]:
-    """The attributes of an event: JSON, or in older files ``{name:value,…}``."""
-    if text.startswith('{"'):
-        told = json.loads(text)
-        return {str(name): str(value) for name, value in told.items()} if isinstance(told, dict) else {}
-    parts = (part.partition(":") for part in text.strip("{}").split(","))
+def attributes_of(text: str) -> dict[str, str]:
+    """The attributes of an event: JSON, or in older files ``{name:value,…}``.
+
+    Raises:
+        ValueError: they are cut short.
+    """
+    plain = text.strip()
+    if plain and not (plain.startswith("{") and plain.endswith("}")):
+        raise ValueError(f"attributes {plain[-_QUOTED_CHARS:]!r} are cut short")
+    if plain.startswith('{"'):
+        try:
+            told = json.loads(plain)
+        except (ValueError, RecursionError):
+            raise ValueError(f"attributes {plain[:_QUOTED_CHARS]!r} are no JSON") from None
+        return {str(name): str(value) for name, value in told.items()}
+    parts = (part.partition(":") for part in plain.strip("{}").split(","))
     return {name.strip(): value.strip() for name, _, value in parts if name}
 
 
@@ -114,13 +126,15 @@ def _csv_cells(path: Path) -> Iterator[tuple[Any, ...]]:
     csv.field_size_limit(LINE_BYTES_MAX)
     number = 0
     try:
+        if not ends_in_line_break(path):
+            raise ValueError("its last row does not end in a line break")
         with open_text(path, encoding="utf-8-sig", newline="") as stream:
             reader = csv.DictReader(stream, restval=None)
             for number, row in enumerate(reader, 1):  # noqa: B007
-                if None in row or row["Attr"] is None:
+                if None in row or None in row.values():
                     raise ValueError(f"{len([v for v in row.values() if v is not None])} cells")
                 yield tuple(row.get(name) for name in COLUMNS)
-    except (csv.Error, ValueError, KeyError, *BROKEN) as error:
+    except (csv.Error, ValueError, *BROKEN) as error:
         raise RankmemError(
             Code.INVALID,
             f"{path}, after row {number}: {error}",
@@ -129,13 +143,21 @@ def _csv_cells(path: Path) -> Iterator[tuple[Any, ...]]:
 
 
 def _time(value: object) -> int:
-    number = _whole(value)
+    number = whole(value, "Timestamp(ns)")
     return number * 1000 if number < MICROSECONDS_MAX else number
 
 
-def _whole(value: object) -> int:
+def whole(value: object, name: str) -> int:
+    """A whole number out of a cell or an attribute.
+
+    Raises:
+        ValueError: naming it, where it is none or absurd.
+    """
     text = str(value).strip()
-    number = int(text, 16) if text.startswith("0x") else int(text)
+    try:
+        number = int(text, 16) if text.startswith("0x") else int(text)
+    except ValueError:
+        raise ValueError(f"{name} is {text[:_QUOTED_CHARS]!r}, which is no whole number") from None
     if not -NUMBER_MAX <= number <= NUMBER_MAX:
-        raise ValueError(f"a number of {len(text)} digits")
+        raise ValueError(f"{name} is a number of {len(text)} digits")
     return number

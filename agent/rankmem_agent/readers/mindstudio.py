@@ -8,7 +8,6 @@ The rank: RANK_DEVICE_MAP, else the database's name, else profiler_info beside o
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,23 +16,20 @@ from typing import Any, Final
 
 from rankmem_agent.readers.ascend_recording import AscendRecording
 from rankmem_agent.readers.ascend_rows import Source
+from rankmem_agent.readers.compressed import BROKEN
 from rankmem_agent.readers.mindstudio_csv import CsvSource, header_of, kind_of_header
 from rankmem_agent.readers.mindstudio_db import MEMORY_TABLES, DbSource, rank_devices
+from rankmem_agent.readers.profiler_info import PATTERN, facts_of
 from rankmem_agent.readers.recording import Probe, RankFacts, RankRecording
 from rankmem_agent.readers.sqlite_recording import SqliteRecording
 from rankmem_protos.errors import RankmemError
 
 KIND: Final = "mindstudio"
-INFO_BYTES_MAX: Final = 16 << 20
-"""Of a profiler_info file: it is some kB; a larger one is not read."""
-
 FOLDERS_KEPT: Final = 8
 """Folders whose files are known: one may hold the databases of a thousand ranks, and each asks."""
 
 _OURS: Final = frozenset({"RANK_DEVICE_MAP", "NPU_INFO", "SESSION_TIME_INFO", "ENUM_MODULE"})
 _RANK_IN_NAME: Final = re.compile(r"_profiler_(\d{1,9})\.db$")
-_INFO: Final = "profiler_*.json"
-"""profiler_info_N.json, and profiler_metadata.json, which says nothing of memory."""
 _SLICE: Final = re.compile(r"_slice_(\d{1,4})(?=[_.])")
 _SQLITE: Final = b"SQLite format 3\0"
 
@@ -57,8 +53,7 @@ class MindStudioReader:
         if path in databases[1:]:
             return (path,)
         beside = [file for file in kinds if file not in databases[1:]]
-        described = [file for folder in _folders(path) for file in sorted(folder.glob(_INFO))]
-        return list(dict.fromkeys((path, *beside, *described)))
+        return list(dict.fromkeys((path, *beside, *_described(path))))
 
     def open(self, files: Sequence[Path]) -> Sequence[RankRecording]:
         """The ranks of a folder; mostly one."""
@@ -73,10 +68,10 @@ class MindStudioReader:
 
     def _of_csv(self, tables: dict[str, list[Path]], remarks: list[str]) -> RankRecording:
         path = next(iter(tables.values()))[0]
-        return AscendRecording(CsvSource(tables, _facts_beside(path)), KIND, tuple(remarks))
+        return AscendRecording(CsvSource(tables, facts_of(_described(path))), KIND, tuple(remarks))
 
     def _of_database(self, path: Path, static: list[Path] | None, remarks: list[str]) -> list[RankRecording]:
-        facts = _facts_beside(path)
+        facts = facts_of(_described(path))
         if named := _RANK_IN_NAME.search(path.name):
             facts = replace(facts, rank=int(named[1]))
         sources: list[Source] = [
@@ -131,7 +126,7 @@ def _kind_of(file: Path) -> str | None:
         if head == _SQLITE:
             return "db" if _is_ours(file) else None
         return kind_of_header(",".join(header_of(file)))
-    except (OSError, EOFError):
+    except BROKEN:  # a file beside the recording: whoever opens it says what is wrong with it
         return None
 
 
@@ -147,31 +142,6 @@ def _are_ours(tables: frozenset[str]) -> bool:
     return "STRING_IDS" in tables and bool(tables & (MEMORY_TABLES | _OURS))
 
 
-def _folders(path: Path) -> tuple[Path, Path]:
-    """Where a recording is described: its folder (ASCEND_PROFILER_OUTPUT) and the one around it."""
-    return path.parent, path.parent.parent
-
-
-def _facts_beside(path: Path) -> RankFacts:
-    """What profiler_info says: beside the files, or beside their folder."""
-    for folder in _folders(path):
-        for file in sorted(folder.glob(_INFO)):
-            if file.stat().st_size <= INFO_BYTES_MAX:
-                try:
-                    told = json.loads(file.read_text(encoding="utf-8"))
-                except (ValueError, RecursionError, OSError):
-                    continue
-                facts = _facts_of(told)
-                if facts is not None:
-                    return facts
-    return RankFacts()
-
-
-def _facts_of(told: object) -> RankFacts | None:
-    if not isinstance(told, dict) or "rank_id" not in told:
-        return None
-    rank, version = told.get("rank_id"), told.get("torch_npu_version")
-    return RankFacts(
-        rank=rank if isinstance(rank, int) and rank >= 0 else None,
-        torch_version=version if isinstance(version, str) else None,
-    )
+def _described(path: Path) -> list[Path]:
+    """The files that describe a recording: beside it, then around its folder (ASCEND_PROFILER_OUTPUT)."""
+    return [file for folder in path.parents[:2] for file in sorted(folder.glob(PATTERN))]

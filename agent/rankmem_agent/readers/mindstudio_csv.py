@@ -32,7 +32,8 @@ from rankmem_agent.readers.ascend_rows import (
     device_of,
 )
 from rankmem_agent.readers.bounds import NUMBER_MAX
-from rankmem_agent.readers.compressed import BROKEN, open_bytes
+from rankmem_agent.readers.compressed import BROKEN, ends_in_line_break, open_bytes
+from rankmem_agent.readers.csv_errors import in_words
 from rankmem_agent.readers.recording import RankFacts
 from rankmem_protos.errors import Code, RankmemError
 
@@ -215,7 +216,10 @@ class _Piece:
         name = next((name for name in _DEVICE if name in self._cells), None)
         if name is None:
             raise self._refusal(" or ".join(_DEVICE[:2]), "is missing")
-        return self._coded(name, lambda text: names.number(device_of(text)), -1).astype(np.int32)
+        try:
+            return self._coded(name, lambda text: names.number(device_of(text)), -1).astype(np.int32)
+        except ValueError as error:
+            raise self._refusal(name, str(error)) from error
 
     def streams(self) -> Array:
         """Stream pointers."""
@@ -266,7 +270,15 @@ class _Piece:
 def _pieces(path: Path) -> Iterator[_Piece]:
     """The rows of a file, some at a time."""
     row = 0
+    header: list[str] = []
     try:
+        header = header_of(path)
+        if not ends_in_line_break(path):
+            raise RankmemError(
+                Code.INVALID,
+                f"{path} does not end in a line break: its last row may be cut short",
+                "copy or export it again; if it is whole, add a line break at its end",
+            )
         with open_bytes(path) as stream:
             reader = pacsv.open_csv(
                 stream,
@@ -279,7 +291,7 @@ def _pieces(path: Path) -> Iterator[_Piece]:
     except (pa.ArrowInvalid, pa.ArrowKeyError, UnicodeDecodeError, *BROKEN) as error:
         raise RankmemError(
             Code.INVALID,
-            f"{path}, after line {row + 1}: {str(error).strip()[:300]}",
+            f"{path}, {in_words(error, header, row + 1)}",
             "the file is cut short, damaged or of another kind: export or copy it again",
         ) from error
 

@@ -8,6 +8,7 @@ Statements stand in ``readers/sql/ascend_*.sql``. Holds a piece of a table.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from rankmem_agent.readers.ascend_rows import (
     CHUNK_ROWS,
     MODULE,
     OPERATOR,
+    QUOTED_CHARS,
     RECORD,
     SAMPLE,
     UNKNOWN,
@@ -27,7 +29,8 @@ from rankmem_agent.readers.ascend_rows import (
     checked,
     device_of,
 )
-from rankmem_agent.readers.recording import RankFacts
+from rankmem_agent.readers.bounds import NUMBER_MAX
+from rankmem_agent.readers.recording import NothingHereError, RankFacts
 from rankmem_agent.readers.sqlite_recording import SqliteRecording
 from rankmem_protos.errors import Code, RankmemError
 
@@ -67,7 +70,7 @@ class DbSource:
                 if text is not None
             }
             for rows in self._chunks(database, statement):
-                numbers = self._numbers(rows, 11, statement)
+                numbers = self._numbers(rows, 11, "OP_MEMORY")
                 columns = {
                     "allocated_ns": numbers[:, 0],
                     "released_ns": numbers[:, 1],
@@ -79,6 +82,8 @@ class DbSource:
                     "name": np.array([names.get(row[11], -1) for row in rows], np.int32),
                     "device": self._devices(rows),
                 }
+                if (numbers[:, 3] == UNKNOWN).any():
+                    raise self._empty("OP_MEMORY", "size")
                 yield self._own(as_rows(OPERATOR, columns, len(rows)), rows)
 
     def samples(self) -> Iterator[Array]:
@@ -118,16 +123,19 @@ class DbSource:
         """STEP_TIME."""
         with SqliteRecording(self.path) as database:
             if database.has("STEP_TIME", "id", "startNs", "endNs"):
-                for row in self._rows(database, "ascend_steps"):
-                    number, start, end = (int(value) for value in row)
-                    yield Step(number=number, started_ns=start, ended_ns=end)
+                for rows in self._chunks(database, "ascend_steps"):
+                    for number, start, end in self._numbers(rows, 3, "STEP_TIME").tolist():
+                        if UNKNOWN not in (number, start, end):
+                            yield Step(number=number, started_ns=start, ended_ns=end)
 
     def device_titles(self) -> dict[str, str]:
         """NPU_INFO."""
         with SqliteRecording(self.path) as database:
             if not database.has("NPU_INFO", "id", "name"):
                 return {}
-            return {device_of(number): str(name) for number, name in self._rows(database, "ascend_titles")}
+            titles = list(self._rows(database, "ascend_titles"))
+            with self._refusing("NPU_INFO"):
+                return {device_of(number): str(name) for number, name in titles}
 
     def _records(
         self, database: SqliteRecording, statement: str, names_statement: str, table: str
@@ -138,7 +146,7 @@ class DbSource:
             if text is not None
         }
         for rows in self._chunks(database, statement):
-            numbers = self._numbers(rows, 5, statement)
+            numbers = self._numbers(rows, 5, table)
             columns = dict(
                 zip(("time_ns", "allocated", "reserved", "active", "stream"), numbers.T, strict=True)
             )
@@ -153,12 +161,15 @@ class DbSource:
 
     def _timed(self, rows: Array, table: str) -> Array:
         if (rows["time_ns"] == UNKNOWN).any():
-            raise RankmemError(
-                Code.INVALID,
-                f"{self.path}, table {table}: the time of a row is empty",
-                "the database is damaged: export or copy it again",
-            )
+            raise self._empty(table, "time")
         return rows
+
+    def _empty(self, table: str, what: str) -> RankmemError:
+        return RankmemError(
+            Code.INVALID,
+            f"{self.path}, table {table}: the {what} of a row is empty",
+            "the database is damaged: export or copy it again",
+        )
 
     def _rows(self, database: SqliteRecording, statement: str) -> Iterator[tuple[Any, ...]]:
         return database.rows(statement)
@@ -173,19 +184,26 @@ class DbSource:
         if some:
             yield some
 
-    def _numbers(self, rows: list[tuple[Any, ...]], count: int, what: str) -> Array:
-        try:
-            filled = [[UNKNOWN if value is None else int(value) for value in row[:count]] for row in rows]
-            return checked(np.array(filled, np.int64), self.path, what)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise RankmemError(
-                Code.INVALID,
-                f"{self.path}, table of {what}: {error}",
-                "the database is damaged: export or copy it again",
-            ) from error
+    def _numbers(self, rows: list[tuple[Any, ...]], count: int, table: str) -> Array:
+        with self._refusing(table):
+            filled = [[UNKNOWN if value is None else _number(value) for value in row[:count]] for row in rows]
+            return checked(np.array(filled, np.int64), self.path, table)
 
     def _devices(self, rows: list[tuple[Any, ...]]) -> Array:
-        return self.names.devices.numbers(device_of(row[-1]) for row in rows)
+        with self._refusing("deviceId"):
+            return self.names.devices.numbers(device_of(row[-1]) for row in rows)
+
+    @contextmanager
+    def _refusing(self, table: str) -> Iterator[None]:
+        """Within it a ValueError says what of a table is wrong."""
+        try:
+            yield
+        except ValueError as error:
+            raise RankmemError(
+                Code.INVALID,
+                f"{self.path}: {table} {error}",
+                "the database is damaged: export or copy it again",
+            ) from error
 
     def _own(self, values: Array, rows: list[tuple[Any, ...]]) -> Array:
         """Without the rows of other ranks' devices."""
@@ -208,8 +226,7 @@ def rank_devices(path: Path, facts: RankFacts) -> list[tuple[RankFacts, int | No
     """
     with SqliteRecording(path) as database:
         if not any(database.has(table) for table in MEMORY_TABLES):
-            raise RankmemError(
-                Code.INVALID,
+            raise NothingHereError(
                 f"{path} has none of the tables {', '.join(sorted(MEMORY_TABLES))}",
                 "record with profile_memory=True (torch_npu.profiler) and export_type Db",
             )
@@ -241,4 +258,25 @@ def _with(facts: RankFacts, told: Mapping[str, Any]) -> RankFacts:
 
 
 def _whole(value: object) -> int | None:
-    return int(value) if isinstance(value, (int, float)) and value > 0 else None
+    """A time that is told and sane; a database without it has times of its rows."""
+    if not isinstance(value, (int, float)) or not 0 < value <= NUMBER_MAX:
+        return None
+    return int(value)
+
+
+def _number(value: object) -> int:
+    """A whole number; SQLite's columns hold what they are given.
+
+    Raises:
+        ValueError: it is none, or absurd.
+    """
+    if isinstance(value, int):
+        number = value
+    else:
+        try:
+            number = int(value)  # type: ignore[call-overload]
+        except (ValueError, TypeError, OverflowError):
+            raise ValueError(f"holds {str(value)[:QUOTED_CHARS]!r}, which is no whole number") from None
+    if not UNKNOWN <= number <= -UNKNOWN - 1:
+        raise ValueError(f"holds a number of {len(str(abs(number)))} digits")
+    return number

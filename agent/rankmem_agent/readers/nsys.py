@@ -17,7 +17,15 @@ from rankmem_agent.readers.kernel_profile import KernelProfile
 from rankmem_agent.readers.nsys_memory import MemoryLog
 from rankmem_agent.readers.nsys_source import KERNELS, MEMORY, NsysSource
 from rankmem_agent.readers.nvprof import remarks_of
-from rankmem_agent.readers.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
+from rankmem_agent.readers.recording import (
+    Closing,
+    Identity,
+    NothingHereError,
+    Part,
+    Probe,
+    RankFacts,
+    RankRecording,
+)
 from rankmem_agent.readers.sqlite_recording import SqliteRecording, reading
 from rankmem_protos.errors import Code, RankmemError
 
@@ -60,8 +68,7 @@ class NsysReader:
             facts = dict(database.rows("nsys_facts")) if database.has("TARGET_INFO_SYSTEM_ENV") else {}
             facts[_START] = database.row("nsys_start") if database.has(_START) else None
         if not found:
-            raise RankmemError(
-                Code.INVALID,
+            raise NothingHereError(
                 f"{path} has neither kernels nor allocations",
                 "record with nsys profile --trace=cuda,nvtx --cuda-memory-usage=true",
             )
@@ -106,8 +113,8 @@ class NsysRecording:
             remarks = [*remarks_of(profile, has_memory=memory.num_events > 0)]
             if not source.has_wall_clock:
                 remarks.append("the export does not say when it began: times count from its beginning")
-            if memory.num_unknown_frees:
-                remarks.append(f"{memory.num_unknown_frees} frees are of memory older than the capture")
+            if memory.num_older:
+                remarks.append(f"{memory.num_older} blocks that are given back are from before the recording")
             self._closing = Closing(events=memory.num_events, remarks=tuple(remarks))
 
     def closing(self) -> Closing:

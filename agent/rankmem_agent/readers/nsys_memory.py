@@ -20,7 +20,7 @@ from rankmem_agent.readers.nvprof_markers import BACKWARD, explain, is_about_ope
 from rankmem_agent.readers.open_calls import KnownCall, OpenCalls
 from rankmem_agent.readers.recording import Identity, Part
 from rankmem_agent.readers.replay import Replay
-from rankmem_agent.spool.layout import NO_PHASE, Action, DeviceType, Phase
+from rankmem_agent.spool.layout import NO_PHASE, Action, DeviceType, Kind, Phase
 
 _PAGEABLE: Final = 0
 _PINNED: Final = 1
@@ -43,7 +43,8 @@ class MemoryLog:
         self._replay = Replay(identity)
         self._calls = OpenCalls(self._replay)
         self.num_events = 0
-        self.num_unknown_frees = 0
+        self.num_older = 0
+        """Blocks that were there before the first event."""
 
     @property
     def sequence_last(self) -> int:
@@ -55,6 +56,7 @@ class MemoryLog:
         launchings = Launchings(launching for _, launching in self._source.memory())
         if not len(launchings.thread):
             return
+        self._tell_older()
         around = Around(launchings, self._source)
         for place, (use, launching) in enumerate(self._source.memory()):
             call = self._call(around, place, launching.thread or 0)
@@ -64,17 +66,44 @@ class MemoryLog:
                 yield _as_told(self._replay.part())
         self._calls.end(before_ns=None)
         yield _as_told(self._replay.part(final=True))
-        self.num_unknown_frees = self._replay.state.num_unknown_frees
+
+    def _tell_older(self) -> None:
+        """What is given back and was not allocated before is older than the capture, and has its size."""
+        alive: set[tuple[DeviceType, int, int]] = set()
+        older: list[MemoryUse] = []
+        first_ns = None
+        for use, _ in self._source.memory():
+            first_ns = use.time_ns if first_ns is None else first_ns
+            key = *_place(use), use.address
+            if not use.is_free:
+                alive.add(key)
+            elif key in alive:
+                alive.remove(key)
+            else:
+                older.append(use)
+        for use in older:
+            device_type, device_index = _place(use)
+            self._replay.record(
+                Kind.PREEXISTING,
+                action=Action.ALLOC,
+                time_ns=max((first_ns or 0) - 1, 0),
+                device_type=device_type,
+                device_index=device_index,
+                a=use.address,
+                b=use.size_bytes,
+            )
+        self.num_older = len(older)
 
     def _event(self, use: MemoryUse, call: KnownCall | None, thread: int) -> None:
         inside = call is not None and call.started_ns <= use.time_ns <= call.ended_ns
         if call is not None and inside:
             self._calls.begin(call, use.time_ns)
+        device_type, device_index = _place(use)
         self._replay.event(
             Action.FREE_COMPLETED if use.is_free else Action.ALLOC,
             time_ns=use.time_ns,
-            device_type=_device_type(use.memory_kind),
-            device_index=use.device if _device_type(use.memory_kind) == DeviceType.CUDA else 0,
+            device_type=device_type,
+            device_index=device_index,
             address=use.address,
             size_bytes=use.size_bytes,
             call_id=call.number if call is not None and inside else 0,
@@ -97,10 +126,11 @@ class MemoryLog:
         return None
 
 
-def _device_type(memory_kind: int) -> DeviceType:
-    if memory_kind == _PINNED:
-        return DeviceType.PINNED
-    return DeviceType.CPU if memory_kind == _PAGEABLE else DeviceType.CUDA
+def _place(use: MemoryUse) -> tuple[DeviceType, int]:
+    """Type and index of the device that an event is of."""
+    if use.memory_kind == _PINNED:
+        return DeviceType.PINNED, 0
+    return (DeviceType.CPU, 0) if use.memory_kind == _PAGEABLE else (DeviceType.CUDA, use.device)
 
 
 def _as_told(part: Part) -> Part:

@@ -17,9 +17,16 @@ from rankmem_agent.readers.demangle import demangled
 from rankmem_agent.readers.kernel_profile import KernelProfile, Launching, TextRange
 from rankmem_agent.readers.kernel_rows import Kernel
 from rankmem_agent.readers.nvprof_sweep import Range
-from rankmem_agent.readers.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
+from rankmem_agent.readers.recording import (
+    Closing,
+    Identity,
+    NothingHereError,
+    Part,
+    Probe,
+    RankFacts,
+    RankRecording,
+)
 from rankmem_agent.readers.sqlite_recording import SqliteRecording, reading
-from rankmem_protos.errors import Code, RankmemError
 
 KIND: Final = "nvprof"
 
@@ -94,8 +101,8 @@ class NvprofRecording:
             self._profile = KernelProfile(source)
             yield from self._profile.parts(identity)
         if not self._profile.num_kernels:
-            raise RankmemError(
-                Code.INVALID, f"{self.source} has no kernel", "profile with nvprof --profile-from-start on"
+            raise NothingHereError(
+                f"{self.source} has no kernel", "profile with nvprof --profile-from-start on"
             )
 
     def closing(self) -> Closing:
@@ -109,7 +116,9 @@ def remarks_of(profile: KernelProfile | None, *, has_memory: bool = False) -> tu
         return ()
     said = []
     if not has_memory:
-        said.append(f"{profile.num_kernels} kernels; a profile of kernels says nothing of the allocator")
+        said.append(
+            f"{profile.num_kernels} kernels, and nothing of the allocator: kernel_total has their time"
+        )
     if profile.without_launch:
         said.append(f"{profile.without_launch} kernels have no launch in the recording")
     if profile.unread:

@@ -8,15 +8,24 @@ format lets it be read piece by piece. What a source does not say is None or ``u
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from rankmem_agent.pairing.fact_rows import Rows
+from rankmem_protos.errors import Code, RankmemError
 
 PROBE_BYTES = 64 << 10
 """What of a file's beginning is looked at to tell its kind."""
+
+
+class NothingHereError(RankmemError):
+    """A file that is whole and of a kind that is read, and says nothing that an import could store: a trace
+    without memory events. In a folder it is skipped like a foreign file; named by itself it is an error."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(Code.INVALID, message, hint)
 
 
 class Identity(NamedTuple):
@@ -46,6 +55,10 @@ class RankFacts:
     """Otherwise the place among the files, or what ``--rank-from`` finds in the path."""
     local_rank: int | None = None
     world_size: int | None = None
+    parallel_sizes: Mapping[str, int] = field(default_factory=dict)
+    """Places in each parallel dimension (dp, tp, pp, cp, ep) that the source tells."""
+    coordinates: Mapping[str, int] = field(default_factory=dict)
+    """The rank's own place in those of them where it is told."""
     host_uid: str | None = None
     host_name: str | None = None
     pid: int | None = None

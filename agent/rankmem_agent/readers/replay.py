@@ -39,7 +39,8 @@ FRAMES_MAX: Final = 512
 
 _OF_IMPORT: Final = frozenset({"session", "host_info", "rank_info"})
 """Tables that import writes itself."""
-_RESERVED: Final = frozenset({"reserved_bytes", "reserved_peak_bytes", "reserved_last_bytes"})
+RESERVED: Final = frozenset({"reserved_bytes", "reserved_peak_bytes", "reserved_last_bytes"})
+"""Columns of what the allocator holds from the device."""
 _Key = TypeVar("_Key", str, tuple[int, int, int], tuple[int, ...])
 
 
@@ -110,7 +111,7 @@ class Replay:
         self.next_seq = 0
         """Position that the next record gets: an event's is its ``seq``, an alloc's its ``allocation_id``."""
         self._pairing = Pairing(_meta_of(identity), self.strings)
-        self._unsaid = frozenset(unsaid) | (frozenset() if knows_reserved else _RESERVED)
+        self._unsaid = frozenset(unsaid) | (frozenset() if knows_reserved else RESERVED)
         self._device = device
         self._pending = bytearray()
         self._first_seq = 0

@@ -51,6 +51,21 @@ def with_markers(
     return with_them
 
 
+def first_annotation_ns(annotations: object) -> int:
+    """When the first range of ``external_annotations`` began: all that a snapshot without events says of its
+    time; 0 without one.
+
+    Raises:
+        AttributeError, TypeError, ValueError: the annotations are not what they should be.
+    """
+    found = annotations[:ANNOTATIONS_MAX] if isinstance(annotations, list) else []
+    return min((_time_us(one) for one in found if 0 < _time_us(one) <= TIME_US_MAX), default=0) * 1000
+
+
+def _time_us(annotation: dict[str, Any]) -> int:
+    return int(annotation.get("time_us") or 0)
+
+
 class _Made:
     """Markers, and before which record each stands."""
 
@@ -62,10 +77,10 @@ class _Made:
 
     def annotations(self, annotations: list[Any], times_ns: Array) -> None:
         """Ranges by name; an end closes the one of its name that began last."""
-        known = [one for one in annotations if 0 <= (one.get("time_us") or 0) <= TIME_US_MAX]
+        known = [one for one in annotations if 0 <= _time_us(one) <= TIME_US_MAX]
         open_ones: dict[str, list[int]] = {}
-        for one in sorted(known, key=lambda one: int(one.get("time_us") or 0)):
-            time_ns, name = int(one.get("time_us") or 0) * 1000, str(one["name"])
+        for one in sorted(known, key=_time_us):
+            time_ns, name = _time_us(one) * 1000, str(one["name"])
             if one["stage"] == "START":
                 place = int(np.searchsorted(times_ns, time_ns, side="left"))
                 number = self._begin(place, time_ns, name, MarkerKind.USER_SCOPE)

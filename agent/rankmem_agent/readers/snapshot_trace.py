@@ -217,7 +217,7 @@ def _check_whole(values: list[Any]) -> None:
     """Numpy would cut fractions off and read texts."""
     other = set(map(type, values)) - {int}
     if other:
-        raise TypeError(f"a number is a {', '.join(sorted(kind.__name__ for kind in other))}")
+        raise ValueError(f"a number is a {', '.join(sorted(kind.__name__ for kind in other))}")
 
 
 def _pools(pools: list[Any]) -> Array:

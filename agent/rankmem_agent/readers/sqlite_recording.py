@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from rankmem_agent.readers.plain_errors import plain
 from rankmem_protos.errors import Code, RankmemError
 
 VALUE_BYTES_MAX: Final = 64 << 20
@@ -103,8 +104,12 @@ def reading(path: Path) -> Iterator[None]:
     """Within it a value that is not of its column's type, or beyond an integer, is the recording's fault."""
     try:
         yield
-    except (TypeError, ValueError, OverflowError, struct.error) as error:
-        raise _broken(path, error) from error
+    except (TypeError, ValueError, OverflowError, LookupError, AttributeError, struct.error) as error:
+        raise RankmemError(
+            Code.INVALID,
+            f"{path} holds a value that its exporter does not write: {plain(error)}",
+            "export the recording again",
+        ) from error
 
 
 def statement_text(name: str) -> str:
@@ -119,6 +124,7 @@ def _text(value: bytes) -> str:
 def _broken(path: Path, error: Exception) -> RankmemError:
     return RankmemError(
         Code.INVALID,
-        f"{path} cannot be read as an SQLite database: {error}",
+        f"{path} cannot be read as an SQLite database: "
+        f"{error if isinstance(error, sqlite3.Error) else plain(error)}",
         "copy or export the recording again",
     )

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from rankmem_agent.pairing.columns import rows_of
 from rankmem_agent.pairing.fact_rows import Rows
+from rankmem_agent.readers.plain_errors import plain
 from rankmem_agent.readers.recording import Closing, Identity, RankFacts, RankRecording
 from rankmem_protos.arrow_wire import encode_rows
 from rankmem_protos.collector_pb2 import Batch, OpenSpool, TableRows
@@ -106,6 +107,7 @@ class StagedRank:
             "events_lost": closing.events_lost,
             "unexplained_bytes": closing.unexplained_bytes,
             "complete": closing.complete,
+            **facts.coordinates,
         }
 
 
@@ -157,7 +159,7 @@ def stage(
     except (OverflowError, UnicodeError, pa.ArrowException) as exc:
         raise RankmemError(
             Code.INVALID,
-            f"{recording.source} holds a value that no column can: {exc}",
+            f"{recording.source} holds a value that no column can: {plain(exc)}",
             "export or copy the recording again",
         ) from exc
 

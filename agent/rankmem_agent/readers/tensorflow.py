@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from rankmem_agent.pairing.columns import without
 from rankmem_agent.readers.open_calls import KnownCall, OpenCalls
+from rankmem_agent.readers.plain_errors import plain
 from rankmem_agent.readers.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
 from rankmem_agent.readers.replay import Replay
 from rankmem_agent.readers.tensorflow_lives import Lives, Tensor, changes
@@ -81,7 +82,7 @@ class TensorflowRecording:
             except (ValueError, OverflowError) as error:
                 raise RankmemError(
                     Code.INVALID,
-                    f"{self.source}: node {num_nodes} ({node.node_name[:80]!r}): {error}",
+                    f"{self.source}: node {num_nodes} ({node.node_name[:80]!r}): {plain(error)}",
                     "save the step again",
                 ) from error
         tensors = lives.end()

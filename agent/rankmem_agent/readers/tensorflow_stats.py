@@ -100,7 +100,9 @@ def _nodes_of_binary(path: Path, content: memoryview, depth: int) -> Iterator[tu
                 name = b"".join(map(bytes, _fields(device, _DEVICE_NAME))).decode("utf-8", "replace")
                 for node in _fields(device, _NODE_STATS):
                     yield name, NodeExecStats.FromString(bytes(node))
-    except (DecodeError, ValueError) as error:
+    except DecodeError as error:
+        raise _broken(path, len(content), "a node in it is damaged") from error
+    except ValueError as error:
         raise _broken(path, len(content), str(error)) from error
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from rankmem_agent.readers.bounds import SIZE_BYTES_MAX
+from rankmem_agent.readers.plain_errors import plain
 from rankmem_agent.readers.restricted_pickle import load_plain
 from rankmem_agent.spool.layout import Action
 from rankmem_protos.errors import Code, RankmemError
@@ -134,7 +135,7 @@ def split(raw: Any) -> list[tuple[int, Sequence[dict[str, Any]], list[dict[str, 
         raise TypeError("no segments")
     traces = raw["device_traces"]
     if not isinstance(traces, list | tuple):
-        raise TypeError("device_traces is no list")
+        raise ValueError("device_traces is no list")
     by_device: dict[int, list[dict[str, Any]]] = {}
     for segment in raw["segments"]:
         by_device.setdefault(int(segment["device"]), []).append(segment)
@@ -149,7 +150,7 @@ def split(raw: Any) -> list[tuple[int, Sequence[dict[str, Any]], list[dict[str, 
 
 def no_snapshot(source: str, exc: Exception) -> RankmemError:
     """What is said of plain data that is no snapshot."""
-    message = f"{source} is no memory snapshot of PyTorch ({type(exc).__name__}: {str(exc)[:200]})"
+    message = f"{source} is no memory snapshot of PyTorch ({plain(exc)})"
     return RankmemError(Code.INVALID, message, _HINT)
 
 

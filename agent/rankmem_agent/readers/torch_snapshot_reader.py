@@ -13,7 +13,6 @@ Memory: the snapshot as Python objects, about 450 bytes an event, until it becam
 from __future__ import annotations
 
 import json
-import mmap
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,14 +25,13 @@ from rankmem_agent.pairing.devices import DEVICES_MAX, device_name
 from rankmem_agent.pairing.state import Array, PairingState
 from rankmem_agent.readers import torch_snapshot
 from rankmem_agent.readers.bounds import SIZE_BYTES_MAX
-from rankmem_agent.readers.compressed import BROKEN, is_gzip, read_whole
-from rankmem_agent.readers.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
+from rankmem_agent.readers.recording import Closing, Identity, Part, Probe, RankRecording
 from rankmem_agent.readers.replay import PART_RECORDS, Replay
-from rankmem_agent.readers.restricted_pickle import PICKLE_BYTES_MAX, load_plain
-from rankmem_agent.readers.snapshot_markers import with_markers
+from rankmem_agent.readers.restricted_pickle import load_plain
+from rankmem_agent.readers.snapshot_facts import facts_of, identity_of
+from rankmem_agent.readers.snapshot_markers import first_annotation_ns, with_markers
 from rankmem_agent.readers.snapshot_trace import (
     ANNOTATE,
-    TIME_US_MAX,
     StackInterner,
     Trace,
     blocks_before,
@@ -43,7 +41,6 @@ from rankmem_agent.readers.snapshot_trace import (
 from rankmem_agent.readers.torch_snapshot import Block, DeviceSnapshot, Segment
 from rankmem_agent.spool.layout import Action, DeviceType, Kind
 from rankmem_agent.spool.segments import RECORD_DTYPE
-from rankmem_protos.errors import Code, RankmemError
 
 KIND: Final = "torch-snapshot"
 
@@ -56,16 +53,7 @@ _TYPE_OF_NAME: Final = {
     "privateuseone": DeviceType.PRIVATEUSE1,
 }
 _MARKS: Final = (b"device_traces", b"segments")
-_OURS: Final = "rankmem"
-"""Key under which our own export says whose it is."""
 _NAMED: Final = re.compile(r"(\d+)=([a-z]+(?::\d{1,3})?)")
-_FIRST_TIME: Final = re.compile(rb"time_us(?:\x94|q.|r....)?\x8a[\x07\x08](.{7})", re.DOTALL)
-"""The first entry with a time, as pickle writes the microseconds of this century: a number of 7 bytes; as
-torch's own pickler in C++ does (``_memory_snapshot_pickled``), of 8."""
-TAIL_BYTES: Final = 4096
-"""Of the end, where our own export says whose it is."""
-EARLIEST_US: Final = 946_684_800 * 10**6
-"""The year 2000: earlier is no wall clock."""
 
 
 class TorchSnapshotReader:
@@ -93,7 +81,7 @@ class SnapshotRecording:
 
     def __init__(self, path: Path) -> None:
         self.source = path
-        self.facts = _facts_of(path)
+        self.facts = facts_of(path)
         self._closing = Closing(events=0)
 
     def parts(self, identity: Identity) -> Iterator[Part]:
@@ -160,7 +148,9 @@ class _Log:
         """Tells what is older; gives the records of all devices, with markers."""
         interner = StackInterner(self._replay.strings)
         starts = [int(d.trace.records["time_ns"][0]) for d in self._devices if len(d.trace.records)]
-        start_ns = min(starts, default=0)
+        # Before the first event, so that what was there has an instant of its own.
+        first_ns = min(starts, default=first_annotation_ns(raw.get("external_annotations")))
+        start_ns = max(first_ns - 1, 0)
         facts = json.dumps({"source": KIND} | _settings_of(raw))
         for device in self._devices:
             device.tell_older(self._replay, interner, start_ns, facts)
@@ -172,12 +162,14 @@ class _Log:
             records, places[order] = records[order], np.arange(len(records))
         traces = [d.trace for d in self._devices]
         ends = np.cumsum([len(trace.records) for trace in traces])
-        return with_markers(
+        told = with_markers(
             records,
             raw.get("external_annotations"),
             list(zip(traces, np.split(places, ends[:-1]), strict=True)) if traces else (),
             self._replay.strings,
         )
+        told["time_ns"] = np.maximum(told["time_ns"], min(starts, default=0))
+        return told
 
 
 @dataclass(slots=True, kw_only=True)
@@ -294,7 +286,7 @@ def _devices_of(raw: Any) -> list[_Device]:
 
 def _codes_of(raw: dict[str, Any], numbers: Sequence[int]) -> dict[int, int]:
     """Type and index of each device. PyTorch does not say the type: CUDA, unless it is torch_npu's form."""
-    named = dict(_NAMED.findall(str(_identity_of(raw).get("devices"))))
+    named = dict(_NAMED.findall(str(identity_of(raw).get("devices"))))
     kind = DeviceType.NPU if _is_of_npu(raw) else DeviceType.CUDA
     codes = {}
     for number in numbers:
@@ -316,12 +308,6 @@ def _is_of_npu(raw: dict[str, Any]) -> bool:
     return all(one["stream"] for one in (*raw["segments"], *entries))
 
 
-def _identity_of(raw: Any) -> dict[str, Any]:
-    """What our own export says of the rank."""
-    identity = raw.get(_OURS) if isinstance(raw, dict) else None
-    return identity if isinstance(identity, dict) else {}
-
-
 def _settings_of(raw: dict[str, Any]) -> dict[str, str]:
     settings = raw.get("allocator_settings")
     return {"settings": json.dumps(settings)} if settings else {}
@@ -335,7 +321,7 @@ def _remarks_of(raw: dict[str, Any], devices: Sequence[_Device]) -> list[str]:
             total = sum(block.requested_bytes for block in device.older)
             said.append(f"{device.name}: {len(device.older)} blocks ({total} bytes) are older than the trace")
     if any(len(device.trace.records) and not device.trace.has_times for device in devices):
-        said.append("the recording has no times: its events stand a microsecond apart, from 1970 on")
+        said.append("the recording has no times: its events stand a microsecond apart, in its order")
     ignored = sum(entry["action"] != ANNOTATE for device in devices for _, entry in device.trace.ignored)
     if ignored:
         said.append(f"{ignored} entries of the trace are no events of an allocator")
@@ -344,32 +330,3 @@ def _remarks_of(raw: dict[str, Any], devices: Sequence[_Device]) -> list[str]:
     if raw.get("host_traces"):
         said.append("host_traces (pinned memory) are not read")
     return said
-
-
-def _facts_of(path: Path) -> RankFacts:
-    """What can be told without building any of it: the time of its first entry, and whose export it is."""
-    try:
-        if path.stat().st_size == 0:
-            return RankFacts()
-        if is_gzip(path):
-            return _facts_in(read_whole(path, PICKLE_BYTES_MAX) or b"", path)
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _facts_in(data, path)
-    except BROKEN as exc:
-        if isinstance(exc, OSError) and exc.strerror is not None:
-            raise RankmemError(Code.NOT_FOUND, f"cannot read {path}: {exc.strerror}") from exc
-        return RankFacts()  # a damaged gzip: whoever reads it says where
-
-
-def _facts_in(data: bytes | mmap.mmap, path: Path) -> RankFacts:
-    match = _FIRST_TIME.search(data)
-    time_us = int.from_bytes(match[1], "little") if match else 0
-    is_ours = data.rfind(_OURS.encode(), max(0, len(data) - TAIL_BYTES)) >= 0
-    identity = _identity_of(load_plain(path)) if is_ours else {}
-    rank, pid, host = identity.get("rank"), identity.get("pid"), identity.get("host_name")
-    return RankFacts(
-        rank=rank if isinstance(rank, int) else None,
-        pid=pid if isinstance(pid, int) else None,
-        host_name=host if isinstance(host, str) else None,
-        started_ns=time_us * 1000 if EARLIEST_US <= time_us <= TIME_US_MAX else None,
-    )

@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from rankmem_agent.pairing.state import PairingState
+from rankmem_agent.spool.whole_file import sync_folder
 from rankmem_protos.errors import Code, RankmemError
 
 CHECKPOINT_NAME: Final = "checkpoint"
@@ -103,12 +104,3 @@ def _state(plain: dict[str, Any], arrays: dict[str, Any]) -> PairingState:
         if array.dtype != getattr(empty, name).dtype or array.ndim != 1:
             raise ValueError(f"{name} has another layout than this version's")
     return PairingState(**{**plain, "notes": tuple(plain["notes"])}, **arrays)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename in the folder durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -26,11 +26,17 @@ ASKED_NAME: Final = "asked"
 HAND_OVER_TIMEOUT_S: Final = 10.0
 """For a shipper to notice that it is asked, and to end its stream; it takes about half a second."""
 _POLL_S: Final = 0.05
+_ASKED_FOR_S: Final = 5.0
+"""What was asked is over so long after it was asked last: who gave up, or was killed, waits no more."""
 
 
 def close(session_dir: Path) -> None:
-    """Says that no rank will come any more. Ranks that are there are recorded and delivered to their end."""
-    (session_dir / MARK_NAME).touch()
+    """Says that no rank will come any more. Ranks that are there are recorded and delivered to their end.
+
+    Where another run of the session has closed it, and all was delivered, there is no folder to say so in.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        (session_dir / MARK_NAME).touch()
 
 
 def is_closed(session_dir: Path) -> bool:
@@ -62,7 +68,11 @@ def ask_for(session_dir: Path, timeout_s: float = HAND_OVER_TIMEOUT_S) -> int | 
 
 def is_asked(session_dir: Path) -> bool:
     """Whether somebody waits for the shipper to leave."""
-    return (session_dir / ASKED_NAME).exists()
+    try:
+        asked_s = (session_dir / ASKED_NAME).stat().st_mtime
+    except OSError:
+        return False
+    return abs(time.time() - asked_s) < _ASKED_FOR_S
 
 
 def forget_asked(session_dir: Path) -> None:
@@ -74,6 +84,14 @@ def remove_if_over(session_dir: Path) -> bool:
     """Removes the folder of a closed session in which no spool is left; the caller holds the lock."""
     if not is_closed(session_dir) or _has_spools(session_dir):
         return False
+    if not remove_with_files(session_dir):  # somebody came after all: what it records is not removed
+        close(session_dir)
+        return False
+    return True
+
+
+def remove_with_files(session_dir: Path) -> bool:
+    """Removes a folder and the files in it; False where there is a folder in it, which stays."""
     with os.scandir(session_dir) as entries:
         for entry in entries:
             if not entry.is_dir(follow_symlinks=False):
@@ -81,8 +99,7 @@ def remove_if_over(session_dir: Path) -> bool:
                     os.unlink(entry.path)
     try:
         os.rmdir(session_dir)
-    except OSError:  # somebody came after all: what it records is not removed
-        close(session_dir)
+    except OSError:
         return False
     return True
 

@@ -8,7 +8,6 @@ lives: then it leaves them to us. A session that a launcher has closed goes with
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -102,7 +101,7 @@ def _settle(directory: Path) -> None:
 def _remove_if_empty(session_dir: Path) -> None:
     """Removes the folder of what was set aside once nothing is left in it; its lock is held."""
     if session_dir.name == FOLDER_NAME and not folder.spools(session_dir):
-        shutil.rmtree(session_dir, ignore_errors=True)
+        closing.remove_with_files(session_dir)  # the session's shipper may put one more there at any moment
 
 
 def find_spools(directory: Path) -> dict[Path, list[Path]]:

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from rankmem_agent.spool.descriptors import open_above
 from rankmem_protos.credentials import CLIENT_VARIABLES, Credentials
 
 LOCK_NAME: Final = "shipper.lock"
@@ -128,16 +129,20 @@ def take_lock(session_dir: Path) -> int | None:
         lock_fd = int(inherited)
         os.set_inheritable(lock_fd, False)
     else:
-        lock_fd = _above_the_standard_ones(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    try:
-        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock_fd)
-        return None
-    except OSError:
-        os.close(lock_fd)
-        raise
-    return lock_fd
+        lock_fd = _opened(path)
+    while True:
+        try:
+            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock_fd)
+            return None
+        except OSError:
+            os.close(lock_fd)
+            raise
+        if _is_file(lock_fd, path):
+            return lock_fd
+        os.close(lock_fd)  # who held it has removed it with the folder: the next one to come holds another
+        lock_fd = _opened(path)
 
 
 def is_shipping(session_dir: Path) -> bool:
@@ -170,13 +175,8 @@ def shipper_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return kept | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
-def _above_the_standard_ones(descriptor: int) -> int:
-    """The same file where no program takes it for its input or output: here those may be closed."""
-    if descriptor > 2:
-        return descriptor
-    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
-    os.close(descriptor)
-    return moved
+def _opened(path: Path) -> int:
+    return open_above(path, os.O_RDWR | os.O_CREAT)
 
 
 def _is_file(descriptor: int, path: Path) -> bool:

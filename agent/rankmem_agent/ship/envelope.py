@@ -47,6 +47,7 @@ class Stretch:
     final: bool = False
     ended_ns: int | None = None
     exited: Exit | None = None
+    said_end: bool = False
     clock: ClockEstimate | None = None
     full: bool = False
     """Cut because it was long enough, not for a beat or the log's end."""
@@ -64,7 +65,11 @@ def pack(
     for part in stretch.parts:
         pairing.feed(part)
     rows = pairing.cut(
-        final=stretch.final, ended_ns=stretch.ended_ns, clock=stretch.clock, exited=stretch.exited
+        final=stretch.final,
+        ended_ns=stretch.ended_ns,
+        clock=stretch.clock,
+        exited=stretch.exited,
+        said_end=stretch.said_end,
     )
     message = Batch(
         spool_id=spool_id,

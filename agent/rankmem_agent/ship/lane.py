@@ -255,7 +255,9 @@ class Lane:
             stretch, rows = dataclasses.replace(stretch, clock=riders.clock), riders.rows
         if stretch.final:
             ended_ns = self.reader.control_value("heartbeat_ns") + self.base_ns
-            stretch = dataclasses.replace(stretch, ended_ns=ended_ns, exited=self.reader.exited())
+            stretch = dataclasses.replace(
+                stretch, ended_ns=ended_ns, exited=self.reader.exited(), said_end=self.reader.ended
+            )
         envelopes = pack(self._pairing, self.meta.spool_id, stretch, rows)
         self._outgoing.put(envelopes, is_short=not stretch.full)
         self._final_packed = stretch.final

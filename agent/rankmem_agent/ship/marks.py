@@ -10,12 +10,11 @@ nothing is.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from rankmem_agent.ship.checkpoint import sync_folder
+from rankmem_agent.spool.whole_file import write_whole
 from rankmem_protos.errors import Code, RankmemError
 
 FOLDER_NAME: Final = "set-aside"
@@ -33,6 +32,16 @@ class Mark:
     at_ns: int = 0
     databases: dict[str, int] = field(default_factory=dict)
     """By the database's id: the last position it has stored; it was told that the rest is missing."""
+    is_known: bool = True
+    """Whether these are all; not of a damaged one."""
+
+    def stored(self, database_id: str, last_sequence: int) -> int:
+        """The last position that a database has stored for real.
+
+        Args:
+            last_sequence: the one up to which it knows of the spool; that may be what it was told is missing.
+        """
+        return self.databases.get(database_id, last_sequence if self.is_known else -1)
 
     def error(self) -> RankmemError:
         """Why, as an error."""
@@ -53,25 +62,20 @@ def read_mark(folder: Path) -> Mark | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return Mark(code=Code.INVALID, message=f"it was set aside; its {MARK_NAME} cannot be read")
+        message = f"it was set aside; its {MARK_NAME} cannot be read"
+        return Mark(code=Code.INVALID, message=message, is_known=False)
 
 
 def write_mark(folder: Path, mark: Mark) -> None:
     """Puts the mark into the spool's folder, durably. Raises OSError where it cannot be."""
     said: dict[str, Any] = {"format": _FORMAT, "code": mark.code.value, "message": mark.message}
     said |= {"hint": mark.hint, "at_ns": mark.at_ns, "databases": mark.databases}
-    temporary = folder / f"{MARK_NAME}.new"
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(json.dumps(said).encode())
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(folder / MARK_NAME)
-    sync_folder(folder)
+    write_whole(folder / MARK_NAME, json.dumps(said).encode(), durably=True)
 
 
 def check_not_told(mark: Mark | None, database_id: str, last_sequence: int) -> None:
     """Raises CONFLICT where this database was told that what the spool holds is missing."""
-    if mark is not None and last_sequence > mark.databases.get(database_id, last_sequence):
+    if mark is not None and last_sequence > mark.stored(database_id, last_sequence):
         raise RankmemError(
             Code.CONFLICT,
             "this database was told that the rest of the spool is missing, and takes it no more",

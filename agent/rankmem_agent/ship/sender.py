@@ -20,14 +20,13 @@ import uuid
 from collections.abc import Iterator
 from typing import Any, Final
 
-import grpc
-
 import rankmem_agent
 from rankmem_protos.channel import dial, hint_of
 from rankmem_protos.collector_pb2 import Hello, IngestReply, IngestRequest, Refusal
 from rankmem_protos.collector_pb2_grpc import CollectorStub
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import CODE_OF_GRPC_STATUS_NAME, Code, RankmemError
+from rankmem_protos.quiet_grpc import grpc
 from rankmem_protos.sealing import DamagedError, seal, unseal
 
 logger = logging.getLogger(__name__)

@@ -66,13 +66,13 @@ class AsideLane(Lane):
         self._is_told = False  # while the rank lives: that all from here on is missing
         self._is_bare = False  # with the gap row alone, for other rows were refused too
         self._is_mute = False  # even that was refused
-        before = read_mark(self.folder)
+        self._before = read_mark(self.folder) or Mark(code=error.code, message=error.message)
         self._mark = Mark(
             code=error.code,
             message=error.message,
             hint=error.hint,
             at_ns=time.time_ns(),
-            databases=before.databases if before is not None else {},
+            databases=self._before.databases,
         )
         write_mark(self.folder, self._mark)
 
@@ -90,7 +90,8 @@ class AsideLane(Lane):
 
     def opened(self, last_sequence: int) -> list[Envelope]:
         """The aggregator says how far it has the spool. Raises OSError where the mark cannot be written."""
-        databases = {self.database_id: last_sequence} | self._mark.databases
+        stored = self._before.stored(self.database_id, last_sequence)
+        databases = {self.database_id: stored} | self._mark.databases
         if databases != self._mark.databases:
             self._mark = replace(self._mark, databases=databases)
             write_mark(self.folder, self._mark)

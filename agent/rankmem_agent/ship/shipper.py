@@ -120,6 +120,11 @@ class Shipper:
         return bool(found)
 
     @property
+    def has_new_spools(self) -> bool:
+        """Whether there are spools that no scan has seen."""
+        return self._spools.has_new(self.lanes)
+
+    @property
     def pending_records(self) -> int:
         """Records on disk that are not acknowledged."""
         return sum(lane.pending_records for lane in self.lanes.values() if not lane.is_over)

@@ -14,7 +14,7 @@ from rankmem_agent.ship.lane import GONE_PREFIX, Lane, remove_gone
 from rankmem_agent.ship.marks import FOLDER_NAME, read_mark
 from rankmem_agent.ship.set_aside import AsideLane, failure_of
 from rankmem_agent.ship.status import Faults
-from rankmem_agent.spool.folder import check_ours
+from rankmem_agent.spool.folder import check_ours, spools
 from rankmem_protos.errors import RankmemError
 
 logger = logging.getLogger(__name__)
@@ -35,6 +35,10 @@ class Spools:
         self._dir = session_dir
         self._faults = faults
         self._only = None if only is None else tuple(only)
+
+    def has_new(self, known: Container[Path]) -> bool:
+        """Whether there are spools that are not known; nothing is opened or written."""
+        return any(spool not in known and spool not in self.unreadable for spool in spools(self._dir))
 
     def new_lanes(self, known: Container[Path]) -> list[Lane]:
         """Lanes of the spools that are not known, in the order of their names."""

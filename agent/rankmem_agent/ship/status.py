@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Final
 
+from rankmem_agent.spool.whole_file import write_whole
+
 STATUS_NAME: Final = "shipper.json"
 WAITING: Final = "waiting"
 """The state of a shipper that reaches no aggregator."""
@@ -48,10 +50,8 @@ class StatusFile:
         if not now and (passed_s < STATUS_INTERVAL_S or current == self._last):
             return
         self._last, self._written_s = current, time.monotonic()
-        temporary = self._path.with_suffix(".json.new")
         with contextlib.suppress(OSError):  # a full disk must not stop the shipping that empties it
-            temporary.write_text(json.dumps(current | {"updated_ns": time.time_ns()}), "utf-8")
-            temporary.rename(self._path)
+            write_whole(self._path, json.dumps(current | {"updated_ns": time.time_ns()}).encode())
 
 
 def state_of(session_dir: Path) -> str:

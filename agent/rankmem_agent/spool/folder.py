@@ -18,6 +18,7 @@ from typing import Final
 
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.spool import launches, life
+from rankmem_agent.spool.whole_file import write_whole
 from rankmem_protos.errors import Code, RankmemError
 
 META_NAME: Final = "meta.json"
@@ -159,7 +160,7 @@ def create_candidate(session_dir: Path) -> Path:
 
 def write_candidate(spool_dir: Path, facts: Mapping[str, object]) -> None:
     """Writes ``candidate.json``: whole or absent."""
-    _write_whole(spool_dir / CANDIDATE_NAME, facts)
+    _write_facts(spool_dir / CANDIDATE_NAME, facts)
 
 
 def candidates(session_dir: Path) -> list[Path]:
@@ -247,15 +248,11 @@ def write_meta(spool_dir: Path, facts: Mapping[str, object]) -> None:
     aggregator that they are this rank.
     """
     secret = os.urandom(SECRET_BYTES).hex()
-    _write_whole(spool_dir / META_NAME, {"format": META_FORMAT, "secret": secret, **facts})
+    _write_facts(spool_dir / META_NAME, {"format": META_FORMAT, "secret": secret, **facts})
 
 
-def _write_whole(path: Path, facts: Mapping[str, object]) -> None:
-    temporary = path.with_name(path.name + ".new")
-    text = json.dumps(facts, ensure_ascii=False).encode("utf-8", "replace")
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(text)
-    os.replace(temporary, path)
+def _write_facts(path: Path, facts: Mapping[str, object]) -> None:
+    write_whole(path, json.dumps(facts, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def spools(session_dir: Path) -> list[Path]:

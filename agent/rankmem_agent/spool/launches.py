@@ -4,8 +4,8 @@ Stage: trainer, when a process becomes a rank (:mod:`rankmem_agent.preload.candi
 One ``rankmem run`` may run a script that prepares data and then a torchrun, or two torchruns in a row: each
 counts its own restarts from 0, and rows of two processes with one (attempt, rank) would be mixed up for
 good. Comes in: what launched this rank, its restart count, its rank and process. Goes out: the attempt, or
-that another process is this rank. Standard library only; a lock on one small file, held for a read and a
-write.
+that another process is this rank. Standard library only; a lock on the session's folder, held for a read and
+a write of one small file.
 
 A place is free once its process has ended: whoever takes it then belongs to another start of the same
 launch, which counts as a launch of its own. A process that was taken for a rank without having trained (it
@@ -25,8 +25,12 @@ from typing import Any, Final
 
 from rankmem_agent.spool import life
 from rankmem_agent.spool.process_stat import process_is_alive, process_start_ticks
+from rankmem_agent.spool.whole_file import write_whole
 
 FILE_NAME: Final = "launches.json"
+_BESIDE_S: Final = 0.5
+"""A wrapper lives at least so long beside the process that it wraps, which takes longer to import torch. The
+next command of a shell starts as the one before ends."""
 
 
 @dataclass(slots=True)
@@ -78,11 +82,11 @@ def take(
         first: the launch's first attempt, where no other of its ranks has come.
 
     Raises:
-        OSError: the file cannot be opened or written.
+        OSError: the file cannot be read or written; nobody's place has changed.
     """
-    file = _open(session_dir)
+    held = _lock(session_dir)
     try:
-        known = _read(file)
+        known = _known(session_dir)
         own = _own(known, launch, restart, rank, holder)
         for start in count() if own is None else (own,):
             name = f"{launch}#{start}" if start else launch
@@ -98,10 +102,10 @@ def take(
                 continue
             one.places[f"{attempt}/{rank}"] = [holder, trains or bool(found and found[1])]
             one.last = max(one.last, attempt)
-            _write(file, known)
+            _write(session_dir, known)
             return attempt
     finally:
-        os.close(file)
+        os.close(held)
     raise AssertionError  # count() has no end
 
 
@@ -121,14 +125,22 @@ def attempt_held(session_dir: Path, holder: str) -> int | None:
     return next((int(place.partition("/")[0]) for place, found in places if found[0] == holder), None)
 
 
-def has_successor(session_dir: Path, launch: str, restart: int, rank: int, holder: str) -> bool:
-    """Whether a process that started after ``holder``, or with it, became a rank: this one, or one of another
-    launch. Then ``holder`` prepared what that one did; other ranks of its own launch stand beside it, and
-    those of another restart come after it."""
+def has_successor(
+    session_dir: Path, launch: str, restart: int, rank: int, holder: str, *, ended_ticks: int | None = None
+) -> bool:
+    """Whether a process that started while ``holder`` lived, or with it, became a rank: this one, or one of
+    another launch. Then ``holder`` prepared what that one did; other ranks of its own launch stand beside it,
+    and those of another restart come after it.
+
+    Args:
+        ended_ticks: when ``holder`` ended, in clock ticks since boot; None: it lives, or nobody knows.
+    """
     own_ticks = int(holder.partition("-")[2])
+    last_ticks = None if ended_ticks is None else ended_ticks - _BESIDE_S * os.sysconf("SC_CLK_TCK")
     return any(
         other != holder
-        and int(other.partition("-")[2]) >= own_ticks
+        and own_ticks <= int(other.partition("-")[2])
+        and (last_ticks is None or int(other.partition("-")[2]) <= last_ticks)
         and (name.partition("#")[0] != launch or place == f"{one.first + restart}/{rank}")
         for name, one in _known(session_dir).items()
         for place, (other, _) in one.places.items()
@@ -160,37 +172,31 @@ def _next(known: dict[str, _Launch]) -> int:
 
 
 def _known(session_dir: Path) -> dict[str, _Launch]:
-    if not (session_dir / FILE_NAME).exists():
+    """What the file says; it is whole whenever it is looked at."""
+    try:
+        text = (session_dir / FILE_NAME).read_bytes()
+    except FileNotFoundError:
         return {}
-    file = _open(session_dir)
-    try:
-        return _read(file)
-    finally:
-        os.close(file)
-
-
-def _open(session_dir: Path) -> int:
-    file = os.open(session_dir / FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-    except BaseException:
-        os.close(file)
-        raise
-    return file
-
-
-def _read(file: int) -> dict[str, _Launch]:
-    text = os.pread(file, os.fstat(file).st_size, 0)
     try:
         return {
             launch: _Launch(int(first), int(last), dict(*places))
             for launch, (first, last, *places) in json.loads(text).items()
         }
-    except (ValueError, TypeError, AttributeError):  # empty, or cut short by a kill
+    except (ValueError, TypeError, AttributeError):  # cut short, as an older version left it after a kill
         return {}
 
 
-def _write(file: int, known: dict[str, _Launch]) -> None:
-    """In one call, and never shorter than before: a kill leaves the old text or the new one."""
+def _lock(session_dir: Path) -> int:
+    """A descriptor that holds the session's folder: the file itself is another one after each change."""
+    held = os.open(session_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+    except BaseException:
+        os.close(held)
+        raise
+    return held
+
+
+def _write(session_dir: Path, known: dict[str, _Launch]) -> None:
     text = json.dumps({launch: [one.first, one.last, one.places] for launch, one in known.items()})
-    os.pwrite(file, text.encode().ljust(os.fstat(file).st_size), 0)
+    write_whole(session_dir / FILE_NAME, text.encode())

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Final
 
 from rankmem_agent.spool import layout
+from rankmem_agent.spool.descriptors import open_above
 
 _CONTROL_OFFSET: Final = {field.name: field.offset for field in layout.CONTROL_FIELDS}
 _LOCKED_FILE: Final = struct.Struct("<QQ")  # lock_device, lock_inode
@@ -42,7 +43,7 @@ def hold(control: Path) -> tuple[int, int, int] | None:
         the file's device and inode.
     """
     try:
-        descriptor = os.open(control, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_above(control, os.O_RDONLY)
     except OSError:
         return None
     with contextlib.suppress(OSError):

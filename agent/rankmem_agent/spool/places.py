@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 
 from rankmem_agent.spool import folder, launches, layout, life
 from rankmem_agent.spool.layout import Kind
+from rankmem_protos.errors import RankmemError
 
 _OF_USE = (Kind.EVENT, Kind.OFF)
 """Records that say that a process used tensors, or that nobody knows: without a tap the events come late."""
@@ -27,6 +29,7 @@ SHARED_LAUNCHES = ("tasks ", "torchrun ", "numbered ", "group ")
 """Beginnings of names of launches that several hosts share (see :func:`rankmem_agent.facts.launch`, and
 :func:`rankmem_agent.preload.candidate.place_in` for groups); other names are of a process of one host."""
 _NAME_CHARS = 16
+_HEARTBEAT_OFFSET = next(field.offset for field in layout.CONTROL_FIELDS if field.name == "heartbeat_ns")
 _KIND_OFFSET = next(field.offset for field in layout.RECORD_FIELDS if field.name == "kind")
 
 
@@ -56,9 +59,11 @@ class Place:
             first=first,
         )
 
-    def has_successor(self, session_dir: Path, holder: str) -> bool:
+    def has_successor(self, session_dir: Path, holder: str, *, ended_ticks: int | None = None) -> bool:
         """Whether ``holder`` only prepared what a later process did."""
-        return launches.has_successor(session_dir, self.launch, self.restart, self.rank, holder)
+        return launches.has_successor(
+            session_dir, self.launch, self.restart, self.rank, holder, ended_ticks=ended_ticks
+        )
 
     def facts(self, facts: Mapping[str, Any], attempt: int, process: str, start: int) -> dict[str, Any]:
         """What ``meta.json`` says of a process in this place.
@@ -99,23 +104,33 @@ def _hash(text: str) -> str:
 
 
 def write_candidate(
-    spool_dir: Path, place: Place, process: str, facts: Mapping[str, Any], *, counts: bool
+    spool_dir: Path,
+    place: Place,
+    process: str,
+    facts: Mapping[str, Any],
+    *,
+    counts: bool,
+    has_heartbeat: bool = False,
 ) -> None:
     """Writes what :func:`settle` needs to know of a candidate.
 
     Args:
         counts: whether a candidate that died without having trained is a rank if it used tensors.
+        has_heartbeat: whether the control page tells until when it lived.
     """
     said = {"process": process, "counts": counts, "place": asdict(place), "facts": dict(facts)}
-    folder.write_candidate(spool_dir, said)
+    folder.write_candidate(spool_dir, said | {"has_heartbeat": has_heartbeat})
 
 
 def settle(session_dir: Path) -> bool:
     """Makes spools of what processes left that died before they were known to be ranks, where nobody else is
     that rank; removes the rest. True if there are new spools."""
     has_new = False
+    if folder.why_not_ours(session_dir.resolve()) is not None:
+        return has_new
     for spool_dir in folder.candidates(session_dir):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # half gone, or not ours
+        # Half gone, cut short, or no room for another spool.
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RankmemError):
             said = json.loads((spool_dir / folder.CANDIDATE_NAME).read_text("utf-8"))
             if not life.is_held(spool_dir) and not launches.is_alive(said["process"]):
                 has_new |= _settle(session_dir, spool_dir, said)
@@ -141,8 +156,10 @@ def _settle(session_dir: Path, spool_dir: Path, said: Mapping[str, Any]) -> bool
     place, process = Place(**said["place"]), str(said["process"])
     attempt = launches.attempt_held(session_dir, process)  # it died while it was published
     may_be = said["counts"] and may_have_used_tensors(spool_dir)
-    if attempt is None and may_be and not place.has_successor(session_dir, process):
-        attempt = place.take(session_dir, process, trains=False)
+    if attempt is None and may_be:
+        ended = _ended_ticks(spool_dir) if said.get("has_heartbeat") else None
+        if not place.has_successor(session_dir, process, ended_ticks=ended):
+            attempt = place.take(session_dir, process, trains=False)
     if attempt is None:
         shutil.rmtree(spool_dir, ignore_errors=True)
         return False
@@ -158,6 +175,15 @@ def _settle(session_dir: Path, spool_dir: Path, said: Mapping[str, Any]) -> bool
         final, start = spool_dir, int((spool_dir.name + "-0").split("-")[3])
     publish(final, place.facts(said["facts"], attempt, process, start))
     return True
+
+
+def _ended_ticks(spool_dir: Path) -> int:
+    """Until when the process of a log lived, in clock ticks since boot, as process starts are counted."""
+    with (spool_dir / "control").open("rb") as control:
+        control.seek(_HEARTBEAT_OFFSET)
+        monotonic_ns = int.from_bytes(control.read(8), "little")
+    slept_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+    return (monotonic_ns + slept_ns) * os.sysconf("SC_CLK_TCK") // 1_000_000_000
 
 
 def publish(spool_dir: Path, facts: Mapping[str, Any]) -> None:

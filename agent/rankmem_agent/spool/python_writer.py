@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from rankmem_agent.spool import layout, life
+from rankmem_agent.spool.descriptors import OwnFile, above_the_standard_ones, open_above
 from rankmem_agent.spool.layout import Entry, Field, Kind, State
 
 DROPPED: Final = -1
@@ -82,12 +83,12 @@ class PythonSpoolWriter:
         self._strings_dropped = 0
         self._last_clock_ns = 0
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._strings_fd = _create(path / "strings")
+        self._strings_file = OwnFile(_create(path / "strings"))
         header = struct.pack("<8sII", layout.STRINGS_MAGIC, layout.FORMAT_VERSION, 0)
-        self._strings_end = os.pwrite(self._strings_fd, header, 0)
+        self._strings_end = os.pwrite(self._strings_file.descriptor, header, 0)
         self._control = _mapped(path / "control", layout.CONTROL_BYTES)
         struct.pack_into("<8sII", self._control, 0, layout.CONTROL_MAGIC, layout.FORMAT_VERSION, os.getpid())
-        self._life_fd = self._hold_life()
+        self._life = self._hold_life()
         _silence_in_forked_children(self)
         self.clock()
         self._set_control("state", State.RUNNING)
@@ -207,19 +208,19 @@ class PythonSpoolWriter:
         if self._segment is not None:
             self._segment.close()
         self._control.close()
-        os.close(self._strings_fd)
-        if self._life_fd is not None:
-            os.close(self._life_fd)
+        self._strings_file.close()
+        if self._life is not None:
+            self._life.close()
 
-    def _hold_life(self) -> int | None:
-        """Locks the control page until the log or this process ends; the descriptor that does."""
+    def _hold_life(self) -> OwnFile | None:
+        """Locks the control page until the log or this process ends; what does."""
         held = life.hold(self._path / "control")
         if held is None:
             return None
         descriptor, device, inode = held
         self._set_control("lock_device", device)
         self._set_control("lock_inode", inode)
-        return descriptor
+        return OwnFile(descriptor)
 
     def _append(self, time_ns: int, fields: tuple[int, ...]) -> int:
         """Write one record at the next number; the caller holds the lock."""
@@ -297,11 +298,9 @@ class PythonSpoolWriter:
         new_id = len(ids) + 1
         header = _STRING_ENTRY.pack(entry_type, new_id, len(payload), zlib.crc32(payload))
         entry = header + payload + bytes(-len(payload) % 8)
-        try:
-            whole = os.pwrite(self._strings_fd, entry, self._strings_end) == len(entry)
-        except OSError:
-            whole = False
-        if not whole:  # what was written of it is overwritten by the next entry
+        if not self._strings_file.write_at(
+            entry, self._strings_end
+        ):  # what was written of it is overwritten by the next entry
             self._strings_dropped += 1
             self._set_control("strings_dropped", self._strings_dropped)
             return 0
@@ -315,15 +314,16 @@ class PythonSpoolWriter:
 
 
 def _create(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    return open_above(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
 
 
 def _mapped(path: Path, size_bytes: int) -> mmap.mmap:
     """A new file, its blocks reserved (a store into a sparse page of a full tmpfs is a SIGBUS) and mapped."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fd = _create(path)
     try:
         os.posix_fallocate(fd, 0, size_bytes)
-        return mmap.mmap(fd, size_bytes)
+        with above_the_standard_ones():
+            return mmap.mmap(fd, size_bytes)
     except OSError:
         os.unlink(path)
         raise

@@ -82,10 +82,21 @@ std::string segment_path(const Keeper& state, uint64_t number) {
   return state.folder + name;
 }
 
+// The same file where no program has its input or output: those may be closed, and what a library writes to stderr
+// would go into ours. Keeps errno.
+int above_the_standard_ones(int fd) noexcept {
+  if (fd < 0 || fd > STDERR_FILENO) return fd;
+  const int moved = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  const int failure = errno;
+  ::close(fd);
+  errno = failure;
+  return moved;
+}
+
 // Creates a file of `size` bytes whose blocks are reserved, maps it and makes every page present and writable.
 // Reserving first matters: a store into a hole of a full tmpfs is a SIGBUS. Sets errno and returns nullptr.
 char* map_reserved_file(const std::string& path, size_t size) noexcept {
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  const int fd = above_the_standard_ones(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (fd < 0) return nullptr;
   int failure = posix_fallocate(fd, 0, static_cast<off_t>(size));
   void* base = MAP_FAILED;
@@ -264,6 +275,8 @@ void write_samples() noexcept {
   }
 }
 
+void keep_life(Keeper& state) noexcept;
+
 void* run_keeper(void*) {
   Keeper& state = keeper();
   uint64_t sampled_ns = 0;
@@ -283,6 +296,7 @@ void* run_keeper(void*) {
     if (now - sampled_ns >= kSampleIntervalNs) {
       sampled_ns = now;
       write_samples();
+      keep_life(state);
     }
     const uint64_t next_seq = __atomic_load_n(&spool.control->next_seq, __ATOMIC_RELAXED);
     const bool busy = (next_seq - seen_seq) * kCalmSleepNs > kBusyRecords * (now - seen_ns);
@@ -306,7 +320,7 @@ int start_keeper(Keeper& state) noexcept {
 }
 
 int create_strings(const std::string& path) noexcept {
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  const int fd = above_the_standard_ones(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (fd < 0) return -errno;
   char header[RKM_STRINGS_HEADER_BYTES] = RKM_STRINGS_MAGIC;
   const uint32_t version = RKM_FORMAT_VERSION;
@@ -328,8 +342,9 @@ void go_on_after_fork() noexcept {
 }
 
 // The lock on the control page that says to everybody that this process lives (rankmem_agent.spool.life). It belongs
-// to the open file, so it ends with this process, however that ends, and with an exec. Nothing else lets go of it.
-std::atomic<int> life_fd{-1};
+// to the open file, so it ends with this process, however that ends, and with an exec. Where the program has closed
+// the file it is taken again by the native thread. Under the fork gate, so that no child inherits it unseen.
+OwnFile life;
 
 bool is_locked_for_others(const char* path) noexcept {
   const int fd = ::open(path, O_RDONLY | O_CLOEXEC);
@@ -341,14 +356,14 @@ bool is_locked_for_others(const char* path) noexcept {
 
 // Where locks do not hold, the control page names no file, and who asks goes by the process id.
 void hold_life(const std::string& path, RkmControl* control) noexcept {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = above_the_standard_ones(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd < 0) return;
   struct stat found;
   if (flock(fd, LOCK_EX | LOCK_NB) != 0 || fstat(fd, &found) != 0 || !is_locked_for_others(path.c_str())) {
     ::close(fd);
     return;
   }
-  life_fd.store(fd);
+  life = OwnFile(fd);
   control->lock_device = found.st_dev;
   __atomic_store_n(&control->lock_inode, uint64_t{found.st_ino}, __ATOMIC_RELEASE);
 }
@@ -360,8 +375,18 @@ void silence_forked_child() noexcept {
   enabled_bits.store(0, std::memory_order_relaxed);
   is_open.store(false, std::memory_order_relaxed);
   go_on_after_fork();
-  const int fd = life_fd.exchange(-1);
-  if (fd >= 0) ::close(fd);
+  if (life.is_there()) ::close(life.fd);
+  life = {};
+}
+
+// Once a second, on the native thread.
+void keep_life(Keeper& state) noexcept try {
+  const ForkHeld held;
+  if (life.fd < 0 || life.is_there()) return;
+  std::lock_guard naming(state.naming);
+  life = {};
+  hold_life(state.folder + "/control", spool.control);
+} catch (...) {  // no memory now; who asks goes by the process id
 }
 
 RkmControl* create_control(const std::string& path) noexcept {
@@ -377,6 +402,18 @@ RkmControl* create_control(const std::string& path) noexcept {
 }  // namespace
 
 bool spool_is_open() noexcept { return is_open.load(std::memory_order_relaxed); }
+
+OwnFile::OwnFile(int of) noexcept : fd(of) {
+  struct stat found;
+  if (fstat(fd, &found) != 0) return;
+  device = found.st_dev;
+  inode = found.st_ino;
+}
+
+bool OwnFile::is_there() const noexcept {
+  struct stat found;
+  return fd >= 0 && fstat(fd, &found) == 0 && found.st_dev == device && found.st_ino == inode;
+}
 
 uint64_t segments_made() noexcept { return segments_ready.load(std::memory_order_relaxed); }
 
@@ -447,7 +484,10 @@ int open_spool(const char* folder, uint64_t budget_bytes, bool is_provisional) n
     return failure;
   }
   pthread_atfork(wait_to_fork, go_on_after_fork, silence_forked_child);
-  hold_life(state.folder + "/control", control);
+  {
+    const ForkHeld held;
+    hold_life(state.folder + "/control", control);
+  }
 #ifdef __GLIBC__
   on_exit(note_exit, nullptr);
 #endif

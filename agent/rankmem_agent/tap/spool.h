@@ -5,6 +5,8 @@
 // is counted and dropped.
 #pragma once
 
+#include <sys/types.h>
+
 #include "tap.h"
 
 namespace rankmem {
@@ -29,6 +31,18 @@ struct Spool {
   SegmentSlot slots[kSlots];
 };
 extern Spool spool;
+
+// A descriptor of ours, and which file it is. A program that closes all that are open (a daemon's start does) gives
+// our number to a file of its own: nothing of ours may be written there, and nothing of its closed.
+struct OwnFile {
+  int fd = -1;
+  dev_t device = 0;
+  ino_t inode = 0;
+
+  constexpr OwnFile() noexcept = default;
+  explicit OwnFile(int fd) noexcept;
+  bool is_there() const noexcept;
+};
 
 // Creates control, strings and the first segment in `folder`, writes the first CLOCK, starts the native
 // thread. Once a process. A provisional spool has a small budget until it is published. 0 or -errno.

@@ -36,7 +36,7 @@ uint32_t crc32_of(const char* data, size_t size) noexcept {
 
 struct StringsFile {
   std::mutex mutex;
-  int fd = -1;
+  OwnFile file;
   uint64_t end = RKM_STRINGS_HEADER_BYTES;
   uint64_t text_bytes = 0;
   uint32_t last_id[4] = {};  // by entry type
@@ -55,8 +55,8 @@ struct StringsFile {
     std::memcpy(entry, &header, sizeof header);
     std::memcpy(entry + sizeof header, payload, size);
     std::memset(entry + sizeof header + size, 0, padded - size);
-    if (fd < 0 || end + total > kStringsFileBytesMax ||
-        pwrite(fd, entry, total, static_cast<off_t>(end)) != static_cast<ssize_t>(total)) {
+    if (!file.is_there() || end + total > kStringsFileBytesMax ||
+        pwrite(file.fd, entry, total, static_cast<off_t>(end)) != static_cast<ssize_t>(total)) {
       __atomic_fetch_add(&spool.control->strings_dropped, 1, __ATOMIC_RELAXED);
       return 0;
     }
@@ -118,6 +118,6 @@ uint32_t intern_stack(const uint32_t* frames, uint32_t count) noexcept {
   return id;
 }
 
-void strings_use(int fd) noexcept { strings().fd = fd; }
+void strings_use(int fd) noexcept { strings().file = OwnFile(fd); }
 
 }  // namespace rankmem

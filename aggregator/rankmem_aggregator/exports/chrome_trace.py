@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Final, cast
 
 from rankmem_aggregator.exports.exporting import Chosen, Written
-from rankmem_aggregator.exports.log import Log, Stacks, Track, nearest, rows_of, tracks
+from rankmem_aggregator.exports.log import Log, Stacks, Track, on_one_clock, rows_of, tracks
 from rankmem_aggregator.exports.trace_budget import Budget, budget_of
 from rankmem_aggregator.exports.trace_counters import Counters
 from rankmem_aggregator.exports.trace_file import Place, TraceFile
@@ -41,8 +41,8 @@ _U64: Final = 2**64 - 1
 
 def write_chrome_trace(chosen: Chosen, out: Path) -> Written:
     """Writes the trace."""
-    found = tracks(chosen)
     written = Written()
+    found = on_one_clock(tracks(chosen, and_quiet=True), written)
     budget = budget_of(chosen, found, ROWS_MAX)
     written.remarks += budget.remarks
     base_ns = _base_of(chosen, found)
@@ -54,7 +54,11 @@ def write_chrome_trace(chosen: Chosen, out: Path) -> Written:
         facts = {
             "displayTimeUnit": "ms",
             "baseTimeNanoseconds": base_ns,
-            "otherData": {"session_id": chosen.session_id, "thinned": "; ".join(budget.remarks) or "no"},
+            "otherData": {
+                "session_id": chosen.session_id,
+                "thinned": "; ".join(budget.remarks) or "no",
+                "missing": "; ".join(chosen.missing) or "nothing",
+            },
         }
         trace.end(facts)
     written.counts |= trace.counts
@@ -200,7 +204,7 @@ class _Rank:
 
     def _call(self, row: dict[str, Any], place: Place) -> None:
         self._places[row["call_id"]] = place
-        args = {name: row[name] for name in _CALL_ARGS} | {"line": nearest(self._stacks.of(row["stack_id"]))}
+        args = {name: row[name] for name in _CALL_ARGS} | {"line": self._stacks.line(row["stack_id"])}
         self._trace.slice(self._pid, place, "operator", row["operator"], args)
         forward = self._places.get(row["forward_call_id"])
         if forward is not None:
@@ -215,6 +219,8 @@ class _Rank:
         if groups:
             segments = (*log.older_segments().to_pylist(), *log.segment_events().to_pylist())
             counters.begin(track.first_ns, log.held(track.seq_first - 1).to_pylist(), segments)
+        if not track.num_events:
+            counters.total(track.first_ns, track.peak_bytes or 0)
         makers: dict[int, tuple[int, int, int]] = {}
         for batch in log.events():
             for row in batch.to_pylist():
@@ -251,16 +257,17 @@ class _Rank:
                 self._trace.arrow(self._pid, key, "free", self._places[maker], *ends)
 
     def _block(self, track: Track, row: dict[str, Any]) -> None:
+        older = "before the recording" if row["preexisting"] else None
         args = {name: row[name] for name in _BLOCK_ARGS} | {
             "bytes": row["size_bytes"],
             "address": hex(row["address"] & _U64) if row["address"] is not None else None,
-            "line": nearest(self._stacks.of(row["stack_id"])),
-            "alive": "before the recording" if row["preexisting"] else None,
+            "line": self._stacks.line(row["stack_id"]),
+            "alive": older,
         }
         began_ns = track.first_ns if row["allocated_ns"] is None else max(row["allocated_ns"], track.first_ns)
         ended_ns = track.last_ns if row["freed_ns"] is None else row["freed_ns"]
         if row["freed_ns"] is None:
             args["alive"] = "at the end"
         key = f"{self._pid}.{track.device}.{row['allocation_id']}"
-        name = row["operator"] or "no operator"
+        name = row["operator"] or older or "no operator"
         self._trace.life(self._pid, key, name, began_ns, max(ended_ns, began_ns), args)

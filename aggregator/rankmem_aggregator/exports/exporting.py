@@ -49,6 +49,8 @@ class Chosen:
     """The end, likewise."""
     say: Callable[[str], None] = _silent
     """Is told what goes on, for whoever waits."""
+    missing: tuple[str, ...] = ()
+    """What the session lacks, a line each: a file that can carry it does."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,13 +109,15 @@ def export(
     _check_out(kind, out_path, force)
     if is_database(out_path) and (kind.name != "duckdb" or _is_same(out_path, queries.target)):
         raise RankmemError(Code.CONFLICT, f"{out_path} is a database", "give another name")
+    session_id = queries.session_id(session) if "session" in kind.parts else ""
     chosen = Chosen(
         queries=queries,
-        session_id=queries.session_id(session) if "session" in kind.parts else "",
+        session_id=session_id,
         ranks=tuple(sorted(set(ranks))) if ranks else None,
         from_ns=from_ns,
         until_ns=until_ns,
         say=say,
+        missing=tuple(lines(queries.incompleteness(session_id).to_pylist())) if session_id else (),
     )
     _check_ranks(chosen)
     return _write(kind, chosen, out_path)
@@ -172,8 +176,7 @@ def _write(kind: Kind, chosen: Chosen, out_path: Path) -> Written:
         if is_folder:
             unfinished.mkdir()
         written = kind.writer()(chosen, unfinished)
-        if chosen.session_id:
-            written.remarks += lines(chosen.queries.incompleteness(chosen.session_id).to_pylist())
+        written.remarks += chosen.missing
         if is_folder:
             (unfinished / MANIFEST).write_text(_manifest(kind, chosen, written), encoding="utf-8")
         _put_in_place(unfinished, out_path)
@@ -205,6 +208,7 @@ def _manifest(kind: Kind, chosen: Chosen, written: Written) -> str:
         "from_ns": chosen.from_ns,
         "until_ns": chosen.until_ns,
         "counts": written.counts,
+        "missing": chosen.missing,
         "remarks": written.remarks,
     }
     return json.dumps(facts, indent=1) + "\n"

@@ -28,10 +28,10 @@ from rankmem_aggregator.exports.report_parts import (
     table,
     tile,
 )
-from rankmem_aggregator.missing import lines as lines_of
 from rankmem_aggregator.plots.curves import SERIES_MAX, chart_of
 from rankmem_aggregator.plots.html import chart_fragment, filled, resource
 from rankmem_aggregator.queries import BlockBy, CurveBy
+from rankmem_protos.clock import distance_ns, has_clock
 
 CURVES_MAX: Final = 4
 """Ranks whose categories are drawn: each some 400 KiB of the page."""
@@ -40,19 +40,27 @@ POINTS_MAX: Final = 8_000
 POINTS_ASKED_MAX: Final = 1_000_000
 """Of a curve, before it is thinned: the parts of a stack must meet at the same instants."""
 TABLE_ROWS_MAX: Final = 200
-"""Rows of a table: what follows is small, and SQL has it."""
+"""Rows of a table: what follows is small, counts as one row, and SQL has it."""
 HEAT_RANKS_MAX: Final = 512
 """Ranks in it, the highest: 80,000 cells, some 800 KiB of the page."""
+HOST_MEMORY: Final = ("cpu", "pinned")
+"""Types of device that stand behind the others: it is not what a training runs out of."""
 _COARSE: Final = {
     False: "Of many events each stretch's highest are drawn.",
     True: "Of many events each rank's highest of each second are drawn, whose sum may lie above what was "
-    "reached; the job's peak above is exact.",
+    "reached; the job's peak above is that of all events.",
 }
+_FIRST_FAILED: Final = "The earliest first: those after it mostly follow from it."
+_NOT_EXACT: Final = "Not exact: events are missing, see above."
 _BLOCKS: Final[tuple[tuple[BlockBy, str], ...]] = (
     ("category", "Categories"),
     ("operator", "Operators"),
     ("line", "Lines"),
     ("module", "Modules"),
+)
+
+_BRACKETS: Final = (
+    "<p>A line in [brackets]: the stack has no frame of the project; the nearest one of Python.</p>"
 )
 
 
@@ -103,21 +111,23 @@ class _Report:
         started = f"started {session['started_utc']:%Y-%m-%d %H:%M:%S} UTC" if session["started_utc"] else ""
         lasted = f"{session['duration_ns'] / 1e9:,.1f} s" if session["duration_ns"] else ""
         hosts = f"{counted(session['num_ranks'], 'rank')} on {counted(session['num_hosts'], 'host')}"
-        said = (f"session {self._id}", session["source"], started, lasted, hosts, session["command"])
+        source = (
+            "recorded by rankmem" if session["source"] == "live" else f"imported from {session['source']}"
+        )
+        said = (f"session {self._id}", source, session["state"], started, lasted, hosts, session["command"])
         return " - ".join(str(word) for word in said if word)
 
     def sections(self) -> Iterator[str]:
         """The page's parts, from the top."""
         self._chosen.say("the job's peak")
         shares = self._queries.job_peak(self._id)
-        bounds = self._queries.job_peak_bound(self._id, shares=shares).to_pylist()
+        bounds = sorted(self._queries.job_peak_bound(self._id, shares=shares).to_pylist(), key=_by_weight)
         yield self._tiles(bounds)
         yield self._missing()
-        for bound in bounds:
-            kind = bound["device_type"]
-            rows = [row for row in self._peaks if row["device_type"] == kind]
+        for kind, bound, rows in self._kinds(bounds):
             yield f"<h2>Peak of each rank, {escape(kind)}</h2>{peaks_by_host(rows, self._start_ns)}"
-            yield self._heat(rows)
+            if bound is not None:
+                yield self._heat(rows)
         self._chosen.say("curves")
         yield from self._curves()
         self._chosen.say("tables")
@@ -131,42 +141,50 @@ class _Report:
             raise without_events(self._chosen)
         return rows
 
+    def _kinds(
+        self, bounds: list[dict[str, Any]]
+    ) -> Iterator[tuple[str, dict[str, Any] | None, list[dict[str, Any]]]]:
+        """Each type of device with its job's peak and its ranks' peaks: a sum over ranks may not be known."""
+        of_job = {bound["device_type"]: bound for bound in bounds}
+        for kind in dict.fromkeys([*of_job, *(row["device_type"] for row in self._peaks)]):
+            rows = [row for row in self._peaks if row["device_type"] == kind]
+            if rows:
+                yield kind, of_job.get(kind), rows
+
     def _tiles(self, bounds: list[dict[str, Any]]) -> str:
         tiles = []
-        for bound in bounds:
-            rows = [row for row in self._peaks if row["device_type"] == bound["device_type"]]
-            if not rows:
-                continue
+        if not bounds and not self._timed({row["rank"] for row in self._peaks}):
+            tiles.append(tile("Peak of the job", "-", "no ranks with times on one clock"))
+        for kind, bound, rows in self._kinds(bounds):
             high = max(rows, key=lambda row: row["peak_requested_bytes"])
             low = min(rows, key=lambda row: row["peak_requested_bytes"])
-            when = offset_text(bound["job_peak_ns"], self._start_ns)
+            if bound is not None:
+                tiles += [
+                    tile(
+                        f"Peak of the job, {kind}",
+                        bytes_text(bound["job_peak_bytes"]),
+                        f"at {offset_text(bound['job_peak_ns'], self._start_ns)}{_not_exact(bound)}",
+                        warn=bool(_not_exact(bound)),
+                    ),
+                    tile(
+                        "Sum of the ranks' own peaks",
+                        bytes_text(bound["sum_of_peaks_bytes"]),
+                        "at different instants",
+                    ),
+                ]
             tiles += [
-                tile(
-                    f"Peak of the job, {bound['device_type']}",
-                    bytes_text(bound["job_peak_bytes"]),
-                    f"at {when}",
-                ),
-                tile(
-                    "Sum of the ranks' own peaks",
-                    bytes_text(bound["sum_of_peaks_bytes"]),
-                    "at different instants",
-                ),
                 tile("Highest rank", bytes_text(high["peak_requested_bytes"]), _whose(high, self._start_ns)),
                 tile("Lowest rank", bytes_text(low["peak_requested_bytes"]), _whose(low, self._start_ns)),
             ]
-        lost = (
-            "an unknown number" if self.session["events_lost"] is None else f"{self.session['events_lost']:,}"
-        )
+        most = self.session["events_lost"]  # records, of which an event is one
+        lost = "an unknown number" if most is None else f"{'at most ' if most else ''}{most:,}"
         note = "nothing is missing" if self.session["complete"] else "incomplete"
         tiles.append(tile("Events", f"{self.session['events']:,}", f"{lost} lost, {note}", warn=lost != "0"))
         return f'<div class="tiles">{"".join(tiles)}</div>'
 
     def _missing(self) -> str:
         """What the page lacks; nothing where that is nothing."""
-        shown = [
-            f"<li>{escape(line)}</li>"
-            for line in lines_of(self._queries.incompleteness(self._id).to_pylist())
-        ]
+        shown = [f"<li>{escape(line)}</li>" for line in self._chosen.missing]
         return f"<h2>What is missing</h2><ul>{''.join(shown)}</ul>" if shown else ""
 
     def _heat(self, rows: list[dict[str, Any]]) -> str:
@@ -175,18 +193,24 @@ class _Report:
         if len(shown) < len(rows):
             self.written.remarks.append(f"over time the {len(shown)} highest of {len(rows)} ranks are shown")
         ranks = sorted({row["rank"] for row in shown})
+        if self.session["num_ranks"] > 1:
+            ranks = sorted(self._timed(set(ranks)))
+        if not ranks:
+            return ""
         self._chosen.say("ranks over time")
         return heat_over_time(self._chosen, shown[0]["device_type"], ranks, self._start_ns)
 
     def _curves(self) -> Iterator[str]:
         ranks = {row["rank"] for row in self._peaks}
-        if len(ranks) > 1:
+        if len(ranks) > 1 and not self._timed(ranks):
+            self.written.remarks.append("no curves over ranks: their recordings have no times")
+        elif len(ranks) > 1:
             hosts = {row["host_name"] for row in self._peaks}
             by: CurveBy = "rank" if len(ranks) <= SERIES_MAX else "host" if len(hosts) > 1 else "job"
             rows = self._queries.timeline(
                 self._id,
                 by=by,
-                rank=self._chosen.ranks or "all",
+                rank=sorted(self._timed(ranks)) if self._chosen.ranks else "all",
                 from_ns=self._chosen.from_ns,
                 until_ns=self._chosen.until_ns,
                 points=POINTS_ASKED_MAX,
@@ -211,8 +235,19 @@ class _Report:
     def _curve(self, rows: pa.Table, title: str) -> str:
         said = {key.decode(): value.decode() for key, value in (rows.schema.metadata or {}).items()}
         note = "" if said.get("exact") != "False" else f"<p>{_COARSE['num_ranks' in said]}</p>"
-        chart = chart_of(rows, start_ns=self._start_ns, stacked=said.get("stacked") == "True", title=title)
+        if said.get("complete") == "False":
+            note += f"<p>{_NOT_EXACT}</p>"
+        start_ns = self._start_of(int(said.get("first_ns") or self._start_ns))
+        chart = chart_of(rows, start_ns=start_ns, stacked=said.get("stacked") == "True", title=title)
         return f"<h2>{escape(title)}</h2>{note}{chart_fragment(chart, POINTS_MAX)}"
+
+    def _start_of(self, first_ns: int) -> int:
+        """The zero of a curve: the session's start, or for a rank without its clock the rank's own."""
+        return first_ns - (distance_ns(first_ns, self._start_ns) or 0)
+
+    def _timed(self, ranks: set[int]) -> set[int]:
+        """Those of the ranks that sums over several can have."""
+        return {row["rank"] for row in self._peaks if row["rank"] in ranks and has_clock(row["peak_time_ns"])}
 
     def _tables(self) -> Iterator[str]:
         yield "<h2>What held the memory</h2><p>Alive at each rank's own peak, ranks added up.</p>"
@@ -221,7 +256,8 @@ class _Report:
         yield f"<h2>Ranks</h2>{self._ranks()}"
         failed = self._queries.oom(self._id, rank=self._rank).to_pylist()
         if failed:
-            yield f"<h2>Out of memory</h2>{self._failed(failed)}"
+            said = "" if len(failed) == 1 else f"<p>{_FIRST_FAILED}</p>"
+            yield f"<h2>Out of memory</h2>{said}{self._failed(failed)}"
 
     def _blocks(self, by: BlockBy) -> str:
         rows = self._queries.ops(self._id, by=by, rank=self._rank).to_pylist()
@@ -234,7 +270,9 @@ class _Report:
             ShownColumn(name="allocated_bytes", title="allocated in all", is_bytes=True, wide=True),
             ShownColumn(name="num_allocations", title="allocations", is_number=True, wide=True),
         ]
-        return table(f"by-{by}", columns, rows[:TABLE_ROWS_MAX], share_of="live_bytes_at_peak")
+        shown = _with_others(rows, by)
+        note = _BRACKETS if by == "line" and any((row[by] or "").startswith("[") for row in shown) else ""
+        return note + table(f"by-{by}", columns, shown, share_of="live_bytes_at_peak")
 
     def _ranks(self) -> str:
         rows = [
@@ -277,6 +315,33 @@ class _Report:
             ShownColumn(name="line", title="line", wide=True),
         ]
         return table("failed", columns, shown)
+
+
+def _with_others(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+    """The largest, and of each type of device a row for the rest: what is shown adds up to the peaks."""
+    shown, rest = rows[:TABLE_ROWS_MAX], rows[TABLE_ROWS_MAX:]
+    sums = ("live_bytes_at_peak", "live_allocations_at_peak", "allocated_bytes", "num_allocations")
+    for device_type in sorted({row["device_type"] for row in rest}):
+        own = [row for row in rest if row["device_type"] == device_type]
+        others = {name: sum(row[name] for row in own) for name in sums}
+        shown.append({by: f"({len(own):,} others)", "device_type": device_type, **others})
+    return shown
+
+
+def _not_exact(bound: dict[str, Any]) -> str:
+    """How far off the job's peak may be where events are missing; an older aggregator does not say."""
+    if bound.get("is_exact") is not False:
+        return ""
+    least = bound["at_least_bytes"]
+    return "; not exact" + (
+        f", at least {bytes_text(least)}" if least else ", how high at least is not known"
+    )
+
+
+def _by_weight(bound: dict[str, Any]) -> tuple[bool, int, str]:
+    """Devices before host memory, the fuller first."""
+    kind = bound["device_type"]
+    return kind in HOST_MEMORY, -(bound["job_peak_bytes"] or 0), kind
 
 
 def _whose(row: dict[str, Any], start_ns: int) -> str:

@@ -15,10 +15,11 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from rankmem_aggregator.exports.exporting import Chosen
+from rankmem_aggregator.exports.exporting import Chosen, Written
 from rankmem_aggregator.exports.table_rows import pages
 from rankmem_aggregator.queries import Value
 from rankmem_aggregator.sql import export_text
+from rankmem_protos.clock import has_clock
 from rankmem_protos.errors import Code, RankmemError
 
 _LEAST_ID: Final = -(2**62)
@@ -76,24 +77,50 @@ class Frame(NamedTuple):
     file_path: str
     line_number: int
     function: str
+    in_project: bool
 
 
-def tracks(chosen: Chosen) -> list[Track]:
+def tracks(chosen: Chosen, *, and_quiet: bool = False) -> list[Track]:
     """The devices that have events in what was chosen, by rank, attempt and device.
+
+    Args:
+        and_quiet: also those without any that hold something from before the recording, as in a memory
+            snapshot without history; for formats that can have what is alive and nothing that happened.
 
     Raises:
         RankmemError: NOT_FOUND where there are none.
     """
     asked = {"session": chosen.session_id, "from_ns": chosen.from_ns, "until_ns": chosen.until_ns}
     rows = chosen.queries.sql(export_text("tracks"), asked).to_pylist()
-    found = [
-        Track(session_id=chosen.session_id, **row)
-        for row in rows
-        if chosen.ranks is None or row["rank"] in chosen.ranks
-    ]
+    rows = [row for row in rows if chosen.ranks is None or row["rank"] in chosen.ranks]
+    found = [Track(session_id=chosen.session_id, **row) for row in rows if and_quiet or row["num_events"]]
+    if not found and rows:
+        raise _without_history(chosen)
     if not found:
         raise without_events(chosen)
     return found
+
+
+def _without_history(chosen: Chosen) -> RankmemError:
+    """What a format of events says of a recording that has only what was alive."""
+    return RankmemError(
+        Code.NOT_FOUND,
+        f"session {chosen.session_id} has no events, only what was alive, which this format cannot hold",
+        "the exports torch-snapshot, memory-timeline, chrome-trace and perfetto can",
+    )
+
+
+def on_one_clock(found: list[Track], written: Written) -> list[Track]:
+    """The tracks that one axis of time can have: those with a clock; where none has one the first rank's."""
+    timed = [track for track in found if has_clock(track.first_ns)]
+    kept = timed or [track for track in found if track.whose() == found[0].whose()]
+    left_out = sorted({track.rank for track in found if track not in kept})
+    if left_out:
+        ranks = ", ".join(map(str, left_out))
+        written.remarks.append(
+            f"left out: rank {ranks}, recorded without times: a file of its own has it (--rank)"
+        )
+    return kept
 
 
 def without_events(chosen: Chosen) -> RankmemError:
@@ -107,7 +134,8 @@ def without_events(chosen: Chosen) -> RankmemError:
     return RankmemError(
         Code.NOT_FOUND,
         f"session {chosen.session_id} has no memory events",
-        "its kernels, ranges and samples are in rankmem sql, and in the exports parquet, arrow and csv",
+        f"its kernels' time: rankmem sql \"FROM kernel_total('{chosen.session_id}')\"; its ranges "
+        "and samples are in rankmem sql, too, and in the exports parquet, arrow and csv",
     )
 
 
@@ -229,6 +257,7 @@ class Stacks:
     def __init__(self, chosen: Chosen) -> None:
         self._queries = chosen.queries
         self._known: dict[int, tuple[Frame, ...]] = {}
+        self._lines: dict[int, str | None] = {}
 
     def load(self, stack_ids: Iterable[int | None]) -> None:
         """Asks for those of these that are not known yet."""
@@ -238,30 +267,18 @@ class Stacks:
             frames: dict[int, list[Frame]] = {number: [] for number in part}
             asked = {"stacks": ",".join(map(str, part))}
             for row in self._queries.sql(export_text("frames"), asked).to_pylist():
-                frame = Frame(row["file_path"], row["line_number"], row["function"])
+                frame = Frame(row["file_path"], row["line_number"], row["function"], row["in_project"])
                 frames[row["stack_id"]].append(frame)
+                self._lines[row["stack_id"]] = row["line"]
             self._known |= {number: tuple(of_stack) for number, of_stack in frames.items()}
 
     def of(self, stack_id: int | None) -> tuple[Frame, ...]:
         """Innermost first; empty where there is none. It was loaded before."""
         return () if stack_id is None else self._known.get(stack_id, ())
 
-
-def nearest(frames: tuple[Frame, ...]) -> str | None:
-    """``file:line`` of the innermost frame inside the project, else of the innermost; as the view
-    ``stack``."""
-    if not frames:
-        return None
-    frame = next((one for one in frames if is_of_project(one)), frames[0])
-    return frame.function if frame.line_number == 0 else f"{frame.file_path}:{frame.line_number}"
-
-
-def is_of_project(frame: Frame) -> bool:
-    """Whether the file lies inside the project's root: paths there are relative; an environment in it is
-    not."""
-    path = frame.file_path
-    outside = path.startswith(("/", "<")) or path[1:2] == ":"
-    return not outside and "site-packages/" not in path and "dist-packages/" not in path
+    def line(self, stack_id: int | None) -> str | None:
+        """Its line, as the view ``stack`` has it. It was loaded before."""
+        return None if stack_id is None else self._lines.get(stack_id)
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:

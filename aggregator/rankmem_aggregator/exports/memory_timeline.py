@@ -23,6 +23,7 @@ from typing import IO, Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from rankmem_aggregator.exports.carried import Carried, Course, hold_against
 from rankmem_aggregator.exports.exporting import Chosen, Written
 from rankmem_aggregator.exports.log import Log, Track, highest, tracks
 from rankmem_protos.errors import Code, RankmemError
@@ -41,6 +42,8 @@ CATEGORY_INDEX: Final = {
 (``kv_cache``) is unknown there."""
 PREEXISTING, CREATE, INCREMENT_VERSION, DESTROY = 1, 2, 3, 4
 """torch's ``_ACTION_TO_INDEX``."""
+_BLOCKS_ALONE: Final = "such a file is made of blocks, each until its free is requested"
+_MICROSECONDS: Final = f"{_BLOCKS_ALONE}, added up at each microsecond"
 _ENDS: Final = (".raw.json.gz", "raw.json.gz", ".json.gz", ".json", ".html")
 
 
@@ -59,10 +62,12 @@ class Change(NamedTuple):
 def write_memory_timeline(chosen: Chosen, out: Path) -> Written:
     """Writes one file, or a folder of one a device."""
     written = Written()
-    found = tracks(chosen)
+    found = tracks(chosen, and_quiet=True)
     if out.is_dir():
-        for track in found:
-            _write(chosen, track, out / f"{_label(track, found)}.raw.json.gz", written)
+        carried = [
+            _write(chosen, track, out / f"{_label(track, found)}.raw.json.gz", written) for track in found
+        ]
+        hold_against("memory-timeline", carried, written, _BLOCKS_ALONE)
         return written
     track = highest(found)
     if len(found) > 1:
@@ -70,7 +75,9 @@ def write_memory_timeline(chosen: Chosen, out: Path) -> Written:
             f"such a file holds one device: {track.device} of rank {track.rank}, the highest; a folder takes "
             "all"
         )
-    _write(chosen, track, out, written)
+    carried = [_write(chosen, track, out, written)]
+    is_raw = out.name.lower().endswith("raw.json.gz")
+    hold_against("memory-timeline", carried, written, _BLOCKS_ALONE if is_raw else _MICROSECONDS)
     return written
 
 
@@ -81,8 +88,11 @@ def changes(chosen: Chosen, track: Track) -> Iterator[Change]:
         for size_bytes, category in _columns(batch, "size_bytes", "category"):
             yield Change(-1, PREEXISTING, size_bytes, index_of(category))
     names = ("time_ns", "action", "size_bytes", "category", "category_before")
+    time_ns = track.first_ns
     for batch in log.timeline():
-        for time_ns, action, size_bytes, category, before in _columns(batch, *names):
+        for told_ns, action, size_bytes, category, before in _columns(batch, *names):
+            # Of an older block whose component shows up only later, older databases tell no time.
+            time_ns = time_ns if told_ns is None else told_ns
             if action == INCREMENT_VERSION:
                 if index_of(before) == index_of(category):
                     continue
@@ -116,22 +126,41 @@ def _label(track: Track, found: list[Track]) -> str:
     return track.label() + (f"-{track.device.replace(':', '-')}" if several else "")
 
 
-def _write(chosen: Chosen, track: Track, path: Path, written: Written) -> None:
+def _write(chosen: Chosen, track: Track, path: Path, written: Written) -> Carried:
     name = path.name.lower()
     chosen.say(f"writing {track.label()}")
+    course = Course()
+    totals = _followed_totals(coalesced(changes(chosen, track)), course)
     if name.endswith(".html"):
         from rankmem_aggregator.exports.memory_timeline_picture import page
 
-        path.write_text(page(track, coalesced(changes(chosen, track))), encoding="utf-8")
+        path.write_text(page(track, totals, chosen.missing), encoding="utf-8")
         written.counts["picture"] = 1
-        return
+        return Carried(track, course.highest)
     with _opened(path) as file:
         if name.endswith("raw.json.gz"):
-            count = _write_raw(changes(chosen, track), file)
+            count = _write_raw(_followed(changes(chosen, track), course), file)
         else:
-            count = _write_totals(coalesced(changes(chosen, track)), file, path.parent)
+            count = _write_totals(totals, file, path.parent)
     what = "changes" if name.endswith("raw.json.gz") else "instants"
     written.counts[what] = written.counts.get(what, 0) + count
+    return Carried(track, course.highest)
+
+
+def _followed(entries: Iterator[Change], course: Course) -> Iterator[Change]:
+    for entry in entries:
+        course.add(entry.bytes)
+        yield entry
+
+
+def _followed_totals(
+    rows: Iterator[tuple[int, list[int]]], course: Course
+) -> Iterator[tuple[int, list[int]]]:
+    before = 0
+    for time_us, totals in rows:
+        course.add(sum(totals) - before)
+        before = sum(totals)
+        yield time_us, totals
 
 
 def _write_raw(entries: Iterator[Change], file: IO[str]) -> int:

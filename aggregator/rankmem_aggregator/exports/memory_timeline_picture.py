@@ -10,7 +10,7 @@ Source: torch/profiler/_memory_profiler.py (2.13), export_memory_timeline_html.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -39,8 +39,8 @@ _PAGE: Final = """<html>
 </html>"""
 
 
-def page(track: Track, rows: Iterator[tuple[int, list[int]]]) -> str:
-    """The page.
+def page(track: Track, rows: Iterator[tuple[int, list[int]]], missing: Sequence[str] = ()) -> str:
+    """The page, and in its title what the session lacks.
 
     Raises:
         RankmemError: UNSUPPORTED if matplotlib is not installed.
@@ -60,6 +60,7 @@ def page(track: Track, rows: Iterator[tuple[int, list[int]]]) -> str:
     axes.set_title(
         f"rank {track.rank}, {track.device} of {track.host_name}\n\n"
         f"Max memory requested: {int(chart.total_bytes().max(initial=0)) / 2**30:.2f} GiB"
+        + "".join(f"\nnot complete: {line}".replace("$", r"\$") for line in missing)
     )
     return _PAGE.format(picture=b64encode(encoded(figure)).decode("ascii"))
 

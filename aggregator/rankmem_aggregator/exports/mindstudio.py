@@ -2,31 +2,37 @@
 
 Stage: export. In: what was chosen; out: a folder of ``…_ascend_pt`` folders, each with profiler_info and, in
 ASCEND_PROFILER_OUTPUT, the database and the CSV files of memory. A GPU stands there as an NPU of the same
-index, host memory as one of the rank's own. Times are those of the common clock. Only the tables of
-MindStudio's memory view are written: there is no timeline of kernels in them.
+index, host memory as one of a number that no device of the rank has: Insight asks each table for one device,
+and knows one for a rank, so an accelerator comes first in RANK_DEVICE_MAP. Times are those of the common
+clock. Only the tables of MindStudio's memory view are written: there is no timeline of kernels in them.
 
 Source: Ascend/pytorch torch_npu/profiler/analysis (tables, CSV headers, names of folders and files);
-Ascend/msinsight server/src/modules/memory (what is read of them).
+Ascend/msinsight server/src/modules/memory/database/DbMemoryDataBase.cpp (what is read of them).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import groupby
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any, Final
 
+from rankmem_aggregator.exports.carried import Carried, hold_against
 from rankmem_aggregator.exports.exporting import Chosen, Written
 from rankmem_aggregator.exports.log import Log, Track, rows_of, tracks
 from rankmem_aggregator.exports.mindstudio_files import Block, RankFiles
 from rankmem_aggregator.exports.mindstudio_totals import GRAPH, ComponentTotals, TotalsAt, told
 from rankmem_aggregator.exports.names import PART_CHARS_MAX
 from rankmem_aggregator.sql import export_text
+from rankmem_protos.clock import has_clock
+from rankmem_protos.errors import Code, RankmemError
 
 OUTPUT: Final = "ASCEND_PROFILER_OUTPUT"
+RANKS_NAMED_MAX: Final = 8
+"""Ranks whose host memory's number is said: more do not help."""
 _PINNED: Final = "pinned"
 _NAME: Final = re.compile(r"[^A-Za-z0-9.-]+")
 
@@ -34,12 +40,34 @@ _NAME: Final = re.compile(r"[^A-Za-z0-9.-]+")
 def write_mindstudio(chosen: Chosen, out: Path) -> Written:
     """Writes a folder a rank."""
     written = Written()
-    found = [track for track in tracks(chosen) if track.device != _PINNED]
+    told = tracks(chosen)
+    found = [track for track in told if track.device != _PINNED]
+    if not found:
+        raise RankmemError(
+            Code.UNSUPPORTED,
+            f"session {chosen.session_id} has pinned host memory alone, which MindStudio does not show",
+            "the exports torch-snapshot, chrome-trace, html and parquet hold it",
+        )
+    for track in told:
+        if track.device == _PINNED:
+            peak = f"{track.peak_bytes or 0:,} bytes"
+            written.remarks.append(
+                f"rank {track.rank}, {_PINNED}: its {peak} are left out: MindStudio shows devices"
+            )
+    hosts: list[str] = []
+    several = False
     for label, of_rank in groupby(found, key=Track.label):
         chosen.say(f"writing {label}")
-        _Rank(chosen, list(of_rank), written).write(out)
-    if any(track.device_type not in ("npu", "cuda") for track in found):
-        written.remarks.append("host memory stands as a device of the rank's own number")
+        rank = _Rank(chosen, sorted(of_rank, key=lambda track: _index(track.device) is None), written)
+        rank.write(out)
+        hosts += rank.hosts()
+        several |= len(rank.numbers) > 1
+    if hosts:
+        more = f" and {len(hosts) - RANKS_NAMED_MAX} more" if len(hosts) > RANKS_NAMED_MAX else ""
+        said = ", ".join(hosts[:RANKS_NAMED_MAX])
+        written.remarks.append(f"host memory stands as a device of its own: {said}{more}")
+    if several:
+        written.remarks.append("MindStudio Insight shows one device of a rank; the files have all of them")
     written.remarks.append("memory alone: MindStudio's other views stay empty")
     return written
 
@@ -50,14 +78,31 @@ class _Rank:
     def __init__(self, chosen: Chosen, found: list[Track], written: Written) -> None:
         self._chosen, self._tracks, self._written = chosen, found, written
         self._track = found[0]
+        self.numbers = device_numbers([track.device for track in found], self._track.rank)
+        """Of each device; accelerators first."""
+        hosts = [number for device, number in self.numbers.items() if _index(device) is None]
+        self._host = hosts[0] if hosts else free_number(self.numbers.values(), self._track.rank)
         self._facts = chosen.queries.sql(export_text("mindstudio_facts"), self._track.whose()).to_pylist()[0]
+
+    def hosts(self) -> list[str]:
+        """What stands under a number that is not its own."""
+        who = self._track.label().replace("-", " ")
+        return [
+            f"{device} of {who} as NPU:{number}"
+            for device, number in self.numbers.items()
+            if _index(device) is None
+        ]
 
     def write(self, out: Path) -> None:
         """The rank's folder."""
         folder = out / self._name(out)
         output = folder / OUTPUT
         output.mkdir(parents=True)
-        info = {"rank_id": self._track.rank, "rankmem_session": self._chosen.session_id}
+        info: dict[str, object] = {
+            "rank_id": self._track.rank,
+            "rankmem_session": self._chosen.session_id,
+            "rankmem_missing": self._chosen.missing,
+        }
         (folder / f"profiler_info_{self._track.rank}.json").write_text(json.dumps(info), encoding="utf-8")
         (folder / "profiler_metadata.json").write_text("{}", encoding="utf-8")
         with RankFiles(output, self._track.rank) as files:
@@ -67,7 +112,7 @@ class _Rank:
             for track in self._tracks:
                 self._device(files, track)
             for row in rows_of(self._of_rank("mindstudio_modules")):
-                device = row["device_id"] if row["device_id"] >= 0 else self._track.rank
+                device = row["device_id"] if row["device_id"] >= 0 else self._host
                 files.module(row["id"], row["name"], row["time_ns"], row["reserved_bytes"], device)
             for row in rows_of(self._of_rank("mindstudio_static")):
                 files.static_block(row, self._number(row["device"]))
@@ -79,8 +124,10 @@ class _Rank:
         track = self._track
         host = _NAME.sub("-", track.host_name)[:PART_CHARS_MAX]
         process = f"rank{track.rank}" if track.pid is None else track.pid
-        began = datetime.fromtimestamp((track.started_ns or track.first_ns) / 1e9, UTC)
-        stem = f"{host}_{process}_{began:%Y%m%d%H%M%S}{began.microsecond // 1000:03d}"
+        began_ns = track.started_ns or track.first_ns
+        began = datetime.fromtimestamp(began_ns / 1e9, UTC)
+        when = f"_{began:%Y%m%d%H%M%S}{began.microsecond // 1000:03d}" if has_clock(began_ns) else ""
+        stem = f"{host}_{process}{when}"
         return f"{stem if not (out / f'{stem}_ascend_pt').exists() else f'{stem}{track.rank}'}_ascend_pt"
 
     def _describe(self, files: RankFiles) -> None:
@@ -115,11 +162,20 @@ class _Rank:
         )
         log = Log(self._chosen, track)
         kept = TotalsAt(files.folder, track.seq_first, track.seq_last)
+        highest = 0
         for batch in log.events():
             events = told(batch)
             followed = totals.follow(events)
+            highest = max(highest, followed.highest_bytes())
             kept.put(events.column("seq").to_numpy(), followed.own)
             files.records(totals.records(events, followed), number)
+        if highest < (track.peak_bytes or 0):  # above it is right: the allocator's blocks are larger
+            hold_against(
+                "mindstudio",
+                [Carried(track, highest)],
+                self._written,
+                "its records are the allocator's totals after each event",
+            )
         files.blocks(self._blocks(log, kept, is_npu=track.device_type == "npu"), number)
 
     def _blocks(self, log: Log, kept: TotalsAt, *, is_npu: bool) -> Iterator[Block]:
@@ -153,13 +209,34 @@ class _Rank:
         return {"from_ns": self._chosen.from_ns, "until_ns": self._chosen.until_ns}
 
     def _number(self, device: str) -> int:
-        """The index of a device; of host memory the rank, for 0 could be another rank's."""
-        index = device.rpartition(":")[2]
-        return int(index) if ":" in device and index.isdecimal() else self._track.rank
+        """The number of a device in these files."""
+        index = _index(device)
+        return self.numbers.get(device, self._host if index is None else index)
 
     def _title(self, device: str) -> str:
         named = {row["device"]: row["name"] for row in self._facts["devices"] or []}
         return named.get(device) or device
+
+
+def device_numbers(devices: Sequence[str], rank: int) -> dict[str, int]:
+    """Of each device of a rank its number, no two the same: its index; of host memory the rank (0 could be
+    another rank's device) or, where a device has that, the next that none has."""
+    numbers = {device: index for device in devices if (index := _index(device)) is not None}
+    for device in devices:
+        if device not in numbers:
+            numbers[device] = free_number(numbers.values(), rank)
+    return numbers
+
+
+def free_number(taken: Collection[int], rank: int) -> int:
+    """The rank, or the first number above it that is not taken."""
+    return next(number for number in count(rank) if number not in taken)
+
+
+def _index(device: str) -> int | None:
+    """Of an accelerator's device; None of host memory, and where it is not told."""
+    index = device.rpartition(":")[2]
+    return int(index) if ":" in device and index.isdecimal() else None
 
 
 def _without_active(totals: tuple[int | None, ...], is_graph: bool) -> tuple[int | None, ...]:

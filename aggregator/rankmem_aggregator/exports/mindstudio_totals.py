@@ -38,6 +38,10 @@ class Followed(NamedTuple):
     together: Array
     """Of all but WORKSPACE."""
 
+    def highest_bytes(self) -> int:
+        """The highest that any of them has allocated."""
+        return int(max(part[:, 0].max(initial=0) for part in (self.own, self.together)))
+
 
 class Record(NamedTuple):
     """A row of MEMORY_RECORD."""

@@ -1,8 +1,8 @@
 """The heat map of ranks over time, as a part of a report.
 
 Stage: export. In: which ranks, and a range; out: HTML that ``report.js`` draws into: a line a rank, a column
-a stretch of time, the highest that is known of the rank in it. Where a rank has no event it holds what it
-held.
+a stretch of time, the highest that is known of one of the rank's devices in it. Where a device has no event
+it holds what it held, also before its first one; nothing is drawn before the rank's process began.
 """
 
 from __future__ import annotations
@@ -65,15 +65,20 @@ def heat_over_time(chosen: Chosen, device_type: str, ranks: list[int], start_ns:
 
 
 def _held(rows: list[dict[str, Any]], ranks: list[int]) -> npt.NDArray[np.int64]:
-    """Bytes by rank and stretch; -1 before a rank's first event."""
-    peaks = np.full((len(ranks), BINS), -1, np.int64)
+    """Bytes by rank and stretch; -1 before a rank's process began."""
+    devices = sorted({(row["rank"], row["device"]) for row in rows})
+    peaks = np.full((len(devices), BINS + 1), -1, np.int64)  # the first column: before the range
     last = peaks.copy()
-    place = {rank: number for number, rank in enumerate(ranks)}
+    place = {device: number for number, device in enumerate(devices)}
     for row in rows:
-        where = place[row["rank"]], row["bin"]
+        where = place[row["rank"], row["device"]], row["bin"] + 1
         peaks[where], last[where] = row["peak_bytes"], row["last_bytes"]
-    for column in range(1, BINS):
+    for column in range(1, BINS + 1):
         quiet = last[:, column] < 0
         last[quiet, column] = last[quiet, column - 1]
         peaks[:, column] = np.maximum(peaks[:, column], last[:, column - 1])
-    return peaks
+    highest = np.full((len(ranks), BINS), -1, np.int64)
+    line = {rank: number for number, rank in enumerate(ranks)}
+    for (rank, _), values in zip(devices, peaks[:, 1:], strict=True):
+        highest[line[rank]] = np.maximum(highest[line[rank]], values)
+    return highest

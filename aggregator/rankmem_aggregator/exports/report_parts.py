@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
+from rankmem_protos.clock import distance_ns
+
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 ROWS_SHOWN: Final = 15
 """Rows of a table before its button is pressed: half a screen."""
@@ -37,9 +39,10 @@ def counted(number: int, noun: str) -> str:
 
 def offset_text(time_ns: int | None, start_ns: int) -> str:
     """An instant as its distance from the session's start: ``+12.345 s``."""
-    if time_ns is None:
+    since_ns = distance_ns(time_ns, start_ns)
+    if since_ns is None:
         return "-"
-    seconds = (time_ns - start_ns) / 1e9
+    seconds = since_ns / 1e9
     if abs(seconds) < 60:
         return f"{seconds:+.3f} s"
     sign = "-" if seconds < 0 else "+"

@@ -18,8 +18,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
+from rankmem_aggregator.exports.carried import Carried, hold_against
 from rankmem_aggregator.exports.exporting import Chosen, Written
-from rankmem_aggregator.exports.log import Log, Stacks, Track, highest, is_of_project, rows_of, tracks
+from rankmem_aggregator.exports.log import Frame, Log, Stacks, Track, highest, rows_of, tracks
 from rankmem_aggregator.sql import export_text
 
 WEIGHT: Final = 1
@@ -46,6 +47,7 @@ def write_skyline(chosen: Chosen, out: Path) -> Written:
 
 def _write_report(chosen: Chosen, track: Track, path: Path, written: Written) -> None:
     step, peak_bytes = _step_of(chosen, track, written)
+    hold_against("skyline", [Carried(track, peak_bytes)], written, "a report holds one step")
     with closing(sqlite3.connect(path)) as report:
         report.executescript(export_text("skyline_tables"))
         weights = chosen.queries.sql(export_text("weights"), track.whose()).to_pylist()
@@ -118,7 +120,7 @@ class _Entries:
         cursor = self._report.execute(
             "INSERT INTO stack_correlation (entry_id, entry_type) VALUES (?, ?)", (entry_id, entry_type)
         )
-        frames = [frame for frame in self._stacks.of(stack_id) if is_of_project(frame)]
+        frames = [frame for frame in self._stacks.of(stack_id) if _is_within_root(frame)]
         rows = [
             (cursor.lastrowid, ordering, frame.file_path, max(frame.line_number, 1))
             for ordering, frame in enumerate(frames)
@@ -127,3 +129,9 @@ class _Entries:
             "INSERT INTO stack_frames (correlation_id, ordering, file_path, line_number) VALUES (?, ?, ?, ?)",
             rows,
         )
+
+
+def _is_within_root(frame: Frame) -> bool:
+    """Whether it is the project's and its file is named relative to the root, as the format wants it."""
+    path = frame.file_path
+    return frame.in_project and not path.startswith(("/", "<")) and path[1:2] != ":"

@@ -10,6 +10,7 @@ viewers can place them. Pure functions over numbers; holds the live segments and
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -21,6 +22,8 @@ COVER_GAP_BYTES: Final = 2 << 20
 between."""
 SMALL_BYTES_MAX: Final = 2 << 20
 """A segment of the small pool has just this size (kSmallBuffer)."""
+STAND_IN_ADDRESS: Final = 1 << 52
+"""Blocks without an address stand from here on: above every device's, and exact in a viewer's doubles."""
 
 _GAINS: Final = frozenset({"segment_alloc", "segment_map"})
 _LOSES: Final = frozenset({"segment_free", "segment_unmap"})
@@ -110,6 +113,36 @@ class Segments:
                 self._add(old._replace(size_bytes=address - old.address))
             if end < old.end:
                 self._add(old._replace(address=end, size_bytes=old.end - end))
+
+
+class StandIns:
+    """Addresses for the blocks of a device that a recording tells none of. One that is given back is used
+    again for the next block of its size, as an allocator does."""
+
+    def __init__(self) -> None:
+        self.num_blocks = 0
+        """That needed one."""
+        self._of_block: dict[int, int] = {}
+        self._idle: dict[int, list[int]] = defaultdict(list)
+        self._next = STAND_IN_ADDRESS
+
+    def placed(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The row of a block, or of an event about one, with an address."""
+        block, size_bytes = row["allocation_id"], row["size_bytes"]
+        if row["address"] is not None or block is None:
+            return dict(row)
+        if block not in self._of_block:
+            idle = self._idle[size_bytes]
+            self._of_block[block] = idle.pop() if idle else self._next
+            if self._of_block[block] == self._next:
+                self._next += -(-max(size_bytes, 1) // ROUNDED_TO_BYTES) * ROUNDED_TO_BYTES
+            self.num_blocks += 1
+        return {**row, "address": self._of_block[block]}
+
+    def after(self, row: Mapping[str, Any]) -> None:
+        """Takes the address back where the event ends its block."""
+        if row["action"] == "free_completed" and row["allocation_id"] in self._of_block:
+            self._idle[row["size_bytes"]].append(self._of_block.pop(row["allocation_id"]))
 
 
 def tiles(segment: Segment, held: Iterable[Mapping[str, Any]]) -> Iterator[Tile]:

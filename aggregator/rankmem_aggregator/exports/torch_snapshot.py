@@ -18,13 +18,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
+from rankmem_aggregator.exports.carried import Carried, Course, hold_against
 from rankmem_aggregator.exports.exporting import Chosen, Written
 from rankmem_aggregator.exports.log import Log, Stacks, Track, highest, rows_of, tracks, with_quiet
 from rankmem_aggregator.exports.pickle_stream import PickleStream, Plain
-from rankmem_aggregator.exports.snapshot_segments import SMALL_BYTES_MAX, Segment, Segments, tiles
+from rankmem_aggregator.exports.snapshot_segments import SMALL_BYTES_MAX, Segment, Segments, StandIns, tiles
 from rankmem_aggregator.sql import export_text
 
 _U64: Final = 2**64 - 1
+_OF_BLOCKS: Final = ("alloc", "free_requested", "free_completed")
 _ROUNDED: Final = (
     "blocks in segments have their requested size rounded up to 512 bytes: the allocator's own is not "
     "recorded"
@@ -33,6 +35,15 @@ _COVERED: Final = (
     "{count} of {total} segments of rank {rank} are made up to hold blocks whose segment the recording "
     "does not know"
 )
+_WITHIN: Final = (
+    "{count} live blocks of {device} of rank {rank} ({total} bytes) lie within others, which a snapshot "
+    "cannot show: they are left out of the segments"
+)
+_WITHOUT_ADDRESS: Final = (
+    "the recording tells no address of {count} blocks of {device}: they stand at made-up ones, in made-up "
+    "segments"
+)
+_BLOCKS_ALONE: Final = "such a file is made of blocks that have an address"
 _ON_CPU: Final = (
     "host memory stands as device {number}: its blocks lie in made-up segments, each free is told as "
     "requested and completed, as viewers expect"
@@ -42,24 +53,27 @@ _ON_CPU: Final = (
 def write_torch_snapshot(chosen: Chosen, out: Path) -> Written:
     """Writes one pickle, or a folder of one a rank."""
     written = Written()
-    found = with_quiet(chosen, tracks(chosen))
+    found = with_quiet(chosen, tracks(chosen, and_quiet=True))
     ranks = {label: list(of_rank) for label, of_rank in groupby(found, key=Track.label)}
+    carried: list[Carried] = []
     if out.is_dir():
         for label, of_rank in ranks.items():
             chosen.say(f"writing {label}")
-            _write_rank(chosen, of_rank, out / f"{label}.pickle", written)
+            carried += _write_rank(chosen, of_rank, out / f"{label}.pickle", written)
     else:
         of_rank = ranks[highest(found).label()]
         if len(ranks) > 1:
             written.remarks.append(
                 f"a pickle holds one rank: rank {of_rank[0].rank}, the highest; a folder as OUT takes all"
             )
-        _write_rank(chosen, of_rank, out, written)
+        carried += _write_rank(chosen, of_rank, out, written)
+    hold_against("torch-snapshot", carried, written, _BLOCKS_ALONE)
     written.remarks.append(_ROUNDED)
     return written
 
 
-def _write_rank(chosen: Chosen, of_rank: list[Track], path: Path, written: Written) -> None:
+def _write_rank(chosen: Chosen, of_rank: list[Track], path: Path, written: Written) -> list[Carried]:
+    """The file; gives what each of its devices reaches in it."""
     devices = _numbered(of_rank)
     stacks = Stacks(chosen)
     ends: dict[int, Segments] = {}
@@ -79,12 +93,13 @@ def _write_rank(chosen: Chosen, of_rank: list[Track], path: Path, written: Writt
             _annotations(pickle, chosen, of_rank[0], next(iter(devices)))
             pickle.value("allocator_settings")
             pickle.nested(_settings(chosen, of_rank[0]))
-            _identity(pickle, of_rank[0], devices)
+            _identity(pickle, chosen, of_rank[0], devices)
         pickle.end()
     for number, track in devices.items():
         remark = _ON_CPU.format(number=number)
         if track.device_type in ("cpu", "pinned") and remark not in written.remarks:
             written.remarks.append(remark)
+    return [Carried(track, writer.courses[track].highest) for track in devices.values()]
 
 
 def _numbered(of_rank: list[Track]) -> dict[int, Track]:
@@ -104,6 +119,9 @@ class _Writer:
         self._pickle = pickle
         self._stacks = stacks
         self._written: dict[int | None, bytes] = {}
+        self._stand_ins: dict[str, StandIns] = {}
+        self.courses: dict[Track, Course] = {}
+        """What a reader of the file finds of each device."""
 
     def trace(self, chosen: Chosen, track: Track | None, written: Written) -> Segments:
         """A device's list of events; gives the segments at its end."""
@@ -114,18 +132,26 @@ class _Writer:
             log = Log(chosen, track)
             for row in (*log.older_segments().to_pylist(), *log.segment_events().to_pylist()):
                 segments.apply(row["action"], _unsigned(row["address"]), *_segment_of(row))
-            _see(segments, log.held(track.seq_first - 1).to_pylist())
+            stand_ins = self._stand_ins.setdefault(track.device, StandIns())
+            held = [stand_ins.placed(row) for row in log.held(track.seq_first - 1).to_pylist()]
+            _see(segments, held)
+            course = self.courses[track] = Course(sum(row["size_bytes"] for row in held if _is_placed(row)))
             on_cpu = track.device_type in ("cpu", "pinned")
             says_category = log.has_meanings()
             for batch in log.events():
                 self._stacks.load(batch["stack_id"].to_pylist())
-                for row in batch.to_pylist():
+                for told in batch.to_pylist():
+                    row = stand_ins.placed(told)
                     segments.apply(row["action"], _unsigned(row["address"]), *_segment_of(row))
+                    if row["action"] in _OF_BLOCKS and not _is_placed(row):
+                        continue
                     if row["action"] == "alloc":
                         _see(segments, [row])
+                    course.add(_change(row))
                     for action in _actions(row["action"], on_cpu):
                         with events.item():
                             self._event(row, action, says_category)
+                    stand_ins.after(row)
                     written.counts["events"] = written.counts.get("events", 0) + 1
         return segments
 
@@ -172,7 +198,11 @@ class _Writer:
         written: Written,
     ) -> None:
         """A device's segments at the end of its trace, with their blocks."""
-        held = Log(chosen, track).held(track.seq_last).to_pylist()
+        stand_ins = self._stand_ins.setdefault(track.device, StandIns())
+        held = [stand_ins.placed(row) for row in Log(chosen, track).held(track.seq_last).to_pylist()]
+        if stand_ins.num_blocks:
+            remark = _WITHOUT_ADDRESS.format(count=stand_ins.num_blocks, device=track.device)
+            written.remarks.append(remark)
         for row in held:
             row["address"] = _unsigned(row["address"])
         held.sort(key=lambda row: (row["address"], -row["allocation_id"]))
@@ -180,17 +210,23 @@ class _Writer:
         self._stacks.load(row["stack_id"] for row in held)
         found = segments.at_end()
         addresses = [row["address"] for row in held]
+        placed: set[int] = set()
         for segment in found:
             begin, end = bisect_left(addresses, segment.address), bisect_left(addresses, segment.end)
             with item():
-                self._segment(segment, number, held[begin:end])
+                placed |= self._segment(segment, number, held[begin:end])
+        if left := [row["size_bytes"] for row in held if row["allocation_id"] not in placed]:
+            written.remarks.append(
+                _WITHIN.format(count=len(left), device=track.device, rank=track.rank, total=sum(left))
+            )
         covers = sum(segment.is_cover for segment in found)
         if covers and track.device_type not in ("cpu", "pinned"):
             written.remarks.append(_COVERED.format(count=covers, total=len(found), rank=track.rank))
         written.counts["segments"] = written.counts.get("segments", 0) + len(found)
         written.counts["live blocks"] = written.counts.get("live blocks", 0) + len(held)
 
-    def _segment(self, segment: Segment, number: int, held: list[dict[str, Any]]) -> None:
+    def _segment(self, segment: Segment, number: int, held: list[dict[str, Any]]) -> set[int]:
+        """A segment with its blocks; the ids of those that have a place in it."""
         pickle, value = self._pickle, self._pickle.value
         tiled = list(tiles(segment, held))
         used = [tile for tile in tiled if tile.held is not None]
@@ -216,6 +252,7 @@ class _Writer:
                 for tile in tiled:
                     with blocks.item():
                         self._block(tile.address, tile.size_bytes, tile.held)
+        return {tile.held["allocation_id"] for tile in used if tile.held}
 
     def _block(self, address: int, size_bytes: int, held: Mapping[str, Any] | None) -> None:
         state = "inactive"
@@ -260,8 +297,8 @@ def _settings(chosen: Chosen, track: Track) -> dict[str, Any]:
     return {"PYTORCH_CUDA_ALLOC_CONF": rows[0]["settings"]} if rows else {}
 
 
-def _identity(pickle: PickleStream, track: Track, devices: Mapping[int, Track]) -> None:
-    """Whose snapshot it is, which PyTorch's own do not say; viewers pass over it."""
+def _identity(pickle: PickleStream, chosen: Chosen, track: Track, devices: Mapping[int, Track]) -> None:
+    """Whose snapshot it is and what it lacks, which PyTorch's own do not say; viewers pass over it."""
     facts: dict[str, Plain] = {
         "session_id": track.session_id,
         "attempt": track.attempt,
@@ -269,6 +306,7 @@ def _identity(pickle: PickleStream, track: Track, devices: Mapping[int, Track]) 
         "host_name": track.host_name,
         "pid": track.pid,
         "devices": ",".join(f"{number}={one.device}" for number, one in devices.items()),
+        "missing": "; ".join(chosen.missing),
     }
     pickle.value("rankmem")
     with pickle.facts(facts):
@@ -277,6 +315,17 @@ def _identity(pickle: PickleStream, track: Track, devices: Mapping[int, Track]) 
 
 def _actions(action: str, on_cpu: bool) -> tuple[str, ...]:
     return ("free_requested", "free_completed") if on_cpu and action == "free_completed" else (action,)
+
+
+def _is_placed(row: Mapping[str, Any]) -> bool:
+    """Whether the recording says where the block lies: without an address, all such would be one."""
+    return row["address"] is not None
+
+
+def _change(row: Mapping[str, Any]) -> int:
+    """Bytes that the event adds, as a reader of the trace counts."""
+    sign = {"alloc": 1, "free_completed": -1}.get(row["action"], 0)
+    return sign * int(row["size_bytes"] or 0)
 
 
 def _see(segments: Segments, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -74,6 +74,7 @@ class Counters:
         for name in _TOTALS:
             value = row[f"{name}_bytes"]
             if value is not None:
+                self._before_first(f"{self._device} {name}", name, row)
                 self._set(f"{self._device} {name}", time_ns, value)
         if not self._groups:
             return
@@ -92,6 +93,10 @@ class Counters:
         else:
             self._segment(time_ns, row)
 
+    def total(self, time_ns: int, requested_bytes: int) -> None:
+        """What a device holds that has no events."""
+        self._set(f"{self._device} requested", time_ns, requested_bytes)
+
     def sample(self, time_ns: int, app_reserved_bytes: int) -> None:
         """What the whole process held."""
         self._set(f"{self._device} app reserved", time_ns, app_reserved_bytes)
@@ -100,6 +105,11 @@ class Counters:
         """After the last event."""
         for name, curve in self._curves.items():
             self._flush(name, curve)
+
+    def _before_first(self, counter: str, name: str, row: Mapping[str, Any]) -> None:
+        """What was held before the first event, where that gave something back: it may be the highest."""
+        if name == "requested" and row["action"] == "free_completed" and counter not in self._curves:
+            self._set(counter, row["time_ns"], row["requested_bytes"] + (row["size_bytes"] or 0))
 
     def _made(self, time_ns: int, row: Mapping[str, Any], *, awaiting_free: bool) -> None:
         key = _key(row)

@@ -23,6 +23,7 @@ Ints = npt.NDArray[np.int64]
 SERIES_MAX: Final = 9
 """Series of a stacked chart: eight, and one of all others. More colours are not told apart."""
 CATEGORY_ORDER: Final = (
+    "before the recording",
     "parameter",
     "optimizer_state",
     "kv_cache",

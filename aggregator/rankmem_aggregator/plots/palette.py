@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 OF_CATEGORY: Final = {
+    "before the recording": "#4a4a4a",
     "parameter": "#0072b2",
     "optimizer_state": "#56b4e9",
     "kv_cache": "#5a4a9c",

@@ -57,6 +57,7 @@ def export(
     force: Force = False,
 ) -> None:
     from rankmem_aggregator.exports.exporting import export as write_export
+    from rankmem_cli.completeness import say_of_all
     from rankmem_cli.patience import patience
     from rankmem_cli.render import note
     from rankmem_cli.target import instant, open_queries, session_facts
@@ -74,6 +75,8 @@ def export(
             force=force,
             say=say,
         )
+        if "session" not in KINDS[kind].parts:  # of all of them
+            say_of_all(queries)
     largest = sorted(written.counts.items(), key=lambda item: -item[1])[:COUNTS_SHOWN_MAX]
     counts = ", ".join(f"{count:,} {what}" for what, count in largest)
     note(f"wrote {out}{': ' + counts if counts else ''}")

@@ -28,7 +28,7 @@ RankFrom = Annotated[
         "--rank-from",
         metavar="PATTERN",
         help=r"Regular expression whose group is the rank in each path, such as 'rank(\d+)'.  "
-        "[default: what the file says, else its place among the files]",
+        "[default: what the file says, else its path, else its place among the files]",
     ),
 ]
 Into = Annotated[
@@ -50,8 +50,9 @@ def import_(
     """Stores recordings of other tools as sessions.
 
     PyTorch's memory snapshots, traces and memory timelines, MindStudio, nvprof, Nsight Systems, TensorFlow.
-    Files of several ranks become one session. What is there already is not stored twice; of a file that is
-    broken nothing is stored, and the others go on.
+    Recordings become one session where something says that they belong together: paths that differ in the
+    rank, the job that they name, the same time. What is there already is not stored twice; of a file that
+    is broken nothing is stored, and the others go on.
     """
     from rankmem_cli.importing import Request, import_recordings
     from rankmem_cli.options import place

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from rankmem_cli.options import Aggregator, Output, Rank, ReadDb, Session
+from rankmem_cli.options import Aggregator, Limit, Output, Rank, ReadDb, Session
 from rankmem_cli.render import Format
 
 
 class By(enum.StrEnum):
-    """What a row of the last failure's part stands for."""
+    """What a row of a failure's part stands for."""
 
     CATEGORY = "category"
     OPERATOR = "operator"
@@ -30,8 +30,18 @@ Grouping = Annotated[
     By | None,
     typer.Option(
         "--by",
-        help="This alone, of the last one: what was alive on its rank then; or what every rank held.  "
+        help="This alone, of the one failure: what was alive on its rank then; or what every rank held.  "
         "[default: in a table category, operator, line and rank; in json and csv the failures]",
+    ),
+]
+
+Failure = Annotated[
+    int,
+    typer.Option(
+        "--failure",
+        metavar="N",
+        min=1,
+        help="Which failure is taken apart: 1 is the earliest, which the others mostly follow from.",
     ),
 ]
 
@@ -42,16 +52,20 @@ def oom(
     session: Session = None,
     rank: Rank = None,
     by: Grouping = None,
+    failure: Failure = 1,
+    limit: Limit = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Allocations that failed, and what was alive then.
 
-    What was asked for and by whom, what was free and in how large a piece; of the last one what its rank held
-    by category, operator and line, and what every other rank held at the same instant.
+    All of them, the earliest first: what was asked for and by whom, what was free and in how large a piece;
+    of the first one, the culprit of most that follow, what its rank held by category, operator and line, and
+    what every other rank held at the same instant.
     """
     from rankmem_cli.completeness import show_answer
     from rankmem_cli.oom_view import print_oom, show_part
     from rankmem_cli.patience import patience
+    from rankmem_cli.render import head
     from rankmem_cli.target import open_queries, session_facts
 
     with open_queries(db, aggregator) as queries:
@@ -59,8 +73,9 @@ def oom(
         with patience("asking"):
             failures = queries.oom(facts.session_id, rank=rank)
         if by is not None:
-            show_part(queries, facts, failures, by.value, output=output)
+            show_part(queries, facts, failures, by.value, number=failure, output=output)
         elif output is Format.TABLE:
-            print_oom(queries, facts, failures)
+            print_oom(queries, facts, failures, number=failure, limit=limit)
         else:
-            show_answer(queries, facts, failures, [], output=output)
+            shown = head(failures, limit, output=output, table_rows=0)
+            show_answer(queries, facts, shown, [], output=output)

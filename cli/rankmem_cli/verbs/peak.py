@@ -14,8 +14,9 @@ from rankmem_protos.errors import Code, RankmemError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rankmem_aggregator.queries import PeakBy
+    from rankmem_aggregator.queries import PeakBy, Queries
     from rankmem_cli.table import Column
+    from rankmem_cli.target import SessionFacts
 
 TABLE_ROWS: Final = 100
 """Rows of a table unless --limit says more: groups of every rank are many; JSON and CSV carry all."""
@@ -76,6 +77,8 @@ ALLOCATOR_NOTES: Final = (
     "reserved: the most its segments held; of host memory its own peak",
 )
 APP_NOTE: Final = "app: what the process holds beyond the allocators, by samples; in no sum"
+UNKNOWN_APP_NOTE: Final = "app is - where no sample says what the process holds, or what its allocators hold"
+SAMPLED_NOTE: Final = "{}: what they reserved, by samples of the recording; in no sum"
 PINNED_NOTE: Final = "pinned_host: of the host; by samples where its blocks are not recorded, then in no sum"
 RANKS_NOTES: Final = (
     "each at its own: its ranks' peaks added up; they happen at different instants",
@@ -98,6 +101,7 @@ def peak(
     The high-water mark of requested bytes, the highest first. For groups both figures are given: what the
     group held at the rank's own peak, and the group's own peak.
     """
+    from rankmem_cli.completeness import bound_lines
     from rankmem_cli.reading import answer
     from rankmem_cli.sizes import parse_size
 
@@ -108,18 +112,24 @@ def peak(
             f"--rank {rank} does not go with --by {by}, which is of ranks together",
             f"leave out --rank, or ask by blocks of the rank: rankmem peak --by category --rank {rank}",
         )
+    bounds: list[str] = []
+
+    def ask(queries: Queries, facts: SessionFacts) -> pa.Table:
+        rows = queries.peak_by(facts.session_id, by=_group(by), rank=rank, at_least_bytes=at_least_bytes)
+        if by is By.RANK:
+            bounds.extend(bound_lines(queries, facts, rows))
+        return rows
+
     answer(
         db,
         aggregator,
         session,
-        lambda queries, facts: queries.peak_by(
-            facts.session_id, by=_group(by), rank=rank, at_least_bytes=at_least_bytes
-        ),
+        ask,
         lambda facts: _columns(by, facts.started_ns),
         output=output,
         limit=limit,
         table_rows=TABLE_ROWS,
-        notes=lambda rows: _notes(by, rows),
+        notes=lambda rows: (*_notes(by, rows), *bounds),
     )
 
 
@@ -131,13 +141,25 @@ def _notes(by: By, rows: pa.Table) -> tuple[str, ...]:
     if by is By.RANK:
         return ()
     if by.of_allocator():
-        has_pinned = "pinned_host" in rows["group_name"].to_pylist()
-        pinned = (PINNED_NOTE,) if has_pinned else ()
-        return (*ALLOCATOR_NOTES, APP_NOTE, *pinned) if by is By.COMPONENT else ALLOCATOR_NOTES
+        return (*ALLOCATOR_NOTES, *_component_notes(rows)) if by is By.COMPONENT else ALLOCATOR_NOTES
     if by.of_blocks():
         return BLOCKS_NOTES
     unknown = rows.num_rows and rows["group_name"].null_count == rows.num_rows
     return (*RANKS_NOTES, f"no rank of this session has told its {by}") if unknown else RANKS_NOTES
+
+
+def _component_notes(rows: pa.Table) -> list[str]:
+    """What the rows of components mean that are no allocator's."""
+    found = rows.select(["group_name", "is_sampled", "peak_bytes"]).to_pylist()
+    notes = [APP_NOTE]
+    if any(row["group_name"] == "app" and row["peak_bytes"] is None for row in found):
+        notes.append(UNKNOWN_APP_NOTE)
+    sampled = sorted({row["group_name"] for row in found if row["is_sampled"]} - {"app", "pinned_host"})
+    if sampled:
+        notes.append(SAMPLED_NOTE.format(", ".join(sampled)))
+    if any(row["group_name"] == "pinned_host" for row in found):
+        notes.append(PINNED_NOTE)
+    return notes
 
 
 def _columns(by: By, started_ns: int | None) -> list[Column]:

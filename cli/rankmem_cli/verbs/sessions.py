@@ -9,8 +9,10 @@ from rankmem_cli.render import Format
 def sessions(db: ReadDb = None, aggregator: Aggregator = None, output: Output = Format.TABLE) -> None:
     """Which jobs are stored, the newest first."""
     from rankmem_cli import columns
+    from rankmem_cli.completeness import say_of_all
     from rankmem_cli.render import show
     from rankmem_cli.target import open_queries
 
     with open_queries(db, aggregator) as queries:
         show(queries.sessions(), columns.sessions(), output=output)
+        say_of_all(queries)

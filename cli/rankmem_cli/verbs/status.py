@@ -12,6 +12,7 @@ def status(
     """Each rank's lag and losses now, and how the aggregator is."""
     from rankmem_cli import columns
     from rankmem_cli.completeness import show_answer
+    from rankmem_cli.drain import session_dirs_here
     from rankmem_cli.patience import patience
     from rankmem_cli.status_view import aggregator_lines, set_aside_lines, shipper_line
     from rankmem_cli.target import open_queries, session_facts
@@ -20,6 +21,7 @@ def status(
         facts = session_facts(queries, session)
         with patience("asking"):
             rows = queries.status(facts.session_id)
-            notes = [*aggregator_lines(queries.aggregator_state()), *shipper_line(facts.session_id)]
-            notes += set_aside_lines(facts.session_id)
+            here = session_dirs_here(facts.session_id)
+            notes = [*aggregator_lines(queries.aggregator_state()), *shipper_line(here)]
+            notes += set_aside_lines(here)
         show_answer(queries, facts, rows, columns.status(), output=output, notes=notes)

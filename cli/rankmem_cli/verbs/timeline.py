@@ -148,7 +148,7 @@ def timeline(
     by = by or (By.RANK if all_ranks or (rank and len(rank) > 1) else By.OVERALL)
     with open_queries(db, aggregator) as queries:
         facts = session_facts(queries, session)
-        with patience("asking"):
+        with patience("asking"), recorded.pointing_to_kernels(facts):
             rows = queries.timeline(
                 facts.session_id,
                 by=by.value,
@@ -167,4 +167,4 @@ def timeline(
             note(line)
     print_lines(missing)
     if out is not None:
-        write_file(rows, by.value, facts, out)
+        write_file(rows, by.value, facts, missing, out)

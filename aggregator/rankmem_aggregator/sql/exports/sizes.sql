@@ -8,7 +8,8 @@
 --   num_blocks: blocks made in the range, or older than the recording
 --   num_calls: calls begun in it
 WITH told AS (
-    SELECT a.size_bytes, 1 AS blocks, 0 AS calls, a.rank, a.allocated_ns + coalesce(s.offset_ns, 0) AS time_ns
+    SELECT a.size_bytes, 1 AS blocks, 0 AS calls, a.rank,
+        CASE WHEN NOT a.preexisting THEN a.allocated_ns + coalesce(s.offset_ns, 0) END AS time_ns
     FROM allocation_record AS a
     LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
     WHERE a.session_id = $session

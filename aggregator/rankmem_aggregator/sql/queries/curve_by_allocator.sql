@@ -21,7 +21,7 @@ WITH course AS (
         active_bytes AS active,
         reserved_bytes AS reserved
     FROM allocator_curve($session, $rank, $by, of_attempt := $attempt)
-    WHERE device = $device OR ($by = 'component' AND device = 'pinned')
+    WHERE device = $device OR ($by = 'component' AND device = 'pinned' AND group_name = 'pinned_host')
 ),
 part AS (
     SELECT

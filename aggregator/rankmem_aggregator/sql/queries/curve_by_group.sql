@@ -24,7 +24,7 @@ WITH course AS (
         FROM group_course($session, $by, of_rank := $rank::INTEGER, of_attempt := $attempt::INTEGER)
         WHERE $coarse::BOOLEAN
     )
-    WHERE device = $device OR ($by = 'component' AND device = 'pinned')
+    WHERE device = $device OR ($by = 'component' AND device = 'pinned' AND group_name = 'pinned_host')
 )
 SELECT group_name, time_ns, bytes
 FROM (

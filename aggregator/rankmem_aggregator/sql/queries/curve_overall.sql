@@ -7,7 +7,7 @@
 --   from_ns (ns, common clock): the beginning; NULL for the rank's own
 --   until_ns (ns, common clock): the end; NULL for the rank's own
 -- Columns:
---   time_ns (ns, common clock): of the event
+--   time_ns (ns, common clock): of the event; or of what is older than the recording, see held_before
 --   requested (bytes): requested bytes after it
 --   allocated, active, reserved (bytes): the allocator's own; NULL where not known, and on cpu
 SELECT
@@ -16,13 +16,13 @@ SELECT
     e.allocated_bytes AS allocated,
     e.active_bytes AS active,
     e.reserved_bytes AS reserved
-FROM memory_event AS e
+FROM (
+    SELECT * FROM memory_event WHERE session_id = $session AND attempt = $attempt AND rank = $rank AND device = $device
+    UNION ALL BY NAME
+    SELECT * FROM held_before WHERE session_id = $session AND attempt = $attempt AND rank = $rank AND device = $device
+) AS e
 LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
-WHERE e.session_id = $session
-    AND e.attempt = $attempt
-    AND e.rank = $rank
-    AND e.device = $device
-    AND e.requested_bytes IS NOT NULL
+WHERE e.requested_bytes IS NOT NULL
     AND ($from_ns::BIGINT IS NULL OR e.time_ns + coalesce(s.offset_ns, 0) >= $from_ns)
     AND ($until_ns::BIGINT IS NULL OR e.time_ns + coalesce(s.offset_ns, 0) <= $until_ns)
 ORDER BY e.seq;

@@ -28,6 +28,12 @@ WITH span AS (
         AND b.session_id = $session
         AND ($ranks::VARCHAR IS NULL OR list_contains(string_split($ranks, ',')::INTEGER[], p.rank))
         AND ($device_type::VARCHAR IS NULL OR p.device_type = $device_type)
+),
+-- A rank without a clock (imported from a recording without times) is in no curve over several.
+timed AS (
+    SELECT *
+    FROM span
+    QUALIFY first_ns >= 946684800000000000 OR count(DISTINCT rank) OVER () = 1
 )
 SELECT
     device_type,
@@ -36,11 +42,11 @@ SELECT
     list(DISTINCT rank ORDER BY rank) AS ranks,
     min(first_ns) AS first_ns,
     max(last_ns) AS last_ns,
-    coalesce(sum(span.events) FILTER (
+    coalesce(sum(timed.events) FILTER (
         WHERE ($from_ns::BIGINT IS NULL OR last_ns >= $from_ns) AND ($until_ns::BIGINT IS NULL OR first_ns <= $until_ns)
     ), 0)::BIGINT AS events,
-    sum(span.events)::BIGINT AS all_events
-FROM span
+    sum(timed.events)::BIGINT AS all_events
+FROM timed
 GROUP BY device_type
 ORDER BY max(peak_requested_bytes) DESC, device_type
 LIMIT 1;

@@ -9,8 +9,8 @@
 --   allocation_id: seq of its alloc event; negative for blocks older than the recording
 --   address: on its device
 --   size_bytes (bytes): requested size
---   operator: the operator call that allocated; NULL outside of calls
---   line: file:line of the innermost frame inside the project
+--   operator: the operator call that allocated; NULL outside of calls, before the recording for an older block
+--   line: as in the view stack
 --   forward_line: of a block of backward the line of the forward call it belongs to
 --   stack: all frames as "file:line function", the one nearest to the operator first
 --   category: what the bytes meant at the peak
@@ -25,17 +25,17 @@ SELECT
     allocation_id,
     address,
     size_bytes,
-    operator,
+    coalesce(operator, CASE WHEN preexisting THEN 'before the recording' END) AS operator,
     line,
     forward_line,
     coalesce(frames, []) AS stack,
-    category,
+    meaning_of(category, preexisting) AS category,
     module,
     phase,
     step,
     stream,
     component,
-    allocated_ns,
+    CASE WHEN NOT preexisting THEN allocated_ns END AS allocated_ns,
     age_ns,
     preexisting
 FROM live_at_peak($session, of_rank := $rank, of_attempt := $attempt::INTEGER)

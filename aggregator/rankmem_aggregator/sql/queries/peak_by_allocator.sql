@@ -6,4 +6,4 @@
 -- Columns:
 --   all columns of the macro allocator_peak
 SELECT * FROM allocator_peak($session, $by, of_rank := $rank::INTEGER)
-ORDER BY rank_peak_bytes DESC, rank, device, group_name = 'app', bytes_at_rank_peak DESC, peak_bytes DESC, group_name;
+ORDER BY rank_peak_bytes DESC, rank, device, is_sampled, group_name <> 'app', bytes_at_rank_peak DESC, peak_bytes DESC, group_name;

@@ -20,11 +20,12 @@ SELECT
     r.device,
     r.allocation_id,
     r.size_bytes,
-    r.stream::VARCHAR AS stream,
+    coalesce(r.stream::VARCHAR, CASE WHEN r.preexisting THEN 'before the recording' END) AS stream,
     r.component,
-    r.phase,
-    coalesce(m.category, r.category, 'unknown') AS category,
+    coalesce(r.phase, CASE WHEN r.preexisting THEN 'before the recording' END) AS phase,
+    meaning_of(coalesce(m.category, r.category), r.preexisting) AS category,
     r.allocated_ns,
+    r.preexisting,
     coalesce(r.freed_seq, e.freed_seq) AS freed_seq,
     coalesce(r.freed_ns, e.freed_ns) AS freed_ns
 FROM allocation_record AS r

@@ -4,6 +4,7 @@
 --   device, allocation_id, size_bytes: the block
 --   stream, component, phase, category: its groups; the category is the one its record has
 --   allocated_ns: when; NULL for blocks older than the recording
+--   preexisting: true for those
 --   freed_seq, freed_ns: its end, where its record has it
 -- In the order of the table: whoever reads it sorts by number anyway.
 SELECT
@@ -11,11 +12,12 @@ SELECT
     r.device,
     r.allocation_id,
     r.size_bytes,
-    r.stream::VARCHAR AS stream,
+    coalesce(r.stream::VARCHAR, CASE WHEN r.preexisting THEN 'before the recording' END) AS stream,
     r.component,
-    r.phase,
-    coalesce(r.category, 'unknown') AS category,
+    coalesce(r.phase, CASE WHEN r.preexisting THEN 'before the recording' END) AS phase,
+    meaning_of(r.category, r.preexisting) AS category,
     r.allocated_ns,
+    r.preexisting,
     r.freed_seq,
     r.freed_ns
 FROM allocation_record AS r

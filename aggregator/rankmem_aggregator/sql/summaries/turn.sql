@@ -4,7 +4,13 @@
 --   allocation_id: the block
 --   seq, time_ns: from when
 --   category: what it meant from then on
-SELECT d.number, c.allocation_id, c.seq, c.time_ns, c.category
+SELECT
+    d.number,
+    c.allocation_id,
+    c.seq,
+    c.time_ns,
+    -- Ids below 0 are of blocks older than the recording.
+    meaning_of(c.category, c.allocation_id < 0) AS category
 FROM category_change AS c
 INNER JOIN summary_due AS d USING (session_id, attempt, rank)
 WHERE c.seq > d.seq_from

@@ -1,7 +1,7 @@
 -- Question: Which blocks lived, from when to when, how large, who made them, and what did they come to mean?
 -- Columns:
 --   session_id, attempt, rank, device: whose
---   allocation_id: seq of its alloc event; negative for blocks older than the recording
+--   allocation_id: seq of its alloc event; negative for blocks older than the recording. See allocation_record
 --   address: on its device
 --   size_bytes (bytes): requested size
 --   requested_bytes (bytes): requested size where it differs (imported recordings)

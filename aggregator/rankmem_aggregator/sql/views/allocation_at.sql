@@ -10,7 +10,7 @@ CREATE OR REPLACE MACRO allocation_at(of_session, at_ns) AS TABLE
 SELECT
     a.*,
     split_part(a.device, ':', 1) AS device_type,
-    (a.preexisting OR a.allocated_ns <= at_ns)
+    coalesce(a.allocated_ns <= at_ns, a.preexisting)
     AND (a.freed_ns IS NULL OR a.freed_ns > at_ns)
     AND coalesce(s.started_ns <= at_ns, true)
     AND (s.ended_ns IS NULL OR s.ended_ns > at_ns) AS alive_at_time

@@ -31,7 +31,9 @@ change AS (
     SELECT
         attempt,
         device,
-        group_of(of_group, '', '', '', '', '', 0, '', stream, component) AS group_name,
+        group_of(
+            of_group, '', '', '', '', '', 0, '', stream, component, preexisting := preexisting
+        ) AS group_name,
         unnest([
             {seq: greatest(allocation_id, -1), time_ns: allocated_ns, allocated: size_bytes, active: size_bytes},
             {

@@ -7,7 +7,7 @@
 --   only_recent: true to leave out what group_bucket has; the default is false. For its four groupings alone
 -- Columns:
 --   attempt, rank, device: whose
---   group_name: the group; NULL where a block has none. Of category: what the block meant from then on
+--   group_name: the group; NULL where a block has none, or before the recording if it is older. Of category: what the block meant from then on
 --   seq: the event; -1 for blocks older than the recording
 --   time_ns (ns, common clock): when; NULL for blocks older than the recording
 --   change_bytes (bytes): what it added to the group, or took away. Those of one seq belong together
@@ -63,8 +63,9 @@ block AS (
         coalesce(r.freed_ns, e.freed_ns) + p.offset_ns AS freed_ns,
         group_of(
             of_group, r.operator, r.module, NULL, coalesce(r.category, 'unknown'), r.phase, r.step, r.annotation,
-            r.stream, r.component
-        ) AS group_name
+            r.stream, r.component, preexisting := r.preexisting
+        ) AS group_name,
+        r.preexisting
     FROM allocation_record AS r
     INNER JOIN place AS p USING (attempt, rank)
     LEFT JOIN ending AS e USING (attempt, rank, device, allocation_id)
@@ -86,8 +87,8 @@ turn AS (
         greatest(c.seq, b.seq) AS seq,
         c.time_ns + b.offset_ns AS time_ns,
         b.size_bytes,
-        c.category,
-        lag(c.category, 1, b.group_name) OVER life AS category_before,
+        meaning_of(c.category, b.preexisting) AS category,
+        lag(meaning_of(c.category, b.preexisting), 1, b.group_name) OVER life AS category_before,
         lead(c.seq) OVER life IS NULL AS is_last
     FROM category_change AS c
     INNER JOIN block AS b USING (attempt, rank, device, allocation_id)

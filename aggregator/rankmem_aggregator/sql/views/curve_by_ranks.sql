@@ -39,7 +39,8 @@ WITH member AS (
             ELSE coalesce(g.group_name, 'none')
         END AS group_name
     FROM rank_group(of_session, of_group) AS g
-    WHERE split_part(g.device, ':', 1) = of_device_type
+    WHERE g.is_summed
+        AND split_part(g.device, ':', 1) = of_device_type
         AND (of_ranks IS NULL OR list_contains(of_ranks, g.rank))
 ),
 -- start_seq, start_ns: where reading begins: the last second over before from_ns, for what was held then.
@@ -77,9 +78,16 @@ figure AS (
             WHEN of_figure = 'active' THEN active_bytes
             WHEN of_figure = 'reserved' THEN reserved_bytes
         END AS bytes
-    FROM memory_event
+    FROM (
+        SELECT attempt, rank, device, seq, time_ns, requested_bytes, allocated_bytes, active_bytes, reserved_bytes
+        FROM memory_event
+        WHERE session_id = of_session
+        UNION ALL
+        SELECT attempt, rank, device, seq, time_ns, requested_bytes, NULL, NULL, NULL
+        FROM held_before
+        WHERE session_id = of_session
+    )
     WHERE NOT by_second
-        AND session_id = of_session
         AND time_ns >= (SELECT min(start_ns) FROM track)
         -- What ends in the range has no event behind it: what a process held at its end is read, too.
         AND (until_ns IS NULL OR time_ns <= (SELECT max(until_ns - offset_ns) FROM track))

@@ -9,7 +9,7 @@
 --   group_peak_bytes (bytes): requested bytes of the group's ranks together at that instant
 --   group_peak_ns (ns, common clock): the first such instant
 --   group_peak_utc: the same, readable
---   attempt, rank, device: a device with its share
+--   attempt, rank, device: a device with its share; never of a rank without a clock (rank_span) beside others
 --   host_name: its host
 --   requested_bytes (bytes): its share
 --   seq: the rank's event that gave it; live_at_seq tells what was alive
@@ -47,6 +47,7 @@ track AS MATERIALIZED (
             GROUP BY ALL
         ) AS b
         LEFT JOIN rank_group(of_session, of_group) AS g USING (attempt, rank, device)
+        WHERE g.is_summed
     ) AS b
     LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
 ),
@@ -84,6 +85,7 @@ coarse AS MATERIALIZED (
             t.track,
             t.kind,
             false AS is_closing,
+            b.events = 0 AS is_quiet,
             b.seq_first,
             b.seq_last,
             b.first_ns + t.offset_ns AS first_ns,
@@ -95,7 +97,7 @@ coarse AS MATERIALIZED (
         INNER JOIN track AS t USING (attempt, rank, device)
         WHERE b.session_id = of_session
         UNION ALL
-        SELECT track, kind, true, 9223372036854775807, 9223372036854775807, closed_ns, closed_ns, closed_ns, 0, 0
+        SELECT track, kind, true, false, 9223372036854775807, 9223372036854775807, closed_ns, closed_ns, closed_ns, 0, 0
         FROM track
         WHERE closed_ns IS NOT NULL
     ) AS p
@@ -252,6 +254,7 @@ coarse_marked AS MATERIALIZED (
         c.track,
         c.kind,
         c.is_closing,
+        c.is_quiet,
         c.seq_first,
         c.seq_last,
         c.first_ns,
@@ -328,11 +331,12 @@ hot_list AS MATERIALIZED (
     WHERE c.is_warm
 ),
 -- One event in the place of all those of a piece that is left out: no sum while it lasts comes near. The end of a process
--- is one, too, with the last place in the order.
+-- is one, too, with the last place in the order; and a piece without events, such as all that was there before the first:
+-- there is nothing else to read of it.
 stand_in AS MATERIALIZED (
     SELECT c.track, c.seq_last AS seq, c.last_ns AS time_ns, c.last_bytes AS requested_bytes
     FROM coarse_marked AS c
-    ANTI JOIN hot_piece AS h ON h.track = c.track AND h.seq_last = c.seq_last
+    ANTI JOIN hot_piece AS h ON h.track = c.track AND h.seq_last = c.seq_last AND NOT c.is_quiet
     WHERE c.is_warm OR c.is_closing
 ),
 
@@ -360,6 +364,11 @@ read_event AS MATERIALIZED (
     FROM hot_event
     UNION ALL
     FROM stand_in
+    UNION ALL
+    SELECT t.track, h.seq, h.time_ns + t.offset_ns, h.requested_bytes
+    FROM held_before AS h
+    INNER JOIN track AS t USING (attempt, rank, device)
+    WHERE h.session_id = of_session
 ),
 -- What a track did from one hot window to the next is a single piece, so that every track is covered from its first
 -- event to its last; such a piece touches no hot window.

@@ -17,6 +17,8 @@ WITH bucket AS (
     WHERE b.session_id = of_session
         AND b.first_ns + coalesce(s.offset_ns, 0) <= at_ns
         AND (s.ended_ns IS NULL OR s.ended_ns > at_ns)
+        -- Between recordings without times there is no one instant.
+        AND (s.has_clock OR (SELECT count(*) FROM rank_span WHERE session_id = of_session AND NOT has_clock) = 1)
 ),
 -- The last of each device is read to the event; those before it are over.
 latest AS (

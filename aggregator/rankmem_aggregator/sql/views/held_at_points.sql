@@ -18,7 +18,8 @@ SELECT
     b.device_type,
     b.point_seq,
     group_of(
-        of_group, b.operator, b.module, s.line, b.category, b.phase, b.step, b.annotation, b.stream, b.component
+        of_group, b.operator, b.module, s.line, b.category, b.phase, b.step, b.annotation, b.stream, b.component,
+        preexisting := b.preexisting
     ) AS group_name,
     sum(b.size_bytes)::BIGINT AS live_bytes,
     count(*) AS live_allocations,

@@ -7,7 +7,9 @@
 --   gpu_driver: version of the driver; NULL without one
 --   num_ranks: different ranks that ran there, over all attempts
 --   peak_requested_bytes (bytes): highest peak of a rank there
---   events, events_lost: stored, and known to be missing; NULL: missing, and nobody knows how many
+--   events: allocator events stored
+--   records_lost: records of the logs known to be missing, of events and of all else; NULL: nobody knows how many
+--   events_lost: at most so many allocator events are missing; as rank_loss says it
 --   clock_error_ns (ns): bound of the clock offset, the largest over the attempts
 CREATE OR REPLACE VIEW host_overview AS
 SELECT
@@ -22,6 +24,7 @@ SELECT
     count(DISTINCT r.rank) AS num_ranks,
     max(r.peak_requested_bytes) AS peak_requested_bytes,
     sum(r.events)::BIGINT AS events,
+    CASE WHEN count(*) = count(r.records_lost) THEN sum(r.records_lost)::BIGINT END AS records_lost,
     CASE WHEN count(*) = count(r.events_lost) THEN sum(r.events_lost)::BIGINT END AS events_lost,
     max(r.clock_error_ns) AS clock_error_ns
 FROM rank_overview AS r

@@ -1,13 +1,15 @@
 -- Question: What is missing of each rank, since when, and why (no row: nothing that anybody knows of)?
 -- Columns:
 --   session_id, attempt, rank: who
---   why: as in gap; or never_reported, awaited, lost, unexplained, strings_dropped, no_device
+--   why: as in gap; or never_reported, awaited, lost, unexplained, strings_dropped, no_device, no_clock; partial: an imported
+--     recording that does not tell whether it holds all
 --   what: what is missing: events, or which names; byte figures are exact where it is names
 --   detail: what happened, in words; NULL where why says all
 --   since_ns (ns, common clock): from when on; NULL where it is no matter of an instant
 --   since_utc: the same, readable
---   records: how many records are missing; NULL where nobody knows
---   is_bytes: true if figures of bytes are too low or not exact, false if names alone are missing
+--   records: how many records of its log are missing, so at most as many events; NULL where nobody knows
+--   is_bytes: true if figures of bytes are too low or not exact, false if names alone are missing; NULL where it is not
+--     known whether anything is (partial)
 --   sentence: all of this in words
 CREATE OR REPLACE VIEW incompleteness AS
 WITH hole AS (
@@ -19,7 +21,9 @@ WITH hole AS (
         coalesce(g.what, 'events') AS what,
         g.detail,
         CASE WHEN g.to_end THEN min(g.noticed_ns) + coalesce(any_value(s.offset_ns), 0) END AS since_ns,
-        CASE WHEN g.to_end IS DISTINCT FROM true THEN sum(g.records)::BIGINT END AS records
+        CASE
+            WHEN g.to_end IS DISTINCT FROM true AND g.why <> 'ring_overwritten' THEN sum(g.records)::BIGINT
+        END AS records
     FROM gap AS g
     LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
     GROUP BY g.session_id, g.attempt, g.rank, g.why, g.what, g.detail, g.to_end
@@ -38,7 +42,7 @@ of_gaps AS (
                 what || ' were not recorded after ' || instant || because || '; byte figures are exact'
             WHEN 'spool_full' THEN many || ' are missing: its spool was full (RANKMEM_SPOOL_BYTES)'
             WHEN 'torn' THEN many || ' are missing: its process ended while writing them'
-            WHEN 'ring_overwritten' THEN many || ' are missing: PyTorch''s own history was overwritten before it was read'
+            WHEN 'ring_overwritten' THEN 'an unknown number of events are missing: PyTorch''s own history was overwritten before it was read'
             WHEN 'set_aside' THEN
                 CASE WHEN records IS NULL THEN 'all from ' || instant || ' on is' ELSE many || ' are' END
                 || ' missing' || because || ': its log could not be stored, and is set aside on its host'
@@ -51,7 +55,12 @@ of_gaps AS (
             -- Not by utc_of: how that reads depends on the reader's time zone.
             coalesce(strftime(make_timestamp(since_ns // 1000), '%H:%M:%S') || ' UTC', 'an unknown time') AS instant,
             coalesce(' (' || detail || ')', '') AS because,
-            CASE WHEN records = 1 THEN '1 record' ELSE format('{:,}', coalesce(records, 0)) || ' records' END AS many
+            -- An event is a record, and so are a call, a tag, a sample: how many of each is not known.
+            CASE
+                WHEN coalesce(records, 0) = 0 THEN '0 records'
+                WHEN records = 1 THEN '1 record (at most 1 event)'
+                ELSE format('{:,}', records) || ' records (at most as many events)'
+            END AS many
         FROM hole
     )
 ),
@@ -77,21 +86,33 @@ untold AS (
 ),
 of_ranks AS (
     SELECT
-        o.session_id,
-        o.attempt,
-        o.rank,
+        r.session_id,
+        r.attempt,
+        r.rank,
         unnest([
-            CASE WHEN o.state = 'lost' THEN 'lost' END,
-            CASE WHEN coalesce(o.unexplained_bytes, 0) <> 0 THEN 'unexplained' END,
+            CASE WHEN r.end_reason IS NULL AND s.ended_ns IS NOT NULL THEN 'lost' END,
+            CASE WHEN coalesce(r.unexplained_bytes, 0) <> 0 THEN 'unexplained' END,
             CASE WHEN u.dropped IS NOT NULL THEN 'strings_dropped' END,
             CASE
-                WHEN n.source = 'live' AND o.ended_ns IS NOT NULL AND o.gaps = 0 AND o.events = 0 AND d.rank IS NULL
+                WHEN n.source = 'live' AND s.ended_ns IS NOT NULL AND l.gaps = 0 AND coalesce(r.events, 0) = 0
+                    AND d.rank IS NULL
                     THEN 'no_device'
-            END
+            END,
+            CASE
+                WHEN n.source <> 'live' AND r.complete IS DISTINCT FROM true AND l.gaps = 0
+                    AND coalesce(r.unexplained_bytes, 0) = 0
+                    -- A profile of kernels has no figures of bytes.
+                    AND (coalesce(r.events, 0) > 0 OR n.source NOT IN ('nvprof', 'nsys'))
+                    THEN 'partial'
+            END,
+            CASE WHEN NOT s.has_clock AND r.num_ranks > 1 THEN 'no_clock' END
         ]) AS why,
-        o.unexplained_bytes,
+        r.unexplained_bytes,
+        l.records_lost,
         u.dropped
-    FROM rank_overview AS o
+    FROM (SELECT *, count(*) OVER (PARTITION BY session_id) AS num_ranks FROM rank_info) AS r
+    LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
+    LEFT JOIN rank_loss AS l USING (session_id, attempt, rank)
     LEFT JOIN session AS n USING (session_id)
     LEFT JOIN untold AS u USING (session_id, attempt, rank)
     LEFT JOIN (SELECT DISTINCT session_id, attempt, rank FROM device_info) AS d USING (session_id, attempt, rank)
@@ -103,7 +124,10 @@ told AS (
         rank,
         why,
         CASE WHEN why = 'strings_dropped' THEN 'names' ELSE 'events' END AS what,
-        why <> 'strings_dropped' AS is_bytes,
+        CASE
+            WHEN why <> 'partial' THEN why <> 'strings_dropped'
+            WHEN records_lost > 0 THEN true
+        END AS is_bytes,
         CASE why
             WHEN 'lost' THEN 'its host never reported how it ended: its last events may be missing'
             WHEN 'unexplained' THEN
@@ -112,6 +136,12 @@ told AS (
             WHEN 'strings_dropped' THEN
                 format('{:,}', dropped)
                 || ' names or stacks did not fit into the spool and are unknown; byte figures are exact'
+            WHEN 'partial' THEN
+                CASE WHEN records_lost > 0 THEN format('{:,}', records_lost) || ' events are missing of its recording: '
+                    ELSE 'its recording does not tell whether it holds every event of the process: ' END
+                || 'the true peak may be higher than shown'
+            WHEN 'no_clock' THEN
+                'the recording has no times: left out of sums and curves over several ranks'
             ELSE 'none of its devices were recorded'
         END AS sentence
     FROM of_ranks

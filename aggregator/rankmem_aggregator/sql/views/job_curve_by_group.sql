@@ -53,6 +53,8 @@ told AS (
         s.ended_ns
     FROM point AS b
     LEFT JOIN rank_span AS s ON s.session_id = of_session AND s.attempt = b.attempt AND s.rank = b.rank
+    INNER JOIN rank_group(of_session, 'job') AS g
+        ON g.attempt = b.attempt AND g.rank = b.rank AND g.device = b.device AND g.is_summed
     WHERE split_part(b.device, ':', 1) = of_device_type AND (of_ranks IS NULL OR list_contains(of_ranks, b.rank))
 ),
 change AS (

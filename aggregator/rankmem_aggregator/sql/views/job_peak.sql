@@ -6,7 +6,7 @@
 --   job_peak_bytes (bytes): requested bytes of all ranks together at that instant
 --   job_peak_ns (ns, common clock): the first such instant
 --   job_peak_utc: the same, readable
---   attempt, rank, device: a device with its share
+--   attempt, rank, device: a device with its share; never of a rank without a clock (rank_span) beside others
 --   host_name: its host
 --   requested_bytes (bytes): its share
 --   seq: the rank's event that gave it; live_at_seq tells what was alive

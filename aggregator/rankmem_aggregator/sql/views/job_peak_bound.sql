@@ -10,13 +10,19 @@
 --   job_peak_ns (ns, common clock): the instant
 --   job_peak_utc: the same, readable
 --   num_ranks: ranks that held something then
---   sum_of_peaks_bytes (bytes): every rank's own peak added up
+--   sum_of_peaks_bytes (bytes): every rank's own peak added up, of those in the sum
 --   gap_bytes (bytes): by how much that sum overstates the job's peak
 --   clock_error_ns (ns): by how much the clock of another host may be off against that of the rank whose event made
 --     the peak, the largest; 0 on one host; NULL where an offset was never measured
 --   lowest_bytes (bytes): the sum at that instant if, within the error, each other host's ranks stood at their lowest
---   highest_bytes (bytes): the same at their highest; both NULL with the error
---   order_is_certain: true if no rank of another host has an event within the error of the instant
+--   highest_bytes (bytes): the same at their highest, NULL where events are missing: the true sum may have been higher
+--     by any number; both NULL with the error
+--   order_is_certain: true if no rank of another host has an event within the error of the instant, and no event of
+--     a rank is missing
+--   is_exact: true if no event of a rank is missing, and no rank: the sum is then wrong by the clocks alone; NULL where
+--     nobody knows, as in peak_bound
+--   at_least_bytes (bytes): the true peak is not below it, whatever is missing: what the ranks held then of which
+--     nothing was missing by then, or the highest that one rank held for certain; NULL where it cannot be said
 CREATE OR REPLACE MACRO job_peak_bound(of_session, of_shares := NULL) AS TABLE
 WITH share AS MATERIALIZED (
     SELECT j.*, s.host_uid, j.job_peak_ns - coalesce(s.offset_ns, 0) AS host_ns
@@ -32,7 +38,13 @@ WITH share AS MATERIALIZED (
 ),
 -- The rank whose event made the peak.
 maker AS MATERIALIZED (
-    SELECT DISTINCT ON (s.device_type) s.device_type, s.job_peak_ns, s.host_uid, s.clock_error_ns
+    SELECT DISTINCT ON (s.device_type)
+        s.device_type,
+        s.job_peak_ns,
+        s.attempt,
+        s.rank,
+        s.host_uid,
+        s.clock_error_ns
     FROM share AS s
     INNER JOIN memory_event AS e
         ON e.time_ns = s.host_ns AND e.attempt = s.attempt AND e.rank = s.rank AND e.device = s.device AND e.seq = s.seq
@@ -50,9 +62,17 @@ other AS MATERIALIZED (
         coalesce(s.offset_ns, 0) AS offset_ns,
         s.error_ns + m.clock_error_ns AS error_ns
     FROM peak_by_rank AS t
-    INNER JOIN maker AS m USING (device_type)
-    INNER JOIN rank_span AS s USING (session_id, attempt, rank)
-    WHERE t.session_id = of_session AND s.host_uid IS DISTINCT FROM m.host_uid
+    INNER JOIN maker AS m ON m.device_type = t.device_type
+    INNER JOIN rank_span AS s ON s.session_id = of_session AND s.attempt = t.attempt AND s.rank = t.rank
+    INNER JOIN rank_group(of_session, 'job') AS g
+        ON g.attempt = t.attempt AND g.rank = t.rank AND g.device = t.device
+    WHERE t.session_id = of_session
+        AND g.is_summed
+        -- Imported ranks whose recordings name no host share this one's name and may share no clock.
+        AND (
+            s.host_uid IS DISTINCT FROM m.host_uid
+            OR (s.host_uid = 'unknown' AND (s.attempt <> m.attempt OR s.rank <> m.rank))
+        )
 ),
 nearby AS (
     SELECT
@@ -94,6 +114,32 @@ bound AS (
     LEFT JOIN share AS s USING (attempt, rank, device)
     GROUP BY o.device_type
 ),
+-- What a rank held at the instant is certain up to the first hole in its log.
+missing AS MATERIALIZED (
+    SELECT attempt, rank, bool_or(is_bytes) AS is_known, bool_or(why = 'unexplained') AS is_unexplained
+    FROM incompleteness
+    WHERE session_id = of_session AND is_bytes IS DISTINCT FROM false
+    GROUP BY attempt, rank
+),
+least AS (
+    SELECT
+        device_type,
+        sum(CASE
+            WHEN m.rank IS NULL OR (l.first_lost_seq IS NULL AND NOT m.is_unexplained) OR s.seq < l.first_lost_seq
+                THEN s.requested_bytes
+            ELSE 0
+        END)::BIGINT AS certain_bytes
+    FROM share AS s
+    LEFT JOIN missing AS m USING (attempt, rank)
+    LEFT JOIN rank_loss AS l ON l.session_id = of_session AND l.attempt = s.attempt AND l.rank = s.rank
+    GROUP BY device_type
+),
+alone AS (
+    SELECT device_type, max(at_least_bytes) AS at_least_bytes
+    FROM peak_bound
+    WHERE session_id = of_session
+    GROUP BY device_type
+),
 summit AS (
     SELECT
         device_type,
@@ -105,10 +151,11 @@ summit AS (
     GROUP BY device_type
 ),
 peaks AS (
-    SELECT device_type, sum(peak_requested_bytes)::BIGINT AS sum_of_peaks_bytes
-    FROM peak_by_rank
-    WHERE session_id = of_session AND is_rank_peak
-    GROUP BY device_type
+    SELECT t.device_type, sum(t.peak_requested_bytes)::BIGINT AS sum_of_peaks_bytes
+    FROM peak_by_rank AS t
+    INNER JOIN rank_group(of_session, 'job') AS g USING (attempt, rank, device)
+    WHERE t.session_id = of_session AND t.is_rank_peak AND g.is_summed
+    GROUP BY t.device_type
 )
 SELECT
     t.device_type,
@@ -120,12 +167,27 @@ SELECT
     p.sum_of_peaks_bytes - t.job_peak_bytes AS gap_bytes,
     CASE WHEN coalesce(b.is_measured, true) THEN coalesce(b.error_ns, 0) END AS clock_error_ns,
     CASE WHEN coalesce(b.is_measured, true) THEN t.job_peak_bytes + coalesce(b.below_bytes, 0) END AS lowest_bytes,
-    CASE WHEN coalesce(b.is_measured, true) THEN t.job_peak_bytes + coalesce(b.above_bytes, 0) END AS highest_bytes,
-    coalesce(b.is_measured, true) AND coalesce(b.num_uncertain, 0) = 0 AS order_is_certain
+    CASE
+        WHEN coalesce(b.is_measured, true) AND whole.is_exact IS DISTINCT FROM false
+            THEN t.job_peak_bytes + coalesce(b.above_bytes, 0)
+    END AS highest_bytes,
+    coalesce(b.is_measured, true) AND coalesce(b.num_uncertain, 0) = 0
+        AND whole.is_exact IS DISTINCT FROM false AS order_is_certain,
+    whole.is_exact,
+    greatest(
+        CASE WHEN coalesce(b.is_measured, true) THEN c.certain_bytes + coalesce(b.below_bytes, 0) END,
+        a.at_least_bytes
+    ) AS at_least_bytes
 FROM summit AS t
 INNER JOIN peaks AS p USING (device_type)
 LEFT JOIN bound AS b USING (device_type)
+LEFT JOIN least AS c USING (device_type)
+LEFT JOIN alone AS a USING (device_type)
+CROSS JOIN (
+    SELECT CASE WHEN count(*) = 0 THEN true WHEN bool_or(is_known) THEN false END AS is_exact
+    FROM missing
+) AS whole
 CROSS JOIN unstreamed
 ORDER BY t.device_type;
 
-COMMENT ON MACRO TABLE job_peak_bound IS 'The job''s peak beside the sum of the ranks'' peaks, and what the error of the clocks leaves open.';
+COMMENT ON MACRO TABLE job_peak_bound IS 'The job''s peak beside the sum of the ranks'' peaks, and what the error of the clocks and missing events leave open.';

@@ -3,7 +3,7 @@
 --   of_session: session id
 -- Columns:
 --   attempt, rank, device, device_type: whose, on the attempt with the rank's highest peak
---   line: file:line of the innermost frame inside the project, else of the innermost; NULL without a stack.
+--   line: as in the view stack; NULL without a frame of Python, or before the recording if the block is older.
 --     Of blocks of backward: that of the forward call
 --   function: the function of that frame
 --   live_bytes_at_peak (bytes): of its blocks alive at the peak
@@ -15,7 +15,7 @@ SELECT
     b.rank,
     b.device,
     b.device_type,
-    s.line,
+    coalesce(s.line, CASE WHEN b.preexisting THEN 'before the recording' END) AS line,
     s.function,
     sum(b.size_bytes)::BIGINT AS live_bytes_at_peak,
     count(*) AS live_allocations_at_peak,
@@ -26,7 +26,7 @@ FROM live_at_points(of_session, (
     WHERE session_id = of_session AND is_rank_peak
 )) AS b
 LEFT JOIN stack AS s ON s.stack_id = coalesce(b.forward_stack_id, b.stack_id)
-GROUP BY b.attempt, b.rank, b.device, b.device_type, s.line, s.function
-ORDER BY b.rank, b.device, live_bytes_at_peak DESC, s.line, s.function;
+GROUP BY ALL
+ORDER BY b.rank, b.device, live_bytes_at_peak DESC, line, s.function;
 
 COMMENT ON MACRO TABLE line_at_peak IS 'Bytes alive at each rank''s own peak, by line of the project.';

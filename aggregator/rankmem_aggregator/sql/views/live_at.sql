@@ -27,12 +27,12 @@ WITH meaning AS (
 SELECT
     a.* EXCLUDE (first_category),
     coalesce(m.category, a.first_category) AS category,
-    utc_of(a.allocated_ns) AS allocated_utc,
+    CASE WHEN NOT a.preexisting THEN utc_of(a.allocated_ns) END AS allocated_utc,
     utc_of(a.freed_ns) AS freed_utc,
     s.line,
     f.line AS forward_line,
     s.frames,
-    at_ns - a.allocated_ns AS age_ns
+    CASE WHEN NOT a.preexisting THEN at_ns - a.allocated_ns END AS age_ns
 FROM allocation_life AS a
 LEFT JOIN meaning AS m USING (device, allocation_id)
 LEFT JOIN stack AS s USING (stack_id)
@@ -41,7 +41,7 @@ WHERE a.session_id = of_session
     AND a.attempt = of_attempt
     AND a.rank = of_rank
     AND (of_device IS NULL OR a.device = of_device)
-    AND (a.preexisting OR a.allocated_ns <= at_ns)
+    AND coalesce(a.allocated_ns <= at_ns, a.preexisting)
     AND (a.freed_ns IS NULL OR a.freed_ns > at_ns)
 ORDER BY a.size_bytes DESC, a.device, a.allocation_id;
 

@@ -14,13 +14,13 @@
 CREATE OR REPLACE MACRO live_at_peak(of_session, of_rank := NULL, of_attempt := NULL) AS TABLE
 SELECT
     a.* EXCLUDE (first_category, point_seq),
-    utc_of(a.allocated_ns) AS allocated_utc,
+    CASE WHEN NOT a.preexisting THEN utc_of(a.allocated_ns) END AS allocated_utc,
     utc_of(a.freed_ns) AS freed_utc,
     p.peak_time_ns,
     s.line,
     f.line AS forward_line,
     s.frames,
-    p.peak_time_ns - a.allocated_ns AS age_ns
+    CASE WHEN NOT a.preexisting THEN p.peak_time_ns - a.allocated_ns END AS age_ns
 FROM live_at_points(of_session, (
     SELECT list({attempt: attempt, rank: rank, device: device, seq: peak_seq})
     FROM peak_by_rank

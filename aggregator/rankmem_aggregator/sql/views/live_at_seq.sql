@@ -13,7 +13,7 @@
 CREATE OR REPLACE MACRO live_at_seq(of_session, of_attempt, of_rank, of_device, at_seq) AS TABLE
 SELECT
     a.* EXCLUDE (first_category, device_type, point_seq),
-    utc_of(a.allocated_ns) AS allocated_utc,
+    CASE WHEN NOT a.preexisting THEN utc_of(a.allocated_ns) END AS allocated_utc,
     utc_of(a.freed_ns) AS freed_utc,
     s.line,
     f.line AS forward_line,

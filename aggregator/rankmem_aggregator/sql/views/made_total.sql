@@ -19,6 +19,7 @@ plain AS (
         rank,
         device,
         group_of(of_group, operator, module, NULL, NULL, phase, NULL, annotation, NULL, component) AS text_key,
+        preexisting,
         CASE of_group
             WHEN 'line' THEN coalesce(forward_stack_id, stack_id)
             WHEN 'step' THEN step
@@ -29,7 +30,7 @@ plain AS (
         max(size_bytes) AS largest_bytes
     FROM allocation_record
     WHERE session_id = of_session AND of_group <> 'category' AND (of_rank IS NULL OR rank = of_rank)
-    GROUP BY attempt, rank, device, text_key, number_key
+    GROUP BY attempt, rank, device, text_key, preexisting, number_key
 ),
 -- Categories: what the summaries have, and the blocks that had not ended by then.
 place AS MATERIALIZED (
@@ -61,7 +62,7 @@ recent AS (
         r.attempt,
         r.rank,
         r.device,
-        coalesce(m.category, r.category, 'unknown') AS category,
+        meaning_of(coalesce(m.category, r.category), r.preexisting) AS category,
         coalesce(sum(r.size_bytes) FILTER (WHERE NOT r.preexisting), 0) AS allocated_bytes,
         count(*) FILTER (WHERE NOT r.preexisting) AS num_allocations,
         max(r.size_bytes) AS largest_bytes
@@ -80,7 +81,10 @@ part AS (
         attempt,
         rank,
         device,
-        CASE WHEN of_group = 'line' THEN s.line ELSE coalesce(text_key, number_key::VARCHAR) END AS group_name,
+        coalesce(
+            CASE WHEN of_group = 'line' THEN s.line ELSE coalesce(text_key, number_key::VARCHAR) END,
+            CASE WHEN preexisting THEN 'before the recording' END
+        ) AS group_name,
         allocated_bytes,
         num_allocations,
         largest_bytes

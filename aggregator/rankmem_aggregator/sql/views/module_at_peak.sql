@@ -4,7 +4,7 @@
 --   of_rank: global rank; NULL, the default, for all ranks added up, each at its own peak
 -- Columns:
 --   device_type: cpu, cuda, ...
---   module: path in the module tree; NULL for blocks outside of modules
+--   module: path in the module tree; NULL for blocks outside of modules, before the recording for older ones
 --   class: class of the module; NULL where it is not known
 --   depth: 0 for a root
 --   own_bytes (bytes): of the blocks alive at the peak whose innermost module it is
@@ -33,7 +33,7 @@ path AS (
     FROM (
         SELECT parts, unnest(range(1, len(parts) + 1)) AS n
         FROM (
-            SELECT string_split(module, '.') AS parts FROM own WHERE module IS NOT NULL
+            SELECT string_split(module, '.') AS parts FROM own WHERE module IS NOT NULL AND module <> 'before the recording'
             UNION
             SELECT string_split(module, '.') FROM known
         )
@@ -44,7 +44,7 @@ node AS (
     FROM path AS p
     CROSS JOIN (SELECT DISTINCT device_type FROM own) AS d
     UNION ALL
-    SELECT DISTINCT device_type, NULL, 0 FROM own WHERE module IS NULL
+    SELECT DISTINCT device_type, module, 0 FROM own WHERE module IS NULL OR module = 'before the recording'
 )
 SELECT
     n.device_type,

@@ -3,7 +3,7 @@
 --   of_session: session id
 -- Columns:
 --   attempt, rank, device, device_type: whose, on the attempt with the rank's highest peak
---   operator: the operator call that allocated; NULL outside of calls and for blocks older than the recording
+--   operator: the operator call that allocated; NULL outside of calls, before the recording for older blocks
 --   live_bytes_at_peak (bytes): of its blocks alive at the peak
 --   live_allocations_at_peak: how many
 --   largest_bytes (bytes): the largest of them

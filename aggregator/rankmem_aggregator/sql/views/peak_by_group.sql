@@ -23,7 +23,8 @@ WITH top AS MATERIALIZED (
 ),
 held AS (
     SELECT attempt, rank, device, group_of(
-        of_group, operator, module, NULL, category, phase, step, annotation, stream, component
+        of_group, operator, module, NULL, category, phase, step, annotation, stream, component,
+        preexisting := preexisting
     ) AS group_name, sum(size_bytes) AS bytes
     FROM live_at_points(of_session, (SELECT list({attempt: attempt, rank: rank, device: device, seq: peak_seq}) FROM top))
     GROUP BY ALL

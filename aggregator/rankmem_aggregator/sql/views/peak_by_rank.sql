@@ -8,7 +8,7 @@
 --   device: device type and index
 --   device_type: cpu, cuda, ...
 --   device_name: product name
---   peak_requested_bytes (bytes): highest requested bytes after an event; exact
+--   peak_requested_bytes (bytes): highest requested bytes after an event; exact where complete, else see peak_bound
 --   peak_time_ns (ns, common clock): the first instant at which it stood so high
 --   peak_time_utc: the same, readable
 --   peak_seq: the event after which it did; live_at_seq tells what was alive then
@@ -63,13 +63,17 @@ SELECT
     coalesce(t.peak_reserved_bytes, t.cpu_bytes) AS peak_reserved_bytes,
     d.total_bytes AS device_total_bytes,
     t.events,
-    coalesce(r.complete, false) AS complete,
+    -- As in rank_loss, which would be asked once more in every answer about a peak.
+    coalesce(r.complete, false) AND g.rank IS NULL AND NOT (r.end_reason IS NULL AND s.ended_ns IS NOT NULL)
+        AS complete,
     row_number() OVER (
         PARTITION BY t.session_id, t.rank, t.device ORDER BY t.peak_requested_bytes DESC, t.attempt DESC
     ) = 1 AS is_rank_peak
 FROM typed AS t
 LEFT JOIN rank_info AS r USING (session_id, attempt, rank)
 LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
+LEFT JOIN (SELECT DISTINCT session_id, attempt, rank FROM gap WHERE why <> 'hooks_off') AS g
+    USING (session_id, attempt, rank)
 LEFT JOIN host_info AS h ON r.host_uid = h.host_uid
 LEFT JOIN device_info AS d USING (session_id, attempt, rank, device);
 

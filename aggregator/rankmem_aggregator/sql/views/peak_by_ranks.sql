@@ -6,10 +6,11 @@
 --   group_name: host name, device with its host, or coordinate; NULL where it is not known
 --   device_type: the sums are over the devices of one type
 --   num_ranks: ranks of the group
---   peak_bytes (bytes): the group's own peak, the highest sum over its ranks at one instant
+--   peak_bytes (bytes): the group's own peak, the highest sum over its ranks at one instant; of those with a clock
+--     (rank_span), NULL where none has one
 --   peak_time_ns (ns, common clock): the first such instant
 --   peak_time_utc: the same, readable
---   sum_of_peaks_bytes (bytes): its ranks' own peaks added up, though they happen at different instants
+--   sum_of_peaks_bytes (bytes): the same ranks' own peaks added up, though they happen at different instants
 --   highest_rank: the rank whose own peak is highest
 --   highest_peak_bytes (bytes): that peak
 --   lowest_rank: the rank whose own peak is lowest
@@ -19,9 +20,10 @@ WITH member AS (
     SELECT
         g.group_key,
         min(g.group_name) AS group_name,
+        bool_or(g.is_summed) AS is_summed,
         p.device_type,
         count(DISTINCT p.rank) AS num_ranks,
-        sum(p.peak_requested_bytes)::BIGINT AS sum_of_peaks_bytes,
+        sum(p.peak_requested_bytes) FILTER (WHERE g.is_summed)::BIGINT AS sum_of_peaks_bytes,
         arg_max(p.rank, (p.peak_requested_bytes, -p.rank)) AS highest_rank,
         max(p.peak_requested_bytes) AS highest_peak_bytes,
         arg_min(p.rank, (p.peak_requested_bytes, p.rank)) AS lowest_rank,
@@ -40,7 +42,7 @@ SELECT
     m.group_name,
     m.device_type,
     m.num_ranks,
-    coalesce(s.peak_bytes, 0) AS peak_bytes,
+    CASE WHEN m.is_summed THEN coalesce(s.peak_bytes, 0) END AS peak_bytes,
     s.peak_time_ns,
     utc_of(s.peak_time_ns) AS peak_time_utc,
     m.sum_of_peaks_bytes,
@@ -50,6 +52,6 @@ SELECT
     m.lowest_peak_bytes
 FROM member AS m
 LEFT JOIN summit AS s ON s.group_key IS NOT DISTINCT FROM m.group_key AND s.device_type = m.device_type
-ORDER BY peak_bytes DESC, m.device_type, m.group_name;
+ORDER BY peak_bytes DESC NULLS LAST, m.device_type, m.group_name;
 
 COMMENT ON MACRO TABLE peak_by_ranks IS 'The highest sum over the ranks of each host, device or parallel coordinate, and the sum of their peaks.';

@@ -6,6 +6,8 @@
 --   attempt, rank, device: a device of a rank
 --   group_key: what the group is known by: host uid, host uid and device, or coordinate
 --   group_name: the same for people: host name, host name and device, or coordinate; NULL where it is not known
+--   is_summed: whether sums over the group can have it: it has a clock, or is the only rank there,
+--     with one device of its type
 CREATE OR REPLACE MACRO rank_group(of_session, of_group) AS TABLE
 SELECT
     b.attempt,
@@ -27,13 +29,19 @@ SELECT
         WHEN 'host' THEN h.host_name
         WHEN 'device' THEN concat_ws(' ', h.host_name, b.device)
         ELSE group_key
-    END AS group_name
+    END AS group_name,
+    coalesce(s.has_clock, true) OR (
+        count(*) OVER (PARTITION BY split_part(b.device, ':', 1), group_key) = 1
+        AND min((b.attempt, b.rank)) OVER (PARTITION BY group_key)
+        = max((b.attempt, b.rank)) OVER (PARTITION BY group_key)
+    ) AS is_summed
 FROM (
     SELECT DISTINCT session_id, attempt, rank, device
     FROM memory_bucket
     WHERE session_id = of_session
 ) AS b
 LEFT JOIN rank_info AS r USING (session_id, attempt, rank)
+LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
 LEFT JOIN device_info AS d USING (session_id, attempt, rank, device)
 LEFT JOIN host_info AS h ON r.host_uid = h.host_uid;
 

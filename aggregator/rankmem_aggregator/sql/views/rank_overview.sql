@@ -8,7 +8,9 @@
 --   end_reason: as in rank_info: exit, exception, exit N, _exit N, killed; NULL while it runs
 --   state: the same; running; or lost: a later attempt has begun, and its host never reported how it ended
 --   peak_requested_bytes (bytes): its highest peak over its devices
---   events, events_lost: stored, and known to be missing; NULL: missing, and nobody knows how many
+--   events: allocator events stored
+--   records_lost: records of the logs known to be missing, of events and of all else; NULL: nobody knows how many
+--   events_lost: at most so many allocator events are missing; as rank_loss says it
 --   gaps: holes in its log; each is a row of gap
 --   unexplained_bytes (bytes): replayed requested bytes minus the allocator's own figure, at the end
 --   complete: true if nothing is missing
@@ -17,23 +19,12 @@
 --   not_recorded: what was switched off, a list of operators, stacks, modules; empty: nothing; NULL if unknown
 --   exit_code: of its process; below zero the signal that ended it; NULL: not known
 --   exception: type of the exception that ended it
+--   has_clock: false if it was imported from a recording without times
 CREATE OR REPLACE VIEW rank_overview AS
 WITH device_peak AS (
     SELECT session_id, attempt, rank, list(device ORDER BY device) AS devices,
         max(peak_requested_bytes) AS peak_requested_bytes
     FROM peak_by_rank
-    GROUP BY session_id, attempt, rank
-),
-hole AS (
-    -- Names that are missing are no events. Where all is missing from some instant on, nobody knows how many.
-    SELECT
-        session_id,
-        attempt,
-        rank,
-        count(*) AS gaps,
-        CASE WHEN NOT coalesce(bool_or(to_end), false) THEN sum(records)::BIGINT END AS records
-    FROM gap
-    WHERE why <> 'hooks_off'
     GROUP BY session_id, attempt, rank
 )
 SELECT
@@ -54,22 +45,22 @@ SELECT
         AS state,
     p.peak_requested_bytes,
     coalesce(r.events, 0) AS events,
-    CASE WHEN g.gaps IS NULL THEN coalesce(r.events_lost, 0) ELSE g.records END AS events_lost,
-    coalesce(g.gaps, 0) AS gaps,
+    l.records_lost,
+    l.events_lost,
+    l.gaps,
     r.unexplained_bytes,
-    -- A rank whose host never reported how it ended may have done more than is stored.
-    coalesce(r.complete, false) AND g.gaps IS NULL AND NOT (r.end_reason IS NULL AND s.ended_ns IS NOT NULL)
-        AS complete,
+    l.complete,
     s.offset_ns AS clock_offset_ns,
     s.error_ns AS clock_error_ns,
     r.detail,
     r.not_recorded,
     r.exit_code,
-    r.exception
+    r.exception,
+    coalesce(s.has_clock, true) AS has_clock
 FROM rank_info AS r
 LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
 LEFT JOIN host_info AS h ON r.host_uid = h.host_uid
 LEFT JOIN device_peak AS p USING (session_id, attempt, rank)
-LEFT JOIN hole AS g USING (session_id, attempt, rank);
+LEFT JOIN rank_loss AS l USING (session_id, attempt, rank);
 
 COMMENT ON VIEW rank_overview IS 'A rank of an attempt with its host, devices, life, peak and completeness.';

@@ -10,6 +10,8 @@
 --   ended_ns (ns, common clock): when its process ended and its memory was gone; NULL while it runs
 --   started_utc: the same, readable
 --   ended_utc: the same, readable
+--   has_clock: false if its times are no wall clock's: it was imported from a recording without times, whose events
+--     count from 0 on. Such a rank is in no sum over several
 CREATE OR REPLACE VIEW rank_span AS
 WITH host_span AS (
     SELECT
@@ -74,7 +76,8 @@ SELECT
     a.started_ns,
     coalesce(a.ended_ns, n.started_ns) AS ended_ns,
     utc_of(a.started_ns) AS started_utc,
-    utc_of(coalesce(a.ended_ns, n.started_ns)) AS ended_utc
+    utc_of(coalesce(a.ended_ns, n.started_ns)) AS ended_utc,
+    a.started_ns IS NULL OR utc_of(a.started_ns) IS NOT NULL AS has_clock
 FROM aligned AS a
 LEFT JOIN next_attempt AS n USING (session_id, attempt)
 CROSS JOIN unstreamed;

@@ -9,7 +9,9 @@
 --   stored_ns (ns, the aggregator's clock, which is the common one): when its last batch was stored
 --   lag_ns (ns): from the one to the other, at least 0
 --   last_sequence: last position of its log that is stored
---   events, events_lost: stored, and known to be missing; NULL: missing, and nobody knows how many
+--   events: allocator events stored
+--   records_lost: records of the logs known to be missing, of events and of all else; NULL: nobody knows how many
+--   events_lost: at most so many allocator events are missing; as rank_loss says it
 --   gaps: holes in its log; each is a row of gap
 --   complete: true if nothing is missing
 --   spool_bytes (bytes): of its log on its host's disk, when last told; 0 once all of it is stored
@@ -31,18 +33,6 @@ WITH log AS (
 held AS (
     SELECT session_id, attempt, rank, max(last_ns) AS last_ns
     FROM memory_bucket
-    GROUP BY ALL
-),
-hole AS (
-    -- Names that are missing are no events. Where all is missing from some instant on, nobody knows how many.
-    SELECT
-        session_id,
-        attempt,
-        rank,
-        count(*) AS gaps,
-        CASE WHEN NOT coalesce(bool_or(to_end), false) THEN sum(records)::BIGINT END AS records
-    FROM gap
-    WHERE why <> 'hooks_off'
     GROUP BY ALL
 ),
 cost AS (
@@ -73,18 +63,17 @@ SELECT
     END AS lag_ns,
     l.last_sequence,
     coalesce(r.events, 0) AS events,
-    CASE WHEN g.gaps IS NULL THEN coalesce(r.events_lost, 0) ELSE g.records END AS events_lost,
-    coalesce(g.gaps, 0) AS gaps,
-    -- A rank whose host never reported how it ended may have done more than is stored.
-    coalesce(r.complete, false) AND g.gaps IS NULL AND NOT (r.end_reason IS NULL AND s.ended_ns IS NOT NULL)
-        AS complete,
+    g.records_lost,
+    g.events_lost,
+    g.gaps,
+    g.complete,
     CASE WHEN l.final THEN 0 ELSE c.spool_bytes END AS spool_bytes,
     c.sent_bytes,
     c.shipper_cpu_ns
 FROM rank_info AS r
 LEFT JOIN log AS l USING (session_id, attempt, rank)
 LEFT JOIN held AS h USING (session_id, attempt, rank)
-LEFT JOIN hole AS g USING (session_id, attempt, rank)
+LEFT JOIN rank_loss AS g USING (session_id, attempt, rank)
 LEFT JOIN cost AS c USING (session_id, attempt, rank)
 LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
 LEFT JOIN host_info AS i ON r.host_uid = i.host_uid;

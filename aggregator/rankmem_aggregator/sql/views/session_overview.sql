@@ -7,7 +7,9 @@
 --   duration_ns (ns): from start to end; NULL while running
 --   world_size: ranks the launcher announced
 --   num_ranks, num_attempts, num_hosts: that sent something
---   events, events_lost: stored, and known to be missing; NULL: missing, and nobody knows how many
+--   events: allocator events stored
+--   records_lost: records of the logs known to be missing, of events and of all else; NULL: nobody knows how many
+--   events_lost: at most so many allocator events are missing; as rank_loss says it
 --   complete: true if every rank that the launcher announced came and is complete
 --   highest_rank: the rank with the highest peak
 --   peak_requested_bytes (bytes): that peak
@@ -22,9 +24,11 @@ WITH ranks AS (
         count(DISTINCT rank) AS num_ranks,
         count(DISTINCT attempt) AS num_attempts,
         count(DISTINCT host_uid) AS num_hosts,
-        min(started_ns) AS started_ns,
+        -- Ranks without a clock count from 0: they say when the session was only where no other does.
+        coalesce(min(started_ns) FILTER (WHERE has_clock), min(started_ns)) AS started_ns,
         CASE WHEN count(*) = count(ended_ns) THEN max(ended_ns) END AS ended_ns,
         sum(events)::BIGINT AS events,
+        CASE WHEN count(*) = count(records_lost) THEN sum(records_lost)::BIGINT END AS records_lost,
         CASE WHEN count(*) = count(events_lost) THEN sum(events_lost)::BIGINT END AS events_lost,
         bool_and(complete) AS complete,
         arg_max(rank, peak_requested_bytes) AS highest_rank,
@@ -54,6 +58,7 @@ SELECT
     coalesce(r.num_attempts, 0) AS num_attempts,
     coalesce(r.num_hosts, 0) AS num_hosts,
     coalesce(r.events, 0) AS events,
+    CASE WHEN r.num_ranks IS NULL THEN 0 ELSE r.records_lost END AS records_lost,
     CASE WHEN r.num_ranks IS NULL THEN 0 ELSE r.events_lost END AS events_lost,
     coalesce(r.complete, false) AND a.num_absent IS NULL AS complete,
     r.highest_rank,

@@ -1,0 +1,40 @@
+"""What was wrong with a value of a recording, in words: Python words it for whoever wrote the program.
+
+Stage: readers; the process of ``rankmem import``. In: what reading a value raised; out: a sentence without a
+name of Python's, to stand behind the file and the place in it. What a reader itself raises is a ValueError
+in words and passes as it is.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from decimal import InvalidOperation
+from typing import Final
+
+SHOWN_CHARS_MAX: Final = 200
+"""Of a sentence: a value may be a whole text."""
+
+_OTHER_TYPE: Final = "a value is missing, or of another type than belongs there"
+_TOO_LARGE: Final = "a number is larger than 64 bits hold"
+_NUMBER: Final = re.compile(
+    r"(?:invalid literal for int\(\) with base 10|could not convert string to float): (?P<value>.*)",
+    re.DOTALL,
+)
+
+
+def plain(error: Exception) -> str:
+    """What the error says of the recording, in words."""
+    if isinstance(error, KeyError):
+        return f"it has no {str(error.args[0] if error.args else 'value')[:80]!r}"
+    if isinstance(error, OverflowError):
+        return _TOO_LARGE
+    if isinstance(error, InvalidOperation):
+        return "a number is written as no number is"
+    if isinstance(error, UnicodeError):
+        return "a text is not in UTF-8"
+    if isinstance(error, TypeError | AttributeError | IndexError | struct.error):
+        return _OTHER_TYPE
+    said = str(error)
+    match = _NUMBER.fullmatch(said)
+    return f"{match['value'][:80]} is no whole number" if match else said[:SHOWN_CHARS_MAX]

@@ -1,0 +1,52 @@
+-- Question: Is each rank's peak exact, and where events are missing, how high was it at least?
+-- Columns:
+--   session_id, attempt, rank, device, device_type: whose
+--   peak_requested_bytes (bytes): as in peak_by_rank: the highest total of the events that are there
+--   is_exact: true if nothing is missing that figures of bytes rest on; NULL where nobody knows, for an imported
+--     recording does not tell whether it holds all
+--   at_least_bytes (bytes): the true peak is not below it: the highest total before the first hole, up to which every
+--     event is there; where later totals cannot be too high, the peak itself; NULL where it cannot be said
+--   at_most_bytes (bytes): the true peak is not above it; NULL where events are missing: what came in a hole is unknown
+CREATE OR REPLACE VIEW peak_bound AS
+WITH flawed AS (
+    SELECT
+        session_id,
+        attempt,
+        rank,
+        CASE WHEN bool_or(is_bytes) THEN false END AS is_exact,
+        bool_or(why = 'unexplained') AS is_unexplained
+    FROM incompleteness
+    WHERE is_bytes IS DISTINCT FROM false
+    GROUP BY session_id, attempt, rank
+),
+bound AS (
+    SELECT
+        b.session_id,
+        b.attempt,
+        b.rank,
+        b.device,
+        max(b.requested_peak_bytes) AS peak_requested_bytes,
+        -- The part of a block of 64 positions behind a hole says nothing of what came before.
+        max(b.requested_peak_bytes) FILTER (b.requested_peak_seq < l.first_lost_seq) AS before_bytes,
+        any_value(l.first_lost_seq) AS first_lost_seq
+    FROM memory_bucket AS b
+    LEFT JOIN rank_loss AS l USING (session_id, attempt, rank)
+    GROUP BY b.session_id, b.attempt, b.rank, b.device
+)
+SELECT
+    b.session_id,
+    b.attempt,
+    b.rank,
+    b.device,
+    split_part(b.device, ':', 1) AS device_type,
+    b.peak_requested_bytes,
+    CASE WHEN f.rank IS NULL THEN true ELSE f.is_exact END AS is_exact,
+    CASE
+        WHEN b.first_lost_seq IS NOT NULL THEN coalesce(b.before_bytes, 0)
+        WHEN NOT coalesce(f.is_unexplained, false) THEN b.peak_requested_bytes
+    END AS at_least_bytes,
+    CASE WHEN f.rank IS NULL THEN b.peak_requested_bytes END AS at_most_bytes
+FROM bound AS b
+LEFT JOIN flawed AS f USING (session_id, attempt, rank);
+
+COMMENT ON VIEW peak_bound IS 'Whether a rank''s peak is exact, and how high it was at least where events are missing.';
