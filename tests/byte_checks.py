@@ -221,7 +221,7 @@ def _check_trace(queries: Queries, account: Account, out: Path) -> None:
             lives[row["pid"], device][row["name"]] += row["args"].get("bytes", 0)
     for whose, track in account.tracks.items():
         pid = ranks.index((whose.rank, whose.attempt)) + 1
-        told = max(held for _, _, held in track.events)
+        told = track.peak_bytes()
         assert counters[pid, f"{whose.device} requested"] == told, whose
         blocks: Groups = defaultdict(int)
         for block in track.blocks:

@@ -33,7 +33,10 @@ def no_formula(text: str) -> str:
 
 
 def guarded(rows: pa.Table) -> pa.Table:
-    """The rows; no text in them is a formula."""
+    """The rows in one piece; no text in them is a formula.
+
+    In one piece, since pyarrow (26.0) writes bytes of nobody's for a table whose first piece has no rows.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -41,4 +44,4 @@ def guarded(rows: pa.Table) -> pa.Table:
         if pa.types.is_string(field.type):
             safe = pc.replace_substring_regex(rows[field.name], _FORMULA, r"'\1")
             rows = rows.set_column(position, field, safe)
-    return rows
+    return rows.combine_chunks()

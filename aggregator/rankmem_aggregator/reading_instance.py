@@ -46,6 +46,9 @@ _READING: Final = frozenset(
         duckdb.StatementType.VARIABLE_SET,
     }
 )
+_HOLDS_ANOTHER: Final = frozenset({duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI})
+"""These may be a COPY in truth, of which the kind says nothing: EXPLAIN ANALYZE runs one, and one of a PIVOT
+is several statements. DuckDB lets it write to an attached file itself, whatever is confined (2.0)."""
 _WORD: Final = re.compile(r"\w+")
 _NO_NAMES: Final = re.compile(r"--[^\n]*|'(?:[^']|'')*'")
 """Comments and texts."""
@@ -184,6 +187,8 @@ def _check_kinds(cursor: duckdb.DuckDBPyConnection, text: str) -> None:
     """Refuses statements that do not read. The fences stand behind it: this one says what to do instead."""
     for statement in cursor.extract_statements(text):
         kind = type_of(statement)
+        if kind in _HOLDS_ANOTHER and _says_copy(statement.query):
+            kind = duckdb.StatementType.COPY
         if kind in _READING:
             continue
         if kind == duckdb.StatementType.COPY:
@@ -191,6 +196,17 @@ def _check_kinds(cursor: duckdb.DuckDBPyConnection, text: str) -> None:
         else:
             hint = "only reading statements run here; rankmem sql --unsafe is DuckDB bare, for your own file"
         raise RankmemError(Code.DENIED, f"{name_of(kind)} is not allowed on a database file", hint)
+
+
+def _says_copy(text: str) -> bool:
+    """Whether the word COPY stands in a statement, outside of quotes and comments."""
+    data = text.encode()
+    begins = duckdb.tokenize(text)
+    ends = [*(offset for offset, _ in begins[1:]), len(data)]
+    return any(
+        kind == duckdb.token_type.keyword and data[begin:end].strip().lower() == b"copy"
+        for (begin, kind), end in zip(begins, ends, strict=True)
+    )
 
 
 def _settings(path: Path) -> dict[str, str | bool | int | float | list[str]]:

@@ -43,10 +43,10 @@ def show_answer(
     if lacks is not None:  # the answer carries it; programs want it row by row
         show(rows, columns, output=output, title=facts.title(), notes=notes)
         _print(lacks)
-        return
-    missing = queries.incompleteness(facts.session_id).to_pylist()
-    show(marked(rows, missing, output), columns, output=output, title=facts.title(), notes=notes)
-    print_lines(missing)
+    else:
+        missing = queries.incompleteness(facts.session_id).to_pylist()
+        show(marked(rows, missing, output), columns, output=output, title=facts.title(), notes=notes)
+        print_lines(missing)
     if not rows.num_rows:
         say_kernels(facts)
 

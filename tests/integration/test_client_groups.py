@@ -124,7 +124,7 @@ def test_several_ranks_are_added_up_and_others_are_left_out(queries: Queries) ->
     assert table["group"].unique().to_pylist() == ["rank 1", "rank 3"]
     peaks = {row["rank"]: row["peak_requested_bytes"] for row in queries.peak().to_pylist()}
     assert max(held for _, held in curve(table, "rank 3")) == peaks[3]
-    with pytest.raises(RankmemError, match="no events of rank 8, 9"):
+    with pytest.raises(RankmemError, match="no events with times of rank 8, 9"):
         queries.timeline(by="rank", rank=[9, 1, 8])
     with pytest.raises(RankmemError, match="overall is of one rank") as caught:
         queries.timeline(by="overall", rank=[1, 3])

@@ -260,7 +260,7 @@ def test_pinned_host_memory_is_left_out_and_said(tmp_path: Path) -> None:
         with empty_database(str(tmp_path / f"{name}.duckdb")) as connection:
             store_logs(connection, [logs])
     written = exported(tmp_path / "both.duckdb", tmp_path / "out")
-    assert "blocks of pinned host memory are left out: MindStudio has no device for it" in written.remarks
+    assert any(text.endswith("are left out: MindStudio shows devices") for text in written.remarks)
     with pytest.raises(RankmemError, match="has pinned host memory alone"):
         exported(tmp_path / "alone.duckdb", tmp_path / "nothing")
 

@@ -149,8 +149,7 @@ class _Log:
         interner = StackInterner(self._replay.strings)
         starts = [int(d.trace.records["time_ns"][0]) for d in self._devices if len(d.trace.records)]
         # Before the first event, so that what was there has an instant of its own.
-        first_ns = min(starts, default=first_annotation_ns(raw.get("external_annotations")))
-        start_ns = max(first_ns - 1, 0)
+        start_ns = max(min(starts) - 1, 0) if starts else first_annotation_ns(raw.get("external_annotations"))
         facts = json.dumps({"source": KIND} | _settings_of(raw))
         for device in self._devices:
             device.tell_older(self._replay, interner, start_ns, facts)

@@ -34,6 +34,10 @@ class Course:
         self._now += change_bytes
         self.highest = max(self.highest, self._now)
 
+    def reach(self, held_bytes: int) -> None:
+        """What the file says by itself to be held at one instant."""
+        self.highest = max(self.highest, held_bytes)
+
 
 def hold_against(kind: str, carried: Iterable[Carried], written: Written, why: str) -> None:
     """Says in the remarks which peaks the files do not reach.

@@ -203,6 +203,7 @@ class _Writer:
         if stand_ins.num_blocks:
             remark = _WITHOUT_ADDRESS.format(count=stand_ins.num_blocks, device=track.device)
             written.remarks.append(remark)
+        self.courses[track].reach(sum(row["size_bytes"] for row in held))
         for row in held:
             row["address"] = _unsigned(row["address"])
         held.sort(key=lambda row: (row["address"], -row["allocation_id"]))
