@@ -12,11 +12,13 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet
 import pytest
+from pyarrow import csv as arrow_csv
 from pyarrow import ipc
 
 from constructed import BASE_NS, SESSION
 from export_logs import CudaLog, database, marker, training
 from rankmem_aggregator import connect, schema
+from rankmem_aggregator.csv_cells import guarded
 from rankmem_aggregator.exports import table_rows
 from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.exports.table_statements import POSITIONS, times_of
@@ -262,3 +264,13 @@ def test_pieces_meet_and_cover(
 ) -> None:
     monkeypatch.setattr(table_rows, "PAGE_ROWS", 2)
     assert list(table_rows.pages(least, most, rows)) == wanted
+
+
+def test_rows_that_come_in_pieces_are_written_whole_although_the_first_piece_is_empty() -> None:
+    none, some = pa.array([], pa.int64()), pa.array([3, 4], pa.int64())
+    rows = pa.table({"bytes": pa.chunked_array([none, some]), "name": pa.chunked_array([["=a", "b"]])})
+    out = pa.BufferOutputStream()
+    arrow_csv.write_csv(
+        guarded(rows), out, arrow_csv.WriteOptions(include_header=False, quoting_style="needed")
+    )
+    assert out.getvalue().to_pybytes() == b'3,"\'=a"\n4,"b"\n'
