@@ -78,9 +78,10 @@ def _told(tap: Tap, out: Any, environment: dict[str, str]) -> dict[str, Any]:
 
     with open(out.name, "r+b") as same:
         fcntl.flock(same, fcntl.LOCK_EX)
-        tap.start_unseen(
-            [sys.executable, "-IS", "-c", TELLS], environment, output_fd=out.fileno(), kept_fd=same.fileno()
-        )
+        kept = fcntl.fcntl(same, fcntl.F_DUPFD, 10)  # clear of 0 to 2
+        command = [sys.executable, "-IS", "-c", TELLS]
+        tap.start_unseen(command, environment, output_fd=out.fileno(), kept_fd=kept)
+        os.close(kept)
     fcntl.flock(out, fcntl.LOCK_EX)
     told: dict[str, Any] = json.loads(Path(out.name).read_text())
     return told
