@@ -36,6 +36,6 @@ WHERE r.session_id = $session
     AND r.attempt = $attempt
     AND r.rank = $rank
     AND r.device = $device
-    AND (r.preexisting OR r.allocation_id <= $at_seq)
+    AND r.allocation_id <= $at_seq
     AND (coalesce(r.freed_seq, e.freed_seq) IS NULL OR coalesce(r.freed_seq, e.freed_seq) > $at_seq)
 ORDER BY r.address, r.allocation_id;

@@ -26,7 +26,7 @@ block AS (
         r.allocation_id,
         r.size_bytes,
         coalesce(r.category, 'unknown') AS first_category,
-        CASE WHEN r.preexisting THEN -1 ELSE greatest(r.allocation_id, -1) END AS seq,
+        greatest(r.allocation_id, -1) AS seq,
         r.allocated_ns,
         coalesce(r.free_requested_seq, e.free_requested_seq, r.freed_seq, e.freed_seq) AS gone_seq,
         coalesce(r.free_requested_ns, e.free_requested_ns, r.freed_ns, e.freed_ns) AS gone_ns

@@ -29,7 +29,7 @@ WHERE r.session_id = $session
     AND r.attempt = $attempt
     AND r.rank = $rank
     AND r.device = $device
-    AND (r.preexisting OR r.allocation_id < $before)
+    AND r.allocation_id < $before
     AND (
         coalesce(r.free_requested_seq, e.gone_seq, r.freed_seq) IS NULL
         OR coalesce(r.free_requested_seq, e.gone_seq, r.freed_seq) >= $before
