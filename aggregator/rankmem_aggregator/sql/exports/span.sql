@@ -12,7 +12,7 @@ WITH bucket AS (
     WHERE b.session_id = $session
 )
 SELECT
-    coalesce(min(first_ns) FILTER (WHERE first_ns >= 946684800000000000), min(first_ns)) AS first_ns,
+    coalesce(min(first_ns) FILTER (WHERE utc_of(first_ns) IS NOT NULL), min(first_ns)) AS first_ns,
     max(last_ns) AS last_ns
 FROM bucket
 ORDER BY first_ns;

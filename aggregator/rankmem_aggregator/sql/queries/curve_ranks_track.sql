@@ -33,7 +33,7 @@ WITH span AS (
 timed AS (
     SELECT *
     FROM span
-    QUALIFY first_ns >= 946684800000000000 OR count(DISTINCT rank) OVER () = 1
+    QUALIFY utc_of(first_ns) IS NOT NULL OR count(DISTINCT rank) OVER () = 1
 )
 SELECT
     device_type,
