@@ -15,6 +15,7 @@ from rankmem_cli.render import Format, head, note, show_table
 from rankmem_cli.target import SessionFacts
 from rankmem_cli.units import age_text, bytes_text, offset_text, utc_text
 from rankmem_protos.clock import distance_ns, has_clock
+from rankmem_protos.devices import by_weight
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +36,7 @@ def print_job_peak(queries: Queries, facts: SessionFacts) -> None:
     note(facts.title())
     if not bounds:
         say_kernels(facts)
-    for bound in sorted(bounds, key=_by_weight):
+    for bound in sorted(bounds, key=lambda bound: by_weight(bound["device_type"], bound["job_peak_bytes"])):
         _say(bound, facts.started_ns)
     if not bounds and queries.peak(facts.session_id).num_rows:
         note("no sum over the ranks: no two of them have times on one clock; rankmem peak has each by itself")
@@ -67,11 +68,6 @@ def _print_held(queries: Queries, facts: SessionFacts, by: str, shares: pa.Table
     show_table(rows.slice(0, GROUPS_SHOWN), columns.job_peak_held(by))
     if rows.num_rows > GROUPS_SHOWN:
         note(f"… and {rows.num_rows - GROUPS_SHOWN} more: rankmem job-peak --by {by}")
-
-
-def _by_weight(bound: dict[str, Any]) -> tuple[bool, int]:
-    """Devices before host memory, the fuller first."""
-    return bound["device_type"] in ("cpu", "pinned"), -(bound["job_peak_bytes"] or 0)
 
 
 def _say(bound: dict[str, Any], started_ns: int | None) -> None:

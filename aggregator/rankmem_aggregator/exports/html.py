@@ -32,6 +32,7 @@ from rankmem_aggregator.plots.curves import SERIES_MAX, chart_of
 from rankmem_aggregator.plots.html import chart_fragment, filled, resource
 from rankmem_aggregator.queries import BlockBy, CurveBy
 from rankmem_protos.clock import distance_ns, has_clock
+from rankmem_protos.devices import by_weight
 
 CURVES_MAX: Final = 4
 """Ranks whose categories are drawn: each some 400 KiB of the page."""
@@ -43,8 +44,6 @@ TABLE_ROWS_MAX: Final = 200
 """Rows of a table: what follows is small, counts as one row, and SQL has it."""
 HEAT_RANKS_MAX: Final = 512
 """Ranks in it, the highest: 80,000 cells, some 800 KiB of the page."""
-HOST_MEMORY: Final = ("cpu", "pinned")
-"""Types of device that stand behind the others: it is not what a training runs out of."""
 _COARSE: Final = {
     False: "Of many events each stretch's highest are drawn.",
     True: "Of many events each rank's highest of each second are drawn, whose sum may lie above what was "
@@ -121,7 +120,8 @@ class _Report:
         """The page's parts, from the top."""
         self._chosen.say("the job's peak")
         shares = self._queries.job_peak(self._id)
-        bounds = sorted(self._queries.job_peak_bound(self._id, shares=shares).to_pylist(), key=_by_weight)
+        bounds = self._queries.job_peak_bound(self._id, shares=shares).to_pylist()
+        bounds.sort(key=lambda bound: by_weight(bound["device_type"], bound["job_peak_bytes"]))
         yield self._tiles(bounds)
         yield self._missing()
         for kind, bound, rows in self._kinds(bounds):
@@ -336,12 +336,6 @@ def _not_exact(bound: dict[str, Any]) -> str:
     return "; not exact" + (
         f", at least {bytes_text(least)}" if least else ", how high at least is not known"
     )
-
-
-def _by_weight(bound: dict[str, Any]) -> tuple[bool, int, str]:
-    """Devices before host memory, the fuller first."""
-    kind = bound["device_type"]
-    return kind in HOST_MEMORY, -(bound["job_peak_bytes"] or 0), kind
 
 
 def _whose(row: dict[str, Any], start_ns: int) -> str:

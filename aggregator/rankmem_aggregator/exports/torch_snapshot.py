@@ -24,6 +24,7 @@ from rankmem_aggregator.exports.log import Log, Stacks, Track, highest, rows_of,
 from rankmem_aggregator.exports.pickle_stream import PickleStream, Plain
 from rankmem_aggregator.exports.snapshot_segments import SMALL_BYTES_MAX, Segment, Segments, StandIns, tiles
 from rankmem_aggregator.sql import export_text
+from rankmem_protos.devices import HOST_MEMORY
 
 _U64: Final = 2**64 - 1
 _OF_BLOCKS: Final = ("alloc", "free_requested", "free_completed")
@@ -97,7 +98,7 @@ def _write_rank(chosen: Chosen, of_rank: list[Track], path: Path, written: Writt
         pickle.end()
     for number, track in devices.items():
         remark = _ON_CPU.format(number=number)
-        if track.device_type in ("cpu", "pinned") and remark not in written.remarks:
+        if track.device_type in HOST_MEMORY and remark not in written.remarks:
             written.remarks.append(remark)
     return [Carried(track, writer.courses[track].highest) for track in devices.values()]
 
@@ -136,7 +137,7 @@ class _Writer:
             held = [stand_ins.placed(row) for row in log.held(track.seq_first - 1).to_pylist()]
             _see(segments, held)
             course = self.courses[track] = Course(sum(row["size_bytes"] for row in held if _is_placed(row)))
-            on_cpu = track.device_type in ("cpu", "pinned")
+            on_cpu = track.device_type in HOST_MEMORY
             says_category = log.has_meanings()
             for batch in log.events():
                 self._stacks.load(batch["stack_id"].to_pylist())
@@ -221,7 +222,7 @@ class _Writer:
                 _WITHIN.format(count=len(left), device=track.device, rank=track.rank, total=sum(left))
             )
         covers = sum(segment.is_cover for segment in found)
-        if covers and track.device_type not in ("cpu", "pinned"):
+        if covers and track.device_type not in HOST_MEMORY:
             written.remarks.append(_COVERED.format(count=covers, total=len(found), rank=track.rank))
         written.counts["segments"] = written.counts.get("segments", 0) + len(found)
         written.counts["live blocks"] = written.counts.get("live blocks", 0) + len(held)
