@@ -33,9 +33,9 @@ def no_formula(text: str) -> str:
 
 
 def guarded(rows: pa.Table) -> pa.Table:
-    """The rows in one piece; no text in them is a formula.
+    """The rows in one chunk; no text in them is a formula.
 
-    In one piece, since pyarrow (26.0) writes bytes of nobody's for a table whose first piece has no rows.
+    In one chunk, since pyarrow (26.0) writes uninitialised memory for a table whose first chunk is empty.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
