@@ -84,7 +84,7 @@ def _say(bound: dict[str, Any], started_ns: int | None) -> None:
         note("  the ranks' own peaks add up to the same: all stood highest then")
     note(f"  {_clocks(bound)}")
     if bound.get("is_exact") is False:
-        note(f"  not exact, for events are missing (below): {least_text(bound['at_least_bytes'])}")
+        note(f"  not exact, for events or ranks are missing (below): {least_text(bound['at_least_bytes'])}")
 
 
 def _clocks(bound: dict[str, Any]) -> str:

@@ -164,7 +164,7 @@ def _inexact(said: dict[str, str]) -> str:
 
 def _exactness(said: dict[str, str]) -> str:
     """Of requested bytes: an aggregator of an older version does not say."""
-    of = {"False": "not exact, for events are missing", "None": "exact for what the recording holds"}
+    of = {"False": "not exact, for events or ranks are missing", "None": "exact for what the recording holds"}
     return of.get(said.get("complete", "True"), "exact")
 
 

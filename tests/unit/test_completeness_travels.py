@@ -134,12 +134,15 @@ def test_an_answer_stands_where_what_is_missing_cannot_be_asked(
 def test_a_job_s_peak_with_losses_is_not_called_certain_nor_its_curve_exact(path: Path) -> None:
     _, err = run(path, "job-peak", "--session", SESSION)
     assert "one clock: the order of all events that were recorded is certain" in err
-    assert "not exact, for events are missing (below): the true peak was at least 170 B" in err
+    assert "not exact, for events or ranks are missing (below): the true peak was at least 170 B" in err
     assert "by how much it was higher cannot be said" in err
     _, err = run(path, "job-peak", "--session", WHOLE)
     assert "the order of all events is certain" in err
     assert "not exact" not in err
-    assert "requested: not exact, for events are missing" in run(path, "timeline", "--session", SESSION)[1]
+    assert (
+        "requested: not exact, for events or ranks are missing"
+        in run(path, "timeline", "--session", SESSION)[1]
+    )
     assert "requested: exact" in run(path, "timeline", "--session", WHOLE)[1]
 
 
@@ -164,7 +167,7 @@ def test_a_page_says_it_at_its_figures(queries: Queries, tmp_path: Path) -> None
     assert "at most 64 lost, incomplete" in page
     assert f"<li>{LACKS}</li>" in page
     assert "The earliest first" not in page, "one allocation failed"
-    assert "Not exact: events are missing" in page
+    assert "Not exact: events or ranks are missing" in page
     export(queries, "html", tmp_path / "y.html", session=WHOLE)
     assert "ot exact" not in (tmp_path / "y.html").read_text()
 

@@ -50,7 +50,7 @@ _COARSE: Final = {
     "reached; the job's peak above is that of all events.",
 }
 _FIRST_FAILED: Final = "The earliest first: those after it mostly follow from it."
-_NOT_EXACT: Final = "Not exact: events are missing, see above."
+_NOT_EXACT: Final = "Not exact: events or ranks are missing, see above."
 _BLOCKS: Final[tuple[tuple[BlockBy, str], ...]] = (
     ("category", "Categories"),
     ("operator", "Operators"),
