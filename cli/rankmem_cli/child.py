@@ -7,11 +7,11 @@ streams and never sends a signal that the child has already got, from the termin
 
 from __future__ import annotations
 
-import functools
 import os
 import select
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +33,20 @@ MEANWHILE_EVERY_S: Final = 5.0
 """Between two calls of what is to be done while the command runs: no load, and soon enough for a spool."""
 SIGNALLED: Final = 128
 """Exit codes as POSIX shells give them; 128 + n for a death by signal n."""
+
+_BECOME: Final = """
+import os, signal, sys
+os.set_inheritable(int(sys.argv[1]), False)
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by every Python; subprocess undoes it, too
+    signal.signal(number, signal.SIG_DFL)
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    os.write(int(sys.argv[1]), str(error.errno).encode())
+    os._exit(126)
+"""
+"""Becomes the command after a descriptor to report a failure on, with SIGCHLD ignored."""
 
 
 class SignalDesk:
@@ -91,9 +105,8 @@ class SignalDesk:
             OSError: it could not be started.
         """
         # exec gives the child default handlers for what we catch, so nothing of the desk reaches it.
-        ignores = functools.partial(signal.signal, signal.SIGCHLD, signal.SIG_IGN)
-        before_exec = ignores if signal.SIGCHLD in self._previous else None
-        with subprocess.Popen(command, env=dict(environment), cwd=folder, preexec_fn=before_exec) as process:
+        start = _start_ignoring_children if signal.SIGCHLD in self._previous else _start
+        with start(command, environment, folder) as process:
             self._process = process
             for number in self._waiting:
                 process.send_signal(number)
@@ -122,6 +135,34 @@ class SignalDesk:
             return False
         seen = self._witness.has_got(number) if self._witness is not None else None
         return seen if seen is not None else number in FROM_TERMINAL and in_foreground()
+
+
+def _start(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path | None
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, env=dict(environment), cwd=folder)
+
+
+def _start_ignoring_children(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path | None
+) -> subprocess.Popen[bytes]:
+    """As ``_start``, with SIGCHLD ignored in the command as it was in us, by an interpreter that becomes it.
+
+    Nothing of Python may run between our own fork and its exec (``preexec_fn``): gRPC, whose threads a fork
+    leaves behind, crashes there.
+    """
+    failure_fd, report_fd = os.pipe()
+    with os.fdopen(failure_fd, "rb") as failure:
+        try:
+            becoming = (sys.executable, "-I", "-S", "-c", _BECOME, str(report_fd), *command)
+            process = subprocess.Popen(becoming, env=dict(environment), cwd=folder, pass_fds=(report_fd,))
+        finally:
+            os.close(report_fd)
+        number = failure.read()  # until exec closes it
+    if number:
+        process.wait()
+        raise OSError(int(number), os.strerror(int(number)), command[0])
+    return process
 
 
 def _tell(pid: int, ended: Callable[[int, Exit], None]) -> None:

@@ -27,9 +27,13 @@ STATUS = "/rankmem.v1.Query/Status"
 INGEST = "/rankmem.v1.Collector/Ingest"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
+_is_over = threading.Event()
+"""Ends the requests that wait, whose threads would live on in the tests after this one."""
+
 
 @pytest.fixture
 def aggregator(tmp_path: Path) -> Iterator[server.Aggregator]:
+    _is_over.clear()
     config = AggregatorConfig(
         database_path=tmp_path / "mem.duckdb",
         listen="127.0.0.1:0",
@@ -40,6 +44,7 @@ def aggregator(tmp_path: Path) -> Iterator[server.Aggregator]:
     )
     with server.open(config) as running:
         yield running
+    _is_over.set()
 
 
 @pytest.mark.parametrize(
@@ -219,11 +224,11 @@ def test_calls_that_never_say_what_they_ask_keep_nobody_out(
 
 def _asks_and_waits() -> Iterator[reflection_pb2.ServerReflectionRequest]:
     yield reflection_pb2.ServerReflectionRequest(list_services="")
-    threading.Event().wait(TIMEOUT_S)
+    _is_over.wait(TIMEOUT_S)
 
 
 def _nothing() -> Iterator[bytes]:
-    threading.Event().wait(TIMEOUT_S)
+    _is_over.wait(TIMEOUT_S)
     yield b""
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from ingest_client import TIMEOUT_S, IngestClient
-from rankmem_aggregator import compact, prune, retention, schema, server
+from rankmem_aggregator import compact, private_files, prune, retention, schema, server
 from rankmem_aggregator.compact import prune_file
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.keeper import Keeper
@@ -139,6 +139,7 @@ def test_a_kill_between_any_two_steps_leaves_a_session_known_whole_or_not_at_all
             keeper.begin(MIDDLE)
         going = all(keeper.advance() for _ in range(1 + life % 2))
         store._connection.close()  # neither a checkpoint nor a word
+        private_files.release()  # this process lives on
         steps += 1
         if not going:
             break

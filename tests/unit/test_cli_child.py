@@ -6,8 +6,10 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from concurrent import futures
 from pathlib import Path
 
+import grpc
 import pytest
 
 from rankmem_cli.child import SignalDesk
@@ -38,3 +40,36 @@ def test_the_command_ignores_the_signals_that_it_would_ignore_without_us(tmp_pat
     with SignalDesk() as desk:
         assert desk.run((sys.executable, "-S", "-c", asks), os.environ) == 0
     assert seen.read_text() == str(signal.SIG_IGN.value)
+
+
+@pytest.mark.usefixtures("children_are_ignored")
+def test_the_command_starts_beside_the_threads_of_grpc() -> None:
+    """A child that runs Python between fork and exec crashes in gRPC's handlers, one time in four."""
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            grpc.channel_ready_future(channel).result(10)
+            codes = []
+            for _ in range(20):
+                with SignalDesk() as desk:
+                    codes.append(desk.run((sys.executable, "-S", "-c", ""), os.environ))
+    finally:
+        server.stop(0).wait(10)
+    assert codes == [0] * 20
+
+
+@pytest.mark.usefixtures("children_are_ignored")
+def test_a_command_that_cannot_be_executed_is_an_os_error_with_children_ignored(tmp_path: Path) -> None:
+    script = tmp_path / "no-interpreter"
+    script.write_text("#!/nonexistent/interpreter\n")
+    script.chmod(0o755)
+    with SignalDesk() as desk, pytest.raises(FileNotFoundError, match="no-interpreter"):
+        desk.run((str(script),), os.environ)
+
+
+@pytest.mark.usefixtures("children_are_ignored")
+def test_a_broken_pipe_ends_the_command_with_children_ignored() -> None:
+    with SignalDesk() as desk:
+        assert desk.run(("sh", "-c", "kill -PIPE $$"), os.environ) == 128 + signal.SIGPIPE
