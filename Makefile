@@ -65,14 +65,14 @@ stubs: .venv/stubs/.complete ## protobuf and gRPC stubs from the .proto files
 	@touch $@
 
 docs: env ## docs/schema.md, docs/limits.md, the answers in docs/sql.md and docs/security.md
-	$(BIN)/python -m rankmem_aggregator.schema_doc
+	$(BIN)/python -m rankmem_aggregator.store.schema_doc
 	PYTHONPATH=tests $(BIN)/python tests/guide.py
 	PYTHONPATH=tests $(BIN)/python tests/limits_page.py
 	PYTHONPATH=tests $(BIN)/python tests/security_guide.py
 
 check: stubs ## what is made from something else is current
 	@git diff --exit-code --stat -- protos || { echo "Error: the stubs are not current. Try: make stubs, and commit."; exit 1; }
-	$(BIN)/python -m rankmem_aggregator.schema_doc --check
+	$(BIN)/python -m rankmem_aggregator.store.schema_doc --check
 
 bench: env ## every benchmark at full size (about an hour on 2 cores)
 	$(BIN)/python -m pip install --quiet --editable ".[bench]"

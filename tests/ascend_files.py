@@ -17,8 +17,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from rankmem_agent.readers.recording import Identity, RankRecording
-from rankmem_aggregator import schema
+from rankmem_aggregator.store import schema
+from rankmem_imports.recording import Identity, RankRecording
 
 MB = 1 << 20
 RECORD_HEADER = (

@@ -20,7 +20,7 @@ import pyarrow.feather as feather
 
 from byte_account import GROUPINGS, NONE, Account, Track, Whose, highest
 from rankmem_aggregator.exports.exporting import export
-from rankmem_aggregator.queries import Queries
+from rankmem_aggregator.query.queries import Queries
 
 EVERY_POINT: Final = 10**7
 PEAK_GROUPINGS: Final = tuple(by for by in GROUPINGS if by != "line")

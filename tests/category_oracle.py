@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from rankmem_agent.pairing.pairing import Pairing
 from rankmem_agent.spool.layout import Action, Category, Kind
 from rankmem_agent.spool.meta import SpoolMeta
-from rankmem_agent.spool.reader import Chunk
+from rankmem_ship.pairing.pairing import Pairing
+from rankmem_ship.spool_reader.reader import Chunk
 from tap_process import Recording, record_process
 
 SCRIPT = """

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rankmem_agent.pairing.pairing import Pairing
 from rankmem_agent.spool.layout import (
     BY_USER,
     NO_SEQUENCE,
@@ -24,7 +23,8 @@ from rankmem_agent.spool.layout import (
     MarkerKind,
     Phase,
 )
-from rankmem_agent.spool.reader import Chunk, SpoolReader
+from rankmem_ship.pairing.pairing import Pairing
+from rankmem_ship.spool_reader.reader import Chunk, SpoolReader
 from spool_synthetic import SyntheticSpool, clock_record, make_records
 
 

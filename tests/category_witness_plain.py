@@ -20,7 +20,7 @@ from torch.nn import functional
 
 import rankmem_agent
 from category_witness import Witness, hooked
-from rankmem_agent.hooks import told
+from rankmem_agent.hooks import user_api as told
 from rankmem_agent.tap.library import Tap
 
 STEPS = 5

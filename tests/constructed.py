@@ -15,8 +15,8 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
-from rankmem_aggregator import schema
 from rankmem_aggregator.sql import install_views
+from rankmem_aggregator.store import schema
 from rankmem_protos.summary_tables import SUMMARY_TABLES
 from rankmem_protos.tables import TABLES
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import duckdb
 import pyarrow as pa
 
-from rankmem_aggregator.batch import Spool
-from rankmem_aggregator.schema import INGEST_PROGRESS
-from rankmem_aggregator.sequence import Progress
-from rankmem_aggregator.store import Store
-from rankmem_aggregator.stored import progress_rows
+from rankmem_aggregator.ingest.batch import Spool
+from rankmem_aggregator.ingest.sequence import Progress
+from rankmem_aggregator.ingest.stored_state import progress_rows
+from rankmem_aggregator.store.schema import INGEST_PROGRESS
+from rankmem_aggregator.store.store import Store
 from sample_batches import RankSource
 
 

@@ -32,10 +32,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from made_snapshots import dump, random_snapshot
-from rankmem_agent.readers.jobs import plan
-from rankmem_agent.readers.kinds import search
-from rankmem_agent.readers.staging import stage
-from rankmem_aggregator.batch import Spool, decode_batch
+from rankmem_aggregator.ingest.batch import Spool, decode_batch
+from rankmem_imports.formats import search
+from rankmem_imports.jobs import plan
+from rankmem_imports.staging import stage
 from rankmem_protos.errors import RankmemError
 
 RECORDINGS: Final = Path(__file__).resolve().parents[1].parent / "shared" / "recordings"

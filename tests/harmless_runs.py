@@ -15,7 +15,7 @@ import numpy as np
 from rankmem_agent.preload.launch import environment
 from rankmem_agent.spool import places
 from rankmem_agent.spool.layout import Kind
-from rankmem_agent.spool.reader import Chunk, SpoolReader
+from rankmem_ship.spool_reader.reader import Chunk, SpoolReader
 
 SCRIPTS = Path(__file__).parent / "e2e/training_scripts"
 SESSION = "1ng35yz7rzsj"

@@ -8,9 +8,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from rankmem_agent.readers.recording import Closing, Identity, Reader
-from rankmem_cli.importing import Report, Request, import_recordings
-from rankmem_cli.options import Place
+from rankmem_cli.args.options import Place
+from rankmem_cli.run.importing import Report, Request, import_recordings
+from rankmem_imports.recording import Closing, Identity, Reader
 
 
 def imported(database: Path, *paths: Path, **options: Any) -> Report:

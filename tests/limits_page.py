@@ -39,8 +39,8 @@ SKIPPED: Final = frozenset(
 PARTS: Final = {
     "In the trainer": ("rankmem_agent.config", "rankmem_agent.hooks", "rankmem_agent.preload",
                        "rankmem_agent.tap", "rankmem_agent.spool"),
-    "In the shipper": ("rankmem_agent.ship", "rankmem_agent.pairing"),
-    "In an import": ("rankmem_agent.readers",),
+    "In the shipper": ("rankmem_ship", "rankmem_ship.pairing"),
+    "In an import": ("rankmem_imports",),
     "On the wire": ("rankmem_protos",),
     "In the aggregator": ("rankmem_aggregator",),
     "On the command line": ("rankmem_cli",),

@@ -1,6 +1,6 @@
 """Pairing done slowly and obviously: one record at a time, with dictionaries.
 
-The oracle of the property tests. It shares no code with rankmem_agent.pairing; what it says is what
+The oracle of the property tests. It shares no code with rankmem_ship.pairing; what it says is what
 docs/internals.md says, in the plainest words.
 """
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from rankmem_agent.pairing.pairing import Pairing
+from rankmem_ship.pairing.pairing import Pairing
 from tap_process import Recording, read_spool
 from torch_forks import run_forked
 

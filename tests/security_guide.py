@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from ingest_client import IngestClient
-from rankmem_aggregator import connect, server
+from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.queries import Queries
+from rankmem_aggregator.query.queries import Queries
+from rankmem_aggregator.server import aggregator as server
 from rankmem_protos.errors import RankmemError
 from refused_sql import ENDED, REFUSED
 from sample_batches import RankSource

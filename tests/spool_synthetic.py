@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from rankmem_agent.spool import layout
 from rankmem_agent.spool.layout import Action, Entry, Kind, State
-from rankmem_agent.spool.segments import CONTROL_DTYPE, RECORD_DTYPE, SEGMENT_HEADER_DTYPE
+from rankmem_ship.spool_reader.segments import CONTROL_DTYPE, RECORD_DTYPE, SEGMENT_HEADER_DTYPE
 
 Array = npt.NDArray[Any]
 

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from rankmem_agent.spool.layout import CONTROL_FIELDS, Action, Kind
-from rankmem_agent.spool.reader import Chunk, Gap, SpoolReader
-from rankmem_agent.spool.segments import RECORD_DTYPE
+from rankmem_ship.spool_reader.reader import Chunk, Gap, SpoolReader
+from rankmem_ship.spool_reader.segments import RECORD_DTYPE
 from torch_forks import run_forked
 
 BUDGET_BYTES = 64 << 20

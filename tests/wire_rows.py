@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rankmem_aggregator.batch import Spool
+from rankmem_aggregator.ingest.batch import Spool
 from rankmem_protos.arrow_wire import encode_rows
 from rankmem_protos.collector_pb2 import Batch, TableRows
 from rankmem_protos.tables import TABLES, Column, Table

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rankmem_agent.spool.layout import Action, DeviceType, Kind
-from rankmem_agent.spool.reader import Chunk, SpoolReader
+from rankmem_ship.spool_reader.reader import Chunk, SpoolReader
 
 
 @dataclass(frozen=True)

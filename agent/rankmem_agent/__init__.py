@@ -6,7 +6,7 @@ library and torch only, and this module almost nothing: it is imported in every 
 run``.
 """
 
-from rankmem_agent.hooks.told import annotate, parallel, step, tag
+from rankmem_agent.hooks.user_api import annotate, parallel, step, tag
 
 __all__ = ["__version__", "annotate", "parallel", "step", "tag"]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rankmem_aggregator.queries import Queries
+    from rankmem_aggregator.query.queries import Queries
 
 __all__ = ["connect"]
 
@@ -48,7 +48,7 @@ def connect(
             INVALID for one that rankmem did not make, UNSUPPORTED for one of a newer version, CONFLICT where
             another program holds it, UNAVAILABLE where no aggregator answers.
     """
-    from rankmem_aggregator.queries import open_queries
+    from rankmem_aggregator.query.open import open_queries
     from rankmem_protos.credentials import Credentials
 
     given = Credentials.from_environment(

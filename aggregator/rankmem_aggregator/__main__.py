@@ -12,10 +12,11 @@ import signal
 import sys
 from types import FrameType
 
-from rankmem_aggregator import logs, server
+from rankmem_aggregator import logs
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.leaving import leave
-from rankmem_aggregator.memory_bound import MemoryBound
+from rankmem_aggregator.server import aggregator as server
+from rankmem_aggregator.server.process_exit import leave
+from rankmem_aggregator.supervision.memory_bound import MemoryBound
 from rankmem_protos.errors import RankmemError
 
 

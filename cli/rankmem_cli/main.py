@@ -13,9 +13,9 @@ from typing import Annotated
 
 import typer
 
-from rankmem_aggregator.leaving import leave
-from rankmem_cli import door
-from rankmem_cli.credential_options import with_credentials
+from rankmem_aggregator.server.process_exit import leave
+from rankmem_cli import errors as door
+from rankmem_cli.args.credential_options import with_credentials
 from rankmem_cli.verbs.certs import certs
 from rankmem_cli.verbs.demo import demo
 from rankmem_cli.verbs.doctor import doctor

@@ -19,12 +19,13 @@ import pyarrow as pa
 from harness import Figure, Options, main, of_samples, say
 from synthetic_database import RANKS, SESSION, STEADY, fill, fill_blocks
 
-from rankmem_aggregator import connect, schema
+from rankmem_aggregator import connect
 from rankmem_aggregator.config import GIB, AggregatorConfig
-from rankmem_aggregator.queries import Queries
+from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.sql import install_views
-from rankmem_aggregator.store import open_store
-from rankmem_aggregator.summaries import Summaries
+from rankmem_aggregator.store import schema
+from rankmem_aggregator.store.store import open_store
+from rankmem_aggregator.summaries.schedule import Summaries
 
 EVENTS: Final = 100_000_000
 QUICK_EVENTS: Final = 5_000_000

@@ -24,10 +24,10 @@ sys.path[:0] = [str(ROOT / name) for name in ("agent", "protos", "tests")]
 
 import torch  # noqa: E402
 
-from rankmem_agent.readers.torch_snapshot import events_of  # noqa: E402
 from rankmem_agent.spool.layout import Action, DeviceType, Kind  # noqa: E402
 from rankmem_agent.tap.build import ensure_built  # noqa: E402
 from rankmem_agent.tap.library import Tap, What  # noqa: E402
+from rankmem_agent.tap.snapshot_format import events_of  # noqa: E402
 from spool_bytes import records_of, texts_of  # noqa: E402
 
 SPOOL_BYTES = 1 << 30

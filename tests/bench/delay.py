@@ -97,7 +97,7 @@ def _run(options: Options, server: Aggregator, rate: int, seconds: float, *, wat
     ranks = [_rank(root, session_dir, number, server, rate, seconds) for number in range(RANKS)]
     log = (root / "shipper.out").open("wb")
     shipper = psutil.Popen(
-        [sys.executable, "-m", "rankmem_agent.ship", str(session_dir)],
+        [sys.executable, "-m", "rankmem_ship", str(session_dir)],
         env=environment(),
         stdout=log,
         stderr=log,

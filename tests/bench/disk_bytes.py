@@ -17,7 +17,7 @@ import duckdb
 from harness import Figure, Options, main, say
 from processes import aggregator, environment, recording_environment, torchrun, train, wait_until_quiet
 
-from rankmem_aggregator import schema
+from rankmem_aggregator.store import schema
 from rankmem_protos.tables import Table
 
 MODEL: Final = ("--batch", "4")

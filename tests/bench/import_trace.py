@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 OURS = """
 import resource, sys, time
 from pathlib import Path
-from rankmem_agent.readers.kineto import KinetoReader
-from rankmem_agent.readers.recording import Identity
+from rankmem_imports.kineto.reader import KinetoReader
+from rankmem_imports.recording import Identity
 began = time.process_time()
 [rank] = KinetoReader().open([Path(sys.argv[1])])
 rows = sum(batch.num_rows for part in rank.parts(Identity("S", 0, 0)) for _, batch in part.rows)

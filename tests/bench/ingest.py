@@ -27,16 +27,16 @@ from harness import Figure, Options, alternate, main, of_ratio, of_samples, say
 from processes import Aggregator, aggregator, cpu_s, environment
 from raw_sender import batches_in, write_batches
 
-from rankmem_agent.pairing.pairing import Pairing
-from rankmem_agent.ship.envelope import Stretch, pack
 from rankmem_agent.spool.meta import read_meta
-from rankmem_agent.spool.reader import SpoolReader
 from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.group import concatenated
-from rankmem_aggregator.store import open_store
+from rankmem_aggregator.ingest.group import concatenated
+from rankmem_aggregator.store.store import open_store
 from rankmem_protos.arrow_wire import decode_rows
 from rankmem_protos.collector_pb2 import Batch
+from rankmem_ship.envelope import Stretch, pack
+from rankmem_ship.pairing.pairing import Pairing
+from rankmem_ship.spool_reader.reader import SpoolReader
 from spool_synthetic import SyntheticSpool, training_records
 
 SENDERS: Final = 4
@@ -250,7 +250,7 @@ def _waiting_shipper(session_dir: Path, rank: int, server: Aggregator, stack: Ex
     )
     idle.append(training_records(idle, 1))
     process = psutil.Popen(
-        [sys.executable, "-m", "rankmem_agent.ship", str(session_dir)],
+        [sys.executable, "-m", "rankmem_ship", str(session_dir)],
         env=environment(),
         stderr=subprocess.DEVNULL,
     )

@@ -1,7 +1,7 @@
 """Many hosts in one process: each with its rank, its spool, and a shipper with a stream of its own.
 
 Stage: outside the way of the data, a child of ``load.py``. The shippers are the agent's own
-(:class:`rankmem_agent.ship.shipper.Shipper`), driven by one loop in the place of a process each. Says
+(:class:`rankmem_ship.shipper.Shipper`), driven by one loop in the place of a process each. Says
 ``ready`` when every rank's spool is open at the aggregator (or at once, if told to wait for nobody), waits
 for a line, writes for the time that it was told, and ends when all is acknowledged. A line of JSON a rank
 goes to the file that it was given.
@@ -23,11 +23,11 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from live_ranks import LiveRank, Template, make_template
 
-from rankmem_agent.ship.config import ShipConfig
-from rankmem_agent.ship.envelope import Envelope
-from rankmem_agent.ship.lane import LaneState
-from rankmem_agent.ship.shipper import Shipper
 from rankmem_protos.collector_pb2 import IngestReply
+from rankmem_ship.config import ShipConfig
+from rankmem_ship.envelope import Envelope
+from rankmem_ship.shipper import Shipper
+from rankmem_ship.spool_upload import LaneState
 from spool_synthetic import CALL_EVENTS, CALL_RECORDS
 
 SESSION: Final = "0BENCHLOADED"

@@ -20,8 +20,8 @@ import duckdb
 from harness import Figure, Options, alternate, main, of_samples, say
 from synthetic_database import DRIFTING, RANKS, SESSION, STEADY, Shape, fill
 
-from rankmem_aggregator import schema
 from rankmem_aggregator.sql import install_views, query_text
+from rankmem_aggregator.store import schema
 
 EVENTS: Final = 100_000_000
 QUICK_EVENTS: Final = 5_000_000

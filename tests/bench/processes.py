@@ -21,7 +21,7 @@ from typing import Any, Final
 import grpc
 import psutil
 
-from rankmem_agent.ship.election import LOCK_NAME, is_shipping
+from rankmem_agent.spool.election import LOCK_NAME, is_shipping
 
 TRAINING: Final = Path(__file__).with_name("train_gpt.py")
 START_S: Final = 30.0  # an aggregator opens its file and listens well within it

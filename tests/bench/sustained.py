@@ -69,7 +69,7 @@ def sustained(options: Options) -> Sequence[Figure]:
     with aggregator(options.folder / "sustained.duckdb") as server:
         ranks = _ranks(root, server.address)
         shipper = psutil.Popen(
-            [sys.executable, "-m", "rankmem_agent.ship", str(root / SESSION)],
+            [sys.executable, "-m", "rankmem_ship", str(root / SESSION)],
             env=environment(),
             stdout=sys.stderr,
             stderr=sys.stderr,

@@ -13,8 +13,8 @@ from typing import Final
 
 import duckdb
 
-from rankmem_aggregator import schema
-from rankmem_aggregator.packing import packed_rows
+from rankmem_aggregator.store import schema
+from rankmem_aggregator.store.packing import packed_rows
 from rankmem_protos.tables import BUCKET_RECORDS, TABLES
 
 RANKS: Final = 64

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from main_job import RANKMEM, TIMEOUT_S, TRAIN, call, environment, rows
-from rankmem_agent.ship.election import take_lock
+from rankmem_agent.spool.election import take_lock
 
 PLAIN = (sys.executable, str(TRAIN), "--steps", "2")
 

@@ -13,7 +13,7 @@ import duckdb
 import pytest
 
 from main_job import RANKMEM, call, environment
-from rankmem_aggregator import certs
+from rankmem_aggregator.server import certs
 
 SCRIPTS = Path(__file__).with_name("training_scripts")
 
@@ -97,7 +97,7 @@ def test_the_token_is_in_no_command_line_environment_log_spool_or_database(
     token = (secured.folder / "certs" / "ingest.token").read_text().strip()
     told = json.loads(job.stdout)
     # What the script saw while the shipper shipped: it must have seen the real thing, to prove anything.
-    assert any("rankmem_agent.ship" in line for line in told["command_lines"])
+    assert any("rankmem_ship" in line for line in told["command_lines"])
     assert any("certs/ingest.token" in text for text in told["environments"])
     assert any(name.endswith("meta.json") for name in told["spool"])
     assert any("certs/ingest.token" in text for text in told["spool"].values())

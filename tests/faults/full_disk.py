@@ -26,7 +26,7 @@ from faults.ledger import Totals, check
 from faults.scene import Scene, opened, until
 from main_job import RANKMEM, call
 from rankmem_agent.spool.folder import spools
-from rankmem_agent.spool.segments import CONTROL_DTYPE
+from rankmem_ship.spool_reader.segments import CONTROL_DTYPE
 
 SEGMENT: Final = 65_536
 """Records."""

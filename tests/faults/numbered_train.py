@@ -71,7 +71,7 @@ def elastic() -> None:
 
 
 def steps() -> None:
-    from rankmem_agent.ship.reelection import Reelection
+    from rankmem_agent.spool.reelection import Reelection
 
     every = Reelection.__init__.__kwdefaults__
     assert every is not None

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmem_agent.spool.layout import Action, DeviceType, Kind
-from rankmem_agent.spool.segments import RECORD_DTYPE
+from rankmem_ship.spool_reader.segments import RECORD_DTYPE
 
 Array = npt.NDArray[Any]
 

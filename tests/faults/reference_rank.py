@@ -19,12 +19,12 @@ import time
 from pathlib import Path
 
 from faults.reference import records_of
-from rankmem_agent.ship.election import elect
-from rankmem_agent.ship.reelection import Reelection
 from rankmem_agent.spool import folder, layout
+from rankmem_agent.spool.election import elect
 from rankmem_agent.spool.layout import DeviceType, Kind
 from rankmem_agent.spool.process_stat import process_start_ticks
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
+from rankmem_agent.spool.reelection import Reelection
 
 PACE_S = 0.01
 """Between two runs of events."""

@@ -23,7 +23,7 @@ from typing import Final
 import pytest
 
 from faults.ledger import Written
-from rankmem_agent.ship.election import elect, is_shipping
+from rankmem_agent.spool.election import elect, is_shipping
 from rankmem_agent.spool.folder import spools
 
 DEADLINE_S: Final = 60.0
@@ -187,7 +187,7 @@ class Scene:
                 continue
             with contextlib.suppress(OSError):
                 words = (entry / "cmdline").read_bytes().split(b"\0")
-                if b"rankmem_agent.ship" in words and any(
+                if b"rankmem_ship" in words and any(
                     word.startswith(os.fsencode(self.folder)) for word in words
                 ):
                     found.append(int(entry.name))

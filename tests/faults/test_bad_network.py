@@ -16,11 +16,11 @@ from faults.ledger import check
 from faults.proxy import Proxy, Wire
 from faults.scene import DEADLINE_S, Scene
 from main_job import RANKMEM, call
-from rankmem_agent.ship import sender
-from rankmem_agent.ship.config import ShipConfig
-from rankmem_agent.ship.shipper import Shipper
-from rankmem_aggregator import remote
+from rankmem_aggregator.query import remote
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_ship import sender
+from rankmem_ship.config import ShipConfig
+from rankmem_ship.shipper import Shipper
 
 EVENTS = 100_000
 ROUNDS = int(os.environ.get("RANKMEM_FAULT_ROUNDS", "1"))

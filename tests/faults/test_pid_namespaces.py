@@ -19,10 +19,10 @@ from faults.ledger import check
 from faults.scene import DEADLINE_S, Rank, Scene, until
 from main_job import RANKMEM, environment, rows
 from rankmem_agent.preload.drain import pending_records
-from rankmem_agent.ship.deliver import deliver
-from rankmem_agent.ship.election import is_shipping
 from rankmem_agent.spool import life
+from rankmem_agent.spool.election import is_shipping
 from rankmem_agent.spool.folder import spools
+from rankmem_ship.deliver import deliver
 
 CONTAINER: Final = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 EVENTS: Final = 100_000

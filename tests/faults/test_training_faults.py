@@ -233,7 +233,7 @@ def aggregators_of(pid: int) -> list[int]:
     found = [
         int(child)
         for child in children
-        if b"rankmem_aggregator.worker" in Path(f"/proc/{child}/cmdline").read_bytes()
+        if b"rankmem_aggregator.supervision.worker" in Path(f"/proc/{child}/cmdline").read_bytes()
     ]
     assert len(found) == 1
     return found

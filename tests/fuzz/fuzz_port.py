@@ -25,8 +25,9 @@ import grpc
 from fuzz.mutations import EXTREMES, TEXTS, mutated
 from fuzz.questions import ask_everything
 from ingest_client import IngestClient
-from rankmem_aggregator import connect, server
+from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.server import aggregator as server
 from rankmem_protos import collector_pb2 as pb
 from rankmem_protos.errors import Code
 from sample_batches import RankSource

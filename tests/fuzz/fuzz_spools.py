@@ -21,12 +21,12 @@ sys.path += [str(Path(__file__).parents[1])]
 import numpy as np
 
 from fuzz.mutations import mutated, number
-from rankmem_agent.ship.lane import Lane, LaneState, Riders
 from rankmem_agent.spool import layout
 from rankmem_agent.spool.layout import Kind
-from rankmem_agent.spool.segments import RECORD_DTYPE
-from rankmem_aggregator.batch import Spool, declared_bytes, decode_batch
+from rankmem_aggregator.ingest.batch import Spool, declared_bytes, decode_batch
 from rankmem_protos.errors import RankmemError
+from rankmem_ship.spool_reader.segments import RECORD_DTYPE
+from rankmem_ship.spool_upload import Lane, LaneState, Riders
 from spool_synthetic import Array, SyntheticSpool, make_records, training_records
 
 CALLS = 60

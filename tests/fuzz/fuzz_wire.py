@@ -25,11 +25,11 @@ import pyarrow as pa
 from fuzz.mutations import EXTREMES, TEXTS, mutated, number
 from fuzz.questions import ask_everything
 from rankmem_aggregator import connect
-from rankmem_aggregator.batch import Spool, declared_bytes, decode_batch
-from rankmem_aggregator.batch_queue import Outcome, Submission
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.ingest import Writer
-from rankmem_aggregator.store import open_store
+from rankmem_aggregator.ingest.batch import Spool, declared_bytes, decode_batch
+from rankmem_aggregator.ingest.batch_queue import Outcome, Submission
+from rankmem_aggregator.ingest.writer import Writer
+from rankmem_aggregator.store.store import open_store
 from rankmem_protos.collector_pb2 import Batch
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import Column, Table

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import get_args
 
-from rankmem_aggregator import queries as q
-from rankmem_aggregator.queries import Queries
+from rankmem_aggregator.query import queries as q
+from rankmem_aggregator.query.queries import Queries
 from rankmem_protos.errors import Code, RankmemError
 
 VIEWS = "SELECT view_name FROM duckdb_views() WHERE NOT internal AND schema_name = 'main' ORDER BY ALL"

@@ -13,10 +13,11 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ingest_client import TIMEOUT_S, IngestClient
-from rankmem_aggregator import logs, server
+from rankmem_aggregator import logs
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.store import Store
-from rankmem_aggregator.watch import Watch
+from rankmem_aggregator.server import aggregator as server
+from rankmem_aggregator.server.watch import Watch
+from rankmem_aggregator.store.store import Store
 from rankmem_protos.errors import RankmemError
 from rankmem_protos.query_pb2 import SqlRequest
 from rankmem_protos.query_pb2_grpc import QueryStub
@@ -27,7 +28,7 @@ Status = health_pb2.HealthCheckResponse
 
 @pytest.fixture
 def aggregator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[server.Aggregator]:
-    monkeypatch.setattr("rankmem_aggregator.watch.INTERVAL_S", 0.02)
+    monkeypatch.setattr("rankmem_aggregator.server.watch.INTERVAL_S", 0.02)
     config = AggregatorConfig.from_environment({}, database_path=tmp_path / "h.duckdb", listen="127.0.0.1:0")
     with server.open(config) as opened:
         yield opened
@@ -76,7 +77,7 @@ def test_a_full_disk_is_noticed_before_a_batch_meets_it(
 def test_a_shipper_that_waits_is_told_why_and_acknowledged_in_the_end(
     aggregator: server.Aggregator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rankmem_aggregator.stream.BUSY_EVERY_S", 0.0)
+    monkeypatch.setattr("rankmem_aggregator.server.ingest_stream.BUSY_EVERY_S", 0.0)
     source = RankSource()
     with IngestClient(aggregator.address) as client:
         client.open(source)
@@ -158,7 +159,7 @@ def test_json_lines_are_whole_whatever_a_name_holds(
 def test_a_client_that_stops_reading_gives_its_place_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rankmem_aggregator.services.READ_GRACE_S", 0.1)
+    monkeypatch.setattr("rankmem_aggregator.server.services.READ_GRACE_S", 0.1)
     config = AggregatorConfig.from_environment(
         {}, database_path=tmp_path / "q.duckdb", listen="127.0.0.1:0", query_timeout_s=0.5
     )

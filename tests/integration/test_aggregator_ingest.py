@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 from ingest_client import TIMEOUT_S, IngestClient
-from rankmem_aggregator import connect, server
+from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.server import aggregator as server
 from rankmem_protos import collector_pb2 as pb
 from sample_batches import RankSource
 

@@ -18,9 +18,10 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from file_size_limit import no_file_grows
 from ingest_client import TIMEOUT_S, IngestClient
-from rankmem_aggregator import connect, server
-from rankmem_aggregator.address import address_path, read_address
+from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.server import aggregator as server
+from rankmem_aggregator.store.address import address_path, read_address
 from rankmem_protos.errors import Code, RankmemError
 from sample_batches import RankSource
 

@@ -14,12 +14,15 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from ingest_client import TIMEOUT_S, IngestClient
-from rankmem_agent.ship.sender import Sender
-from rankmem_aggregator import connect, peers, server, stream
+from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.peers import host_of
+from rankmem_aggregator.server import aggregator as server
+from rankmem_aggregator.server import ingest_stream as stream
+from rankmem_aggregator.server import peers
+from rankmem_aggregator.server.peers import host_of
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code
+from rankmem_ship.sender import Sender
 from sample_batches import RankSource
 
 FROM_HERE = "127.0.0.1"
@@ -129,7 +132,7 @@ def test_places_that_one_address_cannot_have_are_there_for_others(
     with ExitStack() as opened:
         for _ in range(3):
             opened.enter_context(IngestClient(aggregator.address))
-        monkeypatch.setattr("rankmem_aggregator.services.host_of", lambda peer: "10.0.0.7")
+        monkeypatch.setattr("rankmem_aggregator.server.services.host_of", lambda peer: "10.0.0.7")
         opened.enter_context(IngestClient(aggregator.address))
 
 

@@ -12,10 +12,11 @@ import pytest
 
 from faults.scene import until
 from ingest_client import IngestClient
-from rankmem_aggregator import server, services
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.peers import PEER_SHARE
-from rankmem_aggregator.services import CHUNK_BYTES_MAX
+from rankmem_aggregator.server import aggregator as server
+from rankmem_aggregator.server import services
+from rankmem_aggregator.server.peers import PEER_SHARE
+from rankmem_aggregator.server.services import CHUNK_BYTES_MAX
 from rankmem_protos.query_pb2 import ExportRequest, SqlRequest, StatusRequest
 from rankmem_protos.query_pb2_grpc import QueryStub
 from sample_batches import RankSource

@@ -10,12 +10,16 @@ import pyarrow as pa
 import pytest
 
 from ingest_client import TIMEOUT_S, IngestClient
-from rankmem_aggregator import compact, private_files, prune, retention, schema, server
-from rankmem_aggregator.compact import prune_file
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.keeper import Keeper
-from rankmem_aggregator.retention import Limits
-from rankmem_aggregator.store import Store, open_store
+from rankmem_aggregator.retention import compact
+from rankmem_aggregator.retention import delete as prune
+from rankmem_aggregator.retention import limits as retention
+from rankmem_aggregator.retention.compact import prune_file
+from rankmem_aggregator.retention.limits import Limits
+from rankmem_aggregator.retention.worker import Keeper
+from rankmem_aggregator.server import aggregator as server
+from rankmem_aggregator.store import private_files, schema
+from rankmem_aggregator.store.store import Store, open_store
 from rankmem_protos.arrow_wire import encode_rows
 from rankmem_protos.collector_pb2 import TableRows
 from rankmem_protos.errors import Code, RankmemError
@@ -183,7 +187,7 @@ def test_a_log_of_a_deleted_session_that_had_no_end_is_refused(
 def test_an_aggregator_keeps_its_limit_while_it_ingests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rankmem_aggregator.keeper.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("rankmem_aggregator.retention.worker.LOOK_EVERY_S", 0.0)
     path = tmp_path / "live.duckdb"
     runs = source_of(NEW)
     with (
@@ -211,7 +215,7 @@ def test_an_aggregator_keeps_its_limit_while_it_ingests(
 
 
 def test_an_idle_aggregator_looks_too(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankmem_aggregator.watch.INTERVAL_S", 0.01)
+    monkeypatch.setattr("rankmem_aggregator.server.watch.INTERVAL_S", 0.01)
     with server.open(config_of(filled, keep_sessions=1)) as aggregator:
         finished = aggregator._watch._stop.wait  # woken by nobody: a bounded wait, looked at again
         for _ in range(int(TIMEOUT_S / 0.05)):

@@ -13,15 +13,17 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from rankmem_agent.ship.deliver import deliver
-from rankmem_agent.ship.sender import Sender
-from rankmem_aggregator import certs, connect, server
+from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.server import aggregator as server
+from rankmem_aggregator.server import certs
 from rankmem_protos.channel import dial
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.query_pb2 import StatusRequest
 from rankmem_protos.query_pb2_grpc import QueryStub
+from rankmem_ship.deliver import deliver
+from rankmem_ship.sender import Sender
 from spool_synthetic import SyntheticSpool, training_records
 
 CONNECT_S = 20.0

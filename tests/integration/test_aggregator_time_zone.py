@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.store import open_store
+from rankmem_aggregator.store.store import open_store
 
 
 @pytest.fixture(autouse=True)

@@ -12,10 +12,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ingest_client import IngestClient
-from rankmem_aggregator import retention, server
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.remote import RemoteQueries
-from rankmem_aggregator.store import Store
+from rankmem_aggregator.query.remote import RemoteQueries
+from rankmem_aggregator.retention import limits as retention
+from rankmem_aggregator.server import aggregator as server
+from rankmem_aggregator.store.store import Store
 from rankmem_cli.main import app
 from rankmem_protos.arrow_wire import encode_rows
 from rankmem_protos.collector_pb2 import TableRows

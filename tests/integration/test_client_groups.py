@@ -12,8 +12,9 @@ import pytest
 from constructed import BASE_NS
 from guide import MIB, MS, guide_database
 from rankmem_aggregator import connect
-from rankmem_aggregator.queries import BlockBy, By, CurveBy, PeakBy, Queries
-from rankmem_aggregator.timeline import OF_RANKS
+from rankmem_aggregator.query.queries import Queries
+from rankmem_aggregator.query.timeline import OF_RANKS
+from rankmem_aggregator.query.types import BlockBy, By, CurveBy, PeakBy
 from rankmem_protos.errors import Code, RankmemError
 
 

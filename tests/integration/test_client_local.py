@@ -12,7 +12,7 @@ import pytest
 
 from constructed import BASE_NS, RankLog, empty_database, store_logs, store_rows
 from rankmem_aggregator import connect
-from rankmem_aggregator.queries import Queries
+from rankmem_aggregator.query.queries import Queries
 from rankmem_protos.errors import Code, RankmemError
 
 OLD, NEW = "0SESSION000A", "0SESSION000B"

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 from test_client_local import NEW, two_sessions
 
-from rankmem_aggregator import connect, server
+from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.queries import Queries
-from rankmem_aggregator.remote import RemoteQueries
+from rankmem_aggregator.query.queries import Queries
+from rankmem_aggregator.query.remote import RemoteQueries
+from rankmem_aggregator.server import aggregator as server
 from rankmem_protos.errors import Code, RankmemError
 
 

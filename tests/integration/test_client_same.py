@@ -18,12 +18,14 @@ import pytest
 
 from constructed import BASE_NS
 from guide import MS, guide_database
-from rankmem_aggregator import connect, server
-from rankmem_aggregator import timeline as timeline_module
+from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.local import LocalQueries
-from rankmem_aggregator.queries import BlockBy, By, CurveBy, PeakBy, Queries
-from rankmem_aggregator.remote import RemoteQueries
+from rankmem_aggregator.query import timeline as timeline_module
+from rankmem_aggregator.query.local import LocalQueries
+from rankmem_aggregator.query.queries import Queries
+from rankmem_aggregator.query.remote import RemoteQueries
+from rankmem_aggregator.query.types import BlockBy, By, CurveBy, PeakBy
+from rankmem_aggregator.server import aggregator as server
 from rankmem_aggregator.sql import query_names
 
 AT = BASE_NS + 60 * MS

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from constructed import SESSION, empty_database, store_rows
-from rankmem_agent.pairing.pairing import Pairing
 from rankmem_agent.spool.meta import SpoolMeta
-from rankmem_agent.spool.reader import Chunk
 from rankmem_aggregator import connect
 from rankmem_aggregator.exports.exporting import export
+from rankmem_ship.pairing.pairing import Pairing
+from rankmem_ship.spool_reader.reader import Chunk
 from tap_process import Recording, record_process
 
 pytest.importorskip("torch.profiler._memory_profiler", reason="deprecated; gone from this torch")

@@ -18,7 +18,7 @@ from export_peaks import KINDS, Peaks
 from import_read import imported
 from rankmem_aggregator import connect
 from rankmem_aggregator.exports.exporting import export
-from rankmem_aggregator.queries import Queries
+from rankmem_aggregator.query.queries import Queries
 from rankmem_protos.errors import RankmemError
 
 FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "recordings"

@@ -11,12 +11,13 @@ import pytest
 from pyarrow import ipc
 
 from export_logs import database, marker, training
-from rankmem_aggregator import connect, server
+from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.exports import table_rows
 from rankmem_aggregator.exports.exporting import MANIFEST, export
 from rankmem_aggregator.exports.kinds import KINDS
-from rankmem_aggregator.remote import RemoteQueries
+from rankmem_aggregator.query.remote import RemoteQueries
+from rankmem_aggregator.server import aggregator as server
 
 KINDS_OF_BYTES = sorted(set(KINDS) - {"duckdb"})
 """A copy of a database is not the same bytes twice; test_aggregator_query.py has it."""

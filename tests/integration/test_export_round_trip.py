@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from export_logs import MIB, SEGMENT
-from rankmem_agent.readers import torch_snapshot
 from rankmem_aggregator import connect
 from rankmem_cli.main import app
+from snapshot_files import read
 
 RECORDINGS = Path(__file__).parents[3] / "shared" / "recordings" / "torch_snapshot"
 START_US = 1_700_000_000_000_000
@@ -68,7 +68,7 @@ def frames_of(frames: Any) -> list[tuple[Any, ...]]:
 
 def check_the_same_snapshot(source: Path, back: Path, *, has_times: bool = True) -> None:
     """By the reader's own parse, which knows neither import nor export."""
-    for theirs, ours in zip(torch_snapshot.read(source), torch_snapshot.read(back), strict=True):
+    for theirs, ours in zip(read(source), read(back), strict=True):
         what = ("action", "address", "size_bytes", "stream", "pool", *(("time_us",) if has_times else ()))
         for name in what:
             told = [getattr(event, name) for event in ours.events]

@@ -12,15 +12,16 @@ import pytest
 
 from import_read import asked, imported
 from made_snapshots import dump, random_snapshot
-from rankmem_agent.readers import sending, staging
-from rankmem_agent.readers.jobs import Job, plan
-from rankmem_agent.readers.kinds import search
-from rankmem_agent.readers.staging import StagedRank, stage
-from rankmem_aggregator import server
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.loading import Loader, RankLog
-from rankmem_cli.importing import Request, import_recordings
-from rankmem_cli.options import Place
+from rankmem_aggregator.ingest.file_import import Loader, RankLog
+from rankmem_aggregator.server import aggregator as server
+from rankmem_cli.args.options import Place
+from rankmem_cli.run.importing import Request, import_recordings
+from rankmem_imports import delivery as sending
+from rankmem_imports import staging
+from rankmem_imports.formats import search
+from rankmem_imports.jobs import Job, plan
+from rankmem_imports.staging import StagedRank, stage
 from rankmem_protos.collector_pb2 import Batch
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code

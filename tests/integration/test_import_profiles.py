@@ -13,9 +13,9 @@ import made_profiles
 from fuzz_imports import fuzz
 from import_read import asked, imported
 from made_profiles import memory, op, saved, step, written
-from rankmem_agent.readers.tensorflow_lives import Lives, maximums
-from rankmem_agent.readers.tensorflow_stats import nodes_of
 from rankmem_cli.main import app
+from rankmem_imports.tensorflow.lives import Lives, maximums
+from rankmem_imports.tensorflow.stats import nodes_of
 
 
 @pytest.fixture

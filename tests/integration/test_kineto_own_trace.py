@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rankmem_agent.readers.kineto import KinetoReader
-from rankmem_agent.readers.recording import Identity
+from rankmem_imports.kineto.reader import KinetoReader
+from rankmem_imports.recording import Identity
 
 STEPS = 2
 SCRIPT = Path(__file__).resolve().parents[1] / "profiled_training.py"

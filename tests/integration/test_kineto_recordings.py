@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from import_read import read_alone
-from rankmem_agent.readers.kineto import KinetoReader
-from rankmem_agent.readers.recording import Closing
+from rankmem_imports.kineto.reader import KinetoReader
+from rankmem_imports.recording import Closing
 from rankmem_protos.errors import RankmemError
 
 FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "recordings" / "kineto"

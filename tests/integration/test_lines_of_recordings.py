@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from import_read import asked, imported
-from rankmem_agent.readers.restricted_pickle import load_plain
+from rankmem_imports.files.plain_pickle import load_plain
 
 FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "recordings"
 pytestmark = [

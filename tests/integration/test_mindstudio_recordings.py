@@ -18,9 +18,9 @@ import pytest
 
 from ascend_files import store_parts
 from constructed import SESSION, empty_database
-from rankmem_agent.readers.memscope import MemScopeReader
-from rankmem_agent.readers.mindstudio import MindStudioReader
-from rankmem_agent.readers.recording import Identity
+from rankmem_imports.ascend.reader import MindStudioReader
+from rankmem_imports.memscope.reader import MemScopeReader
+from rankmem_imports.recording import Identity
 
 FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "recordings" / "ascend"
 pytestmark = [

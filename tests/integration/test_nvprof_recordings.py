@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rankmem_agent.readers.nvprof import NvprofReader
-from rankmem_agent.readers.recording import Identity
+from rankmem_imports.kernels.nvprof import NvprofReader
+from rankmem_imports.recording import Identity
 
 FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "recordings" / "nvprof"
 pytestmark = [

@@ -22,7 +22,7 @@ from made_profiles import export as nsight_export
 from made_profiles import memory, op, saved, step, written
 from made_snapshots import dump, random_snapshot
 from rankmem_aggregator import connect
-from rankmem_aggregator.queries import Queries
+from rankmem_aggregator.query.queries import Queries
 
 RECORDINGS = Path(__file__).resolve().parents[2].parent / "shared" / "recordings"
 NAMES = (

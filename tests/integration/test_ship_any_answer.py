@@ -16,14 +16,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rankmem_agent.ship import pace as pace_module
-from rankmem_agent.ship import shipper as shipper_module
-from rankmem_agent.ship.config import ShipConfig
-from rankmem_agent.ship.shipper import Shipper
 from rankmem_agent.spool.layout import Kind
 from rankmem_protos.arrow_wire import decode_rows
 from rankmem_protos.collector_pb2 import Ack, IngestReply, IngestRequest, Refusal, SpoolState
 from rankmem_protos.errors import RankmemError
+from rankmem_ship import pace as pace_module
+from rankmem_ship import shipper as shipper_module
+from rankmem_ship.config import ShipConfig
+from rankmem_ship.shipper import Shipper
 from spool_synthetic import SyntheticSpool, training_records
 
 STEPS_MAX = 3_000

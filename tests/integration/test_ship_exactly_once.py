@@ -18,18 +18,18 @@ import numpy as np
 import pytest
 
 from fake_collector import Cut, FakeCollector
-from rankmem_agent.ship import lane as lane_module
-from rankmem_agent.ship import pace as pace_module
-from rankmem_agent.ship.config import ShipConfig
-from rankmem_agent.ship.pace import LANE_BATCHES_MAX
-from rankmem_agent.ship.sender import Stream
-from rankmem_agent.ship.shipper import Shipper
 from rankmem_agent.spool import layout
-from rankmem_agent.spool import reader as reader_module
-from rankmem_agent.spool import segments as segments_module
 from rankmem_agent.spool.exits import Exit, say
 from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, ExitKind, Kind
 from rankmem_protos.collector_pb2 import Batch, IngestRequest
+from rankmem_ship import pace as pace_module
+from rankmem_ship import spool_upload as lane_module
+from rankmem_ship.config import ShipConfig
+from rankmem_ship.pace import LANE_BATCHES_MAX
+from rankmem_ship.sender import Stream
+from rankmem_ship.shipper import Shipper
+from rankmem_ship.spool_reader import reader as reader_module
+from rankmem_ship.spool_reader import segments as segments_module
 from spool_synthetic import SyntheticSpool, training_records
 
 NOW = ShipConfig(grace_s=0.0)
@@ -201,7 +201,7 @@ def test_killed_by_sigkill_at_random_times_a_shipper_loses_and_doubles_nothing(
 
 
 def start_shipper(session: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-P", "-m", "rankmem_agent.ship", str(session)])
+    return subprocess.Popen([sys.executable, "-P", "-m", "rankmem_ship", str(session)])
 
 
 def sorted_rows(tables: dict[str, list[dict[str, Any]]]) -> dict[str, list[str]]:
@@ -212,7 +212,7 @@ def sorted_rows(tables: dict[str, list[dict[str, Any]]]) -> dict[str, list[str]]
 def test_a_stream_cut_before_and_after_the_store_doubles_nothing(
     session: Path, collector: FakeCollector, small_segments: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rankmem_agent.ship.sender.BACKOFF_MAX_S", 0.01)
+    monkeypatch.setattr("rankmem_ship.sender.BACKOFF_MAX_S", 0.01)
     make_spool(session, collector, calls=1500)
     expected = undisturbed(session, collector)
     cuts = iter([False, True, False, False, True, True])

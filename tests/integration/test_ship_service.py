@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from fake_collector import FakeCollector
-from rankmem_agent.ship import closing
-from rankmem_agent.ship.deliver import deliver, find_spools
-from rankmem_agent.ship.election import take_lock
-from rankmem_agent.ship.status import WAITING, state_of
+from rankmem_agent.spool.election import take_lock
 from rankmem_protos.collector_pb2 import Batch, IngestReply, Refusal
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_ship import closing
+from rankmem_ship.deliver import deliver, find_spools
+from rankmem_ship.status import WAITING, state_of
 from spool_synthetic import SyntheticSpool, training_records
 
 NOWHERE = "127.0.0.1:9"
@@ -47,7 +47,7 @@ def spool_of(session: Path, aggregator: str, *, rank: int = 0, alive: bool = Fal
 
 
 def start(session: Path, **environment: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-P", "-m", "rankmem_agent.ship", str(session)]
+    command = [sys.executable, "-P", "-m", "rankmem_ship", str(session)]
     return subprocess.Popen(command, env=os.environ | environment)
 
 
@@ -168,7 +168,7 @@ def test_delivery_takes_over_from_a_shipper_that_reaches_nobody_and_leaves_no_fo
 
 
 def test_called_wrongly_it_says_what_it_wants() -> None:
-    done = subprocess.run([sys.executable, "-P", "-m", "rankmem_agent.ship"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-P", "-m", "rankmem_ship"], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.startswith("Error: ")
 

@@ -10,20 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from rankmem_agent.pairing.pairing import Pairing
-from rankmem_agent.ship import lane as lane_module
-from rankmem_agent.ship import pace as pace_module
-from rankmem_agent.ship.config import ShipConfig
-from rankmem_agent.ship.deliver import deliver
-from rankmem_agent.ship.envelope import Envelope, pack
-from rankmem_agent.ship.marks import MARK_NAME, Mark, write_mark
-from rankmem_agent.ship.service import Service
-from rankmem_agent.ship.shipper import Shipper
 from rankmem_agent.spool.folder import spools
-from rankmem_aggregator import connect, server
+from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_cli.status_view import set_aside_lines
+from rankmem_aggregator.server import aggregator as server
+from rankmem_cli.show.status import set_aside_lines
 from rankmem_protos.errors import Code
+from rankmem_ship import pace as pace_module
+from rankmem_ship import spool_upload as lane_module
+from rankmem_ship.config import ShipConfig
+from rankmem_ship.deliver import deliver
+from rankmem_ship.envelope import Envelope, pack
+from rankmem_ship.marks import MARK_NAME, Mark, write_mark
+from rankmem_ship.pairing.pairing import Pairing
+from rankmem_ship.service import Service
+from rankmem_ship.shipper import Shipper
 from spool_synthetic import SECRET, SyntheticSpool, training_records
 
 TIMEOUT_S = 60.0
@@ -35,7 +36,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "root" / SESSION
     folder.mkdir(parents=True)
     monkeypatch.setenv("RANKMEM_SPOOL_DIR", str(folder.parent))
-    monkeypatch.setattr("rankmem_agent.ship.shipper.REOPEN_S", 0.05)
+    monkeypatch.setattr("rankmem_ship.shipper.REOPEN_S", 0.05)
     monkeypatch.setattr(pace_module, "BATCH_RECORDS", 2_000)
     return folder
 
@@ -253,7 +254,7 @@ def test_a_mark_that_cannot_be_written_leaves_the_spool_as_it_is_and_tells_nothi
         raise OSError(28, "No space left on device")
 
     poisoned(monkeypatch, rank=0, number=1)
-    monkeypatch.setattr("rankmem_agent.ship.set_aside.write_mark", full)
+    monkeypatch.setattr("rankmem_ship.set_aside.write_mark", full)
     spool = spool_of(session, aggregator.address)
     spool.end()
     report = deliver(session, timeout_s=TIMEOUT_S)

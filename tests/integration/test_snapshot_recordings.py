@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from rankmem_agent.readers.restricted_pickle import load_plain
-from rankmem_agent.readers.torch_snapshot import ACTION_OF_NAME, DeviceSnapshot, baseline, parse, read, replay
 from rankmem_agent.spool import layout
 from rankmem_agent.spool.layout import Action, Kind
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_agent.tap.snapshot_drain import SnapshotDrain
+from rankmem_agent.tap.snapshot_format import ACTION_OF_NAME, DeviceSnapshot, baseline, parse, replay
+from rankmem_imports.files.plain_pickle import load_plain
+from snapshot_files import read
 from spool_bytes import records_of
 
 FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "recordings" / "torch_snapshot"

@@ -22,14 +22,15 @@ import pytest
 from faults.scene import until
 from ingest_client import IngestClient
 from main_job import RANKMEM, environment
-from rankmem_aggregator import connect, under_way
-from rankmem_aggregator.address import read_address
-from rankmem_aggregator.blame import Blame
+from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.memory_bound import LOOKS_MAX
-from rankmem_aggregator.orders import FAILED, NO_MEMORY
-from rankmem_aggregator.supervisor import Supervisor
-from rankmem_aggregator.worker_process import WorkerProcess
+from rankmem_aggregator.sandbox import under_way
+from rankmem_aggregator.store.address import read_address
+from rankmem_aggregator.supervision.blame import Blame
+from rankmem_aggregator.supervision.memory_bound import LOOKS_MAX
+from rankmem_aggregator.supervision.orders import FAILED, NO_MEMORY
+from rankmem_aggregator.supervision.supervisor import Supervisor
+from rankmem_aggregator.supervision.worker_process import WorkerProcess
 from rankmem_protos.errors import Code, RankmemError
 from sample_batches import RankSource
 
@@ -273,7 +274,7 @@ PARENT = """
 import sys, time
 from pathlib import Path
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.supervisor import Supervisor
+from rankmem_aggregator.supervision.supervisor import Supervisor
 with Supervisor(AggregatorConfig(database_path=Path(sys.argv[1]), listen=sys.argv[2])) as kept:
     print(kept.pid, kept.address, flush=True)
     time.sleep(120)
@@ -348,13 +349,13 @@ def test_one_whose_parent_cannot_say_so_is_started_again(path: Path) -> None:
 
 DIES = """#!{python}
 import runpy, threading
-from rankmem_aggregator.server import Aggregator
+from rankmem_aggregator.server.aggregator import Aggregator
 def serve(self):
     while not self._collector.streams_open:
         threading.Event().wait(0.02)
     raise {error}
 Aggregator.serve = serve
-runpy.run_module("rankmem_aggregator.worker", run_name="__main__")
+runpy.run_module("rankmem_aggregator.supervision.worker", run_name="__main__")
 """
 
 

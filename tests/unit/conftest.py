@@ -11,7 +11,7 @@ import pytest
 
 from constructed import clear, empty_database
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.store import Store, open_store
+from rankmem_aggregator.store.store import Store, open_store
 
 
 @pytest.fixture(scope="module")

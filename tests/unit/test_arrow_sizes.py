@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankmem_aggregator.batch import DECODED_BYTES_MAX, Spool, declared_bytes, decode_batch
+from rankmem_aggregator.ingest.batch import DECODED_BYTES_MAX, Spool, declared_bytes, decode_batch
 from rankmem_protos.arrow_sizes import MalformedError, decoded_bytes
 from rankmem_protos.arrow_wire import decode_rows, encode_rows
 from rankmem_protos.collector_pb2 import Batch, TableRows

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from rankmem_aggregator.batch import IncomingBatch, Spool
-from rankmem_aggregator.batch_queue import BatchQueue, Submission
+from rankmem_aggregator.ingest.batch import IncomingBatch, Spool
+from rankmem_aggregator.ingest.batch_queue import BatchQueue, Submission
 
 TIMEOUT_S = 30.0
 SPOOL = Spool(spool_id="p", session_id="s", attempt=0, rank=0)

@@ -7,7 +7,7 @@ import pytest
 
 from bench.harness import Figure, alternate, of_ratio, of_samples, render
 from bench.synthetic_database import BATCH_EVENTS, DRIFTING, RANKS, STEADY, Shape, fill
-from rankmem_aggregator import schema
+from rankmem_aggregator.store import schema
 
 
 def test_every_other_round_goes_backwards_so_that_a_drift_weighs_on_all_alike() -> None:

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from rankmem_aggregator import under_way
-from rankmem_aggregator.blame import REFUSED_MAX, Blame, Trial
-from rankmem_aggregator.under_way import UnderWay, fingerprint
+from rankmem_aggregator.sandbox import under_way
+from rankmem_aggregator.sandbox.under_way import UnderWay, fingerprint
+from rankmem_aggregator.supervision.blame import REFUSED_MAX, Blame, Trial
 from rankmem_protos.errors import Code, RankmemError
 
 HOW = "SIGKILL, 2026-11-22 17:00:00 UTC"
@@ -113,7 +113,7 @@ def test_what_ran_in_a_process_that_was_killed_is_known(descriptor: int) -> None
     name = fingerprint("SELECT 1", {})
     script = (
         "import os, signal\n"
-        "from rankmem_aggregator.under_way import UnderWay\n"
+        "from rankmem_aggregator.sandbox.under_way import UnderWay\n"
         f"with UnderWay({descriptor}).running({name!r}):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )

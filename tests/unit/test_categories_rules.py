@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from category_story import Story, Told, take
-from rankmem_agent.pairing.pairing import Pairing
 from rankmem_agent.spool.layout import Action, Category, DeviceType, Phase
-from rankmem_agent.spool.reader import Chunk, SpoolReader
+from rankmem_ship.pairing.pairing import Pairing
+from rankmem_ship.spool_reader.reader import Chunk, SpoolReader
 
 FORWARD, BACKWARD, OPTIMIZER, OTHER = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.OTHER
 

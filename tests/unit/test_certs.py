@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmem_aggregator import certs
+from rankmem_aggregator.server import certs
 from rankmem_protos.credentials import tokens_of
 from rankmem_protos.errors import Code, RankmemError
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rankmem_agent.pairing.pairing import Pairing
-from rankmem_agent.pairing.state import PairingState
-from rankmem_agent.ship.checkpoint import (
+from rankmem_protos.errors import Code, RankmemError
+from rankmem_ship.checkpoint import (
     CHECKPOINT_NAME,
     CHECKPOINT_VERSION,
     load_checkpoint,
     save_checkpoint,
 )
-from rankmem_agent.spool.reader import Chunk, SpoolReader
-from rankmem_protos.errors import Code, RankmemError
+from rankmem_ship.pairing.pairing import Pairing
+from rankmem_ship.pairing.state import PairingState
+from rankmem_ship.spool_reader.reader import Chunk, SpoolReader
 from spool_synthetic import SyntheticSpool, training_records
 
 

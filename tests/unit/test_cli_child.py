@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from rankmem_cli.child import SignalDesk
+from rankmem_cli.run.child import SignalDesk
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankmem_aggregator.plots.curves import Chart, Series
-from rankmem_cli.curve import ASCII, BLOCKS, HEIGHT, PLOT_MIN, draw, glyphs_for
-from rankmem_cli.units import NS_PER_S
+from rankmem_cli.show.curve import ASCII, BLOCKS, HEIGHT, PLOT_MIN, draw, glyphs_for
+from rankmem_cli.show.units import NS_PER_S
 
 START = 1_700_000_000 * NS_PER_S
 

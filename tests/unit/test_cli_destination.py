@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from ingest_client import IngestClient
-from rankmem_agent.ship.election import NICENESS
-from rankmem_aggregator.address import read_address
-from rankmem_aggregator.supervisor import Supervisor
-from rankmem_aggregator.worker import OOM_SCORE
-from rankmem_cli.destination import open_destination
-from rankmem_cli.options import Place
+from rankmem_agent.spool.election import NICENESS
+from rankmem_aggregator.store.address import read_address
+from rankmem_aggregator.supervision.supervisor import Supervisor
+from rankmem_aggregator.supervision.worker import OOM_SCORE
+from rankmem_cli.args.options import Place
+from rankmem_cli.run.destination import open_destination
 from sample_batches import RankSource
 
 
@@ -25,7 +25,7 @@ def _worker() -> int:
     (pid,) = [
         int(task)
         for task in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-        if b"rankmem_aggregator.worker" in Path(f"/proc/{task}/cmdline").read_bytes()
+        if b"rankmem_aggregator.supervision.worker" in Path(f"/proc/{task}/cmdline").read_bytes()
     ]
     return pid
 

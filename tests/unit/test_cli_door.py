@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankmem_cli import door
+from rankmem_cli import errors as door
 from rankmem_protos.errors import Code, RankmemError
 
 

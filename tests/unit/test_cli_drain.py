@@ -16,9 +16,9 @@ from rankmem_agent.spool.folder import candidates, create_candidate, spools
 from rankmem_agent.spool.layout import ExitKind
 from rankmem_agent.spool.places import Place, write_candidate
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
-from rankmem_agent.spool.segments import open_control
-from rankmem_cli import drain
-from rankmem_cli.child import SignalDesk
+from rankmem_cli.run import drain
+from rankmem_cli.run.child import SignalDesk
+from rankmem_ship.spool_reader.segments import open_control
 
 LONG_S = 60.0
 GONE_PID = 2**22 + 1  # above the largest pid that Linux gives

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankmem_cli.interpreter import option_at_fault
+from rankmem_cli.run.interpreter import option_at_fault
 
 
 @pytest.mark.parametrize(

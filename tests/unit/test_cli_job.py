@@ -11,13 +11,13 @@ from typing import Self
 
 import pytest
 
-from rankmem_agent.ship import marks
-from rankmem_aggregator import queries
-from rankmem_cli import child, drain, job
-from rankmem_cli.destination import Destination
-from rankmem_cli.job import Job, run_job
-from rankmem_cli.options import Place
+from rankmem_aggregator.query import open as opening
+from rankmem_cli.args.options import Place
+from rankmem_cli.run import child, drain, job
+from rankmem_cli.run.destination import Destination
+from rankmem_cli.run.job import Job, run_job
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_ship import marks
 
 HERE = Destination(address="127.0.0.1:9", shown="--db x")
 
@@ -151,7 +151,7 @@ def test_why_there_is_no_summary_is_told_with_what_to_do(
 
     monkeypatch.setattr(drain, "wait_delivered", lambda *_, **__: False)
     monkeypatch.setattr(drain, "undelivered", lambda folder: [folder])
-    monkeypatch.setattr(queries, "open_queries", lambda *_: Refusing())
+    monkeypatch.setattr(opening, "open_queries", lambda *_: Refusing())
     run_job(Job(command=ends_with(0), place=Place(db=Path("x"))), lambda *_: life.append("report"))
     assert "rankmem: no summary: wrong CA\nTry: give the right one\n" in capsys.readouterr().err
     assert "report" not in life

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from rankmem_cli.module_tree import as_tree, largest, no_deeper
-from rankmem_cli.render import Format
+from rankmem_cli.show.module_tree import as_tree, largest, no_deeper
+from rankmem_cli.show.render import Format
 
 TREE = [
     ("blocks", 0, 90),

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from rankmem_agent.ship import closing
 from rankmem_agent.spool import folder
-from rankmem_cli import guests
-from rankmem_cli.other_runs import line_about_others
+from rankmem_cli.run import guests
+from rankmem_cli.run.other_runs import line_about_others
+from rankmem_ship import closing
 
 BEGAN_NS = 1_000
 

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from rankmem_cli import patience as module
-from rankmem_cli.patience import patience
+from rankmem_cli.show import progress as module
+from rankmem_cli.show.progress import patience
 
 
 class Terminal(io.StringIO):

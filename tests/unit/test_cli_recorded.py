@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from rankmem_cli import columns, recorded
-from rankmem_cli.target import SessionFacts
+from rankmem_cli.show import columns, recorded
+from rankmem_cli.show.session import SessionFacts
 from rankmem_protos.errors import Code, RankmemError
 
 ALL = ("operators", "stacks", "modules")

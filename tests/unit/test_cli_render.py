@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from rankmem_cli import columns
-from rankmem_cli.render import Format, begin, head, note, plain, show, show_stream
+from rankmem_cli.show import columns
+from rankmem_cli.show.render import Format, begin, head, note, plain, show, show_stream
 
 
 def rows() -> pa.Table:

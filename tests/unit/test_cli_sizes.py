@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankmem_cli.sizes import parse_size
+from rankmem_cli.args.sizes import parse_size
 from rankmem_protos.errors import Code, RankmemError
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rankmem_cli.summary import print_summary
+from rankmem_cli.show.summary import print_summary
 
 START_NS = 1_795_264_702_000_000_000
 GIB = 1 << 30

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from rankmem_cli import columns
-from rankmem_cli.table import Column, lay_out, number, path, plain_columns, shorten, size, text
+from rankmem_cli.show import columns
+from rankmem_cli.show.table import Column, lay_out, number, path, plain_columns, shorten, size, text
 
 START_NS = 1_795_264_702_000_000_000
 WIDTHS = (60, 80, 120)
@@ -162,7 +162,7 @@ def test_no_line_is_wider_than_the_terminal(values: list[tuple[str, int]], width
 
 @given(st.text(max_size=40), st.integers(min_value=2, max_value=30), st.booleans())
 def test_a_shortened_cell_fits(cell: str, width: int, keep_end: bool) -> None:
-    from rankmem_cli.units import safe_text
+    from rankmem_cli.show.units import safe_text
 
     cell = safe_text(cell)
     short = shorten(cell, width, keep_end=keep_end)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankmem_cli.times import parse_time
-from rankmem_cli.units import offset_text
+from rankmem_cli.args.times import parse_time
+from rankmem_cli.show.units import offset_text
 from rankmem_protos.errors import Code, RankmemError
 
 START_NS = 1_795_264_702_123_456_789  # 2026-11-21T12:38:22.123456789Z

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from rankmem_cli.target import SessionFacts
-from rankmem_cli.top_view import TopView, sorted_rows
+from rankmem_cli.show.session import SessionFacts
+from rankmem_cli.show.top import TopView, sorted_rows
 from rankmem_protos.errors import Code, RankmemError
 
 GIB = 1 << 30

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankmem_cli import units
+from rankmem_cli.show import units
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def queries(monkeypatch: pytest.MonkeyPatch) -> FakeQueries:
         fake.calls.append(("connect", target))
         return fake
 
-    monkeypatch.setattr("rankmem_aggregator.queries.open_queries", connect)
+    monkeypatch.setattr("rankmem_aggregator.query.open.open_queries", connect)
     for name in ("RANKMEM_DB", "RANKMEM_AGGREGATOR"):
         monkeypatch.delenv(name, raising=False)
     return fake
@@ -185,7 +185,7 @@ def test_a_flag_beats_the_environment_and_that_the_default(
 
 
 def test_a_place_for_recording_tells_a_file_from_an_aggregator(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rankmem_cli.options import Place, place
+    from rankmem_cli.args.options import Place, place
 
     monkeypatch.delenv("RANKMEM_DB", raising=False)
     monkeypatch.setenv("RANKMEM_AGGREGATOR", "h:2")

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, empty_database, store_logs, store_rows
 from rankmem_aggregator import connect
 from rankmem_aggregator.exports.exporting import export
-from rankmem_aggregator.missing import missing_of
-from rankmem_aggregator.queries import Queries
+from rankmem_aggregator.query.missing import missing_of
+from rankmem_aggregator.query.queries import Queries
 from rankmem_cli.main import app
 from rankmem_protos.errors import Code, RankmemError
 

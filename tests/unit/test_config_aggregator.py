@@ -9,7 +9,7 @@ import pytest
 
 from rankmem_aggregator.config import GIB, AggregatorConfig, split_address, target_from_environment
 from rankmem_aggregator.machine import limits
-from rankmem_aggregator.orders import Order
+from rankmem_aggregator.supervision.orders import Order
 from rankmem_protos.errors import Code, RankmemError
 
 

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 import duckdb
 import pytest
 
-from rankmem_aggregator import client_queries, confine, under_way
-from rankmem_aggregator.blame import Blame, Trial
-from rankmem_aggregator.client_queries import ClientQueries
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.refused_calls import REFUSED
-from rankmem_aggregator.store import Store, open_store
-from rankmem_aggregator.under_way import UnderWay, fingerprint
+from rankmem_aggregator.sandbox import client_queries, under_way
+from rankmem_aggregator.sandbox import statements as confine
+from rankmem_aggregator.sandbox.client_queries import ClientQueries
+from rankmem_aggregator.sandbox.functions import REFUSED
+from rankmem_aggregator.sandbox.under_way import UnderWay, fingerprint
+from rankmem_aggregator.store.store import Store, open_store
+from rankmem_aggregator.supervision.blame import Blame, Trial
 from rankmem_protos.errors import Code, RankmemError
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rankmem_agent.preload.launch import environment
-from rankmem_agent.ship.election import shipper_environment
+from rankmem_agent.spool.election import shipper_environment
 from rankmem_protos.credentials import CLIENT_VARIABLES, Credentials, read_private, tokens_of
 from rankmem_protos.errors import Code, RankmemError
 

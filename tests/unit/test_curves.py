@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankmem_aggregator import curves
+from rankmem_aggregator.query import thinning as curves
 
 
 @settings(max_examples=100, deadline=None)

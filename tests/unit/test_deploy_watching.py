@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rankmem_aggregator import server
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.server import aggregator as server
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 NAME = re.compile(r"\brankmem_[a-z_]+")

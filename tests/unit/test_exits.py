@@ -17,7 +17,7 @@ from rankmem_agent.spool.exits import Exit, end_of, exit_of_zombie, say
 from rankmem_agent.spool.layout import ExitKind
 from rankmem_agent.spool.process_stat import process_start_ticks
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
-from rankmem_agent.spool.segments import open_control
+from rankmem_ship.spool_reader.segments import open_control
 
 EXIT, AT_ONCE, SIGNAL = ExitKind.EXIT, ExitKind.AT_ONCE, ExitKind.SIGNAL
 

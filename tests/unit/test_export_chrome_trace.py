@@ -15,9 +15,10 @@ from constructed import BASE_NS, SESSION
 from export_logs import MIB, OLDER, SEGMENT, database, marker, training
 from rankmem_aggregator import connect
 from rankmem_aggregator.exports import chrome_trace
-from rankmem_aggregator.exports.exporting import Written, export
+from rankmem_aggregator.exports.contract import Written
+from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.exports.trace_counters import Counters
-from rankmem_aggregator.queries import Queries
+from rankmem_aggregator.query.queries import Queries
 
 Row = dict[str, Any]
 REQUIRED = {

@@ -14,9 +14,10 @@ import pytest
 from constructed import RankLog, empty_database, store_logs
 from rankmem_aggregator import connect
 from rankmem_aggregator.exports import exporting, kinds
-from rankmem_aggregator.exports.exporting import MANIFEST, Chosen, Written, export
+from rankmem_aggregator.exports.contract import Chosen, Written
+from rankmem_aggregator.exports.exporting import MANIFEST, export
 from rankmem_aggregator.exports.kinds import KINDS, Kind
-from rankmem_aggregator.queries import Queries
+from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.sql import export_text, head_of
 from rankmem_protos.errors import Code, RankmemError
 

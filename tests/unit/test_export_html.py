@@ -17,7 +17,7 @@ from rankmem_aggregator import connect
 from rankmem_aggregator.exports import report_heat
 from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.exports.report_parts import bytes_text, offset_text
-from rankmem_aggregator.queries import Queries
+from rankmem_aggregator.query.queries import Queries
 
 HOSTILE = "</script><img src=x onerror=alert(1)>{{body}}"
 SECOND_US = 1_000_000

@@ -16,7 +16,7 @@ from export_logs import CudaLog, database, training
 from rankmem_aggregator import connect
 from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.exports.memory_timeline import CATEGORY_INDEX
-from rankmem_aggregator.queries import Queries
+from rankmem_aggregator.query.queries import Queries
 from rankmem_protos.errors import Code, RankmemError
 
 PARAMETER, INPUT, ACTIVATION, GRADIENT, UNKNOWN = 0, 2, 4, 5, 7

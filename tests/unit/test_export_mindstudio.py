@@ -28,12 +28,13 @@ from ascend_files import (
 from constructed import BASE_NS, SESSION, RankLog, empty_database, store_logs, store_rows
 from export_logs import database as cuda_database
 from export_logs import training
-from rankmem_agent.readers.kinds import search
-from rankmem_agent.readers.mindstudio import MindStudioReader
-from rankmem_agent.readers.recording import Identity
 from rankmem_aggregator import connect
-from rankmem_aggregator.exports.exporting import Written, export
+from rankmem_aggregator.exports.contract import Written
+from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.exports.mindstudio_totals import TotalsAt
+from rankmem_imports.ascend.reader import MindStudioReader
+from rankmem_imports.formats import search
+from rankmem_imports.recording import Identity
 from rankmem_protos.errors import RankmemError
 
 COLUMNS = {

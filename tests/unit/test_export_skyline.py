@@ -12,8 +12,9 @@ import pytest
 from constructed import BASE_NS, SESSION
 from export_logs import database, training
 from rankmem_aggregator import connect
-from rankmem_aggregator.exports.exporting import Written, export
-from rankmem_aggregator.queries import Queries
+from rankmem_aggregator.exports.contract import Written
+from rankmem_aggregator.exports.exporting import export
+from rankmem_aggregator.query.queries import Queries
 
 COLUMNS = {
     "weight_entries": ["id INTEGER", "name TEXT!", "size_bytes INTEGER!", "grad_size_bytes INTEGER!"],

@@ -17,13 +17,14 @@ from pyarrow import ipc
 
 from constructed import BASE_NS, SESSION
 from export_logs import CudaLog, database, marker, training
-from rankmem_aggregator import connect, schema
+from rankmem_aggregator import connect
 from rankmem_aggregator.csv_cells import guarded
 from rankmem_aggregator.exports import table_rows
 from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.exports.table_statements import POSITIONS, times_of
-from rankmem_aggregator.queries import Queries
+from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.sql import install_views
+from rankmem_aggregator.store import schema
 from rankmem_protos.summary_tables import SUMMARY_TABLES
 from rankmem_protos.tables import TABLES
 

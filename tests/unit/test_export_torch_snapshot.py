@@ -14,11 +14,13 @@ from torch.cuda import _memory_viz
 
 from constructed import BASE_NS, RankLog
 from export_logs import MIB, OLDER, SEGMENT, CudaLog, database, marker, training
-from rankmem_agent.readers import torch_snapshot as reader
+from rankmem_agent.tap import snapshot_format as reader
 from rankmem_aggregator import connect
-from rankmem_aggregator.exports.exporting import Written, export
+from rankmem_aggregator.exports.contract import Written
+from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.exports.pickle_stream import PickleStream
-from rankmem_aggregator.queries import Queries
+from rankmem_aggregator.query.queries import Queries
+from snapshot_files import read
 
 VIEWER_OPCODES = {
     "APPENDS", "BINGET", "BININT", "BININT1", "BININT2", "EMPTY_DICT", "EMPTY_LIST", "FRAME", "LONG1",
@@ -72,7 +74,7 @@ def test_the_segments_at_the_end_follow_from_the_events_and_the_blocks_before_th
     """Held against PyTorch's rule: the trace run backwards from the end must meet nothing that does not
     fit."""
     exported(queries, tmp_path, ranks=[0])
-    (device,) = reader.read(tmp_path / "s.pickle")
+    (device,) = read(tmp_path / "s.pickle")
     alive = {"weight": 700, "grad-1": 3000, "pooled-0": 3 * MIB, "pooled-1": 3 * MIB}
     blocks = training().log.allocations
     alive = {blocks[name]["address"]: size for name, size in alive.items()}
@@ -89,7 +91,7 @@ def test_a_slice_of_time_ends_with_what_was_alive_then(queries: Queries, tmp_pat
     base = BASE_NS
     snapshot, _ = exported(queries, tmp_path, ranks=[0], from_ns=base + 4_000, until_ns=base + 6_000)
     assert [event["time_us"] - base // 1000 for event in snapshot["device_traces"][0]] == [4, 5, 6]
-    (device,) = reader.read(tmp_path / "s.pickle")
+    (device,) = read(tmp_path / "s.pickle")
     assert reader.baseline(device).residue == 0
     assert len(device.blocks) == 4
     assert [block.awaiting_free for block in device.blocks.values()] == [False, True, False, False]

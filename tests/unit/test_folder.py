@@ -240,7 +240,7 @@ def test_the_folder_of_a_session_is_closed_even_where_it_was_open(tmp_path: Path
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 def test_the_spool_of_another_user_is_not_shipped(tmp_path: Path) -> None:
-    from rankmem_agent.ship.deliver import deliver
+    from rankmem_ship.deliver import deliver
     from spool_synthetic import SyntheticSpool
 
     spool = SyntheticSpool(path=tmp_path / "s" / "0-0-1", aggregator="192.0.2.1:7077")

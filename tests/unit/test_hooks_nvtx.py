@@ -11,7 +11,7 @@ import torch
 from torch.cuda import nvtx
 
 from hook_recorder import Recorded
-from rankmem_agent.hooks import told
+from rankmem_agent.hooks import user_api as told
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.nvtx import NvtxRanges
 from rankmem_agent.hooks.steps import Steps

@@ -11,7 +11,7 @@ import torch
 
 import rankmem_agent
 from hook_recorder import Recorded
-from rankmem_agent.hooks import told
+from rankmem_agent.hooks import user_api as told
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.parallel import Parallel
 from rankmem_agent.hooks.steps import Steps

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from import_read import asked, imported
 from made_snapshots import dump, random_snapshot
-from rankmem_agent.readers.jobs import Plan, plan
-from rankmem_agent.readers.kinds import search
 from rankmem_agent.session_ids import is_session_id
 from rankmem_cli.main import app
+from rankmem_imports.formats import search
+from rankmem_imports.jobs import Plan, plan
 from rankmem_protos.errors import Code, RankmemError
 
 

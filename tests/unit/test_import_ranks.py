@@ -10,10 +10,10 @@ import pytest
 
 from ascend_files import a_story, write_csvs
 from import_read import asked, imported
-from rankmem_agent.readers.kinds import search
-from rankmem_agent.readers.kineto import KinetoReader
-from rankmem_agent.readers.mindstudio import MindStudioReader
-from rankmem_agent.readers.recording import RankFacts
+from rankmem_imports.ascend.reader import MindStudioReader
+from rankmem_imports.formats import search
+from rankmem_imports.kineto.reader import KinetoReader
+from rankmem_imports.recording import RankFacts
 from rankmem_protos.errors import Code, RankmemError
 
 

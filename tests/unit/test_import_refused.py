@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 from ascend_files import a_story, write_csvs, write_database
 from import_read import asked
 from made_snapshots import dump, random_snapshot
-from rankmem_agent.readers.memory_timeline import MemoryTimelineReader
-from rankmem_agent.readers.recording import Identity
-from rankmem_agent.readers.torch_snapshot_reader import TorchSnapshotReader
+from rankmem_cli.args.options import place
 from rankmem_cli.main import app
-from rankmem_cli.options import place
+from rankmem_imports.memory_timeline.reader import MemoryTimelineReader
+from rankmem_imports.recording import Identity
+from rankmem_imports.torch_snapshot.reader import TorchSnapshotReader
 from rankmem_protos.errors import RankmemError
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from import_read import asked, imported
 from made_snapshots import dump, random_snapshot
-from rankmem_agent.readers.job_names import buckets, named_rank
-from rankmem_agent.readers.jobs import Plan, plan
-from rankmem_agent.readers.kinds import search
-from rankmem_cli.import_plan import lines_of
+from rankmem_cli.run.import_plan import lines_of
+from rankmem_imports.formats import search
+from rankmem_imports.job_names import buckets, named_rank
+from rankmem_imports.jobs import Plan, plan
 
 BASE_NS = 1_700_000_000 * 10**9
 

@@ -11,8 +11,8 @@ import pytest
 
 from import_read import asked, imported
 from made_snapshots import dump, random_snapshot
-from rankmem_agent.readers.recording import Identity
-from rankmem_agent.readers.torch_snapshot_reader import TorchSnapshotReader
+from rankmem_imports.recording import Identity
+from rankmem_imports.torch_snapshot.reader import TorchSnapshotReader
 from rankmem_protos.errors import Code, RankmemError
 from snapshot_oracle import truth_of
 

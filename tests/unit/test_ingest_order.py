@@ -16,13 +16,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rankmem_agent.pairing.columns import rows_of
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.ingest import Writer
-from rankmem_aggregator.store import Store, open_store
-from rankmem_aggregator.stream import IngestStream
+from rankmem_aggregator.ingest.writer import Writer
+from rankmem_aggregator.server.ingest_stream import IngestStream
+from rankmem_aggregator.store.store import Store, open_store
 from rankmem_protos import collector_pb2 as pb
 from rankmem_protos.arrow_wire import encode_rows
+from rankmem_ship.pairing.columns import rows_of
 
 TIMEOUT_S = 30.0
 SESSION = "0ORDERSOFALL"

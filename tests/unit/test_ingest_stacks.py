@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankmem_aggregator.stacks import STACK_COLUMNS, StackNumbers
+from rankmem_aggregator.ingest.stack_ids import STACK_COLUMNS, StackNumbers
 from rankmem_protos.tables import TABLES
 
 HASHES = st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.integers(0, 5)), max_size=30)

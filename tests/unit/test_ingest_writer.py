@@ -14,16 +14,16 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from rankmem_agent.pairing.columns import rows_of
-from rankmem_aggregator.batch import POSITIONS_MAX, IncomingBatch, Spool, decode_batch
-from rankmem_aggregator.batch_queue import BatchQueue, Outcome, Submission
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.ingest import Writer
-from rankmem_aggregator.store import Store, open_store
+from rankmem_aggregator.ingest.batch import POSITIONS_MAX, IncomingBatch, Spool, decode_batch
+from rankmem_aggregator.ingest.batch_queue import BatchQueue, Outcome, Submission
+from rankmem_aggregator.ingest.writer import Writer
+from rankmem_aggregator.store.store import Store, open_store
 from rankmem_protos.arrow_wire import decode_rows, encode_rows
 from rankmem_protos.collector_pb2 import Batch, TableRows
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import TABLES
+from rankmem_ship.pairing.columns import rows_of
 from sample_batches import RankSource
 
 TIMEOUT_S = 30.0
@@ -318,7 +318,7 @@ def test_a_commit_waits_for_room_on_the_disk_instead_of_meeting_its_end(
     def usage(path: Path) -> shutil._ntuple_diskusage:
         return shutil._ntuple_diskusage(0, 0, next(free, 1 << 40))
 
-    monkeypatch.setattr("rankmem_aggregator.disk.shutil.disk_usage", usage)
+    monkeypatch.setattr("rankmem_aggregator.store.disk.shutil.disk_usage", usage)
     desk.submit(source, message)
     assert desk.run() == [message.sequence_last]
     assert (desk.freed, desk.writer.counters.retries) == (0, 2)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from rankmem_agent.readers import json_events
-from rankmem_agent.readers.json_events import JsonEvents
-from rankmem_agent.readers.kineto_scan import time_ns
+from rankmem_imports.files import json_events
+from rankmem_imports.files.json_events import JsonEvents
+from rankmem_imports.kineto.scan import time_ns
 from rankmem_protos.errors import RankmemError
 
 TRACE = {

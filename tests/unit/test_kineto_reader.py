@@ -9,8 +9,8 @@ import pytest
 
 from import_read import read_alone
 from made_profiles import BASE_NS, memory, op, written
-from rankmem_agent.readers.kineto import KinetoReader
-from rankmem_agent.readers.recording import Closing, Probe
+from rankmem_imports.kineto.reader import KinetoReader
+from rankmem_imports.recording import Closing, Probe
 from rankmem_protos.errors import RankmemError
 
 Tables = dict[str, list[dict[str, Any]]]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rankmem_aggregator.leaving import CALLS, leave
+from rankmem_aggregator.server.process_exit import CALLS, leave
 
 STUCK = f"""
 import threading

@@ -16,7 +16,7 @@ from rankmem_agent.preload import drain
 from rankmem_agent.spool import folder, launches, life, places
 from rankmem_agent.spool.layout import Kind
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
-from rankmem_agent.spool.reader import SpoolReader
+from rankmem_ship.spool_reader.reader import SpoolReader
 from spool_synthetic import SyntheticSpool
 
 ELSEWHERE = "4194305-1"

@@ -33,12 +33,12 @@ def test_every_kind_of_bound_is_found() -> None:
     text = limits_page.page()
     for name in (
         "rankmem_agent.spool.layout.STRING_BYTES_MAX",
-        "rankmem_agent.ship.shipper.WINDOW_BYTES_MAX",
-        "rankmem_agent.ship.sender.SILENCE_S",
+        "rankmem_ship.shipper.WINDOW_BYTES_MAX",
+        "rankmem_ship.sender.SILENCE_S",
         "rankmem_protos.arrow_sizes.MESSAGES_MAX",
-        "rankmem_aggregator.batch.DECODED_BYTES_MAX",
-        "rankmem_aggregator.stream.REPLIES_MAX",
-        "rankmem_aggregator.server.KEEPALIVE_MS",
+        "rankmem_aggregator.ingest.batch.DECODED_BYTES_MAX",
+        "rankmem_aggregator.server.ingest_stream.REPLIES_MAX",
+        "rankmem_aggregator.server.aggregator.KEEPALIVE_MS",
     ):
         assert f"`{name}`" in text
 

@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from rankmem_aggregator.orders import NO_MEMORY
+from rankmem_aggregator.supervision.orders import NO_MEMORY
 
 BOUNDED = """
 import resource, threading
-from rankmem_aggregator.memory_bound import MemoryBound
+from rankmem_aggregator.supervision.memory_bound import MemoryBound
 bound = MemoryBound(256 << 20)
 first = resource.getrlimit(resource.RLIMIT_DATA)[0]
 {then}
@@ -114,7 +114,9 @@ def test_a_limit_that_is_there_already_is_not_raised() -> None:
     assert done.stdout == "300\n", done.stderr
 
 
-@pytest.mark.parametrize("module", ["rankmem_aggregator.memory_bound", "rankmem_aggregator.supervisor"])
+@pytest.mark.parametrize(
+    "module", ["rankmem_aggregator.supervision.memory_bound", "rankmem_aggregator.supervision.supervisor"]
+)
 def test_a_parent_loads_nothing_heavy(module: str) -> None:
     script = (
         f"import sys, {module}; print(sorted({{'duckdb', 'grpc', 'pyarrow', 'numpy'}} & set(sys.modules)))"

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pytest
 
 from ingest_client import TIMEOUT_S, IngestClient
-from rankmem_aggregator import connect, server
+from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.memory_watch import MemoryWatch
-from rankmem_aggregator.orders import NO_MEMORY
+from rankmem_aggregator.sandbox.memory_watch import MemoryWatch
+from rankmem_aggregator.server import aggregator as server
+from rankmem_aggregator.supervision.orders import NO_MEMORY
 from rankmem_protos import arrow_wire
 from rankmem_protos.errors import Code, RankmemError
 from sample_batches import RankSource
@@ -51,7 +52,7 @@ def test_a_statement_for_which_there_is_no_memory_says_so(
     config = AggregatorConfig(database_path=tmp_path / "m.duckdb", listen="127.0.0.1:0")
     with server.open(config) as running, connect(running.address) as queries:
         with monkeypatch.context() as less:
-            less.setattr("rankmem_aggregator.client_queries.check_statement", short)
+            less.setattr("rankmem_aggregator.sandbox.client_queries.check_statement", short)
             with pytest.raises(RankmemError, match="needs more memory") as caught:
                 queries.sql("SELECT 1 AS n")
         assert caught.value.code is Code.EXHAUSTED

@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rankmem_agent.readers.kinds import probe
-from rankmem_agent.readers.memory_timeline import MemoryTimelineReader
-from rankmem_agent.readers.number_lists import NumberLists
-from rankmem_agent.readers.recording import Closing, Identity
+from rankmem_imports.files.number_lists import NumberLists
+from rankmem_imports.memory_timeline.reader import MemoryTimelineReader
+from rankmem_imports.probing import probe
+from rankmem_imports.recording import Closing, Identity
 from rankmem_protos.errors import Code, RankmemError
 
 NAMES = (
@@ -193,7 +193,7 @@ def test_other_json_is_no_timeline(text: bytes, tmp_path: Path) -> None:
 def test_a_timeline_read_in_small_pieces_is_the_same(
     chunk_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rankmem_agent.readers.number_lists.CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr("rankmem_imports.files.number_lists.CHUNK_BYTES", chunk_bytes)
     rows = [[10**18 + n, 2, n * 7, n % 8] for n in range(40)]
     path = tmp_path / "x.json"
     path.write_text(json.dumps(rows))

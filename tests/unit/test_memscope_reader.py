@@ -13,9 +13,10 @@ import pytest
 
 from ascend_files import store_parts
 from constructed import SESSION, clear
-from rankmem_agent.readers.kinds import probe, search
-from rankmem_agent.readers.memscope import MemScopeReader
-from rankmem_agent.readers.recording import Closing, Identity
+from rankmem_imports.formats import search
+from rankmem_imports.memscope.reader import MemScopeReader
+from rankmem_imports.probing import probe
+from rankmem_imports.recording import Closing, Identity
 from rankmem_protos.errors import RankmemError
 
 READER = MemScopeReader()

@@ -11,9 +11,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ingest_client import IngestClient
-from rankmem_aggregator import metrics, server
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.counters import Distribution
+from rankmem_aggregator.ingest.counters import Distribution
+from rankmem_aggregator.server import aggregator as server
+from rankmem_aggregator.server import metrics
 from rankmem_protos.errors import Code, RankmemError
 from sample_batches import RankSource
 

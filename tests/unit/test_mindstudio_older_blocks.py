@@ -15,10 +15,10 @@ from test_summaries import summarise
 from ascend_files import MB, Story, store_parts, write_database
 from constructed import BASE_NS, SESSION, RankLog, empty_database
 from export_logs import CudaLog, database
-from rankmem_agent.readers.mindstudio import MindStudioReader
-from rankmem_agent.readers.recording import Identity
 from rankmem_aggregator import connect
 from rankmem_aggregator.exports.exporting import export
+from rankmem_imports.ascend.reader import MindStudioReader
+from rankmem_imports.recording import Identity
 
 END = 10**9
 

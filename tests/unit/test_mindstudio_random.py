@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from ascend_files import MB, Block, Story, store_parts, write_csvs, write_database
 from constructed import SESSION, clear, empty_database
-from rankmem_agent.readers.mindstudio import MindStudioReader
-from rankmem_agent.readers.recording import Identity
+from rankmem_imports.ascend.reader import MindStudioReader
+from rankmem_imports.recording import Identity
 
 ACTIONS = ("malloc", "free", "wait", "back", "older", "ge", "ge_free", "workspace")
 STEPS = st.lists(

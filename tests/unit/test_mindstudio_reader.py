@@ -14,9 +14,10 @@ import pytest
 
 from ascend_files import MB, Story, a_story, store_parts, us, write_csvs, write_database
 from constructed import SESSION
-from rankmem_agent.readers.kinds import probe, search
-from rankmem_agent.readers.mindstudio import MindStudioReader
-from rankmem_agent.readers.recording import Closing, Identity, RankRecording
+from rankmem_imports.ascend.reader import MindStudioReader
+from rankmem_imports.formats import search
+from rankmem_imports.probing import probe
+from rankmem_imports.recording import Closing, Identity, RankRecording
 from rankmem_protos.errors import RankmemError
 
 READER = MindStudioReader()

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, store_logs, store_rows
-from rankmem_aggregator import schema
-from rankmem_aggregator.missing import LINES_MAX, lines
-from rankmem_aggregator.queries import open_queries
+from rankmem_aggregator.query.missing import LINES_MAX, lines
+from rankmem_aggregator.query.open import open_queries
 from rankmem_aggregator.sql import install_views, query_text
-from rankmem_cli.completeness import marked
-from rankmem_cli.render import Format
+from rankmem_aggregator.store import schema
+from rankmem_cli.show.completeness import marked
+from rankmem_cli.show.render import Format
 from rankmem_protos.credentials import Credentials
 
 

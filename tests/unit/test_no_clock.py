@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from constructed import BASE_NS, SESSION, RankLog, empty_database, store_logs
 from rankmem_aggregator import connect
 from rankmem_aggregator.exports.exporting import export
-from rankmem_aggregator.queries import Queries
+from rankmem_aggregator.query.queries import Queries
 from rankmem_cli.main import app
 from rankmem_protos.clock import CLOCK_NS_MIN, distance_ns, has_clock
 from rankmem_protos.errors import Code, RankmemError

@@ -12,9 +12,9 @@ import pytest
 
 import made_profiles
 from made_profiles import MARKER, START_NS
-from rankmem_agent.readers import kernel_profile
-from rankmem_agent.readers.nsys import NsysReader
-from rankmem_agent.readers.recording import Closing, Identity, Probe
+from rankmem_imports.kernels import profile as kernel_profile
+from rankmem_imports.kernels.nsys import NsysReader
+from rankmem_imports.recording import Closing, Identity, Probe
 from rankmem_protos.errors import RankmemError
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankmem_agent.readers.kernel_rows import TEXT_CHARS_MAX, list_text
-from rankmem_agent.readers.nvprof_markers import (
+from rankmem_imports.kernels.pyprof_markers import (
     LITERAL_CHARS_MAX,
     LITERAL_DEPTH_MAX,
     Explained,
@@ -16,7 +15,8 @@ from rankmem_agent.readers.nvprof_markers import (
     sequence_numbers,
     short_name,
 )
-from rankmem_agent.readers.nvprof_sweep import Launch, Range, enclosing, with_depth
+from rankmem_imports.kernels.rows import TEXT_CHARS_MAX, list_text
+from rankmem_imports.kernels.sweep import Launch, Range, enclosing, with_depth
 
 LINEAR = "{'mod': 'torch.nn.functional', 'op': 'linear', 'args': [{'name': '', 'type': 'tensor'}]}"
 

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from constructed import store_rows
-from rankmem_aggregator import schema
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.packing import PACKED
-from rankmem_aggregator.store import open_store
+from rankmem_aggregator.store import schema
+from rankmem_aggregator.store.packing import PACKED
+from rankmem_aggregator.store.store import open_store
 from rankmem_protos.tables import TABLES
 
 FILL: dict[Any, Any] = {pa.int64(): 1, pa.int32(): 2, pa.bool_(): False}

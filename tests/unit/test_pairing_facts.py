@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankmem_agent.pairing.columns import TEXT_BYTES_MAX, rows_of
-from rankmem_agent.pairing.pairing import Pairing
-from rankmem_agent.pairing.stacks import stack_hash
 from rankmem_agent.spool.layout import UNKNOWN, Action, DeviceType, Kind
-from rankmem_agent.spool.reader import SpoolReader
 from rankmem_protos.bounds import TEXT_VALUE_BYTES_MAX
+from rankmem_ship.pairing.columns import TEXT_BYTES_MAX, rows_of
+from rankmem_ship.pairing.pairing import Pairing
+from rankmem_ship.pairing.stacks import stack_hash
+from rankmem_ship.spool_reader.reader import SpoolReader
 from spool_synthetic import SyntheticSpool, clock_record, make_records
 
 CUDA = {"device_type": int(DeviceType.CUDA), "device_index": 1}

@@ -17,15 +17,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pairing_oracle import Oracle, Record
-from rankmem_agent.pairing.pairing import Pairing
-from rankmem_agent.pairing.stacks import stack_hash
-from rankmem_agent.ship.checkpoint import load_checkpoint, save_checkpoint
 from rankmem_agent.spool.layout import NO_SEQUENCE, UNKNOWN, Action, DeviceType, Kind
 from rankmem_agent.spool.meta import SpoolMeta
-from rankmem_agent.spool.reader import Chunk
-from rankmem_agent.spool.segments import RECORD_DTYPE
-from rankmem_agent.spool.string_table import StringTable
 from rankmem_protos.tables import BUCKET_RECORDS
+from rankmem_ship.checkpoint import load_checkpoint, save_checkpoint
+from rankmem_ship.pairing.pairing import Pairing
+from rankmem_ship.pairing.stacks import stack_hash
+from rankmem_ship.spool_reader.reader import Chunk
+from rankmem_ship.spool_reader.segments import RECORD_DTYPE
+from rankmem_ship.spool_reader.string_table import StringTable
 from spool_synthetic import SyntheticSpool
 
 BASE_NS = 1_700_000_000_000_000_000

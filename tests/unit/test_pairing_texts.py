@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rankmem_agent.pairing.texts import FACTORIES, OPAQUE, UNINITIALIZED, is_distributed, makes_reducer
-from rankmem_agent.spool.string_table import Frame
+from rankmem_ship.pairing.texts import FACTORIES, OPAQUE, UNINITIALIZED, is_distributed, makes_reducer
+from rankmem_ship.spool_reader.string_table import Frame
 
 DDP = "/venv/lib/python3.13/site-packages/torch/nn/parallel/distributed.py"
 USER = Frame("/home/user/train.py", "main", 10)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankmem_agent.readers.pickle_vetting import is_harmless
-from rankmem_agent.readers.restricted_pickle import loads_plain
+from rankmem_imports.files.pickle_vetting import is_harmless
+from rankmem_imports.files.plain_pickle import loads_plain
 from rankmem_protos.errors import RankmemError
 
 SNAPSHOT: dict[str, Any] = {
@@ -107,7 +107,7 @@ def test_snapshots_with_a_byte_changed_are_read_as_the_reader_in_python_reads_th
         fast = outcome(loads_plain, bytes(data))
         let_through += is_harmless(bytes(data))
         with monkeypatch.context() as patch:
-            patch.setattr("rankmem_agent.readers.restricted_pickle.is_harmless", lambda *_: False)
+            patch.setattr("rankmem_imports.files.plain_pickle.is_harmless", lambda *_: False)
             slow = outcome(loads_plain, bytes(data))
         # Only keys that are pairs of numbers, and items put into a list by place, are read by one alone.
         assert repr(fast) == repr(slow) or slow == "refused"

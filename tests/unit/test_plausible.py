@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rankmem_agent.spool.layout import UNKNOWN, Kind
-from rankmem_agent.spool.plausible import implausible
-from rankmem_agent.spool.reader import Chunk, Gap, SpoolReader
+from rankmem_ship.spool_reader.plausible import implausible
+from rankmem_ship.spool_reader.reader import Chunk, Gap, SpoolReader
 from spool_synthetic import SyntheticSpool, make_records, training_records
 
 

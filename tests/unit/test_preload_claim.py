@@ -125,7 +125,7 @@ def test_a_process_that_replaces_itself_is_no_child() -> None:
         ["/opt/env/bin/deepspeed", "train.py"],
         ["-u", "-m", "deepspeed.launcher.launch", "train.py"],
         ["/opt/env/bin/rankmem", "run", "--", "torchrun", "train.py"],
-        ["-m", "rankmem_agent.ship", "/dev/shm/x"],
+        ["-m", "rankmem_ship", "/dev/shm/x"],
     ],
 )
 def test_launchers_are_left_alone_even_with_a_scheduler_s_variables(arguments: list[str]) -> None:

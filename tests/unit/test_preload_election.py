@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rankmem_agent.ship import election
+from rankmem_agent.spool import election
 from rankmem_agent.tap.build import build_tap
 from rankmem_agent.tap.library import Tap
 
@@ -25,7 +25,7 @@ Elect = Callable[[Path], bool]
 SHIPPER = """
 import json, os, sys
 from pathlib import Path
-from rankmem_agent.ship import election
+from rankmem_ship import election
 session = Path(sys.argv[1])
 lock = election.take_lock(session)
 told = {"pid": os.getpid(), "ppid": os.getppid(), "lock": lock, "nice": os.nice(0), "sid": os.getsid(0),

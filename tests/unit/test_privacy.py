@@ -11,10 +11,10 @@ import pytest
 from constructed import empty_database, store_rows
 from rankmem_agent import facts
 from rankmem_agent.config import AgentConfig
-from rankmem_agent.pairing.stacks import stack_hash
 from rankmem_agent.preload.claim import Claim
 from rankmem_agent.privacy import OUTSIDE, Privacy, is_secret, masked
 from rankmem_protos.errors import RankmemError
+from rankmem_ship.pairing.stacks import stack_hash
 from spool_synthetic import SyntheticSpool
 
 SECRET = "s3cr3t-Value.0123456789"

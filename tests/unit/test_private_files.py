@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from rankmem_aggregator import connect, private_files
-from rankmem_aggregator.compact import prune_file
+from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.retention import Limits
-from rankmem_aggregator.store import open_store
+from rankmem_aggregator.retention.compact import prune_file
+from rankmem_aggregator.retention.limits import Limits
+from rankmem_aggregator.store import private_files
+from rankmem_aggregator.store.store import open_store
 from rankmem_protos.errors import RankmemError
 from sample_batches import RankSource
 

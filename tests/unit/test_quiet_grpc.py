@@ -12,7 +12,7 @@ import pytest
 
 ASKS: str = """
 import os, sys
-from rankmem_aggregator.remote import RemoteQueries
+from rankmem_aggregator.query.remote import RemoteQueries
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import RankmemError
 assert os.environ.get("GRPC_VERBOSITY") == (sys.argv[2] or None), "the environment is as it was"

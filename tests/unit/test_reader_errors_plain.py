@@ -12,13 +12,13 @@ import pytest
 
 import made_profiles
 from made_profiles import memory, op, written
-from rankmem_agent.readers.kineto import KinetoReader
-from rankmem_agent.readers.nsys import NsysReader
-from rankmem_agent.readers.nvprof import NvprofReader
-from rankmem_agent.readers.plain_errors import plain
-from rankmem_agent.readers.recording import Identity, Reader
-from rankmem_agent.readers.tensorflow import TensorflowReader
+from rankmem_imports.kernels.nsys import NsysReader
+from rankmem_imports.kernels.nvprof import NvprofReader
+from rankmem_imports.kineto.reader import KinetoReader
+from rankmem_imports.recording import Identity, Reader
+from rankmem_imports.tensorflow.reader import TensorflowReader
 from rankmem_protos.errors import RankmemError
+from rankmem_protos.plain_errors import plain
 
 INTERNAL = re.compile(
     r"\w+Error\b|Error parsing|NoneType|int\(\)|\bint too\b|base 10|object|subscript|attribute|argument|"

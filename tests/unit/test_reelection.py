@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rankmem_agent.ship import reelection
-from rankmem_agent.ship.reelection import LOOK_EVERY_MAX_S, LOOK_EVERY_S, Reelection
+from rankmem_agent.spool import reelection
+from rankmem_agent.spool.reelection import LOOK_EVERY_MAX_S, LOOK_EVERY_S, Reelection
 
 
 class Clock:

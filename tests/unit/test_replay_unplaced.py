@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rankmem_agent.pairing.pairing import table_of
-from rankmem_agent.readers.recording import Identity
-from rankmem_agent.readers.replay import Replay
 from rankmem_agent.spool.layout import NO_PHASE, NO_SEQUENCE, UNKNOWN, Action, DeviceType, Kind
+from rankmem_imports.recording import Identity
+from rankmem_imports.replay import Replay
+from rankmem_ship.pairing.pairing import table_of
 
 S = 1_000_000_000
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankmem_agent.readers import restricted_pickle
-from rankmem_agent.readers.restricted_pickle import load_plain, loads_plain
+from rankmem_imports.files import plain_pickle as restricted_pickle
+from rankmem_imports.files.plain_pickle import load_plain, loads_plain
 from rankmem_protos.errors import Code, RankmemError
 
 SCALARS = st.one_of(

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankmem_aggregator import prune
-from rankmem_aggregator.retention import (
+from rankmem_aggregator.ingest.stack_ids import STACK_COLUMNS
+from rankmem_aggregator.retention import delete as prune
+from rankmem_aggregator.retention.limits import (
     NS_PER_DAY,
     NS_PER_S,
     RESTART_S,
@@ -16,9 +17,8 @@ from rankmem_aggregator.retention import (
     StoredSession,
     sessions_due,
 )
-from rankmem_aggregator.schema import ALL_TABLES
 from rankmem_aggregator.sql import statement_text
-from rankmem_aggregator.stacks import STACK_COLUMNS
+from rankmem_aggregator.store.schema import ALL_TABLES
 
 NOW_NS = 1_800_000_000 * NS_PER_S
 

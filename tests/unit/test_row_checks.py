@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from rankmem_aggregator.batch import Spool, declared_bytes, decode_batch
+from rankmem_aggregator.ingest.batch import Spool, declared_bytes, decode_batch
 from rankmem_protos.arrow_sizes import BUFFERS_MAX
 from rankmem_protos.bounds import COUNT_MAX, NUMBER_MAX, OFFSET_NS_MAX, SIZE_BYTES_MAX
 from rankmem_protos.collector_pb2 import Batch, TableRows

@@ -5,8 +5,8 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from rankmem_aggregator import schema
-from rankmem_aggregator.packing import PACKED, is_packed
+from rankmem_aggregator.store import schema
+from rankmem_aggregator.store.packing import PACKED, is_packed
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import SCHEMA_VERSION, TABLES
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rankmem_aggregator.schema_doc import main, render
 from rankmem_aggregator.sql import VIEWS
+from rankmem_aggregator.store.schema_doc import main, render
 from rankmem_protos.tables import TABLES
 
 
@@ -29,6 +29,6 @@ def test_a_page_that_is_not_current_fails_the_check(
 ) -> None:
     page = tmp_path / "schema.md"
     assert main(["--check", "--path", str(page)]) == 1
-    assert "python -m rankmem_aggregator.schema_doc" in capsys.readouterr().err
+    assert "python -m rankmem_aggregator.store.schema_doc" in capsys.readouterr().err
     assert main(["--path", str(page)]) == 0
     assert main(["--check", "--path", str(page)]) == 0

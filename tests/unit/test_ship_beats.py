@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from rankmem_agent.ship.beats import BEAT_LEAST_S, BEAT_S, RECORD_S, Beats
+from rankmem_ship.flush_timer import BEAT_LEAST_S, BEAT_S, RECORD_S, Beats
 
 
 def _beats_in(seconds: float, records_per_s: float, step_s: float = 0.01) -> list[float]:

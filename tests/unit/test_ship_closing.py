@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rankmem_agent.ship import closing, deliver, marks
-from rankmem_agent.ship.election import LOCK_NAME, take_lock
 from rankmem_agent.spool import folder
+from rankmem_agent.spool.election import LOCK_NAME, take_lock
+from rankmem_ship import closing, deliver, marks
 
 
 @pytest.fixture

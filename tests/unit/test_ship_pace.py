@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rankmem_agent.ship.envelope import Envelope
-from rankmem_agent.ship.lane import Lane, Riders
-from rankmem_agent.ship.pace import BATCH_RECORDS, LANE_BATCHES_MAX, NARROWEST, WIDER_AFTER, Pace
+from rankmem_ship.envelope import Envelope
+from rankmem_ship.pace import BATCH_RECORDS, LANE_BATCHES_MAX, NARROWEST, WIDER_AFTER, Pace
+from rankmem_ship.spool_upload import Lane, Riders
 from spool_synthetic import SyntheticSpool, training_records
 
 STEPS = 6_000

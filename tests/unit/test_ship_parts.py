@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankmem_agent.pairing.columns import rows_of
-from rankmem_agent.pairing.pairing import Pairing
-from rankmem_agent.pairing.rows import Rows
-from rankmem_agent.ship import envelope as envelope_module
-from rankmem_agent.ship.clock import PROBE_INTERVAL_S, PROBES_AT_ONCE, WINDOW_NS, ClockOffset
-from rankmem_agent.ship.config import ShipConfig
-from rankmem_agent.ship.envelope import Stretch, halve, pack
-from rankmem_agent.ship.status import Faults, StatusFile
 from rankmem_agent.spool.layout import Kind
-from rankmem_agent.spool.reader import Chunk, Gap, SpoolReader
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_ship import envelope as envelope_module
+from rankmem_ship.clock import PROBE_INTERVAL_S, PROBES_AT_ONCE, WINDOW_NS, ClockOffset
+from rankmem_ship.config import ShipConfig
+from rankmem_ship.envelope import Stretch, halve, pack
+from rankmem_ship.pairing.columns import rows_of
+from rankmem_ship.pairing.pairing import Pairing
+from rankmem_ship.pairing.rows import Rows
+from rankmem_ship.spool_reader.reader import Chunk, Gap, SpoolReader
+from rankmem_ship.status import Faults, StatusFile
 from spool_synthetic import SyntheticSpool, make_records, training_records
 
 TRUE_OFFSET_NS = 5_000_000_000
@@ -166,9 +166,9 @@ def test_the_clock_is_probed_now_and_then_and_at_once_when_another_aggregator_an
 
 
 def test_a_shipper_that_is_told_to_wait_says_why_until_it_is_acknowledged(tmp_path: Path) -> None:
-    from rankmem_agent.ship.config import ShipConfig
-    from rankmem_agent.ship.shipper import Shipper
     from rankmem_protos import collector_pb2 as pb
+    from rankmem_ship.config import ShipConfig
+    from rankmem_ship.shipper import Shipper
 
     shipper = Shipper(tmp_path, ShipConfig(aggregator="127.0.0.1:1"))
     assert shipper.error == ""

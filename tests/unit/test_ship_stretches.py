@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rankmem_agent.ship.pace import BATCH_RECORDS
-from rankmem_agent.ship.stretches import Stretches
-from rankmem_agent.spool.reader import SpoolReader
+from rankmem_ship.log_slices import Stretches
+from rankmem_ship.pace import BATCH_RECORDS
+from rankmem_ship.spool_reader.reader import SpoolReader
 from spool_synthetic import SyntheticSpool, training_records
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rankmem_agent.ship.lane import Lane, Riders
-from rankmem_agent.ship.outgoing import HELD_BATCHES_MAX, SHORT_BATCHES_MAX
-from rankmem_agent.ship.pace import BATCH_RECORDS
+from rankmem_ship.pace import BATCH_RECORDS
+from rankmem_ship.send_buffer import HELD_BATCHES_MAX, SHORT_BATCHES_MAX
+from rankmem_ship.spool_upload import Lane, Riders
 from spool_synthetic import SyntheticSpool, training_records
 
 

@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fake_history import Entry, FakeHistory
-from rankmem_agent.readers.torch_snapshot import ACTION_OF_NAME
 from rankmem_agent.spool import layout
 from rankmem_agent.spool.layout import Action, DeviceType, Kind
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_agent.tap import snapshot_drain, snapshot_ring
 from rankmem_agent.tap.snapshot_drain import LOSSES, SnapshotDrain
+from rankmem_agent.tap.snapshot_format import ACTION_OF_NAME
 from rankmem_agent.tap.snapshot_ring import RingCursor, TorchHistory
 from rankmem_protos.errors import RankmemError
 from spool_bytes import records_of, texts_of

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fake_history import FakeHistory
-from rankmem_agent.readers.torch_snapshot import baseline, events_of, packed_pool, parse, read, replay
 from rankmem_agent.spool.layout import Action
+from rankmem_agent.tap.snapshot_format import baseline, events_of, packed_pool, parse, replay
 from rankmem_protos.errors import Code, RankmemError
+from snapshot_files import read
 
 
 @settings(max_examples=60, deadline=None)

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 
-from rankmem_aggregator.batch import IncomingBatch, Spool
-from rankmem_aggregator.starts import Starts, StoredStart
+from rankmem_aggregator.ingest.attempts import Starts, StoredStart
+from rankmem_aggregator.ingest.batch import IncomingBatch, Spool
 from rankmem_protos.errors import Code, RankmemError
 
 SESSION = "0abcdefghjkm"

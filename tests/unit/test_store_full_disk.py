@@ -16,15 +16,15 @@ import pytest
 
 from file_size_limit import no_file_grows
 from flaky_store import a_group, flaky_connection, written
-from rankmem_aggregator.batch import Spool
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.disk import Disk, DiskLowError
-from rankmem_aggregator.keeper import Keeper
-from rankmem_aggregator.retention import Limits
-from rankmem_aggregator.schema import INGEST_PROGRESS
-from rankmem_aggregator.sequence import Progress
-from rankmem_aggregator.store import REOPENS_MAX, TRANSIENT, GivenUpError, Store, open_store
-from rankmem_aggregator.stored import progress_rows
+from rankmem_aggregator.ingest.batch import Spool
+from rankmem_aggregator.ingest.sequence import Progress
+from rankmem_aggregator.ingest.stored_state import progress_rows
+from rankmem_aggregator.retention.limits import Limits
+from rankmem_aggregator.retention.worker import Keeper
+from rankmem_aggregator.store.disk import Disk, DiskLowError
+from rankmem_aggregator.store.schema import INGEST_PROGRESS
+from rankmem_aggregator.store.store import REOPENS_MAX, TRANSIENT, GivenUpError, Store, open_store
 from rankmem_protos.errors import RankmemError
 from sample_batches import RankSource
 
@@ -152,7 +152,7 @@ def test_an_instance_that_cannot_be_opened_on_a_full_disk_is_opened_when_there_i
     with no_file_grows(), pytest.raises(duckdb.IOException, match="invalidated"):
         store._connection.execute("CHECKPOINT")
     with monkeypatch.context() as full:
-        full.setattr("rankmem_aggregator.store.open_instance", cannot_open)
+        full.setattr("rankmem_aggregator.store.store.open_instance", cannot_open)
         for _ in range(REOPENS_MAX + 3):
             with pytest.raises((GivenUpError, DiskLowError)):
                 store.read("SELECT count(*) FROM session")

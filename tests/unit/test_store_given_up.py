@@ -7,7 +7,7 @@ import pytest
 
 from file_size_limit import no_file_grows
 from flaky_store import a_group, flaky_connection, written
-from rankmem_aggregator.store import REOPENS_MAX, GivenUpError, Store
+from rankmem_aggregator.store.store import REOPENS_MAX, GivenUpError, Store
 from rankmem_protos.errors import Code, RankmemError
 
 SHORT = duckdb.OutOfMemoryException("failed to allocate data of size 2.0 KiB")

@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 from flaky_store import Flaky, a_group, flaky_connection, written
-from rankmem_aggregator.store import Store
+from rankmem_aggregator.store.store import Store
 
 SHORT = duckdb.OutOfMemoryException("failed to allocate data of size 2.0 KiB")
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from rankmem_aggregator.address import address_path, read_address, remove_address, write_address
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.store import open_store
+from rankmem_aggregator.store.address import address_path, read_address, remove_address, write_address
+from rankmem_aggregator.store.store import open_store
 from rankmem_protos.errors import Code, RankmemError
 from sample_batches import RankSource
 

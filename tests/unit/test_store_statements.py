@@ -9,10 +9,10 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from rankmem_aggregator import schema
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.statements import FEW_ROWS_MAX
-from rankmem_aggregator.store import Store, open_store
+from rankmem_aggregator.store import schema
+from rankmem_aggregator.store.statements import FEW_ROWS_MAX
+from rankmem_aggregator.store.store import Store, open_store
 from rankmem_protos.tables import HOST_INFO, STEP, TABLES, Table
 
 

@@ -21,10 +21,10 @@ from rankmem_aggregator.exports.kinds import KINDS
 from rankmem_aggregator.exports.memory_timeline import CATEGORY_INDEX
 from rankmem_aggregator.exports.names import PART_CHARS_MAX, part_of_name
 from rankmem_aggregator.plots.files import check_out_path
-from rankmem_aggregator.queries import Queries
-from rankmem_aggregator.reading_instance import ReadingInstance
+from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.sql import MINDSTUDIO, VIEWS
-from rankmem_aggregator.store import open_store
+from rankmem_aggregator.store.reading_instance import ReadingInstance
+from rankmem_aggregator.store.store import open_store
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import SCHEMA_VERSION, TABLES
 
@@ -348,7 +348,7 @@ def test_what_would_run_when_we_write_is_refused_before_it_does(
 def test_a_database_that_is_written_is_confined_before_its_tables_are_looked_up(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rankmem_aggregator import schema
+    from rankmem_aggregator.store import schema
 
     seen: list[object] = []
     prepare = schema.prepare

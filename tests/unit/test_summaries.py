@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from test_views_groups import BY, group_after, logs, rows, summits
 
 from constructed import SESSION, RankLog, clear, store_logs
-from rankmem_aggregator.summary_pass import DUE, NOTHING, Pass, Rank
+from rankmem_aggregator.summaries.one_pass import DUE, NOTHING, Pass, Rank
 
 MANY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

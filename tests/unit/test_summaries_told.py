@@ -15,12 +15,12 @@ from test_summaries import of_groups
 from test_views_groups import BY, logs
 
 from constructed import RankLog, buckets_of, clear, empty_database, store_rows
-from rankmem_aggregator import summaries
-from rankmem_aggregator.batch import IncomingBatch, Spool
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.schema import INGEST_PROGRESS
-from rankmem_aggregator.store import Store, open_store
-from rankmem_aggregator.summaries import Summaries
+from rankmem_aggregator.ingest.batch import IncomingBatch, Spool
+from rankmem_aggregator.store.schema import INGEST_PROGRESS
+from rankmem_aggregator.store.store import Store, open_store
+from rankmem_aggregator.summaries import schedule as summaries
+from rankmem_aggregator.summaries.schedule import Summaries
 from rankmem_protos.tables import TABLES
 
 Rows = dict[str, list[dict[str, Any]]]

@@ -10,10 +10,10 @@ import pytest
 
 from import_read import read_alone
 from made_profiles import CPU, saved, step
-from rankmem_agent.readers.recording import Closing, Probe
-from rankmem_agent.readers.tensorflow import TensorflowReader, devices_of
-from rankmem_agent.readers.tensorflow_lives import Lives, maximums
-from rankmem_agent.readers.tensorflow_stats import nodes_of
+from rankmem_imports.recording import Closing, Probe
+from rankmem_imports.tensorflow.lives import Lives, maximums
+from rankmem_imports.tensorflow.reader import TensorflowReader, devices_of
+from rankmem_imports.tensorflow.stats import nodes_of
 from rankmem_protos.errors import RankmemError
 from rankmem_protos.step_stats_pb2 import RunMetadata
 

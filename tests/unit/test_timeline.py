@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from rankmem_aggregator.timeline import BLOCKS_TOGETHER_MAX, EVENTS_TOGETHER_MAX, Chosen, Timeline
+from rankmem_aggregator.query.timeline import BLOCKS_TOGETHER_MAX, EVENTS_TOGETHER_MAX, Chosen, Timeline
 from rankmem_protos.errors import Code, RankmemError
 
 POINTS = pa.table({"group_name": ["mm"], "time_ns": [1], "bytes": [2]})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmem_aggregator.tokens import Right, Tokens
+from rankmem_aggregator.server.tokens import Right, Tokens
 from rankmem_protos.errors import Code, RankmemError
 
 WRITER, READER, BOTH = (f"{name}-0123456789abcdef" for name in ("writer", "reader", "both"))

@@ -11,8 +11,8 @@ import pytest
 
 from ascend_files import MB, Story, a_story, store_parts, write_database
 from constructed import SESSION, RankLog, store_logs, store_rows
-from rankmem_agent.readers.mindstudio import MindStudioReader
-from rankmem_agent.readers.recording import Identity
+from rankmem_imports.ascend.reader import MindStudioReader
+from rankmem_imports.recording import Identity
 
 COMPONENTS = """
 SELECT group_name, bytes_at_rank_peak // $mb, peak_bytes // $mb, peak_reserved_bytes // $mb, is_sampled

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from rankmem_agent.hooks import told
+from rankmem_agent.hooks import user_api as told
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.wrapping import Call, wrapped
 from rankmem_agent.spool.layout import MarkerKind

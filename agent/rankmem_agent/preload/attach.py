@@ -20,7 +20,8 @@ from typing import Any, Final, Protocol
 
 from rankmem_agent import facts
 from rankmem_agent.config import AgentConfig
-from rankmem_agent.hooks import missing, module_frames, told
+from rankmem_agent.hooks import missing, module_frames
+from rankmem_agent.hooks import user_api as told
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.modules import Modules
 from rankmem_agent.hooks.nvtx import NvtxRanges
@@ -40,9 +41,9 @@ from rankmem_agent.preload.evidence import when_stepped
 from rankmem_agent.preload.failed_start import tell_that_nothing_is_recorded
 from rankmem_agent.preload.interrupts import interrupts_put_off, when_the_program_ends
 from rankmem_agent.preload.unrecorded import watch
-from rankmem_agent.ship.reelection import Reelection
 from rankmem_agent.spool import folder, launches, layout
 from rankmem_agent.spool.exits import announce
+from rankmem_agent.spool.reelection import Reelection
 
 _ATTACH_NS_OFFSET: Final = next(f.offset for f in layout.CONTROL_FIELDS if f.name == "attach_ns")
 

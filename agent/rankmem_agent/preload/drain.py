@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from rankmem_agent.preload import electing
-from rankmem_agent.ship import election
-from rankmem_agent.spool import folder, layout, life
+from rankmem_agent.spool import election, folder, layout, life
 from rankmem_agent.spool.layout import State
 
 POLL_S: Final = 0.02

@@ -1,7 +1,7 @@
 """The host's shipper, started from a trainer: its start is nothing that the training could notice.
 
 Stage: trainer, once it is a rank, at steps, and at its end. Comes in: the folder of the session on this host.
-Goes out: :func:`rankmem_agent.ship.election.elect`, with the tap's way of starting a program, by which no
+Goes out: :func:`rankmem_agent.spool.election.elect`, with the tap's way of starting a program, by which no
 handler of SIGCHLD and no ``wait`` of the user's meets a child of ours; where there is no tap, with a shell's.
 The compiler that builds the tap is a child like any other: once for each torch on a machine, while torch is
 imported, and not at all after ``rankmem doctor``.
@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rankmem_agent.ship import election
+from rankmem_agent.spool import election
 from rankmem_agent.tap import library
 
 
 def elect(session_dir: Path) -> bool:
-    """As :func:`rankmem_agent.ship.election.elect`; raises the same."""
+    """As :func:`rankmem_agent.spool.election.elect`; raises the same."""
     tap = library.loaded()
     return election.elect(session_dir, tap.start_unseen if tap is not None else election.start_by_shell)

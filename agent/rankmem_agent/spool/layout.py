@@ -12,8 +12,8 @@ all of it is acknowledged::
                          the writer for as long as it lives (see rankmem_agent.spool.life)
     strings              append-only side file: every string, frame and stack, interned once
     segment-00000000 …   the log: SEGMENT_HEADER_BYTES, then RECORDS_PER_SEGMENT records of RECORD_BYTES
-    checkpoint           the shipper's pairing state (see rankmem_agent.ship.checkpoint)
-    set_aside.json       why it cannot be stored, where that is so (see rankmem_agent.ship.marks)
+    checkpoint           the shipper's pairing state (see rankmem_ship.checkpoint)
+    set_aside.json       why it cannot be stored, where that is so (see rankmem_ship.marks)
 
 **Log.** Record number ``seq`` lives in segment ``seq // RECORDS_PER_SEGMENT``. A writer takes a number
 with one atomic add on ``control.next_seq``, fills the record, and stores ``mark`` last (release). The

@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from rankmem_agent.hooks import missing
-from rankmem_agent.readers.torch_snapshot import (
+from rankmem_agent.spool.layout import IN_CLOSURE, NO_SEQUENCE, UNKNOWN, Action, DeviceType, Kind, Phase
+from rankmem_agent.spool.python_writer import RECORD_STRUCT, PythonSpoolWriter
+from rankmem_agent.tap.snapshot_format import (
     DeviceSnapshot,
     Event,
     MemoryState,
@@ -31,8 +33,6 @@ from rankmem_agent.readers.torch_snapshot import (
     events_of,
     parse,
 )
-from rankmem_agent.spool.layout import IN_CLOSURE, NO_SEQUENCE, UNKNOWN, Action, DeviceType, Kind, Phase
-from rankmem_agent.spool.python_writer import RECORD_STRUCT, PythonSpoolWriter
 from rankmem_agent.tap.snapshot_ring import RING_ENTRIES, History, RingCursor
 
 DRAIN_INTERVAL_S: Final = 5.0

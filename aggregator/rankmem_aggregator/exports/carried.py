@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from rankmem_aggregator.exports.exporting import Written
+from rankmem_aggregator.exports.contract import Written
 from rankmem_aggregator.exports.log import Track
 from rankmem_protos.errors import Code, RankmemError
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
-from rankmem_aggregator.exports.exporting import Chosen, Written
+from rankmem_aggregator.exports.contract import Chosen, Written
 from rankmem_aggregator.exports.log import Log, Stacks, Track, on_one_clock, rows_of, tracks
 from rankmem_aggregator.exports.trace_budget import Budget, budget_of
 from rankmem_aggregator.exports.trace_counters import Counters

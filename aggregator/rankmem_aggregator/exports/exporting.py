@@ -12,15 +12,15 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from rankmem_aggregator.exports.contract import Chosen, Written, silent
 from rankmem_aggregator.exports.kinds import Kind, Part, kind_of
 from rankmem_aggregator.exports.names import is_database
-from rankmem_aggregator.missing import lines
-from rankmem_aggregator.queries import Queries
+from rankmem_aggregator.query.missing import lines
+from rankmem_aggregator.query.queries import Queries
 from rankmem_protos.errors import Code, RankmemError
 
 MANIFEST: Final = "_rankmem_export.json"
@@ -28,39 +28,6 @@ MANIFEST: Final = "_rankmem_export.json"
 
 FILE_ENDS: Final = (".gz", ".json", ".pickle", ".pkl", ".html", ".sqlite", ".sqlite3", ".db", ".zst", ".zip")
 """Whoever names OUT so means a file: one that the kind does not write is refused, not made a folder."""
-
-
-def _silent(text: str) -> None:
-    """Nobody looks."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    """What is exported."""
-
-    queries: Queries
-    session_id: str
-    """Full id; empty for a kind that takes the whole database."""
-    ranks: tuple[int, ...] | None = None
-    """Global ranks; None for all, or for the one that stood highest where a file holds one."""
-    from_ns: int | None = None
-    """The beginning, ns on the common clock; None for the first event."""
-    until_ns: int | None = None
-    """The end, likewise."""
-    say: Callable[[str], None] = _silent
-    """Is told what goes on, for whoever waits."""
-    missing: tuple[str, ...] = ()
-    """What the session lacks, a line each: a file that can carry it does."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Written:
-    """What an export did."""
-
-    counts: dict[str, int] = field(default_factory=dict)
-    """What of each there is in it, such as ``events``."""
-    remarks: list[str] = field(default_factory=list)
-    """What was left out, thinned, or cannot be said in such a file; a sentence each."""
 
 
 def export(
@@ -73,7 +40,7 @@ def export(
     from_ns: int | None = None,
     until_ns: int | None = None,
     force: bool = False,
-    say: Callable[[str], None] = _silent,
+    say: Callable[[str], None] = silent,
 ) -> Written:
     """Writes a file or a folder.
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from rankmem_aggregator.exports.exporting import Chosen, Written
+from rankmem_aggregator.exports.contract import Chosen, Written
 from rankmem_aggregator.exports.log import tracks, without_events
 from rankmem_aggregator.exports.report_heat import heat_over_time
 from rankmem_aggregator.exports.report_parts import (
@@ -30,7 +30,7 @@ from rankmem_aggregator.exports.report_parts import (
 )
 from rankmem_aggregator.plots.curves import SERIES_MAX, chart_of
 from rankmem_aggregator.plots.html import chart_fragment, filled, resource
-from rankmem_aggregator.queries import BlockBy, CurveBy
+from rankmem_aggregator.query.types import BlockBy, CurveBy
 from rankmem_protos.clock import distance_ns, has_clock
 from rankmem_protos.devices import by_weight
 

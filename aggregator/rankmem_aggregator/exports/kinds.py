@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 from rankmem_protos.errors import Code, RankmemError
 
 if TYPE_CHECKING:
-    from rankmem_aggregator.exports.exporting import Chosen, Written
+    from rankmem_aggregator.exports.contract import Chosen, Written
 
 Part = Literal["session", "rank", "range"]
 """What of a database a kind can leave out."""

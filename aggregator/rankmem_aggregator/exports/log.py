@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from rankmem_aggregator.exports.exporting import Chosen, Written
+from rankmem_aggregator.exports.contract import Chosen, Written
 from rankmem_aggregator.exports.table_rows import pages
-from rankmem_aggregator.queries import Value
+from rankmem_aggregator.query.types import Value
 from rankmem_aggregator.sql import export_text
 from rankmem_protos.clock import has_clock
 from rankmem_protos.errors import Code, RankmemError

@@ -24,7 +24,7 @@ from typing import IO, Any, Final, NamedTuple
 import pyarrow as pa
 
 from rankmem_aggregator.exports.carried import Carried, Course, hold_against
-from rankmem_aggregator.exports.exporting import Chosen, Written
+from rankmem_aggregator.exports.contract import Chosen, Written
 from rankmem_aggregator.exports.log import Log, Track, highest, tracks
 from rankmem_protos.errors import Code, RankmemError
 

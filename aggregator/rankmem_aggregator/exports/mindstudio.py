@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rankmem_aggregator.exports.carried import Carried, hold_against
-from rankmem_aggregator.exports.exporting import Chosen, Written
+from rankmem_aggregator.exports.contract import Chosen, Written
 from rankmem_aggregator.exports.log import Log, Track, rows_of, tracks
 from rankmem_aggregator.exports.mindstudio_files import Block, RankFiles
 from rankmem_aggregator.exports.mindstudio_totals import GRAPH, ComponentTotals, TotalsAt, told

@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from rankmem_aggregator.exports.exporting import Chosen
+from rankmem_aggregator.exports.contract import Chosen
 from rankmem_aggregator.exports.report_parts import bytes_text, offset_text
-from rankmem_aggregator.queries import Value
+from rankmem_aggregator.query.types import Value
 from rankmem_aggregator.sql import export_text
 
 BINS: Final = 160

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rankmem_aggregator.exports.carried import Carried, hold_against
-from rankmem_aggregator.exports.exporting import Chosen, Written
+from rankmem_aggregator.exports.contract import Chosen, Written
 from rankmem_aggregator.exports.log import Frame, Log, Stacks, Track, highest, rows_of, tracks
 from rankmem_aggregator.sql import export_text
 

@@ -13,14 +13,14 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from rankmem_aggregator.exports.exporting import Chosen
+from rankmem_aggregator.exports.contract import Chosen
 from rankmem_aggregator.exports.table_statements import (
     POSITIONS,
     bounds_statement,
     is_of_rank,
     rows_statement,
 )
-from rankmem_aggregator.queries import Value
+from rankmem_aggregator.query.types import Value
 from rankmem_aggregator.sql import export_text
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import TABLES, Table

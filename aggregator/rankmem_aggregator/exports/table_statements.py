@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from rankmem_aggregator.schema import quoted, select_statement
+from rankmem_aggregator.store.schema import quoted, select_statement
 from rankmem_protos.tables import Table
 
 POSITIONS: Final = {
@@ -58,7 +58,7 @@ def rows_statement(table: Table, present: Collection[str] | None = None) -> str:
     """A rank's rows in the range of time, in order; of a long table those between two positions.
 
     Args:
-        present: see :func:`~rankmem_aggregator.schema.select_statement`.
+        present: see :func:`~rankmem_aggregator.store.schema.select_statement`.
     """
     conditions = [_OF_RANK]
     position = POSITIONS.get(table.name)

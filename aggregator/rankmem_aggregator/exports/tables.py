@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyarrow import csv, ipc
 
 from rankmem_aggregator.csv_cells import guarded
-from rankmem_aggregator.exports.exporting import Chosen, Written
+from rankmem_aggregator.exports.contract import Chosen, Written
 from rankmem_aggregator.exports.table_rows import rank_places, rows_of_rank, rows_of_session
 from rankmem_aggregator.exports.table_statements import is_of_rank
 from rankmem_protos.tables import TABLES, Table

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rankmem_aggregator.exports.carried import Carried, Course, hold_against
-from rankmem_aggregator.exports.exporting import Chosen, Written
+from rankmem_aggregator.exports.contract import Chosen, Written
 from rankmem_aggregator.exports.log import Log, Stacks, Track, highest, rows_of, tracks, with_quiet
 from rankmem_aggregator.exports.pickle_stream import PickleStream, Plain
 from rankmem_aggregator.exports.snapshot_segments import SMALL_BYTES_MAX, Segment, Segments, StandIns, tiles

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from rankmem_aggregator.exports.exporting import Chosen
+from rankmem_aggregator.exports.contract import Chosen
 from rankmem_aggregator.exports.log import Track
 from rankmem_aggregator.sql import export_text
 

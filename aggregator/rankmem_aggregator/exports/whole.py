@@ -1,14 +1,14 @@
 """``rankmem export duckdb``: the whole database as a plain DuckDB file, also while it is written.
 
 Stage: export. In: an open ``Queries``, local or remote; out: one file. The copy itself is made where the
-database is: in this process, or in the aggregator (:mod:`rankmem_aggregator.exports.database`).
+database is: in this process, or in the aggregator (:mod:`rankmem_aggregator.store.copy`).
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from rankmem_aggregator.exports.exporting import Chosen, Written
+from rankmem_aggregator.exports.contract import Chosen, Written
 
 
 def write_duckdb(chosen: Chosen, out: Path) -> Written:

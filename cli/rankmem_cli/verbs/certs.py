@@ -28,8 +28,8 @@ def certs(folder: Folder, names: Names = None, days: Days = 365) -> None:
 
     Remove a pair and run it again to have it made anew by the same CA.
     """
-    from rankmem_aggregator.certs import make
-    from rankmem_cli.render import note
+    from rankmem_aggregator.server.certs import make
+    from rankmem_cli.show.render import note
 
     made = make(folder, names or (), days)
     for path in made.kept:

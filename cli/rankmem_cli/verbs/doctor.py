@@ -8,7 +8,7 @@ import typer
 def doctor() -> None:
     """Says what works here; builds the tap ahead."""
     from rankmem_agent.tap.doctor import examine
-    from rankmem_cli.render import show_checks
+    from rankmem_cli.show.render import show_checks
 
     if not show_checks(examine()):
         raise typer.Exit(1)

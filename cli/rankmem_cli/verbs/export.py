@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from rankmem_aggregator.exports.kinds import KINDS
-from rankmem_cli.options import Aggregator, ReadDb, Session
+from rankmem_cli.args.options import Aggregator, ReadDb, Session
 
 COUNTS_SHOWN_MAX: Final = 4
 """The largest tables tell the size of an export; a folder's manifest has them all."""
@@ -57,10 +57,10 @@ def export(
     force: Force = False,
 ) -> None:
     from rankmem_aggregator.exports.exporting import export as write_export
-    from rankmem_cli.completeness import say_of_all
-    from rankmem_cli.patience import patience
-    from rankmem_cli.render import note
-    from rankmem_cli.target import instant, open_queries, session_facts
+    from rankmem_cli.show.completeness import say_of_all
+    from rankmem_cli.show.progress import patience
+    from rankmem_cli.show.render import note
+    from rankmem_cli.show.session import instant, open_queries, session_facts
 
     with open_queries(db, aggregator) as queries, patience(f"writing {out}") as say:
         facts = session_facts(queries, session) if start is not None or until is not None else None

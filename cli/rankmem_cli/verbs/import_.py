@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rankmem_cli.options import Aggregator
+from rankmem_cli.args.options import Aggregator
 
 Db = Annotated[
     Path | None,
@@ -54,8 +54,8 @@ def import_(
     rank, the job that they name, the same time. What is there already is not stored twice; of a file that
     is broken nothing is stored, and the others go on.
     """
-    from rankmem_cli.importing import Request, import_recordings
-    from rankmem_cli.options import place
+    from rankmem_cli.args.options import place
+    from rankmem_cli.run.importing import Request, import_recordings
 
     request = Request(paths=paths, name=name, session=session, rank_from=rank_from)
     report = import_recordings(request, place(db, aggregator))

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from rankmem_cli.options import Aggregator, Output, ReadDb, Session
-from rankmem_cli.render import Format
+from rankmem_cli.args.options import Aggregator, Output, ReadDb, Session
+from rankmem_cli.show.render import Format
 
 
 class By(enum.StrEnum):
@@ -48,8 +48,8 @@ def job_peak(
     With each rank's share at that instant, what held it, how far the ranks' own peaks added up lie above it,
     and whether the hosts' clocks could change the answer.
     """
-    from rankmem_cli.job_peak_view import print_job_peak, show_part
-    from rankmem_cli.target import open_queries, session_facts
+    from rankmem_cli.show.job_peak import print_job_peak, show_part
+    from rankmem_cli.show.session import open_queries, session_facts
 
     with open_queries(db, aggregator) as queries:
         facts = session_facts(queries, session)

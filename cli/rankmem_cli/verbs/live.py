@@ -6,8 +6,8 @@ from typing import Annotated, Final
 
 import typer
 
-from rankmem_cli.options import Aggregator, Attempt, Limit, OfDevice, Output, ReadDb, Session
-from rankmem_cli.render import Format
+from rankmem_cli.args.options import Aggregator, Attempt, Limit, OfDevice, Output, ReadDb, Session
+from rankmem_cli.show.render import Format
 
 TABLE_ROWS: Final = 40
 """Rows of a table unless --limit says more: the largest tell most; JSON and CSV carry all."""
@@ -39,9 +39,9 @@ def live(
 
     The largest first; JSON has the whole stack of each.
     """
-    from rankmem_cli import columns
-    from rankmem_cli.reading import answer
-    from rankmem_cli.target import instant
+    from rankmem_cli.show import columns
+    from rankmem_cli.show.one_question import answer
+    from rankmem_cli.show.session import instant
 
     answer(
         db,

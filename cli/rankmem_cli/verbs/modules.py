@@ -6,8 +6,8 @@ from typing import Annotated, Final
 
 import typer
 
-from rankmem_cli.options import Aggregator, Limit, Output, Rank, ReadDb, Session
-from rankmem_cli.render import Format
+from rankmem_cli.args.options import Aggregator, Limit, Output, Rank, ReadDb, Session
+from rankmem_cli.show.render import Format
 
 TABLE_ROWS: Final = 60
 """Modules of a table unless --limit says more: those with most; JSON and CSV carry all."""
@@ -35,11 +35,11 @@ def modules(
 
     Each rank at its own peak, added up; those with most, in the order of the tree.
     """
-    from rankmem_cli import columns, recorded
-    from rankmem_cli.completeness import show_answer
-    from rankmem_cli.module_tree import as_tree, largest, no_deeper
-    from rankmem_cli.patience import patience
-    from rankmem_cli.target import open_queries, session_facts
+    from rankmem_cli.show import columns, recorded
+    from rankmem_cli.show.completeness import show_answer
+    from rankmem_cli.show.module_tree import as_tree, largest, no_deeper
+    from rankmem_cli.show.progress import patience
+    from rankmem_cli.show.session import open_queries, session_facts
 
     with open_queries(db, aggregator) as queries:
         facts = session_facts(queries, session)

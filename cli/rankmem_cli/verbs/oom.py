@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from rankmem_cli.options import Aggregator, Limit, Output, Rank, ReadDb, Session
-from rankmem_cli.render import Format
+from rankmem_cli.args.options import Aggregator, Limit, Output, Rank, ReadDb, Session
+from rankmem_cli.show.render import Format
 
 
 class By(enum.StrEnum):
@@ -62,11 +62,11 @@ def oom(
     of the first one, the culprit of most that follow, what its rank held by category, operator and line, and
     what every other rank held at the same instant.
     """
-    from rankmem_cli.completeness import show_answer
-    from rankmem_cli.oom_view import print_oom, show_part
-    from rankmem_cli.patience import patience
-    from rankmem_cli.render import head
-    from rankmem_cli.target import open_queries, session_facts
+    from rankmem_cli.show.completeness import show_answer
+    from rankmem_cli.show.oom import print_oom, show_part
+    from rankmem_cli.show.progress import patience
+    from rankmem_cli.show.render import head
+    from rankmem_cli.show.session import open_queries, session_facts
 
     with open_queries(db, aggregator) as queries:
         facts = session_facts(queries, session)

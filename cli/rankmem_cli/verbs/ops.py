@@ -7,8 +7,8 @@ from typing import Annotated, Final
 
 import typer
 
-from rankmem_cli.options import Aggregator, Limit, OfDevice, Output, Rank, ReadDb, Session
-from rankmem_cli.render import Format
+from rankmem_cli.args.options import Aggregator, Limit, OfDevice, Output, Rank, ReadDb, Session
+from rankmem_cli.show.render import Format
 
 TABLE_ROWS: Final = 20
 """Rows of a table unless --limit says more: the head tells who; JSON and CSV carry all."""
@@ -74,9 +74,9 @@ def ops(
 
     The largest first, with what each allocated in all.
     """
-    from rankmem_cli import columns
-    from rankmem_cli.reading import answer
-    from rankmem_cli.target import moment
+    from rankmem_cli.show import columns
+    from rankmem_cli.show.one_question import answer
+    from rankmem_cli.show.session import moment
 
     answer(
         db,

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from rankmem_cli.options import Aggregator, Limit, Output, Rank, ReadDb, Session
-from rankmem_cli.render import Format
+from rankmem_cli.args.options import Aggregator, Limit, Output, Rank, ReadDb, Session
+from rankmem_cli.show.render import Format
 from rankmem_protos.errors import Code, RankmemError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rankmem_aggregator.queries import PeakBy, Queries
-    from rankmem_cli.table import Column
-    from rankmem_cli.target import SessionFacts
+    from rankmem_aggregator.query.queries import Queries
+    from rankmem_aggregator.query.types import PeakBy
+    from rankmem_cli.show.session import SessionFacts
+    from rankmem_cli.show.table import Column
 
 TABLE_ROWS: Final = 100
 """Rows of a table unless --limit says more: groups of every rank are many; JSON and CSV carry all."""
@@ -101,9 +102,9 @@ def peak(
     The high-water mark of requested bytes, the highest first. For groups both figures are given: what the
     group held at the rank's own peak, and the group's own peak.
     """
-    from rankmem_cli.completeness import bound_lines
-    from rankmem_cli.reading import answer
-    from rankmem_cli.sizes import parse_size
+    from rankmem_cli.args.sizes import parse_size
+    from rankmem_cli.show.completeness import bound_lines
+    from rankmem_cli.show.one_question import answer
 
     at_least_bytes = 0 if at_least is None else parse_size(at_least)
     if rank is not None and by is not By.RANK and not by.of_blocks():
@@ -163,7 +164,7 @@ def _component_notes(rows: pa.Table) -> list[str]:
 
 
 def _columns(by: By, started_ns: int | None) -> list[Column]:
-    from rankmem_cli import columns
+    from rankmem_cli.show import columns
 
     if by is By.RANK:
         return columns.peak(started_ns)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rankmem_cli.options import ReadDb
+from rankmem_cli.args.options import ReadDb
 
 KeepDays = Annotated[
     float | None, typer.Option("--keep-days", metavar="D", help="Delete sessions that ended longer ago.")
@@ -44,12 +44,12 @@ def prune(
 
     A file that an aggregator holds is kept small by its own --keep options.
     """
-    from rankmem_aggregator.compact import prune_file
     from rankmem_aggregator.config import GIB, target_from_environment
-    from rankmem_aggregator.retention import Limits
-    from rankmem_cli.patience import patience
-    from rankmem_cli.render import note
-    from rankmem_cli.units import bytes_text
+    from rankmem_aggregator.retention.compact import prune_file
+    from rankmem_aggregator.retention.limits import Limits
+    from rankmem_cli.show.progress import patience
+    from rankmem_cli.show.render import note
+    from rankmem_cli.show.units import bytes_text
 
     limits = Limits(
         days=keep_days or 0.0, sessions=keep_sessions or 0, size_bytes=int((keep_gib or 0.0) * GIB)

@@ -90,8 +90,8 @@ def run(
 
     The training keeps its output, signals and exit code; a summary follows on stderr.
     """
-    from rankmem_cli.job import DRAIN_S_DEFAULT, Job, report_nothing, report_summary, run_job
-    from rankmem_cli.options import place
+    from rankmem_cli.args.options import place
+    from rankmem_cli.run.job import DRAIN_S_DEFAULT, Job, report_nothing, report_summary, run_job
 
     job = Job(
         command=tuple(command),

@@ -190,7 +190,7 @@ def serve(
     dies; a statement that ended it is refused from then on.
     """
     from rankmem_aggregator.config import AggregatorConfig
-    from rankmem_cli.service import serve_until_signalled
+    from rankmem_cli.run.service import serve_until_signalled
 
     config = AggregatorConfig.from_environment(
         database_path=db,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from rankmem_cli.options import Aggregator, Output, ReadDb
-from rankmem_cli.render import Format
+from rankmem_cli.args.options import Aggregator, Output, ReadDb
+from rankmem_cli.show.render import Format
 
 
 def sessions(db: ReadDb = None, aggregator: Aggregator = None, output: Output = Format.TABLE) -> None:
     """Which jobs are stored, the newest first."""
-    from rankmem_cli import columns
-    from rankmem_cli.completeness import say_of_all
-    from rankmem_cli.render import show
-    from rankmem_cli.target import open_queries
+    from rankmem_cli.show import columns
+    from rankmem_cli.show.completeness import say_of_all
+    from rankmem_cli.show.render import show
+    from rankmem_cli.show.session import open_queries
 
     with open_queries(db, aggregator) as queries:
         show(queries.sessions(), columns.sessions(), output=output)

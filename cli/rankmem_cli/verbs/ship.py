@@ -28,6 +28,6 @@ def ship(folder: Folder, aggregator: To = None, db: Db = None, timeout_s: Timeou
 
     Its aggregator was away, or its host was killed too quickly; nothing is stored twice.
     """
-    from rankmem_cli.delivery import deliver_folder
+    from rankmem_cli.run.delivery import deliver_folder
 
     deliver_folder(folder, aggregator=aggregator, db=db, timeout_s=timeout_s)

@@ -8,8 +8,8 @@ from typing import Annotated, Final
 
 import typer
 
-from rankmem_cli.options import Aggregator, Limit, Output, ReadDb
-from rankmem_cli.render import Format
+from rankmem_cli.args.options import Aggregator, Limit, Output, ReadDb
+from rankmem_cli.show.render import Format
 from rankmem_protos.errors import Code, RankmemError
 
 TABLE_ROWS: Final = 1000
@@ -48,10 +48,10 @@ def sql(
     Values are shown as they are: plain bytes and nanoseconds. A file is opened as if a stranger had made it:
     its tables are read by rankmem's own views, and no other file is read or written.
     """
-    from rankmem_cli.answer_file import check_out, write_answer
-    from rankmem_cli.completeness import say_of_all
-    from rankmem_cli.render import first_rows, note, show_stream
-    from rankmem_cli.target import open_queries
+    from rankmem_cli.show.answer_file import check_out, write_answer
+    from rankmem_cli.show.completeness import say_of_all
+    from rankmem_cli.show.render import first_rows, note, show_stream
+    from rankmem_cli.show.session import open_queries
 
     text = sys.stdin.read() if statement == "-" else statement
     if not text.strip():

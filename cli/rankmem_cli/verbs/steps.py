@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from rankmem_cli.options import Aggregator, Limit, Output, Rank, ReadDb, Session
-from rankmem_cli.render import Format
+from rankmem_cli.args.options import Aggregator, Limit, Output, Rank, ReadDb, Session
+from rankmem_cli.show.render import Format
 
 TABLE_ROWS: Final = 60
 """Rows of a table unless --limit says more; JSON and CSV carry all."""
@@ -28,8 +28,8 @@ def steps(
     With the growth from step to step: what a step leaves behind more than the one before, a leak does again
     and again.
     """
-    from rankmem_cli import columns
-    from rankmem_cli.reading import answer
+    from rankmem_cli.show import columns
+    from rankmem_cli.show.one_question import answer
 
     answer(
         db,

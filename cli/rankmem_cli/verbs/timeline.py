@@ -8,8 +8,8 @@ from typing import Annotated, Final
 
 import typer
 
-from rankmem_cli.options import POINTS_DEFAULT, Aggregator, Attempt, Output, ReadDb, Session
-from rankmem_cli.render import Format
+from rankmem_cli.args.options import POINTS_DEFAULT, Aggregator, Attempt, Output, ReadDb, Session
+from rankmem_cli.show.render import Format
 from rankmem_protos.errors import Code, RankmemError
 
 
@@ -134,12 +134,12 @@ def timeline(
     points than the terminal has cells.
     """
     from rankmem_aggregator.plots.files import check_out_path
-    from rankmem_cli import recorded
-    from rankmem_cli.completeness import marked, print_lines
-    from rankmem_cli.patience import patience
-    from rankmem_cli.render import note
-    from rankmem_cli.target import instant, open_queries, session_facts
-    from rankmem_cli.timeline_view import show_timeline, write_file
+    from rankmem_cli.show import recorded
+    from rankmem_cli.show.completeness import marked, print_lines
+    from rankmem_cli.show.progress import patience
+    from rankmem_cli.show.render import note
+    from rankmem_cli.show.session import instant, open_queries, session_facts
+    from rankmem_cli.show.timeline import show_timeline, write_file
 
     if out is not None:
         check_out_path(out)

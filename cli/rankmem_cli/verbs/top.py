@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from rankmem_cli.options import Aggregator, Output, ReadDb, Session
-from rankmem_cli.render import Format
+from rankmem_cli.args.options import Aggregator, Output, ReadDb, Session
+from rankmem_cli.show.render import Format
 
 
 class Sort(enum.StrEnum):
@@ -42,10 +42,10 @@ def top(
     """All ranks of a job, live: what each holds, and its headroom."""
     import sys
 
-    from rankmem_cli import columns
-    from rankmem_cli.completeness import show_answer
-    from rankmem_cli.target import open_queries, session_facts
-    from rankmem_cli.top_view import TopView, sorted_rows
+    from rankmem_cli.show import columns
+    from rankmem_cli.show.completeness import show_answer
+    from rankmem_cli.show.session import open_queries, session_facts
+    from rankmem_cli.show.top import TopView, sorted_rows
 
     with open_queries(db, aggregator) as queries:
         facts = session_facts(queries, session)

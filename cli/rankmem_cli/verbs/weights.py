@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from rankmem_cli.options import Aggregator, Limit, Output, Rank, ReadDb, Session
-from rankmem_cli.render import Format
+from rankmem_cli.args.options import Aggregator, Limit, Output, Rank, ReadDb, Session
+from rankmem_cli.show.render import Format
 
 TABLE_ROWS: Final = 40
 """Rows of a table unless --limit says more: the largest tell most; JSON and CSV carry all."""
@@ -23,8 +23,8 @@ def weights(
 
     Each rank's own, the largest first, with the line that made each.
     """
-    from rankmem_cli import columns
-    from rankmem_cli.reading import answer
+    from rankmem_cli.show import columns
+    from rankmem_cli.show.one_question import answer
 
     answer(
         db,

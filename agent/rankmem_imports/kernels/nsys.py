@@ -1,0 +1,124 @@
+"""Nsight Systems' SQLite export: NVTX ranges, kernels by PyProf's marker rule, allocations of device memory.
+
+Stage: readers; the process of ``rankmem import``. In: the database of ``nsys export --type sqlite``; out:
+one rank for each process that ran kernels or allocated, in the order of their ids. Tables are made lazily
+by the exporter, so each but StringIds may be absent. Source: NVIDIA's SQLite export schema reference,
+2021.5 to 2026.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rankmem_imports.files.sqlite_recording import SqliteRecording, reading
+from rankmem_imports.kernels.nsys_memory import MemoryLog
+from rankmem_imports.kernels.nsys_source import KERNELS, MEMORY, NsysSource
+from rankmem_imports.kernels.nvprof import remarks_of
+from rankmem_imports.kernels.profile import KernelProfile
+from rankmem_imports.recording import (
+    Closing,
+    Identity,
+    NothingHereError,
+    Part,
+    Probe,
+    RankFacts,
+    RankRecording,
+)
+from rankmem_protos.errors import Code, RankmemError
+from rankmem_ship.pairing.columns import rows_of
+
+KIND: Final = "nsys"
+PROCESSES_MAX: Final = 4096
+"""Of one export: a node has some hundred."""
+
+_STRINGS: Final = "StringIds"
+_START: Final = "TARGET_INFO_SESSION_START_TIME"
+_EXPORTS: Final = frozenset({"META_DATA_EXPORT", "EXPORT_META_DATA", _START})
+
+
+class NsysReader:
+    """The kind."""
+
+    kind: str = KIND
+
+    def recognises(self, probe: Probe) -> bool:
+        """By the exporter's tables."""
+        tables = probe.sqlite_tables
+        return _STRINGS in tables and bool(tables & {KERNELS, MEMORY, "NVTX_EVENTS", *_EXPORTS})
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """The database alone."""
+        return (path,)
+
+    def open(self, files: Sequence[Path]) -> Sequence[RankRecording]:
+        """A rank for each process.
+
+        Raises:
+            RankmemError: INVALID where there is neither a kernel nor an allocation.
+        """
+        (path,) = files
+        with reading(path), SqliteRecording(path) as database:
+            database.need(_STRINGS, "id", "value")
+            found: set[int] = set()
+            of_table = {KERNELS: "kernels/nsys_processes", MEMORY: "kernels/nsys_memory_processes"}
+            for table, statement in of_table.items():
+                if database.has(table, "globalPid"):
+                    found |= {int(process) for (process,) in database.rows(statement)}
+            has_facts = database.has("TARGET_INFO_SYSTEM_ENV")
+            facts = dict(database.rows("kernels/nsys_facts")) if has_facts else {}
+            facts[_START] = database.row("kernels/nsys_start") if database.has(_START) else None
+        if not found:
+            raise NothingHereError(
+                f"{path} has neither kernels nor allocations",
+                "record with nsys profile --trace=cuda,nvtx --cuda-memory-usage=true",
+            )
+        if len(found) > PROCESSES_MAX:
+            raise RankmemError(Code.EXHAUSTED, f"{path} has {len(found)} processes, at most {PROCESSES_MAX}")
+        several = len(found) > 1
+        return tuple(
+            NsysRecording(path, process, place if several else None, facts)
+            for place, process in enumerate(sorted(found))
+        )
+
+
+class NsysRecording:
+    """A process of an export."""
+
+    def __init__(self, path: Path, process: int, rank: int | None, facts: dict[str, Any]) -> None:
+        self.source = path
+        self._process = process
+        host = facts.get("Hostname")
+        self.facts = RankFacts(
+            rank=rank,
+            pid=process & 0xFF_FFFF,
+            host_uid=host,
+            host_name=host,
+            gpu_driver=facts.get("NvDriverVersion"),
+            started_ns=started[0] if (started := facts.get(_START)) else None,
+        )
+        self._closing = Closing(events=0)
+
+    def parts(self, identity: Identity) -> Iterator[Part]:
+        """The memory events with their blocks and calls, then devices, markers, kernels."""
+        with reading(self.source), SqliteRecording(self.source) as database:
+            source = NsysSource(database, self._process)
+            memory = MemoryLog(source, identity)
+            yield from memory.parts()
+            last = memory.sequence_last
+            devices = [identity._asdict() | row | {"source": KIND} for row in source.devices()]
+            if devices:
+                yield Part(rows=[("device_info", rows_of("device_info", devices))], sequence_last=last)
+            profile = KernelProfile(source)
+            yield from profile.parts(identity, sequence_last=last)
+            remarks = [*remarks_of(profile, has_memory=memory.num_events > 0)]
+            if not source.has_wall_clock:
+                remarks.append("the export does not say when it began: times count from its beginning")
+            if memory.num_older:
+                remarks.append(f"{memory.num_older} blocks that are given back are from before the recording")
+            self._closing = Closing(events=memory.num_events, remarks=tuple(remarks))
+
+    def closing(self) -> Closing:
+        """A capture begins after the process; so it is never complete."""
+        return self._closing

@@ -1,0 +1,181 @@
+"""Memory timelines of ``torch.profiler``: bytes by category over time, of one device.
+
+Stage: readers; the process of ``rankmem import``. In: what ``export_memory_timeline`` writes:
+``.raw.json.gz``, each change; ``.json`` and ``.json.gz``, the totals at each microsecond (torch 2.1: at each
+nanosecond, as numbers with a fraction of 0). Out: the parts of one rank. Such a file has no rank, no device,
+no address and no operator, and does not say which block a free is of: of those of its size and category the
+oldest is taken, which is right for every total. A file of totals has no blocks at all: each change of a
+category's total is one, and a fall takes blocks of its very size or parts of others.
+
+Source: torch/profiler/_memory_profiler.py (2.1, 2.13), export_memory_timeline and export_memory_timeline_raw.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from rankmem_agent.spool.layout import Category
+from rankmem_imports.files.number_lists import NumberLists
+from rankmem_imports.memory_timeline.category_blocks import CategoryBlocks
+from rankmem_imports.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
+from rankmem_imports.replay import Replay
+from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.plain_errors import plain
+
+KIND: Final = "memory-timeline"
+CATEGORIES: Final = (
+    Category.PARAMETER, Category.OPTIMIZER_STATE, Category.INPUT, Category.TEMPORARY, Category.ACTIVATION,
+    Category.GRADIENT, Category.AUTOGRAD_DETAIL, Category.UNKNOWN,
+)  # fmt: skip
+"""In the order of the files: torch's ``_CATEGORY_TO_INDEX``, not its enum."""
+PREEXISTING, CREATE, INCREMENT_VERSION, DESTROY = 1, 2, 3, 4
+"""torch's ``_ACTION_TO_INDEX``."""
+
+NANOSECONDS_LEAST: Final = 10**17
+"""Times from here on are nanoseconds, as torch 2.1 has them: as such after 1973, as microseconds in 5138."""
+
+_UNSAID: Final = ("address", "stream", "thread")
+_DEVICE: Final = "unknown"
+_TOTALS: Final = len(CATEGORIES) + 1
+_NUMBER: Final = rb"\s*-?\d+\s*"
+_IS_RAW: Final = re.compile(
+    rb"\s*\[\s*\[" + _NUMBER + rb",\s*[1-4]\s*," + _NUMBER + rb",\s*[0-7]\s*\]\s*(?:\]|,\s*\[\s*-?\d)"
+)
+_IS_TOTALS: Final = re.compile(
+    rb"\s*\[\s*\[(?:"
+    + _NUMBER
+    + rb",)*+"
+    + rb"[\s\d-]*+(?:$|\]\s*,\s*\[\s*(?:\[\s*0(?:\.0)?\s*,|\]\s*\]\s*$))"
+)
+
+
+class MemoryTimelineReader:
+    """The kind."""
+
+    kind: str = KIND
+
+    def recognises(self, probe: Probe) -> bool:
+        """Nested lists of numbers, in one of the two forms."""
+        return _IS_RAW.match(probe.head) is not None or _IS_TOTALS.match(probe.head) is not None
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """The file alone."""
+        return (path,)
+
+    def open(self, files: Sequence[Path]) -> Sequence[RankRecording]:
+        """The one rank."""
+        (path,) = files
+        return (TimelineRecording(path),)
+
+
+class TimelineRecording:
+    """One timeline."""
+
+    def __init__(self, path: Path) -> None:
+        self.source = path
+        self.facts = RankFacts()
+        self._closing = Closing(events=0)
+
+    def parts(self, identity: Identity) -> Iterator[Part]:
+        """Its changes, or those of its totals."""
+        replay = Replay(identity, knows_reserved=False, unsaid=_UNSAID, device=_DEVICE)
+        blocks = CategoryBlocks(replay)
+        with NumberLists(self.source) as text:
+            text.take(b"[")
+            is_raw = _is_raw(self.source)
+            try:
+                changes = _raw(text, blocks) if is_raw else _totals(text, blocks)
+                for _ in changes:
+                    if replay.is_full:
+                        yield replay.part()
+            except (ValueError, IndexError, OverflowError) as exc:
+                raise RankmemError(
+                    Code.INVALID,
+                    f"{self.source}: no memory timeline: {plain(exc)}",
+                    "export the recording again",
+                ) from exc
+            text.take(b"]")
+            text.end()
+        blocks.end()
+        yield replay.part(final=True)
+        self._closing = Closing(
+            events=replay.state.num_events, remarks=_remarks(is_raw, blocks.num_unmatched)
+        )
+
+    def closing(self) -> Closing:
+        """Nothing to hold the replay against; a profiler's window is not the process's life."""
+        return self._closing
+
+
+def _is_raw(path: Path) -> bool:
+    from rankmem_imports.probing import probe
+
+    return _IS_RAW.match(probe(path).head) is not None
+
+
+def _raw(text: NumberLists, blocks: CategoryBlocks) -> Iterator[None]:
+    """Tells the blocks each change; gives control back after each."""
+    moved_from: tuple[int, int, Category] | None = None
+    for rows in text.rows(4):
+        for time_ns, action, change, index in rows.tolist():
+            category = CATEGORIES[index]
+            if action == INCREMENT_VERSION and change <= 0 and moved_from is None:
+                moved_from = (time_ns, -change, category)
+                continue
+            if action == INCREMENT_VERSION and moved_from is not None:
+                if moved_from[:2] != (time_ns, change):
+                    raise ValueError(f"a version of {change} bytes follows one of {moved_from[1]}")
+                blocks.become(time_ns, change, moved_from[2], category)
+                moved_from = None
+            elif action == PREEXISTING and change >= 0:
+                blocks.older(change, category)
+            elif action == CREATE and change >= 0:
+                blocks.make(time_ns, change, category)
+            elif action == DESTROY and change <= 0:
+                blocks.free(time_ns, -change, category)
+            else:
+                raise ValueError(f"action {action} with {change} bytes")
+            yield
+
+
+def _totals(text: NumberLists, blocks: CategoryBlocks) -> Iterator[None]:
+    """Tells the blocks how the totals change."""
+    text.take(b"[")
+    times = [time_us for some in text.numbers() for time_us in some.tolist()]
+    unit_ns = 1 if max(times, default=0) >= NANOSECONDS_LEAST else 1_000
+    text.take(b"]")
+    text.take(b",")
+    text.take(b"[")
+    before = [0] * _TOTALS
+    count = 0
+    for rows in text.rows(_TOTALS):
+        for totals in rows.tolist():
+            if count >= len(times):
+                raise ValueError(f"more rows of totals than its {len(times)} times")
+            blocks.move(
+                times[count] * unit_ns,
+                [
+                    (after - was, category)
+                    for after, was, category in zip(totals[1:], before[1:], CATEGORIES, strict=True)
+                ],
+            )
+            before = totals
+            count += 1
+            yield
+    if count != len(times):
+        raise ValueError(f"{count} rows of totals for {len(times)} times")
+    text.take(b"]")
+
+
+def _remarks(is_raw: bool, num_unmatched: int) -> tuple[str, ...]:
+    said = ["the file names no device, no address and no operator"]
+    if is_raw:
+        said.append("which block a free is of is not said: the oldest of its size and category was taken")
+    else:
+        said.append("the file has totals alone: its blocks are the changes of these")
+    if num_unmatched:
+        said.append(f"{num_unmatched} changes are of blocks that the file never made")
+    return tuple(said)

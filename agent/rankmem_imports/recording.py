@@ -1,0 +1,142 @@
+"""What a reader of someone else's recording hands on: the seam between readers and import.
+
+Stage: readers, before import; the process of ``rankmem import``, never the trainer. In: a path that a reader
+recognised by its content. Out: one :class:`RankRecording` for each rank in it, whose parts are rows of the
+database's own tables, in the order of the log. A reader streams: it never holds a whole recording where the
+format lets it be read piece by piece. What a source does not say is None or ``unknown``, never made up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from rankmem_protos.errors import Code, RankmemError
+from rankmem_ship.pairing.fact_rows import Rows
+
+PROBE_BYTES = 64 << 10
+"""What of a file's beginning is looked at to tell its kind."""
+
+
+class NothingHereError(RankmemError):
+    """A file that is whole and of a kind that is read, and says nothing that an import could store: a trace
+    without memory events. In a folder it is skipped like a foreign file; named by itself it is an error."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(Code.INVALID, message, hint)
+
+
+class Identity(NamedTuple):
+    """Whose rows they are in the database: the first columns of most tables."""
+
+    session_id: str
+    attempt: int
+    rank: int
+
+
+class Part(NamedTuple):
+    """Rows of one stretch of a rank's log; one message on the wire, unless it is too large for one."""
+
+    rows: Sequence[Rows]
+    """(table, record batch) with exactly the schemas of ``rankmem_protos.tables``, no table twice, all but
+    session, host_info and rank_info, which import writes from :class:`RankFacts` and :class:`Closing`."""
+    sequence_last: int
+    """Last position of the log that the rows cover: ``seq`` of the last event, at least. It does not fall;
+    a part may leave it where it was (rows without events, which wait for the next part's: up to 1 MiB)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFacts:
+    """What a recording says of its rank; None where it does not say."""
+
+    rank: int | None = None
+    """Otherwise the place among the files, or what ``--rank-from`` finds in the path."""
+    local_rank: int | None = None
+    world_size: int | None = None
+    parallel_sizes: Mapping[str, int] = field(default_factory=dict)
+    """Places in each parallel dimension (dp, tp, pp, cp, ep) that the source tells."""
+    coordinates: Mapping[str, int] = field(default_factory=dict)
+    """The rank's own place in those of them where it is told."""
+    host_uid: str | None = None
+    host_name: str | None = None
+    pid: int | None = None
+    started_ns: int | None = None
+    """UTC, as for the whole database; None where the source has no wall clock."""
+    ended_ns: int | None = None
+    torch_version: str | None = None
+    python_version: str | None = None
+    gpu_driver: str | None = None
+    command: str | None = None
+    job: str | None = None
+    """What names the job and is the same in the files of all its ranks; files that name another one are
+    another session. None: files of one kind and one command line are one job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closing:
+    """What is known once the last part was read."""
+
+    events: int
+    events_lost: int = 0
+    unexplained_bytes: int | None = None
+    """Replayed requested bytes minus what the source says of its end; None where it says nothing."""
+    complete: bool = False
+    """Every event from the process's start on is there, and the replay equals the source's own figure."""
+    remarks: tuple[str, ...] = ()
+    """What is inexact, a sentence each, for the summary of the import."""
+
+
+class RankRecording(Protocol):
+    """One rank's part of a recording."""
+
+    @property
+    def source(self) -> Path:
+        """The file it is read from, for errors and for the session's command."""
+
+    @property
+    def facts(self) -> RankFacts:
+        """Known before the parts are read."""
+
+    def parts(self, identity: Identity) -> Iterator[Part]:
+        """The rank's rows, in log order.
+
+        Raises:
+            RankmemError: INVALID with file and place where the recording breaks off or contradicts itself.
+        """
+
+    def closing(self) -> Closing:
+        """After the last part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What a reader sees of a path before it says whether that is its kind."""
+
+    path: Path
+    """A file."""
+    head: bytes
+    """The first PROBE_BYTES, decompressed where the file is gzip."""
+    sqlite_tables: frozenset[str] = frozenset()
+    """Names of the tables where it is an SQLite database."""
+
+
+class Reader(Protocol):
+    """A kind of recording."""
+
+    kind: str
+    """What ``session.source`` says, such as ``torch-snapshot``."""
+
+    def recognises(self, probe: Probe) -> bool:
+        """Whether the file is of this kind; by content, whatever its name."""
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """The files that make one recording together with ``path``, itself included: a folder of tables."""
+
+    def open(self, files: Sequence[Path]) -> Sequence[RankRecording]:
+        """The ranks in a recording.
+
+        Raises:
+            RankmemError: INVALID, UNSUPPORTED, or EXHAUSTED, with the file and what to do.
+        """

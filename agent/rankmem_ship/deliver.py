@@ -1,0 +1,162 @@
+"""Deliver what lies on disk: the work behind ``rankmem ship DIR``.
+
+Stage: the command's process. In: a spool, a session's folder or the root of all, and an aggregator. Out: a
+report. Sessions that a shipper is at work on are left to it, unless it reaches no aggregator and no rank
+lives: then it leaves them to us. A session that a launcher has closed goes with its last spool.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rankmem_agent.spool import folder, places
+from rankmem_agent.spool.election import take_lock
+from rankmem_protos.credentials import Credentials
+from rankmem_protos.errors import Code, RankmemError
+from rankmem_ship import closing
+from rankmem_ship.config import ShipConfig
+from rankmem_ship.marks import FOLDER_NAME, read_mark
+from rankmem_ship.shipper import Shipper
+from rankmem_ship.status import WAITING, state_of
+
+Progress = Callable[[int, int], None]
+"""Told (records acknowledged, records found) now and then."""
+
+
+@dataclass(slots=True, kw_only=True)
+class DeliveryReport:
+    """What :func:`deliver` did."""
+
+    spools_delivered: int = 0
+    """Spools that are acknowledged to their end, and deleted."""
+    spools_left: int = 0
+    """Spools that stay on disk: their rank lives, the time was over, or they cannot be read or stored."""
+    spools_set_aside: list[Path] = field(default_factory=list)
+    """Those of them that lie in the folder for what cannot be stored."""
+    records: int = 0
+    """Records acknowledged."""
+    busy_sessions: list[Path] = field(default_factory=list)
+    """Session folders that another shipper holds."""
+    errors: list[RankmemError] = field(default_factory=list)
+    """Why spools were left."""
+
+
+def deliver(
+    directory: Path,
+    aggregator: str = "",
+    timeout_s: float = 300.0,
+    progress: Progress | None = None,
+    credentials: Credentials | None = None,
+) -> DeliveryReport:
+    """Ship the spools in ``directory`` and report.
+
+    Args:
+        directory: one spool, the folder of a session, or the root of the sessions.
+        aggregator: HOST:PORT; default: the one that each spool names.
+        timeout_s: longest time for each session, in seconds.
+        progress: called now and then.
+        credentials: for the aggregator; default: those that each spool names, for the one that it names.
+
+    Raises:
+        RankmemError: NOT_FOUND if there is no spool in the directory, DENIED if a folder cannot be written.
+    """
+    _settle(directory)
+    sessions = find_spools(directory)
+    if not sessions:
+        raise RankmemError(
+            Code.NOT_FOUND,
+            f"there is no spool in {directory}",
+            f"name {directory / FOLDER_NAME} for those that were set aside"
+            if (directory / FOLDER_NAME).is_dir()
+            else "name a spool, a session's folder or their root",
+        )
+    config = ShipConfig(aggregator=aggregator, credentials=credentials or Credentials())
+    report = DeliveryReport()
+    for session_dir, spools in sessions.items():
+        lock_fd = _lock_of(session_dir)
+        if lock_fd is None:
+            report.busy_sessions.append(session_dir)
+            report.spools_left += len(spools)
+            continue
+        try:
+            _deliver_session(session_dir, spools, config, timeout_s, progress, report)
+            _remove_if_empty(session_dir)
+        finally:
+            closing.remove_if_over(session_dir)
+            os.close(lock_fd)
+    return report
+
+
+def _settle(directory: Path) -> None:
+    """Finds a place for what processes left that were killed before they were known to be ranks."""
+    for pattern in ("*", "*/*"):
+        for found in sorted(directory.absolute().glob(f"{pattern}/{folder.CANDIDATE_NAME}")):
+            places.settle(found.parent.parent)
+
+
+def _remove_if_empty(session_dir: Path) -> None:
+    """Removes the folder of what was set aside once nothing is left in it; its lock is held."""
+    if session_dir.name == FOLDER_NAME and not folder.spools(session_dir):
+        closing.remove_with_files(session_dir)  # the session's shipper may put one more there at any moment
+
+
+def find_spools(directory: Path) -> dict[Path, list[Path]]:
+    """The spools in a directory by their session's folder; those set aside only where it is their folder."""
+    directory = directory.absolute()
+    if (directory / "meta.json").exists():
+        return {directory.parent: [directory]}
+    found: dict[Path, list[Path]] = {}
+    for pattern in ("*/meta.json", "*/*/meta.json"):
+        for meta in sorted(directory.glob(pattern)):
+            if meta.parent.parent.name == FOLDER_NAME and directory.name != FOLDER_NAME:
+                continue
+            found.setdefault(meta.parent.parent, []).append(meta.parent)
+    return found
+
+
+def _lock_of(session_dir: Path) -> int | None:
+    try:
+        lock_fd = take_lock(session_dir)
+        if lock_fd is None and state_of(session_dir) == WAITING:
+            lock_fd = closing.ask_for(session_dir)
+        return lock_fd
+    except OSError as exc:
+        raise RankmemError(
+            Code.DENIED,
+            f"{session_dir} cannot be written: {exc.strerror}; what is stored is deleted there",
+            "copy the folder to where you may write, and ship the copy",
+        ) from exc
+
+
+def _deliver_session(
+    session_dir: Path,
+    spools: list[Path],
+    config: ShipConfig,
+    timeout_s: float,
+    progress: Progress | None,
+    report: DeliveryReport,
+) -> None:
+    shipper = Shipper(session_dir, config, only=spools)
+    shipper.scan()
+    total = shipper.pending_records
+    deadline_s = time.monotonic() + timeout_s
+    while not shipper.is_done and time.monotonic() < deadline_s:
+        shipper.step()
+        if progress is not None:
+            progress(max(total - shipper.pending_records, 0), total)
+        if shipper.is_idle and not shipper.ranks_are_gone and shipper.sender and shipper.sender.connected:
+            break  # all that is written is stored; the rank's own shipper will do the rest
+        shipper.wait()
+    report.spools_delivered += shipper.num_delivered
+    report.spools_left += len(spools) - shipper.num_delivered
+    report.records += max(total - shipper.pending_records - shipper.records_set_aside, 0)
+    aside = session_dir if session_dir.name == FOLDER_NAME else session_dir / FOLDER_NAME
+    report.spools_set_aside += [aside / spool.name for spool in spools if read_mark(aside / spool.name)]
+    report.errors += shipper.failures
+    if not shipper.is_done and shipper.sender is not None and shipper.sender.error is not None:
+        report.errors.append(shipper.sender.error)
+    shipper.close("done" if shipper.is_done else "given_up")

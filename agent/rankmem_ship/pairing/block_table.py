@@ -1,0 +1,123 @@
+"""The table of a batch's blocks: what each is, when it was freed, and whether its row goes out.
+
+Stage: pairing; shipper process, pure functions over arrays. In: the blocks alive before a batch and its
+points; out: one table (BLOCK_DTYPE) of those and the ones made, described by calls and phases around them,
+and from it the rows that are due and the blocks that stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankmem_agent.spool.layout import Action
+from rankmem_ship.pairing.attribution import Attribution
+from rankmem_ship.pairing.calls import Calls
+from rankmem_ship.pairing.devices import block_keys
+from rankmem_ship.pairing.markers import Markers
+from rankmem_ship.pairing.phases import Phases
+from rankmem_ship.pairing.points import Points
+from rankmem_ship.pairing.state import ABSENT, BLOCK_DTYPE, Array, PairingState, joined, rows_at
+
+
+def block_table(state: PairingState, points: Points) -> tuple[Array, int]:
+    """The blocks alive before and those made, with their frees; and the count of older ones."""
+    made = np.flatnonzero(points.makes_block)
+    rows = np.zeros(len(made), BLOCK_DTYPE)
+    older = ~points.is_event[made]
+    rows["key"] = block_keys(points.device[made], points.address[made].astype(np.uint64))
+    rows["allocation_id"] = np.where(
+        older, -1 - (state.num_preexisting + np.cumsum(older) - 1), points.seq[made]
+    )
+    rows["address"] = points.address[made]
+    rows["size"] = points.size[made]
+    rows["stream"] = points.stream[made]
+    rows["pool"] = points.pool[made]
+    rows["stack"] = points.stack[made]
+    rows["call_id"] = np.where(older, 0, points.call_id[made])
+    rows["allocated_ns"] = np.where(older, ABSENT, points.time_ns[made])
+    for column in ("free_requested_ns", "free_requested_seq", "freed_ns", "freed_seq", "step", "phase"):
+        rows[column] = ABSENT
+    rows["device"] = points.device[made]
+    rows["preexisting"] = older
+    blocks = joined([state.live, rows])
+    _write_frees(blocks, points)
+    return blocks, state.num_preexisting + int(older.sum())
+
+
+def _write_frees(blocks: Array, points: Points) -> None:
+    """Note in the (new) table of blocks when each was freed."""
+    matched = points.block != ABSENT
+    requested = np.flatnonzero(matched & (points.action == Action.FREE_REQUESTED))[::-1]  # the first wins
+    requested = requested[blocks["free_requested_seq"][points.block[requested]] == ABSENT]
+    blocks["free_requested_ns"][points.block[requested]] = points.time_ns[requested]
+    blocks["free_requested_seq"][points.block[requested]] = points.seq[requested]
+    freed = np.flatnonzero(matched & (points.action == Action.FREE_COMPLETED))
+    blocks["freed_ns"][points.block[freed]] = points.time_ns[freed]
+    blocks["freed_seq"][points.block[freed]] = points.seq[freed]
+    implied = np.flatnonzero(points.implied_free != ABSENT)
+    blocks["freed_ns"][points.implied_free[implied]] = points.time_ns[implied]
+    blocks["freed_seq"][points.implied_free[implied]] = points.seq[implied]
+
+
+def describe_outside(blocks: Array, points: Points, places: Array, phases: Phases, markers: Markers) -> None:
+    """Phase, step and annotation of the blocks made outside of calls, from the calls and markers around."""
+    made = np.flatnonzero(points.makes_block)
+    outside = np.flatnonzero(points.is_event[made] & (points.call_id[made] == 0))
+    if not len(outside):
+        return
+    at = made[outside]
+    number = len(blocks) - len(made) + outside
+    blocks["phase"][number], blocks["step"][number] = phases.at(points.thread[at], places[at])
+    blocks["annotation"][number] = markers.annotations(points.thread[at], places[at])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What goes out and what stays; all BLOCK_DTYPE."""
+
+    records_due: Array
+    ends_due: Array
+    blocks: Array
+    """Batch.blocks, with what their calls say where their rows went out."""
+    live: Array
+    """Alive after the batch."""
+    ended: Array
+    """Freed, but their rows wait."""
+
+
+def settle(
+    state: PairingState, blocks: Array, calls: Calls, attribution: Attribution, final: bool
+) -> Settled:
+    """Decide what goes out."""
+    waiting = joined([blocks, state.ended])
+    place = calls.place(waiting["call_id"])
+    is_open = calls.are_open(place)
+    due = ~waiting["sent"] & (~is_open | final)
+    freed = waiting["freed_seq"] != ABSENT
+    told_twice = final & ~freed & (waiting["free_requested_seq"] != ABSENT) & ~waiting["sent_free_requested"]
+    ends_due = rows_at(waiting, waiting["sent"] & (freed | told_twice))
+    _describe(waiting, due & (place != ABSENT), place, calls, attribution)
+    records_due = rows_at(waiting, due)
+    waiting["sent_free_requested"] |= due & (waiting["free_requested_seq"] != ABSENT)
+    waiting["sent"] |= due
+    alive = np.flatnonzero(~freed[: len(blocks)])
+    return Settled(
+        records_due=records_due,
+        ends_due=ends_due,
+        blocks=waiting[: len(blocks)],
+        live=rows_at(waiting, alive[np.argsort(waiting["key"][alive], kind="stable")]),
+        ended=rows_at(waiting, freed & ~waiting["sent"]),
+    )
+
+
+def _describe(blocks: Array, chosen: Array, place: Array, calls: Calls, attribution: Attribution) -> None:
+    """Copy what the call says to the chosen blocks."""
+    at = np.flatnonzero(chosen)
+    own = place[at]
+    for column in ("operator", "step", "phase"):
+        blocks[column][at] = calls.table[column][own]
+    blocks["stack"][at] = calls.stack[own]
+    for column in ("module", "annotation", "forward_call_id", "forward_stack", "recomputed"):
+        blocks[column][at] = getattr(attribution, column)[own]

@@ -1,0 +1,277 @@
+"""What blocks mean: the category of each block as its row goes out, and what is learned of it later.
+
+Stage: pairing; shipper process, pure functions over arrays. In: a batch's facts and what was known of the
+blocks alive before it. Out: a category for each row of allocation_record, and the changes of earlier rows.
+
+The names and their meaning are torch.profiler's (docs/categories.md says how they agree). In this order:
+
+1. *Tagged* by the user, or by the hooks: optimizer_state, parameter, gradient, kv_cache; also buffers.
+2. *temporary*: freed in the call that made it; in backward, in the autograd node that made it.
+3. What its call says (rankmem_ship.pairing.categories_rules): gradient, autograd_detail, activation, input.
+4. What its life says (rankmem_ship.pairing.categories_lives): temporary of an optimizer, activation without
+   autograd, input.
+
+What none of them says is unknown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rankmem_agent.spool.layout import BY_USER, Action, Category, Kind, Phase
+from rankmem_ship.pairing.batch import Batch
+from rankmem_ship.pairing.categories_lives import find_inputs, find_results, find_scratch, find_setup
+from rankmem_ship.pairing.categories_rules import Source, by_rules, of_calls, of_unknown
+from rankmem_ship.pairing.categories_tags import blocks_at
+from rankmem_ship.pairing.devices import dense_numbers, device_codes
+from rankmem_ship.pairing.rounds import NEVER, first_after
+from rankmem_ship.pairing.state import ABSENT, Array, PairingState, joined, rows_at
+from rankmem_ship.pairing.texts import Texts
+
+CATEGORIES: Final = tuple(category.name.lower() for category in Category)
+"""Names in the database, by number."""
+
+CHANGE_DTYPE: Final = np.dtype(
+    [
+        ("allocation_id", "<i8"),
+        ("time_ns", "<i8"),  # host time from which on the block means this; its own alloc's if it always did
+        ("seq", "<i8"),  # likewise
+        ("device", "<i2"),  # dense number
+        ("category", "u1"),
+    ]
+)
+"""A row of category_change. At most one for each (allocation_id, seq) in the life of a block."""
+
+
+_SOURCE_OF_TAG: Final = np.full(256, Source.BUFFER, np.uint8)
+_SOURCE_OF_TAG[Category.KV_CACHE] = Source.CACHE
+_SOURCE_OF_TAG[Category.GRADIENT] = Source.GRADIENT
+_SOURCE_OF_TAG[Category.PARAMETER] = Source.PARAMETER
+_SOURCE_OF_TAG[Category.OPTIMIZER_STATE] = Source.OPTIMIZER_STATE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """The categories that a batch tells."""
+
+    known: Array
+    """CATEGORY_DTYPE, PairingState.categories after the batch."""
+    lines: Array
+    """LINE_DTYPE, PairingState.lines after it."""
+    initial: Array
+    """uint8, one for each of Batch.records_due: what the block has meant since it was allocated."""
+    changes: Array
+    """CHANGE_DTYPE, in order of seq: blocks whose row went out earlier, or that change after their alloc."""
+
+
+def resolve(
+    before: PairingState, batch: Batch, devices: Array, texts: Texts, *, infers: bool = True
+) -> Resolved:
+    """The categories of a batch.
+
+    Args:
+        before: the state before the batch.
+        batch: its facts.
+        devices: PairingState.devices after it.
+        texts: what names of the spool mean.
+        infers: whether calls and lives say something too; otherwise tags alone do.
+    """
+    known, lines = before.categories, before.lines
+    if infers:
+        has_frozen = bool(known["frozen"].any() or _frozen_tags(batch.records).any())
+        due = by_rules(batch, has_frozen, texts, devices)
+    else:
+        due = of_unknown(batch)
+    known = _told_again(due, known)
+    num_old, table = len(known), joined([known, due])
+    places = _places(batch.blocks, table["allocation_id"])
+    told = table["category"][:num_old].copy()
+    tags = _tags(batch, devices, places)
+    if infers:
+        _find_temporaries(table, batch, places)
+        _find_gradients(table, batch, places)
+        find_scratch(table, batch, places)
+        find_setup(table, batch, places)
+        find_results(table, batch, places)
+        lines = find_inputs(table, batch, places, lines, tags.row)
+    record = _apply(table, tags)
+    initial = table["category"][num_old:].copy()
+    differs = np.flatnonzero(table["category"][:num_old] != told)
+    changes = _changes(table, batch, places, differs, record)
+    later = _later_changes(table, batch, places, tags)
+    changes = joined([changes, later])
+    return Resolved(
+        known=_still_alive(table, batch, places),
+        lines=lines,
+        initial=initial,
+        changes=rows_at(changes, np.argsort(changes["seq"], kind="stable")),
+    )
+
+
+def _places(blocks: Array, allocation_ids: Array) -> Array:
+    """Index of each block in the batch's table; ABSENT for one freed before the batch."""
+    if not len(blocks):
+        return np.full(len(allocation_ids), ABSENT)
+    order = np.argsort(blocks["allocation_id"])
+    near = order[np.minimum(np.searchsorted(blocks["allocation_id"][order], allocation_ids), len(order) - 1)]
+    places: Array = np.where(blocks["allocation_id"][near] == allocation_ids, near, ABSENT)
+    return places
+
+
+def _deaths(batch: Batch) -> tuple[Array, Array]:
+    """Of each block: the call in which its tensor died in this batch, 0 if none, and that call's node."""
+    points = batch.points
+    ends = points.is_event & (points.block != ABSENT)
+    ends &= (points.action == Action.FREE_REQUESTED) | (points.action == Action.FREE_COMPLETED)
+    at = np.flatnonzero(ends)[::-1]  # the first one holds
+    call = np.zeros(len(batch.blocks), np.uint64)
+    call[points.block[at]] = points.call_id[at]
+    return call, of_calls(batch, call, batch.calls.table["node"], 0)
+
+
+def _frozen_tags(records: Array) -> Array:
+    is_parameter = (records["kind"] == Kind.TAG) & (records["action"] == Category.PARAMETER)
+    frozen: Array = is_parameter & (records["d"] == 1)
+    return frozen
+
+
+def _told_again(due: Array, known: Array) -> Array:
+    """Blocks whose row goes out once more, to another database, keep what is known; returns the others."""
+    if not len(known) or not len(due):
+        return known
+    place = np.minimum(np.searchsorted(known["allocation_id"], due["allocation_id"]), len(known) - 1)
+    again = known["allocation_id"][place] == due["allocation_id"]
+    due[again] = known[place[again]]
+    due["told_seq"][again] = ABSENT
+    return rows_at(known, ~np.isin(known["allocation_id"], due["allocation_id"][again]))
+
+
+def _find_temporaries(table: Array, batch: Batch, places: Array) -> None:
+    """Blocks that died in the call or in the autograd node that made them."""
+    death_call, death_node = (np.append(each, np.zeros(1, np.uint64))[places] for each in _deaths(batch))
+    call_id = np.append(batch.blocks["call_id"], np.zeros(1, np.uint64))[places]
+    temporary = (death_call != 0) & (death_call == call_id)
+    temporary |= (death_node != 0) & (death_node == table["node"])
+    temporary &= table["source"] < Source.BUFFER
+    table["category"][temporary] = Category.TEMPORARY
+    table["source"][temporary] = Source.RULE
+
+
+def _find_gradients(table: Array, batch: Batch, places: Array) -> None:
+    """What backward made and left behind was a gradient, whether or not an optimizer has seen it.
+
+    The engine keeps nothing when it has run but what it put into some ``.grad``, or gave to who asked
+    (``torch.autograd.grad``). It is seen when the next forward runs while the block lives, or when the block
+    dies outside of the engine after the backward. Where autograd recorded the backward itself, it
+    left a graph, too (``torch.func.grad`` always does): what lives on is one or the other.
+    """
+    death_call = np.append(_deaths(batch)[0], np.uint64(0))[places]
+    freed = np.append(batch.blocks["freed_seq"], 0)[places]
+    at = np.flatnonzero((table["source"] == Source.RULE) & (places != ABSENT))
+    at = at[table["category"][at] == Category.AUTOGRAD_DETAIL]
+    made, freed, by = table["allocation_id"][at], freed[at], death_call[at]
+    lives = freed == ABSENT
+    freed[lives] = NEVER
+    kept = batch.dependence.is_forward_between(made, freed)
+    in_engine = of_calls(batch, by, batch.calls.table["phase"], ABSENT) == Phase.BACKWARD
+    left = ~lives & ~in_engine & batch.dependence.is_backward_over(made, freed)
+    recorded = table["recorded"][at]
+    table["category"][at[(kept | left) & ~recorded]] = Category.GRADIENT
+    runs_again = first_after(batch.rounds.runs, made) < freed
+    table["category"][at[runs_again & recorded]] = Category.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tags:
+    """The TAG records of a batch whose block is known, in order of the log."""
+
+    record: Array
+    """Index of the record."""
+    row: Array
+    """Row of the table."""
+    category: Array
+    source: Array
+    since_alloc: Array
+    """bool: the block has meant this since it was allocated."""
+    frozen: Array
+    """bool: a parameter that wants no gradient."""
+
+
+def _tags(batch: Batch, devices: Array, places: Array) -> _Tags:
+    known_device = np.isin(device_codes(batch.records), devices["code"])
+    rows = np.flatnonzero((batch.records["kind"] == Kind.TAG) & known_device)
+    tags = rows_at(batch.records, rows)
+    row_of = np.full(len(batch.blocks) + 1, ABSENT)
+    row_of[places] = np.arange(len(places))
+    row_of[-1] = ABSENT
+    numbers = dense_numbers(devices, device_codes(tags))
+    row = row_of[blocks_at(batch.blocks, numbers, tags["a"], batch.seq[rows])]
+    held = row != ABSENT
+    return _Tags(
+        record=rows[held],
+        row=row[held],
+        category=tags["action"][held],
+        source=np.where(tags["d"][held] == BY_USER, Source.USER, _SOURCE_OF_TAG[tags["action"][held]]),
+        since_alloc=tags["c"][held] != 0,
+        frozen=_frozen_tags(tags)[held],
+    )
+
+
+def _apply(table: Array, tags: _Tags) -> Array:
+    """Apply the tags that hold since a block's alloc; returns for each row the record of its last one."""
+    record = np.full(len(table), ABSENT)
+    for strength in range(Source.BUFFER, Source.USER + 1):
+        own = np.flatnonzero(tags.since_alloc & (tags.source == strength))
+        own = own[table["source"][tags.row[own]] <= strength]
+        table["category"][tags.row[own]] = tags.category[own]  # of several on a block the last one holds
+        table["source"][tags.row[own]] = strength
+        if strength == Source.PARAMETER:
+            table["frozen"][tags.row[own]] = tags.frozen[own]
+        record[tags.row[own]] = tags.record[own]
+    return record
+
+
+def _changes(table: Array, batch: Batch, places: Array, changed: Array, record: Array) -> Array:
+    """Rows for blocks that mean something else than their row said, mostly since they were allocated.
+
+    A second change of a block, and one of a block older than the recording, counts from its tag on.
+    """
+    blocks = rows_at(batch.blocks, places[changed])
+    since_alloc = (table["told_seq"][changed] == ABSENT) & ~blocks["preexisting"]
+    rows = np.zeros(len(changed), CHANGE_DTYPE)
+    rows["allocation_id"] = blocks["allocation_id"]
+    rows["time_ns"] = np.where(since_alloc, blocks["allocated_ns"], batch.time_ns[record[changed]])
+    rows["seq"] = np.where(since_alloc, blocks["allocation_id"], batch.seq[record[changed]])
+    rows["device"] = blocks["device"]
+    rows["category"] = table["category"][changed]
+    table["told_seq"][changed] = rows["seq"]
+    return rows
+
+
+def _later_changes(table: Array, batch: Batch, places: Array, tags: _Tags) -> Array:
+    """Rows for the tags that hold from their own place on, where they say something new of their block."""
+    at = np.flatnonzero(~tags.since_alloc)
+    at = at[np.argsort(tags.row[at], kind="stable")]  # those of a block one after another, as in the log
+    before = table["category"][tags.row[at]]
+    again = np.flatnonzero(tags.row[at][1:] == tags.row[at][:-1]) + 1
+    before[again] = tags.category[at[again - 1]]
+    at = np.sort(at[before != tags.category[at]])
+    row, blocks = tags.row[at], rows_at(batch.blocks, places[tags.row[at]])
+    rows = np.zeros(len(at), CHANGE_DTYPE)
+    rows["allocation_id"] = blocks["allocation_id"]
+    rows["time_ns"] = batch.time_ns[tags.record[at]]
+    rows["seq"] = batch.seq[tags.record[at]]
+    rows["device"] = blocks["device"]
+    rows["category"] = tags.category[at]
+    table["category"][row], table["source"][row] = tags.category[at], tags.source[at]
+    table["told_seq"][row] = rows["seq"]
+    return rows
+
+
+def _still_alive(table: Array, batch: Batch, places: Array) -> Array:
+    freed = np.append(batch.blocks["freed_seq"], 0)[places]  # ABSENT, freed before, is the one appended
+    alive = rows_at(table, freed == ABSENT)
+    return rows_at(alive, np.argsort(alive["allocation_id"], kind="stable"))

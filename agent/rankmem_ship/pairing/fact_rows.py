@@ -1,0 +1,246 @@
+"""Rows of the smaller tables: markers, steps, samples, out-of-memories, gaps, modules and parameters.
+
+Stage: pairing; shipper process. In: a batch's facts; out: record batches. They are few beside events.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from rankmem_agent.spool.layout import UNKNOWN, Action, DeviceType, Kind, MarkerKind
+from rankmem_ship.pairing.batch import Batch, num_lost
+from rankmem_ship.pairing.columns import (
+    coded_names,
+    ints,
+    known,
+    record_batch,
+    rows_of,
+    smalls,
+    string_names,
+)
+from rankmem_ship.pairing.devices import dense_numbers, device_codes
+from rankmem_ship.pairing.model import weight_rows
+from rankmem_ship.pairing.rank_columns import RankColumns, are_on_host, pool_names
+from rankmem_ship.pairing.stacks import Stacks
+from rankmem_ship.pairing.state import ABSENT, Array
+
+MARKER_KINDS: Final = tuple(kind.name.lower() for kind in MarkerKind)
+
+Rows = tuple[str, pa.RecordBatch]
+
+
+def fact_rows(
+    whose: RankColumns, stacks: Stacks, batch: Batch, devices: Array
+) -> list[tuple[str, pa.RecordBatch | None]]:
+    """The rows of each of these tables, None for none. ``devices``: as they stand after the batch."""
+    return [
+        ("marker", _markers(whose, batch)),
+        ("step", _steps(whose, batch)),
+        ("step_bucket", _step_buckets(whose, batch.steps_due, devices)),
+        ("process_sample", _process_samples(whose, batch, devices)),
+        ("component_sample", _pinned_samples(whose, batch, devices)),
+        ("oom", _ooms(whose, stacks, batch, devices)),
+        ("older_segment", _older_segments(whose, batch, devices)),
+        ("gap", _gaps(whose, batch)),
+        ("module", _modules(whose, batch.modules_due)),
+        ("weight", _weights(whose, stacks, batch.weights_due)),
+    ]
+
+
+def _markers(whose: RankColumns, batch: Batch) -> pa.RecordBatch | None:
+    ended_ns = batch.markers.ended_ns
+    due = np.arange(len(ended_ns)) if batch.final else np.flatnonzero(ended_ns != ABSENT)
+    if not len(due):
+        return None
+    table = batch.markers.table[due]
+    columns = whose.of_rank(len(due)) | {
+        "marker_id": ints(table["marker_id"]),
+        "name": whose.required_names(table["name"]),
+        "kind": coded_names(table["kind"].astype(np.int64), MARKER_KINDS),
+        "depth": smalls(table["depth"]),
+        "thread": smalls(table["thread"]),
+        "started_ns": ints(table["started_ns"]),
+        "ended_ns": known(ended_ns[due]),
+    }
+    return record_batch("marker", columns, len(due))
+
+
+def _steps(whose: RankColumns, batch: Batch) -> pa.RecordBatch | None:
+    at = np.flatnonzero(batch.records["kind"] == Kind.STEP)
+    if not len(at):
+        return None
+    rows = batch.records[at]
+    columns = whose.of_rank(len(at)) | {
+        "step": ints(rows["a"]),
+        "ended_ns": ints(batch.time_ns[at]),
+        "seq": ints(batch.seq[at]),
+        "optimizer": string_names(rows["e"], whose.strings),
+    }
+    return record_batch("step", columns, len(at))
+
+
+def _step_buckets(whose: RankColumns, parts: Array, devices: Array) -> pa.RecordBatch | None:
+    if not len(parts):
+        return None
+    columns = whose.of_device(parts["device"], devices) | {
+        "step": ints(parts["step"]),
+        "seq_last": ints(parts["seq_last"]),
+        "peak_bytes": ints(parts["peak"]),
+        "peak_seq": ints(parts["peak_seq"]),
+        "peak_ns": ints(parts["peak_ns"]),
+        "last_bytes": ints(parts["last"]),
+        "allocated_bytes": ints(parts["allocated"]),
+        "num_allocations": ints(parts["allocations"]),
+    }
+    return record_batch("step_bucket", columns, len(parts))
+
+
+def _process_samples(whose: RankColumns, batch: Batch, devices: Array) -> pa.RecordBatch | None:
+    is_sample = batch.records["kind"] == Kind.SAMPLE
+    at = np.flatnonzero(is_sample & (batch.records["device_type"] != DeviceType.PINNED))
+    if not len(at):
+        return None
+    rows = batch.records[at]
+    figures = {
+        name: ints(rows[field].astype(np.int64), null=rows[field] == UNKNOWN)
+        for name, field in (
+            ("app_reserved_bytes", "a"),
+            ("device_used_bytes", "b"),
+            ("device_free_bytes", "c"),
+            ("device_total_bytes", "d"),
+        )
+    }
+    columns = whose.of_device(dense_numbers(devices, device_codes(rows)), devices) | figures
+    columns |= {"time_ns": ints(batch.time_ns[at]), "seq": ints(batch.seq[at])}
+    return record_batch("process_sample", columns, len(at))
+
+
+def _pinned_samples(whose: RankColumns, batch: Batch, devices: Array) -> pa.RecordBatch | None:
+    """What torch's host allocator says of itself: the tap sees none of its events."""
+    is_sample = batch.records["kind"] == Kind.SAMPLE
+    at = np.flatnonzero(is_sample & (batch.records["device_type"] == DeviceType.PINNED))
+    if not len(at):
+        return None
+    rows = batch.records[at]
+    columns = whose.of_device(dense_numbers(devices, device_codes(rows)), devices) | {
+        "time_ns": ints(batch.time_ns[at]),
+        "component": coded_names(np.zeros(len(at), np.int64), ("pinned_host",)),
+        "reserved_bytes": ints(rows["a"].astype(np.int64), null=rows["a"] == UNKNOWN),
+        "active_bytes": ints(rows["b"].astype(np.int64), null=rows["b"] == UNKNOWN),
+        "seq": ints(batch.seq[at]),
+    }
+    return record_batch("component_sample", columns, len(at))
+
+
+def _ooms(whose: RankColumns, stacks: Stacks, batch: Batch, devices: Array) -> pa.RecordBatch | None:
+    points, totals = batch.points, batch.totals
+    at = np.flatnonzero(points.is_event & (points.action == Action.OOM))
+    if not len(at):
+        return None
+    numbers, call_id = points.device[at], points.call_id[at]
+    on_host = are_on_host(devices)[numbers]
+    place = batch.calls.place(call_id.astype(np.uint64))
+    operator = batch.calls.table["operator"][np.maximum(place, 0)] if len(batch.calls.table) else place
+    stack = np.append(batch.calls.stack, np.zeros(1, np.uint32))[place]  # ABSENT is -1: the last
+    stack = np.where(stack == 0, points.stack[at], stack)
+    columns = whose.of_device(numbers, devices) | {
+        "seq": ints(points.seq[at]),
+        "time_ns": ints(points.time_ns[at]),
+        "size_bytes": ints(points.size[at]),
+        "device_free_bytes": ints(points.pool[at].astype(np.int64), null=points.pool[at] == UNKNOWN),
+        "requested_bytes": ints(totals.requested[at]),
+        "reserved_bytes": ints(totals.reserved[at], null=on_host),
+        "stream": ints(points.stream[at], null=on_host),
+        "call_id": ints(call_id, null=call_id == 0),
+        "operator": string_names(np.where(place == ABSENT, 0, operator), whose.strings),
+        "stack_id": ints(stacks.hashes(stack), null=stack == 0),
+    }
+    return record_batch("oom", columns, len(at))
+
+
+def _older_segments(whose: RankColumns, batch: Batch, devices: Array) -> pa.RecordBatch | None:
+    points = batch.points
+    # A block's bytes are zero where the log knew it; a segment's never are.
+    is_older = ~points.is_event & ~points.is_counters & ~points.is_peaks & ~points.unplaced
+    at = np.flatnonzero(is_older & (points.action == Action.SEGMENT_ALLOC))
+    if not len(at):
+        return None
+    columns = whose.of_device(points.device[at], devices) | {
+        "seq": ints(points.seq[at]),
+        "address": ints(points.address[at]),
+        "size_bytes": ints(points.size[at]),
+        "stream": ints(points.stream[at]),
+        "pool": pool_names(points.pool[at]),
+    }
+    return record_batch("older_segment", columns, len(at))
+
+
+def _gaps(whose: RankColumns, batch: Batch) -> pa.RecordBatch | None:
+    noticed_ns = int(batch.time_ns[-1]) if len(batch.time_ns) else None
+    rows: list[dict[str, Any]] = [
+        {
+            "sequence_first": gap.sequence_first,
+            "sequence_last": gap.sequence_last,
+            "records": gap.sequence_last - gap.sequence_first + 1,
+            "why": gap.why,
+            "noticed_ns": noticed_ns,
+        }
+        for gap in batch.gaps
+    ]
+    rows += [*_losses(whose, batch), *_offs(whose, batch)]
+    return _rows_of_rank(whose, "gap", rows)
+
+
+def _losses(whose: RankColumns, batch: Batch) -> list[dict[str, Any]]:
+    """Gaps of the source: they lie just before their LOST record, whose position they have."""
+    losses = batch.records[batch.losses]
+    return [
+        {
+            "sequence_first": int(batch.seq[place]),
+            "sequence_last": int(batch.seq[place]),
+            "records": int(number),
+            "why": whose.strings.name(int(loss["e"])),
+            "noticed_ns": int(batch.time_ns[place]),
+        }
+        for place, loss, number in zip(batch.losses, losses, num_lost(losses), strict=True)
+    ]
+
+
+def _offs(whose: RankColumns, batch: Batch) -> list[dict[str, Any]]:
+    """What is missing from a record on to the process's end: how much it is, nobody knows."""
+    text = whose.strings.text
+    return [
+        {
+            "sequence_first": int(batch.seq[place]),
+            "sequence_last": int(batch.seq[place]),
+            "records": 0,
+            "why": whose.strings.name(int(off["e"])),
+            "noticed_ns": int(batch.time_ns[place]),
+            "what": text(int(off["a"])) if off["a"] else None,
+            "detail": text(int(off["b"])) if off["b"] else None,
+            "to_end": True,
+        }
+        for place, off in zip(batch.offs, batch.records[batch.offs], strict=True)
+    ]
+
+
+def _modules(whose: RankColumns, modules: Array) -> pa.RecordBatch | None:
+    rows = {
+        whose.strings.name(int(module["path"])): whose.strings.name(int(module["class_name"]))
+        for module in modules
+    }
+    return _rows_of_rank(whose, "module", [{"module": path, "class": name} for path, name in rows.items()])
+
+
+def _weights(whose: RankColumns, stacks: Stacks, weights: Array) -> pa.RecordBatch | None:
+    return _rows_of_rank(
+        whose, "weight", weight_rows(weights, whose.strings, stacks.hashes(weights["stack"]))
+    )
+
+
+def _rows_of_rank(whose: RankColumns, table: str, rows: list[dict[str, Any]]) -> pa.RecordBatch | None:
+    rank = {"session_id": whose.session_id, "attempt": whose.attempt, "rank": whose.rank}
+    return rows_of(table, [rank | row for row in rows]) if rows else None

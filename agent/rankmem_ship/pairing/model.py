@@ -1,0 +1,87 @@
+"""The model: its modules and parameters, as the hooks told them.
+
+Stage: pairing; shipper process, pure functions over arrays. What was told is kept, so that another database
+can be told all of it; a later telling of the same text replaces the earlier one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rankmem_agent.spool.layout import Kind
+from rankmem_ship.pairing.categories_tags import blocks_at
+from rankmem_ship.pairing.devices import dense_numbers, device_codes
+from rankmem_ship.pairing.state import ABSENT, MODULE_DTYPE, WEIGHT_DTYPE, Array, joined, rows_at
+from rankmem_ship.spool_reader.string_table import StringTable
+
+
+def with_modules(modules: Array, records: Array) -> Array:
+    """``modules`` with those of the batch's MODULE records that are new, not sent yet."""
+    told = rows_at(records, records["kind"] == Kind.MODULE)
+    if not len(told):
+        return modules
+    rows = np.zeros(len(told), MODULE_DTYPE)
+    rows["path"], rows["class_name"] = told["a"].astype(np.uint32), told["e"]
+    rows["frozen"] = told["b"] != 0
+    both = joined([modules, rows])
+    _, first = np.unique(both["path"], return_index=True)
+    return rows_at(both, first)
+
+
+def with_weights(weights: Array, records: Array, seq: Array, blocks: Array, devices: Array) -> Array:
+    """``weights`` with those of the batch's WEIGHT records, not sent yet, in the place of earlier tellings.
+
+    Args:
+        blocks: BLOCK_DTYPE, those alive at some time of the batch, with the stacks of ended calls.
+        devices: DEVICE_DTYPE, after the batch.
+    """
+    places = np.flatnonzero(records["kind"] == Kind.WEIGHT)
+    if not len(places):
+        return weights
+    told = rows_at(records, places)
+    rows = np.zeros(len(told), WEIGHT_DTYPE)
+    rows["text"], rows["size"], rows["grad_size"] = told["e"], told["b"], told["c"]
+    codes = device_codes(told)
+    followed = np.flatnonzero(np.isin(codes, devices["code"]))
+    block = np.full(len(told), ABSENT)
+    numbers = dense_numbers(devices, codes[followed])
+    block[followed] = blocks_at(blocks, numbers, told["a"][followed], seq[places[followed]])
+    rows["stack"] = np.append(blocks["stack"], np.zeros(1, np.uint32))[block]
+    both = joined([weights, rows])
+    _, last = np.unique(both["text"][::-1], return_index=True)
+    return rows_at(both, np.sort(len(both) - 1 - last))
+
+
+def weight_rows(weights: Array, strings: StringTable, hashes: Array) -> list[dict[str, Any]]:
+    """Rows of ``weight`` without those of the rank, one for each name: the last telling's.
+
+    Args:
+        hashes: content hash of each one's stack.
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    for weight, stack_hash in zip(weights, hashes, strict=True):
+        facts = _facts(strings.text(int(weight["text"])))
+        name = str(facts.get("name") or "")
+        shape = facts.get("shape")
+        rows.pop(name, None)
+        rows[name] = {
+            "name": name,
+            "size_bytes": int(weight["size"]),
+            "grad_size_bytes": int(weight["grad_size"]),
+            "dtype": None if facts.get("dtype") is None else str(facts["dtype"]),
+            "shape": None if shape is None else shape if isinstance(shape, str) else json.dumps(shape),
+            "stack_id": int(stack_hash) if weight["stack"] else None,
+        }
+    return list(rows.values())
+
+
+def _facts(text: str | None) -> Mapping[str, Any]:
+    try:
+        facts = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return facts if isinstance(facts, dict) else {}

@@ -1,0 +1,270 @@
+"""What pairing remembers between two batches: one frozen value, made of arrays.
+
+Stage: pairing. :class:`PairingState` is a function of the records fed so far and of nothing else, except
+for the fields marked *sent*, which say what earlier batches carried. It is never changed in place: a batch
+makes a new one, so the state before a batch can be kept and gone back to for nothing. The checkpoint
+stores it as it is (plain arrays and numbers). Runs in the shipper process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+ABSENT: Final = -1
+"""Stands for "not known" in the int64 columns of blocks and calls: times, sequence numbers, steps."""
+
+BLOCK_DTYPE: Final = np.dtype(
+    [
+        ("key", "<u8"),  # device and address, see devices.block_keys
+        ("allocation_id", "<i8"),
+        ("address", "<u8"),
+        ("size", "<i8"),
+        ("stream", "<i8"),
+        ("pool", "<u8"),
+        ("call_id", "<u8"),
+        ("forward_call_id", "<u8"),
+        ("allocated_ns", "<i8"),
+        ("free_requested_ns", "<i8"),
+        ("free_requested_seq", "<i8"),
+        ("freed_ns", "<i8"),
+        ("freed_seq", "<i8"),
+        ("step", "<i8"),
+        ("operator", "<u4"),  # string ids of this spool; 0: none
+        ("module", "<u4"),
+        ("annotation", "<u4"),
+        ("stack", "<u4"),
+        ("forward_stack", "<u4"),
+        ("phase", "<i2"),  # layout.Phase, -1: none
+        ("device", "<i2"),  # dense number, index into PairingState.devices
+        ("preexisting", "?"),
+        ("recomputed", "?"),
+        ("sent", "?"),  # its allocation_record went out
+        ("sent_free_requested", "?"),  # and it carried free_requested
+        ("spare", "V4"),  # to 144 bytes, so that columns are aligned
+    ]
+)
+"""A block: alive, or freed while its call (and so its row) is still open."""
+
+CALL_DTYPE: Final = np.dtype(
+    [
+        ("call_id", "<u8"),
+        ("started", "<i8"),
+        ("step", "<i8"),
+        ("forward_sequence", "<i8"),
+        ("allocated_bytes", "<i8"),
+        ("freed_bytes", "<i8"),
+        ("allocations", "<i8"),
+        ("node", "<u8"),  # the outermost autograd node it runs in, see Kind.CALL_BEGIN; 0: none
+        ("operator", "<u4"),
+        ("module", "<u4"),  # that of its thread when it began
+        ("annotation", "<u4"),  # name of the user's innermost open range on its thread; 0: none
+        ("thread", "<u4"),
+        ("forward_thread", "<i4"),
+        ("phase", "<i2"),
+        ("spare", "V2"),
+    ]
+)
+"""A call that began and has not ended."""
+
+RANGE_DTYPE: Final = np.dtype(
+    [
+        ("key", "<u8"),  # thread and first sequence number
+        ("last", "<i8"),
+        ("call_id", "<u8"),
+        ("end_seq", "<i8"),
+        ("module", "<u4"),  # as told in the call's row; likewise annotation
+        ("annotation", "<u4"),
+        ("stack", "<u4"),
+        ("spare", "V4"),
+    ]
+)
+"""The autograd sequence numbers that an ended call made: how backward finds its forward call."""
+
+MARKER_DTYPE: Final = np.dtype(
+    [
+        ("marker_id", "<u8"),
+        ("started_ns", "<i8"),
+        ("name", "<u4"),
+        ("thread", "<u4"),
+        ("depth", "<i4"),
+        ("kind", "u1"),
+    ]
+)
+"""A marker that is open."""
+
+THREAD_DTYPE: Final = np.dtype([("thread", "<u4"), ("phase", "<i2"), ("spare", "V2"), ("seq", "<i8")])
+"""A thread that began calls: the phase of its last one, and where in the log that began."""
+
+MODULE_DTYPE: Final = np.dtype(
+    [
+        ("path", "<u4"),
+        ("class_name", "<u4"),
+        ("sent", "?"),
+        ("frozen", "?"),  # its parameters want no gradient, see Kind.MODULE
+        ("spare", "V6"),
+    ]
+)
+"""A module that ran."""
+
+WEIGHT_DTYPE: Final = np.dtype(
+    [
+        ("text", "<u4"),  # string id of its JSON
+        ("stack", "<u4"),
+        ("size", "<i8"),
+        ("grad_size", "<i8"),
+        ("sent", "?"),
+        ("spare", "V7"),
+    ]
+)
+"""A parameter, as it was last told."""
+
+CATEGORY_DTYPE: Final = np.dtype(
+    [
+        ("allocation_id", "<i8"),
+        ("node", "<u8"),  # the autograd node it was made in; 0: none
+        ("told_seq", "<i8"),  # seq of the last category_change told; ABSENT: none
+        ("category", "u1"),  # layout.Category
+        ("source", "u1"),  # why, see rankmem_ship.pairing.categories.Source
+        ("frozen", "?"),  # a parameter that wants no gradient
+        ("recorded", "?"),  # autograd was recording when it was made
+        ("runs", "u1"),  # what its life has seen so far, see rankmem_ship.pairing.categories_lives
+        ("idle", "u1"),
+        ("engines", "u1"),
+        ("steps", "u1"),
+        ("line", "<u8"),  # stack and operator of its call; 0: not known
+        ("would", "u1"),  # layout.Category that it has if its life allows it
+        ("doubtful", "?"),  # it may be made from gradients
+        ("spare", "V6"),
+    ]
+)
+"""What a living block means."""
+
+LINE_DTYPE: Final = np.dtype([("line", "<u8"), ("seq", "<i8")])
+"""A line of the script that makes data, and since where in the log that is known."""
+
+DEVICE_DTYPE: Final = np.dtype(
+    [
+        ("code", "<u2"),  # device_type << 8 | device_index
+        ("requested", "<i8"),
+        ("reserved", "<i8"),
+        ("allocated", "<i8"),  # the last COUNTERS; ABSENT before the first
+        ("active", "<i8"),
+        ("allocated_top", "<i8"),  # the last PEAKS; ABSENT before the first
+        ("active_top", "<i8"),
+        ("last_call", "<u8"),  # call of its last event
+        ("unexplained", "<i8"),  # replay minus allocator at the last comparable COUNTERS
+        ("name_id", "<u4"),  # string id of its DEVICE record; 0: none came
+    ]
+)
+"""A device's running totals, in order of first appearance."""
+
+STEP_DTYPE: Final = np.dtype(
+    [
+        ("device", "<i8"),  # dense number
+        ("part", "<i8"),  # how many STEPs of the batch lie before it
+        ("step", "<i8"),  # where it has ended
+        ("seq_last", "<i8"),  # its last event
+        ("peak", "<i8"),  # highest requested bytes after an event in it, the first such event and its time
+        ("peak_seq", "<i8"),
+        ("peak_ns", "<i8"),
+        ("last", "<i8"),  # requested bytes after the last event
+        ("allocated", "<i8"),
+        ("allocations", "<i8"),
+    ]
+)
+"""A device between two STEP records, see rankmem_ship.pairing.steps."""
+
+
+def rows_at(table: Array, at: Array | slice) -> Array:
+    """The rows of a structured array at these indices, or where a mask is true; a copy.
+
+    As bytes: numpy copies structured rows field by field, ten to twenty times slower (2.4, measured).
+    """
+    rows: Array = np.ascontiguousarray(table).view(f"V{table.dtype.itemsize}")[at].view(table.dtype)
+    return rows
+
+
+def joined(tables: Sequence[Array]) -> Array:
+    """Structured arrays of one dtype one after another, copied as bytes."""
+    dtype = tables[0].dtype
+    raw = f"V{dtype.itemsize}"
+    rows: Array = np.concatenate([np.ascontiguousarray(t).view(raw) for t in tables]).view(dtype)
+    return rows
+
+
+def _empty(dtype: np.dtype[np.void]) -> Array:
+    return np.zeros(0, dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairingState:
+    """All that pairing knows after a record."""
+
+    next_seq: int = 0
+    """First record not taken in yet."""
+    live: Array = field(default_factory=lambda: _empty(BLOCK_DTYPE))
+    """Blocks alive, sorted by key; a key occurs once."""
+    ended: Array = field(default_factory=lambda: _empty(BLOCK_DTYPE))
+    """Blocks freed already whose row waits for their call's end."""
+    calls: Array = field(default_factory=lambda: _empty(CALL_DTYPE))
+    """Open calls, sorted by call_id."""
+    ranges: Array = field(default_factory=lambda: _empty(RANGE_DTYPE))
+    """Sequence ranges of calls that ended lately, sorted by key."""
+    markers: Array = field(default_factory=lambda: _empty(MARKER_DTYPE))
+    """Open markers."""
+    threads: Array = field(default_factory=lambda: _empty(THREAD_DTYPE))
+    """Threads, sorted by number."""
+    modules: Array = field(default_factory=lambda: _empty(MODULE_DTYPE))
+    """Modules, sorted by path."""
+    weights: Array = field(default_factory=lambda: _empty(WEIGHT_DTYPE))
+    """Parameters, in order of their last telling."""
+    categories: Array = field(default_factory=lambda: _empty(CATEGORY_DTYPE))
+    """What blocks mean whose row went out and that live, sorted by allocation_id."""
+    lines: Array = field(default_factory=lambda: _empty(LINE_DTYPE))
+    """Lines that make data, sorted."""
+    devices: Array = field(default_factory=lambda: _empty(DEVICE_DTYPE))
+    steps: Array = field(default_factory=lambda: _empty(STEP_DTYPE))
+    """What each device did since the last STEP."""
+    stacks_sent: Array = field(default_factory=lambda: np.zeros(0, np.bool_))
+    """By stack id, whether its frames went out. Not stored in a checkpoint: sending twice is harmless."""
+    clock_base_ns: int | None = None
+    """Add to a record's time to get the host's time; None before the first record."""
+    last_ns: int = 0
+    """Highest host time so far."""
+    step: int = ABSENT
+    """The step that goes on; ABSENT before the first call."""
+    last_nodes_seq: int = ABSENT
+    """See rankmem_ship.pairing.dependence; likewise the next four."""
+    last_forward_seq: int = ABSENT
+    last_engine_seq: int = ABSENT
+    last_outside_seq: int = ABSENT
+    last_optimizer_seq: int = ABSENT
+    last_phase: int = ABSENT
+    """See rankmem_ship.pairing.rounds; likewise the next three."""
+    last_break_seq: int = ABSENT
+    last_run_node_seq: int = ABSENT
+    last_step_seq: int = ABSENT
+    num_preexisting: int = 0
+    num_events: int = 0
+    num_lost: int = 0
+    """Records in gaps, and events that the source could not give (at least one for each LOST)."""
+    num_unknown_frees: int = 0
+    """Frees of blocks that we never saw: older than the recording, or allocated in a gap."""
+    implied_free_bytes: int = 0
+    """Bytes of blocks whose free we never saw but whose address was allocated again."""
+    is_off: bool = False
+    """Events are missing from some record on to the log's end, nobody knows how many (see Kind.OFF)."""
+    infers: bool = True
+    """Whether what a block means may still be inferred: not once the hooks that it follows from are off."""
+    notes: tuple[int, ...] = ()
+    """String ids of the NOTE records so far."""
+    saw_end: bool = False
+    rank_sent_ns: int = -1
+    """Host time up to which rank_info was last told; -1: never."""

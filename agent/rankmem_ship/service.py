@@ -1,0 +1,116 @@
+"""The shipper's life: take the lock, ship, drain, leave.
+
+Stage: shipper process. It leaves when every spool found is acknowledged and none came for a while; or the
+last rank is dead, and the drain limit has passed or somebody asks for the spools: then they stay on disk for
+``rankmem ship DIR``. Leaving is safe at any time: a rank that starts later starts a shipper, and one that
+asked while we were leaving is found by a last look after the lock is given back. The first signal drains
+(what is written now is shipped, then we leave), the second stops.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from rankmem_agent.spool.election import take_lock
+from rankmem_ship import closing
+from rankmem_ship.config import ShipConfig
+from rankmem_ship.shipper import Shipper
+
+logger = logging.getLogger(__name__)
+
+SIGNALLED_DRAIN_S: Final = 20.0
+"""After a first signal: most resource managers kill 30 s after it."""
+
+
+class Service:
+    """One shipper process for one session folder.
+
+    Args:
+        session_dir: folder of the session on this host.
+        config: what it was told.
+    """
+
+    def __init__(self, session_dir: Path, config: ShipConfig) -> None:
+        self._dir = session_dir
+        self._config = config
+        self._signals = 0
+        self._stop = threading.Event()
+        self._shipper: Shipper | None = None
+
+    def run(self) -> int:
+        """Ship until there is nothing left; 0 if all was delivered (or another process ships), 1 if not."""
+        self._listen_to_signals()
+        code = 0
+        while (lock_fd := take_lock(self._dir)) is not None:
+            closing.forget_asked(self._dir)
+            shipper = self._shipper = Shipper(self._dir, self._config)
+            try:
+                code = self._ship(shipper)
+            finally:
+                shipper.close("done" if code == 0 else "given_up")
+                removed = closing.remove_if_over(self._dir)
+                os.close(lock_fd)
+            if removed:
+                break
+            # A rank that came while we held the lock started no shipper of its own.
+            if code or self._signals or not self._someone_came(shipper):
+                break
+        return code
+
+    def _ship(self, shipper: Shipper) -> int:
+        began_s = quiet_s = time.monotonic()
+        gone_s: float | None = None
+        while not self._stop.is_set():
+            shipper.step()
+            now_s = time.monotonic()
+            if not shipper.is_done:
+                quiet_s = now_s
+            gone_s = (gone_s or now_s) if shipper.ranks_are_gone else None
+            if self._is_over(shipper, now_s - quiet_s, now_s - began_s):
+                return 1 if shipper.failures else 0
+            if gone_s is not None and not shipper.is_done and now_s - gone_s > self._config.drain_s:
+                logger.error("giving up: %d records stay in %s", shipper.pending_records, self._dir)
+                return 1
+            if gone_s is not None and not shipper.is_done and closing.is_asked(self._dir):
+                logger.info("asked to leave: %d records stay in %s", shipper.pending_records, self._dir)
+                return 1
+            if self._signals and self._is_drained(shipper, now_s):
+                return 0 if shipper.is_idle else 1
+            shipper.wait(self._stop)
+        return 1
+
+    def _is_over(self, shipper: Shipper, quiet_s: float, age_s: float) -> bool:
+        """Nothing to do for a while: longer at the very start, when the first rank is still on its way."""
+        if not shipper.is_done:
+            return False
+        if closing.is_closed(self._dir):
+            return True
+        found_any = bool(shipper.num_delivered or shipper.lanes or shipper.failures)
+        return quiet_s > self._config.grace_s if found_any else age_s > self._config.first_spool_s
+
+    def _is_drained(self, shipper: Shipper, now_s: float) -> bool:
+        return shipper.is_idle or now_s - self._signalled_s > SIGNALLED_DRAIN_S
+
+    def _someone_came(self, shipper: Shipper) -> bool:
+        # A look alone: the lock is free, and another shipper may be at work on them.
+        return shipper.has_new_spools
+
+    def _listen_to_signals(self) -> None:
+        self._signalled_s = 0.0
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signals += 1
+        self._signalled_s = time.monotonic()
+        if self._signals > 1:
+            self._stop.set()
+        if self._shipper is not None:
+            self._shipper.wake.set()

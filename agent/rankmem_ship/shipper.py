@@ -1,0 +1,371 @@
+"""The shipper: every spool of a session on this host, to the aggregator, until all is acknowledged.
+
+Stage: shipper process; one loop on the main thread owns all lanes and the sender. In: the session's
+folder. Out: acknowledged batches, deleted spools. It finds new spools while it runs (late ranks, elastic
+restarts) and outlives the ranks. It must never delete what is not acknowledged, and never take the
+processor from the training: it sleeps between polls, longer when nothing comes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from rankmem_protos.collector_pb2 import ClockProbe, IngestReply, IngestRequest, Refusal
+from rankmem_protos.credentials import Credentials
+from rankmem_protos.errors import Code, RankmemError
+from rankmem_ship.config import ShipConfig
+from rankmem_ship.envelope import Envelope
+from rankmem_ship.flush_timer import Beats
+from rankmem_ship.marks import check_not_told, read_mark
+from rankmem_ship.measurements import Measurements
+from rankmem_ship.sender import Sender, refusal_error
+from rankmem_ship.set_aside import AsideLane, failure_of
+from rankmem_ship.spool_upload import Lane, LaneState
+from rankmem_ship.spools import Spools
+from rankmem_ship.status import WAITING, Faults, StatusFile
+
+logger = logging.getLogger(__name__)
+
+POLL_S: Final = 0.05
+"""Between two looks at the spools while records come."""
+POLL_LEAST_S: Final = 0.005
+"""A beat that comes sooner waits so long: it is not worth more."""
+IDLE_POLL_S: Final = 0.2
+"""The same when none came for IDLE_AFTER_S: within the second that an event may take to be seen."""
+IDLE_AFTER_S: Final = 2.0
+SCAN_INTERVAL_S: Final = 0.5
+"""Between two looks for new spools."""
+WINDOW_BATCHES_MAX: Final = 64
+"""Unacknowledged batches of all lanes."""
+WINDOW_BYTES_MAX: Final = 32 << 20
+"""The same in bytes: what the shipper may hold in memory for the wire."""
+REOPEN_S: Final = 1.0
+"""A refused spool is opened again after this."""
+TEMPORARY: Final = (Code.CONFLICT, Code.UNAVAILABLE, Code.EXHAUSTED)
+"""Refusals that opening the spool again may cure."""
+
+
+class Shipper:
+    """Ships the spools of one session folder.
+
+    Args:
+        session_dir: the folder.
+        config: what it was told.
+        only: ship these spools alone; default: all, also those that come later.
+    """
+
+    def __init__(self, session_dir: Path, config: ShipConfig, only: Iterable[Path] | None = None) -> None:
+        self.lanes: dict[Path, Lane] = {}
+        self.wake = threading.Event()
+        self.sender: Sender | None = None
+        self.num_delivered = 0
+        self.records_delivered = 0
+        self._config = config
+        self._faults = Faults(logger)
+        self._spools = Spools(session_dir, self._faults, only)
+        self._status = StatusFile(session_dir)
+        self._measured = Measurements()
+        self._beats = Beats()
+        self._generation = 0
+        self._failures_said = 0
+        self._batch_number = 0
+        self._scan_s = 0.0
+        self._reopen_s: dict[Path, float] = {}
+        self._busy_s = time.monotonic()
+        self._waits_for = ""  # why the aggregator lets us wait, until its next acknowledgement
+
+    # -- the loop's step -------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Do all that can be done now; returns whether records moved."""
+        now_s = time.monotonic()
+        if now_s - self._scan_s >= SCAN_INTERVAL_S:
+            self.scan()
+        if not self.lanes:
+            return False
+        replies = self._poll()
+        moved = self._send_batches(now_s)
+        self._send_probes(now_s)
+        self._keep_house(now_s)
+        self._tell_status()
+        if moved or replies:
+            self._busy_s = now_s
+        return moved
+
+    def wait(self, stop: threading.Event | None = None) -> None:
+        """Sleep until a reply comes or it is time to look again."""
+        if stop is not None and stop.is_set():
+            return
+        now_s = time.monotonic()
+        poll_s = IDLE_POLL_S if now_s - self._busy_s > IDLE_AFTER_S else POLL_S
+        beat_s = self._beats.due_in_s(now_s, self._num_unsent())
+        self.wake.wait(min(poll_s, max(beat_s, POLL_LEAST_S)))
+        self.wake.clear()
+
+    def scan(self) -> bool:
+        """Take up spools that are new; returns whether there were any."""
+        self._scan_s = time.monotonic()
+        found = self._spools.new_lanes(self.lanes)
+        for lane in found:
+            self.lanes[lane.folder] = lane
+        if self.sender is None and found:
+            host_uid = str(found[0].meta.host.get("host_uid") or "")
+            aggregator = self._aggregator()
+            self.sender = Sender(aggregator, self._credentials(aggregator), host_uid, self.wake)
+        return bool(found)
+
+    @property
+    def has_new_spools(self) -> bool:
+        """Whether there are spools that no scan has seen."""
+        return self._spools.has_new(self.lanes)
+
+    @property
+    def pending_records(self) -> int:
+        """Records on disk that are not acknowledged."""
+        return sum(lane.pending_records for lane in self.lanes.values() if not lane.is_over)
+
+    @property
+    def is_idle(self) -> bool:
+        """All that is written is acknowledged; ranks may still write."""
+        return not any(
+            lane.pending_records or lane.num_unacked or lane.reader.is_finished()
+            for lane in self._open_lanes()
+        )
+
+    @property
+    def is_done(self) -> bool:
+        """Every spool that was found is delivered, or cannot be."""
+        return not self._open_lanes()
+
+    @property
+    def ranks_are_gone(self) -> bool:
+        """No process that writes one of the spools lives."""
+        return all(lane.reader.writer_is_gone() for lane in self._open_lanes())
+
+    @property
+    def failures(self) -> list[RankmemError]:
+        """Why spools could not be read or were refused."""
+        failed = [lane.error for lane in self.lanes.values() if lane.error is not None]
+        return [*self._spools.unreadable.values(), *failed]
+
+    @property
+    def error(self) -> str:
+        """What stands in the way now; empty if nothing does."""
+        if self.sender is not None and self.sender.error is not None:
+            return str(self.sender.error)
+        if self._waits_for:
+            return f"the aggregator lets us wait: {self._waits_for}"
+        return "; ".join(str(error) for error in self.failures)
+
+    def close(self, state: str) -> None:
+        """End the stream, let go of the spools, say how it ended. Idempotent."""
+        self._status.tell(state, self.pending_records, self._aggregator(), self.error, now=True)
+        if self.sender is not None:
+            self.sender.close()
+        for lane in self.lanes.values():
+            lane.close()
+
+    def _num_unsent(self) -> int:
+        return sum(lane.num_unsent for lane in self._open_lanes())
+
+    def _open_lanes(self) -> list[Lane]:
+        return [lane for lane in self.lanes.values() if not lane.is_over]
+
+    def _aggregator(self) -> str:
+        if self.sender is not None:
+            return self.sender.aggregator
+        if self._config.aggregator:
+            return self._config.aggregator
+        return next((lane.meta.aggregator for lane in self.lanes.values() if lane.meta.aggregator), "")
+
+    def _credentials(self, aggregator: str) -> Credentials:
+        """What this process was told; else, for an aggregator that a spool names, what it names beside."""
+        told = self._config.credentials
+        if self._config.aggregator or told.are_given:
+            return told
+        named = [lane.meta for lane in self.lanes.values() if lane.meta.aggregator == aggregator]
+        return named[0].credentials if named else told
+
+    @property
+    def records_set_aside(self) -> int:
+        """Records of spools that cannot be shipped."""
+        return sum(lane.pending_records for lane in self.lanes.values() if lane.state is LaneState.FAILED)
+
+    def _fail(self, lane: Lane, exc: Exception) -> None:
+        """One spool cannot go on; the others do."""
+        error, is_for_ever = failure_of(exc)
+        if is_for_ever:
+            self._set_aside(lane, error)
+            return
+        lane.fail(error)
+        self._faults.say(str(lane.folder), f"cannot ship {lane.folder}: {error}")
+
+    def _set_aside(self, lane: Lane, error: RankmemError) -> None:
+        """Nothing more of this spool is sent but that it is missing, and not even that if it is refused."""
+        self._faults.say(str(lane.folder), f"{lane.folder} is set aside: {error}")
+        self._reopen_s[lane.folder] = time.monotonic() + REOPEN_S
+        if isinstance(lane, AsideLane):
+            lane.refused()
+            return
+        try:
+            self.lanes[lane.folder] = AsideLane(lane, error)
+        except OSError as exc:
+            self._faults.say(f"mark {lane.folder}", f"cannot write to {lane.folder}: {exc}")
+            lane.fail(error)
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def _send(self, **body: object) -> None:
+        if self.sender is not None:
+            self.sender.send(IngestRequest(**body))  # type: ignore[arg-type]
+
+    def _send_batches(self, now_s: float) -> bool:
+        if self.sender is None or not self.sender.connected:
+            return False
+        moved = False
+        is_beat = self._beats.came(now_s, self._num_unsent())
+        for lane in self._open_lanes():
+            if is_beat:
+                lane.beat()
+            if lane.state is LaneState.NEW and now_s >= self._reopen_s.get(lane.folder, 0.0):
+                lane.opened_at = self._batch_number
+                self._send(open_spool=lane.opening())
+            while self._has_room() and (envelope := self._next_of(lane, now_s)) is not None:
+                self._send_batch(envelope)
+                moved = True
+        return moved
+
+    def _next_of(self, lane: Lane, now_s: float) -> Envelope | None:
+        """The lane's next batch, its faults kept to itself: one broken spool must not stop the others."""
+        try:
+            return lane.next_batch(self._measured.riders(lane, now_s))
+        except Exception as exc:  # noqa: BLE001  a spool's own: what is in it may be anything
+            self._fail(lane, exc)
+            return None
+
+    def _send_batch(self, envelope: Envelope) -> None:
+        self._batch_number += 1
+        envelope.message.batch_number = self._batch_number
+        self._send(batch=envelope.message)
+
+    def _has_room(self) -> bool:
+        lanes = self._open_lanes()
+        batches = sum(lane.num_unacked for lane in lanes)
+        size_bytes = sum(lane.unacked_bytes for lane in lanes)
+        return batches < WINDOW_BATCHES_MAX and size_bytes < WINDOW_BYTES_MAX
+
+    def _send_probes(self, now_s: float) -> None:
+        if self.sender is None or not self.sender.connected:
+            return
+        for _ in range(self._measured.clock.num_probes_due(now_s)):
+            self._send(clock_probe=ClockProbe(sent_ns=time.monotonic_ns()))
+
+    # -- replies ---------------------------------------------------------------------------------
+
+    def _poll(self) -> int:
+        if self.sender is None:
+            return 0
+        was_connected = self.sender.connected
+        replies = self.sender.poll()
+        if self.sender.generation != self._generation:
+            self._generation = self.sender.generation
+            self._measured.clock.forget()
+            self._send_probes(time.monotonic())  # now, while no batch stands before them in a queue
+            for lane in self._open_lanes():
+                lane.disconnected()
+        for reply in replies:
+            self._take_reply(reply)
+        if was_connected and not self.sender.connected:
+            for lane in self._open_lanes():
+                lane.broke()
+        if self.sender.error is not None and self.sender.num_failures != self._failures_said:
+            self._failures_said = self.sender.num_failures
+            self._faults.say("connection", f"not connected: {self.sender.error}")
+        if not any(lane.num_unacked or lane.state is LaneState.OPENING for lane in self._open_lanes()):
+            self.sender.nothing_asked()
+        return len(replies)
+
+    def _take_reply(self, reply: IngestReply) -> None:
+        body = reply.WhichOneof("body")
+        if body == "ack":
+            lane = self._lane(reply.ack.spool_id)
+            self._waits_for = ""
+            if lane is not None:
+                lane.acknowledged(reply.ack.last_sequence)
+        elif body == "spool_state":
+            self._opened(reply.spool_state.spool_id, reply.spool_state.last_sequence)
+        elif body == "clock_reply":
+            clock = reply.clock_reply
+            self._measured.clock.add(
+                sent_ns=clock.sent_ns,
+                received_ns=clock.received_ns,
+                replied_ns=clock.replied_ns,
+                got_ns=time.monotonic_ns(),
+            )
+        elif body == "busy":
+            self._waits_for = reply.busy.reason
+            self._faults.say("busy", f"{self._aggregator()} lets us wait: {self._waits_for}")
+        elif body == "refusal":
+            self._refused(reply.refusal)
+
+    def _opened(self, spool_id: str, last_sequence: int) -> None:
+        lane = self._lane(spool_id)
+        if lane is None or lane.state is not LaneState.OPENING or self.sender is None:
+            return
+        try:
+            lane.database_id = self.sender.database_id
+            if not isinstance(lane, AsideLane):
+                check_not_told(read_mark(lane.folder), lane.database_id, last_sequence)
+            for envelope in lane.opened(last_sequence):
+                self._send_batch(envelope)
+        except Exception as exc:  # noqa: BLE001  a spool's own
+            self._fail(lane, exc)
+
+    def _refused(self, refusal: Refusal) -> None:
+        error = refusal_error(refusal)
+        lane = self._lane(refusal.spool_id) if refusal.spool_id else None
+        is_over = any(known.meta.spool_id == refusal.spool_id for known in self.lanes.values())
+        if lane is None and is_over and not refusal.fatal:
+            return  # of a spool that has failed, what was sent before it did
+        if lane is None or refusal.fatal:
+            if self.sender is not None:
+                self.sender.drop(error)
+            return
+        if 0 < refusal.batch_number <= lane.opened_at:
+            return  # sent before the spool was opened again, which has answered it
+        if error.code in TEMPORARY:
+            if lane.state is LaneState.READY:  # otherwise it is being opened again already
+                lane.disconnected()
+                self._reopen_s[lane.folder] = time.monotonic() + REOPEN_S
+            self._faults.say(f"refused {lane.folder}", f"{lane.folder.name} was refused: {error}")
+        else:
+            self._set_aside(lane, error)
+
+    def _lane(self, spool_id: str) -> Lane | None:
+        return next((lane for lane in self._open_lanes() if lane.meta.spool_id == spool_id), None)
+
+    # -- house keeping ---------------------------------------------------------------------------
+
+    def _keep_house(self, now_s: float) -> None:
+        for lane in self._open_lanes():
+            try:
+                lane.keep_house(now_s)
+            except OSError as exc:
+                self._faults.say(f"house {lane.folder}", f"cannot write to {lane.folder}: {exc}")
+            except Exception as exc:  # noqa: BLE001  a spool's own
+                self._fail(lane, exc)
+            if lane.state is LaneState.DONE:
+                self.num_delivered += 1
+                self.records_delivered += lane.stored
+                logger.info("delivered %s: %d records", lane.folder.name, lane.stored)
+                del self.lanes[lane.folder]
+
+    def _tell_status(self) -> None:
+        connected = self.sender is not None and self.sender.connected
+        state = "shipping" if connected else WAITING
+        self._status.tell(state, self.pending_records, self._aggregator(), self.error)

@@ -1,0 +1,291 @@
+"""As which attempt of its session a spool is stored: no two spools are the same rank of the same attempt.
+
+Stage: ingest. In: spools as streams open them; out: the attempt of each, and the rows of ``spool_start`` that
+keep it. Hosts count attempts by themselves, and a session's id may come back (``--session exp-41`` twice), so
+what a spool declares is a proposal. It stands unless another spool is that rank of that attempt, or belongs
+to another start of the workers; then the spool becomes part of another attempt, all ranks of its start of the
+same one. Rows of two processes never meet under one (session, attempt, rank). A recording that is imported
+is refused instead: its user said which rank it is.
+
+A start is known by the text that its ranks share (``OpenSpool.start``). That text may come back with a later
+run, so a spool joins a start only where its rank is free, and only if what launched it is known there or the
+start was not over, by its rows, before the spool began.
+
+Opening a spool reserves its place, in the streams' threads; :meth:`Starts.check`, in the writer's, has the
+last word, and what it lets pass is stored with the batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Final
+
+import pyarrow as pa
+
+from rankmem_aggregator.ingest.batch import IncomingBatch, Spool
+from rankmem_aggregator.store.schema import SPOOL_START
+from rankmem_protos.bounds import RANKS_MAX
+from rankmem_protos.errors import Code, RankmemError
+
+logger = logging.getLogger(__name__)
+
+IMPORTED: Final = "-import-"
+"""Part of the id of a spool that is another tool's recording."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredStart:
+    """A spool of the database."""
+
+    spool: Spool
+    final: bool
+    updated_ns: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Attempt:
+    """What is known of an attempt of a session."""
+
+    declared: int
+    starts: set[str]
+    """Usually one; more where a rank was published before its process group named the start."""
+    launches: set[str] = field(default_factory=set)
+    ranks: dict[int, str] = field(default_factory=dict)
+    """Rank → its spool."""
+    unfinished: set[str] = field(default_factory=set)
+    """Spools of which more may come."""
+    last_ns: int = 0
+    """When something of it was stored last, on the aggregator's clock."""
+
+    def takes(self, spool: Spool) -> bool:
+        """Whether the spool may be a rank of this attempt."""
+        if self.ranks.get(spool.rank, spool.spool_id) != spool.spool_id:
+            return False
+        is_start, is_launch = _start_of(spool) in self.starts, spool.launch in self.launches
+        if is_launch and (is_start or _declared(spool) == self.declared):
+            return True  # a host counts the attempts of what it launched
+        return is_start and not self._was_over(spool.started_ns)
+
+    def _was_over(self, started_ns: int) -> bool:
+        return bool(self.ranks) and not self.unfinished and 0 < self.last_ns < started_ns
+
+
+class Starts:
+    """The attempts of every session of a database.
+
+    Args:
+        stored: its spools.
+        buried: those of sessions that were deleted.
+    """
+
+    def __init__(self, stored: Iterable[StoredStart], buried: Iterable[Spool] = ()) -> None:
+        self._lock = threading.Lock()
+        self._sessions: dict[str, dict[int, _Attempt]] = {}
+        self._spools: dict[str, Spool] = {}
+        """As which each is stored, or will be."""
+        self._buried: dict[str, Spool] = {}
+        self.remember(buried)
+        self._saved: set[str] = set()
+        self._tentative: dict[str, tuple[Spool, bool]] = {}
+        for one in stored:
+            self._occupy(one.spool)
+            self._note(one.spool, final=one.final, now_ns=one.updated_ns)
+
+    def place(self, spool: Spool) -> Spool:
+        """The spool as it is to be stored; its place is kept for it. Any thread.
+
+        Args:
+            spool: as it was opened, with the attempt that it declares.
+
+        Raises:
+            RankmemError: INVALID for a spool that was opened as another attempt's, CONFLICT for a recording
+                whose rank another spool is.
+        """
+        with self._lock:
+            buried = self._buried.get(spool.spool_id)
+            if buried is not None:
+                return replace(spool, attempt=buried.attempt, declared_attempt=spool.attempt)
+            known = self._spools.get(spool.spool_id)
+            if known is not None:
+                return _as_known(spool, known)
+            placed = self._placed(spool)
+            self._occupy(placed)
+        if placed.attempt != spool.attempt:
+            logger.warning(
+                "session %s: attempt %d is another start of the workers, rank %d (%s) is of attempt %d",
+                spool.session_id,
+                spool.attempt,
+                spool.rank,
+                spool.spool_id,
+                placed.attempt,
+            )
+        return placed
+
+    def release(self, spools: Iterable[Spool]) -> None:
+        """Their stream has ended: those of which nothing came give their places back. Any thread."""
+        with self._lock:
+            for spool in spools:
+                if spool.spool_id not in self._saved and spool.spool_id not in self._tentative:
+                    self._vacate(spool)
+
+    def check(self, spool: Spool) -> None:
+        """Lets a spool pass that is about to be stored, if no other is its rank. Writer's thread.
+
+        Raises:
+            RankmemError: CONFLICT; opened again, the spool is given another attempt.
+        """
+        with self._lock:
+            if spool.spool_id in self._saved:
+                return  # an older version stored two spools as one rank: what it began is ended
+            attempt = self._sessions.get(spool.session_id, {}).get(spool.attempt)
+            owner = attempt.ranks.get(spool.rank) if attempt is not None else None
+            if owner is None:
+                is_its_own = self._placed(_as_opened(spool)).attempt == spool.attempt
+            else:
+                is_its_own = owner == spool.spool_id
+            if not is_its_own:
+                self._spools.pop(spool.spool_id, None)
+                raise _taken(spool, owner, "open the spool again: it is stored as another attempt")
+
+    def take(self, batch: IncomingBatch) -> None:
+        """The batch goes into the group; so does its spool's place. Writer's thread."""
+        with self._lock:
+            self._occupy(batch.spool)
+            self._tentative[batch.spool.spool_id] = batch.spool, batch.final
+
+    def rows(self) -> pa.Table:
+        """Rows of spool_start for the spools of this group that have none. Writer's thread."""
+        return pa.Table.from_pylist(
+            [
+                {
+                    "spool_id": spool.spool_id,
+                    "session_id": spool.session_id,
+                    "attempt": spool.attempt,
+                    "rank": spool.rank,
+                    "declared_attempt": _declared(spool),
+                    "start": spool.start,
+                    "launch": spool.launch,
+                }
+                for spool, _ in self._tentative.values()
+                if spool.spool_id not in self._saved
+            ],
+            schema=SPOOL_START.arrow_schema().remove_metadata(),
+        )
+
+    def commit(self) -> None:
+        """What was checked is stored. Writer's thread."""
+        now_ns = time.time_ns()
+        with self._lock:
+            for spool, final in self._tentative.values():
+                self._note(spool, final=final, now_ns=now_ns)
+            self._tentative.clear()
+
+    def rollback(self) -> None:
+        """What was checked is not stored; it keeps its place. Writer's thread."""
+        self._tentative.clear()
+
+    def remember(self, buried: Iterable[Spool]) -> None:
+        """These are all that are known of sessions that were deleted. Writer's thread."""
+        found = {spool.spool_id: spool for spool in buried}
+        with self._lock:
+            self._buried = found
+
+    def bury(self, session_id: str) -> None:
+        """The session is deleted: its places are free, and its spools are known all the same."""
+        with self._lock:
+            self._sessions.pop(session_id, None)
+            gone = {name: spool for name, spool in self._spools.items() if spool.session_id == session_id}
+            self._buried |= gone
+            self._saved -= gone.keys()
+            self._spools = {name: spool for name, spool in self._spools.items() if name not in gone}
+
+    def _placed(self, spool: Spool) -> Spool:
+        attempts = self._sessions.get(spool.session_id, {})
+        own = attempts.get(spool.attempt)
+        if own is not None and IMPORTED in spool.spool_id and spool.rank in own.ranks:
+            raise _taken(
+                spool,
+                own.ranks[spool.rank],
+                "leave --session out, or tell the ranks apart with --rank-from",
+            )
+        fitting = [number for number, attempt in attempts.items() if attempt.takes(spool)]
+        known = [number for number in fitting if spool.launch and spool.launch in attempts[number].launches]
+        if known or fitting:
+            number = max(known or fitting)
+        elif own is None:
+            number = spool.attempt
+        else:
+            number = max(attempts) + 1
+            if number >= RANKS_MAX:
+                number = next(free for free in count() if free not in attempts)
+        return replace(spool, attempt=number, declared_attempt=spool.attempt)
+
+    def _occupy(self, spool: Spool) -> None:
+        attempts = self._sessions.setdefault(spool.session_id, {})
+        attempt = attempts.setdefault(spool.attempt, _Attempt(declared=_declared(spool), starts=set()))
+        attempt.starts.add(_start_of(spool))
+        attempt.ranks.setdefault(spool.rank, spool.spool_id)
+        attempt.unfinished.add(spool.spool_id)
+        if spool.launch:
+            attempt.launches.add(spool.launch)
+        self._spools[spool.spool_id] = spool
+
+    def _vacate(self, spool: Spool) -> None:
+        self._spools.pop(spool.spool_id, None)
+        attempts = self._sessions.get(spool.session_id, {})
+        attempt = attempts.get(spool.attempt)
+        if attempt is None or attempt.ranks.get(spool.rank) != spool.spool_id:
+            return
+        del attempt.ranks[spool.rank]
+        attempt.unfinished.discard(spool.spool_id)
+        if not attempt.ranks:
+            del attempts[spool.attempt]
+        if not attempts:
+            del self._sessions[spool.session_id]
+
+    def _note(self, spool: Spool, *, final: bool, now_ns: int) -> None:
+        self._saved.add(spool.spool_id)
+        attempt = self._sessions.get(spool.session_id, {}).get(spool.attempt)
+        if attempt is None:
+            return
+        attempt.last_ns = max(attempt.last_ns, now_ns)
+        if final:
+            attempt.unfinished.discard(spool.spool_id)
+
+
+def _as_known(spool: Spool, known: Spool) -> Spool:
+    """The spool with the attempt that it was given; whether session and rank are right is checked with its
+    positions."""
+    if known.session_id == spool.session_id and _declared(known) != spool.attempt:
+        raise RankmemError(
+            Code.INVALID,
+            f"spool {spool.spool_id} is known as session {known.session_id}, attempt {_declared(known)}, "
+            f"rank {known.rank}",
+            "open it as what it is; spool ids are never used twice",
+        )
+    return replace(spool, attempt=known.attempt, declared_attempt=spool.attempt)
+
+
+def _declared(spool: Spool) -> int:
+    return spool.attempt if spool.declared_attempt is None else spool.declared_attempt
+
+
+def _as_opened(spool: Spool) -> Spool:
+    return replace(spool, attempt=_declared(spool), declared_attempt=None)
+
+
+def _start_of(spool: Spool) -> str:
+    """The text of its start; of an older agent's spool nothing is known but the attempt that it declares."""
+    return spool.start or f"attempt {_declared(spool)}"
+
+
+def _taken(spool: Spool, owner: str | None, hint: str) -> RankmemError:
+    what, whose = f"attempt {spool.attempt} of session {spool.session_id}", "another start's by now"
+    if owner is not None:
+        what, whose = f"rank {spool.rank} of {what}", f"another recording's, {owner}"
+    return RankmemError(Code.CONFLICT, f"{what} is {whose}", hint)

@@ -1,0 +1,115 @@
+"""Which ranks are heard of now, and how far behind their events are stored.
+
+Stage: ingest. The writer's thread tells what it committed; status and metrics ask from any thread. Kept in
+memory for the ranks of the last minutes alone: what is true for longer stands in the database
+(``ingest_progress``, ``rank_info``), and the view ``rank_status`` says it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow.compute as pc
+
+from rankmem_aggregator.ingest.batch import IncomingBatch
+
+ALIVE_S: Final = 30.0
+"""A rank that runs is sampled once a second, so its shipper always has something to send."""
+FORGOTTEN_S: Final = 600.0
+"""After so long without a batch a rank is no longer kept here."""
+NS_PER_S: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulse:
+    """A rank's last stored batch."""
+
+    session_id: str
+    stored_ns: int
+    """When it was committed, the aggregator's clock."""
+    lag_ns: int
+    """From its last event (on the aggregator's clock, as far as the offset is known) to then; at least 0."""
+    final: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """All ranks together."""
+
+    sessions: int = 0
+    """That have a rank which is alive."""
+    ranks: int = 0
+    """Heard of within ALIVE_S, and not ended."""
+    lag_ns: int = 0
+    """The longest of theirs, at their last batch."""
+
+
+class Pulses:
+    """The ranks of late.
+
+    Args:
+        clock_ns: the wall clock, ns since 1970.
+    """
+
+    def __init__(self, clock_ns: Callable[[], int] = time.time_ns) -> None:
+        self._clock_ns = clock_ns
+        self._lock = threading.Lock()
+        self._pulses: dict[str, Pulse] = {}
+        self._offsets_ns: dict[str, int] = {}
+
+    def stored(self, batches: Iterable[IncomingBatch]) -> list[int]:
+        """Takes in what was committed; the lag of each batch that had events, ns. Writer's thread."""
+        now_ns = self._clock_ns()
+        lags_ns: list[int] = []
+        with self._lock:
+            for batch in batches:
+                spool_id = batch.spool.spool_id
+                self._offsets_ns[spool_id] = _offset_ns(batch, self._offsets_ns.get(spool_id, 0))
+                before = self._pulses.get(spool_id)
+                lag_ns = 0 if before is None else before.lag_ns
+                last_ns = _last_event_ns(batch)
+                if last_ns is not None:
+                    lag_ns = max(0, now_ns - last_ns - self._offsets_ns[spool_id])
+                    lags_ns.append(lag_ns)
+                self._pulses[spool_id] = Pulse(
+                    session_id=batch.spool.session_id, stored_ns=now_ns, lag_ns=lag_ns, final=batch.final
+                )
+            self._forget(now_ns)
+        return lags_ns
+
+    def heard(self) -> Heard:
+        """All ranks that are alive now, together. Any thread."""
+        since_ns = self._clock_ns() - int(ALIVE_S * NS_PER_S)
+        with self._lock:
+            alive = [p for p in self._pulses.values() if not p.final and p.stored_ns >= since_ns]
+        return Heard(
+            sessions=len({pulse.session_id for pulse in alive}),
+            ranks=len(alive),
+            lag_ns=max((pulse.lag_ns for pulse in alive), default=0),
+        )
+
+    def _forget(self, now_ns: int) -> None:
+        before_ns = now_ns - int(FORGOTTEN_S * NS_PER_S)
+        gone = [name for name, pulse in self._pulses.items() if pulse.final or pulse.stored_ns < before_ns]
+        for name in gone:
+            del self._pulses[name]
+            self._offsets_ns.pop(name, None)
+
+
+def _last_event_ns(batch: IncomingBatch) -> int | None:
+    rows = batch.rows.get("memory_bucket")
+    found: int | None = None if rows is None else pc.max(rows["last_ns"]).as_py()
+    return found
+
+
+def _offset_ns(batch: IncomingBatch, before_ns: int) -> int:
+    """Of the host's clock: an estimate rides along with rank_info now and then."""
+    rows = batch.rows.get("rank_info")
+    if rows is None:
+        return before_ns
+    found = pc.max(rows["clock_offset_ns"]).as_py()
+    return before_ns if found is None else int(found)

@@ -1,0 +1,202 @@
+"""Which batch may follow, and who may send it: each spool's records are stored once and without holes.
+
+Stage: ingest, in the writer's thread (reads of :meth:`SpoolProgress.stored` in the streams'). In: a batch's
+range; out: store it, acknowledge it as known, or refuse it. What is tentative becomes stored only after
+the commit that carries it, and is forgotten after a rollback. The rules are written down in the README.md
+beside collector.proto.
+"""
+
+from __future__ import annotations
+
+import enum
+import hmac
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from rankmem_aggregator.ingest.batch import IncomingBatch, Spool
+from rankmem_protos.errors import Code, RankmemError
+
+NOTHING_STORED: Final = -1
+
+
+class Verdict(enum.Enum):
+    """What to do with a batch."""
+
+    STORE = enum.auto()
+    KNOWN = enum.auto()
+    """All of it is stored, or will be by this very group: acknowledge, do not store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a spool is stored."""
+
+    spool: Spool
+    last_sequence: int
+    final: bool
+
+
+class Opening:
+    """A spool as one stream opened it; the first batch of it that is refused closes it.
+
+    Two threads refuse: the stream's, which reads, and the writer, which gets what was read before. So that a
+    batch the stream refuses does not reach those before it, the writer looks at its own mark alone.
+    """
+
+    __slots__ = ("_is_closed", "_is_refused", "spool")
+
+    def __init__(self, spool: Spool) -> None:
+        self.spool = spool
+        self._is_closed = False
+        self._is_refused = False
+
+    def close(self) -> None:
+        """The stream refused a batch: no later one is taken."""
+        self._is_closed = True
+
+    def refuse(self) -> None:
+        """The writer refused a batch: none of those that wait behind it is taken, nor any later one."""
+        self._is_closed = self._is_refused = True
+
+    def check_reading(self) -> None:
+        """Raises CONFLICT where the stream may take no more batches."""
+        if self._is_closed:
+            raise self.error()
+
+    def check_writing(self) -> None:
+        """Raises CONFLICT where the writer may take no more batches."""
+        if self._is_refused:
+            raise self.error()
+
+    def error(self) -> RankmemError:
+        """What a batch is told that comes after a refusal."""
+        return RankmemError(
+            Code.CONFLICT,
+            f"a batch of spool {self.spool.spool_id} was refused, nothing after it is taken",
+            "open the spool again; its state tells the last position stored",
+        )
+
+
+class SpoolProgress:
+    """The progress of every spool of the database, and that of the group being built."""
+
+    def __init__(self, stored: Iterable[Progress]) -> None:
+        self._lock = threading.Lock()
+        self._stored = {progress.spool.spool_id: progress for progress in stored}
+        self._tentative: dict[str, Progress] = {}
+        self._pruned: dict[str, Progress] = {}
+        self._pruned_sessions: set[str] = set()
+
+    def stored(self, spool: Spool) -> int:
+        """Last sequence committed of this spool, -1 for none. Any thread.
+
+        Raises:
+            RankmemError: INVALID if the spool was stored as another session's or rank's, DENIED if another
+                secret opens it, NOT_FOUND if its session was deleted and more of it would come.
+        """
+        with self._lock:
+            progress = self._stored.get(spool.spool_id)
+            is_pruned = spool.session_id in self._pruned_sessions
+            pruned = self._pruned.get(spool.spool_id)
+        if is_pruned:
+            return _stored_before(spool, pruned)
+        if progress is None:
+            return NOTHING_STORED
+        _check_same(progress.spool, spool)
+        return progress.last_sequence
+
+    def remember(self, pruned: Iterable[Progress]) -> None:
+        """These logs are all those that are known of sessions that were deleted."""
+        found = {progress.spool.spool_id: progress for progress in pruned}
+        with self._lock:
+            self._pruned = found
+            self._pruned_sessions = {progress.spool.session_id for progress in found.values()}
+
+    def bury(self, session_id: str) -> None:
+        """The session is deleted: nothing more of it is taken."""
+        with self._lock:
+            gone = {
+                name: progress
+                for name, progress in self._stored.items()
+                if progress.spool.session_id == session_id
+            }
+            self._stored = {name: self._stored[name] for name in self._stored.keys() - gone.keys()}
+            self._pruned |= gone
+            self._pruned_sessions.add(session_id)
+
+    def judge(self, batch: IncomingBatch) -> Verdict:
+        """Whether the batch follows; if so it counts as the spool's last from now on.
+
+        Raises:
+            RankmemError: CONFLICT for a hole or an overlap, INVALID for another session's spool, DENIED for
+                another's secret.
+        """
+        stored = self.stored(batch.spool)
+        tentative = self._tentative.get(batch.spool.spool_id)
+        if tentative is not None:
+            _check_same(tentative.spool, batch.spool)
+        last = stored if tentative is None else tentative.last_sequence
+        if batch.sequence_last <= last:
+            return Verdict.KNOWN
+        # Also at the beginning: who lacks what is before (another database has it) sends a gap row for it.
+        if batch.sequence_first != last + 1:
+            raise RankmemError(
+                Code.CONFLICT,
+                f"batch [{batch.sequence_first}, {batch.sequence_last}] of spool {batch.spool.spool_id} "
+                f"does not follow {last}",
+                f"send from {last + 1} on; OpenSpool tells the last one stored",
+            )
+        self._tentative[batch.spool.spool_id] = Progress(
+            spool=batch.spool, last_sequence=batch.sequence_last, final=batch.final
+        )
+        return Verdict.STORE
+
+    def tentative(self) -> list[Progress]:
+        """What this group moves: one entry a spool."""
+        return list(self._tentative.values())
+
+    def commit(self) -> None:
+        """What was tentative is stored."""
+        with self._lock:
+            self._stored |= self._tentative
+        self._tentative.clear()
+
+    def rollback(self) -> None:
+        """What was tentative is not stored."""
+        self._tentative.clear()
+
+
+def _check_same(known: Spool, spool: Spool) -> None:
+    """Whether what is opened is what is known under this id, and by whom it may be.
+
+    Raises:
+        RankmemError: INVALID, DENIED: it is not.
+    """
+    if known != spool:
+        raise RankmemError(
+            Code.INVALID,
+            f"spool {spool.spool_id} is known as session {known.session_id}, attempt {known.attempt}, "
+            f"rank {known.rank}",
+            "open it as what it is; spool ids are never used twice",
+        )
+    # One that was stored without a secret takes the first that is shown: only an older version had none.
+    if known.secret_hash and not hmac.compare_digest(known.secret_hash, spool.secret_hash):
+        raise RankmemError(
+            Code.DENIED,
+            f"spool {spool.spool_id} was opened with {'another secret' if spool.secret_hash else 'no secret'}"
+            " than the one it began with",
+            "ship the folder that the rank itself wrote: its meta.json has the secret",
+        )
+
+
+def _stored_before(spool: Spool, pruned: Progress | None) -> int:
+    """Of a log that was stored to its end its last sequence, so that its shipper is done with it."""
+    if pruned is not None and pruned.spool == spool and pruned.final:
+        return pruned.last_sequence
+    raise RankmemError(
+        Code.NOT_FOUND,
+        f"session {spool.session_id} was deleted here, nothing more of it is taken",
+        "ship it to another aggregator: rankmem ship --aggregator HOST:PORT DIR",
+    )

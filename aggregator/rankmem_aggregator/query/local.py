@@ -1,0 +1,140 @@
+"""A database file as :class:`Queries`: opened read-only in this process, as if it came from a stranger.
+
+Stage: query, in the reader's process. In: the path of a file that no process holds. Out: Arrow. Every
+statement runs in a read-only transaction of a confined instance (``reading_instance``), so SQL of the user
+can change nothing, and neither that nor the file can read or write another file. A file that an aggregator
+holds cannot be opened by DuckDB at all; :func:`open_file` then follows the address that it left beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+
+from rankmem_aggregator.query.queries import Queries
+from rankmem_aggregator.query.types import Parameters
+from rankmem_aggregator.store.copy import export_duckdb
+from rankmem_aggregator.store.reading_instance import BareInstance, ReadingInstance
+from rankmem_protos.errors import Code, RankmemError
+
+BATCH_ROWS: Final = 65_536
+"""Rows of a streamed batch: some MiB of the widest table."""
+
+_UNSAFE_HINT: Final = (
+    "a file is opened as if a stranger had made it: rankmem sql --out FILE writes an answer, --unsafe lifts "
+    "all limits for a file that you trust"
+)
+_LOCKED: Final = "the configuration has been locked"
+_READ_ONLY: Final = ("read-only mode", "Can only delete from base table", "Can only update base table")
+"""Within what DuckDB says of a statement that would write; our tables are views of the file's."""
+_EXHAUSTED: Final = (duckdb.OutOfMemoryException, duckdb.InterruptException)
+
+
+class LocalQueries(Queries):
+    """A database file, read in this process.
+
+    Args:
+        path: of a DuckDB file made by an aggregator, or by a stranger who says so.
+        unsafe: DuckDB bare: the file's own views and macros, COPY, ATTACH, settings, extensions. For a file
+            that the caller made or trusts.
+    """
+
+    def __init__(self, path: Path, *, unsafe: bool = False) -> None:
+        self.target = str(path)
+        if not path.is_file():
+            raise RankmemError(
+                Code.NOT_FOUND,
+                f"no database {path}",
+                "give its path with --db, or record one: rankmem run --db FILE -- COMMAND",
+            )
+        try:
+            self._instance = BareInstance(path) if unsafe else ReadingInstance(path)
+        except duckdb.Error as exc:
+            raise _cannot_open(path, exc) from exc
+        except RankmemError as exc:
+            raise RankmemError(exc.code, f"cannot read {path}: {exc.message}", exc.hint) from exc
+
+    def sql(self, text: str, parameters: Parameters | None = None) -> pa.Table:
+        with _translating():
+            return self._relation(text, parameters).to_arrow_table()
+
+    def stream(self, text: str, parameters: Parameters | None = None) -> Iterator[pa.RecordBatch]:
+        with _translating():
+            reader = self._relation(text, parameters).to_arrow_reader(BATCH_ROWS)
+            empty = True
+            for batch in reader:
+                empty = False
+                yield batch
+            if empty:
+                yield pa.RecordBatch.from_pylist([], schema=reader.schema)
+
+    def copy_to(self, out_path: Path) -> None:
+        with _translating(), self._instance.snapshot() as (cursor, present):
+            export_duckdb(cursor, out_path, present)
+
+    def close(self) -> None:
+        self._instance.close()
+
+    def _relation(self, text: str, parameters: Parameters | None) -> duckdb.DuckDBPyRelation:
+        try:
+            relation = self._asked(text, parameters)
+        except duckdb.CatalogException:
+            if self._instance.is_whole:
+                raise
+            self._instance.complete()  # a name that the text does not have as a word
+            relation = self._asked(text, parameters)
+        if relation is None:
+            raise RankmemError(
+                Code.INVALID, "no statement in the SQL", 'rankmem sql "SELECT * FROM peak_by_rank"'
+            )
+        return relation
+
+    def _asked(self, text: str, parameters: Parameters | None) -> duckdb.DuckDBPyRelation | None:
+        # A cursor of its own: a stream that is read slowly does not end when the next question is asked.
+        cursor = self._instance.cursor(text)
+        return cursor.sql(text, params=dict(parameters) if parameters else None)
+
+
+@contextlib.contextmanager
+def _translating() -> Iterator[None]:
+    try:
+        yield
+    except duckdb.Error as exc:
+        raise _failed(exc) from exc
+
+
+def _cannot_open(path: Path, exc: duckdb.Error) -> RankmemError:
+    held = ("lock on file", "already attached")  # by another process, by this one
+    if isinstance(exc, duckdb.ConnectionException) or any(words in str(exc) for words in held):
+        return RankmemError(
+            Code.CONFLICT,
+            f"another program holds {path}: {exc}",
+            "close it, or ask the aggregator that holds it: --aggregator HOST:PORT",
+        )
+    if "Permission denied" in str(exc):
+        return RankmemError(
+            Code.DENIED,
+            f"cannot read {path}: it is another user's: {exc}",
+            "ask its owner for chmod g+r, or for the aggregator's address",
+        )
+    return RankmemError(Code.INVALID, f"cannot read {path}: {exc}", "give a database made by rankmem")
+
+
+def _failed(exc: duckdb.Error) -> RankmemError:
+    message = str(exc)
+    if isinstance(exc, duckdb.PermissionException) or _LOCKED in message:
+        return RankmemError(Code.DENIED, message, _UNSAFE_HINT)
+    if isinstance(exc, _EXHAUSTED):
+        return RankmemError(Code.EXHAUSTED, message, "ask for less: filter by session_id and rank")
+    if isinstance(exc, duckdb.CatalogException):
+        return RankmemError(Code.INVALID, message, "docs/schema.md lists the tables, docs/sql.md the views")
+    if any(words in message for words in _READ_ONLY):
+        return RankmemError(
+            Code.DENIED, message, "only reading statements run here; copy the file to change it"
+        )
+    return RankmemError(Code.INVALID, message, "the SQL is DuckDB's; docs/sql.md has examples")

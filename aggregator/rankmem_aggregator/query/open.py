@@ -1,0 +1,58 @@
+"""Opens what a target names: a database file, or a running aggregator."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from rankmem_aggregator.query.local import LocalQueries
+from rankmem_aggregator.query.queries import Queries
+from rankmem_aggregator.query.remote import RemoteQueries
+from rankmem_aggregator.store.address import read_address
+from rankmem_protos.credentials import Credentials
+from rankmem_protos.errors import Code, RankmemError
+
+_ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9._-]+):\d{1,5}")
+"""``host:port``, ``[::1]:port``; anything else is a path."""
+
+
+def open_queries(target: str | Path, credentials: Credentials, *, unsafe: bool = False) -> Queries:
+    """The implementation of :class:`Queries` that a target needs; see ``rankmem_aggregator.connect``."""
+    if isinstance(target, str) and _ADDRESS.fullmatch(target) and not Path(target).exists():
+        if unsafe:
+            raise RankmemError(
+                Code.INVALID,
+                f"{target} is an aggregator, which confines what it runs for others",
+                "give a file that no aggregator holds: --db FILE",
+            )
+        return RemoteQueries(target, credentials)
+    return open_file(Path(target), credentials, unsafe=unsafe)
+
+
+def open_file(path: Path, credentials: Credentials, *, unsafe: bool = False) -> Queries:
+    """The queries of a database file, by itself or through the aggregator that holds it.
+
+    Args:
+        path: of the file.
+        credentials: for the aggregator, as far as it asks for them.
+        unsafe: see :class:`LocalQueries`.
+
+    Raises:
+        RankmemError: NOT_FOUND without such a file, INVALID for a file that is no database of rankmem,
+            UNSUPPORTED for one of a newer version, CONFLICT where a program that left no address holds it, or
+            an aggregator that is asked for something unsafe.
+    """
+    try:
+        return LocalQueries(path, unsafe=unsafe)
+    except RankmemError as exc:
+        server = read_address(path) if exc.code is Code.CONFLICT else None
+        if server is None:
+            raise
+        if unsafe:
+            raise RankmemError(
+                Code.CONFLICT,
+                f"the aggregator at {server.address} holds {path}, and confines what it runs",
+                "leave --unsafe out; or copy the file: rankmem export duckdb COPY",
+            ) from exc
+    return RemoteQueries(server.address, credentials.only(tls=server.tls, token=server.token))

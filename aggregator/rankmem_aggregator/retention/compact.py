@@ -1,0 +1,150 @@
+"""Deletes sessions of a database file that nobody holds, and gives the space back to the file system.
+
+Stage: store, in the process of ``rankmem prune``, which owns the file meanwhile: an aggregator that starts is
+told so. In: the path and the limits; out: the file with less in it, and smaller. DuckDB (2.0) shortens a file
+only where free blocks stand at its end, so what is left is copied into a new file, which takes the old one's
+name when it is whole and on disk. Killed at any moment, there is one whole database under the name.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.ingest.stored_state import stored_sessions
+from rankmem_aggregator.retention.limits import Limits
+from rankmem_aggregator.retention.worker import Keeper
+from rankmem_aggregator.store.copy import export_duckdb
+from rankmem_aggregator.store.store import Store, open_store
+from rankmem_protos.errors import Code, RankmemError
+
+COPY_SLACK: Final = 1.1
+"""Room that the copy needs, beside what is in use: row groups are filled anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """What :func:`prune_file` did."""
+
+    session_ids: tuple[str, ...]
+    """Deleted, oldest first."""
+    num_kept: int
+    """Sessions that are left."""
+    num_running: int
+    """Of these, sessions that may still go on."""
+    bytes_before: int
+    bytes_after: int
+    """Of the file."""
+
+
+def prune_file(path: Path, limits: Limits, session_ids: Sequence[str] = (), *, pack: bool = True) -> Pruned:
+    """Deletes sessions and makes the file as small as what is left.
+
+    Args:
+        path: of the database.
+        limits: what is kept; sessions that may still go on are never deleted.
+        session_ids: these go too, whether or not a limit says so.
+        pack: copy what is left into a new file; False: leave free blocks for the rows that come.
+
+    Raises:
+        RankmemError: CONFLICT where an aggregator holds the file or a session runs, NOT_FOUND for a session
+            that is not there, EXHAUSTED where the copy does not fit beside the file.
+    """
+    if not path.is_file():
+        raise RankmemError(Code.NOT_FOUND, f"no database {path}", "give its path with --db")
+    bytes_before = path.stat().st_size
+    store = _opened(path)
+    try:
+        gone = _delete(store, limits, session_ids)
+        kept = stored_sessions(store)
+        now_ns = time.time_ns()
+        store.checkpoint(0)
+        if pack:
+            _pack(store)
+    finally:
+        store.close()
+    return Pruned(
+        session_ids=tuple(gone),
+        num_kept=len(kept),
+        num_running=sum(not session.is_over(now_ns) for session in kept),
+        bytes_before=bytes_before,
+        bytes_after=path.stat().st_size,
+    )
+
+
+def _opened(path: Path) -> Store:
+    try:
+        return open_store(AggregatorConfig.embedded(path))
+    except RankmemError as exc:
+        if exc.code is not Code.CONFLICT:
+            raise
+        raise RankmemError(
+            exc.code, exc.message, "it deletes by itself: rankmem serve --keep-days D; or stop it first"
+        ) from exc
+
+
+def _delete(store: Store, limits: Limits, session_ids: Sequence[str]) -> list[str]:
+    gone: list[str] = []
+    keeper = Keeper(store, limits, buried=gone.append)
+    _check_over(store, keeper, session_ids)
+    for session_id in session_ids:
+        keeper.begin(session_id)
+    while keeper.advance():
+        pass
+    return gone
+
+
+def _check_over(store: Store, keeper: Keeper, session_ids: Sequence[str]) -> None:
+    stored = {session.session_id: session for session in stored_sessions(store)}
+    for session_id in session_ids:
+        if session_id not in stored:
+            raise RankmemError(
+                Code.NOT_FOUND,
+                f"no session {session_id} in {store.path}",
+                "rankmem sessions; give all of its id",
+            )
+        if not stored[session_id].is_over(keeper.now_ns()):
+            raise RankmemError(
+                Code.CONFLICT,
+                f"session {session_id} may still go on: not all of its ranks have ended, or only just now",
+                "wait ten minutes after its end; a rank that never said its end counts for a day",
+            )
+
+
+def _pack(store: Store) -> None:
+    """The new file takes the old one's name while that is still held: nobody can write to it in between."""
+    needed = int(store.used_bytes() * COPY_SLACK)
+    if store.free_bytes() < needed:
+        raise RankmemError(
+            Code.EXHAUSTED,
+            f"sessions are deleted, but to make {store.path} smaller takes {needed} bytes beside it, "
+            f"{store.free_bytes()} are free",
+            "free space and run it again, or --no-pack: what comes next takes the free blocks",
+        )
+    copy = store.path.with_name(f"{store.path.name}.{os.getpid()}.packed")
+    copy.unlink(missing_ok=True)
+    try:
+        with store.cursor() as cursor:
+            cursor.execute("BEGIN TRANSACTION READ ONLY")
+            export_duckdb(cursor, copy)
+            cursor.execute("ROLLBACK")
+        copy.chmod(stat.S_IMODE(store.path.stat().st_mode))  # who may read it is its owner's choice
+        _sync(copy)
+        copy.replace(store.path)
+        _sync(store.path.parent)
+    finally:
+        copy.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

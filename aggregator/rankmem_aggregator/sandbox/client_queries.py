@@ -1,0 +1,255 @@
+"""Runs clients' statements: each on a cursor of its own, read-only, limited in time, rows and number.
+
+Stage: query. In: SQL, named parameters, limits; out: Arrow record batches as DuckDB makes them. Runs in the
+caller's thread (a gRPC handler's); never waits for ingest, and gives way to it: the writer may interrupt all.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.sandbox.memory_watch import MemoryWatch
+from rankmem_aggregator.sandbox.statements import Macros, check_statement
+from rankmem_aggregator.store.instance import is_given_up
+from rankmem_aggregator.store.store import Store
+from rankmem_aggregator.supervision.blame import Trial
+from rankmem_protos.errors import Code, RankmemError
+
+Parameter = int | float | str | bool | None
+Watch = Callable[[Callable[[], None]], object]
+
+BATCH_ROWS: Final = 16_384
+"""Rows fetched at once: some 1 MiB of a ten-column result."""
+
+
+STAND_BACK_S: Final = 5.0
+"""For statements to end when they are stopped: DuckDB looks between two vectors. And for new ones to wait."""
+_FAILURES: Final = (duckdb.Error, pa.ArrowException, OSError, MemoryError)
+"""Of a statement; Arrow wraps DuckDB's errors in OSError."""
+_ADVICE: Final = "Possible solutions:"
+"""What follows it is about settings, which are locked here."""
+_STACK_TRACE: Final = "Stack Trace:"
+"""What follows it in an internal error of DuckDB: paths and addresses of this process, none of a client's."""
+
+
+def _nobody(stop: Callable[[], None]) -> None:
+    """Nobody watches: the statement ends by itself or by its time limit."""
+
+
+class _Running:
+    """A statement under way, and why it was interrupted if it was."""
+
+    def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        self.cursor = cursor
+        self.stopped_by: RankmemError | None = None
+        self._lock = threading.Lock()
+        self._finished = False
+
+    def stop(self, reason: RankmemError) -> None:
+        """Interrupts it. Any thread, at any time, also after its end."""
+        with self._lock:
+            if not self._finished:
+                self.stopped_by = self.stopped_by or reason
+                self.cursor.interrupt()
+
+    def finish(self) -> None:
+        with self._lock:
+            self._finished = True
+        self.cursor.close()
+
+
+class ClientQueries:
+    """The statements of all clients of one store."""
+
+    def __init__(self, store: Store, config: AggregatorConfig, trial: Trial | None = None) -> None:
+        self._store = store
+        self._trial = trial
+        self._config = config
+        self._macros = Macros()
+        self._lock = threading.Lock()
+        self._running: set[_Running] = set()
+        self._free = threading.Condition(self._lock)
+        self._standing_back = 0
+        self._memory = MemoryWatch(config.duckdb_memory(), store.is_crowded, self.stop_for_memory)
+        store.guests = self
+
+    @property
+    def running(self) -> int:
+        """Statements and exports under way. Any thread."""
+        return len(self._running)
+
+    def time_limit_s(self, asked_s: float) -> float:
+        """The longest run of a statement that asks for so much; 0 or above the server's: the server's."""
+        most_s = self._config.query_timeout_s
+        return asked_s if 0 < asked_s < most_s else most_s
+
+    def run(
+        self,
+        sql: str,
+        parameters: Mapping[str, Parameter],
+        *,
+        timeout_s: float = 0.0,
+        row_limit: int = 0,
+        watch: Watch = _nobody,
+    ) -> Iterator[pa.RecordBatch]:
+        """The result in batches; the first comes even when there are no rows, so that the schema is known.
+
+        Args:
+            sql: one SELECT, with ``$name`` for each parameter.
+            timeout_s: of the whole, reading the result included; 0 or above the server's: the server's.
+            row_limit: more rows end the result with an error; 0 or above the server's: the server's.
+            watch: is given a function that stops the statement, to be called when its client is gone.
+
+        Raises:
+            RankmemError: DENIED, INVALID for wrong SQL, EXHAUSTED at a limit.
+        """
+        timeout_s = self.time_limit_s(timeout_s)
+        row_limit = min(row_limit or self._config.query_row_limit, self._config.query_row_limit)
+        tried = None if self._trial is None else self._trial.running(sql, parameters)
+        with self.reading(timeout_s, watch, tried) as cursor:
+            check_statement(cursor, sql, self._macros)
+            reader = cursor.sql(sql, params=dict(parameters)).to_arrow_reader(BATCH_ROWS)
+            yield from _limited(reader, row_limit)
+
+    @contextmanager
+    def reading(
+        self,
+        timeout_s: float,
+        watch: Watch = _nobody,
+        tried: AbstractContextManager[None] | None = None,
+    ) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A cursor in a read-only transaction: one state of the database, until the time is over.
+
+        Args:
+            timeout_s: until it is stopped.
+            watch: as of :meth:`run`.
+            tried: entered once there is a place for it, left when it has ended.
+        """
+        running = self._admit()
+        try:
+            with tried or nullcontext(), self._in_time(running, timeout_s, watch):
+                yield running.cursor
+        finally:
+            running.finish()
+            with self._free:
+                self._running.discard(running)
+                self._free.notify_all()
+                if not self._running:
+                    self._memory.idle()
+
+    @contextmanager
+    def _in_time(self, running: _Running, timeout_s: float, watch: Watch) -> Iterator[None]:
+        reason = RankmemError(
+            Code.EXHAUSTED,
+            f"the statement ran longer than {timeout_s:g} s",
+            "ask for less, or raise the time limit",
+        )
+        timer = threading.Timer(timeout_s, running.stop, [reason])
+        timer.name, timer.daemon = "rankmem-query-timer", True
+        try:
+            timer.start()
+            self._memory.look_while(lambda: bool(self._running))
+            watch(lambda: running.stop(RankmemError(Code.UNAVAILABLE, "the client is gone")))
+            running.cursor.execute("BEGIN TRANSACTION READ ONLY")
+            yield
+        except _FAILURES as exc:
+            if is_given_up(exc):
+                self._store.is_given_up = True
+            raise _translated(exc, running.stopped_by) from exc
+        finally:
+            timer.cancel()
+            running.finish()
+
+    def interrupt_all(self, reason: RankmemError) -> None:
+        """Stops every statement under way; their clients get the reason. Any thread."""
+        with self._lock:
+            for running in self._running:
+                running.stop(reason)
+
+    def _admit(self) -> _Running:
+        with self._free:
+            if not self._free.wait_for(lambda: not self._standing_back, STAND_BACK_S):
+                raise RankmemError(Code.UNAVAILABLE, "ingest needs the memory", "ask again in a moment")
+            if len(self._running) >= self._config.queries_max:
+                raise RankmemError(
+                    Code.EXHAUSTED,
+                    f"{self._config.queries_max} statements are running already",
+                    "try again in a moment",
+                )
+            running = _Running(self._store.cursor())
+            self._running.add(running)
+        return running
+
+    @property
+    def are_there(self) -> bool:
+        """Whether a statement runs now."""
+        return bool(self._running)
+
+    @contextmanager
+    def standing_back(self) -> Iterator[None]:
+        """Within it no statement runs: those that did are stopped, new ones wait. The writer's thread."""
+        with self._free:
+            self._standing_back += 1
+        try:
+            self.stop_for_memory()
+            with self._free:
+                self._free.wait_for(lambda: not self._running, STAND_BACK_S)
+            yield
+        finally:
+            with self._free:
+                self._standing_back -= 1
+                self._free.notify_all()
+
+    def stop_for_memory(self) -> None:
+        """Stops every statement under way, for it may be what takes the memory. Any thread."""
+        self.interrupt_all(
+            RankmemError(
+                Code.EXHAUSTED,
+                "the statement was stopped: statements took more memory than the aggregator has for them",
+                "aggregate or filter first; long texts and lists count many times",
+            )
+        )
+
+
+def _limited(reader: pa.RecordBatchReader, row_limit: int) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_pylist([], schema=reader.schema)
+    num_rows = 0
+    for batch in reader:
+        num_rows += batch.num_rows
+        if num_rows > row_limit:
+            raise RankmemError(
+                Code.EXHAUSTED,
+                f"the result has more than {row_limit} rows",
+                "add LIMIT or aggregate, or raise the row limit",
+            )
+        yield batch
+
+
+def _translated(exc: Exception, stopped_by: RankmemError | None) -> RankmemError:
+    if stopped_by is not None:
+        return stopped_by
+    text = str(exc).partition(_STACK_TRACE)[0].rstrip()
+    if isinstance(exc, duckdb.OutOfMemoryException | MemoryError) or "Out of Memory" in text:
+        return RankmemError(
+            Code.EXHAUSTED,
+            f"the statement needs more memory than the aggregator has: {text.partition(_ADVICE)[0].rstrip()}",
+            "aggregate or filter first",
+        )
+    if isinstance(exc, duckdb.PermissionException):
+        return RankmemError(Code.DENIED, text, "a client's SQL reads the database alone")
+    if isinstance(exc, duckdb.TransactionException):
+        return RankmemError(Code.DENIED, text, "a client's SQL is read-only")
+    if is_given_up(exc):
+        return RankmemError(
+            Code.UNAVAILABLE, f"the database is being opened again: {text}", "try again in a moment"
+        )
+    if isinstance(exc, duckdb.InternalException):
+        return RankmemError(Code.INTERNAL, text)
+    return RankmemError(Code.INVALID, text, "see docs/schema.md for tables and columns")

@@ -1,0 +1,351 @@
+"""The aggregator's life: open, serve, close.
+
+Stage: wiring. :func:`open` makes store, writer, queries and gRPC server, binds the port and leaves the
+address beside the database; :meth:`Aggregator.serve` blocks until asked to stop or a thread died;
+:meth:`Aggregator.close` drains: no new streams, what is queued is committed and acknowledged, the file is
+checkpointed and closed.
+Threads only, no process, no signal handler: it may be embedded in another program.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from concurrent import futures
+from importlib import metadata
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+
+from rankmem_aggregator.config import AggregatorConfig, is_every_address, split_address
+from rankmem_aggregator.ingest.counters import WriterCounters
+from rankmem_aggregator.ingest.writer import Writer
+from rankmem_aggregator.sandbox.client_queries import ClientQueries
+from rankmem_aggregator.server.messages import ReadMessages
+from rankmem_aggregator.server.peers import (
+    REFLECTIONS_MAX,
+    UNSAID_MAX,
+    WATCHES_MAX,
+    FirstMessages,
+    Health,
+    Reflection,
+)
+from rankmem_aggregator.server.process_exit import CALLS
+from rankmem_aggregator.server.services import CollectorService, QueryService
+from rankmem_aggregator.server.tls import server_credentials
+from rankmem_aggregator.server.tokens import Gatekeeper, Right, Tokens
+from rankmem_aggregator.server.watch import Condition, Watch, release_memory
+from rankmem_aggregator.store.address import remove_address, write_address
+from rankmem_aggregator.store.store import Store, open_store
+from rankmem_aggregator.supervision.blame import Trial
+from rankmem_aggregator.supervision.memory_bound import MemoryBound
+from rankmem_protos import collector_pb2, collector_pb2_grpc, query_pb2, query_pb2_grpc
+from rankmem_protos.errors import Code, RankmemError
+
+if TYPE_CHECKING:
+    from rankmem_aggregator.server.metrics import MetricsServer
+
+logger = logging.getLogger(__name__)
+
+MESSAGE_BYTES_MAX: Final = 4 << 20
+"""gRPC's default, said aloud: shippers and readers stay under it."""
+KEEPALIVE_MIN_MS: Final = 5_000
+"""Clients may ping this often without a call; a stricter server answers with GOAWAY (too_many_pings)."""
+KEEPALIVE_MS: Final = 60_000
+"""A connection that answers no ping for so long is dead: its host vanished, its threads are free again."""
+UNARY_THREADS: Final = 8
+"""For status and health beside streams and statements."""
+SIGNALS_SEEN_S: Final = 1.0
+"""A signal that another thread takes waits for the main one to look up; without a limit it never does."""
+CLOSE_TIMEOUT_S: Final = 30.0
+"""To commit and acknowledge what was received; the rest stays in the spools."""
+STREAM_GRACE_SHARE: Final = 0.25
+"""Of the time to close: for the last acknowledgements to reach the shippers."""
+CUT_S: Final = 5.0
+"""For gRPC to end the calls that are cut after it; whatever gRPC keeps, the database is closed."""
+
+_SERVICES: Final = (
+    collector_pb2.DESCRIPTOR.services_by_name["Collector"].full_name,
+    query_pb2.DESCRIPTOR.services_by_name["Query"].full_name,
+)
+
+
+class Aggregator:
+    """A running aggregator. Made by :func:`open`; also a context manager that closes at its end."""
+
+    def __init__(
+        self,
+        config: AggregatorConfig,
+        store: Store,
+        *,
+        trial: Trial | None = None,
+        bound: MemoryBound | None = None,
+        pid: int | None = None,
+    ) -> None:
+        self.config = config
+        self._bound = bound
+        self._trial = trial
+        self._pid = os.getpid() if pid is None else pid
+        self.address = ""
+        """HOST:PORT with the port that was bound."""
+        self.store = store
+        self._stop = threading.Event()
+        self._closed = False
+        self._close_lock = threading.Lock()
+        self._failure: BaseException | None = None
+        self._queries = ClientQueries(store, config, trial)
+        self._writer = Writer(store, config, free_memory=self._free_memory, died=self._die)
+        self._collector = CollectorService(
+            self._writer, store.facts.database_id, config, self._follow_threads
+        )
+        self._health = Health()
+        others_max = WATCHES_MAX + REFLECTIONS_MAX + UNSAID_MAX + UNARY_THREADS
+        calls_max = config.max_streams + config.queries_max + others_max
+        self._threads = futures.ThreadPoolExecutor(
+            max_workers=calls_max,
+            thread_name_prefix=CALLS,
+        )
+        tokens = Tokens({Right.INGEST: config.ingest_token_file, Right.QUERY: config.query_token_file})
+        self._server = _grpc_server(self._threads, tokens, calls_max)
+        self._watch = Watch(store, self._writer, self._tell_health, self._look, self._die)
+        self._metrics: MetricsServer | None = None
+        self._register()
+
+    @property
+    def counters(self) -> WriterCounters:
+        """What was written so far."""
+        return self._writer.counters
+
+    def start(self) -> None:
+        """Binds the ports, starts the threads, leaves the address beside the database."""
+        host, _ = split_address(self.config.listen)
+        if self.config.metrics:
+            self._metrics = self._open_metrics()
+        port = _bind(self._server, self.config)
+        shown = f"[{host}]" if ":" in host else host
+        self.address = f"{shown}:{port}"
+        self._writer.start()
+        self._server.start()
+        self._watch.start()
+        if self._metrics is not None:
+            self._metrics.start()
+        write_address(
+            self.config.database_path,
+            f"127.0.0.1:{port}" if is_every_address(host) else self.address,
+            tls=self.config.tls_cert is not None,
+            token=self.config.has_tokens,
+            pid=self._pid,
+        )
+        logger.info("serving %s at %s", self.config.database_path, self.address)
+
+    def serve(self) -> None:
+        """Blocks until :meth:`stop` is called.
+
+        Raises:
+            RankmemError: INTERNAL if a thread of the service died; close it then.
+        """
+        while not self._stop.wait(SIGNALS_SEEN_S):
+            pass
+        if self._failure is not None:
+            raise RankmemError(
+                Code.INTERNAL,
+                f"the aggregator stopped: {self._failure}",
+                "what was acknowledged is stored; see the log",
+            ) from self._failure
+
+    def stop(self) -> None:
+        """Lets :meth:`serve` return. Any thread, also a signal handler."""
+        self._stop.set()
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
+        """Drains and closes; idempotent. True if all that was received is stored and acknowledged.
+
+        Args:
+            timeout_s: for the whole; what is not committed by then stays in the shippers' spools.
+        """
+        with self._close_lock:
+            if self._closed:
+                return True
+            self._closed = True
+            return self._drain(timeout_s)
+
+    def _drain(self, timeout_s: float) -> bool:
+        self._stop.set()
+        self._watch.close()
+        deadline = time.monotonic() + timeout_s
+        self._health.enter_graceful_shutdown()
+        self._collector.drain()
+        drained = self._writer.close(timeout_s * (1 - STREAM_GRACE_SHARE))
+        # Grace lets the last acknowledgements out; then what is left of the calls is cut.
+        grace_s = max(0.0, min(timeout_s * STREAM_GRACE_SHARE, deadline - time.monotonic()))
+        if not self._server.stop(grace_s).wait(grace_s + CUT_S):
+            logger.warning("some calls did not end when they were cut; they end with this process")
+        self._queries.interrupt_all(
+            RankmemError(Code.UNAVAILABLE, "the aggregator is closing", "ask again when it is back")
+        )
+        self._threads.shutdown(wait=False)
+        self._collector.close()
+        if self._metrics is not None:
+            self._metrics.close()
+        self.store.close()
+        remove_address(self.config.database_path, self._pid)
+        return drained and self._failure is None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _register(self) -> None:
+        query = QueryService(
+            self.store, self._queries, self._writer, self._collector, lambda: self._watch.condition
+        )
+        collector_pb2_grpc.add_CollectorServicer_to_server(self._collector, self._server)
+        query_pb2_grpc.add_QueryServicer_to_server(query, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflected = Reflection((*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME))
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, self._server)
+
+    @property
+    def metrics_address(self) -> str:
+        """HOST:PORT of the metrics; empty where none were asked for."""
+        return "" if self._metrics is None else self._metrics.address
+
+    def _open_metrics(self) -> MetricsServer:
+        from rankmem_aggregator.server.metrics import MetricsServer, Sources
+
+        sources = Sources(
+            writer=self._writer,
+            condition=lambda: self._watch.condition,
+            streams_open=lambda: self._collector.streams_open,
+            queries_running=lambda: self._queries.running,
+            version=metadata.version("rankmem"),
+        )
+        return MetricsServer(self.config.metrics, sources)
+
+    def _tell_health(self, condition: Condition) -> None:
+        """NOT_SERVING while nothing can be stored: balancers and probes look at it, shippers do not."""
+        statuses = health_pb2.HealthCheckResponse
+        status = statuses.SERVING if condition.is_serving else statuses.NOT_SERVING
+        for service in ("", *_SERVICES):
+            self._health.set(service, status)
+
+    def _look(self, condition: Condition) -> None:
+        """Once a second: limits are held, and whoever waits is told why."""
+        self._look_at_bound()
+        budget_bytes = self.config.memory_budget()
+        is_full = condition.rss_bytes > budget_bytes
+        full = f"the aggregator uses {condition.rss_bytes} bytes of memory, more than {budget_bytes}"
+        self._writer.queue.narrow(is_full)
+        self._collector.be_full(full if is_full else "")
+        if is_full:
+            release_memory()  # new shippers wait for as long as this process looks large
+        busy = condition.reason or (full if is_full else "other batches are before it in the queue")
+        self._collector.tell_busy(busy)
+        self._collector.end_idle()
+        self._writer.keep()
+
+    def _look_at_bound(self) -> None:
+        if self._bound is not None and self._bound.look(self._relieve) and self._trial is not None:
+            self._trial.settled()
+
+    def _relieve(self) -> None:
+        self._queries.stop_for_memory()
+        release_memory()
+
+    def _follow_threads(self) -> None:
+        if self._bound is not None:
+            self._bound.follow_threads()
+
+    def _free_memory(self) -> None:
+        self._queries.interrupt_all(
+            RankmemError(
+                Code.UNAVAILABLE,
+                "the statement was stopped because ingest needed the memory",
+                "ask for less, or again",
+            )
+        )
+
+    def _die(self, exc: BaseException) -> None:
+        self._failure = exc
+        self._health.enter_graceful_shutdown()
+        self._collector.drain()
+        self._stop.set()
+
+
+def open(
+    config: AggregatorConfig,
+    *,
+    trial: Trial | None = None,
+    bound: MemoryBound | None = None,
+    pid: int | None = None,
+) -> Aggregator:
+    """Opens the database, binds the port and starts; the aggregator takes batches when this returns.
+
+    Args:
+        config: its options.
+        trial: which statements are refused for what they did, and who is told which run; None: nobody.
+        bound: of this process's memory, where it has one.
+        pid: of the process that keeps it alive, which stands beside the database; None: this one.
+
+    Raises:
+        RankmemError: CONFLICT if the database or the port is taken, and what :func:`store.open_store` raises.
+    """
+    store = open_store(config)
+    try:
+        aggregator = Aggregator(config, store, trial=trial, bound=bound, pid=pid)
+    except BaseException:
+        store.close()
+        raise
+    try:
+        aggregator.start()
+    except BaseException:
+        aggregator.close(0.0)
+        raise
+    return aggregator
+
+
+def _grpc_server(threads: futures.ThreadPoolExecutor, tokens: Tokens, calls_max: int) -> grpc.Server:
+    return grpc.server(
+        threads,
+        maximum_concurrent_rpcs=calls_max,  # more would wait for a thread, unseen: they are refused
+        interceptors=[ReadMessages(), FirstMessages(), *([Gatekeeper(tokens)] if tokens.are_asked else [])],
+        options=[
+            ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.so_reuseport", 0),  # a second aggregator on the port is an error, not a lottery
+            ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+            ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MIN_MS),
+        ],
+    )
+
+
+def _bind(server: grpc.Server, config: AggregatorConfig) -> int:
+    listen = config.listen
+    try:
+        if config.tls_cert is not None and config.tls_key is not None:
+            credentials = server_credentials(config.tls_cert, config.tls_key, config.tls_client_ca)
+            port = server.add_secure_port(listen, credentials)
+        else:
+            port = server.add_insecure_port(listen)
+    except RuntimeError as exc:
+        raise RankmemError(
+            Code.CONFLICT,
+            f"cannot listen on {listen}: {exc}",
+            "give another --listen; port 0 takes a free one",
+        ) from exc
+    if port == 0:
+        raise RankmemError(
+            Code.CONFLICT, f"cannot listen on {listen}", "give another --listen; port 0 takes a free one"
+        )
+    return port

@@ -1,0 +1,228 @@
+"""The aggregator's figures in Prometheus' text format, on an HTTP port of their own.
+
+Stage: beside ingest. In: counters that are kept anyway; out: an answer to each scrape, made when it is asked
+for, so that an aggregator nobody scrapes pays nothing. Labels are few and fixed (outcome, place, code): no
+session, rank or host is named, whatever it is called. Few connections at a time, each with a deadline.
+``prometheus_client`` is imported here alone, and only where metrics were asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http.server import HTTPServer
+from typing import Final
+
+from prometheus_client import CollectorRegistry, MetricsHandler, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from rankmem_aggregator.config import split_address
+from rankmem_aggregator.ingest.counters import Distribution
+from rankmem_aggregator.ingest.liveness import NS_PER_S
+from rankmem_aggregator.ingest.writer import Writer
+from rankmem_aggregator.server.watch import Condition
+from rankmem_protos.errors import Code, RankmemError
+
+logger = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S: Final = 5.0
+"""For a scraper to say what it wants and to take the answer, 10 KiB, from its first byte to the last."""
+CONNECTIONS_MAX: Final = 16
+"""Open at a time; for one more the oldest is cut, which is no scrape: that takes milliseconds."""
+CLOSE_POLL_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where the figures come from."""
+
+    writer: Writer
+    condition: Callable[[], Condition]
+    streams_open: Callable[[], int]
+    queries_running: Callable[[], int]
+    version: str = ""
+
+
+class RankmemCollector(Collector):
+    """All metrics of one aggregator, as of the moment."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._started_s = time.time()
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics, each with its one-line help."""
+        yield InfoMetricFamily("rankmem", "The aggregator.", {"version": self._sources.version})
+        yield from self._totals()
+        yield from self._now()
+        writer = self._sources.writer
+        yield _histogram("rankmem_commit_seconds", "A commit, from begin to durable.", writer.commit_seconds)
+        yield _histogram(
+            "rankmem_lag_seconds", "From a batch's last event to its commit.", writer.lag_seconds
+        )
+
+    def _totals(self) -> Iterator[Metric]:
+        counters = self._sources.writer.counters
+        yield _counter("rankmem_events", "Allocator events stored.", counters.events)
+        yield _counter("rankmem_rows", "Rows stored, all tables.", counters.rows)
+        yield _counter("rankmem_wire_bytes", "Bytes of stored batches as received.", counters.wire_bytes)
+        yield _counter("rankmem_decoded_bytes", "The same, decoded.", counters.decoded_bytes)
+        yield _counter("rankmem_commits", "Transactions with rows.", counters.groups)
+        yield _counter("rankmem_commit_retries", "Commits tried again: no disk, no memory.", counters.retries)
+        yield _counter(
+            "rankmem_sessions_pruned", "Sessions deleted for limits.", self._sources.writer.num_pruned
+        )
+        batches = CounterMetricFamily(
+            "rankmem_batches", "Batches by what became of them.", labels=["outcome"]
+        )
+        batches.add_metric(["stored"], counters.batches)
+        batches.add_metric(["duplicate"], counters.duplicates)
+        batches.add_metric(["refused"], counters.refused)
+        yield batches
+        errors = CounterMetricFamily("rankmem_errors", "Refused requests.", labels=["place", "code"])
+        for (place, code), count in sorted(self._sources.writer.errors.counts().items()):
+            errors.add_metric([place, code.value], count)
+        yield errors
+        yield _counter(
+            "rankmem_damaged",
+            "Messages of shippers with a wrong checksum.",
+            self._sources.writer.errors.num_damaged,
+        )
+
+    def _now(self) -> Iterator[Metric]:
+        writer, condition = self._sources.writer, self._sources.condition()
+        heard = writer.pulses.heard()
+        yield _gauge("rankmem_serving", "1 while batches can be stored.", int(condition.is_serving))
+        yield _gauge("rankmem_sessions", "Sessions with a rank that is alive.", heard.sessions)
+        yield _gauge("rankmem_ranks_alive", "Ranks heard of within 30 s and not ended.", heard.ranks)
+        yield _gauge("rankmem_lag_max_seconds", "Longest lag of a rank alive.", heard.lag_ns / NS_PER_S)
+        yield _gauge("rankmem_queue_batches", "Decoded batches that wait.", len(writer.queue))
+        yield _gauge("rankmem_queue_bytes", "Their bytes.", writer.queue.size_bytes)
+        yield _gauge("rankmem_streams", "Shippers connected.", self._sources.streams_open())
+        yield _gauge("rankmem_queries", "Client statements running.", self._sources.queries_running())
+        yield _gauge("rankmem_database_bytes", "The database file.", condition.database_bytes)
+        yield _gauge("rankmem_log_bytes", "Its write-ahead log.", condition.log_bytes)
+        yield _gauge("rankmem_disk_free_bytes", "Free beside the database.", condition.disk_free_bytes)
+        yield _gauge("rankmem_resident_bytes", "Memory of the aggregator.", condition.rss_bytes)
+        yield _gauge("rankmem_start_time_seconds", "When it was started.", self._started_s)
+
+
+class MetricsServer:
+    """Answers scrapes until it is closed.
+
+    Args:
+        listen: HOST:PORT; port 0 takes a free one.
+        sources: the figures.
+
+    Raises:
+        RankmemError: INVALID for a bad address, CONFLICT where the port is taken.
+    """
+
+    def __init__(self, listen: str, sources: Sources) -> None:
+        host, port = split_address(listen)
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(RankmemCollector(sources))
+        ProcessCollector(registry=registry)
+        try:
+            self._server = _Server((host, port), _handler(registry))
+        except OSError as exc:
+            raise RankmemError(
+                Code.CONFLICT,
+                f"cannot serve metrics at {listen}: {exc.strerror}",
+                "give another --metrics; port 0 takes a free one",
+            ) from exc
+        self.address = f"{host}:{self._server.server_address[1]}"
+        """HOST:PORT with the port that was bound."""
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(CLOSE_POLL_S,), name="rankmem-metrics", daemon=True
+        )
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+        logger.info("metrics at http://%s/metrics", self.address)
+
+    def close(self) -> None:
+        """Ends the thread and closes the port. Idempotent."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+
+class _Server(HTTPServer):
+    """A thread a connection, for as long as one may take: who connects and says nothing keeps no scrape."""
+
+    allow_reuse_address = True
+
+    def __init__(self, address: tuple[str, int], handler: type[MetricsHandler]) -> None:
+        self._lock = threading.Lock()
+        self._open: deque[socket.socket] = deque()
+        super().__init__(address, handler)
+
+    def process_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
+        with self._lock:
+            self._open.append(request)
+            oldest = self._open.popleft() if len(self._open) > CONNECTIONS_MAX else None
+        if oldest is not None:
+            _cut(oldest)
+        threading.Thread(
+            target=self._answer, args=(request, client_address), name="rankmem-scrape", daemon=True
+        ).start()
+
+    def _answer(self, request: socket.socket, client_address: object) -> None:
+        timer = threading.Timer(REQUEST_TIMEOUT_S, _cut, [request])
+        timer.name, timer.daemon = "rankmem-scrape-timer", True
+        timer.start()
+        try:
+            self.finish_request(request, client_address)
+        except OSError:
+            logger.debug("a scrape of %s failed", client_address, exc_info=True)
+        finally:
+            timer.cancel()
+            with self._lock, contextlib.suppress(ValueError):
+                self._open.remove(request)
+            self.shutdown_request(request)
+
+
+def _cut(connection: socket.socket) -> None:
+    """Ends what reads from it or writes to it. Any thread; also after its end."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _handler(registry: CollectorRegistry) -> type[MetricsHandler]:
+    class Handler(MetricsHandler.factory(registry)):  # type: ignore[misc]  # made at run time
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing: a scrape every few seconds is no news."""
+
+    return Handler
+
+
+def _counter(name: str, documentation: str, value: float) -> Metric:
+    return CounterMetricFamily(name, documentation, value=value)
+
+
+def _gauge(name: str, documentation: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, documentation, value=value)
+
+
+def _histogram(name: str, documentation: str, found: Distribution) -> Metric:
+    counts = found.cumulative()
+    bounds = [*(str(float(bound)) for bound in found.bounds), "+Inf"]
+    return HistogramMetricFamily(
+        name, documentation, buckets=list(zip(bounds, counts, strict=True)), sum_value=found.sum
+    )

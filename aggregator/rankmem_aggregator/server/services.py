@@ -1,0 +1,315 @@
+"""The gRPC services: Collector (the way in) and Query (the way out), thin over stream, queries and exports.
+
+Stage: the aggregator's door. Handlers run in gRPC's thread pool; a :class:`RankmemError` becomes a status
+with its code and hint in the trailing metadata (``rankmem-code``, ``rankmem-hint``), anything else INTERNAL.
+No logic of ingest or SQL lives here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import re
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+import grpc
+import pyarrow as pa
+
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.ingest.writer import Writer
+from rankmem_aggregator.sandbox.client_queries import ClientQueries, Parameter
+from rankmem_aggregator.server.grpc_errors import abort
+from rankmem_aggregator.server.ingest_stream import IngestStream
+from rankmem_aggregator.server.peers import Places, cut_after, host_of
+from rankmem_aggregator.server.watch import Condition
+from rankmem_aggregator.store.copy import export_duckdb
+from rankmem_aggregator.store.store import Store
+from rankmem_protos import collector_pb2, collector_pb2_grpc, query_pb2, query_pb2_grpc
+from rankmem_protos.arrow_wire import encode_rows
+from rankmem_protos.errors import Code, RankmemError
+
+logger = logging.getLogger(__name__)
+
+CHUNK_BYTES_MAX: Final = 2 << 20
+"""Half of gRPC's default limit of 4 MiB a message."""
+DECODERS: Final = max(2, len(os.sched_getaffinity(0)))
+"""Threads that decode batches, of all streams: more would only wait for a processor."""
+FILE_CHUNK_BYTES: Final = 1 << 20
+READ_GRACE_S: Final = 5.0
+"""Beyond a statement's time limit, for the client to read the error; one that reads nothing is cut off."""
+EXPORT_TIMEOUT_S: Final = 3600.0
+"""A copy of a database of 100 GiB at 30 MiB/s."""
+EXPORT_READ_S: Final = 3600.0
+"""The same for its client to read it; one that does not is cut off, and the copy removed."""
+EXPORTS_MAX: Final = 4
+"""Copies of the database at once, made and read: each takes its room on the disk."""
+_LEFT: Final = "[a-z0-9_]{8}"
+"""What ``tempfile`` puts behind a prefix."""
+
+
+class CollectorService(collector_pb2_grpc.CollectorServicer):
+    """``Collector``: one :class:`IngestStream` for each call."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        database_id: str,
+        config: AggregatorConfig,
+        began: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``began`` is called as a stream begins, in its thread."""
+        self._writer = writer
+        self._began = began
+        self._database_id = database_id
+        self._config = config
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._streams: dict[IngestStream, tuple[str, grpc.ServicerContext]] = {}
+        """With the host that each counts for, and its call."""
+        self._draining = False
+        self._full = ""
+        self._admits = 0  # streams that may come although it is full
+        self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="rankmem-decode")
+
+    @property
+    def streams_open(self) -> int:
+        """Shippers connected now."""
+        return len(self._streams)
+
+    def Ingest(
+        self, request_iterator: Iterator[collector_pb2.IngestRequest], context: grpc.ServicerContext
+    ) -> Iterator[collector_pb2.IngestReply]:
+        """Takes a shipper's stream."""
+        self._began()
+        name = f"rankmem-stream-{next(self._numbers)}"
+        stream = IngestStream(request_iterator, self._writer, self._decoders, self._database_id, name)
+        try:
+            self._admit(stream, context)
+        except RankmemError as exc:
+            self._writer.errors.add("ingest", exc.code)
+            abort(context, exc)
+        context.add_callback(stream.abandon)
+        try:
+            yield from stream.replies()
+        finally:
+            with self._lock:
+                self._streams.pop(stream, None)
+        if stream.error is not None:
+            self._writer.errors.add("ingest", stream.error.code)
+            abort(context, stream.error)
+
+    def drain(self) -> None:
+        """Refuses new streams and ends those that are open once their batches are answered. Any thread."""
+        with self._lock:
+            self._draining = True
+            streams = list(self._streams)
+        for stream in streams:
+            stream.stop(_draining())
+
+    def tell_busy(self, reason: str) -> None:
+        """Tells the shippers whose batches have waited for seconds why they do. Any thread."""
+        with self._lock:
+            streams = list(self._streams)
+        for stream in streams:
+            stream.tell_busy(reason)
+
+    def end_idle(self) -> None:
+        """Ends streams that have been silent for too long, and cuts those that do not take it. Any thread."""
+        with self._lock:
+            streams = list(self._streams.items())
+        for stream, (_, context) in streams:
+            if not stream.look(self._config.stream_idle_s):
+                context.cancel()  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        """Ends the decoding threads, once nobody waits for them. Idempotent."""
+        self._decoders.shutdown(wait=False)
+
+    def be_full(self, reason: str) -> None:
+        """New streams are refused for this reason from now on but for the next one; empty: they are taken.
+
+        Called once a second, so one comes in a second: a process may look large for as long as it lives, and
+        nobody may wait for ever. Any thread.
+        """
+        with self._lock:
+            self._full = reason
+            self._admits = 1
+
+    def _admit(self, stream: IngestStream, context: grpc.ServicerContext) -> None:
+        host = host_of(context.peer())
+        with self._lock:
+            if self._draining:
+                raise _draining()
+            if self._full and not self._admits:
+                raise RankmemError(
+                    Code.EXHAUSTED, self._full, "nothing is lost: the spools keep it, it is tried again"
+                )
+            if len(self._streams) >= self._config.max_streams:
+                raise RankmemError(
+                    Code.EXHAUSTED,
+                    f"{self._config.max_streams} shippers are connected already",
+                    "raise --max-streams, or run another aggregator",
+                )
+            num_own = sum(other == host for other, _ in self._streams.values())
+            if num_own >= self._config.max_streams_per_peer:
+                raise RankmemError(
+                    Code.EXHAUSTED,
+                    f"{num_own} shippers are connected from {host}, as many as one address may have",
+                    "raise --max-streams-per-peer: behind a NAT or a proxy all hosts have one address",
+                )
+            self._admits = 0
+            self._streams[stream] = host, context
+
+
+class QueryService(query_pb2_grpc.QueryServicer):
+    """``Query``: confined SQL, a copy of the database, the aggregator's state."""
+
+    def __init__(
+        self,
+        store: Store,
+        queries: ClientQueries,
+        writer: Writer,
+        collector: CollectorService,
+        condition: Callable[[], Condition],
+    ) -> None:
+        self._store = store
+        self._queries = queries
+        self._writer = writer
+        self._collector = collector
+        self._condition = condition
+        self._started_ns = time.time_ns()
+        self._exports = Places("copies of the database", EXPORTS_MAX)
+        self._export_prefix = f".{store.path.name}.export-"
+        self._remove_left()
+
+    def Sql(
+        self, request: query_pb2.SqlRequest, context: grpc.ServicerContext
+    ) -> Iterator[query_pb2.SqlChunk]:
+        """Streams the result of one statement."""
+        try:
+            parameters = {name: _parameter(value) for name, value in request.parameters.items()}
+            batches = self._queries.run(
+                request.sql,
+                parameters,
+                timeout_s=request.timeout_s,
+                row_limit=request.row_limit,
+                watch=context.add_callback,
+            )
+            with cut_after(self._queries.time_limit_s(request.timeout_s) + READ_GRACE_S, context):
+                for batch in _without_empty(batches):
+                    for data in _chunks(batch):
+                        yield query_pb2.SqlChunk(arrow_ipc=data)
+        except RankmemError as exc:
+            self._writer.errors.add("query", exc.code)
+            abort(context, exc)
+
+    def ExportDatabase(
+        self, request: query_pb2.ExportRequest, context: grpc.ServicerContext
+    ) -> Iterator[query_pb2.FileChunk]:
+        """Writes a consistent copy beside the database, streams it and removes it."""
+        try:
+            with (
+                self._exports.taken(context),
+                tempfile.TemporaryDirectory(
+                    prefix=self._export_prefix, dir=self._store.path.parent
+                ) as folder,
+            ):
+                path = Path(folder) / "copy.duckdb"
+                with self._queries.reading(EXPORT_TIMEOUT_S, context.add_callback) as cursor:
+                    export_duckdb(cursor, path)
+                with path.open("rb") as file, cut_after(EXPORT_READ_S, context):
+                    while data := file.read(FILE_CHUNK_BYTES):
+                        yield query_pb2.FileChunk(data=data)
+        except RankmemError as exc:
+            abort(context, exc)
+        except OSError as exc:
+            abort(
+                context,
+                RankmemError(Code.EXHAUSTED, f"the copy could not be written: {exc}", "free disk space"),
+            )
+
+    def Status(
+        self, request: query_pb2.StatusRequest, context: grpc.ServicerContext
+    ) -> query_pb2.StatusReply:
+        """What this aggregator is and how far it is."""
+        counters, condition, queue = self._writer.counters, self._condition(), self._writer.queue
+        heard = self._writer.pulses.heard()
+        return query_pb2.StatusReply(
+            database_id=self._store.facts.database_id,
+            database_path=str(self._store.path.absolute()),
+            rankmem_version=metadata.version("rankmem"),
+            schema_version=self._store.facts.schema_version,
+            batches_committed=counters.batches,
+            rows_committed=counters.rows,
+            streams_open=self._collector.streams_open,
+            batches_queued=len(queue),
+            not_serving_reason=condition.reason,
+            started_ns=self._started_ns,
+            now_ns=time.time_ns(),
+            events_committed=counters.events,
+            queue_bytes=queue.size_bytes,
+            database_bytes=condition.database_bytes,
+            log_bytes=condition.log_bytes,
+            disk_free_bytes=condition.disk_free_bytes,
+            rss_bytes=condition.rss_bytes,
+            batches_refused=counters.refused,
+            commit_retries=counters.retries,
+            ranks_alive=heard.ranks,
+            lag_ns=heard.lag_ns,
+            sessions_pruned=self._writer.num_pruned,
+            messages_damaged=self._writer.errors.num_damaged,
+        )
+
+    def _remove_left(self) -> None:
+        """Copies of a process that was killed while it made or sent them: nobody else has this database."""
+        with contextlib.suppress(OSError):
+            for entry in self._store.path.parent.iterdir():
+                if re.fullmatch(re.escape(self._export_prefix) + _LEFT, entry.name):
+                    shutil.rmtree(entry, ignore_errors=True)
+
+
+def _draining() -> RankmemError:
+    return RankmemError(Code.UNAVAILABLE, "the aggregator is closing", "connect again when it is back")
+
+
+def _parameter(value: query_pb2.Value) -> Parameter:
+    kind = value.WhichOneof("kind")
+    if kind is None or kind == "null":
+        return None
+    result: Parameter = getattr(value, kind)
+    return result
+
+
+def _without_empty(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The first batch (the schema) and those with rows."""
+    yield next(batches)
+    yield from (batch for batch in batches if batch.num_rows)
+
+
+def _chunks(batch: pa.RecordBatch) -> Iterator[bytes]:
+    """The batch as Arrow streams under the size limit: halved until each fits."""
+    waiting = [batch]
+    while waiting:
+        part = waiting.pop()
+        data = encode_rows(part)
+        if len(data) <= CHUNK_BYTES_MAX:
+            yield data
+        elif part.num_rows <= 1:
+            raise RankmemError(
+                Code.EXHAUSTED,
+                f"one row of the result has {len(data)} bytes, at most {CHUNK_BYTES_MAX}",
+                "select less",
+            )
+        else:
+            half = part.num_rows // 2
+            waiting += [part.slice(half), part.slice(0, half)]

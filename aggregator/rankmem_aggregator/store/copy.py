@@ -1,0 +1,93 @@
+"""A consistent copy of a database that is in use, as a plain DuckDB file of its own.
+
+Stage: export. In: a cursor in one read transaction, so every table is of the same instant; out: a file with
+all tables, comments, views and macros. A confined instance may neither COPY nor ATTACH, so the rows are
+read as Arrow and written by another instance. The file appears under its name only when it is whole.
+Runs in the caller's thread; holds one Arrow batch at a time.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Final
+
+import duckdb
+
+from rankmem_aggregator.store import schema
+from rankmem_aggregator.store.private_files import PRIVATE_MODE
+from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.tables import SCHEMA_VERSION
+
+BATCH_ROWS: Final = 122_880
+"""DuckDB's row group: one batch fills one."""
+
+_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
+    "memory_limit": "1GB",
+    "threads": 1,
+    "default_block_size": schema.BLOCK_BYTES,
+}
+"""The copying instance lives beside the one in use; one thread keeps rows in order and row groups full."""
+
+
+def export_duckdb(
+    source: duckdb.DuckDBPyConnection,
+    out_path: Path,
+    present: Mapping[str, Collection[str]] | None = None,
+) -> None:
+    """Copies the source's database to a new file.
+
+    Args:
+        source: a connection in a transaction; all tables are read in it.
+        out_path: must not exist; it will be this user's alone.
+        present: the columns that each table has; None: as the source's catalog says.
+
+    Raises:
+        RankmemError: CONFLICT if the file is there; EXHAUSTED where the disk is full.
+    """
+    if out_path.exists():
+        raise RankmemError(Code.CONFLICT, f"{out_path} is there already", "give another name, or remove it")
+    has = schema.columns_present(source) if present is None else present
+    try:
+        # A folder of mode 0700: no other user sees the file or its log before it has its own mode.
+        with tempfile.TemporaryDirectory(prefix=".rankmem-copy-", dir=out_path.parent) as folder:
+            unfinished = Path(folder) / "copy.duckdb"
+            with duckdb.connect(unfinished, config=_SETTINGS) as target:
+                _copy(source, target, has)
+            unfinished.chmod(PRIVATE_MODE)
+            unfinished.replace(out_path)
+    except duckdb.Error as exc:
+        if "No space left" not in str(exc):
+            raise
+        raise RankmemError(
+            Code.EXHAUSTED,
+            f"cannot write {out_path}: No space left on device",
+            "give another path, or make room",
+        ) from exc
+    except OSError as exc:
+        raise RankmemError(
+            Code.EXHAUSTED, f"cannot write {out_path}: {exc.strerror or exc}", "give another path"
+        ) from exc
+
+
+def _copy(
+    source: duckdb.DuckDBPyConnection,
+    target: duckdb.DuckDBPyConnection,
+    present: Mapping[str, Collection[str]],
+) -> None:
+    from rankmem_aggregator.sql import install_views
+
+    for table in schema.ALL_TABLES.values():
+        for statement in schema.creating_statements(table):
+            target.execute(statement)
+        if table.name not in present:  # a file of an older version
+            continue
+        statement = schema.select_statement(table, present[table.name])
+        reader = source.sql(statement).to_arrow_reader(BATCH_ROWS)
+        target.register(schema.INCOMING, reader)
+        target.execute(schema.append_statement(table))
+        target.unregister(schema.INCOMING)
+    target.execute("UPDATE rankmem_meta SET schema_version = ?", [SCHEMA_VERSION])
+    install_views(target)
+    target.execute("CHECKPOINT")

@@ -1,0 +1,156 @@
+"""DuckDB's instance with our file in it, ready and confined: how the store gets its write connection.
+
+Stage: open, before and beside the store. In: options; out: a connection whose database has this version's
+tables and views. From then on the instance sees no files, extensions or settings but its own (see
+``confine``).
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+import duckdb
+
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.store import schema
+from rankmem_aggregator.store.address import address_path, read_address
+from rankmem_aggregator.store.disk import could_not_write
+from rankmem_aggregator.store.stored_tables import check_nothing_runs, stored_tables
+from rankmem_protos.errors import Code, RankmemError
+
+SPILL_FACTOR: Final = 4
+"""Times the memory limit: a sort or a join of that size is what a client may ask for."""
+VACUUM_TASKS_MAX: Final = 4
+"""Of a table in a checkpoint: each makes three full row groups of four, in a tenth of a second for which
+commits wait. DuckDB's own is 100: a checkpoint took 0.65 CPU seconds a million events, with 4 0.33, for 0.6
+bytes an event more."""
+_CATALOG: Final = "rankmem"
+"""Name of the database within the instance. No statement says it: the file may have any name."""
+USE: Final = f"USE {_CATALOG}"
+"""The first statement of every cursor."""
+_TIME_ZONE: Final = "SET GLOBAL TimeZone = 'UTC'"
+"""What the columns named _utc promise; the default is the machine's zone."""
+_CONFINEMENT: Final = ("SET enable_external_access = false", "SET lock_configuration = true")
+"""After the file is attached: with external access off, DuckDB refuses even the temp_directory of its own
+options."""
+
+_INVALIDATED: Final = "has been invalidated"
+
+Settings = dict[str, str | bool | int | float | list[str]]
+"""Of DuckDB, by name."""
+
+
+def open_instance(config: AggregatorConfig) -> tuple[duckdb.DuckDBPyConnection, schema.DatabaseFacts]:
+    """Opens or makes the database, brings its schema to this version, installs the views, confines it.
+
+    Raises:
+        RankmemError: CONFLICT if another process holds the file, INVALID if it is not a DuckDB file or has
+            what would run when we write, UNSUPPORTED for a newer schema.
+    """
+    path = config.database_path
+    connection = _attached(path, config)
+    try:
+        # Before anything is looked up: a file that is there may have been made by a stranger.
+        for setting in (_TIME_ZONE, *_CONFINEMENT):
+            connection.execute(setting)
+        check_nothing_runs(connection, _CATALOG)
+        facts = schema.prepare(connection)
+        stored_tables(connection, _CATALOG)
+        _install_views(connection)
+    except duckdb.Error as exc:
+        connection.close()
+        raise _cannot_open(path, exc) from exc
+    except BaseException:
+        connection.close()
+        raise
+    return connection, facts
+
+
+def is_given_up(exc: BaseException) -> bool:
+    """Whether DuckDB will not use the database any more after this error, but a new instance can.
+
+    A failed rollback invalidates the instance, a failed checkpoint the database in it (seen: DuckDB 2.0).
+    """
+    return isinstance(exc, duckdb.FatalException) or _INVALIDATED in str(exc)
+
+
+def _attached(path: Path, config: AggregatorConfig) -> duckdb.DuckDBPyConnection:
+    """A connection to the file, in an instance that has nothing else.
+
+    Attached, not opened: only so does DuckDB 2.0 take the size of a row group, which is not in the file.
+    """
+    connection = duckdb.connect(":memory:", config=_settings(config))
+    try:
+        connection.execute(
+            f"ATTACH {schema.literal(str(path))} AS {_CATALOG} "
+            f"(TYPE duckdb, ROW_GROUP_SIZE {config.row_group_rows})"
+        )
+        connection.execute(USE)
+        connection.execute("DETACH memory")
+    except duckdb.Error as exc:
+        connection.close()
+        raise _cannot_open(path, exc) from exc
+    return connection
+
+
+def _settings(config: AggregatorConfig) -> Settings:
+    return {
+        "memory_limit": f"{config.duckdb_memory()}B",
+        "threads": config.thread_count(),
+        "temp_directory": str(config.temp_path()),
+        "max_temp_directory_size": f"{_spill_bytes(config)}B",
+        "max_vacuum_tasks": VACUUM_TASKS_MAX,
+        "checkpoint_threshold": f"{config.checkpoint_threshold_bytes}B",
+        "default_block_size": schema.BLOCK_BYTES,
+        # Otherwise a client's FROM name would find Python variables of this process.
+        "python_enable_replacements": False,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+    }
+
+
+def _spill_bytes(config: AggregatorConfig) -> int:
+    """What queries may spill: never so much that the database beside it has no room to grow."""
+    free = shutil.disk_usage(config.database_path.parent).free
+    return min(SPILL_FACTOR * config.memory_limit(), free // 2)
+
+
+def _install_views(connection: duckdb.DuckDBPyConnection) -> None:
+    from rankmem_aggregator.sql import install_views
+
+    connection.execute("BEGIN TRANSACTION")
+    install_views(connection)
+    connection.execute("COMMIT")
+
+
+def _cannot_open(path: Path, exc: duckdb.Error) -> RankmemError:
+    text = str(exc)
+    if "already attached" in text:
+        return RankmemError(Code.CONFLICT, f"{path} is open in this process: {text}", "close it there first")
+    if "could not set lock" in text.lower():
+        served = read_address(path)
+        if served is not None:
+            return RankmemError(
+                Code.CONFLICT,
+                f"{path} is held by the aggregator at {served.address} (pid {served.pid}, "
+                f"see {address_path(path)})",
+                f"ask it with --aggregator {served.address}, or stop it",
+            )
+        return RankmemError(
+            Code.CONFLICT, f"{path} is held by another process: {text}", "close the program that has it open"
+        )
+    if could_not_write(exc):
+        return RankmemError(
+            Code.EXHAUSTED,
+            f"{path} cannot be opened, its disk takes no more: {text}",
+            "free space there, or raise the quota or limit that it names",
+        )
+    if isinstance(exc, duckdb.IOException | duckdb.SerializationException):
+        return RankmemError(
+            Code.INVALID,
+            f"{path} cannot be opened as a DuckDB database: {text}",
+            "give another file with --db",
+        )
+    return RankmemError(Code.INTERNAL, f"{path} could not be prepared: {text}")

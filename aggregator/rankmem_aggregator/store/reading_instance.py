@@ -1,0 +1,256 @@
+"""DuckDB's instance in which a database file is read: ours, with the file attached read-only.
+
+Stage: open, in the reader's process. In: the path of a file that may come from a stranger; out: cursors in
+whose catalog are our own views over the file's tables. The file's views, macros and types are in another
+catalog, which no name of ours or of the user's leads to unless it says so (``stored.main.…``); and what is
+run there sees no other files, extensions, settings: the instance is confined before the first name is looked
+up.
+
+Making all views takes half a second, more than most questions. So only those are made that a statement names,
+with what they read; all of them where it asks for the catalog, or names something that is not found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import duckdb
+
+from rankmem_aggregator.sandbox.statements import name_of, type_of
+from rankmem_aggregator.sql import MINDSTUDIO, VIEWS, mindstudio_text, view_text
+from rankmem_aggregator.store import schema
+from rankmem_aggregator.store.stored_tables import reading_statements, stored_tables
+from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.summary_tables import SUMMARY_TABLES
+
+FILE: Final = "stored"
+"""Name of the file's own database within the instance."""
+_MINDSTUDIO: Final = "mindstudio"
+_TIME_ZONE: Final = "SET GLOBAL TimeZone = 'UTC'"
+_CONFINEMENT: Final = ("SET enable_external_access = false", "SET lock_configuration = true")
+
+_READING: Final = frozenset(
+    {
+        duckdb.StatementType.SELECT,
+        duckdb.StatementType.EXPLAIN,
+        duckdb.StatementType.MULTI,  # a PIVOT without its values
+        duckdb.StatementType.RELATION,
+        duckdb.StatementType.PRAGMA,
+        duckdb.StatementType.CALL,
+        duckdb.StatementType.SET,  # of a variable; settings are locked
+        duckdb.StatementType.VARIABLE_SET,
+    }
+)
+_HOLDS_ANOTHER: Final = frozenset({duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI})
+"""These may be a COPY in truth, of which the kind says nothing: EXPLAIN ANALYZE runs one, and one of a PIVOT
+is several statements. DuckDB lets it write to an attached file itself, whatever is confined (2.0)."""
+_WORD: Final = re.compile(r"\w+")
+_NO_NAMES: Final = re.compile(r"--[^\n]*|'(?:[^']|'')*'")
+"""Comments and texts."""
+_CATALOG_WORDS: Final = re.compile(
+    r"\b(?:show|describe|information_schema|query_table|duckdb_\w+|pragma\w*|pg_\w+|sqlite_\w+)\b"
+    r"|\bquery\s*\(|(?:^|;)\s*desc\b",
+    re.IGNORECASE,
+)
+"""A statement with one of these may ask what there is."""
+
+
+class ReadingInstance:
+    """An open file. Not safe for use by several threads at once.
+
+    Args:
+        path: of a database file.
+
+    Raises:
+        RankmemError: INVALID for a file that rankmem did not make, UNSUPPORTED for one of a newer schema.
+        duckdb.Error: DuckDB cannot open it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._connection = duckdb.connect(":memory:", config=_settings(path))
+        try:
+            self._attach(path)
+            self._tables = stored_tables(self._connection, FILE)
+            self._check_version(f"{FILE}.main.{schema.META.name}")
+            self._connection.execute("CREATE SCHEMA packed")
+            self._connection.execute(f"CREATE SCHEMA {_MINDSTUDIO}")
+        except BaseException:
+            self._connection.close()
+            raise
+        self._missing = dict.fromkeys(_in_order())
+
+    def _attach(self, path: Path) -> None:
+        # An absolute path has no prefix that DuckDB takes for another kind of database.
+        place = schema.literal(str(path.absolute()))
+        self._connection.execute(f"ATTACH {place} AS {FILE} (TYPE duckdb, READ_ONLY)")
+        for setting in (_TIME_ZONE, *_CONFINEMENT):
+            self._connection.execute(setting)
+
+    def _check_version(self, meta: str) -> None:
+        """Refuses a newer file; of an older one the summaries are passed over: they name other groups."""
+        schema.check_version(self._connection, meta)
+        if schema.version_of(self._connection, meta) < schema.SUMMARIES_SINCE:
+            for name in SUMMARY_TABLES:
+                self._tables.pop(name, None)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all views are there."""
+        return not self._missing
+
+    def cursor(self, text: str) -> duckdb.DuckDBPyConnection:
+        """A connection of its own, with the views that the statement names, in a read-only transaction."""
+        asks_for_catalog = _CATALOG_WORDS.search(_NO_NAMES.sub(" ", text))
+        self._make(frozenset(_in_order()) if asks_for_catalog else _needed(text))
+        cursor = self._connection.cursor()
+        _check_kinds(cursor, text)
+        cursor.execute("BEGIN TRANSACTION READ ONLY")
+        return cursor
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[str, set[str]]]]:
+        """A connection that sees one state of all tables, and the columns that each has."""
+        self._make(frozenset(schema.ALL_TABLES))
+        with self._connection.cursor() as cursor:
+            cursor.execute("BEGIN TRANSACTION READ ONLY")
+            yield cursor, {name: set(table.columns) for name, table in self._tables.items()}
+
+    def complete(self) -> None:
+        """Makes all views, with their comments."""
+        self._make(frozenset(_in_order()))
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        self._connection.close()
+
+    def _make(self, names: frozenset[str]) -> None:
+        made = [name for name in self._missing if name in names]
+        if not made:
+            return
+        self._connection.execute("BEGIN TRANSACTION")
+        try:
+            for name in made:
+                for statement in self._statements(name):
+                    self._connection.execute(statement)
+            if len(made) == len(self._missing):
+                for table in schema.ALL_TABLES.values():
+                    for statement in schema.view_comment_statements(table):
+                        self._connection.execute(statement)
+            self._connection.execute("COMMIT")
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        for name in made:
+            del self._missing[name]
+
+    def _statements(self, name: str) -> list[str]:
+        if name in schema.ALL_TABLES:
+            return reading_statements(schema.ALL_TABLES[name], self._tables.get(name), FILE)
+        return [_text_of(name)]
+
+
+class BareInstance:
+    """A file as DuckDB itself opens it: its own views and macros, no limits but read-only. Like the above."""
+
+    is_whole = True
+
+    def __init__(self, path: Path) -> None:
+        self._connection = duckdb.connect(str(path), read_only=True)
+        # GLOBAL: each question runs on a cursor of its own, which would have the machine's zone.
+        self._connection.execute(_TIME_ZONE)
+
+    def cursor(self, text: str) -> duckdb.DuckDBPyConnection:
+        """A connection of its own."""
+        return self._connection.cursor()
+
+    def complete(self) -> None:
+        """Nothing is to be made."""
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[str, set[str]]]]:
+        """A connection that sees one state of all tables, and the columns that each has."""
+        with self._connection.cursor() as cursor:
+            cursor.begin()
+            yield cursor, schema.columns_present(cursor)
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        self._connection.close()
+
+
+def _check_kinds(cursor: duckdb.DuckDBPyConnection, text: str) -> None:
+    """Refuses statements that do not read. The fences stand behind it: this one says what to do instead."""
+    for statement in cursor.extract_statements(text):
+        kind = type_of(statement)
+        if kind in _HOLDS_ANOTHER and _says_copy(statement.query):
+            kind = duckdb.StatementType.COPY
+        if kind in _READING:
+            continue
+        if kind == duckdb.StatementType.COPY:
+            hint = "rankmem sql --out FILE.csv, .json or .parquet writes an answer"
+        else:
+            hint = "only reading statements run here; rankmem sql --unsafe is DuckDB bare, for your own file"
+        raise RankmemError(Code.DENIED, f"{name_of(kind)} is not allowed on a database file", hint)
+
+
+def _says_copy(text: str) -> bool:
+    """Whether the word COPY stands in a statement, outside of quotes and comments."""
+    data = text.encode()
+    begins = duckdb.tokenize(text)
+    ends = [*(offset for offset, _ in begins[1:]), len(data)]
+    return any(
+        kind == duckdb.token_type.keyword and data[begin:end].strip().lower() == b"copy"
+        for (begin, kind), end in zip(begins, ends, strict=True)
+    )
+
+
+def _settings(path: Path) -> dict[str, str | bool | int | float | list[str]]:
+    return {
+        "temp_directory": f"{path}.tmp",  # DuckDB's own for a file that it opens
+        # Otherwise FROM name would find Python variables of this process.
+        "python_enable_replacements": False,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+    }
+
+
+@cache
+def _in_order() -> tuple[str, ...]:
+    """All tables and views in the order in which they can be made; those of MindStudio with their schema."""
+    return (*schema.ALL_TABLES, *VIEWS, *(f"{_MINDSTUDIO}.{name}" for name in MINDSTUDIO))
+
+
+def _text_of(name: str) -> str:
+    folder, _, view = name.rpartition(".")
+    return mindstudio_text(view) if folder else view_text(view)
+
+
+def _needed(text: str) -> frozenset[str]:
+    """What a statement names, and what that reads."""
+    needed: set[str] = set()
+    waiting = list(_named(text))
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            waiting += _reads(name)
+    return frozenset(needed)
+
+
+@cache
+def _reads(name: str) -> frozenset[str]:
+    """What one of ours names in its text."""
+    return frozenset() if name in schema.ALL_TABLES else _named(_NO_NAMES.sub(" ", _text_of(name)))
+
+
+def _named(text: str) -> frozenset[str]:
+    words = set(_WORD.findall(text.lower()))
+    found = {name for name in (*schema.ALL_TABLES, *VIEWS) if name in words}
+    if _MINDSTUDIO in words:
+        found |= {f"{_MINDSTUDIO}.{name}" for name in MINDSTUDIO if name.lower() in words}
+    return frozenset(found)

@@ -1,0 +1,122 @@
+"""The other runs of a session: the other tasks of its launcher, and what its name was used for before.
+
+Stage: ``rankmem run``, after the last acknowledgement. In come the destination and the session, out go a
+short wait, or a line on stderr. Runs in the main thread.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from rankmem_agent.launchers import task_of
+from rankmem_cli.run.child import SignalDesk
+from rankmem_cli.run.destination import Destination
+from rankmem_cli.show.render import note
+from rankmem_protos.errors import Code, RankmemError
+
+if TYPE_CHECKING:
+    from rankmem_aggregator.query.queries import Queries
+
+TASKS_WAIT_S: Final = 10.0
+"""For the last words of a job's other tasks: they end within a second or so of each other."""
+_LOOK_EVERY_S: Final = 0.25
+Answer = TypeVar("Answer")
+_COMES_YET: Final = frozenset({"running", "awaited"})
+
+
+def is_one_of_several() -> bool:
+    """Whether a launcher started this run as one of several tasks."""
+    task = task_of(os.environ)
+    return task is not None and task.num_tasks > 1
+
+
+def is_reporter() -> bool:
+    """Whether this run reports: of a launcher's tasks the first one does, for all."""
+    task = task_of(os.environ)
+    return task is None or task.rank == 0
+
+
+def is_known(destination: Destination, session_id: str) -> bool:
+    """Whether something of the session is stored, as far as we may ask."""
+    found = ask(destination, lambda queries: session_id in queries.sessions()["session_id"].to_pylist())
+    return bool(found)
+
+
+def wait_for_tasks(destination: Destination, session_id: str, desk: SignalDesk) -> None:
+    """Waits until the last attempt's ranks have ended, at most TASKS_WAIT_S, so that a report is of all."""
+
+    def wait(queries: Queries) -> None:
+        deadline = time.monotonic() + TASKS_WAIT_S
+        while time.monotonic() < deadline and not desk.num_stop_requests:
+            ranks = queries.ranks(session_id).to_pylist()
+            last = max((row["attempt"] for row in ranks), default=0)
+            if not any(row["attempt"] == last and row["state"] in _COMES_YET for row in ranks):
+                return
+            desk.stop_requested.wait(_LOOK_EVERY_S)
+
+    ask(destination, wait)
+
+
+def wait_for_guests(destination: Destination, desk: SignalDesk, drain_s: float) -> None:
+    """Stays while other runs record into the database that this process holds: they have nobody else."""
+    deadline = time.monotonic() + drain_s
+    is_said = False
+    while destination.has_guests():
+        if time.monotonic() >= deadline or desk.num_stop_requests > 1:
+            note("rankmem: other runs still record into the database that this one held: their spools wait")
+            note("Try: rankmem serve, and rankmem run --aggregator HOST:PORT for each of them")
+            return
+        if not is_said:
+            is_said = True
+            note("rankmem: waiting for other runs that record into the same database (Ctrl-C twice to stop)")
+        desk.stop_requested.clear()
+        desk.stop_requested.wait(_LOOK_EVERY_S)
+
+
+def line_about_others(
+    session_id: str, ranks: Sequence[dict[str, Any]], host_uid: str, began_ns: int
+) -> str | None:
+    """Says that a session holds another run than this one; None where it does not.
+
+    Args:
+        session_id: the session.
+        ranks: rows of the query ``ranks``.
+        host_uid: this host.
+        began_ns: when this run began, by this host's clock.
+    """
+    from rankmem_cli.show.summary import NEVER_SEEN
+
+    came = [row for row in ranks if row["state"] not in NEVER_SEEN]
+    own = {row["attempt"] for row in came if row["host_uid"] == host_uid and _host_ns(row) >= began_ns}
+    others = {row["attempt"] for row in came} - own
+    if not own or not others:
+        return None
+    this = f"this run is its {_attempts(own)}"
+    before = {row["attempt"] for row in came if row["attempt"] in others and row["started_ns"] < began_ns}
+    if before:
+        return f"rankmem: session {session_id} was recorded before ({_attempts(before)}): {this}"
+    return f"rankmem: another run records into session {session_id} as well ({_attempts(others)}): {this}"
+
+
+def ask(destination: Destination, question: Callable[[Queries], Answer]) -> Answer | None:
+    """Asks the aggregator; None where the token given may write but not read."""
+    from rankmem_aggregator.query.open import open_queries
+
+    with open_queries(destination.address, destination.credentials) as queries:
+        try:
+            return question(queries)
+        except RankmemError as exc:
+            if exc.code is not Code.DENIED:
+                raise
+            return None
+
+
+def _host_ns(row: dict[str, Any]) -> int:
+    return int(row["started_ns"] or 0) - int(row["clock_offset_ns"] or 0)
+
+
+def _attempts(numbers: set[int]) -> str:
+    return ("attempt " if len(numbers) == 1 else "attempts ") + ", ".join(map(str, sorted(numbers)))

@@ -1,0 +1,130 @@
+"""``rankmem sql --out FILE``: an answer as a file, whole or not at all.
+
+Stage: render. In come batches of rows as they are read, out goes CSV, JSON or Parquet, as the name ends.
+It is what COPY … TO would be used for: a database file is opened without access to any other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from rankmem_aggregator.exports.names import is_database
+from rankmem_cli.show.render import Format, begin
+from rankmem_protos.errors import Code, RankmemError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class _Rows(Protocol):
+    def write(self, rows: pa.Table) -> None:
+        """Appends the rows of one batch."""
+
+    def end(self) -> None:
+        """Completes the file."""
+
+
+def check_out(out: Path, output: Format, *, force: bool) -> None:
+    """Refuses a name before anything is asked.
+
+    Raises:
+        RankmemError: INVALID for an end that says no form, or another than ``--format``; CONFLICT for a file
+            that is there (without ``force``) or is a database; NOT_FOUND without its folder.
+    """
+    if out.suffix.lower() not in _WRITERS:
+        raise RankmemError(
+            Code.INVALID, f"{out.name} does not say which form", f"a name that ends in {', '.join(_WRITERS)}"
+        )
+    if output is not Format.TABLE and out.suffix.lower() != f".{output}":
+        raise RankmemError(
+            Code.INVALID, f"--format {output} and --out {out} are two forms", "leave --format out"
+        )
+    if not out.parent.is_dir():
+        raise RankmemError(Code.NOT_FOUND, f"there is no folder {out.parent}", "make it, or name another")
+    if out.is_dir() or is_database(out):
+        what = "folder" if out.is_dir() else "database"
+        raise RankmemError(Code.CONFLICT, f"{out} is a {what}", "give another name")
+    if os.path.lexists(out) and not force:
+        raise RankmemError(Code.CONFLICT, f"{out} is there already", "give another name, or --force")
+
+
+def write_answer(batches: Iterator[pa.RecordBatch], out: Path) -> int:
+    """Writes the rows; how many there are. The name is checked before: see :func:`check_out`.
+
+    Raises:
+        RankmemError: INVALID for a type that the form does not have, EXHAUSTED where it cannot be written.
+    """
+    import pyarrow as pa
+
+    unfinished = out.with_name(f".rankmem-{os.getpid()}-{out.name}")
+    first = next(batches)  # what is wrong with the SQL is said before a file is made
+    try:
+        count = _write(first, batches, unfinished, _WRITERS[out.suffix.lower()])
+        unfinished.replace(out)
+    except pa.ArrowNotImplementedError as exc:
+        raise RankmemError(
+            Code.INVALID, f"cannot write {out}: {exc}", "cast the column, such as to VARCHAR"
+        ) from exc
+    except OSError as exc:
+        raise RankmemError(
+            Code.EXHAUSTED, f"cannot write {out}: {exc.strerror or exc}", "give another path, or make room"
+        ) from exc
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return count
+
+
+def _write(
+    first: pa.RecordBatch,
+    batches: Iterator[pa.RecordBatch],
+    path: Path,
+    writer_of: Callable[[Path, pa.Schema], _Rows],
+) -> int:
+    import pyarrow as pa
+
+    writer, count = writer_of(path, first.schema), 0
+    for batch in chain([first], batches):
+        writer.write(pa.Table.from_batches([batch]))
+        count += batch.num_rows
+    writer.end()
+    return count
+
+
+class _Text:
+    """CSV or JSON, as on stdout."""
+
+    def __init__(self, path: Path, output: Format) -> None:
+        self._file = path.open("w", encoding="utf-8", newline="")
+        self._rows = begin(output, self._file)
+
+    def write(self, rows: pa.Table) -> None:
+        self._rows.write(rows)
+
+    def end(self) -> None:
+        self._rows.end()
+        self._file.close()
+
+
+class _Parquet:
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        from pyarrow import parquet
+
+        self._writer = parquet.ParquetWriter(path, schema, compression="zstd")
+
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write_table(rows)
+
+    def end(self) -> None:
+        self._writer.close()
+
+
+_WRITERS: Final[dict[str, Callable[[Path, pa.Schema], _Rows]]] = {
+    ".csv": lambda path, schema: _Text(path, Format.CSV),
+    ".json": lambda path, schema: _Text(path, Format.JSON),
+    ".parquet": _Parquet,
+}
+"""By the end of the name."""

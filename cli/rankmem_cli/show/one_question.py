@@ -1,0 +1,65 @@
+"""A reading verb from its options to its table: open, find the session, ask, cut, show.
+
+Stage: between arguments and render, for the verbs that ask one question and show one table. What a verb
+brings is its question and its columns. Runs in the command line's process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rankmem_cli.show.render import Format
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rankmem_aggregator.query.queries import Queries
+    from rankmem_cli.show.session import SessionFacts
+    from rankmem_cli.show.table import Column
+
+Ask = Callable[["Queries", "SessionFacts"], "pa.Table"]
+
+
+def answer(
+    db: Path | None,
+    aggregator: str | None,
+    session: str | None,
+    ask: Ask,
+    shown: Callable[[SessionFacts], Sequence[Column]],
+    *,
+    output: Format,
+    limit: int | None = None,
+    table_rows: int = 0,
+    notes: Callable[[pa.Table], Sequence[str]] = lambda rows: (),
+    needs: Sequence[str] = (),
+    without_rows: str = "",
+) -> None:
+    """Asks one question of a session and shows its answer.
+
+    Args:
+        db: as the shared options, like aggregator, session, output and limit.
+        ask: the question.
+        shown: the columns of a table.
+        table_rows: rows of a table unless the user said; 0 for all.
+        notes: what is said above a table, of the rows that are shown.
+        needs: what the answer rests on, of operators, stacks, modules: said where it was not recorded.
+        without_rows: why there are none, where there are none.
+    """
+    from rankmem_cli.show import recorded
+    from rankmem_cli.show.completeness import show_answer
+    from rankmem_cli.show.progress import patience
+    from rankmem_cli.show.render import head, note
+    from rankmem_cli.show.session import open_queries, session_facts
+
+    with open_queries(db, aggregator) as queries:
+        facts = session_facts(queries, session)
+        with patience("asking"):
+            rows = ask(queries, facts)
+        if limit is not None or table_rows:
+            rows = head(rows, limit, output=output, table_rows=table_rows)
+        told = [*notes(rows), *recorded.of_lines(rows), *recorded.notes(facts, needs)]
+        show_answer(queries, facts, rows, recorded.shown(shown(facts), facts), output=output, notes=told)
+        if without_rows and rows.num_rows == 0:
+            note(without_rows)

@@ -1,0 +1,161 @@
+"""Allocations that failed, as a report.
+
+Stage: render. In come the answers of the named queries about out of memory, out go tables on stdout and, on
+stderr, the lines between them. Computes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from rankmem_cli.show import columns, recorded
+from rankmem_cli.show.completeness import say, show_answer
+from rankmem_cli.show.progress import patience
+from rankmem_cli.show.render import Format, head, note, show_table
+from rankmem_cli.show.session import SessionFacts
+from rankmem_cli.show.units import bytes_text, safe_text
+from rankmem_protos.errors import Code, RankmemError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rankmem_aggregator.query.queries import Queries
+    from rankmem_aggregator.query.types import BlockBy
+    from rankmem_cli.show.table import Column
+
+GROUPS_SHOWN: Final = 8
+"""Rows of each part: the largest tell most."""
+RANKS_SHOWN: Final = 16
+FAILURES_SHOWN: Final = 20
+"""A program that catches the error and tries again fails many times; ``--limit`` shows more."""
+PARTS: Final = ("category", "operator", "line", "rank")
+NOTHING_FAILED: Final = "no allocation failed"
+
+
+def print_oom(
+    queries: Queries, facts: SessionFacts, failures: pa.Table, *, number: int = 1, limit: int | None = None
+) -> None:
+    """Writes the failures, then one of them taken apart.
+
+    Args:
+        failures: the earliest first. It is what went wrong; what follows, on this rank or on others that
+            waited for it, mostly follows from it.
+        number: which one, from 1.
+        limit: rows of the table as the user said; None: FAILURES_SHOWN.
+    """
+    note(facts.title())
+    if failures.num_rows == 0:
+        note(NOTHING_FAILED)
+        say(queries, facts)
+        return
+    chosen = _numbered(failures, number)
+    shown_rows = head(failures, limit, output=Format.TABLE, table_rows=FAILURES_SHOWN)
+    show_table(shown_rows, columns.oom(facts.started_ns))
+    note("")
+    for line in [
+        *_in_words(chosen, _which(number, failures.num_rows)),
+        *recorded.notes(facts, ("operators", "stacks")),
+    ]:
+        note(line)
+    for by in PARTS:
+        rows = _part(queries, facts, chosen, by)
+        shown = RANKS_SHOWN if by == "rank" else GROUPS_SHOWN
+        note("")
+        note(f"{_of(chosen, by)}:")
+        show_table(rows.slice(0, shown), recorded.shown(_columns(facts, by), facts))
+        if rows.num_rows > shown:
+            note(f"… and {rows.num_rows - shown} more: rankmem oom --by {by}")
+    if failures.num_rows > 1 and number == 1:
+        others = failures.num_rows - 1
+        after = "1 failure" if others == 1 else f"{others} failures"
+        note("")
+        note(f"{after} after the first: rankmem oom --failure 2 takes the next apart")
+    say(queries, facts)
+
+
+def show_part(
+    queries: Queries, facts: SessionFacts, failures: pa.Table, by: str, *, number: int = 1, output: Format
+) -> None:
+    """Writes one part of one failure alone, in any format.
+
+    Raises:
+        RankmemError: NOT_FOUND where no allocation failed, or not so many.
+    """
+    if failures.num_rows == 0:
+        raise RankmemError(
+            Code.NOT_FOUND,
+            f"{NOTHING_FAILED} in session {facts.session_id}",
+            "rankmem peak: how high each rank got",
+        )
+    chosen = _numbered(failures, number)
+    rows = _part(queries, facts, chosen, by)
+    show_answer(queries, facts, rows, _columns(facts, by), output=output, notes=(_of(chosen, by),))
+
+
+def _numbered(failures: pa.Table, number: int) -> dict[str, Any]:
+    if number > failures.num_rows:
+        raise RankmemError(
+            Code.NOT_FOUND,
+            f"there is no failure {number}: {failures.num_rows} allocations failed",
+            f"--failure 1 to {failures.num_rows}, the earliest first",
+        )
+    row: dict[str, Any] = failures.slice(number - 1, 1).to_pylist()[0]
+    return row
+
+
+def _which(number: int, of: int) -> str:
+    if of == 1:
+        return "it"
+    return f"the first of {of}" if number == 1 else f"failure {number} of {of}"
+
+
+def _part(queries: Queries, facts: SessionFacts, failed: dict[str, Any], by: str) -> pa.Table:
+    """What every rank held at a failure, or what was alive on its own, by any grouping."""
+    with patience("asking"):
+        if by == "rank":
+            return queries.held_at(failed["time_ns"], facts.session_id)
+        place = {name: failed[name] for name in ("attempt", "rank", "device", "seq")}
+        return queries.oom_held(facts.session_id, by=_by(by), **place)
+
+
+def _columns(facts: SessionFacts, by: str) -> list[Column]:
+    return columns.held_at(facts.started_ns) if by == "rank" else columns.oom_held(by)
+
+
+def _of(failed: dict[str, Any], by: str) -> str:
+    if by == "rank":
+        return "what every rank held at the same instant"
+    return f"alive on rank {failed['rank']} then, by {by}"
+
+
+def _in_words(row: dict[str, Any], which: str) -> list[str]:
+    """What was asked for against what there was, a sentence a line."""
+    on_host = row["device"].startswith("cpu")
+    who = safe_text(row["operator"]) if row["operator"] else "a call outside of operators"
+    asked = f"{which}: {who} asked for {bytes_text(row['size_bytes'])}"
+    asked += "" if on_host else " (rounded up by the allocator)"
+    whose = f" on rank {row['rank']}, {safe_text(row['device'])}"
+    said = [f"{asked} with {bytes_text(row['requested_bytes'])} alive{whose}"]
+    if row["line"]:
+        said.append(f"  at {safe_text(row['line'])}")
+    free = row["device_free_bytes"]
+    if free is not None:
+        total = f" of {bytes_text(row['device_total_bytes'])}" if row["device_total_bytes"] else ""
+        said.append(
+            f"  free on {'the host' if on_host else safe_text(row['device'])}: {bytes_text(free)}{total}"
+        )
+        if free >= row["size_bytes"]:
+            limits = "ulimit, a container's" if on_host else "set_per_process_memory_fraction, a container's"
+            said[-1] += f"; that was enough: a limit of the process stopped it ({limits})"
+    if row["reserved_bytes"] is not None:
+        said.append(f"  reserved by PyTorch: {bytes_text(row['reserved_bytes'])}")
+        if row["largest_free_bytes"] is not None:
+            unused, largest = bytes_text(row["unused_bytes"]), bytes_text(row["largest_free_bytes"])
+            said[-1] += f", of it unused {unused}, the largest piece {largest}"
+    if row["app_bytes"] is not None:
+        said.append(f"  held by the process beyond it: {bytes_text(row['app_bytes'])}")
+    return said
+
+
+def _by(by: str) -> BlockBy:
+    return by  # type: ignore[return-value]

@@ -1,0 +1,103 @@
+"""What a session did not record because it was told not to: said with each answer that rests on it.
+
+Stage: render. In comes what the ranks had switched off (``RANKMEM_DETAIL``, ``RANKMEM_STACKS``,
+``RANKMEM_MODULES``), out go notes and what stands in place of a name that nobody recorded. So that no answer
+says "outside of operators" of a block whose operator nobody looked at.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from rankmem_cli.show.session import SessionFacts
+from rankmem_cli.show.table import OUTSIDE, OUTSIDE_OF_MODULES, Column
+from rankmem_protos.errors import Code, RankmemError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NOT_RECORDED: Final = "(not recorded)"
+_NEEDS: Final = {"operator": "operators", "module": "modules", "line": "stacks", "phase": "operators"}
+"""By column: what it rests on."""
+_BRACKETS: Final = (
+    "a line in [brackets]: no frame of the project is in the stack; the nearest frame of Python"
+)
+_OF_KERNELS: Final = ("nsys", "nvprof")
+"""Kinds of recordings that have kernels, and memory only where it was asked for."""
+_OUTSIDE: Final = {"operators": OUTSIDE, "modules": OUTSIDE_OF_MODULES}
+
+
+def notes(facts: SessionFacts, needs: Iterable[str]) -> list[str]:
+    """What an answer that needs these, of operators, stacks and modules, has to say."""
+    lines = []
+    for need in needs:
+        without = [need in off for off in facts.not_recorded]
+        if any(without):
+            said = f"no {need} were recorded" if all(without) else f"some ranks recorded no {need}"
+            lines.append(f"{said} ({_switch(facts, need)})")
+    return lines
+
+
+def of_lines(rows: pa.Table) -> list[str]:
+    """What the brackets around a line mean, where some row has them."""
+    for name in {"line", "forward_line"} & set(rows.column_names):
+        if any(line is not None and line.startswith("[") for line in rows.column(name).to_pylist()):
+            return [_BRACKETS]
+    return []
+
+
+def kernels_alone(facts: SessionFacts) -> list[str]:
+    """Where to ask of a session that was imported from a profile of kernels, with no memory event in it."""
+    if facts.events or facts.source not in _OF_KERNELS:
+        return []
+    ask = f"FROM kernel_total('{facts.session_id}', of_group := 'operator')"
+    return [
+        f'{facts.source} recorded kernels and no memory; ask for the kernels\' time: rankmem sql "{ask}"',
+        "of_group may also be layer, call_site, short_name or stream",
+    ]
+
+
+@contextmanager
+def pointing_to_kernels(facts: SessionFacts) -> Iterator[None]:
+    """Within it an answer that has no events says where the kernels are, if there are these alone."""
+    try:
+        yield
+    except RankmemError as exc:
+        kernels = kernels_alone(facts)
+        if exc.code is not Code.NOT_FOUND or not kernels:
+            raise
+        raise RankmemError(exc.code, exc.message, kernels[0]) from exc
+
+
+def outside(facts: SessionFacts, need: str) -> str:
+    """What stands for a block without an operator, or without a module."""
+    without = [need in off for off in facts.not_recorded]
+    usual = _OUTSIDE.get(need, "-")
+    if not any(without):
+        return usual
+    return NOT_RECORDED if all(without) else f"{usual} or {NOT_RECORDED}"
+
+
+def shown(columns: Sequence[Column], facts: SessionFacts) -> list[Column]:
+    """The columns, of which those that nobody recorded say so."""
+    return [_told(column, facts) for column in columns]
+
+
+def _told(column: Column, facts: SessionFacts) -> Column:
+    need = _NEEDS.get(column.name)
+    if need is None or not any(need in off for off in facts.not_recorded):
+        return column
+    absent = outside(facts, need)
+    return dataclasses.replace(column, forms=tuple(_or_absent(form, absent) for form in column.forms))
+
+
+def _or_absent(form: Callable[[Any], str], absent: str) -> Callable[[Any], str]:
+    return lambda value: absent if value is None else form(value)
+
+
+def _switch(facts: SessionFacts, need: str) -> str:
+    levels = [level for level in (facts.detail or "").split(", ") if level not in ("", "full")]
+    return f"RANKMEM_DETAIL={' and '.join(levels)}" if levels else f"RANKMEM_{need.upper()}=off"

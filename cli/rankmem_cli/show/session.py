@@ -1,0 +1,95 @@
+"""Where a reading verb reads from, and which session and instant it means.
+
+Stage: between arguments and query. In come the shared options, out comes an open ``Queries`` of the
+aggregator package, which never says whether it reads a file or asks a running aggregator. Runs in
+the command line's process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from rankmem_cli.args.options import place
+from rankmem_cli.args.times import parse_time
+from rankmem_cli.show.units import utc_text
+from rankmem_protos.clock import has_clock
+
+if TYPE_CHECKING:
+    from rankmem_aggregator.query.queries import Queries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFacts:
+    """What a table's heading and its offsets need of a session."""
+
+    session_id: str
+    name: str | None
+    started_ns: int | None
+    """Its start, ns since 1970 UTC; the zero of every offset. None while no rank has said."""
+    detail: str | None = None
+    """RANKMEM_DETAIL of its ranks."""
+    source: str | None = None
+    """live, or the kind of recording that was imported."""
+    events: int = 0
+    not_recorded: tuple[frozenset[str], ...] = ()
+    """What its ranks had switched off: operators, stacks, modules; each different set once."""
+
+    def title(self) -> str:
+        """The session in a line: id, name, start in UTC."""
+        name = f" ({self.name})" if self.name else ""
+        if self.started_ns is not None and not has_clock(self.started_ns):
+            return f"session {self.session_id}{name}, from a recording without times"
+        return f"session {self.session_id}{name}, started {utc_text(self.started_ns)} UTC"
+
+
+def open_queries(db: Path | None, aggregator: str | None, *, unsafe: bool = False) -> Queries:
+    """The reader that the options name: the aggregator if one is given, else the file.
+
+    Args:
+        unsafe: DuckDB bare, for a file that the user trusts.
+
+    Raises:
+        RankmemError: INVALID for two places at once, and what ``connect`` raises.
+    """
+    from rankmem_aggregator.query import open as opening
+
+    where = place(db, aggregator)
+    return opening.open_queries(where.target(), where.credentials, unsafe=unsafe)
+
+
+def session_facts(queries: Queries, session: str | None) -> SessionFacts:
+    """The session that ``--session`` means.
+
+    Raises:
+        RankmemError: NOT_FOUND if there is none such.
+    """
+    session_id = queries.session_id(session)
+    rows = [row for row in queries.sessions().to_pylist() if row["session_id"] == session_id]
+    row = rows[0] if rows else {}
+    return SessionFacts(
+        session_id=session_id,
+        name=row.get("name"),
+        started_ns=row.get("started_ns"),
+        detail=row.get("detail"),
+        source=row.get("source"),
+        events=row.get("events") or 0,
+        not_recorded=tuple(frozenset(filter(None, off.split(","))) for off in row.get("not_recorded") or ()),
+    )
+
+
+def moment(text: str, facts: SessionFacts) -> Literal["peak", "total"] | int:
+    """What ``--at`` of ``ops`` means: one of its words, or an instant in ns since 1970 UTC."""
+    if text == "peak":
+        return "peak"
+    return "total" if text == "total" else instant(text, facts)
+
+
+def instant(text: str, facts: SessionFacts) -> int:
+    """The TIME of ``--at`` in ns since 1970 UTC; offsets count from the session's start.
+
+    Raises:
+        RankmemError: INVALID for what is no time.
+    """
+    return parse_time(text, session_started_ns=facts.started_ns or 0)

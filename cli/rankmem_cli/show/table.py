@@ -1,0 +1,286 @@
+"""Rows to a table that fits the terminal.
+
+Stage: render. In come a pyarrow Table and the columns that a verb wants shown; out goes a rich
+table whose numbers are whole: where the width is short, first times get their short form, then texts
+are shortened with an ellipsis, then the least important columns go (and the caller is told which).
+Runs in the command line's process. It changes no value: JSON and CSV never come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from rich.cells import cell_len, set_cell_size
+from rich.table import Table
+from rich.text import Text
+
+from rankmem_cli.show import units
+from rankmem_protos.clock import distance_ns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+GUTTER: Final = 2
+"""Blank cells between columns."""
+TEXT_CELLS_MIN: Final = 12
+"""A text is not shortened below this: less tells nothing, then a column goes instead."""
+NAME_CELLS_MIN: Final = 26
+"""The same for what a row is about: aten::convolution_backward is 26 cells."""
+TEXT_CELLS_MAX: Final = 72
+"""A text is shortened to this even where there is room: a mangled C++ name fills any screen."""
+ELLIPSIS: Final = "…"
+OUTSIDE: Final = "(outside of operators)"
+"""An allocation that no operator made: by the user's own call of an allocator."""
+OUTSIDE_OF_MODULES: Final = "(outside of modules)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """How one column of a result is shown."""
+
+    header: str
+    name: str
+    """The result's column."""
+    forms: tuple[Callable[[Any], str], ...] = (str,)
+    """Ways to write a value, from the widest to the narrowest."""
+    numeric: bool = False
+    """Numbers are right-aligned and never cut."""
+    keep_end: bool = False
+    """For paths: shorten at the front, the end tells more."""
+    cells_min: int = TEXT_CELLS_MIN
+    """A text is not shortened below this."""
+    importance: int = 1
+    """Where width is short the least important column goes first; of equals the rightmost. 0: never goes."""
+
+
+def text(header: str, name: str, *, importance: int = 1) -> Column:
+    """A column of text from outside, made safe for a terminal."""
+    return Column(header=header, name=name, forms=(_safe,), importance=importance)
+
+
+def operator(header: str, name: str, *, importance: int = 1) -> Column:
+    """A column of operators: text that stays long enough to be told apart."""
+    forms = (_operator,)
+    return Column(header=header, name=name, forms=forms, cells_min=NAME_CELLS_MIN, importance=importance)
+
+
+def path(header: str, name: str, *, importance: int = 1) -> Column:
+    """A column of paths or source lines: shortened at the front."""
+    forms, least = (_safe,), NAME_CELLS_MIN
+    return Column(
+        header=header, name=name, forms=forms, keep_end=True, cells_min=least, importance=importance
+    )
+
+
+def module(header: str, name: str, *, importance: int = 0) -> Column:
+    """A column of modules: paths whose end tells more."""
+    forms, least = (_module,), NAME_CELLS_MIN
+    return Column(
+        header=header, name=name, forms=forms, keep_end=True, cells_min=least, importance=importance
+    )
+
+
+def words(header: str, name: str, *, importance: int = 1) -> Column:
+    """A column of short lists of names."""
+    return Column(header=header, name=name, forms=(_words,), importance=importance)
+
+
+def size(header: str, name: str, *, importance: int = 1) -> Column:
+    """A column of bytes, shown in KiB, MiB, GiB."""
+    return Column(header=header, name=name, forms=(units.bytes_text,), numeric=True, importance=importance)
+
+
+def signed_size(header: str, name: str, *, importance: int = 1) -> Column:
+    """A column of differences in bytes, with their sign."""
+    forms = (units.growth_text,)
+    return Column(header=header, name=name, forms=forms, numeric=True, importance=importance)
+
+
+def percent(header: str, name: str, *, importance: int = 1) -> Column:
+    """A column of fractions of one, shown as per cent."""
+    return Column(header=header, name=name, forms=(units.percent_text,), numeric=True, importance=importance)
+
+
+def tree(header: str, name: str) -> Column:
+    """A column of indented names, which never goes."""
+    return Column(header=header, name=name, forms=(_safe,), cells_min=NAME_CELLS_MIN, importance=0)
+
+
+def count(header: str, name: str, *, importance: int = 1) -> Column:
+    """A column of counts."""
+    return Column(header=header, name=name, forms=(units.count_text,), numeric=True, importance=importance)
+
+
+def number(header: str, name: str, *, importance: int = 0) -> Column:
+    """A column of identifying numbers, such as a rank: written plainly, never dropped unless said."""
+    return Column(header=header, name=name, forms=(_plain,), numeric=True, importance=importance)
+
+
+def offset(header: str, name: str, session_started_ns: int | None, *, importance: int = 1) -> Column:
+    """A column of instants (ns), shown as offset from the session's start."""
+
+    def write(time_ns: int | None) -> str:
+        return units.offset_text(distance_ns(time_ns, session_started_ns))
+
+    return Column(header=header, name=name, forms=(write,), numeric=True, importance=importance)
+
+
+def utc(header: str, name: str, *, importance: int = 1) -> Column:
+    """A column of instants (ns), shown in UTC; with the time of day alone where the table is narrow."""
+    forms = (units.utc_text, units.utc_clock_text)
+    return Column(header=header, name=name, forms=forms, numeric=True, importance=importance)
+
+
+def utc_day(header: str, name: str, *, importance: int = 1) -> Column:
+    """A column of instants (ns) of different days; to the minute where the table is narrow."""
+    forms = (units.utc_text, units.utc_minute_text)
+    return Column(header=header, name=name, forms=forms, numeric=True, importance=importance)
+
+
+def age(header: str, name: str, *, importance: int = 1) -> Column:
+    """A column of durations (ns)."""
+    return Column(header=header, name=name, forms=(units.age_text,), numeric=True, importance=importance)
+
+
+def flag(header: str, name: str, *, importance: int = 1) -> Column:
+    """A column of booleans, shown as yes and no."""
+    return Column(header=header, name=name, forms=(units.flag_text,), importance=importance)
+
+
+def plain_columns(rows: pa.Table) -> list[Column]:
+    """Every column of a result as it stands, for SQL of the user's own: values are not converted."""
+    import pyarrow as pa
+
+    def is_number(kind: pa.DataType) -> bool:
+        return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+    return [
+        Column(header=units.safe_text(f.name), name=f.name, forms=(_plain,), numeric=is_number(f.type))
+        for f in rows.schema
+    ]
+
+
+@dataclass(slots=True)
+class _Laid:
+    """A column on its way to fit: the texts it shows and the cells it may take."""
+
+    column: Column
+    position: int
+    values: list[Any]
+    cells: list[str] = field(default_factory=list)
+    width: int = 0
+
+    def write(self, form: int) -> None:
+        write = self.column.forms[min(form, len(self.column.forms) - 1)]
+        self.cells = [write(value) for value in self.values]
+        longest = max((cell_len(cell) for cell in self.cells), default=0)
+        if not self.column.numeric:
+            longest = min(longest, TEXT_CELLS_MAX)
+        self.width = max(longest, cell_len(self.column.header))
+
+    def tells(self) -> bool:
+        """False where no row has a value: such a column makes room without a word."""
+        return any(value is not None for value in self.values)
+
+    def least(self) -> int:
+        """The fewest cells this column can be shown in."""
+        if self.column.numeric:
+            return self.width
+        return min(self.width, max(self.column.cells_min, cell_len(self.column.header)))
+
+
+def lay_out(rows: pa.Table, columns: Sequence[Column], width: int | None) -> tuple[Table, list[str]]:
+    """The table, and the headers of the columns that found no room.
+
+    Args:
+        rows: the result.
+        columns: what to show; those whose name the result lacks are passed over.
+        width: cells of the terminal; None where nothing limits it (a pipe).
+    """
+    present = [column for column in columns if column.name in rows.column_names]
+    laid = [_Laid(c, i, rows.column(c.name).to_pylist()) for i, c in enumerate(present)]
+    for each in laid:
+        each.write(0)
+    left_out = _fit(laid, width) if width is not None else []
+    return _draw(laid), left_out
+
+
+def _fit(laid: list[_Laid], width: int) -> list[str]:
+    """Shortens, then drops, until the columns fit; returns the headers dropped, left to right."""
+    dropped: list[_Laid] = []
+    if _total([each.width for each in laid]) > width:
+        laid[:] = [each for each in laid if each.column.importance == 0 or each.tells()] or laid
+        for each in laid:
+            each.write(1)
+    while _total([each.least() for each in laid]) > width and len(laid) > 1:
+        candidates = [each for each in laid if each.column.importance > 0] or laid[1:]
+        goes = min(candidates, key=lambda each: (each.column.importance, -each.position))
+        laid.remove(goes)
+        dropped.append(goes)
+    _shrink(laid, width)
+    return [each.column.header for each in sorted(dropped, key=lambda each: each.position)]
+
+
+def _shrink(laid: list[_Laid], width: int) -> None:
+    """Takes the missing cells from the widest text columns, a cell at a time."""
+    while _total([each.width for each in laid]) > width:
+        shrinkable = [each for each in laid if each.width > each.least()]
+        if not shrinkable:
+            return
+        max(shrinkable, key=lambda each: each.width).width -= 1
+
+
+def _total(widths: list[int]) -> int:
+    return sum(widths) + GUTTER * max(0, len(widths) - 1)
+
+
+def _draw(laid: list[_Laid]) -> Table:
+    drawn = Table(box=None, padding=(0, GUTTER, 0, 0), pad_edge=False, header_style="bold", show_edge=False)
+    for each in laid:
+        justify: Literal["left", "right"] = "right" if each.column.numeric else "left"
+        drawn.add_column(Text(each.column.header), justify=justify, width=each.width, no_wrap=True)
+    for row in zip(*(each.cells for each in laid), strict=True):
+        pairs = zip(row, laid, strict=True)
+        drawn.add_row(
+            *(Text(shorten(cell, each.width, keep_end=each.column.keep_end)) for cell, each in pairs)
+        )
+    return drawn
+
+
+def shorten(cell: str, width: int, *, keep_end: bool) -> str:
+    """The cell in at most ``width`` terminal cells, an ellipsis where something was cut."""
+    if cell_len(cell) <= width:
+        return cell
+    if not keep_end:
+        return set_cell_size(cell, width - 1).rstrip() + ELLIPSIS
+    tail = cell[-width:]
+    while cell_len(tail) > width - 1:
+        tail = tail[1:]
+    folder_end = tail.rfind("/", 0, len(tail) // 2)  # a whole name reads better, where that costs little
+    return ELLIPSIS + tail[max(0, folder_end) :]
+
+
+def _safe(value: object) -> str:
+    return units.NOTHING if value is None else units.safe_text(str(value))
+
+
+def _operator(value: object) -> str:
+    return OUTSIDE if value is None else _safe(value)
+
+
+def _module(value: object) -> str:
+    return OUTSIDE_OF_MODULES if value is None else _safe(value)
+
+
+def _words(value: list[object] | None) -> str:
+    return units.safe_text(", ".join(map(str, value))) if value else units.NOTHING
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list):
+        return units.safe_text(" < ".join(str(item) for item in value))
+    return _safe(value)

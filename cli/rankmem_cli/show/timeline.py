@@ -1,0 +1,180 @@
+"""A timeline on the screen and in a file.
+
+Stage: render. In come the rows of the named query ``timeline``, whose schema's metadata says whose they are;
+out goes a curve of characters, the rows as JSON or CSV, or a file of the aggregator package's making.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Any, Final
+
+from rankmem_cli.show.completeness import marked
+from rankmem_cli.show.render import Format, begin, console_for, note
+from rankmem_cli.show.session import SessionFacts
+from rankmem_cli.show.units import age_text, bytes_text, count_text, offset_text, safe_text
+from rankmem_protos.clock import distance_ns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rankmem_aggregator.plots.curves import Chart
+
+PIPE_WIDTH: Final = 100
+"""Cells of a curve that goes into a file or a pipe."""
+OVERALL: Final = "overall"
+ONE_FIGURE: Final = {
+    "requested": "requested bytes alive",
+    "allocated": "bytes allocated, until their free is requested",
+    "active": "bytes active, until they are given back",
+    "reserved": "bytes reserved from the device",
+}
+ALL_FIGURES: Final = {
+    OVERALL: "requested: {exact}; allocated, active, reserved: the allocator's; app_reserved: the process's",
+    "stream": "allocated until the free is requested, active until given back, reserved by its segments",
+    "component": "allocated until the free is requested, active until given back, reserved by its segments; "
+    "app_reserved: the whole process",
+}
+MORE: Final = {
+    "category": ", by what they meant at the time",
+    "component": " of each allocator; app: what the process holds beyond them",
+}
+"""Said beside the one figure."""
+
+
+def show_timeline(rows: pa.Table, by: str, facts: SessionFacts, *, output: Format) -> None:
+    """Writes the curve to stdout, fitted to the terminal; or the rows as JSON or CSV.
+
+    Args:
+        rows: columns time_ns, group, bytes.
+        by: what a curve stands for.
+        facts: of the session, whose start is the zero of the axis.
+        output: the format.
+    """
+    if output is not Format.TABLE:
+        writer = begin(output)
+        writer.write(rows)
+        writer.end()
+        return
+    chart = _chart(rows, by, facts)
+    note(facts.title())
+    note(f"{chart.title}: {_meaning(by, _said(rows))}")
+    if rows.num_rows == 0:
+        note("no events in this range")
+        return
+    _print_curve(chart)
+    note(_in_words(chart))
+    if not _is_exact(rows):
+        note(_inexact(_said(rows)))
+
+
+def write_file(
+    rows: pa.Table, by: str, facts: SessionFacts, missing: Sequence[dict[str, Any]], out_path: Path
+) -> None:
+    """Writes the picture or the rows that the name of the file asks for, with what they lack, and says so."""
+    from rankmem_aggregator.plots.files import write_timeline
+
+    write_timeline(_chart(rows, by, facts), marked(rows, missing, Format.CSV), out_path)
+    note(f"wrote {out_path}")
+
+
+def _chart(rows: pa.Table, by: str, facts: SessionFacts) -> Chart:
+    from rankmem_aggregator.plots.curves import chart_of
+    from rankmem_aggregator.query.missing import missing_of
+
+    said = _said(rows)
+    first_ns = int(said.get("first_ns", facts.started_ns or 0))
+    # A rank without a clock beside others that have one counts from its own first event.
+    since_ns = distance_ns(first_ns, facts.started_ns)
+    start_ns = first_ns - (since_ns or 0)
+    subtitle = f"{facts.title()} - {_meaning(by, said)}"
+    if not _is_exact(rows):
+        subtitle += " - thinned, maxima kept"
+    if lacks := missing_of(rows):
+        subtitle += f" - not complete: {safe_text('; '.join(lacks))}"
+    whose = _whose(said)
+    return chart_of(
+        rows,
+        start_ns=start_ns,
+        stacked=_is_stacked(by, said),
+        title=whose if by in (OVERALL, "job") else f"{whose}, by {by}",
+        subtitle=subtitle,
+    )
+
+
+def _whose(said: dict[str, str]) -> str:
+    """A rank with its device, or ranks together."""
+    device = said.get("device", "?")
+    if "num_ranks" in said:
+        ranks = _counted(said["num_ranks"], "rank")
+        return f"{device}, sum of {ranks} on {_counted(said['num_hosts'], 'host')}"
+    whose = f"rank {said.get('rank', '?')}, {device} on {said.get('host_name', '?')}"
+    attempt = said.get("attempt", "0")
+    return whose if attempt == "0" else f"{whose}, attempt {attempt}"
+
+
+def _counted(number: str, noun: str) -> str:
+    return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
+
+
+def _print_curve(chart: Chart) -> None:
+    from rankmem_aggregator.plots.palette import colours
+    from rankmem_cli.show.curve import draw, glyphs_for
+
+    console = console_for(sys.stdout)
+    width = get_terminal_size((PIPE_WIDTH, 24)).columns
+    console.width = max(width, console.width)
+    has_colours = console.color_system is not None and not console.no_color
+    hues = colours([one.name for one in chart.series]) if has_colours else None
+    for line in draw(chart, width=width, glyphs=glyphs_for(sys.stdout.encoding), hues=hues):
+        console.print(line, no_wrap=True, crop=False)
+
+
+def _in_words(chart: Chart) -> str:
+    """The highest point, which the curve shows to a cell only."""
+    top = chart.top()
+    at = int(top.argmax())
+    offset = offset_text(int(chart.times_ns[at]) - chart.start_ns)
+    span = age_text(int(chart.times_ns[-1] - chart.times_ns[0]))
+    name = "" if chart.stacked else f" {safe_text(chart.series[0].name)}"
+    peak, instants = bytes_text(int(top[at])), count_text(len(chart.times_ns))
+    return f"highest{name}: {peak} at {offset}; {instants} instants in {span}"
+
+
+def _said(rows: pa.Table) -> dict[str, str]:
+    """What the query says of whose curve it is."""
+    return {key.decode(): safe_text(value.decode()) for key, value in (rows.schema.metadata or {}).items()}
+
+
+def _is_exact(rows: pa.Table) -> bool:
+    return _said(rows).get("exact") != "False"
+
+
+def _inexact(said: dict[str, str]) -> str:
+    if "num_ranks" in said:
+        return (
+            "many events: each rank's highest of each second, whose sum may lie above what was reached; "
+            "--from and --until for a part, rankmem job-peak for the exact peak"
+        )
+    return "not every point is drawn: --from and --until for a part of it"
+
+
+def _exactness(said: dict[str, str]) -> str:
+    """Of requested bytes: an aggregator of an older version does not say."""
+    of = {"False": "not exact, for events or ranks are missing", "None": "exact for what the recording holds"}
+    return of.get(said.get("complete", "True"), "exact")
+
+
+def _is_stacked(by: str, said: dict[str, str]) -> bool:
+    return said.get("stacked", str(by != OVERALL)) == "True"
+
+
+def _meaning(by: str, said: dict[str, str]) -> str:
+    """What the figures of the curves are."""
+    figure = said.get("figure", "all" if by == OVERALL else "requested")
+    if figure == "all":
+        return ALL_FIGURES.get(by, "").replace("{exact}", _exactness(said))
+    return ONE_FIGURE[figure] + MORE.get(by, "")
