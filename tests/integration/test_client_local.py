@@ -198,10 +198,11 @@ def test_the_file_stays_as_it_was(tmp_path: Path) -> None:
     duckdb.connect(str(path)).close()
 
 
-def test_the_short_import_loads_nothing_heavy() -> None:
+@pytest.mark.parametrize("package", ["rankmem", "rankmem_aggregator"])
+def test_the_short_import_loads_nothing_heavy(package: str) -> None:
     check = (
-        "import sys; from rankmem_aggregator import connect; "
-        "heavy = {'duckdb', 'grpc', 'pyarrow', 'numpy'} & set(sys.modules); "
+        f"import sys; from {package} import connect; "
+        "heavy = {'duckdb', 'grpc', 'pyarrow', 'numpy', 'torch'} & set(sys.modules); "
         "sys.exit(str(heavy) if heavy else 0)"
     )
     result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
