@@ -37,7 +37,7 @@ test-unit: env ## the quick ones
 	$(BIN)/python -m pytest tests/unit $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
 matrix: env ## build, load and exactness on every minor release of torch (long, several GB to download)
-	PYTHONPATH=tests $(BIN)/python tests/matrix.py --write
+	PYTHONPATH=tests/support $(BIN)/python tests/tools/matrix.py --write
 
 lint: env ## ruff, both as linter and as formatter
 	$(BIN)/ruff check .
@@ -66,9 +66,9 @@ stubs: .venv/stubs/.complete ## protobuf and gRPC stubs from the .proto files
 
 docs: env ## docs/schema.md, docs/limits.md, the answers in docs/sql.md and docs/security.md
 	$(BIN)/python -m rankmem_aggregator.store.schema_doc
-	PYTHONPATH=tests $(BIN)/python tests/guide.py
-	PYTHONPATH=tests $(BIN)/python tests/limits_page.py
-	PYTHONPATH=tests $(BIN)/python tests/security_guide.py
+	PYTHONPATH=tests/support $(BIN)/python tests/tools/guide.py
+	PYTHONPATH=tests/support $(BIN)/python tests/tools/limits_page.py
+	PYTHONPATH=tests/support $(BIN)/python tests/tools/security_guide.py
 
 check: stubs ## what is made from something else is current
 	@git diff --exit-code --stat -- protos || { echo "Error: the stubs are not current. Try: make stubs, and commit."; exit 1; }

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / name) for name in ("agent", "protos", "tests")]
+sys.path[:0] = [str(ROOT / name) for name in ("agent", "protos", "tests/support")]
 
 import torch  # noqa: E402
 

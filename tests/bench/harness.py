@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-sys.path.append(str(Path(__file__).parents[1]))  # for what tests share, such as spool_synthetic
+sys.path.append(str(Path(__file__).parents[1] / "support"))  # for what tests share, such as spool_synthetic
 
 PACKAGES: Final = ("torch", "duckdb", "grpcio", "pyarrow", "numpy")
 """Whose versions change the numbers."""

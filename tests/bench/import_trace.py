@@ -64,7 +64,9 @@ def main() -> None:
 def profiled(folder: Path) -> Path:
     """A trace of three steps of a small model."""
     path = folder / "small.json"
-    subprocess.run([sys.executable, str(ROOT / "tests/profiled_training.py"), str(path), "3"], check=True)
+    subprocess.run(
+        [sys.executable, str(ROOT / "tests/support/profiled_training.py"), str(path), "3"], check=True
+    )
     return path
 
 

@@ -174,7 +174,7 @@ def made_timeline(path: Path, events: int) -> Path:
 
 def made_profile(folder: Path, events: int) -> Path:
     """A profiler folder of an Ascend device with so many records: blocks that come and go."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
     from ascend_files import Story, write_csvs
 
     folder.mkdir()

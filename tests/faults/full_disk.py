@@ -23,10 +23,11 @@ import numpy as np
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from faults.ledger import Totals, check
-from faults.scene import Scene, opened, until
+from faults.scene import Scene, opened
 from main_job import RANKMEM, call
 from rankmem_agent.spool.folder import spools
 from rankmem_ship.spool_reader.segments import CONTROL_DTYPE
+from waiting import until
 
 SEGMENT: Final = 65_536
 """Records."""

@@ -15,7 +15,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,20 +25,11 @@ import pytest
 from faults.ledger import Written
 from rankmem_agent.spool.election import elect, is_shipping
 from rankmem_agent.spool.folder import spools
+from waiting import DEADLINE_S, until
 
-DEADLINE_S: Final = 60.0
-"""Longest wait for anything; a loaded machine takes a tenth of it."""
 TESTS: Final = Path(__file__).resolve().parents[1]
 RANK: Final = Path(__file__).with_name("reference_rank.py")
 SESSION: Final = "0TESTSESSION"
-
-
-def until(what: str, condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
-    """Waits for a condition, at most so long."""
-    over_s = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < over_s, f"waited {deadline_s:.0f} s in vain: {what}"
-        time.sleep(0.02)
 
 
 def free_port() -> int:

@@ -6,10 +6,11 @@ import signal
 from pathlib import Path
 
 from faults.ledger import Totals, check
-from faults.scene import DEADLINE_S, Scene, until
+from faults.scene import Scene
 from main_job import RANKMEM, call
 from rankmem_agent.spool.folder import spools
 from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT
+from waiting import DEADLINE_S, until
 
 EVENTS = 150_000
 

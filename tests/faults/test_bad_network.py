@@ -14,13 +14,14 @@ import pytest
 
 from faults.ledger import check
 from faults.proxy import Proxy, Wire
-from faults.scene import DEADLINE_S, Scene
+from faults.scene import Scene
 from main_job import RANKMEM, call
 from rankmem_aggregator.query import remote
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_ship import sender
 from rankmem_ship.config import ShipConfig
 from rankmem_ship.shipper import Shipper
+from waiting import DEADLINE_S
 
 EVENTS = 100_000
 ROUNDS = int(os.environ.get("RANKMEM_FAULT_ROUNDS", "1"))

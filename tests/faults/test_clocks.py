@@ -17,7 +17,8 @@ import pytest
 
 from faults.ledger import check
 from faults.reference import totals_of
-from faults.scene import DEADLINE_S, SESSION, Scene, until
+from faults.scene import SESSION, Scene
+from waiting import DEADLINE_S, until
 
 SKEW_S = {0: 7.5, 1: -3.0}
 HOUR_S = 3600.0

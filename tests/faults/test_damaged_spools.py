@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 
 from faults.ledger import Totals, Written, check
-from faults.scene import DEADLINE_S, Scene, opened
+from faults.scene import Scene, opened
 from main_job import RANKMEM, call
 from rankmem_agent.spool import layout
 from rankmem_agent.spool.folder import spools
 from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, segment_name
+from waiting import DEADLINE_S
 
 FEW, MANY = 2_000, RECORDS_PER_SEGMENT + 2_000
 """Events: in one segment, and in two."""

@@ -16,13 +16,14 @@ from typing import Final
 import pytest
 
 from faults.ledger import check
-from faults.scene import DEADLINE_S, Rank, Scene, until
+from faults.scene import Rank, Scene
 from main_job import RANKMEM, environment, rows
 from rankmem_agent.preload.drain import pending_records
 from rankmem_agent.spool import life
 from rankmem_agent.spool.election import is_shipping
 from rankmem_agent.spool.folder import spools
 from rankmem_ship.deliver import deliver
+from waiting import DEADLINE_S, until
 
 CONTAINER: Final = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 EVENTS: Final = 100_000

@@ -16,7 +16,8 @@ from collections.abc import Callable
 import pytest
 
 from faults.ledger import check
-from faults.scene import DEADLINE_S, Rank, Scene
+from faults.scene import Rank, Scene
+from waiting import DEADLINE_S
 
 ROUNDS = int(os.environ.get("RANKMEM_FAULT_ROUNDS", "1"))
 SEED = int(os.environ.get("RANKMEM_FAULT_SEED", "2026"))

@@ -15,8 +15,9 @@ import duckdb
 import pytest
 
 from faults.numbered_train import BLOCKS, HELD, size_of
-from faults.scene import DEADLINE_S, Scene, until
+from faults.scene import Scene
 from main_job import RANKMEM, TORCHRUN, call, environment, rows
+from waiting import DEADLINE_S, until
 
 OUTLIVES: Final = """
 import pathlib, time, torch

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path += [str(Path(__file__).parents[1])]
+sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "support")]
 
 import grpc
 

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-sys.path += [str(Path(__file__).parents[1])]
+sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "support")]
 
 import numpy as np
 

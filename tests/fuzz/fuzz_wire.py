@@ -18,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-sys.path += [str(Path(__file__).parents[1])]
+sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "support")]
 
 import pyarrow as pa
 

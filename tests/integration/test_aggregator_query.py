@@ -10,7 +10,6 @@ import grpc
 import pyarrow as pa
 import pytest
 
-from faults.scene import until
 from ingest_client import IngestClient
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.server import aggregator as server
@@ -20,6 +19,7 @@ from rankmem_aggregator.server.services import CHUNK_BYTES_MAX
 from rankmem_protos.query_pb2 import ExportRequest, SqlRequest, StatusRequest
 from rankmem_protos.query_pb2_grpc import QueryStub
 from sample_batches import RankSource
+from waiting import until
 
 
 @pytest.fixture(scope="module")

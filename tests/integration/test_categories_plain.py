@@ -15,7 +15,7 @@ from rankmem_agent.spool.layout import Kind
 from tap_process import record_process
 
 SCRIPT = """
-sys.path.insert(0, {tests!r})
+sys.path.insert(0, {support!r})
 tap.enable(ALL)
 from category_witness_plain import run
 run(tap, {name!r}, folder.parent)
@@ -38,7 +38,7 @@ shows when the next forward runs."""
 
 
 def account(name: str, folder: Path) -> Account:
-    script = SCRIPT.format(tests=str(Path(__file__).parents[1]), name=name)
+    script = SCRIPT.format(support=str(Path(__file__).parents[1] / "support"), name=name)
     recording = record_process(script, folder, is_forked=True)
     assert recording.returncode == 0, recording.stderr
     at_once, _ = our_lives(recording)
@@ -69,7 +69,9 @@ def test_every_case_is_held_to_its_bounds() -> None:
 def test_at_the_peak_of_an_optimizers_step_its_scratch_is_temporary(
     optimizer: str, options: str, tmp_path: Path
 ) -> None:
-    script = OPTIMIZER.format(tests=str(Path(__file__).parents[1]), optimizer=optimizer, options=options)
+    script = OPTIMIZER.format(
+        support=str(Path(__file__).parents[1] / "support"), optimizer=optimizer, options=options
+    )
     recording = record_process(script, tmp_path, is_forked=True)
     assert recording.returncode == 0, recording.stderr
     lives = list(our_lives(recording)[0].values())
@@ -80,7 +82,7 @@ def test_at_the_peak_of_an_optimizers_step_its_scratch_is_temporary(
 
 
 OPTIMIZER = """
-sys.path.insert(0, {tests!r})
+sys.path.insert(0, {support!r})
 tap.enable(ALL)
 from category_witness import hooked
 guard, _ = hooked(tap)

@@ -12,7 +12,7 @@ from category_oracle import our_lives
 from tap_process import record_process
 
 SCRIPT = """
-sys.path.insert(0, {tests!r})
+sys.path.insert(0, {support!r})
 tap.enable(ALL)
 from category_witness import run
 run(tap, {name!r}, folder.parent)
@@ -37,7 +37,9 @@ pytest.importorskip("torch.distributed.fsdp", reason="torch without torch.distri
 
 @pytest.mark.parametrize("name", TRAININGS)
 def test_what_the_training_knows_of_its_tensors_is_what_the_database_says(name: str, tmp_path: Path) -> None:
-    recording = record_process(SCRIPT.format(tests=str(Path(__file__).parents[1]), name=name), tmp_path)
+    recording = record_process(
+        SCRIPT.format(support=str(Path(__file__).parents[1] / "support"), name=name), tmp_path
+    )
     assert recording.returncode == 0, recording.stderr
     seen = json.loads((tmp_path / "witness.json").read_text())
     found = account_of(seen, list(our_lives(recording)[0].values()), int(recording.seq[-1]))

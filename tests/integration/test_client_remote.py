@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from test_client_local import NEW, two_sessions
 
 from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
@@ -16,6 +15,7 @@ from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.remote import RemoteQueries
 from rankmem_aggregator.server import aggregator as server
 from rankmem_protos.errors import Code, RankmemError
+from two_sessions import NEW, two_sessions
 
 
 @pytest.fixture(scope="module")

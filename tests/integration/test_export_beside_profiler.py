@@ -29,7 +29,7 @@ TEMPORARY = (
 )
 SCRIPT = """
 import json, warnings
-sys.path.insert(0, {tests!r})
+sys.path.insert(0, {support!r})
 tap.enable(ALL)
 from torch.profiler import ProfilerActivity, profile
 from category_models import MODELS
@@ -87,7 +87,7 @@ def unpacked(path: Path) -> Any:
 
 
 def test_the_same_steps_give_the_same_changes_in_the_same_layout(tmp_path: Path) -> None:
-    recording = record_process(SCRIPT.format(tests=str(Path(__file__).parents[1])), tmp_path)
+    recording = record_process(SCRIPT.format(support=str(Path(__file__).parents[1] / "support")), tmp_path)
     assert recording.returncode == 0, recording.stderr
     first, last = json.loads((tmp_path / "window.json").read_text())
     with connect(database(recording, tmp_path / "r.duckdb")) as queries:

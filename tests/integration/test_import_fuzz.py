@@ -1,6 +1,6 @@
 """Mutated recordings are imported, or refused by an error that names them; a few hundred here.
 
-RANKMEM_FUZZ_MUTATIONS=N makes N of each; ``python tests/fuzz_imports.py`` tells more (see docs/formats.md).
+RANKMEM_FUZZ_MUTATIONS=N makes N of each; ``python tests/tools/fuzz_imports.py`` runs more (docs/formats.md).
 """
 
 from __future__ import annotations

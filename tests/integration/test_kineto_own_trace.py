@@ -15,7 +15,7 @@ from rankmem_imports.kineto.reader import KinetoReader
 from rankmem_imports.recording import Identity
 
 STEPS = 2
-SCRIPT = Path(__file__).resolve().parents[1] / "profiled_training.py"
+SCRIPT = Path(__file__).resolve().parents[1] / "support" / "profiled_training.py"
 
 
 @pytest.fixture(scope="module")

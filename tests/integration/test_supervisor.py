@@ -19,7 +19,6 @@ from typing import IO
 import duckdb
 import pytest
 
-from faults.scene import until
 from ingest_client import IngestClient
 from main_job import RANKMEM, environment
 from rankmem_aggregator import connect
@@ -33,6 +32,7 @@ from rankmem_aggregator.supervision.supervisor import Supervisor
 from rankmem_aggregator.supervision.worker_process import WorkerProcess
 from rankmem_protos.errors import Code, RankmemError
 from sample_batches import RankSource
+from waiting import until
 
 BOUND_BYTES = 1800 << 20
 BESIDE_BYTES = 400 << 20

@@ -10,17 +10,17 @@ import pytest
 from rankmem_agent.spool.layout import Category, Kind
 from tap_process import Recording, record_process
 
-TESTS = str(Path(__file__).parents[1])
+SUPPORT = str(Path(__file__).parents[1] / "support")
 SCENES = f"""
 import json
-sys.path.insert(0, {TESTS!r})
+sys.path.insert(0, {SUPPORT!r})
 import step_scenes
 print(json.dumps(step_scenes.run(tap, natively=%s)))
 tap.close()
 """
 THREADS = f"""
 import sys, time
-sys.path.insert(0, {TESTS!r})
+sys.path.insert(0, {SUPPORT!r})
 import step_scenes
 from rankmem_agent.hooks.guard import Guard
 guard = Guard(0)
@@ -60,7 +60,7 @@ print(len(hooks._known))
 """
 LIVES = f"""
 import gc, weakref
-sys.path.insert(0, {TESTS!r})
+sys.path.insert(0, {SUPPORT!r})
 import step_scenes
 from rankmem_agent.hooks.guard import Guard
 step_scenes.hooked(tap, Guard(0))
@@ -88,7 +88,7 @@ tap.close()
 
 
 ASKED = f"""
-sys.path.insert(0, {TESTS!r})
+sys.path.insert(0, {SUPPORT!r})
 import step_scenes
 from rankmem_agent.hooks.guard import Guard
 class Own(torch.Tensor):
@@ -163,7 +163,7 @@ def test_nothing_of_the_users_is_kept_alive_by_a_plan(tmp_path: Path) -> None:
 def test_the_state_of_an_optimizer_without_parameters_is_followed(tmp_path: Path) -> None:
     recording = record_process(
         f"""
-sys.path.insert(0, {TESTS!r})
+sys.path.insert(0, {SUPPORT!r})
 import step_scenes
 from rankmem_agent.hooks.guard import Guard
 step_scenes.hooked(tap, Guard(0))

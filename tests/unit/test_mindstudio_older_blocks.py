@@ -10,7 +10,6 @@ from typing import Any
 
 import duckdb
 import pytest
-from test_summaries import summarise
 
 from ascend_files import MB, Story, store_parts, write_database
 from constructed import BASE_NS, SESSION, RankLog, empty_database
@@ -19,6 +18,7 @@ from rankmem_aggregator import connect
 from rankmem_aggregator.exports.exporting import export
 from rankmem_imports.ascend.reader import MindStudioReader
 from rankmem_imports.recording import Identity
+from summary_passes import summarise
 
 END = 10**9
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,28 +14,9 @@ from rankmem_ship.pairing.columns import TEXT_BYTES_MAX, rows_of
 from rankmem_ship.pairing.pairing import Pairing
 from rankmem_ship.pairing.stacks import stack_hash
 from rankmem_ship.spool_reader.reader import SpoolReader
-from spool_synthetic import SyntheticSpool, clock_record, make_records
+from spool_log import Log
 
 CUDA = {"device_type": int(DeviceType.CUDA), "device_index": 1}
-
-
-class Log:
-    """A spool written record by record."""
-
-    def __init__(self, folder: Path) -> None:
-        self.spool = SyntheticSpool(path=folder / "s")
-        self.spool.append(clock_record(self.spool))
-
-    def add(self, kind: Kind, **fields: int) -> None:
-        time_ns = fields.pop("time_ns", self.spool.monotonic_ns + self.spool.next_seq)
-        self.spool.append(make_records(1, kind=kind, time_ns=time_ns, **fields))
-
-    def rows(self, *, final: bool = True) -> dict[str, list[dict[str, Any]]]:
-        reader = SpoolReader(self.spool.path)
-        pairing = Pairing(reader.meta, reader.strings)
-        while (part := reader.read(1000)) is not None:
-            pairing.feed(part)
-        return {table: batch.to_pylist() for table, batch in pairing.cut(final=final)}
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_pairing_facts import Log
 
 from rankmem_agent.spool.layout import Action, DeviceType, Kind, Missing
+from spool_log import Log
 
 BLOCK = 1 << 20
 

@@ -202,9 +202,8 @@ def test_stacks_have_files_or_names_or_are_not_gathered(value: str) -> None:
 def test_stacks_leave_the_host_as_the_spool_says_and_are_hashed_so(
     tmp_path: Path, privacy: dict[str, object], expected: list[tuple[str, int]]
 ) -> None:
-    from test_pairing_facts import Log
-
     from rankmem_agent.spool.layout import Kind
+    from spool_log import Log
 
     log = Log(tmp_path / "spool")
     spool: SyntheticSpool = log.spool

@@ -92,7 +92,7 @@ def test_an_example_of_the_guide_answers_what_it_shows(job: duckdb.DuckDBPyConne
     answer = shown(job, example)
     assert answer.count("\n") > 1  # more than the names of the columns
     assert f"```sql\n{example}```\n\n```text\n{answer}```\n" in GUIDE.read_text(encoding="utf-8"), (
-        "run: python tests/guide.py"
+        "run: make docs"
     )
 
 

@@ -5,41 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_views_groups import BY, group_after, logs, rows, summits
 
 from constructed import SESSION, RankLog, clear, store_logs
-from rankmem_aggregator.summaries.one_pass import DUE, NOTHING, Pass, Rank
+from group_oracle import BY, group_after, logs, rows, summits
+from summary_passes import of_groups, summarise
 
 MANY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def summarise(
-    connection: duckdb.DuckDBPyConnection,
-    log: RankLog,
-    cuts: list[int],
-    *,
-    final: bool = False,
-    remember: bool = True,
-) -> None:
-    """Tells the log up to each cut in a pass of its own; ``remember``: no restart between them."""
-    alive: dict[Rank, pa.Table] = {}
-    place = {"number": 0, "session_id": log.session_id, "attempt": log.attempt, "rank": log.rank}
-    seq_from = NOTHING
-    for cut in cuts:
-        told = {"seq_from": seq_from, "seq_upto": cut, "final": final and cut == cuts[-1]}
-        due = pa.Table.from_pylist([place | told], schema=DUE)
-        alive |= Pass(connection=connection, due=due, alive=alive).run()
-        seq_from, alive = cut, alive if remember else {}
-
-
-def of_groups(connection: duckdb.DuckDBPyConnection, by: str) -> dict[Any, Any]:
-    answer = rows(connection, "SELECT * FROM peak_by_group($id, $by)", id=SESSION, by=by)
-    names = ("bytes_at_rank_peak", "peak_bytes", "peak_seq", "peak_time_ns")
-    return {row["group_name"]: tuple(row[name] for name in names) for row in answer if row["peak_bytes"]}
 
 
 def totals(connection: duckdb.DuckDBPyConnection, by: str) -> dict[Any, Any]:

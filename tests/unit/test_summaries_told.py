@@ -11,10 +11,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_summaries import of_groups
-from test_views_groups import BY, logs
 
 from constructed import RankLog, buckets_of, clear, empty_database, store_rows
+from group_oracle import BY, logs
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.ingest.batch import IncomingBatch, Spool
 from rankmem_aggregator.store.schema import INGEST_PROGRESS
@@ -22,6 +21,7 @@ from rankmem_aggregator.store.store import Store, open_store
 from rankmem_aggregator.summaries import schedule as summaries
 from rankmem_aggregator.summaries.schedule import Summaries
 from rankmem_protos.tables import TABLES
+from summary_passes import of_groups
 
 Rows = dict[str, list[dict[str, Any]]]
 MANY = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -6,9 +6,9 @@ from typing import Any
 
 import duckdb
 from hypothesis import HealthCheck, given, settings
-from test_job_peak import jobs, merged
 
 from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, store_logs, store_rows
+from job_peak_oracle import jobs, merged
 
 PLACE = {"session_id": SESSION, "attempt": 0, "rank": 0}
 

@@ -7,9 +7,9 @@ from typing import Any
 import duckdb
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_job_peak import end_of, jobs, merged
 
 from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, store_logs, store_rows
+from job_peak_oracle import end_of, jobs, merged
 
 MIB = 1 << 20
 MANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

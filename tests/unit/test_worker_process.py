@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from faults.scene import until
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.sandbox import under_way
 from rankmem_aggregator.sandbox.under_way import fingerprint
 from rankmem_aggregator.supervision.blame import Blame
 from rankmem_aggregator.supervision.supervisor import Supervisor
 from rankmem_aggregator.supervision.worker_process import WorkerProcess
+from waiting import until
 
 STAND_IN = """#!{python}
 import json, os, sys

@@ -5,7 +5,7 @@ numbers and texts replaced by extreme ones; of a gzip file also what is inside. 
 import`` reads it, to its end, and what comes out is checked as the aggregator checks it. Run as a program
 for as long as wanted:
 
-    python tests/fuzz_imports.py --mutations 1000 [--only KIND] [--seed N]
+    python tests/tools/fuzz_imports.py --mutations 1000 [--only KIND] [--seed N]
 
 prints a line a recording with the counts, and the seed of every mutation that was neither imported nor
 refused.
@@ -38,7 +38,7 @@ from rankmem_imports.jobs import plan
 from rankmem_imports.staging import stage
 from rankmem_protos.errors import RankmemError
 
-RECORDINGS: Final = Path(__file__).resolve().parents[1].parent / "shared" / "recordings"
+RECORDINGS: Final = Path(__file__).resolve().parents[3] / "shared" / "recordings"
 DEADLINE_S: Final = 60.0
 """For one mutated recording; the largest takes a few seconds whole."""
 MEMORY_BYTES: Final = 12 << 30

@@ -32,7 +32,7 @@ from storage_scripts import DIRECT, MAPPED, STEPS
 from tap_kineto import compare, profiled
 from tap_process import Recording, read_spool, record_process
 
-ROOT: Final = Path(__file__).parent.parent
+ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "versions.md"
 OLDEST: Final = (2, 6)
 BEGIN: Final = "<!-- made by tests/matrix.py: begin -->"

@@ -1,7 +1,7 @@
 """The small job that docs/sql.md asks about, and the real output of each of its examples.
 
 Stage: tests and documentation. Comes in: the guide; goes out: the same with the block ``text`` after each
-block ``sql`` replaced by what that SQL answers. ``python tests/guide.py`` (``make docs``) rewrites the
+block ``sql`` replaced by what that SQL answers. ``python tests/tools/guide.py`` (``make docs``) rewrites the
 page, a test compares. The job: four ranks on two hosts, tensor parallel 2, data parallel 2, three steps of
 a model of two layers; rank 2 keeps a tensor from each step and fails in the last one.
 """
@@ -18,7 +18,7 @@ import duckdb
 
 from constructed import SESSION, RankLog, empty_database, store_logs, store_rows
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "sql.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "sql.md"
 EXAMPLE: Final = re.compile(r"```sql\n(.*?)```\n(?:\n```text\n.*?```\n)?", re.DOTALL)
 MIB: Final = 1 << 20
 MS: Final = 1_000_000

@@ -26,7 +26,7 @@ from rankmem_ship.spool_reader.reader import Chunk
 from tap_process import Recording, record_process
 
 SCRIPT = """
-sys.path.insert(0, {tests!r})
+sys.path.insert(0, {support!r})
 tap.enable(ALL)
 from category_window import record_window
 record_window(tap, {model!r}, folder.parent / "oracle.json", warm_up={warm_up}, steps={steps})
@@ -87,8 +87,8 @@ class Agreement:
 
 def train(model: str, folder: Path, *, warm_up: int = 2, steps: int = 3) -> tuple[Recording, dict[str, Any]]:
     """Trains under the tap and torch.profiler; the spool and what the oracle says."""
-    tests = str(Path(__file__).parent)
-    script = SCRIPT.format(tests=tests, model=model, warm_up=warm_up, steps=steps)
+    support = str(Path(__file__).parent)
+    script = SCRIPT.format(support=support, model=model, warm_up=warm_up, steps=steps)
     recording = record_process(script, folder, is_forked=True)
     assert recording.returncode == 0, recording.stderr
     assert not recording.gaps

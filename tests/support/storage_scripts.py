@@ -1,6 +1,6 @@
 """Bodies for :func:`tap_kineto.profiled`: storages made in every way that torch has, and a training.
 
-They run in any torch from 2.6 on, so also under ``tests/matrix.py``.
+They run in any torch from 2.6 on, so also under ``tests/tools/matrix.py``.
 """
 
 from __future__ import annotations

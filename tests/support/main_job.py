@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from rankmem_cli.main import app
 
-TRAIN = Path(__file__).with_name("e2e") / "main_job_train.py"
+TRAIN = Path(__file__).parents[1] / "e2e" / "main_job_train.py"
 RANKMEM = (sys.executable, "-m", "rankmem_cli")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 TIMEOUT_S = 120

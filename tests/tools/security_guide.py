@@ -1,7 +1,7 @@
 """The table of docs/security.md: each escape of ``refused_sql`` as a running aggregator ends it.
 
-Stage: tests and documentation. ``python tests/security_guide.py`` (``make docs``) rewrites the page between
-its two marks, a test compares.
+Stage: tests and documentation. ``make docs`` (tests/tools/security_guide.py) rewrites the page between its
+two marks, a test compares.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rankmem_protos.errors import RankmemError
 from refused_sql import ENDED, REFUSED
 from sample_batches import RankSource
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "security.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "security.md"
 MARKS: Final = ("<!-- made by tests/security_guide.py -->\n", "<!-- end of what is made -->\n")
 SQL_CHARS: Final = 90
 SAID_CHARS: Final = 100

@@ -5,7 +5,7 @@ page. A bound is a module's constant whose name says so (see ``BOUND``); its rea
 docstring or behind it as a comment, and a bound without a reason is an error. So the page cannot differ from
 the code, and nobody can add a bound unseen.
 
-Run as ``python tests/limits_page.py``: writes the page; ``--check``: says whether it is current.
+Run as ``python tests/tools/limits_page.py``: writes the page; ``--check``: says whether it is current.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from rankmem_aggregator.config import _ENVIRONMENT, AggregatorConfig
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs" / "limits.md"
 HELP: Final = ROOT / "tests/unit/golden/cli_help.txt"
 BOUND: Final = re.compile(
@@ -233,7 +233,7 @@ def main() -> int:
     if "--check" in sys.argv:
         if PAGE.read_text("utf-8") == made:
             return 0
-        print(f"{PAGE} is not current; run: PYTHONPATH=tests python tests/limits_page.py", file=sys.stderr)
+        print(f"{PAGE} is not current; run: make docs", file=sys.stderr)
         return 1
     PAGE.write_text(made, "utf-8")
     return 0

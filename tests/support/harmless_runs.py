@@ -17,7 +17,7 @@ from rankmem_agent.spool import places
 from rankmem_agent.spool.layout import Kind
 from rankmem_ship.spool_reader.reader import Chunk, SpoolReader
 
-SCRIPTS = Path(__file__).parent / "e2e/training_scripts"
+SCRIPTS = Path(__file__).parents[1] / "e2e/training_scripts"
 SESSION = "1ng35yz7rzsj"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 TIMEOUT_S = 200  # one run on an idle machine takes 5 s
@@ -84,7 +84,7 @@ def _base() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RANKMEM_")}
     if "RANKMEM_TAP_CACHE" in os.environ:
         kept["RANKMEM_TAP_CACHE"] = os.environ["RANKMEM_TAP_CACHE"]
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     return kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([f"{root}/agent", f"{root}/protos"])}
 
 

@@ -1,6 +1,6 @@
 """Statements with which a client might leave its confines, and how each must end.
 
-Stage: tests and documentation. ``python tests/security_guide.py`` (``make docs``) sends each to a running
+Stage: tests and documentation. ``make docs`` (tests/tools/security_guide.py) sends each to a running
 aggregator and writes the table of docs/security.md from what came back.
 """
 

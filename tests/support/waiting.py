@@ -1,0 +1,18 @@
+"""Waiting for what another process does, with a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+DEADLINE_S: Final = 60.0
+"""Longest wait for anything; a loaded machine takes a tenth of it."""
+
+
+def until(what: str, condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
+    """Waits for a condition, at most so long."""
+    over_s = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < over_s, f"waited {deadline_s:.0f} s in vain: {what}"
+        time.sleep(0.02)
