@@ -64,11 +64,11 @@ stubs: .venv/stubs/.complete ## protobuf and gRPC stubs from the .proto files
 		types-protobuf==6.30.2.20250516
 	@touch $@
 
-docs: env ## docs/schema.md, docs/limits.md, the answers in docs/sql.md and docs/security.md
+docs: env ## docs/schema.md, docs/limits.md, the answers in docs/sql.md
 	$(BIN)/python -m rankmem_aggregator.store.schema_doc
 	PYTHONPATH=tests/support $(BIN)/python tests/tools/guide.py
 	PYTHONPATH=tests/support $(BIN)/python tests/tools/limits_page.py
-	PYTHONPATH=tests/support $(BIN)/python tests/tools/security_guide.py
+	PYTHONPATH=tests/support $(BIN)/python tests/tools/refused_sql_page.py
 
 check: stubs ## what is made from something else is current
 	@git diff --exit-code --stat -- protos || { echo "Error: the stubs are not current. Try: make stubs, and commit."; exit 1; }

@@ -21,7 +21,7 @@ from rankmem_protos.collector_pb2 import Batch
 from rankmem_protos.errors import Code, RankmemError
 from refused_sql import ENDED, REFUSED
 from sample_batches import RankSource
-from security_guide import PAGE, confined, limit_of, page
+from refused_sql_page import PAGE, confined, limit_of, page
 
 ROWS = 2000
 SHARED = "SELECT (SELECT count(*) FROM memory_event) AS events, (SELECT count(*) FROM session) AS sessions"
@@ -81,7 +81,7 @@ def test_what_wants_too_much_is_ended_with_the_limit_said(queries: Queries, sql:
 
 
 def test_the_documented_table_is_what_happens() -> None:
-    assert page(PAGE.read_text("utf-8")) == PAGE.read_text("utf-8"), "make docs"
+    assert page() == PAGE.read_text("utf-8"), "make docs"
 
 
 def test_ingest_goes_on_while_queries_eat_the_memory(tmp_path: Path) -> None:

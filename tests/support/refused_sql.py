@@ -1,7 +1,7 @@
 """Statements with which a client might leave its confines, and how each must end.
 
-Stage: tests and documentation. ``make docs`` (tests/tools/security_guide.py) sends each to a running
-aggregator and writes the table of docs/security.md from what came back.
+Stage: tests and documentation. ``make docs`` (tests/tools/refused_sql_page.py) sends each to a running
+aggregator and writes a table of what came back.
 """
 
 from __future__ import annotations

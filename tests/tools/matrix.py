@@ -35,8 +35,8 @@ from tap_process import Recording, read_spool, record_process
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "versions.md"
 OLDEST: Final = (2, 6)
-BEGIN: Final = "<!-- made by tests/matrix.py: begin -->"
-END: Final = "<!-- made by tests/matrix.py: end -->"
+BEGIN: Final = "<!-- made by tests/tools/matrix.py: begin -->"
+END: Final = "<!-- made by tests/tools/matrix.py: end -->"
 HEAD: Final = (
     "| torch | Python | built for | loads | sees of CPU memory | events equal torch.profiler's | hooks |\n"
     "|---|---|---|---|---|---|---|"

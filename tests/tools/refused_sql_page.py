@@ -1,7 +1,6 @@
-"""The table of docs/security.md: each escape of ``refused_sql`` as a running aggregator ends it.
+"""How a running aggregator ends each statement of ``refused_sql``: a table, which a test holds current.
 
-Stage: tests and documentation. ``make docs`` (tests/tools/security_guide.py) rewrites the page between its
-two marks, a test compares.
+Stage: tests. ``python tests/tools/refused_sql_page.py`` (``make docs``) writes it.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from rankmem_protos.errors import RankmemError
 from refused_sql import ENDED, REFUSED
 from sample_batches import RankSource
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "security.md"
-MARKS: Final = ("<!-- made by tests/security_guide.py -->\n", "<!-- end of what is made -->\n")
+PAGE: Final = Path(__file__).parents[1] / "integration" / "golden" / "refused_sql.md"
 SQL_CHARS: Final = 90
 SAID_CHARS: Final = 100
 
@@ -53,16 +51,15 @@ def limit_of(message: str) -> str:
     return "time" if "longer than" in message else "rows" if "rows" in message else "memory"
 
 
-def page(text: str) -> str:
-    """The page with its table made anew."""
+def page() -> str:
+    """The page, made anew."""
     with (
         tempfile.TemporaryDirectory() as folder,
         confined(Path(folder)) as running,
         connect(running.address) as queries,
     ):
         made = "\n".join(_table(queries, folder))
-    before, after = text.index(MARKS[0]) + len(MARKS[0]), text.index(MARKS[1])
-    return f"{text[:before]}\n{made}\n\n{text[after:]}"
+    return f"{made}\n"
 
 
 def _table(queries: Queries, folder: str) -> Iterator[str]:
@@ -101,4 +98,4 @@ def _said(message: str, folder: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text("utf-8")), "utf-8")
+    PAGE.write_text(page(), "utf-8")
