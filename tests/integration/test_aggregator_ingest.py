@@ -225,6 +225,7 @@ def test_garbage_on_the_port_disturbs_nobody(aggregator: server.Aggregator) -> N
                 raw.sendall(data)
         client.send(batch=source.batch(50))
         client.acks(1)
+    assert ask(aggregator, EVENTS) == [(50, 50)]
 
 
 def test_a_query_is_answered_while_a_commit_is_under_way_and_sees_the_state_before_it(
@@ -263,10 +264,16 @@ def test_a_reader_in_the_middle_of_its_result_does_not_hold_up_ingest(aggregator
         client.open(source)
         client.send(batch=source.batch(2000))
         client.acks(1)
+        ((before, _),) = ask(aggregator, EVENTS)
         result = queries.stream(
             "SELECT m.seq FROM memory_event m, range(1000) ORDER BY ALL"  # far more than one window of gRPC
         )
-        next(iter(result))
+        batches = iter(result)
+        num_rows = next(batches).num_rows
         for _ in range(3):
             client.send(batch=source.batch(50))
         client.acks(3)
+        ((stored, _),) = ask(aggregator, EVENTS)
+        assert stored >= before + 150
+        num_rows += sum(batch.num_rows for batch in batches)
+        assert num_rows == before * 1000, "it reads the state that it began with"

@@ -133,7 +133,7 @@ def test_places_that_one_address_cannot_have_are_there_for_others(
         for _ in range(3):
             opened.enter_context(IngestClient(aggregator.address))
         monkeypatch.setattr("rankmem_aggregator.server.services.host_of", lambda peer: "10.0.0.7")
-        opened.enter_context(IngestClient(aggregator.address))
+        assert opened.enter_context(IngestClient(aggregator.address)).welcome.database_id
 
 
 def _silent_for(aggregator: server.Aggregator, seconds: float) -> None:

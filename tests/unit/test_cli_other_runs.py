@@ -51,8 +51,10 @@ def test_a_database_has_guests_while_one_records_into_it(tmp_path: Path) -> None
 
 
 def test_who_cannot_leave_a_lock_records_all_the_same(tmp_path: Path) -> None:
-    with guests.lease(tmp_path / "no such folder" / "mem.duckdb"):
-        pass
+    database = tmp_path / "no such folder" / "mem.duckdb"
+    with guests.lease(database):
+        assert not guests.are_there(database)
+    assert os.listdir(tmp_path) == []
 
 
 def rank(attempt: int, host: str, started_ns: int, state: str = "exit", offset_ns: int = 0) -> dict[str, Any]:

@@ -26,10 +26,12 @@ def recorded() -> Iterator[Recorded]:
     told.disconnect()
 
 
-def test_without_an_agent_they_do_nothing() -> None:
+def test_without_an_agent_they_do_nothing(recorded: Recorded) -> None:
+    told.disconnect()
     with rankmem_agent.annotate("loss"):
         rankmem_agent.step()
         rankmem_agent.parallel(dp=1)
+    assert recorded.records == []
 
 
 def test_a_told_range_never_has_the_id_of_one_of_torchs(recorded: Recorded) -> None:

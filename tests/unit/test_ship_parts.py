@@ -22,7 +22,7 @@ from rankmem_ship.pairing.columns import rows_of
 from rankmem_ship.pairing.pairing import Pairing
 from rankmem_ship.pairing.rows import Rows
 from rankmem_ship.spool_reader.reader import Chunk, Gap, SpoolReader
-from rankmem_ship.status import Faults, StatusFile
+from rankmem_ship.status import Faults, StatusFile, state_of
 from spool_synthetic import SyntheticSpool, make_records, training_records
 
 TRUE_OFFSET_NS = 5_000_000_000
@@ -153,7 +153,12 @@ def test_a_repeated_fault_is_said_once(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_a_status_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
-    StatusFile(tmp_path / "missing").tell("shipping", 1, "a:1", "", now=True)
+    status = StatusFile(tmp_path / "missing")
+    status.tell("shipping", 1, "a:1", "", now=True)
+    assert not (tmp_path / "missing").exists()
+    (tmp_path / "missing").mkdir()
+    status.tell("done", 0, "a:1", "", now=True)
+    assert state_of(tmp_path / "missing") == "done"
 
 
 def test_the_clock_is_probed_now_and_then_and_at_once_when_another_aggregator_answers() -> None:

@@ -71,7 +71,10 @@ def test_an_address_that_a_container_of_before_left_is_not_this_process_s(path: 
     write_address(path, "127.0.0.1:7077")
     entry = json.loads(address_path(path).read_text())
     address_path(path).write_text(json.dumps(entry | {"host_name": "pod-of-before"}))
-    open_store(AggregatorConfig(database_path=path)).close()
+    store = open_store(AggregatorConfig(database_path=path))
+    with store.cursor() as cursor:
+        assert cursor.execute("SELECT count(*) FROM session").fetchall() == [(0,)]
+    store.close()
 
 
 def test_rows_of_more_than_a_row_group_are_in_the_file_and_not_in_the_log(path: Path) -> None:
