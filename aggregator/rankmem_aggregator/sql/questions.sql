@@ -46,7 +46,7 @@ ORDER BY attempt, rank, device;
 -- Question: How high did each group of a rank's blocks get by itself, and what did it hold at the rank's own peak?
 -- Parameters:
 --   session (text): session id
---   by (text): category, phase, operator, module, step or annotation; stream and component: peak_by_allocator
+--   by (text): category, phase, operator, module, line, step or annotation; stream and component: peak_by_allocator
 --   rank (count): global rank; NULL for all
 -- Columns:
 --   all columns of the macro peak_by_group

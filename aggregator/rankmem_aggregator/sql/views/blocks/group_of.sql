@@ -1,25 +1,18 @@
--- Question: Which group does a block belong to, for a grouping that the caller names?
+-- Question: Which group does a block belong to, its columns given one by one? group_of_block takes a row.
 -- Parameters:
 --   of_group: operator, module, line, category, phase, step, annotation, stream or component
 --   operator, module, line, category, phase, step, annotation, stream, component: the block's own
 --   preexisting: true for a block older than the recording; the default is false
 -- Columns:
---   one value: the group as text; where the block has none NULL, or before the recording if it is older than that
+--   one value: as group_of_block
 CREATE OR REPLACE MACRO group_of(
     of_group, operator, module, line, category, phase, step, annotation, stream, component, preexisting := false
-) AS coalesce(
-    CASE of_group
-        WHEN 'operator' THEN operator
-        WHEN 'module' THEN module
-        WHEN 'line' THEN line
-        WHEN 'category' THEN CASE WHEN preexisting THEN meaning_of(category, true) ELSE category END
-        WHEN 'phase' THEN phase
-        WHEN 'step' THEN step::VARCHAR
-        WHEN 'annotation' THEN annotation
-        WHEN 'stream' THEN stream::VARCHAR
-        WHEN 'component' THEN component
-    END,
-    CASE WHEN preexisting THEN 'before the recording' END
+) AS group_of_block(
+    of_group,
+    {
+        operator: operator, module: module, line: line, category: category, phase: phase, step: step,
+        annotation: annotation, stream: stream, component: component, preexisting: preexisting
+    }
 );
 
 COMMENT ON MACRO group_of IS 'The group of a block, for a grouping named at run time.';
