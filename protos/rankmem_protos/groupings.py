@@ -25,8 +25,8 @@ class Grouping:
     """One key of ``--by``."""
 
     name: str
-    words: str
-    """For the help."""
+    words: str = ""
+    """For the help; empty: its name."""
     of: Of = "blocks"
     """What a group consists of: blocks of a rank, ranks, or all that one rank holds."""
     questions: tuple[Question, ...] = _EVERY
@@ -43,24 +43,24 @@ GROUPINGS: Final = {
     grouping.name: grouping
     for grouping in (
         Grouping(name="overall", words="a rank's totals", of="total", questions=("timeline",)),
-        Grouping(name="rank", words="rank", of="ranks", questions=_EVERY),
-        Grouping(name="host", words="host", of="ranks", questions=_OF_RANKS),
-        Grouping(name="device", words="device", of="ranks", questions=_OF_RANKS),
-        Grouping(name="category", words="meaning of the bytes", needs=("operators",), has_summary=True),
-        Grouping(name="operator", words="operator", needs=("operators",)),
-        Grouping(name="module", words="module", needs=("modules",)),
-        Grouping(name="line", words="line of the source", needs=("stacks",)),
-        Grouping(name="stream", words="stream", has_summary=True, of_allocator=True),
-        Grouping(name="component", words="component", has_summary=True, of_allocator=True),
-        Grouping(name="phase", words="phase", needs=("operators",), has_summary=True),
+        Grouping(name="rank", of="ranks", questions=_EVERY),
+        Grouping(name="host", of="ranks", questions=_OF_RANKS),
+        Grouping(name="device", of="ranks", questions=_OF_RANKS),
+        Grouping(name="category", needs=("operators",), has_summary=True),
+        Grouping(name="operator", needs=("operators",)),
+        Grouping(name="module", needs=("modules",)),
+        Grouping(name="line", words="source line", needs=("stacks",)),
+        Grouping(name="stream", has_summary=True, of_allocator=True),
+        Grouping(name="component", has_summary=True, of_allocator=True),
+        Grouping(name="phase", needs=("operators",), has_summary=True),
         Grouping(name="step", words="training step"),
-        Grouping(name="annotation", words="annotation of the user", needs=("operators",)),
+        Grouping(name="annotation", needs=("operators",)),
         Grouping(name="job", words="the whole job", of="ranks", questions=("timeline",)),
-        Grouping(name="dp", words="data-parallel coordinate", of="ranks", questions=_OF_RANKS),
-        Grouping(name="tp", words="tensor-parallel coordinate", of="ranks", questions=_OF_RANKS),
-        Grouping(name="pp", words="pipeline-parallel coordinate", of="ranks", questions=_OF_RANKS),
-        Grouping(name="cp", words="context-parallel coordinate", of="ranks", questions=_OF_RANKS),
-        Grouping(name="ep", words="expert-parallel coordinate", of="ranks", questions=_OF_RANKS),
+        Grouping(name="dp", of="ranks", questions=_OF_RANKS),
+        Grouping(name="tp", of="ranks", questions=_OF_RANKS),
+        Grouping(name="pp", of="ranks", questions=_OF_RANKS),
+        Grouping(name="cp", of="ranks", questions=_OF_RANKS),
+        Grouping(name="ep", of="ranks", questions=_OF_RANKS),
     )
 }
 """All of them by name, in the order of the help."""
@@ -87,5 +87,5 @@ def grouping_of(name: str, question: Question) -> Grouping:
 
 def words_of(question: Question, *, of: Of = "blocks") -> str:
     """The groupings of this kind that a verb offers, in words, for its help."""
-    *others, last = [each.words for each in offered(question) if each.of == of]
+    *others, last = [each.words or each.name for each in offered(question) if each.of == of]
     return f"{', '.join(others)} or {last}"

@@ -9,6 +9,14 @@ Value = int | float | str | bool | None
 """What a named parameter may be."""
 
 Parameters = Mapping[str, Value]
+
+
+class SessionId(str):
+    """The full id of a session, as its database has it: questions take it without looking it up again."""
+
+    __slots__ = ()
+
+
 # The keys of ``rankmem_protos.groupings`` again, for editors and type checkers; a test holds them to it.
 BlockBy = Literal[
     "category", "operator", "module", "line", "stream", "component", "phase", "step", "annotation"

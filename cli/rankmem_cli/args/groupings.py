@@ -24,7 +24,7 @@ def by_option(question: Question, text: str) -> Any:
         try:
             return grouping_of(word, question).name
         except RankmemError as exc:
-            raise typer.BadParameter(f"{exc.message}, only by {exc.hint}") from exc
+            raise typer.BadParameter(f"{exc.message}: {exc.hint}") from exc
 
     names = [each.name for each in offered(question)]
     return typer.Option(

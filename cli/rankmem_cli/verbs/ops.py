@@ -28,7 +28,7 @@ At = Annotated[
     ),
 ]
 Grouping = Annotated[
-    str, by_option("ops", f"A row for each {words_of('ops')}; by rank for each operator of each rank.")
+    str, by_option("ops", f"A row for each {words_of('ops')}; rank: for each operator of each rank.")
 ]
 
 

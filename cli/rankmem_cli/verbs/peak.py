@@ -28,7 +28,7 @@ Grouping = Annotated[
     str,
     by_option(
         "peak",
-        f"A row for each {words_of('peak', of='ranks')}, of these together; or for each rank's blocks by "
+        f"A row for each {words_of('peak', of='ranks')} (parallel coordinates); or for each rank's blocks by "
         f"{words_of('peak')}.",
     ),
 ]
