@@ -13,9 +13,9 @@ from constructed import BASE_NS
 from guide import MIB, MS, guide_database
 from rankmem_aggregator import connect
 from rankmem_aggregator.query.queries import Queries
-from rankmem_aggregator.query.timeline import OF_RANKS
 from rankmem_aggregator.query.types import BlockBy, By, CurveBy, PeakBy
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.groupings import GROUPINGS, offered
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_every_timeline_answers_for_the_highest_rank_or_for_all(queries: Queries
     assert table.schema.names == ["time_ns", "group", "bytes"]
     assert table.num_rows
     facts = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
-    whose = ("4", "cuda") if by in OF_RANKS else ("2", "cuda:0")
+    whose = ("4", "cuda") if GROUPINGS[by].of == "ranks" else ("2", "cuda:0")
     assert (facts.get("num_ranks", facts.get("rank")), facts["device"], facts["exact"]) == (*whose, "True")
     assert facts["stacked"] == str(by != "overall")
 
@@ -112,7 +112,7 @@ def held_by(table: pa.Table, at_ns: int) -> int:
     return sum(last.values())
 
 
-@pytest.mark.parametrize("by", sorted(OF_RANKS))
+@pytest.mark.parametrize("by", [each.name for each in offered("timeline") if each.of == "ranks"])
 def test_the_jobs_peak_is_the_highest_point_of_its_curve(queries: Queries, by: Any) -> None:
     (peak,) = {(row["job_peak_bytes"], row["job_peak_ns"]) for row in queries.job_peak().to_pylist()}
     table = queries.timeline(by=by)
@@ -135,8 +135,6 @@ def test_several_ranks_are_added_up_and_others_are_left_out(queries: Queries) ->
 @pytest.mark.parametrize("by", get_args(BlockBy))
 @pytest.mark.parametrize("ranks", ["all", [1, 3]])
 def test_groups_of_blocks_over_ranks_add_up_to_the_ranks(queries: Queries, by: Any, ranks: Any) -> None:
-    if by == "line":
-        return  # a curve by line is not offered
     groups, whole = queries.timeline(by=by, rank=ranks), queries.timeline(by="job", rank=ranks)
     for time_ns in whole["time_ns"].unique().to_pylist():
         assert held_by(groups, time_ns) == held_by(whole, time_ns)

@@ -50,6 +50,8 @@ CALLS: list[Call] = [
     call("sessions"),
     call("session_id"),
     call("session_id", "0sess"),
+    call("session_row"),
+    call("session_row", "0sess"),
     call("ranks"),
     call("hosts"),
     call("incompleteness"),

@@ -138,14 +138,14 @@ def test_peaks_are_those_of_the_account(stored: Stored) -> None:
 def test_groups_at_the_peak_add_up_to_it(stored: Stored) -> None:
     for by in byte_checks.GROUPINGS:
         byte_checks.check_ops(*stored, by)
-    for by in byte_checks.PEAK_GROUPINGS:
+    for by in byte_checks.GROUPINGS:
         byte_checks.check_peak_by(*stored, by)
     byte_checks.check_live(*stored)
 
 
 def test_curves_of_groups_add_up_at_every_instant(stored: Stored) -> None:
     for whose in stored.account.tracks:
-        for by in byte_checks.PEAK_GROUPINGS:
+        for by in byte_checks.GROUPINGS:
             byte_checks.check_timeline(*stored, whose, by)
     for by in ("category", "operator"):
         byte_checks.check_job_timeline(*stored, by)

@@ -23,7 +23,6 @@ from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.query.queries import Queries
 
 EVERY_POINT: Final = 10**7
-PEAK_GROUPINGS: Final = tuple(by for by in GROUPINGS if by != "line")
 BESIDE: Final = ("app", "pinned_host")
 """Told beside the groups of a device, in no sum; unless its own blocks are of that component."""
 TABLE_ROWS: Final = 200

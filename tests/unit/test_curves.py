@@ -57,7 +57,7 @@ def test_columns_become_curves_and_unknown_ones_are_left_out() -> None:
         }
     )
     found, exact = curves.of_columns(table, points=10)
-    rows = curves.joined(found, {"exact": exact}).to_pylist()
+    rows = curves.joined(found).to_pylist()
     assert [(row["group"], row["time_ns"], row["bytes"]) for row in rows] == [
         ("requested", 1, 5),
         ("requested", 2, 7),
@@ -72,4 +72,4 @@ def test_a_curve_of_big_numbers_keeps_them_to_the_byte() -> None:
     big = (1 << 62) + 1
     table = pa.table({"group_name": ["a", "a", "b"], "time_ns": [1, 2, 1], "bytes": [big, big - 1, 3]})
     found, _ = curves.of_groups(table, points=10)
-    assert curves.joined(found, {})["bytes"].to_pylist() == [big, big - 1, 3]
+    assert curves.joined(found)["bytes"].to_pylist() == [big, big - 1, 3]

@@ -12,7 +12,7 @@ import pytest
 
 from constructed import RankLog, empty_database, store_logs
 from guide import guide_database, shown
-from rankmem_aggregator.sql import VIEWS, head_of, query_names, query_text, view_text
+from rankmem_aggregator.sql import head_of, query_names, query_text, view_names, view_text
 from rankmem_protos.errors import Code, RankmemError
 
 GUIDE = Path(__file__).parents[2] / "docs" / "sql.md"
@@ -36,13 +36,27 @@ def job() -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
-def test_every_view_file_is_installed() -> None:
-    folder = resources.files("rankmem_aggregator.sql") / "views"
-    files = {file.name.removesuffix(".sql") for file in folder.iterdir() if file.name.endswith(".sql")}
-    assert files == set(VIEWS)
+def test_every_view_file_is_installed(database: duckdb.DuckDBPyConnection) -> None:
+    folder = Path(str(resources.files("rankmem_aggregator.sql"))) / "views"
+    found = database.sql(
+        "SELECT view_name FROM duckdb_views() WHERE NOT internal AND schema_name = 'main' "
+        "UNION ALL SELECT DISTINCT function_name FROM duckdb_functions() "
+        "WHERE NOT internal AND schema_name = 'main' AND function_type LIKE '%macro'"
+    ).fetchall()
+    assert {path.stem for path in folder.rglob("*.sql")} <= {name for (name,) in found}
 
 
-@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_is_installed_after_those_that_it_reads() -> None:
+    order = view_names()
+    for earlier, later in (
+        ("utc_of", "rank_overview"),
+        ("rank_span", "held_at"),
+        ("job_peak", "job_peak_held"),
+    ):
+        assert order.index(earlier) < order.index(later)
+
+
+@pytest.mark.parametrize("name", view_names())
 def test_a_view_says_its_question_and_its_columns_and_has_a_comment(name: str) -> None:
     text = view_text(name)
     head = head_of(text)
@@ -55,7 +69,9 @@ def test_a_view_says_its_question_and_its_columns_and_has_a_comment(name: str) -
 def test_the_columns_that_a_head_names_are_those_of_the_view(database: duckdb.DuckDBPyConnection) -> None:
     values = {"of_rank": "0", "of_points": "[{attempt: 0, rank: 0, device: '', seq: 0}]", "at_ns": "0"}
     whole = [
-        name for name in VIEWS if "all columns" not in view_text(name) and "one value" not in view_text(name)
+        name
+        for name in view_names()
+        if "all columns" not in view_text(name) and "one value" not in view_text(name)
     ]
     for name in whole:
         named = [

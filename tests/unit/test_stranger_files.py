@@ -22,7 +22,7 @@ from rankmem_aggregator.exports.memory_timeline import CATEGORY_INDEX
 from rankmem_aggregator.exports.names import PART_CHARS_MAX, part_of_name
 from rankmem_aggregator.plots.files import check_out_path
 from rankmem_aggregator.query.queries import Queries
-from rankmem_aggregator.sql import MINDSTUDIO, VIEWS
+from rankmem_aggregator.sql import mindstudio_names, view_names
 from rankmem_aggregator.store.reading_instance import ReadingInstance
 from rankmem_aggregator.store.store import open_store
 from rankmem_protos.errors import Code, RankmemError
@@ -177,13 +177,13 @@ def test_a_replaced_view_or_macro_reads_none_of_the_readers_files(
     content = f"(SELECT content FROM read_text('{secret}'))"
     macro = f"CREATE OR REPLACE MACRO {view}(x) AS {content}"
     as_view = f"CREATE OR REPLACE VIEW {view} AS SELECT * REPLACE ({content} AS session_id) FROM session"
-    changed(path, as_view if view in VIEWS and view != "utc_of" else macro)
+    changed(path, as_view if view in view_names() and view != "utc_of" else macro)
     with connect(path) as queries:
         assert queries.session_id() == SESSION
         assert queries.peak()["peak_requested_bytes"].to_pylist() == [150]
         for asked in (queries.sessions(), queries.peak(), queries.ranks(), queries.steps()):
             assert SECRET not in str(asked.to_pylist())
-        is_view = view in VIEWS and view != "utc_of"
+        is_view = view in view_names() and view != "utc_of"
         with pytest.raises(RankmemError, match="file system operations are disabled") as caught:
             queries.sql(f"FROM stored.main.{view}" if is_view else f"SELECT stored.main.{view}(1)")
         assert caught.value.code is Code.DENIED
@@ -363,7 +363,7 @@ def test_a_database_that_is_written_is_confined_before_its_tables_are_looked_up(
 
 
 def test_all_that_is_documented_is_there_whoever_asks_first(path: Path) -> None:
-    names = {name for name in VIEWS if name not in ("utc_of",)} | set(TABLES)
+    names = {name for name in view_names() if name not in ("utc_of",)} | set(TABLES)
     with connect(path) as queries:
         asked = (
             "SELECT lower(view_name) AS name FROM duckdb_views() WHERE NOT internal "
@@ -371,7 +371,7 @@ def test_all_that_is_documented_is_there_whoever_asks_first(path: Path) -> None:
         )
         found = set(queries.sql(asked)["name"].to_pylist())
         assert names <= found
-        assert {name.lower() for name in MINDSTUDIO} <= found
+        assert {name.lower() for name in mindstudio_names()} <= found
         comments = (
             "SELECT count(comment) = count(*) AS all_have FROM duckdb_columns() "
             "WHERE database_name = 'memory' AND schema_name = 'main' AND table_name IN ('gap', 'step')"
@@ -393,7 +393,7 @@ def test_our_own_questions_make_no_more_views_than_they_read(
     for ask in (queries.sessions, queries.ranks, queries.peak, queries.job_peak, queries.ops):
         ask()
     assert made
-    assert all(len(names) < len(VIEWS) for names in made)
+    assert all(len(names) < len(view_names()) for names in made)
     assert not any(name.startswith("mindstudio") for names in made for name in names)
 
 

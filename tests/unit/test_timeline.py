@@ -5,7 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from rankmem_aggregator.query.timeline import BLOCKS_TOGETHER_MAX, EVENTS_TOGETHER_MAX, Chosen, Timeline
+from rankmem_aggregator.query.timeline import (
+    BLOCKS_TOGETHER_MAX,
+    EVENTS_TOGETHER_MAX,
+    TimelineReader,
+    TimelineRequest,
+)
 from rankmem_protos.errors import Code, RankmemError
 
 POINTS = pa.table({"group_name": ["mm"], "time_ns": [1], "bytes": [2]})
@@ -29,10 +34,10 @@ def asked_of(by: str, all_events: int) -> tuple[pa.Table, list[tuple[str, object
         asked.append((name, parameters.get("by_second")))
         return pa.table(track) if name == "curve_ranks_track" else POINTS
 
-    chosen = Chosen(
+    chosen = TimelineRequest(
         by=by, figure=None, ranks=None, together=True, attempt=None, device=None, from_ns=3, until_ns=4
     )
-    return Timeline(ask, 100).rows("session", chosen), asked[1:]
+    return TimelineReader(ask, 100).read("session", chosen).table(), asked[1:]
 
 
 def test_groups_of_several_ranks_are_read_to_the_event_up_to_a_limit() -> None:

@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 from constructed import SESSION, RankLog, empty_database, store_logs
-from rankmem_aggregator.sql import VIEWS, query_names, query_text, view_text
+from rankmem_aggregator.sql import query_names, query_text, view_names, view_text
 
 STREAMED = "PIPELINE_DEPENDENT"
 """How DuckDB 2.0's EXPLAIN marks a CTE whose rows may go on to its readers while it is made."""
@@ -57,7 +57,7 @@ def test_a_view_of_mindstudios_streams_no_cte(database: duckdb.DuckDBPyConnectio
     assert STREAMED not in plan(database, f"FROM mindstudio.{name}", {})
 
 
-@pytest.mark.parametrize("name", [name for name in VIEWS if "one value" not in view_text(name)])
+@pytest.mark.parametrize("name", [name for name in view_names() if "one value" not in view_text(name)])
 def test_a_view_streams_no_cte(database: duckdb.DuckDBPyConnection, name: str) -> None:
     signature = re.search(r"MACRO \w+\((.*?)\) AS TABLE", view_text(name), re.DOTALL)
     if signature is None:

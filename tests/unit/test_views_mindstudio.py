@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 from constructed import SESSION, RankLog, empty_database, store_logs
-from rankmem_aggregator.sql import MINDSTUDIO, head_of, mindstudio_text
+from rankmem_aggregator.sql import head_of, mindstudio_names, mindstudio_text
 
 MB = 1 << 20
 SHAPES = {
@@ -67,7 +67,7 @@ def test_a_table_has_mindstudios_columns_after_ours(database: duckdb.DuckDBPyCon
     assert shown == ours + SHAPES[name].split()
 
 
-@pytest.mark.parametrize("name", MINDSTUDIO)
+@pytest.mark.parametrize("name", mindstudio_names())
 def test_a_file_says_its_question_and_its_columns(name: str) -> None:
     head = head_of(mindstudio_text(name))
     assert head.question.endswith("?")

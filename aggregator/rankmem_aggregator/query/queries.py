@@ -14,7 +14,7 @@ from __future__ import annotations
 import abc
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
@@ -24,10 +24,21 @@ import pyarrow.compute as pc
 
 from rankmem_aggregator.query.aggregator_state import AggregatorState
 from rankmem_aggregator.query.missing import with_missing
-from rankmem_aggregator.query.timeline import Chosen, Timeline, chosen_ranks
-from rankmem_aggregator.query.types import At, BlockBy, By, CurveBy, Figure, Parameters, PeakBy, Value
+from rankmem_aggregator.query.timeline import TimelineReader, TimelineRequest, chosen_ranks
+from rankmem_aggregator.query.types import (
+    At,
+    BlockBy,
+    By,
+    CurveBy,
+    Figure,
+    Parameters,
+    PeakBy,
+    SessionId,
+    Value,
+)
 from rankmem_aggregator.sql import query_text
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.groupings import grouping_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +48,9 @@ SHARE_COLUMNS: Final = (
     "clock_error_ns",
 )  # fmt: skip
 """Of job_peak, what the other questions about the job's peak need."""
+
+
+Row = dict[str, Any]
 
 
 class Queries(abc.ABC):
@@ -99,10 +113,25 @@ class Queries(abc.ABC):
         Args:
             session: an id, the beginning of one, or a name (the newest of that name); None for the newest.
 
+        Returns:
+            A :class:`SessionId` as it was given; else what is looked up.
+
         Raises:
             RankmemError: NOT_FOUND where there is none, INVALID where a beginning fits several.
         """
-        return _the_session(self._ask("session_match", session=session).to_pylist(), session, self.target)
+        if isinstance(session, SessionId):
+            return session
+        matches = self._ask("session_match", session=session).to_pylist()
+        return str(_the_session(matches, session, self.target)["session_id"])
+
+    def session_row(self, session: str | None = None) -> dict[str, Any]:
+        """The row of ``session_overview`` for the session that a user means.
+
+        Its ``session_id`` is a :class:`SessionId`, so that further questions need not look it up. Arguments
+        and errors are those of :meth:`session_id`.
+        """
+        row = _the_session(self._ask("session_row", session=session).to_pylist(), session, self.target)
+        return {**row, "session_id": SessionId(row["session_id"])}
 
     def ranks(self, session: str | None = None) -> pa.Table:
         """The ranks of a session. Columns: those of the view ``rank_overview``."""
@@ -197,13 +226,14 @@ class Queries(abc.ABC):
             there is also the group app: what the process holds beyond the allocators, NULL where that is not
             known; and what a recording samples (HCCL, RUNTIME, ...). Rows with is_sampled are in no sum.
         """
+        grouping = grouping_of(by, "peak")
         full_id = self.session_id(session)
         if by == "rank":
             rows = self.peak(full_id, rank=rank)
-        elif by in RANK_GROUPS:
+        elif grouping.of == "ranks":
             rows = self._answer("peak_by_ranks", session=full_id, by=by)
         else:
-            name = "peak_by_allocator" if by in ("stream", "component") else "peak_by_group"
+            name = "peak_by_allocator" if grouping.of_allocator else "peak_by_group"
             rows = self._of_rank(self._answer(name, session=full_id, by=by, rank=rank), full_id, rank)
         return _reaching(rows, at_least_bytes) if at_least_bytes else rows
 
@@ -335,7 +365,7 @@ class Queries(abc.ABC):
             rank: None: of ranks together all; else the one that stood highest, likewise attempt and device.
                 Several, or ``"all"``: added up, whatever the grouping but overall. Long recordings are then
                 read by the second, each part at its highest of it; groups of blocks that the summaries lack
-                (operator, module, step, annotation) are refused over 4 M events.
+                (operator, module, line, step, annotation) are refused over 4 M events.
             attempt: which start of the workers.
             device: device type and index; of ranks together its type counts.
             from_ns: the beginning, on the common clock; None: the rank's own.
@@ -354,7 +384,7 @@ class Queries(abc.ABC):
             RankmemError: NOT_FOUND where there is no such rank, INVALID for too few points and for a figure
                 that is not known of such groups, EXHAUSTED for too many events (see ``rank``).
         """
-        chosen = Chosen(
+        request = TimelineRequest(
             by=by,
             figure=figure,
             ranks=chosen_ranks(rank),
@@ -365,7 +395,7 @@ class Queries(abc.ABC):
             until_ns=until_ns,
         )
         full_id = self.session_id(session)
-        return self._told(Timeline(self._ask, points).rows(full_id, chosen), full_id)
+        return self._told(TimelineReader(self._ask, points).read(full_id, request).table(), full_id)
 
     def curve(self, rank: int, session: str | None = None, *, attempt: int | None = None) -> pa.Table:
         """A rank's memory second by second. Columns: those of the macro ``memory_curve``."""
@@ -492,7 +522,7 @@ class Queries(abc.ABC):
         return with_missing(answer, missing)
 
 
-def _the_session(matches: Sequence[Mapping[str, Value]], session: str | None, target: str) -> str:
+def _the_session(matches: Sequence[Row], session: str | None, target: str) -> Row:
     if not matches and session is None:
         raise RankmemError(Code.NOT_FOUND, f"no session in {target}", "record one: rankmem run -- COMMAND")
     if not matches:
@@ -504,7 +534,7 @@ def _the_session(matches: Sequence[Mapping[str, Value]], session: str | None, ta
         raise RankmemError(
             Code.INVALID, f"session {session!r} fits {len(best)}: {ids}", "give more of the id"
         )
-    return str(best[0]["session_id"])
+    return best[0]
 
 
 def _text_of(shares: pa.Table | None) -> str | None:
@@ -521,8 +551,6 @@ def _reaching(rows: pa.Table, at_least_bytes: int) -> pa.Table:
     return rows.filter(pc.greater_equal(pc.max_element_wise(*peaks), at_least_bytes))
 
 
-RANK_GROUPS: Final = frozenset({"host", "device", "dp", "tp", "pp", "cp", "ep"})
-"""Groups of ranks, whose peaks are sums over ranks; the other groups lie within a rank."""
 LACKS_FRESH_S: Final = 1.0
 """What a session lacks goes with each answer and takes longer to find than a small one: answers within this
 share it. What is stored is as old as that itself."""

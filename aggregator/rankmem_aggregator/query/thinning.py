@@ -9,8 +9,7 @@ one, and its height is exact. A curve is a step function: a value holds until th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -104,10 +103,9 @@ def of_groups(table: pa.Table, *, points: int) -> tuple[list[pa.Table], bool]:
     return curves, exact
 
 
-def joined(curves: list[pa.Table], facts: Mapping[str, Any]) -> pa.Table:
-    """One table of all curves; ``facts`` go into its schema's metadata as text."""
-    metadata = {key: str(value) for key, value in facts.items()}
-    return pa.concat_tables([SCHEMA.empty_table(), *curves]).replace_schema_metadata(metadata)
+def joined(curves: list[pa.Table]) -> pa.Table:
+    """One table of all curves."""
+    return pa.concat_tables([SCHEMA.empty_table(), *curves])
 
 
 def _curve(name: str, time_ns: Ints, values: Ints, points: int) -> pa.Table:

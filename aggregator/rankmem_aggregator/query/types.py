@@ -9,20 +9,24 @@ Value = int | float | str | bool | None
 """What a named parameter may be."""
 
 Parameters = Mapping[str, Value]
+
+
+class SessionId(str):
+    """The full id of a session, as its database has it: questions take it without looking it up again."""
+
+    __slots__ = ()
+
+
+# The keys of ``rankmem_protos.groupings`` again, for editors and type checkers; a test holds them to it.
 BlockBy = Literal[
-    "operator", "module", "line", "category", "phase", "step", "annotation", "stream", "component"
+    "category", "operator", "module", "line", "stream", "component", "phase", "step", "annotation"
 ]
-"""What blocks can be grouped by."""
+"""Groupings of blocks."""
 By = Literal[BlockBy, "rank"]
 """``rank``: operators of each rank."""
-PeakBy = Literal[
-    "rank", "host", "device", "dp", "tp", "pp", "cp", "ep",
-    "stream", "component", "category", "phase", "operator", "module", "step", "annotation",
-]  # fmt: skip
-CurveBy = Literal[
-    "overall", "stream", "component", "category", "phase", "operator", "module", "step", "annotation",
-    "job", "rank", "host", "device", "dp", "tp", "pp", "cp", "ep",
-]  # fmt: skip
+PeakBy = Literal[BlockBy, "rank", "host", "device", "dp", "tp", "pp", "cp", "ep"]
+"""Groupings of the blocks of a rank, and of ranks."""
+CurveBy = Literal[PeakBy, "overall", "job"]
 """What a curve stands for: a rank's totals, a group of its blocks, or ranks together."""
 Figure = Literal["requested", "allocated", "active", "reserved", "all"]
 """Which bytes of it: from the events, exact; or the allocator's own."""

@@ -1,12 +1,16 @@
 """The SQL of rankmem: views and macros installed into every database, and the named queries over them.
 
-Stage: query. In: the ``.sql`` files beside this module, one question a file. Out: their text, their heads
-as values (for ``docs/schema.md``), and a database with the views in it. Runs in the aggregator (at open)
+Stage: query. In: the ``.sql`` files beside this module, one question a file, but for ``questions.sql``, which
+has those that only forward. Out: their text, their heads as values (for ``docs/schema.md``), and a database
+with the views in it. Runs in the aggregator (at open)
 and in any process that reads a database. It never puts a value into SQL: values travel as parameters.
 """
 
 from __future__ import annotations
 
+import graphlib
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -15,94 +19,14 @@ from typing import TYPE_CHECKING, Final, Literal
 from rankmem_protos.errors import Code, RankmemError
 
 if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
     import duckdb
 
-VIEWS: Final = (
-    "utc_of",
-    "unstreamed",
-    "frame_origin",
-    "stack",
-    "rank_span",
-    "rank_loss",
-    "memory_event_utc",
-    "allocation_life",
-    "allocation",
-    "meaning_of",
-    "group_of",
-    "live_at_points",
-    "peak_by_rank",
-    "peak_by_host",
-    "rank_overview",
-    "rank_missing",
-    "incompleteness",
-    "peak_bound",
-    "host_overview",
-    "session_overview",
-    "rank_now",
-    "rank_status",
-    "memory_curve",
-    "held_before",
-    "rank_group",
-    "group_peak",
-    "job_peak",
-    "peak_by_ranks",
-    "held_at",
-    "block_change",
-    "group_course",
-    "peak_by_group",
-    "made_total",
-    "held_at_points",
-    "held_at_peak",
-    "job_peak_held",
-    "job_peak_bound",
-    "step_total",
-    "module_at_peak",
-    "weight_line",
-    "curve_by_group",
-    "app_curve",
-    "oom_overview",
-    "allocator_curve",
-    "allocator_peak",
-    "curve_by_ranks",
-    "job_curve_by_group",
-    "live_at_seq",
-    "live_at",
-    "allocation_at_peak",
-    "live_at_peak",
-    "allocation_at",
-    "operator_at_peak",
-    "operator_total",
-    "line_at_peak",
-    "kernel_origin",
-    "kernel_total",
-)
-"""Views and macros in the order of their installation: each stands after those it reads."""
-
-MINDSTUDIO: Final = (
-    "id_of",
-    "device_id",
-    "HOST_INFO",
-    "RANK_DEVICE_MAP",
-    "text_of",
-    "STRING_IDS",
-    "META_DATA",
-    "SESSION_TIME_INFO",
-    "STEP_TIME",
-    "NPU_INFO",
-    "component_total",
-    "MEMORY_RECORD",
-    "OP_MEMORY",
-    "NPU_MEM",
-    "ENUM_MODULE",
-    "NPU_MODULE_MEM",
-    "NPU_OP_MEM",
-    "overall_curve",
-    "stream_curve",
-    "component_curve",
-    "component_peak",
-    "static_curve",
-)
-"""Views and macros of the schema ``mindstudio``, in the order of their installation."""
+_TOKEN: Final = re.compile(r"--[^\n]*|'(?:[^']|'')*'|\w+")
+"""A comment, a text, or a word of SQL."""
+_NAME: Final = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+"""Begins a statement of ``questions.sql``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,26 +46,35 @@ def install_views(connection: duckdb.DuckDBPyConnection) -> None:
     The tables of ``rankmem_protos.tables`` must exist. Call inside of a transaction or before the
     database is served: each file is one statement and its comment.
     """
-    for name in VIEWS:
+    for name in view_names():
         connection.execute(view_text(name))
     connection.execute("CREATE SCHEMA IF NOT EXISTS mindstudio")
-    for name in MINDSTUDIO:
+    for name in mindstudio_names():
         connection.execute(mindstudio_text(name))
 
 
 @cache
-def view_text(name: str) -> str:
-    """The text of ``views/{name}.sql``."""
-    return _read("views", name)
+def view_names() -> tuple[str, ...]:
+    """The names of all views and macros, each after those that it reads: an order of installation."""
+    return _in_order("views")
 
 
 @cache
+def mindstudio_names() -> tuple[str, ...]:
+    """The same for the schema ``mindstudio``."""
+    return _in_order("mindstudio")
+
+
+def view_text(name: str) -> str:
+    """The text of ``{name}.sql`` in a folder of ``views``."""
+    return _read("views", name)
+
+
 def mindstudio_text(name: str) -> str:
     """The text of ``mindstudio/{name}.sql``."""
     return _read("mindstudio", name)
 
 
-@cache
 def statement_text(folder: Literal["packed", "packing", "summaries", "prune"], name: str) -> str:
     """The text of ``{folder}/{name}.sql``, for those of the aggregator's own use.
 
@@ -153,25 +86,23 @@ def statement_text(folder: Literal["packed", "packing", "summaries", "prune"], n
     return _read(folder, name)
 
 
-@cache
 def export_text(name: str) -> str:
     """The text of ``exports/{name}.sql``: one statement of ``rankmem export``, with named parameters."""
     return _read("exports", name)
 
 
-@cache
 def query_text(name: str) -> str:
-    """The text of ``queries/{name}.sql``: one statement with named parameters.
+    """The text of a named query, of ``questions.sql`` or ``queries``: one statement with named parameters.
 
     Raises:
-        RankmemError: NOT_FOUND for a name without a file.
+        RankmemError: NOT_FOUND for an unknown name.
     """
-    return _read("queries", name)
+    return _questions().get(name) or _read("queries", name)
 
 
 def query_names() -> tuple[str, ...]:
     """The names of all named queries, sorted."""
-    return tuple(sorted(_names_in("queries")))
+    return tuple(sorted({*_questions(), *_files("queries")}))
 
 
 def head_of(text: str) -> Head:
@@ -196,13 +127,38 @@ def head_of(text: str) -> Head:
     )
 
 
+@cache
 def _read(folder: str, name: str) -> str:
-    if name not in _names_in(folder):
-        raise RankmemError(Code.NOT_FOUND, f"no {name}.sql among {folder}", "see docs/sql.md for the names")
-    return (resources.files(__package__) / folder / f"{name}.sql").read_text(encoding="utf-8")
+    if name not in _files(folder):
+        raise RankmemError(Code.NOT_FOUND, f"no {name}.sql in {folder}", "see docs/sql.md for the names")
+    return _files(folder)[name].read_text(encoding="utf-8")
 
 
 @cache
-def _names_in(folder: str) -> frozenset[str]:
-    files = (resources.files(__package__) / folder).iterdir()
-    return frozenset(file.name.removesuffix(".sql") for file in files if file.name.endswith(".sql"))
+def _files(folder: str) -> Mapping[str, Traversable]:
+    """The ``.sql`` files of a folder and of the folders in it, by name."""
+    found: dict[str, Traversable] = {}
+    waiting = [resources.files(__package__) / folder]
+    while waiting:
+        for entry in waiting.pop().iterdir():
+            if entry.is_dir():
+                waiting.append(entry)
+            elif entry.name.endswith(".sql"):
+                found[entry.name.removesuffix(".sql")] = entry
+    return found
+
+
+@cache
+def _questions() -> Mapping[str, str]:
+    """The statements of ``questions.sql`` by name."""
+    text = (resources.files(__package__) / "questions.sql").read_text(encoding="utf-8")
+    _, *parts = _NAME.split(text)
+    return {name: f"{statement.rstrip()}\n" for name, statement in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _in_order(folder: str) -> tuple[str, ...]:
+    """The names in a folder, each after those that are words of its text."""
+    names = sorted(_files(folder))
+    words = {name: set(_TOKEN.findall(_read(folder, name))) for name in names}
+    reads = {name: [other for other in names if other in words[name] - {name}] for name in names}
+    return tuple(graphlib.TopologicalSorter(reads).static_order())

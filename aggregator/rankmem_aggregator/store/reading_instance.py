@@ -22,7 +22,7 @@ from typing import Final
 import duckdb
 
 from rankmem_aggregator.sandbox.statements import name_of, type_of
-from rankmem_aggregator.sql import MINDSTUDIO, VIEWS, mindstudio_text, view_text
+from rankmem_aggregator.sql import mindstudio_names, mindstudio_text, view_names, view_text
 from rankmem_aggregator.store import schema
 from rankmem_aggregator.store.stored_tables import reading_statements, stored_tables
 from rankmem_protos.errors import Code, RankmemError
@@ -222,7 +222,7 @@ def _settings(path: Path) -> dict[str, str | bool | int | float | list[str]]:
 @cache
 def _in_order() -> tuple[str, ...]:
     """All tables and views in the order in which they can be made; those of MindStudio with their schema."""
-    return (*schema.ALL_TABLES, *VIEWS, *(f"{_MINDSTUDIO}.{name}" for name in MINDSTUDIO))
+    return (*schema.ALL_TABLES, *view_names(), *(f"{_MINDSTUDIO}.{name}" for name in mindstudio_names()))
 
 
 def _text_of(name: str) -> str:
@@ -250,7 +250,7 @@ def _reads(name: str) -> frozenset[str]:
 
 def _named(text: str) -> frozenset[str]:
     words = set(_WORD.findall(text.lower()))
-    found = {name for name in (*schema.ALL_TABLES, *VIEWS) if name in words}
+    found = {name for name in (*schema.ALL_TABLES, *view_names()) if name in words}
     if _MINDSTUDIO in words:
-        found |= {f"{_MINDSTUDIO}.{name}" for name in MINDSTUDIO if name.lower() in words}
+        found |= {f"{_MINDSTUDIO}.{name}" for name in mindstudio_names() if name.lower() in words}
     return frozenset(found)

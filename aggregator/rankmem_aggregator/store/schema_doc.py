@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from rankmem_aggregator.sql import MINDSTUDIO, VIEWS, Head, head_of, mindstudio_text, view_text
+from rankmem_aggregator.sql import Head, head_of, mindstudio_names, mindstudio_text, view_names, view_text
 from rankmem_aggregator.store.packing import PACKED
 from rankmem_aggregator.store.schema import duckdb_type
 from rankmem_protos.summary_tables import SUMMARY_TABLES
@@ -42,8 +42,9 @@ _MINDSTUDIO: Final = """\
 MindStudio's own tables as views, for whoever has queries for them: its column names in its order, its
 units. There one file is one rank; here columns sessionId, attempt and rankId stand before them where a row
 belongs to a rank, so `SELECT * EXCLUDE (sessionId, attempt, rankId) FROM mindstudio.MEMORY_RECORD WHERE
-rankId = 3` is its table. The last five macros are its group-bys Overall, Stream and Component, its
-component table, and its graph of a static graph. As there, Stream shows the device's totals at each record
+rankId = 3` is its table. The macros overall_curve, stream_curve and component_curve are its group-bys
+Overall, Stream and Component, component_peak is its component table, and static_curve its graph of a static
+graph. As there, Stream shows the device's totals at each record
 of a stream; a stream's own are in `allocator_curve(of_session, of_rank, 'stream')`.
 """
 
@@ -53,9 +54,9 @@ def render() -> str:
     parts = [_INTRODUCTION, "## Tables\n"]
     parts += [_table(table) for table in (TABLES | SUMMARY_TABLES).values()]
     parts.append("## Views and macros\n")
-    parts += [_view(name, view_text(name)) for name in VIEWS]
+    parts += [_view(name, view_text(name)) for name in sorted(view_names())]
     parts.append(_MINDSTUDIO)
-    parts += [_view(f"mindstudio.{name}", mindstudio_text(name)) for name in MINDSTUDIO]
+    parts += [_view(f"mindstudio.{name}", mindstudio_text(name)) for name in sorted(mindstudio_names())]
     return "\n".join(parts)
 
 

@@ -14,9 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmem_aggregator.summaries.curves import Array, Stretches, stretches_of
-
-GROUPINGS: Final = ("stream", "component", "phase", "category")
-"""Groupings whose curves are kept: few groups each, and those that a training is looked at by."""
+from rankmem_protos.groupings import SUMMARIZED
 
 NEVER: Final = int(np.iinfo(np.int64).max)
 _ID_BITS: Final = 45
@@ -119,7 +117,9 @@ def group_rows(due: pa.Table, blocks: Blocks, turns: pa.Table) -> Told:
     changes, _ = _comings_and_goings(blocks).in_order()
     found: list[pa.Table] = []
     alone: Stretches | None = None
-    for by in GROUPINGS[:-1]:
+    for by in SUMMARIZED:
+        if by == "category":  # whose blocks turn from one group to another: below
+            continue
         names, (group,) = _codes_of(blocks.rows[by])
         if len(names) == 1:  # as a rule: one stream, one component; then their curve is one and the same
             alone = alone or _stretches(blocks, tracks, changes, 1, group, group[changes.block])

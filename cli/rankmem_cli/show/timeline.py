@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rankmem_aggregator.plots.curves import Chart
+    from rankmem_aggregator.query.timeline_facts import Timeline, TimelineFacts
 
 PIPE_WIDTH: Final = 100
 """Cells of a curve that goes into a file or a pipe."""
@@ -42,7 +43,13 @@ MORE: Final = {
     "category": ", by what they meant at the time",
     "component": " of each allocator; app: what the process holds beyond them",
 }
-"""Said beside the one figure."""
+"""Follows the one figure."""
+EXACTNESS: Final = {
+    True: "exact",
+    False: "not exact, for events or ranks are missing",
+    None: "exact for what the recording holds",
+}
+"""Of requested bytes, by whether the recording is complete."""
 
 
 def show_timeline(rows: pa.Table, by: str, facts: SessionFacts, *, output: Format) -> None:
@@ -59,16 +66,19 @@ def show_timeline(rows: pa.Table, by: str, facts: SessionFacts, *, output: Forma
         writer.write(rows)
         writer.end()
         return
+    from rankmem_aggregator.query.timeline_facts import Timeline
+
     chart = _chart(rows, by, facts)
     note(facts.title())
-    note(f"{chart.title}: {_meaning(by, _said(rows))}")
+    timeline = Timeline.of(rows)
+    note(f"{chart.title}: {_meaning(by, timeline)}")
     if rows.num_rows == 0:
         note("no events in this range")
         return
     _print_curve(chart)
     note(_in_words(chart))
-    if not _is_exact(rows):
-        note(_inexact(_said(rows)))
+    if not timeline.facts.exact:
+        note(_inexact(timeline.facts))
 
 
 def write_file(
@@ -84,40 +94,42 @@ def write_file(
 def _chart(rows: pa.Table, by: str, facts: SessionFacts) -> Chart:
     from rankmem_aggregator.plots.curves import chart_of
     from rankmem_aggregator.query.missing import missing_of
+    from rankmem_aggregator.query.timeline_facts import Timeline
 
-    said = _said(rows)
-    first_ns = int(said.get("first_ns", facts.started_ns or 0))
+    timeline = Timeline.of(rows)
+    of_rows = timeline.facts
+    first_ns = (facts.started_ns or 0) if of_rows.first_ns is None else of_rows.first_ns
     # A rank without a clock beside others that have one counts from its own first event.
     since_ns = distance_ns(first_ns, facts.started_ns)
     start_ns = first_ns - (since_ns or 0)
-    subtitle = f"{facts.title()} - {_meaning(by, said)}"
-    if not _is_exact(rows):
+    subtitle = f"{facts.title()} - {_meaning(by, timeline)}"
+    if not of_rows.exact:
         subtitle += " - thinned, maxima kept"
     if lacks := missing_of(rows):
         subtitle += f" - not complete: {safe_text('; '.join(lacks))}"
-    whose = _whose(said)
+    whose = _whose(of_rows)
     return chart_of(
         rows,
         start_ns=start_ns,
-        stacked=_is_stacked(by, said),
+        stacked=by != OVERALL if of_rows.stacked is None else of_rows.stacked,
         title=whose if by in (OVERALL, "job") else f"{whose}, by {by}",
         subtitle=subtitle,
     )
 
 
-def _whose(said: dict[str, str]) -> str:
+def _whose(facts: TimelineFacts) -> str:
     """A rank with its device, or ranks together."""
-    device = said.get("device", "?")
-    if "num_ranks" in said:
-        ranks = _counted(said["num_ranks"], "rank")
-        return f"{device}, sum of {ranks} on {_counted(said['num_hosts'], 'host')}"
-    whose = f"rank {said.get('rank', '?')}, {device} on {said.get('host_name', '?')}"
-    attempt = said.get("attempt", "0")
-    return whose if attempt == "0" else f"{whose}, attempt {attempt}"
+    device = safe_text(facts.device)
+    if facts.num_ranks is not None:
+        ranks, hosts = _counted(facts.num_ranks, "rank"), _counted(facts.num_hosts or 0, "host")
+        return f"{device}, sum of {ranks} on {hosts}"
+    rank = "?" if facts.rank is None else facts.rank
+    whose = f"rank {rank}, {device} on {safe_text(facts.host_name or '?')}"
+    return f"{whose}, attempt {facts.attempt}" if facts.attempt else whose
 
 
-def _counted(number: str, noun: str) -> str:
-    return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _print_curve(chart: Chart) -> None:
@@ -144,17 +156,8 @@ def _in_words(chart: Chart) -> str:
     return f"highest{name}: {peak} at {offset}; {instants} instants in {span}"
 
 
-def _said(rows: pa.Table) -> dict[str, str]:
-    """What the query says of whose curve it is."""
-    return {key.decode(): safe_text(value.decode()) for key, value in (rows.schema.metadata or {}).items()}
-
-
-def _is_exact(rows: pa.Table) -> bool:
-    return _said(rows).get("exact") != "False"
-
-
-def _inexact(said: dict[str, str]) -> str:
-    if "num_ranks" in said:
+def _inexact(facts: TimelineFacts) -> str:
+    if facts.num_ranks is not None:
         return (
             "many events: each rank's highest of each second, whose sum may lie above what was reached; "
             "--from and --until for a part, rankmem job-peak for the exact peak"
@@ -162,19 +165,9 @@ def _inexact(said: dict[str, str]) -> str:
     return "not every point is drawn: --from and --until for a part of it"
 
 
-def _exactness(said: dict[str, str]) -> str:
-    """Of requested bytes: an aggregator of an older version does not say."""
-    of = {"False": "not exact, for events or ranks are missing", "None": "exact for what the recording holds"}
-    return of.get(said.get("complete", "True"), "exact")
-
-
-def _is_stacked(by: str, said: dict[str, str]) -> bool:
-    return said.get("stacked", str(by != OVERALL)) == "True"
-
-
-def _meaning(by: str, said: dict[str, str]) -> str:
+def _meaning(by: str, timeline: Timeline) -> str:
     """What the figures of the curves are."""
-    figure = said.get("figure", "all" if by == OVERALL else "requested")
+    figure = timeline.facts.figure or ("all" if by == OVERALL else "requested")
     if figure == "all":
-        return ALL_FIGURES.get(by, "").replace("{exact}", _exactness(said))
+        return ALL_FIGURES.get(by, "").replace("{exact}", EXACTNESS[timeline.complete])
     return ONE_FIGURE[figure] + MORE.get(by, "")

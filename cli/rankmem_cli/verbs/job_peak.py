@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Annotated
 
-import typer
-
+from rankmem_cli.args.groupings import by_option
 from rankmem_cli.args.options import Aggregator, Output, ReadDb, Session
 from rankmem_cli.show.render import Format
-
-
-class By(enum.StrEnum):
-    """What a row stands for."""
-
-    RANK = "rank"
-    CATEGORY = "category"
-    OPERATOR = "operator"
-    MODULE = "module"
-    LINE = "line"
-    PHASE = "phase"
-    STEP = "step"
-    ANNOTATION = "annotation"
-    STREAM = "stream"
-    COMPONENT = "component"
-
+from rankmem_protos.groupings import words_of
 
 Grouping = Annotated[
-    By | None,
-    typer.Option(
-        "--by",
-        help="This alone: each rank's share, or what held the memory of all ranks then.  [default: in a "
-        "table rank, category and operator; in json and csv rank]",
+    str | None,
+    by_option(
+        "job-peak",
+        "This alone: each rank's share, or what held the memory of all ranks then by "
+        f"{words_of('job-peak')}.  [default: in a table rank, category and operator; in json and csv rank]",
     ),
 ]
 
@@ -56,4 +39,4 @@ def job_peak(
         if by is None and output is Format.TABLE:
             print_job_peak(queries, facts)
         else:
-            show_part(queries, facts, (by or By.RANK).value, output=output)
+            show_part(queries, facts, by or "rank", output=output)

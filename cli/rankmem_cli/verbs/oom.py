@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Annotated
 
 import typer
 
+from rankmem_cli.args.groupings import by_option
 from rankmem_cli.args.options import Aggregator, Limit, Output, Rank, ReadDb, Session
 from rankmem_cli.show.render import Format
-
-
-class By(enum.StrEnum):
-    """What a row of a failure's part stands for."""
-
-    CATEGORY = "category"
-    OPERATOR = "operator"
-    LINE = "line"
-    MODULE = "module"
-    PHASE = "phase"
-    STEP = "step"
-    ANNOTATION = "annotation"
-    STREAM = "stream"
-    COMPONENT = "component"
-    RANK = "rank"
-
+from rankmem_protos.groupings import words_of
 
 Grouping = Annotated[
-    By | None,
-    typer.Option(
-        "--by",
-        help="This alone, of the one failure: what was alive on its rank then; or what every rank held.  "
-        "[default: in a table category, operator, line and rank; in json and csv the failures]",
+    str | None,
+    by_option(
+        "oom",
+        f"This alone, for the one failure: what its rank held then by {words_of('oom')}; or what every rank "
+        "held.  [default: in a table category, operator, line and rank; in json and csv the failures]",
     ),
 ]
-
 Failure = Annotated[
     int,
     typer.Option(
@@ -73,7 +57,7 @@ def oom(
         with patience("asking"):
             failures = queries.oom(facts.session_id, rank=rank)
         if by is not None:
-            show_part(queries, facts, failures, by.value, number=failure, output=output)
+            show_part(queries, facts, failures, by, number=failure, output=output)
         elif output is Format.TABLE:
             print_oom(queries, facts, failures, number=failure, limit=limit)
         else:

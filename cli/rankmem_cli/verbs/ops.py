@@ -2,43 +2,21 @@
 
 from __future__ import annotations
 
-import enum
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
+from rankmem_cli.args.groupings import by_option
 from rankmem_cli.args.options import Aggregator, Limit, OfDevice, Output, Rank, ReadDb, Session
 from rankmem_cli.show.render import Format
+from rankmem_protos.groupings import GROUPINGS, words_of
+
+if TYPE_CHECKING:
+    from rankmem_aggregator.query.types import By
 
 TABLE_ROWS: Final = 20
 """Rows of a table unless --limit says more: the head tells who; JSON and CSV carry all."""
 
-
-class By(enum.StrEnum):
-    """What a row stands for."""
-
-    OPERATOR = "operator"
-    MODULE = "module"
-    LINE = "line"
-    CATEGORY = "category"
-    PHASE = "phase"
-    STEP = "step"
-    ANNOTATION = "annotation"
-    STREAM = "stream"
-    COMPONENT = "component"
-    RANK = "rank"
-
-
-NEEDS: Final = {
-    By.OPERATOR: ("operators",),
-    By.MODULE: ("modules",),
-    By.LINE: ("stacks",),
-    By.CATEGORY: ("operators",),
-    By.PHASE: ("operators",),
-    By.ANNOTATION: ("operators",),
-    By.RANK: ("operators",),
-}
-"""What a grouping rests on."""
 
 At = Annotated[
     str,
@@ -50,12 +28,7 @@ At = Annotated[
     ),
 ]
 Grouping = Annotated[
-    By,
-    typer.Option(
-        "--by",
-        help="Operator, module, line of the source, meaning of the bytes, phase, training step, the user's "
-        "annotation, stream, component; or operator of each rank.",
-    ),
+    str, by_option("ops", f"A row for each {words_of('ops')}; rank: for each operator of each rank.")
 ]
 
 
@@ -64,7 +37,7 @@ def ops(
     aggregator: Aggregator = None,
     session: Session = None,
     at: At = "peak",
-    by: Grouping = By.OPERATOR,
+    by: Grouping = "operator",
     rank: Rank = None,
     device: OfDevice = None,
     limit: Limit = None,
@@ -83,11 +56,11 @@ def ops(
         aggregator,
         session,
         lambda queries, facts: queries.ops(
-            facts.session_id, by=by.value, at=moment(at, facts), rank=rank, device=device
+            facts.session_id, by=cast("By", by), at=moment(at, facts), rank=rank, device=device
         ),
         lambda facts: columns.ops(),
         output=output,
         limit=limit,
         table_rows=TABLE_ROWS,
-        needs=NEEDS.get(by, ()),
+        needs=("operators",) if by == "rank" else GROUPINGS[by].needs,
     )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import enum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
+from rankmem_cli.args.groupings import by_option
 from rankmem_cli.args.options import Aggregator, Limit, Output, Rank, ReadDb, Session
 from rankmem_cli.show.render import Format
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.groupings import GROUPINGS, words_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,42 +24,12 @@ TABLE_ROWS: Final = 100
 """Rows of a table unless --limit says more: groups of every rank are many; JSON and CSV carry all."""
 
 
-class By(enum.StrEnum):
-    """What a row stands for: a rank, a group of ranks, or a group of a rank's blocks."""
-
-    RANK = "rank"
-    HOST = "host"
-    DEVICE = "device"
-    STREAM = "stream"
-    COMPONENT = "component"
-    CATEGORY = "category"
-    PHASE = "phase"
-    OPERATOR = "operator"
-    MODULE = "module"
-    STEP = "step"
-    ANNOTATION = "annotation"
-    DP = "dp"
-    TP = "tp"
-    PP = "pp"
-    CP = "cp"
-    EP = "ep"
-
-    def of_blocks(self) -> bool:
-        """True where a rank's blocks are grouped, false where ranks are."""
-        ranks = (By.RANK, By.HOST, By.DEVICE, By.DP, By.TP, By.PP, By.CP, By.EP)
-        return self not in ranks
-
-    def of_allocator(self) -> bool:
-        """True where the segments of a group are known, too."""
-        return self in (By.STREAM, By.COMPONENT)
-
-
 Grouping = Annotated[
-    By,
-    typer.Option(
-        "--by",
-        help="A rank; ranks together by host, device or parallel dimension; or each rank's blocks by stream, "
-        "component, category, phase, operator, module, training step or annotation.",
+    str,
+    by_option(
+        "peak",
+        f"A row for each {words_of('peak', of='ranks')} (parallel coordinates); or for each rank's blocks by "
+        f"{words_of('peak')}.",
     ),
 ]
 AtLeast = Annotated[
@@ -91,7 +62,7 @@ def peak(
     db: ReadDb = None,
     aggregator: Aggregator = None,
     session: Session = None,
-    by: Grouping = By.RANK,
+    by: Grouping = "rank",
     rank: Rank = None,
     at_least: AtLeast = None,
     limit: Limit = None,
@@ -107,7 +78,7 @@ def peak(
     from rankmem_cli.show.one_question import answer
 
     at_least_bytes = 0 if at_least is None else parse_size(at_least)
-    if rank is not None and by is not By.RANK and not by.of_blocks():
+    if rank is not None and by != "rank" and GROUPINGS[by].of == "ranks":
         raise RankmemError(
             Code.INVALID,
             f"--rank {rank} does not go with --by {by}, which is of ranks together",
@@ -116,8 +87,10 @@ def peak(
     bounds: list[str] = []
 
     def ask(queries: Queries, facts: SessionFacts) -> pa.Table:
-        rows = queries.peak_by(facts.session_id, by=_group(by), rank=rank, at_least_bytes=at_least_bytes)
-        if by is By.RANK:
+        rows = queries.peak_by(
+            facts.session_id, by=cast("PeakBy", by), rank=rank, at_least_bytes=at_least_bytes
+        )
+        if by == "rank":
             bounds.extend(bound_lines(queries, facts, rows))
         return rows
 
@@ -134,19 +107,15 @@ def peak(
     )
 
 
-def _group(by: By) -> PeakBy:
-    return by.value
-
-
-def _notes(by: By, rows: pa.Table) -> tuple[str, ...]:
-    if by is By.RANK:
+def _notes(by: str, rows: pa.Table) -> tuple[str, ...]:
+    if by == "rank":
         return ()
-    if by.of_allocator():
-        return (*ALLOCATOR_NOTES, *_component_notes(rows)) if by is By.COMPONENT else ALLOCATOR_NOTES
-    if by.of_blocks():
+    if GROUPINGS[by].of_allocator:
+        return (*ALLOCATOR_NOTES, *_component_notes(rows)) if by == "component" else ALLOCATOR_NOTES
+    if GROUPINGS[by].of == "blocks":
         return BLOCKS_NOTES
     unknown = rows.num_rows and rows["group_name"].null_count == rows.num_rows
-    return (*RANKS_NOTES, f"no rank of this session has told its {by}") if unknown else RANKS_NOTES
+    return (*RANKS_NOTES, f"no rank of this session reported its {by}") if unknown else RANKS_NOTES
 
 
 def _component_notes(rows: pa.Table) -> list[str]:
@@ -163,12 +132,12 @@ def _component_notes(rows: pa.Table) -> list[str]:
     return notes
 
 
-def _columns(by: By, started_ns: int | None) -> list[Column]:
+def _columns(by: str, started_ns: int | None) -> list[Column]:
     from rankmem_cli.show import columns
 
-    if by is By.RANK:
+    if by == "rank":
         return columns.peak(started_ns)
-    if by.of_allocator():
-        return columns.peak_of_allocator(by.value, started_ns)
-    of = columns.peak_of_blocks if by.of_blocks() else columns.peak_of_ranks
-    return of(by.value, started_ns)
+    if GROUPINGS[by].of_allocator:
+        return columns.peak_of_allocator(by, started_ns)
+    of = columns.peak_of_blocks if GROUPINGS[by].of == "blocks" else columns.peak_of_ranks
+    return of(by, started_ns)

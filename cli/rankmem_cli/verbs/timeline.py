@@ -4,46 +4,18 @@ from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from rankmem_cli.args.groupings import by_option
 from rankmem_cli.args.options import POINTS_DEFAULT, Aggregator, Attempt, Output, ReadDb, Session
 from rankmem_cli.show.render import Format
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.groupings import GROUPINGS, words_of
 
-
-class By(enum.StrEnum):
-    """What a curve stands for."""
-
-    OVERALL = "overall"
-    CATEGORY = "category"
-    STREAM = "stream"
-    COMPONENT = "component"
-    PHASE = "phase"
-    MODULE = "module"
-    OPERATOR = "operator"
-    STEP = "step"
-    ANNOTATION = "annotation"
-    JOB = "job"
-    RANK = "rank"
-    HOST = "host"
-    DEVICE = "device"
-    DP = "dp"
-    TP = "tp"
-    PP = "pp"
-    CP = "cp"
-    EP = "ep"
-
-
-NEEDS: Final = {
-    By.CATEGORY: ("operators",),
-    By.PHASE: ("operators",),
-    By.MODULE: ("modules",),
-    By.OPERATOR: ("operators",),
-    By.ANNOTATION: ("operators",),
-}
-"""What a grouping rests on, of operators, stacks, modules."""
+if TYPE_CHECKING:
+    from rankmem_aggregator.query.types import CurveBy
 
 
 class Figure(enum.StrEnum):
@@ -57,12 +29,11 @@ class Figure(enum.StrEnum):
 
 
 Grouping = Annotated[
-    By | None,
-    typer.Option(
-        "--by",
-        help="A rank's totals; its blocks by category, stream, component, phase, module, operator, training "
-        "step or annotation; or the sum over the job, in all or by rank, host, device or parallel "
-        "dimension.  [default: overall; rank where several are given]",
+    str | None,
+    by_option(
+        "timeline",
+        f"A rank's totals; its blocks by {words_of('timeline')}; or sums over ranks by "
+        f"{words_of('timeline', of='ranks')}.  [default: overall; rank where several are given]",
     ),
 ]
 OfFigure = Annotated[
@@ -145,13 +116,13 @@ def timeline(
         check_out_path(out)
     if all_ranks and rank:
         raise RankmemError(Code.INVALID, "both --rank and --all-ranks are given", "leave one out")
-    by = by or (By.RANK if all_ranks or (rank and len(rank) > 1) else By.OVERALL)
+    by = by or ("rank" if all_ranks or (rank and len(rank) > 1) else "overall")
     with open_queries(db, aggregator) as queries:
         facts = session_facts(queries, session)
         with patience("asking"), recorded.pointing_to_kernels(facts):
             rows = queries.timeline(
                 facts.session_id,
-                by=by.value,
+                by=cast("CurveBy", by),
                 figure=None if figure is None else figure.value,
                 rank="all" if all_ranks else rank or None,
                 attempt=attempt,
@@ -161,10 +132,10 @@ def timeline(
                 points=points,
             )
         missing = queries.incompleteness(facts.session_id).to_pylist()
-    show_timeline(marked(rows, missing, output), by.value, facts, output=output)
+    show_timeline(marked(rows, missing, output), by, facts, output=output)
     if output is Format.TABLE:
-        for line in recorded.notes(facts, NEEDS.get(by, ())):
+        for line in recorded.notes(facts, GROUPINGS[by].needs):
             note(line)
     print_lines(missing)
     if out is not None:
-        write_file(rows, by.value, facts, missing, out)
+        write_file(rows, by, facts, missing, out)

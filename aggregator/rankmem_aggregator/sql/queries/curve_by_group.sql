@@ -4,7 +4,7 @@
 --   attempt (count): which start of the workers
 --   rank (count): global rank
 --   device (text): device type and index; pinned host memory comes along where by is component
---   by (text): stream, component, category, phase, operator, module, step or annotation
+--   by (text): stream, component, category, phase, operator, module, line, step or annotation
 --   from_ns (ns, common clock): the beginning; NULL for the rank's own
 --   until_ns (ns, common clock): the end; NULL for the rank's own
 --   first_ns (ns, common clock): where blocks older than the recording stand

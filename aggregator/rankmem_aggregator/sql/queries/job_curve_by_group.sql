@@ -1,7 +1,7 @@
 -- Question: How did each group of blocks go up and down over time, over several or all ranks together?
 -- Parameters:
 --   session (text): session id
---   by (text): stream, component, category, phase, operator, module, step or annotation
+--   by (text): stream, component, category, phase, operator, module, line, step or annotation
 --   device_type (text): cpu, cuda, ...
 --   ranks (text): global ranks with commas between; NULL for all
 --   from_ns (ns, common clock): the beginning; NULL for the first event

@@ -1,7 +1,7 @@
 -- Question: How did each group of blocks go up and down over time, over several or all ranks together? Exact.
 -- Parameters:
 --   of_session: session id
---   of_group: stream, component, category, phase, operator, module, step or annotation
+--   of_group: stream, component, category, phase, operator, module, line, step or annotation
 --   of_device_type: cpu, cuda, ...: the sums are over the devices of one type
 --   of_ranks: list of global ranks; NULL, the default, for all (reads every block of these ranks)
 --   by_second: true: from group_bucket, every rank's group at its highest of each second; of stream, component, category

@@ -1,8 +1,8 @@
 -- Question: How high did each group of a rank's blocks get by itself, and what did it hold at the rank's peak? Exact.
 -- Parameters:
 --   of_session: session id
---   of_group: stream, component, category, phase, operator, module, step or annotation
---   of_rank: global rank; NULL, the default, for all (operator, module, step, annotation: minutes over 100 M events)
+--   of_group: stream, component, category, phase, operator, module, line, step or annotation
+--   of_rank: global rank; NULL, the default, for all (operator, module, line, step, annotation: minutes over 100 M events)
 -- Columns:
 --   attempt, rank, device: whose, on the attempt with the rank's highest peak
 --   device_type: cpu, cuda, ...
@@ -22,12 +22,10 @@ WITH top AS MATERIALIZED (
     WHERE session_id = of_session AND is_rank_peak AND (of_rank IS NULL OR rank = of_rank)
 ),
 held AS (
-    SELECT attempt, rank, device, group_of(
-        of_group, operator, module, NULL, category, phase, step, annotation, stream, component,
-        preexisting := preexisting
-    ) AS group_name, sum(size_bytes) AS bytes
-    FROM live_at_points(of_session, (SELECT list({attempt: attempt, rank: rank, device: device, seq: peak_seq}) FROM top))
-    GROUP BY ALL
+    SELECT attempt, rank, device, group_name, live_bytes AS bytes
+    FROM held_at_points(
+        of_session, of_group, (SELECT list({attempt: attempt, rank: rank, device: device, seq: peak_seq}) FROM top)
+    )
 ),
 summit AS (
     SELECT

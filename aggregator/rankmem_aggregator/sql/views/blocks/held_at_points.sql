@@ -17,15 +17,15 @@ SELECT
     b.device,
     b.device_type,
     b.point_seq,
-    group_of(
-        of_group, b.operator, b.module, s.line, b.category, b.phase, b.step, b.annotation, b.stream, b.component,
-        preexisting := b.preexisting
-    ) AS group_name,
+    group_of_block(of_group, b) AS group_name,
     sum(b.size_bytes)::BIGINT AS live_bytes,
     count(*) AS live_allocations,
     max(b.size_bytes) AS largest_bytes
-FROM live_at_points(of_session, of_points) AS b
-LEFT JOIN stack AS s ON s.stack_id = coalesce(b.forward_stack_id, b.stack_id)
+FROM (
+    SELECT l.*, s.line
+    FROM live_at_points(of_session, of_points) AS l
+    LEFT JOIN stack AS s ON s.stack_id = coalesce(l.forward_stack_id, l.stack_id)
+) AS b
 GROUP BY b.attempt, b.rank, b.device, b.device_type, b.point_seq, group_name
 ORDER BY b.attempt, b.rank, b.device, b.point_seq, live_bytes DESC, group_name;
 

@@ -18,7 +18,7 @@ plain AS (
         attempt,
         rank,
         device,
-        group_of(of_group, operator, module, NULL, NULL, phase, NULL, annotation, NULL, component) AS text_key,
+        CASE WHEN of_group NOT IN ('line', 'step', 'stream') THEN group_of_block(of_group, r) END AS text_key,
         preexisting,
         CASE of_group
             WHEN 'line' THEN coalesce(forward_stack_id, stack_id)
@@ -28,7 +28,7 @@ plain AS (
         coalesce(sum(size_bytes) FILTER (WHERE NOT preexisting), 0) AS allocated_bytes,
         count(*) FILTER (WHERE NOT preexisting) AS num_allocations,
         max(size_bytes) AS largest_bytes
-    FROM allocation_record
+    FROM (SELECT *, NULL::VARCHAR AS line FROM allocation_record) AS r
     WHERE session_id = of_session AND of_group <> 'category' AND (of_rank IS NULL OR rank = of_rank)
     GROUP BY attempt, rank, device, text_key, preexisting, number_key
 ),

@@ -1,7 +1,7 @@
 -- Question: By how much did each group of a rank's blocks grow and shrink, and at which of its events?
 -- Parameters:
 --   of_session: session id
---   of_group: stream, component, category, phase, operator, module, step or annotation
+--   of_group: stream, component, category, phase, operator, module, line, step or annotation
 --   of_rank: global rank; NULL for all
 --   of_attempt: which start of the workers; NULL for all
 --   only_recent: true to leave out what group_bucket has; the default is false. For its four groupings alone
@@ -61,20 +61,21 @@ block AS (
         r.allocated_ns + p.offset_ns AS time_ns,
         coalesce(r.freed_seq, e.freed_seq) AS freed_seq,
         coalesce(r.freed_ns, e.freed_ns) + p.offset_ns AS freed_ns,
-        group_of(
-            of_group, r.operator, r.module, NULL, coalesce(r.category, 'unknown'), r.phase, r.step, r.annotation,
-            r.stream, r.component, preexisting := r.preexisting
-        ) AS group_name,
+        group_of_block(of_group, r) AS group_name,
         r.preexisting
-    FROM allocation_record AS r
+    FROM (
+        SELECT a.* REPLACE (coalesce(a.category, 'unknown') AS category), s.line
+        FROM allocation_record AS a
+        LEFT JOIN stack AS s ON of_group = 'line' AND s.stack_id = coalesce(a.forward_stack_id, a.stack_id)
+        WHERE a.session_id = of_session
+    ) AS r
     INNER JOIN place AS p USING (attempt, rank)
     LEFT JOIN ending AS e USING (attempt, rank, device, allocation_id)
-    WHERE r.session_id = of_session
-        AND (
-            r.allocation_id > p.seq_from
-            OR coalesce(r.freed_seq, e.freed_seq) > p.seq_from
-            OR coalesce(r.freed_seq, e.freed_seq) IS NULL
-        )
+    WHERE (
+        r.allocation_id > p.seq_from
+        OR coalesce(r.freed_seq, e.freed_seq) > p.seq_from
+        OR coalesce(r.freed_seq, e.freed_seq) IS NULL
+    )
 ),
 -- What a block came to mean while it lived; nothing at all for the other groupings.
 turn AS (

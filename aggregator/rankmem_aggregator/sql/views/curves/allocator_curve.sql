@@ -31,8 +31,8 @@ change AS (
     SELECT
         attempt,
         device,
-        group_of(
-            of_group, '', '', '', '', '', 0, '', stream, component, preexisting := preexisting
+        coalesce(
+            if(of_group = 'stream', stream::VARCHAR, component), if(preexisting, 'before the recording', NULL)
         ) AS group_name,
         unnest([
             {seq: greatest(allocation_id, -1), time_ns: allocated_ns, allocated: size_bytes, active: size_bytes},
@@ -51,7 +51,7 @@ change AS (
     SELECT
         e.attempt,
         e.device,
-        group_of(of_group, '', '', '', '', '', 0, '', e.stream, e.component),
+        if(of_group = 'stream', e.stream::VARCHAR, e.component),
         e.seq,
         e.time_ns + coalesce(s.offset_ns, 0),
         0,

@@ -1,7 +1,7 @@
 -- Question: How did each group of a rank's blocks go up and down: as the summaries have it, and event by event since?
 -- Parameters:
 --   of_session: session id
---   of_group: stream, component, category or phase; of operator, module, step and annotation there are no summaries
+--   of_group: stream, component, category or phase; of the others there are no summaries
 --   of_rank: global rank; NULL, the default, for all
 --   of_attempt: which start of the workers; NULL, the default, for all
 -- Columns:

@@ -2,7 +2,7 @@
 -- Parameters:
 --   of_session: session id
 --   of_rank: global rank
---   of_group: stream, component, category, phase, operator, module, step or annotation
+--   of_group: stream, component, category, phase, operator, module, line, step or annotation
 --   of_attempt: which start of the workers; NULL, the default, for all
 -- Columns:
 --   attempt, device: which start, and which device

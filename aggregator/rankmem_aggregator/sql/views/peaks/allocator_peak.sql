@@ -27,7 +27,7 @@ WITH segment_change AS (
         e.attempt,
         e.rank,
         e.device,
-        group_of(of_group, '', '', '', '', '', 0, '', e.stream, e.component) AS group_name,
+        if(of_group = 'stream', e.stream::VARCHAR, e.component) AS group_name,
         e.seq,
         e.time_ns,
         CASE WHEN e.action IN ('segment_alloc', 'segment_map') THEN e.size_bytes ELSE -e.size_bytes END AS bytes

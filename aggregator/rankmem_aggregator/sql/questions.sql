@@ -1,0 +1,214 @@
+-- The questions that only forward: each orders, for one session, the rows of a view or macro that has the answer.
+-- A line "name:" begins each; what follows it is one statement with its head, as the files of queries/ have it.
+
+-- name: sessions
+-- Question: Which sessions are stored? The newest first.
+-- Columns:
+--   all columns of the view session_overview
+SELECT * FROM session_overview
+ORDER BY started_ns DESC, session_id DESC;
+
+-- name: hosts
+-- Question: Which hosts ran ranks of a session?
+-- Parameters:
+--   session (text): session id
+-- Columns:
+--   all columns of the view host_overview
+SELECT * FROM host_overview
+WHERE session_id = $session
+ORDER BY host_name, host_uid;
+
+-- name: peak
+-- Question: How high did each rank get, on each device and attempt? The highest first.
+-- Parameters:
+--   session (text): session id
+--   attempt (count): which start of the workers; NULL for all
+--   rank (count): global rank; NULL for all
+-- Columns:
+--   all columns of the view peak_by_rank
+SELECT * FROM peak_by_rank
+WHERE session_id = $session
+    AND ($attempt::INTEGER IS NULL OR attempt = $attempt)
+    AND ($rank::INTEGER IS NULL OR rank = $rank)
+ORDER BY peak_requested_bytes DESC, attempt, rank, device;
+
+-- name: peak_bound
+-- Question: Is each rank's peak exact, and where events are missing, how high was it at least?
+-- Parameters:
+--   session (text): session id
+-- Columns:
+--   all columns of the view peak_bound
+SELECT * FROM peak_bound
+WHERE session_id = $session
+ORDER BY attempt, rank, device;
+
+-- name: peak_by_group
+-- Question: How high did each group of a rank's blocks get by itself, and what did it hold at the rank's own peak?
+-- Parameters:
+--   session (text): session id
+--   by (text): category, phase, operator, module, line, step or annotation; stream and component: peak_by_allocator
+--   rank (count): global rank; NULL for all
+-- Columns:
+--   all columns of the macro peak_by_group
+SELECT * FROM peak_by_group($session, $by, of_rank := $rank::INTEGER)
+ORDER BY rank_peak_bytes DESC, rank, device, bytes_at_rank_peak DESC, peak_bytes DESC, group_name;
+
+-- name: peak_by_allocator
+-- Question: How high did each stream or component of a rank get, in blocks and in segments, and the process beyond them?
+-- Parameters:
+--   session (text): session id
+--   by (text): stream or component
+--   rank (count): global rank; NULL for all
+-- Columns:
+--   all columns of the macro allocator_peak
+SELECT * FROM allocator_peak($session, $by, of_rank := $rank::INTEGER)
+ORDER BY rank_peak_bytes DESC, rank, device, is_sampled, group_name <> 'app', bytes_at_rank_peak DESC, peak_bytes DESC, group_name;
+
+-- name: peak_by_ranks
+-- Question: How high did each group of ranks get together, and how high does the sum of their own peaks reach?
+-- Parameters:
+--   session (text): session id
+--   by (text): host, device, dp, tp, pp, cp, ep or job
+-- Columns:
+--   all columns of the macro peak_by_ranks
+SELECT * FROM peak_by_ranks($session, $by)
+ORDER BY peak_bytes DESC, device_type, group_name;
+
+-- name: peak_by_host
+-- Question: Which host stood highest, and which of its ranks? The highest first.
+-- Parameters:
+--   session (text): session id
+-- Columns:
+--   all columns of the view peak_by_host
+SELECT * FROM peak_by_host
+WHERE session_id = $session
+ORDER BY peak_requested_bytes DESC, attempt, host_name, device_type;
+
+-- name: job_peak
+-- Question: At which instant did the sum over all ranks stand highest, and what was each rank's share then?
+-- Parameters:
+--   session (text): session id
+-- Columns:
+--   all columns of the macro job_peak
+SELECT * FROM job_peak($session)
+ORDER BY device_type, requested_bytes DESC, attempt, rank, device;
+
+-- name: job_peak_bound
+-- Question: How far below the sum of the ranks' peaks is the job's, and could the clocks change it?
+-- Parameters:
+--   session (text): session id
+--   shares (text): rows of job_peak where they are known; NULL: it is asked again
+-- Columns:
+--   all columns of the macro job_peak_bound
+SELECT * FROM job_peak_bound($session, of_shares := $shares::VARCHAR)
+ORDER BY device_type;
+
+-- name: job_peak_held
+-- Question: What held the memory of the job at the instant of its peak?
+-- Parameters:
+--   session (text): session id
+--   by (text): operator, module, line, category, phase, step, annotation, stream or component
+--   shares (text): rows of job_peak where they are known; NULL: it is asked again
+-- Columns:
+--   all columns of the macro job_peak_held
+SELECT * FROM job_peak_held($session, $by, of_shares := $shares::VARCHAR)
+ORDER BY device_type, live_bytes DESC, group_name;
+
+-- name: held_at
+-- Question: What did every rank hold at one instant? The largest first.
+-- Parameters:
+--   session (text): session id
+--   time_ns (ns, common clock): the instant
+-- Columns:
+--   all columns of the macro held_at
+SELECT * FROM held_at($session, $time_ns)
+ORDER BY requested_bytes DESC, attempt, rank, device;
+
+-- name: steps
+-- Question: How high did each training step get, how much did it allocate, and what does memory gain from step to step?
+-- Parameters:
+--   session (text): session id
+--   rank (count): global rank; NULL for all
+-- Columns:
+--   all columns of the macro step_total
+SELECT * FROM step_total($session, of_rank := $rank::INTEGER)
+ORDER BY rank, device, attempt, step;
+
+-- name: modules
+-- Question: Which modules held the memory at the peak, each with all that is within it?
+-- Parameters:
+--   session (text): session id
+--   rank (count): global rank; NULL for all ranks added up, each at its own peak
+-- Columns:
+--   all columns of the macro module_at_peak
+SELECT * FROM module_at_peak($session, of_rank := $rank::INTEGER)
+ORDER BY device_type, string_split(module, '.') NULLS LAST;
+
+-- name: weights
+-- Question: Which parameters does the model have on a rank? The largest first.
+-- Parameters:
+--   session (text): session id
+--   rank (count): global rank; NULL for all
+-- Columns:
+--   all columns of the view weight_line, of each rank's last attempt that told any
+SELECT * FROM weight_line
+WHERE session_id = $session AND ($rank::INTEGER IS NULL OR rank = $rank)
+QUALIFY attempt = max(attempt) OVER (PARTITION BY rank)
+ORDER BY rank, size_bytes DESC, name;
+
+-- name: oom
+-- Question: Which allocations failed in a session? The earliest first.
+-- Parameters:
+--   session (text): session id
+--   rank (count): global rank; NULL for all
+-- Columns:
+--   all columns of the view oom_overview
+SELECT * FROM oom_overview
+WHERE session_id = $session AND ($rank::INTEGER IS NULL OR rank = $rank)
+ORDER BY time_ns, attempt, rank, seq;
+
+-- name: curve
+-- Question: How did a rank's memory go up and down, second by second?
+-- Parameters:
+--   session (text): session id
+--   rank (count): global rank
+--   attempt (count): which start of the workers; NULL for all
+-- Columns:
+--   all columns of the macro memory_curve
+SELECT * FROM memory_curve($session, $rank, of_attempt := $attempt::INTEGER)
+ORDER BY device, attempt, bucket_ns;
+
+-- name: curve_by_ranks
+-- Question: How did the memory of ranks together go up and down over time?
+-- Parameters:
+--   session (text): session id
+--   by (text): rank, host, device, dp, tp, pp, cp, ep or job
+--   device_type (text): cpu, cuda, ...
+--   figure (text): requested, allocated, active or reserved
+--   ranks (text): global ranks with commas between; NULL for all
+--   from_ns (ns, common clock): the beginning; NULL for the first event
+--   until_ns (ns, common clock): the end; NULL for the last event
+--   by_second (boolean): read by the second, each rank at its highest
+-- Columns:
+--   all columns of the macro curve_by_ranks
+SELECT * FROM curve_by_ranks(
+    $session,
+    $by,
+    $device_type,
+    of_figure := $figure,
+    of_ranks := string_split($ranks::VARCHAR, ',')::INTEGER[],
+    from_ns := $from_ns::BIGINT,
+    until_ns := $until_ns::BIGINT,
+    by_second := $by_second::BOOLEAN
+)
+ORDER BY group_name, place;
+
+-- name: incompleteness
+-- Question: What is missing of a session's ranks, since when, and why (no row: nothing that anybody knows of)?
+-- Parameters:
+--   session (text): session id
+-- Columns:
+--   all columns of the view incompleteness
+SELECT * FROM incompleteness
+WHERE session_id = $session
+ORDER BY attempt, rank, since_ns NULLS FIRST, why, what, detail;
