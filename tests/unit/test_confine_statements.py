@@ -322,8 +322,8 @@ def test_a_function_that_stands_as_a_table_alone_runs_nowhere_as_a_value(
         "SELECT count(*), count(), count(DISTINCT x), list(x ORDER BY x), any_value(x) FILTER (x > 1),"
         " mode() WITHIN GROUP (ORDER BY x), percentile_cont(0.5) WITHIN GROUP (ORDER BY x) FROM range(3) t",
         "SELECT grouping(x), grouping_id(x), sum(x) FROM range(3) t(x) GROUP BY ROLLUP (x)",
-        "SELECT lag(x) OVER w, lead(x, 1) OVER w, first_value(x) OVER w, nth_value(x, 2) OVER w FROM range(3) t(x)"
-        " WINDOW w AS (ORDER BY x)",
+        "SELECT lag(x) OVER w, lead(x, 1) OVER w, first_value(x) OVER w, nth_value(x, 2) OVER w"
+        " FROM range(3) t(x) WINDOW w AS (ORDER BY x)",
         "SELECT ntile(2) OVER w, rank() OVER w, sum(x) OVER w FROM range(3) t(x) WINDOW w AS (ORDER BY x)",
         "SELECT ARRAY(SELECT 1), EXISTS (SELECT 1), 1 = ANY (SELECT 1), 1 = ALL ([1, 2])",
         "SELECT list_transform([1], lambda x: x + 1), list_reduce([1, 2], lambda a, b: a + b)",

@@ -12,6 +12,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final
 
+from rankmem_aggregator.quantity_text import counted
 from rankmem_cli.show.completeness import marked
 from rankmem_cli.show.render import Format, begin, console_for, note
 from rankmem_cli.show.session import SessionFacts
@@ -109,15 +110,11 @@ def _whose(said: dict[str, str]) -> str:
     """A rank with its device, or ranks together."""
     device = said.get("device", "?")
     if "num_ranks" in said:
-        ranks = _counted(said["num_ranks"], "rank")
-        return f"{device}, sum of {ranks} on {_counted(said['num_hosts'], 'host')}"
+        ranks = counted(int(said["num_ranks"]), "rank")
+        return f"{device}, sum of {ranks} on {counted(int(said['num_hosts']), 'host')}"
     whose = f"rank {said.get('rank', '?')}, {device} on {said.get('host_name', '?')}"
     attempt = said.get("attempt", "0")
     return whose if attempt == "0" else f"{whose}, attempt {attempt}"
-
-
-def _counted(number: str, noun: str) -> str:
-    return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
 
 
 def _print_curve(chart: Chart) -> None:
