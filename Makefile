@@ -9,7 +9,7 @@ PROTOS := protos/rankmem_protos/collector.proto protos/rankmem_protos/query.prot
 MESSAGES := protos/rankmem_protos/step_stats.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-long test-unit matrix lint format type stubs docs check bench bench-quick clean
+.PHONY: help env demo test test-long test-unit matrix lint format type stubs docs functions check bench bench-quick clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -69,6 +69,9 @@ docs: env ## docs/schema.md, docs/limits.md, the answers in docs/sql.md
 	PYTHONPATH=tests/support $(BIN)/python tests/tools/guide.py
 	PYTHONPATH=tests/support $(BIN)/python tests/tools/limits_page.py
 	PYTHONPATH=tests/support $(BIN)/python tests/tools/refused_sql_page.py
+
+functions: env ## adds the functions of the installed DuckDB to those that a client's SQL may call; review the diff
+	$(BIN)/python -m rankmem_aggregator.sandbox.function_list
 
 check: stubs ## what is made from something else is current
 	@git diff --exit-code --stat -- protos || { echo "Error: the stubs are not current. Try: make stubs, and commit."; exit 1; }

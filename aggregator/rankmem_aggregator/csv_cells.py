@@ -6,7 +6,6 @@ formula led by an apostrophe. Names of operators, modules and files come from ou
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from typing import TYPE_CHECKING, Final
 
@@ -16,12 +15,13 @@ if TYPE_CHECKING:
 _SIGNS: Final = "=+@-\uff1d\uff0b\uff0d\uff20"
 """How a cell begins that a spreadsheet runs; the second four are the same in full width, as East Asian
 editions take them."""
-_FORMULA: Final = rf"^((?:[\pZ\pC]*[{re.escape(_SIGNS)}])|[\t\r])"
-"""Blanks before the sign do not count: a spreadsheet that trims what it reads runs it all the same."""
 
 
 def no_formula(text: str) -> str:
-    """The text with an apostrophe in front where a spreadsheet would take it for a formula."""
+    """The text, with an apostrophe in front where a spreadsheet would take it for a formula.
+
+    Blanks before the sign do not count: a spreadsheet that trims what it reads runs it all the same.
+    """
     if text.startswith(("\t", "\r")):
         return f"'{text}"
     for char in text:
@@ -38,10 +38,11 @@ def guarded(rows: pa.Table) -> pa.Table:
     In one chunk, since pyarrow (26.0) writes uninitialised memory for a table whose first chunk is empty.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
 
+    rows = rows.combine_chunks()
     for position, field in enumerate(rows.schema):
         if pa.types.is_string(field.type):
-            safe = pc.replace_substring_regex(rows[field.name], _FORMULA, r"'\1")
-            rows = rows.set_column(position, field, safe)
-    return rows.combine_chunks()
+            texts = rows.column(position).combine_chunks().dictionary_encode()
+            safe = pa.array(map(no_formula, texts.dictionary.to_pylist()), pa.string())
+            rows = rows.set_column(position, field, safe.take(texts.indices))
+    return rows

@@ -9,10 +9,11 @@ import duckdb
 import pytest
 
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.sandbox import client_queries, under_way
-from rankmem_aggregator.sandbox import statements as confine
+from rankmem_aggregator.sandbox import client_queries, function_list, under_way
+from rankmem_aggregator.sandbox.catalog import Catalog, read_catalog
 from rankmem_aggregator.sandbox.client_queries import ClientQueries
-from rankmem_aggregator.sandbox.functions import REFUSED
+from rankmem_aggregator.sandbox.function_list import REFUSED
+from rankmem_aggregator.sandbox.statements import check_statement
 from rankmem_aggregator.sandbox.under_way import UnderWay, fingerprint
 from rankmem_aggregator.store.store import Store, open_store
 from rankmem_aggregator.supervision.blame import Blame, Trial
@@ -218,11 +219,11 @@ def test_the_macros_of_the_database_are_read_once(
     store: Store, queries: ClientQueries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    real = confine._names
-    monkeypatch.setattr(confine, "_names", lambda *given: asked.append(given) or real(*given))
+    real = client_queries.read_catalog
+    monkeypatch.setattr(client_queries, "read_catalog", lambda *given: asked.append(given) or real(*given))
     for _ in range(3):
         rows(queries, "SELECT upper('a') FROM job_peak('s')")
-    assert len(asked) == 2
+    assert len(asked) == 1
 
 
 def test_every_spelling_of_a_refused_type_is_refused(store: Store, queries: ClientQueries) -> None:
@@ -270,3 +271,82 @@ def test_an_internal_error_tells_nothing_of_the_process(
     with pytest.raises(RankmemError) as caught:
         rows(queries, "SELECT 1")
     assert (caught.value.code, caught.value.message) == (Code.INTERNAL, "INTERNAL Error: no")
+
+
+@pytest.fixture(scope="module")
+def catalog(store: Store) -> Catalog:
+    with store.cursor() as cursor:
+        return read_catalog(cursor)
+
+
+def test_every_function_of_the_installed_duckdb_is_allowed_or_refused(store: Store) -> None:
+    with store.cursor() as cursor:
+        new = function_list.unlisted(cursor)
+    assert not new, "look at each: a reason in function_list.REFUSED, or `make functions`"
+
+
+def test_a_function_that_nobody_has_listed_is_refused(
+    queries: ClientQueries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    less = function_list.allowed() - {"upper", "sum", "row_number", "list_sum"}
+    monkeypatch.setattr("rankmem_aggregator.sandbox.functions.allowed", lambda: less)
+    for call in ("upper('a')", "'a'.UPPER()", "sum(1)", "row_number() OVER ()", "list_sum([1])"):
+        with pytest.raises(RankmemError, match="is not on the list") as caught:
+            rows(queries, f"SELECT {call}")
+        assert caught.value.code is Code.DENIED
+    with pytest.raises(RankmemError, match="must be given an allowed function's name"):
+        rows(queries, "SELECT list_aggregate([1], 'sum')")
+
+
+def test_no_function_is_both_allowed_and_refused() -> None:
+    assert not [name for name in function_list.allowed() if function_list.why_refused(name)]
+
+
+def test_a_function_that_stands_as_a_table_alone_runs_nowhere_as_a_value(
+    store: Store, catalog: Catalog
+) -> None:
+    """So a list that leaves them out takes nothing from anyone."""
+    tables = catalog.functions - function_list.allowed() - catalog.own_scalar_macros
+    with store.cursor() as cursor:
+        for name in sorted(name for name in tables if not function_list.why_refused(name)):
+            for arguments in ("", "1", "'x'", "'x', 1"):
+                with pytest.raises(duckdb.Error, match=r"was used as a scalar function|Catalog Error"):
+                    cursor.execute(f'EXPLAIN SELECT "{name}"({arguments})')
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT -1 + 2 - 3 * 4 / 5 // 6 % 7 ** 2 ^ 2, 1 & 2 | 3 << 1 >> 1, ~1, @ -1, 5!",
+        "SELECT 'a' || 'b' LIKE 'a' ESCAPE 'x', 'a' NOT ILIKE 'b' ESCAPE 'x', 'a' GLOB 'a*', 'a' ~ 'b'",
+        "SELECT 'a' SIMILAR TO 'b', 'a' !~ 'b', 'a' ^@ 'a', 'a' NOT LIKE 'b', 'a' ~~~ 'b', 'a' !~~* 'b'",
+        "SELECT [1, 2][1], [1, 2][1:2], [1] && [2], [1] @> [2], [1] <@ [2], [x + 1 FOR x IN [1] IF x > 0]",
+        "SELECT {'a': 1}.a, MAP {1: 2}[1], (1, 2), row(1, 'a'), 1 IN (1, 2), 1 IN [1], 'a' IN 'ab'",
+        "SELECT coalesce(NULL, 1), ifnull(1, 2), nullif(1, 2), if(true, 1, 2), try(1), 1 IS DISTINCT FROM 2",
+        "SELECT extract(year FROM DATE '2020-01-01'), substring('a' FROM 1 FOR 2), position('a' IN 'b')",
+        "SELECT overlay('abc' PLACING 'x' FROM 1), trim(BOTH 'a' FROM 'aba'), 'a' COLLATE NOCASE",
+        "SELECT INTERVAL 1 DAY, INTERVAL '2' MONTH, TIMESTAMP '2020-01-01' AT TIME ZONE 'UTC', date(now())",
+        "SELECT current_date, current_timestamp, localtime, current_user, current_schema, now(), today()",
+        "SELECT '{\"a\": 1}'::JSON -> 'a', '{\"a\": 1}'::JSON ->> '$.a', '[1]'::JSON -> 0, unlist([1])",
+        "SELECT count(*), count(), count(DISTINCT x), list(x ORDER BY x), any_value(x) FILTER (x > 1),"
+        " mode() WITHIN GROUP (ORDER BY x), percentile_cont(0.5) WITHIN GROUP (ORDER BY x) FROM range(3) t",
+        "SELECT grouping(x), grouping_id(x), sum(x) FROM range(3) t(x) GROUP BY ROLLUP (x)",
+        "SELECT lag(x) OVER w, lead(x, 1) OVER w, first_value(x) OVER w, nth_value(x, 2) OVER w"
+        " FROM range(3) t(x) WINDOW w AS (ORDER BY x)",
+        "SELECT ntile(2) OVER w, rank() OVER w, sum(x) OVER w FROM range(3) t(x) WINDOW w AS (ORDER BY x)",
+        "SELECT ARRAY(SELECT 1), EXISTS (SELECT 1), 1 = ANY (SELECT 1), 1 = ALL ([1, 2])",
+        "SELECT list_transform([1], lambda x: x + 1), list_reduce([1, 2], lambda a, b: a + b)",
+        "SELECT max(COLUMNS(*)), * EXCLUDE (seq) FROM memory_event GROUP BY ALL",
+        "SELECT * FROM range(3) t(x) QUALIFY row_number() OVER (ORDER BY x) = 1",
+        "SELECT utc_of(0), group_of('a', 'b', 'c', 'd', 'e', 'f', 'g', 'h') FROM unnest([1])",
+    ],
+)
+def test_what_the_parser_makes_of_syntax_is_on_the_list(store: Store, catalog: Catalog, sql: str) -> None:
+    with store.cursor() as cursor:
+        check_statement(cursor, sql, catalog)
+
+
+def test_a_function_that_does_not_exist_is_invalid_and_a_near_one_is_named(queries: ClientQueries) -> None:
+    with pytest.raises(RankmemError, match="there is no function uper") as caught:
+        rows(queries, "SELECT uper('a')")
+    assert (caught.value.code, "upper" in caught.value.hint) == (Code.INVALID, True)

@@ -16,7 +16,7 @@ from export_logs import CudaLog, database, training
 from rankmem_aggregator import connect
 from rankmem_aggregator.exports import report_heat
 from rankmem_aggregator.exports.exporting import export
-from rankmem_aggregator.exports.report_parts import bytes_text, offset_text
+from rankmem_aggregator.quantity_text import bytes_text, instant_text
 from rankmem_aggregator.query.queries import Queries
 
 HOSTILE = "</script><img src=x onerror=alert(1)>{{body}}"
@@ -78,7 +78,7 @@ def test_the_jobs_peak_and_the_ranks_peaks_are_the_queries_own(queries: Queries,
     cells = re.findall(r'title="rank (\d+), cuda:0: ([^"]+) at ([^"]+)"', page)
     start = queries.sessions().to_pylist()[0]["started_ns"]
     assert {int(rank): (peak, at) for rank, peak, at in cells} == {
-        rank: (bytes_text(row["peak_requested_bytes"]), offset_text(row["peak_time_ns"], start))
+        rank: (bytes_text(row["peak_requested_bytes"]), instant_text(row["peak_time_ns"], start))
         for rank, row in peaks.items()
     }
     assert [row[0] for row in rows_of(page, "ranks")] == ["3", "0", "1", "2"]
@@ -155,7 +155,7 @@ def test_bytes_read_as_in_the_tables(count: int | None, text: str) -> None:
     [(1_500_000, "+0.002 s"), (61_000_000_000, "+1:01.000"), (3_723_004_000_000, "+1:02:03.004")],
 )
 def test_instants_count_from_the_sessions_start(ns: int, text: str) -> None:
-    assert offset_text(BASE_NS + ns, BASE_NS) == text
+    assert instant_text(BASE_NS + ns, BASE_NS) == text
 
 
 def test_ranks_have_cards_where_no_sum_over_them_is_known(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from constructed import BASE_NS, RankLog
 from export_logs import CudaLog, database, training
 from rankmem_aggregator import connect
 from rankmem_aggregator.exports.exporting import export
-from rankmem_aggregator.exports.memory_timeline import CATEGORY_INDEX
 from rankmem_aggregator.query.queries import Queries
+from rankmem_protos.categories import TIMELINE_INDEX
 from rankmem_protos.errors import Code, RankmemError
 
 PARAMETER, INPUT, ACTIVATION, GRADIENT, UNKNOWN = 0, 2, 4, 5, 7
@@ -126,7 +126,7 @@ def test_the_order_of_categories_is_torchs() -> None:
     theirs = {
         ("unknown" if key is None else key.name.lower()): n for key, n in profiler._CATEGORY_TO_INDEX.items()
     }
-    assert theirs == CATEGORY_INDEX
+    assert theirs == TIMELINE_INDEX
     assert [action.value for action in profiler.Action] == [1, 2, 3, 4]
 
 

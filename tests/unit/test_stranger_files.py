@@ -18,13 +18,13 @@ from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.exports.kinds import KINDS
-from rankmem_aggregator.exports.memory_timeline import CATEGORY_INDEX
 from rankmem_aggregator.exports.names import PART_CHARS_MAX, part_of_name
 from rankmem_aggregator.plots.files import check_out_path
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.sql import mindstudio_names, view_names
 from rankmem_aggregator.store.reading_instance import ReadingInstance
 from rankmem_aggregator.store.store import open_store
+from rankmem_protos.categories import TIMELINE_INDEX
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import SCHEMA_VERSION, TABLES
 
@@ -261,7 +261,7 @@ def test_a_category_that_torch_does_not_have_is_unknown_in_its_timeline(path: Pa
         with connect(path) as queries:
             assert export(queries, "memory-timeline", tmp_path / name).counts
     with gzip.open(tmp_path / "out.raw.json.gz") as file:
-        assert {entry[3] for entry in json.load(file)} == {CATEGORY_INDEX["unknown"]}
+        assert {entry[3] for entry in json.load(file)} == {TIMELINE_INDEX["unknown"]}
 
 
 @pytest.mark.parametrize(

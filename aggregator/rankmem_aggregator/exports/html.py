@@ -21,15 +21,13 @@ from rankmem_aggregator.exports.log import tracks, without_events
 from rankmem_aggregator.exports.report_heat import heat_over_time
 from rankmem_aggregator.exports.report_parts import (
     ShownColumn,
-    bytes_text,
-    counted,
-    offset_text,
     peaks_by_host,
     table,
     tile,
 )
 from rankmem_aggregator.plots.curves import SERIES_MAX, chart_of
 from rankmem_aggregator.plots.html import chart_fragment, filled, resource
+from rankmem_aggregator.quantity_text import bytes_text, counted, instant_text
 from rankmem_aggregator.query.types import BlockBy, CurveBy
 from rankmem_protos.clock import distance_ns, has_clock
 from rankmem_protos.devices import by_weight
@@ -163,7 +161,7 @@ class _Report:
                     tile(
                         f"Peak of the job, {kind}",
                         bytes_text(bound["job_peak_bytes"]),
-                        f"at {offset_text(bound['job_peak_ns'], self._start_ns)}{_not_exact(bound)}",
+                        f"at {instant_text(bound['job_peak_ns'], self._start_ns)}{_not_exact(bound)}",
                         warn=bool(_not_exact(bound)),
                     ),
                     tile(
@@ -278,7 +276,7 @@ class _Report:
         rows = [
             {
                 **row,
-                "when": offset_text(row["peak_time_ns"], self._start_ns),
+                "when": instant_text(row["peak_time_ns"], self._start_ns),
                 "whole": _complete(row["complete"]),
             }
             for row in sorted(self._peaks, key=lambda row: -row["peak_requested_bytes"])
@@ -299,7 +297,7 @@ class _Report:
         shown = [
             {
                 **row,
-                "when": offset_text(row["time_ns"], self._start_ns),
+                "when": instant_text(row["time_ns"], self._start_ns),
                 "whose": f"rank {row['rank']}, {row['device']}",
             }
             for row in rows[:TABLE_ROWS_MAX]
@@ -339,7 +337,7 @@ def _not_exact(bound: dict[str, Any]) -> str:
 
 
 def _whose(row: dict[str, Any], start_ns: int) -> str:
-    when = offset_text(row["peak_time_ns"], start_ns)
+    when = instant_text(row["peak_time_ns"], start_ns)
     return f"rank {row['rank']}, {row['device']} on {row['host_name']}, at {when}"
 
 

@@ -26,20 +26,9 @@ import pyarrow as pa
 from rankmem_aggregator.exports.carried import Carried, Course, hold_against
 from rankmem_aggregator.exports.contract import Chosen, Written
 from rankmem_aggregator.exports.log import Log, Track, highest, tracks
+from rankmem_protos.categories import TIMELINE_INDEX
 from rankmem_protos.errors import Code, RankmemError
 
-CATEGORY_INDEX: Final = {
-    "parameter": 0,
-    "optimizer_state": 1,
-    "input": 2,
-    "temporary": 3,
-    "activation": 4,
-    "gradient": 5,
-    "autograd_detail": 6,
-    "unknown": 7,
-}
-"""torch's ``_CATEGORY_TO_INDEX``: the order of its files, not that of its enum. What it has no name for
-(``kv_cache``) is unknown there."""
 PREEXISTING, CREATE, INCREMENT_VERSION, DESTROY = 1, 2, 3, 4
 """torch's ``_ACTION_TO_INDEX``."""
 _BLOCKS_ALONE: Final = "such a file is made of blocks, each until its free is requested"
@@ -102,14 +91,14 @@ def changes(chosen: Chosen, track: Track) -> Iterator[Change]:
 
 
 def index_of(category: str) -> int:
-    """The category's index in torch's files."""
-    return CATEGORY_INDEX.get(category, CATEGORY_INDEX["unknown"])
+    """The category's index in torch's files; one that torch lacks (``kv_cache``) is unknown there."""
+    return TIMELINE_INDEX.get(category, TIMELINE_INDEX["unknown"])
 
 
 def coalesced(entries: Iterator[Change]) -> Iterator[tuple[int, list[int]]]:
     """Each µs with its totals, as torch adds them up: a leading 0, then a total a category."""
     time_us: int | None = None
-    totals = [0] * (len(CATEGORY_INDEX) + 1)
+    totals = [0] * (len(TIMELINE_INDEX) + 1)
     for entry in entries:
         # As torch does it, by a division of doubles: some instants come out 1 µs later than cut off.
         now = -1 if entry.time_ns == -1 else int(entry.time_ns / 1000)

@@ -18,19 +18,10 @@ import numpy as np
 from rankmem_aggregator.exports.log import Track
 from rankmem_aggregator.plots.curves import Chart, Series, reduced
 from rankmem_aggregator.plots.png import encoded, new_figure
+from rankmem_protos.categories import CATEGORIES, TIMELINE_INDEX
 
 POINTS_MAX: Final = 20_000
 """Instants that are drawn: twelve a dot of the picture."""
-COLOURS: Final = {
-    "parameter": "darkgreen",
-    "optimizer_state": "goldenrod",
-    "input": "black",
-    "temporary": "mediumpurple",
-    "activation": "red",
-    "gradient": "mediumblue",
-    "autograd_detail": "royalblue",
-    "unknown": "grey",
-}
 _PAGE: Final = """<html>
 <head><meta charset="utf-8" /><title>GPU Memory Timeline HTML</title></head>
 <body>
@@ -52,9 +43,9 @@ def page(track: Track, rows: Iterator[tuple[int, list[int]]], missing: Sequence[
     below = np.zeros(len(times_ms))
     for one in chart.series:
         above = below + one.values_bytes / 2**30
-        axes.fill_between(times_ms, below, above, color=COLOURS[one.name], alpha=0.7)
+        axes.fill_between(times_ms, below, above, color=CATEGORIES[one.name].timeline_colour, alpha=0.7)
         below = above
-    figure.legend([name.upper() if name != "unknown" else "Unknown" for name in COLOURS])
+    figure.legend([name.upper() if name != "unknown" else "Unknown" for name in TIMELINE_INDEX])
     axes.set_xlabel("Time (ms)")
     axes.set_ylabel("Memory (GB)")
     axes.set_title(
@@ -70,8 +61,8 @@ def _chart(track: Track, rows: Iterator[tuple[int, list[int]]]) -> Chart:
     for time_us, row in rows:
         times.append(track.first_ns if time_us == -1 else time_us * 1000)
         totals.append(np.array(row[1:], np.int64))
-    values = np.stack(totals) if totals else np.zeros((0, len(COLOURS)), np.int64)
-    series = [Series(name=name, values_bytes=values[:, number]) for number, name in enumerate(COLOURS)]
+    values = np.stack(totals) if totals else np.zeros((0, len(TIMELINE_INDEX)), np.int64)
+    series = [Series(name=name, values_bytes=values[:, number]) for number, name in enumerate(TIMELINE_INDEX)]
     chart = Chart(
         title="",
         times_ns=np.array(times, np.int64),

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmem_aggregator.exports.contract import Chosen
-from rankmem_aggregator.exports.report_parts import bytes_text, offset_text
+from rankmem_aggregator.quantity_text import bytes_text, instant_text
 from rankmem_aggregator.query.types import Value
 from rankmem_aggregator.sql import export_text
 
@@ -54,7 +54,7 @@ def heat_over_time(chosen: Chosen, device_type: str, ranks: list[int], start_ns:
         "least": least,
         "most": most,
     }
-    first, after = (offset_text(time_ns, start_ns) for time_ns in (from_ns, until_ns))
+    first, after = (instant_text(time_ns, start_ns) for time_ns in (from_ns, until_ns))
     return (
         "<h3>Over time</h3>"
         '<div class="heat-frame"><canvas class="heat" aria-label="Memory of ranks over time"></canvas>'

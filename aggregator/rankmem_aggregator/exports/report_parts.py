@@ -11,48 +11,14 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
-from rankmem_protos.clock import distance_ns
+from rankmem_aggregator.quantity_text import bytes_text, instant_text
 
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 ROWS_SHOWN: Final = 15
 """Rows of a table before its button is pressed: half a screen."""
 CELLS_WIDE_MAX: Final = 64
 """Ranks whose cells have room for a figure."""
 _FAINTEST: Final = 0.12
 """Of a heat map's colour, for the lowest: still told from the paper."""
-
-
-def bytes_text(count: int | None) -> str:
-    """Bytes as people read them: ``1.50 GiB``."""
-    if count is None:
-        return "-"
-    power = 0
-    while power < len(_UNITS) - 1 and abs(count) >= 1024 ** (power + 1):
-        power += 1
-    return f"{count / 1024**power:.2f} {_UNITS[power]}" if power else f"{count} B"
-
-
-def counted(number: int, noun: str) -> str:
-    """``1 rank``, ``2 ranks``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def offset_text(time_ns: int | None, start_ns: int) -> str:
-    """An instant as its distance from the session's start: ``+12.345 s``."""
-    since_ns = distance_ns(time_ns, start_ns)
-    if since_ns is None:
-        return "-"
-    seconds = since_ns / 1e9
-    if abs(seconds) < 60:
-        return f"{seconds:+.3f} s"
-    sign = "-" if seconds < 0 else "+"
-    hours, rest = divmod(abs(seconds), 3600)
-    minutes, rest = divmod(rest, 60)
-    return (
-        f"{sign}{int(hours)}:{int(minutes):02d}:{rest:06.3f}"
-        if hours
-        else f"{sign}{int(minutes)}:{rest:06.3f}"
-    )
 
 
 def tile(title: str, figure: str, note: str = "", *, warn: bool = False) -> str:
@@ -148,7 +114,7 @@ def peaks_by_host(rows: Sequence[dict[str, Any]], start_ns: int) -> str:
 def _peak_cell(row: dict[str, Any], least: int, most: int, start_ns: int) -> str:
     peak = row["peak_requested_bytes"]
     alpha = _FAINTEST + (1 - _FAINTEST) * ((peak - least) / (most - least) if most > least else 0.5)
-    when = offset_text(row["peak_time_ns"], start_ns)
+    when = instant_text(row["peak_time_ns"], start_ns)
     where = f"rank {row['rank']}, {row['device']}: {bytes_text(peak)} at {when}"
     text = f"<b>{row['rank']}</b><small>{bytes_text(peak)}</small>"
     colour = f"background:rgba(213,94,0,{alpha:.2f})"

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
+from rankmem_aggregator.plots.palette import OF_CATEGORY
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -22,19 +24,7 @@ Ints = npt.NDArray[np.int64]
 
 SERIES_MAX: Final = 9
 """Series of a stacked chart: eight, and one of all others. More colours are not told apart."""
-CATEGORY_ORDER: Final = (
-    "before the recording",
-    "parameter",
-    "optimizer_state",
-    "kv_cache",
-    "gradient",
-    "input",
-    "activation",
-    "temporary",
-    "autograd_detail",
-    "unknown",
-)
-"""From the bottom of the stack: what stays over steps, then what comes and goes."""
+CATEGORY_ORDER: Final = tuple(OF_CATEGORY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

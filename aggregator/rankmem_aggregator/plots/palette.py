@@ -9,18 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-OF_CATEGORY: Final = {
-    "before the recording": "#4a4a4a",
-    "parameter": "#0072b2",
-    "optimizer_state": "#56b4e9",
-    "kv_cache": "#5a4a9c",
-    "input": "#f0e442",
-    "temporary": "#cc79a7",
-    "activation": "#e69f00",
-    "gradient": "#d55e00",
-    "autograd_detail": "#009e73",
-    "unknown": "#8c8c8c",
+from rankmem_protos.categories import CATEGORIES, STACK_ORDER
+
+BEFORE_THE_RECORDING: Final = "before the recording"
+"""A timeline's name for the bytes that a recording began with."""
+OF_CATEGORY: Final = {BEFORE_THE_RECORDING: "#4a4a4a"} | {
+    name: CATEGORIES[name].colour for name in STACK_ORDER
 }
+"""From the bottom of a stacked picture."""
 IN_TURN: Final = (
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#5a4a9c", "#8c8c8c",
 )  # fmt: skip

@@ -14,6 +14,7 @@ import numpy as np
 
 from rankmem_aggregator.plots.curves import Chart, columns, reduced
 from rankmem_aggregator.plots.palette import colours
+from rankmem_aggregator.quantity_text import BYTE_UNITS
 from rankmem_protos.errors import Code, RankmemError
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ POINTS_MAX: Final = 16_000
 """Instants of lines, which do not fade: more than eight a dot, which no eye tells from all."""
 NAME_CHARACTERS_MAX: Final = 32
 """Of a name in a legend, which stands beside the picture."""
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def png_bytes(chart: Chart) -> bytes:
@@ -94,7 +94,7 @@ def _draw(axes: Axes, chart: Chart) -> None:
         _draw_lines(axes, chart, power, hues, labels)
     axes.set_title(_plain("\n".join(filter(None, (chart.title, chart.subtitle)))), loc="left", fontsize=10)
     axes.set_xlabel("seconds since the session's start")
-    axes.set_ylabel(_UNITS[power])
+    axes.set_ylabel(BYTE_UNITS[power])
     axes.set_ylim(bottom=0)
     axes.margins(x=0)
     axes.grid(axis="y", alpha=0.3)
@@ -133,7 +133,7 @@ def _draw_lines(axes: Axes, chart: Chart, power: int, hues: list[str], labels: l
 
 
 def _power(most_bytes: int) -> int:
-    return min(max(most_bytes.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
+    return min(max(most_bytes.bit_length() - 1, 0) // 10, len(BYTE_UNITS) - 1)
 
 
 def _short(name: str) -> str:

@@ -15,8 +15,9 @@ import duckdb
 import pyarrow as pa
 
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.sandbox.catalog import Catalog, read_catalog
 from rankmem_aggregator.sandbox.memory_watch import MemoryWatch
-from rankmem_aggregator.sandbox.statements import Macros, check_statement
+from rankmem_aggregator.sandbox.statements import check_statement
 from rankmem_aggregator.store.instance import is_given_up
 from rankmem_aggregator.store.store import Store
 from rankmem_aggregator.supervision.blame import Trial
@@ -72,7 +73,7 @@ class ClientQueries:
         self._store = store
         self._trial = trial
         self._config = config
-        self._macros = Macros()
+        self._catalog: Catalog | None = None
         self._lock = threading.Lock()
         self._running: set[_Running] = set()
         self._free = threading.Condition(self._lock)
@@ -114,7 +115,9 @@ class ClientQueries:
         row_limit = min(row_limit or self._config.query_row_limit, self._config.query_row_limit)
         tried = None if self._trial is None else self._trial.running(sql, parameters)
         with self.reading(timeout_s, watch, tried) as cursor:
-            check_statement(cursor, sql, self._macros)
+            if self._catalog is None:  # two threads may both read it: the same
+                self._catalog = read_catalog(cursor)
+            check_statement(cursor, sql, self._catalog)
             reader = cursor.sql(sql, params=dict(parameters)).to_arrow_reader(BATCH_ROWS)
             yield from _limited(reader, row_limit)
 

@@ -1,6 +1,6 @@
-"""Scalar functions that a client may not call, and those whose counts must be small numbers.
+"""Checks each call of a function: is it on the list, and are its counts small numbers.
 
-Stage: query, beside ``confine``. In: a FUNCTION node of DuckDB's syntax tree; out: nothing, or a refusal.
+Stage: query, in the sandbox. In: a FUNCTION node of DuckDB's syntax tree; out: nothing, or a refusal.
 What a query builds between two of DuckDB's looks at its limits is neither counted nor interrupted (measured,
 2.0.0: ``repeat('x', 1000000000)`` takes 2 GiB beside a memory limit of 256 MiB, ``levenshtein`` of two texts
 of 100 KB runs for minutes after its interrupt). So the functions that do it with a number are held short.
@@ -10,40 +10,19 @@ instance (an InternalException is DuckDB's word for a defect of its own, after w
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from rankmem_aggregator.sandbox.catalog import Catalog
+from rankmem_aggregator.sandbox.function_list import allowed, why_refused
 from rankmem_protos.errors import Code, RankmemError
 
 TEXT_COUNT_MAX: Final = 10_000
 """Characters that repeat, lpad and rpad may make of one."""
 LIST_COUNT_MAX: Final = 100_000
 """Elements that range, generate_series and list_resize may make; in FROM, range has no such limit."""
-
-REFUSED: Final[dict[str, str]] = {
-    **dict.fromkeys(("write_log", "nextval", "setval", "setseed"), "it has effects"),
-    **dict.fromkeys(("current_setting", "getenv", "getvariable"), "it tells of the server"),
-    **dict.fromkeys(("sleep_ms", "pg_sleep"), "it holds a thread"),
-    **dict.fromkeys(
-        ("levenshtein", "editdist3", "damerau_levenshtein", "jaro_similarity", "jaro_winkler_similarity"),
-        "it cannot be interrupted",
-    ),
-    **dict.fromkeys(("json_contains", "json_group_structure"), "a deeply nested document ends the database"),
-    **dict.fromkeys(("is distinct from", "is not distinct from"), "as an operator its types are checked"),
-    **dict.fromkeys(("make_type", "cast_to_type"), "it names types unseen"),
-    **dict.fromkeys(
-        ("json_serialize_sql", "json_deserialize_sql", "json_serialize_plan", "json_execute_serialized_sql"),
-        "it reads statements unseen",
-    ),
-    **dict.fromkeys(
-        ("to_aggregate_state", "finalize", "combine", "combine_aggr", "variant_bytes_to_variant"),
-        "it takes raw memory",
-    ),
-}  # fmt: skip
-"""By name, and why."""
-PREFIXES_REFUSED: Final = {"__internal": "it is internal", "variant_": "no column is a VARIANT"}
-"""DuckDB's own for its optimizer, which trust their arguments; and what makes a type that is refused."""
 
 _COUNTED: Final[dict[str, tuple[int, int]]] = {
     "repeat": (1, TEXT_COUNT_MAX),
@@ -72,21 +51,23 @@ _WIDE: Final = re.compile(r"\d{5}|\*|\{[^{}]*\{")
 """In a format: a width of five digits, or one that is an argument."""
 
 
-def check_call(node: Mapping[str, Any], *, in_from: bool) -> None:
-    """Refuses the call if it is outside its bounds.
+def check_call(node: Mapping[str, Any], catalog: Catalog, *, in_from: bool) -> None:
+    """Refuses a call of a function that is not allowed, or with arguments out of bounds.
 
     Args:
         node: of the syntax tree, with ``function_name`` and ``arguments``.
-        in_from: it stands as a table, where its rows come one vector at a time.
+        catalog: of the database.
+        in_from: it stands as a table: its name is checked elsewhere, its rows come one vector at a time.
 
     Raises:
-        RankmemError: DENIED, with the function and what would be allowed.
+        RankmemError: DENIED, with the function and what would be allowed; INVALID if it does not exist.
     """
     name = str(node["function_name"]).lower()
-    by_prefix = (why for prefix, why in PREFIXES_REFUSED.items() if name.startswith(prefix))
-    why = REFUSED.get(name) or next(by_prefix, None)
+    why = why_refused(name)
     if why is not None:
         raise RankmemError(Code.DENIED, f"the function {name} is not allowed: {why}", "leave it out")
+    if not in_from and name not in allowed() | catalog.own_scalar_macros:
+        raise _unlisted(name, catalog)
     entries = node.get("arguments") or ()
     if name in _CHECKED and any(entry.get("name") for entry in entries):
         raise RankmemError(
@@ -96,6 +77,16 @@ def check_call(node: Mapping[str, Any], *, in_from: bool) -> None:
     if name in _BY_NAME and len(arguments) > 1:
         name, arguments = _named(name, arguments)
     _check_arguments(name, arguments, in_from=in_from)
+
+
+def _unlisted(name: str, catalog: Catalog) -> RankmemError:
+    if name in catalog.functions:
+        return RankmemError(
+            Code.DENIED, f"the function {name} is not on the list of those that are allowed", "leave it out"
+        )
+    near = difflib.get_close_matches(name, allowed() | catalog.own_scalar_macros)
+    hint = f"perhaps {' or '.join(near)}" if near else "docs/sql.md shows how to ask"
+    return RankmemError(Code.INVALID, f"there is no function {name}", hint)
 
 
 def _check_arguments(name: str, arguments: Sequence[Any], *, in_from: bool) -> None:
@@ -114,7 +105,7 @@ def _check_arguments(name: str, arguments: Sequence[Any], *, in_from: bool) -> N
 def _named(caller: str, arguments: Sequence[Any]) -> tuple[str, Sequence[Any]]:
     """The aggregate that is called by its name, and what it is given."""
     name = _literal(arguments[1], "STRING")
-    if name is None or name.lower() in REFUSED:
+    if name is None or name.lower() not in allowed():
         raise RankmemError(
             Code.DENIED,
             f"{caller} must be given an allowed function's name as a text",

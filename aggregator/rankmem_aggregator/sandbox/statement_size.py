@@ -9,9 +9,9 @@ counted before it is planned.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+from rankmem_aggregator.sandbox.catalog import Catalog
 from rankmem_protos.errors import Code, RankmemError
 
 PARTS_MAX: Final = 256
@@ -28,30 +28,19 @@ MACRO_FACTOR: Final = 3
 """So often a macro names an argument at most (``fmod`` names its first twice)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """Names whose text is planned in their place, lower case."""
-
-    values: Collection[str]
-    """Macros that stand as values."""
-    views: Collection[str] = ()
-    tables: Collection[str] = ()
-    """Macros that stand as tables."""
-
-
-def check_size(tree: Any, known: Known) -> None:
+def check_size(tree: Any, catalog: Catalog) -> None:
     """Refuses a statement that is planned into too much.
 
     Args:
-        tree: DuckDB's syntax tree of it.
-        known: the database's macros and views.
+        tree: its syntax tree, as DuckDB gives it.
+        catalog: of the database, whose macros and views are planned where they are named.
 
     Raises:
         RankmemError: DENIED, with the number and the limit.
     """
     try:
-        parts = _parts(tree, {}, known)
-        nodes = _nodes(tree, known.values)
+        parts = _parts(tree, {}, catalog)
+        nodes = _nodes(tree, catalog.scalar_macros)
         joined = _most_joined(tree)
     except RecursionError as exc:
         raise RankmemError(Code.DENIED, "the statement is nested too deeply", "write it flatter") from exc
@@ -75,16 +64,16 @@ def check_size(tree: Any, known: Known) -> None:
         )
 
 
-def _parts(node: Any, scope: Mapping[str, int], known: Known) -> int:
+def _parts(node: Any, scope: Mapping[str, int], catalog: Catalog) -> int:
     """SELECTs and tables below, names of WITH counted as what they stand for."""
     if isinstance(node, list):
-        return sum(_parts(item, scope, known) for item in node)
+        return sum(_parts(item, scope, catalog) for item in node)
     if not isinstance(node, dict):
         return 0
     kind = node.get("type")
     if kind == "BASE_TABLE":
         name = str(node.get("table_name")).lower()
-        alone = VIEW_PARTS if name in known.views else 1
+        alone = VIEW_PARTS if name in catalog.own_views else 1
         return alone if node.get("schema_name") else scope.get(name, alone)
     entries = (node.get("cte_map") or {}).get("map") or ()
     if entries:
@@ -92,11 +81,11 @@ def _parts(node: Any, scope: Mapping[str, int], known: Known) -> int:
         for entry in entries:
             name = str(entry["key"]).lower()
             # Its own name within it is the recursion, one table.
-            scope[name] = _parts(entry["value"], {**scope, name: 1}, known)
-    below = sum(_parts(value, scope, known) for key, value in node.items() if key != "cte_map")
+            scope[name] = _parts(entry["value"], {**scope, name: 1}, catalog)
+    below = sum(_parts(value, scope, catalog) for key, value in node.items() if key != "cte_map")
     unused = sum(scope[str(entry["key"]).lower()] for entry in entries)
     if kind == "TABLE_FUNCTION":
-        return below + (MACRO_PARTS if _called(node["function"]) in known.tables else 1)
+        return below + (MACRO_PARTS if _called(node["function"]) in catalog.own_table_macros else 1)
     return below + unused + (kind == "SELECT_NODE")
 
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, Final, LiteralString
+from collections.abc import Iterator
+from typing import Any, Final
 
 import duckdb
 
+from rankmem_aggregator.sandbox.catalog import Catalog
 from rankmem_aggregator.sandbox.functions import check_call
-from rankmem_aggregator.sandbox.statement_size import Known, check_size
+from rankmem_aggregator.sandbox.statement_size import check_size
 from rankmem_protos.errors import Code, RankmemError
 
 SQL_BYTES_MAX: Final = 128 << 10
@@ -50,36 +51,7 @@ _QUERY_NODES: Final = frozenset(
 )
 
 
-class Macros:
-    """The names of a database's macros and views, read once: a client cannot make any, and asking takes most
-    of a small query's time."""
-
-    def __init__(self) -> None:
-        self._names: dict[str, frozenset[str]] | None = None
-
-    def of_tables(self, cursor: duckdb.DuckDBPyConnection) -> frozenset[str]:
-        """Our own that stand as tables."""
-        return self._read(cursor)["table"]
-
-    def of_values(self, cursor: duckdb.DuckDBPyConnection) -> frozenset[str]:
-        """Those that stand as values, ours and DuckDB's."""
-        return self._read(cursor)["value"]
-
-    def views(self, cursor: duckdb.DuckDBPyConnection) -> frozenset[str]:
-        """Our views."""
-        return self._read(cursor)["view"]
-
-    def _read(self, cursor: duckdb.DuckDBPyConnection) -> dict[str, frozenset[str]]:
-        if self._names is None:  # two threads may both read: the same
-            self._names = {
-                "table": _names(cursor, "function_type = 'table_macro' AND NOT internal"),
-                "value": _names(cursor, "function_type = 'macro'"),
-                "view": _views(cursor),
-            }
-        return self._names
-
-
-def check_statement(cursor: duckdb.DuckDBPyConnection, sql: str, macros: Macros) -> None:
+def check_statement(cursor: duckdb.DuckDBPyConnection, sql: str, catalog: Catalog) -> None:
     """Refuses what is not one statement that only reads the database's tables, views and macros.
 
     Raises:
@@ -112,12 +84,10 @@ def check_statement(cursor: duckdb.DuckDBPyConnection, sql: str, macros: Macros)
     tree = _parsed(cursor, text)
     tables = {id(node["function"]) for node in _nodes(tree) if node.get("type") == "TABLE_FUNCTION"}
     for node in _nodes(tree):
-        _check_node(node, lambda: macros.of_tables(cursor))
+        _check_node(node, catalog)
         if node.get("function_name"):
-            check_call(node, in_from=id(node) in tables)
-    check_size(
-        tree, Known(macros.of_values(cursor), views=macros.views(cursor), tables=macros.of_tables(cursor))
-    )
+            check_call(node, catalog, in_from=id(node) in tables)
+    check_size(tree, catalog)
 
 
 def type_of(statement: duckdb.Statement) -> duckdb.StatementType | None:
@@ -151,22 +121,6 @@ def _parsed(cursor: duckdb.DuckDBPyConnection, text: str) -> Any:
     return tree
 
 
-def _names(cursor: duckdb.DuckDBPyConnection, which: LiteralString) -> frozenset[str]:
-    rows = cursor.execute(
-        "SELECT DISTINCT lower(function_name) FROM duckdb_functions() "
-        "WHERE database_name IN (current_database(), 'system') AND " + which
-    ).fetchall()
-    return frozenset(name for (name,) in rows)
-
-
-def _views(cursor: duckdb.DuckDBPyConnection) -> frozenset[str]:
-    rows = cursor.execute(
-        "SELECT lower(view_name) FROM duckdb_views() "
-        "WHERE NOT internal AND database_name = current_database()"
-    ).fetchall()
-    return frozenset(name for (name,) in rows)
-
-
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
     """Every object of the tree, without recursion: its depth is the client's to choose."""
     waiting = [tree]
@@ -179,11 +133,11 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
             waiting.extend(node)
 
 
-def _check_node(node: dict[str, Any], macros: Callable[[], frozenset[str]]) -> None:
+def _check_node(node: dict[str, Any], catalog: Catalog) -> None:
     kind = str(node.get("type", ""))
     if kind == "TABLE_FUNCTION":
         name = str(node["function"].get("function_name", "")).lower()
-        if name not in TABLE_FUNCTIONS and name not in macros():
+        if name not in TABLE_FUNCTIONS | catalog.own_table_macros:
             raise RankmemError(Code.DENIED, f"the table function {name} is not allowed", _HINT)
     elif kind == "TYPE" and str(node.get("type_name")).upper() in TYPES_REFUSED:
         raise RankmemError(Code.DENIED, f"the type {node['type_name']} is not allowed", "cast to VARCHAR")

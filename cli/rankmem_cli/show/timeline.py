@@ -12,6 +12,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final
 
+from rankmem_aggregator.quantity_text import counted
 from rankmem_cli.show.completeness import marked
 from rankmem_cli.show.render import Format, begin, console_for, note
 from rankmem_cli.show.session import SessionFacts
@@ -121,15 +122,11 @@ def _whose(facts: TimelineFacts) -> str:
     """A rank with its device, or ranks together."""
     device = safe_text(facts.device)
     if facts.num_ranks is not None:
-        ranks, hosts = _counted(facts.num_ranks, "rank"), _counted(facts.num_hosts or 0, "host")
+        ranks, hosts = counted(facts.num_ranks, "rank"), counted(facts.num_hosts or 0, "host")
         return f"{device}, sum of {ranks} on {hosts}"
     rank = "?" if facts.rank is None else facts.rank
     whose = f"rank {rank}, {device} on {safe_text(facts.host_name or '?')}"
     return f"{whose}, attempt {facts.attempt}" if facts.attempt else whose
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _print_curve(chart: Chart) -> None:

@@ -12,29 +12,14 @@ from datetime import UTC, datetime
 from typing import Final
 
 from rankmem_aggregator.csv_cells import no_formula
+from rankmem_aggregator.quantity_text import NOTHING as NOTHING
+from rankmem_aggregator.quantity_text import bytes_text as bytes_text
+from rankmem_aggregator.quantity_text import offset_text as offset_text
 from rankmem_protos.clock import has_clock
 
-NOTHING: Final = "-"
-"""What a table shows for NULL."""
-
 NS_PER_S: Final = 1_000_000_000
-_BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _ESCAPED_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories that may move a cursor, reorder or hide text: controls, formats (bidi), separators."""
-
-
-def bytes_text(num_bytes: int | None) -> str:
-    """The bytes with two decimals in the largest unit that leaves at least one: ``1.50 GiB``."""
-    if num_bytes is None:
-        return NOTHING
-    sign, size = ("-", -num_bytes) if num_bytes < 0 else ("", num_bytes)
-    if size < 1024:
-        return f"{sign}{size} B"
-    power = min((size.bit_length() - 1) // 10, len(_BYTE_UNITS) - 1)
-    scaled = size / 1024**power
-    if round(scaled, 2) >= 1024 and power + 1 < len(_BYTE_UNITS):  # 1,048,575 B is 1.00 MiB, not 1024.00 KiB
-        power, scaled = power + 1, scaled / 1024
-    return f"{sign}{scaled:.2f} {_BYTE_UNITS[power]}"
 
 
 def growth_text(num_bytes: int | None) -> str:
@@ -52,24 +37,6 @@ def percent_text(fraction: float | None) -> str:
 def count_text(count: int | None) -> str:
     """The count with its thousands set apart: ``1,234,567``."""
     return NOTHING if count is None else f"{count:,}"
-
-
-def offset_text(offset_ns: int | None) -> str:
-    """An offset from the session's start, to the millisecond: ``+12.345 s``, ``+2:03.456``, ``+1:02:03.456``.
-
-    Tables print it and ``--at`` takes it back.
-    """
-    if offset_ns is None:
-        return NOTHING
-    sign = "-" if offset_ns < 0 else "+"
-    total_ms = round(abs(offset_ns) / 1_000_000)
-    seconds, ms = divmod(total_ms, 1000)
-    if seconds < 60:
-        return f"{sign}{seconds}.{ms:03d} s"
-    minutes, seconds = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    clock = f"{hours}:{minutes:02d}" if hours else f"{minutes}"
-    return f"{sign}{clock}:{seconds:02d}.{ms:03d}"
 
 
 def age_text(age_ns: int | None) -> str:

@@ -1,0 +1,79 @@
+"""Which of DuckDB's functions a client's SQL may call.
+
+Stage: query, in the sandbox. ``allowed_functions.txt`` beside this module names those that are allowed, one a
+line. Every other is refused, so a function that a later DuckDB brings stays refused until somebody has looked
+at it. ``make functions`` adds what the installed DuckDB has and nobody has listed; a function that must stay
+refused gets its reason in :data:`REFUSED` first. Names that only another version has stay on the list.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import duckdb
+
+_PATH: Final = Path(__file__).with_name("allowed_functions.txt")
+
+REFUSED: Final[dict[str, str]] = {
+    **dict.fromkeys(("write_log", "nextval", "setval", "setseed"), "it has effects"),
+    **dict.fromkeys(("current_setting", "getenv", "getvariable"), "it tells of the server"),
+    **dict.fromkeys(("sleep_ms", "pg_sleep"), "it holds a thread"),
+    **dict.fromkeys(
+        ("levenshtein", "editdist3", "damerau_levenshtein", "jaro_similarity", "jaro_winkler_similarity"),
+        "it cannot be interrupted",
+    ),
+    **dict.fromkeys(("json_contains", "json_group_structure"), "a deeply nested document ends the database"),
+    **dict.fromkeys(("is distinct from", "is not distinct from"), "as an operator its types are checked"),
+    **dict.fromkeys(("make_type", "cast_to_type"), "it names types unseen"),
+    **dict.fromkeys(
+        ("json_serialize_sql", "json_deserialize_sql", "json_serialize_plan", "json_execute_serialized_sql"),
+        "it reads statements unseen",
+    ),
+    **dict.fromkeys(
+        ("to_aggregate_state", "finalize", "combine", "combine_aggr", "variant_bytes_to_variant"),
+        "it takes raw memory",
+    ),
+}  # fmt: skip
+"""By name, and why."""
+PREFIXES_REFUSED: Final = {"__internal": "it is internal", "variant_": "no column is a VARIANT"}
+"""DuckDB's own for its optimizer, which trust their arguments; and what makes a type that is refused."""
+_KNOWN_TO_THE_BINDER: Final = ("unlist", "unnest")
+"""DuckDB lists them as table functions or not at all, and takes them as values (2.0.0)."""
+_CALLABLE: Final = "('scalar', 'aggregate', 'window', 'macro')"
+
+
+@cache
+def allowed() -> frozenset[str]:
+    """The functions that may stand as a value, in lower case."""
+    return frozenset(_PATH.read_text("utf-8").splitlines())
+
+
+def why_refused(name: str) -> str | None:
+    """Why a function, in lower case, must not be called; None for one that is allowed or not listed."""
+    by_prefix = (why for prefix, why in PREFIXES_REFUSED.items() if name.startswith(prefix))
+    return REFUSED.get(name) or next(by_prefix, None)
+
+
+def unlisted(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
+    """DuckDB's functions that are neither allowed nor refused: name and description, by name."""
+    rows = connection.execute(
+        "SELECT lower(function_name), coalesce(any_value(description), '') FROM duckdb_functions() "
+        f"WHERE database_name = 'system' AND function_type IN {_CALLABLE} GROUP BY 1 ORDER BY 1"
+    ).fetchall()
+    found = dict.fromkeys(_KNOWN_TO_THE_BINDER, "") | dict(rows)
+    return {name: text for name, text in found.items() if name not in allowed() and not why_refused(name)}
+
+
+def main() -> None:
+    """Adds what is not listed to the file, and prints it: a list to be read before it is committed."""
+    with duckdb.connect() as connection:
+        new = unlisted(connection)
+    _PATH.write_text("".join(f"{name}\n" for name in sorted(allowed() | new.keys())), "utf-8")
+    for name, description in new.items():
+        print(f"{name}: {description}")
+
+
+if __name__ == "__main__":
+    main()
