@@ -94,7 +94,7 @@ def test_memory_is_watched_again_once_a_thread_can_be_started(monkeypatch: pytes
 
 THREAD = """
 import threading, time
-from rankmem_aggregator import worker
+from rankmem_aggregator.supervision import worker
 threading.excepthook = worker._thread_ended
 def ends():
     raise {error}

@@ -18,7 +18,8 @@ import duckdb
 from rankmem_aggregator.ingest.stored_state import stored_sessions
 from rankmem_aggregator.retention.delete import Pruner
 from rankmem_aggregator.retention.limits import Limits, StoredSession, sessions_due
-from rankmem_aggregator.store.store import TRANSIENT, Store
+from rankmem_aggregator.store.recovery import TRANSIENT
+from rankmem_aggregator.store.store import Store
 
 logger = logging.getLogger(__name__)
 

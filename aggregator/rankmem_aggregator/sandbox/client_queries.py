@@ -17,7 +17,7 @@ import pyarrow as pa
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.sandbox.memory_watch import MemoryWatch
 from rankmem_aggregator.sandbox.statements import Macros, check_statement
-from rankmem_aggregator.store.instance import is_given_up
+from rankmem_aggregator.store.instance import is_invalidating
 from rankmem_aggregator.store.store import Store
 from rankmem_aggregator.supervision.blame import Trial
 from rankmem_protos.errors import Code, RankmemError
@@ -29,7 +29,7 @@ BATCH_ROWS: Final = 16_384
 """Rows fetched at once: some 1 MiB of a ten-column result."""
 
 
-STAND_BACK_S: Final = 5.0
+PAUSE_S: Final = 5.0
 """For statements to end when they are stopped: DuckDB looks between two vectors. And for new ones to wait."""
 _FAILURES: Final = (duckdb.Error, pa.ArrowException, OSError, MemoryError)
 """Of a statement; Arrow wraps DuckDB's errors in OSError."""
@@ -76,9 +76,11 @@ class ClientQueries:
         self._lock = threading.Lock()
         self._running: set[_Running] = set()
         self._free = threading.Condition(self._lock)
-        self._standing_back = 0
-        self._memory = MemoryWatch(config.duckdb_memory(), store.is_crowded, self.stop_for_memory)
-        store.guests = self
+        self._pauses = 0
+        self._memory = MemoryWatch(
+            config.duckdb_memory(), store.instance.is_over_memory_limit, self.stop_for_memory
+        )
+        store.instance.readers = self
 
     @property
     def running(self) -> int:
@@ -160,8 +162,8 @@ class ClientQueries:
             running.cursor.execute("BEGIN TRANSACTION READ ONLY")
             yield
         except _FAILURES as exc:
-            if is_given_up(exc):
-                self._store.is_given_up = True
+            if is_invalidating(exc):
+                self._store.instance.is_invalidated = True
             raise _translated(exc, running.stopped_by) from exc
         finally:
             timer.cancel()
@@ -175,7 +177,7 @@ class ClientQueries:
 
     def _admit(self) -> _Running:
         with self._free:
-            if not self._free.wait_for(lambda: not self._standing_back, STAND_BACK_S):
+            if not self._free.wait_for(lambda: not self._pauses, PAUSE_S):
                 raise RankmemError(Code.UNAVAILABLE, "ingest needs the memory", "ask again in a moment")
             if len(self._running) >= self._config.queries_max:
                 raise RankmemError(
@@ -187,24 +189,19 @@ class ClientQueries:
             self._running.add(running)
         return running
 
-    @property
-    def are_there(self) -> bool:
-        """Whether a statement runs now."""
-        return bool(self._running)
-
     @contextmanager
-    def standing_back(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """Within it no statement runs: those that did are stopped, new ones wait. The writer's thread."""
         with self._free:
-            self._standing_back += 1
+            self._pauses += 1
         try:
             self.stop_for_memory()
             with self._free:
-                self._free.wait_for(lambda: not self._running, STAND_BACK_S)
+                self._free.wait_for(lambda: not self._running, PAUSE_S)
             yield
         finally:
             with self._free:
-                self._standing_back -= 1
+                self._pauses -= 1
                 self._free.notify_all()
 
     def stop_for_memory(self) -> None:
@@ -246,7 +243,7 @@ def _translated(exc: Exception, stopped_by: RankmemError | None) -> RankmemError
         return RankmemError(Code.DENIED, text, "a client's SQL reads the database alone")
     if isinstance(exc, duckdb.TransactionException):
         return RankmemError(Code.DENIED, text, "a client's SQL is read-only")
-    if is_given_up(exc):
+    if is_invalidating(exc):
         return RankmemError(
             Code.UNAVAILABLE, f"the database is being opened again: {text}", "try again in a moment"
         )

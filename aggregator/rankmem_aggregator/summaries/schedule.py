@@ -21,7 +21,8 @@ import pyarrow.compute as pc
 
 from rankmem_aggregator.ingest.batch import IncomingBatch
 from rankmem_aggregator.sql import statement_text
-from rankmem_aggregator.store.store import TRANSIENT, Store
+from rankmem_aggregator.store.recovery import TRANSIENT
+from rankmem_aggregator.store.store import Store
 from rankmem_aggregator.summaries.one_pass import DUE, NOTHING, Pass, Rank, ranks_of
 from rankmem_protos.summary_tables import SUMMARY_PROGRESS
 
