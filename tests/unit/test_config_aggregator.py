@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rankmem_aggregator.config import GIB, AggregatorConfig, split_address, target_from_environment
+from rankmem_aggregator.config import GIB, AggregatorConfig, target_from_environment
+from rankmem_aggregator.host_port import split_address
 from rankmem_aggregator.machine import limits
 from rankmem_aggregator.supervision.orders import Order
 from rankmem_protos.errors import Code, RankmemError

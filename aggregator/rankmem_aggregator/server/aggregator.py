@@ -22,7 +22,8 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from rankmem_aggregator.config import AggregatorConfig, is_every_address, split_address
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.host_port import is_every_address, split_address
 from rankmem_aggregator.ingest.counters import WriterCounters
 from rankmem_aggregator.ingest.writer import Writer
 from rankmem_aggregator.sandbox.client_queries import ClientQueries

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.options import options_of
 from rankmem_protos.errors import Code, RankmemError
 
 STOP: Final = b"stop\n"
@@ -29,7 +30,7 @@ NOT_DRAINED: Final = 3
 NO_MEMORY: Final = 4
 """A thread of it died for want of memory."""
 
-_PATHS: Final = frozenset(f.name for f in dataclasses.fields(AggregatorConfig) if "Path" in str(f.type))
+_PATHS: Final = frozenset(option.name for option in options_of(AggregatorConfig) if option.kind is Path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, Self
 
-from rankmem_aggregator.config import AggregatorConfig, split_address
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.host_port import split_address
 from rankmem_aggregator.sandbox import under_way
 from rankmem_aggregator.supervision.blame import Blame
 from rankmem_aggregator.supervision.orders import DRAINED, NO_MEMORY, NOT_DRAINED
