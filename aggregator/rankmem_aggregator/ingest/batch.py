@@ -123,6 +123,16 @@ class IncomingBatch:
     """As it came, compressed."""
 
     @property
+    def rank_key(self) -> tuple[str, int, int]:
+        """session_id, attempt and rank of its rows as they are stored."""
+        return self.spool.session_id, self.spool.attempt, self.spool.rank
+
+    @property
+    def num_positions(self) -> int:
+        """Positions of the spool that it covers."""
+        return self.sequence_last - self.sequence_first + 1
+
+    @property
     def num_events(self) -> int:
         """Rows of memory_event."""
         events = self.rows.get("memory_event")

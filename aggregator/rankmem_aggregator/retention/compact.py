@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.ingest.stored_state import stored_sessions
 from rankmem_aggregator.retention.limits import Limits
-from rankmem_aggregator.retention.worker import Keeper
+from rankmem_aggregator.retention.worker import Keeper, stored_sessions
 from rankmem_aggregator.store.copy import export_duckdb
 from rankmem_aggregator.store.store import Store, open_store
 from rankmem_protos.errors import Code, RankmemError
