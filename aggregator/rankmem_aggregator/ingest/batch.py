@@ -16,13 +16,11 @@ import pyarrow as pa
 
 from rankmem_aggregator.ingest.row_checks import check_positions, check_range, check_texts, check_values
 from rankmem_protos.arrow_wire import decode_rows, decoded_size
-from rankmem_protos.bounds import RANKS_MAX
+from rankmem_protos.bounds import RANKS_MAX, SEQUENCE_MAX
 from rankmem_protos.collector_pb2 import Batch, OpenSpool
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import GAP, TABLES
 
-SEQUENCE_MAX: Final = 2**48
-"""Of a position: a log is never longer (see the agent's spool reader), so no gap reaches further."""
 POSITIONS_MAX: Final = 1 << 22
 """Positions of one batch that no gap row explains. A shipper's batch has 32,768 records; those of an import
 that stand nowhere in its log are fewer than the rows of a batch may be."""
