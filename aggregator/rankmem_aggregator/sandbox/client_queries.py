@@ -19,7 +19,7 @@ from rankmem_aggregator.sandbox.memory_watch import MemoryWatch
 from rankmem_aggregator.sandbox.statements import Macros, check_statement
 from rankmem_aggregator.store.instance import is_invalidating
 from rankmem_aggregator.store.store import Store
-from rankmem_aggregator.supervision.blame import Trial
+from rankmem_aggregator.supervision.crashed_statements import StatementGuard
 from rankmem_protos.errors import Code, RankmemError
 
 Parameter = int | float | str | bool | None
@@ -68,9 +68,9 @@ class _Running:
 class ClientQueries:
     """The statements of all clients of one store."""
 
-    def __init__(self, store: Store, config: AggregatorConfig, trial: Trial | None = None) -> None:
+    def __init__(self, store: Store, config: AggregatorConfig, guard: StatementGuard | None = None) -> None:
         self._store = store
-        self._trial = trial
+        self._guard = guard
         self._config = config
         self._macros = Macros()
         self._lock = threading.Lock()
@@ -114,7 +114,7 @@ class ClientQueries:
         """
         timeout_s = self.time_limit_s(timeout_s)
         row_limit = min(row_limit or self._config.query_row_limit, self._config.query_row_limit)
-        tried = None if self._trial is None else self._trial.running(sql, parameters)
+        tried = None if self._guard is None else self._guard.running(sql, parameters)
         with self.reading(timeout_s, watch, tried) as cursor:
             check_statement(cursor, sql, self._macros)
             reader = cursor.sql(sql, params=dict(parameters)).to_arrow_reader(BATCH_ROWS)
