@@ -6,15 +6,16 @@ else in this package); goes out: an :class:`AggregatorConfig`. Argument > flag >
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self, get_args
 
+from rankmem_aggregator.host_port import is_loopback, split_address
 from rankmem_aggregator.logs import LogFormat
 from rankmem_aggregator.machine import memory_bytes
+from rankmem_aggregator.options import option, options_of
 from rankmem_protos.errors import Code, RankmemError
 
 MIB: Final = 1 << 20
@@ -58,103 +59,183 @@ MEMORY_LIMIT_MIN_BYTES: Final = 256 * MIB
 class AggregatorConfig:
     """Options of one aggregator process."""
 
-    database_path: Path = field(default=Path(DATABASE_DEFAULT))
-    """The DuckDB file; made where it does not exist. Environment: RANKMEM_DB."""
-    listen: str = LISTEN_DEFAULT
-    """HOST:PORT to bind; port 0 takes a free one. Environment: RANKMEM_LISTEN."""
-    tls_cert: Path | None = None
-    """This aggregator's certificate (PEM). Environment: RANKMEM_SERVE_TLS_CERT."""
-    tls_key: Path | None = None
-    """Its private key. Environment: RANKMEM_SERVE_TLS_KEY."""
-    tls_client_ca: Path | None = None
-    """Serve only clients with a certificate of this CA. Environment: RANKMEM_SERVE_TLS_CLIENT_CA."""
-    ingest_token_file: Path | None = None
-    """Tokens that may write events, one a line. Environment: RANKMEM_SERVE_INGEST_TOKEN_FILE."""
-    query_token_file: Path | None = None
-    """Tokens that may read. With one of both files, what the other would allow is closed.
-    Environment: RANKMEM_SERVE_QUERY_TOKEN_FILE."""
-    insecure: bool = False
-    """Serve other hosts without TLS or without a token. Needed off loopback where one of them is missing."""
-    metrics: str = ""
-    """HOST:PORT of Prometheus metrics over HTTP; empty: none. Figures alone, no names: it asks for no token.
-    Environment: RANKMEM_METRICS."""
-    metrics_open: bool = False
-    """Serve metrics off loopback too: in plain text, to whoever reaches the port."""
-    log_format: LogFormat = "text"
-    """Lines on stderr: text or json. Environment: RANKMEM_LOG_FORMAT."""
-    keep_days: float = 0.0
-    """Delete sessions whose last batch came longer ago, days; 0: no limit. Environment: RANKMEM_KEEP_DAYS."""
-    keep_gib: float = 0.0
-    """Delete the oldest sessions while more of the database is used, GiB; 0: no limit.
-    Environment: RANKMEM_KEEP_GIB."""
-    keep_sessions: int = 0
-    """Delete all but so many of the newest sessions; 0: no limit. Sessions that run are never deleted.
-    Environment: RANKMEM_KEEP_SESSIONS."""
-    memory_limit_bytes: int = 0
-    """What statements may hold of DuckDB's memory, bytes; 1 GiB beside it is for commits alone. 0: a quarter
-    of the machine's (or of the container's), at most 4 GiB.
-    Environment: RANKMEM_MEMORY_LIMIT_BYTES."""
-    threads: int = 0
-    """DuckDB's threads; 0: as many as this process may use processors. Environment: RANKMEM_THREADS."""
-    temp_directory: Path | None = None
-    """Where DuckDB spills; None: `<database>.tmp` beside the file."""
-    checkpoint_threshold_bytes: int = 256 * MIB
-    """Write-ahead log that triggers a checkpoint, bytes. Larger: fewer rewrites of half-full row groups. The
-    commit that meets it, and all behind it, wait: 1.7 to 2.3 s on a busy machine."""
-    idle_checkpoint_bytes: int = 32 * MIB
-    """The same while no batch waits, so that the commit behind it waits half as long as at 64 MiB, for a
-    twentieth more CPU time. Only commits of less than a row group fill the log."""
-    row_group_rows: int = 40_960
-    """Rows that DuckDB stores as one piece, a multiple of 2,048. More rows of a table in a commit are written
-    at once; fewer go through the log and are packed at a checkpoint, for which commits wait. At 77,000 events
-    a commit a million events took 1.9 CPU seconds, with DuckDB's own 122,880 3.8; but 2 bytes an event more
-    on disk. So within `rankmem run` it is 122,880."""
-    queue_batches_max: int = 1024
-    """Decoded batches waiting for the writer; more make the streams wait."""
-    queue_bytes_max: int = 256 * MIB
-    """The same bound in bytes of decoded Arrow."""
-    group_rows_max: int = 1_000_000
-    """Rows of one table committed together."""
-    group_bytes_max: int = 192 * MIB
-    """Decoded bytes committed together: some 800,000 events with all that belongs to them."""
-    group_wait_s: float = 0.05
-    """How long the first batch of a group waits for company while the group is small, seconds."""
-    group_interval_s: float = 0.2
-    """Least time between two small groups, seconds: less than half a beat of the shippers. A commit costs
-    some 15 ms of CPU however little is in it: with ten a second, 20,000 events/s took 9.5 CPU seconds a
-    million."""
-    memory_budget_bytes: int = 0
-    """Resident memory from which on the queue takes an eighth and one new shipper a second is let in,
-    bytes; 0: DuckDB's memory, the queue, a group and 2 GiB, below the bound. Environment:
-    RANKMEM_MEMORY_BUDGET_BYTES."""
-    memory_max_bytes: int = 0
-    """Hard bound on what the process may hold, bytes, held by the kernel (RLIMIT_DATA; stacks of threads
-    come on top). A statement that would go beyond fails; at worst the process ends and is started again. 0:
-    what DuckDB, the queue and a group take and 3 GiB, at most three quarters of the machine's memory.
-    Environment: RANKMEM_MEMORY_MAX_BYTES."""
-    max_streams: int = 1024
-    """Shippers connected at once (one a host); each holds two threads. Environment: RANKMEM_MAX_STREAMS."""
-    max_streams_per_peer: int = 512
-    """The same from one address, so that no client keeps all others out: behind one NAT 512 hosts of 8 ranks.
-    Environment: RANKMEM_MAX_STREAMS_PER_PEER."""
-    stream_idle_s: float = 120.0
-    """A shipper that says nothing for so long is disconnected, seconds; it probes the clock every 10 s, and
-    comes again if it lives. Environment: RANKMEM_STREAM_IDLE_S."""
-    queries_max: int = 16
-    """Client queries and exports running at once; more are refused with EXHAUSTED."""
-    query_timeout_s: float = 60.0
-    """Longest run of a client's statement, seconds; a request may ask for less."""
-    query_row_limit: int = 10_000_000
-    """Most rows a client's statement may return; a request may ask for less."""
+    database_path: Path = option(
+        Path(DATABASE_DEFAULT), "Database to write.", variable="RANKMEM_DB", flag="--db", metavar="FILE"
+    )
+    """A DuckDB file; made where it does not exist."""
+    listen: str = option(
+        LISTEN_DEFAULT,
+        "Where to listen; port 0 takes a free one. Off loopback TLS and a token are required.",
+        variable="RANKMEM_LISTEN",
+        metavar="HOST:PORT",
+    )
+    tls_cert: Path | None = option(
+        None, "This aggregator's certificate.", variable="RANKMEM_SERVE_TLS_CERT", metavar="FILE"
+    )
+    """In PEM; likewise the key and the CA."""
+    tls_key: Path | None = option(
+        None, "Its private key, readable by you alone.", variable="RANKMEM_SERVE_TLS_KEY", metavar="FILE"
+    )
+    tls_client_ca: Path | None = option(
+        None,
+        "Serve only clients with a certificate of this CA.",
+        variable="RANKMEM_SERVE_TLS_CLIENT_CA",
+        metavar="FILE",
+    )
+    ingest_token_file: Path | None = option(
+        None,
+        "Tokens that may write events, one a line.",
+        variable="RANKMEM_SERVE_INGEST_TOKEN_FILE",
+        metavar="FILE",
+    )
+    query_token_file: Path | None = option(
+        None, "Tokens that may read, one a line.", variable="RANKMEM_SERVE_QUERY_TOKEN_FILE", metavar="FILE"
+    )
+    """With one of both files, what the other would allow is closed."""
+    insecure: bool = option(
+        False, "Serve other hosts without TLS or without a token: anybody who reaches the port gets in."
+    )
+    metrics: str = option(
+        "",
+        "Prometheus metrics over HTTP; figures alone, no names, and no token asked.",
+        variable="RANKMEM_METRICS",
+        metavar="HOST:PORT",
+        shown_default="none",
+    )
+    metrics_open: bool = option(
+        False, "Metrics for other hosts too: in plain text, to anybody who reaches the port."
+    )
+    log_format: LogFormat = option(
+        "text", "Format of the lines on stderr.", variable="RANKMEM_LOG_FORMAT", metavar="text|json"
+    )
+    keep_days: float = option(
+        0.0,
+        "Delete sessions whose last batch is older than D days.",
+        variable="RANKMEM_KEEP_DAYS",
+        metavar="D",
+        least=0,
+        shown_default="no limit",
+    )
+    keep_gib: float = option(
+        0.0,
+        "Delete the oldest sessions while more than G GiB of the database are used.",
+        variable="RANKMEM_KEEP_GIB",
+        metavar="G",
+        least=0,
+        shown_default="no limit",
+    )
+    keep_sessions: int = option(
+        0,
+        "Delete all but the newest N sessions; one that is running is never deleted.",
+        variable="RANKMEM_KEEP_SESSIONS",
+        metavar="N",
+        least=0,
+        shown_default="no limit",
+    )
+    memory_limit_bytes: int = option(
+        0,
+        "What statements may hold of DuckDB's memory.",
+        variable="RANKMEM_MEMORY_LIMIT_BYTES",
+        metavar="BYTES",
+        least=0,
+        shown_default="a quarter of the machine's or container's, at most 4 GiB",
+    )
+    """1 GiB beside it is for commits alone. 0: the default."""
+    memory_max_bytes: int = option(
+        0,
+        "Hard bound on its memory, held by the kernel. A statement that would go beyond fails, or at worst "
+        "ends the process.",
+        variable="RANKMEM_MEMORY_MAX_BYTES",
+        metavar="BYTES",
+        least=0,
+        shown_default="1 GiB above what it uses at most",
+    )
+    """RLIMIT_DATA; stacks of threads come on top. 0: what DuckDB, the queue and a group take and 3 GiB, at
+    most three quarters of the machine's memory."""
+    memory_budget_bytes: int = option(
+        0,
+        "Resident memory from which on the queue takes an eighth and one new shipper a second is let in.",
+        variable="RANKMEM_MEMORY_BUDGET_BYTES",
+        least=0,
+        shown_default="DuckDB's memory, the queue, a group and 2 GiB, below the hard bound",
+    )
+    threads: int = option(
+        0,
+        "DuckDB's threads.",
+        variable="RANKMEM_THREADS",
+        metavar="N",
+        least=0,
+        shown_default="all processors",
+    )
+    """0: as many as this process may use processors."""
+    temp_directory: Path | None = option(None, "Where DuckDB spills; None: `<database>.tmp` beside the file.")
+    checkpoint_threshold_bytes: int = option(
+        256 * MIB, "Size of the write-ahead log that triggers a checkpoint.", least=1
+    )
+    """Larger: fewer rewrites of half-full row groups. The commit that meets it, and all behind it, wait: 1.7
+    to 2.3 s on a busy machine."""
+    idle_checkpoint_bytes: int = option(32 * MIB, "The same while no batch waits.", least=1)
+    """So the commit behind it waits half as long as at 64 MiB, for a twentieth more CPU time. Only commits of
+    less than a row group fill the log."""
+    row_group_rows: int = option(
+        40_960, "Rows that DuckDB stores as one piece, a multiple of 2,048.", least=2048
+    )
+    """More rows of a table in a commit are written at once; fewer go through the log and are packed at a
+    checkpoint, for which commits wait. At 77,000 events a commit a million events took 1.9 CPU seconds, with
+    DuckDB's own 122,880 3.8; but 2 bytes an event more on disk. So within `rankmem run` it is 122,880."""
+    queue_batches_max: int = option(
+        1024, "Decoded batches waiting for the writer; with more, ingest calls wait.", least=1
+    )
+    queue_bytes_max: int = option(256 * MIB, "The same bound in bytes of decoded Arrow.", least=MIB)
+    group_rows_max: int = option(1_000_000, "Rows of one table committed together.", least=1)
+    group_bytes_max: int = option(192 * MIB, "Decoded bytes committed together.", least=1)
+    """Some 800,000 events with all that belongs to them."""
+    group_wait_s: float = option(
+        0.05,
+        "How long the first batch of a group waits for others while the group is small, seconds.",
+        least=0,
+    )
+    group_interval_s: float = option(0.2, "Least time between two small groups, seconds.", least=0)
+    """Less than half the shippers' flush interval. A commit costs some 15 ms of CPU however little is in it:
+    with ten a second, 20,000 events/s took 9.5 CPU seconds a million."""
+    max_streams: int = option(
+        1024, "Shippers connected at once, one a host.", variable="RANKMEM_MAX_STREAMS", metavar="N", least=1
+    )
+    """Each holds two threads."""
+    max_streams_per_peer: int = option(
+        512,
+        "The same from one address; behind a NAT all hosts have one.",
+        variable="RANKMEM_MAX_STREAMS_PER_PEER",
+        metavar="N",
+        least=1,
+    )
+    """So that no client keeps all others out: behind one NAT 512 hosts of 8 ranks."""
+    stream_idle_s: float = option(
+        120.0,
+        "Disconnect a shipper that is silent for so long; one that is alive connects again.",
+        variable="RANKMEM_STREAM_IDLE_S",
+        metavar="SECONDS",
+        least=30,
+    )
+    """It probes the clock every 10 s."""
+    queries_max: int = option(
+        16, "Client queries and exports running at once; more are refused with EXHAUSTED.", least=1
+    )
+    query_timeout_s: float = option(
+        60.0, "Longest run of a client's statement, seconds; a request may ask for less.", least=0.001
+    )
+    query_row_limit: int = option(
+        10_000_000, "Most rows a client's statement may return; a request may ask for less.", least=1
+    )
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if not value >= least:
+        for found in options_of(type(self)):
+            value = getattr(self, found.name)
+            if found.least is not None and not value >= found.least:
                 raise RankmemError(
                     Code.INVALID,
-                    f"{_option(name)} is {value}, must be at least {least}",
-                    f"give {_option(name)} {least} or more",
+                    f"{found.flag} is {value}, must be at least {found.least}",
+                    f"give {found.flag} {found.least} or more",
                 )
         host, port = split_address(self.listen)
         if not 0 <= port <= 65_535:
@@ -210,14 +291,13 @@ class AggregatorConfig:
         """Options given here, else the environment, else the defaults; None counts as not given."""
         environment = os.environ if environment is None else environment
         given: dict[str, object] = {}
-        for name, (variable, convert) in _ENVIRONMENT.items():
-            text = environment.get(variable)
-            if text:
+        for found in options_of(cls):
+            if text := environment.get(found.variable):
                 try:
-                    given[name] = convert(text)
+                    given[found.name] = found.kind(text)
                 except ValueError as exc:
                     raise RankmemError(
-                        Code.INVALID, f"{variable} is {text!r}, not a number", f"unset {variable}"
+                        Code.INVALID, f"{found.variable} is {text!r}, not a number", f"unset {found.variable}"
                     ) from exc
         given |= {name: value for name, value in options.items() if value is not None}
         return cls(**given)  # type: ignore[arg-type]  # names and types are checked by the dataclass and the caller
@@ -325,87 +405,3 @@ def target_from_environment(
     if database_path is not None or aggregator is not None:
         return str(aggregator if database_path is None else database_path)
     return environment.get("RANKMEM_DB") or environment.get("RANKMEM_AGGREGATOR") or DATABASE_DEFAULT
-
-
-def split_address(text: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT` or `[IPV6]:PORT`.
-
-    Raises:
-        RankmemError: INVALID if it is not one.
-    """
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit():
-        raise RankmemError(
-            Code.INVALID, f"{text!r} is not an address", "write HOST:PORT, such as 127.0.0.1:7077"
-        )
-    return host.strip("[]"), int(port)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this host can reach it."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def is_every_address(host: str) -> bool:
-    """Whether binding it takes calls at any address of this host, ``127.0.0.1`` among them."""
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False
-
-
-_LEAST: Final[dict[str, float]] = {
-    "keep_days": 0,
-    "keep_gib": 0,
-    "keep_sessions": 0,
-    "memory_limit_bytes": 0,
-    "threads": 0,
-    "memory_budget_bytes": 0,
-    "memory_max_bytes": 0,
-    "checkpoint_threshold_bytes": 1,
-    "idle_checkpoint_bytes": 1,
-    "row_group_rows": 2048,
-    "queue_batches_max": 1,
-    "queue_bytes_max": MIB,
-    "group_rows_max": 1,
-    "group_bytes_max": 1,
-    "group_wait_s": 0,
-    "group_interval_s": 0,
-    "max_streams": 1,
-    "max_streams_per_peer": 1,
-    "stream_idle_s": 30,
-    "queries_max": 1,
-    "query_timeout_s": 0.001,
-    "query_row_limit": 1,
-}
-
-_ENVIRONMENT: Final = {
-    "database_path": ("RANKMEM_DB", Path),
-    "listen": ("RANKMEM_LISTEN", str),
-    "tls_cert": ("RANKMEM_SERVE_TLS_CERT", Path),
-    "tls_key": ("RANKMEM_SERVE_TLS_KEY", Path),
-    "tls_client_ca": ("RANKMEM_SERVE_TLS_CLIENT_CA", Path),
-    "ingest_token_file": ("RANKMEM_SERVE_INGEST_TOKEN_FILE", Path),
-    "query_token_file": ("RANKMEM_SERVE_QUERY_TOKEN_FILE", Path),
-    "metrics": ("RANKMEM_METRICS", str),
-    "log_format": ("RANKMEM_LOG_FORMAT", str),
-    "keep_days": ("RANKMEM_KEEP_DAYS", float),
-    "keep_gib": ("RANKMEM_KEEP_GIB", float),
-    "keep_sessions": ("RANKMEM_KEEP_SESSIONS", int),
-    "memory_limit_bytes": ("RANKMEM_MEMORY_LIMIT_BYTES", int),
-    "memory_budget_bytes": ("RANKMEM_MEMORY_BUDGET_BYTES", int),
-    "memory_max_bytes": ("RANKMEM_MEMORY_MAX_BYTES", int),
-    "threads": ("RANKMEM_THREADS", int),
-    "max_streams": ("RANKMEM_MAX_STREAMS", int),
-    "max_streams_per_peer": ("RANKMEM_MAX_STREAMS_PER_PEER", int),
-    "stream_idle_s": ("RANKMEM_STREAM_IDLE_S", float),
-}
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")

@@ -15,6 +15,8 @@ COUNT_MAX: Final = 2**48
 NUMBER_MAX: Final = 2**62
 """Of times, positions and ids, either side of 0: views add and subtract them, and 64 bits must hold that.
 As a time it is the year 2116."""
+SEQUENCE_MAX: Final = 2**48
+"""Of a position of a log: three years of the busiest rank seen."""
 OFFSET_NS_MAX: Final = 2**61
 """Of a clock's offset and error, nanoseconds: 73 years, so that a clock that began at 1970 still counts;
 added to any time it stays within 64 bits."""

@@ -220,7 +220,7 @@ def test_an_aggregator_that_is_killed_beside_its_training_is_back_and_has_everyt
         assert run.stderr is not None
         said = run.stderr.read()
     assert run.returncode == 0, said
-    assert "rankmem: the aggregator ended (SIGKILL); it is started again" in said
+    assert "rankmem: the aggregator ended (SIGKILL); it is restarted" in said
     assert "rankmem: the aggregator is back at 127.0.0.1:" in said
     ((complete, reason),) = asked(tmp_path, "SELECT complete, end_reason FROM rank_info")
     assert (complete, reason) == (True, "exit")

@@ -17,7 +17,7 @@ from rankmem_aggregator import logs
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.server import aggregator as server
 from rankmem_aggregator.server.watch import Watch
-from rankmem_aggregator.store.store import Store
+from rankmem_aggregator.store.disk import Disk
 from rankmem_protos.errors import RankmemError
 from rankmem_protos.query_pb2 import SqlRequest
 from rankmem_protos.query_pb2_grpc import QueryStub
@@ -53,7 +53,7 @@ def test_a_full_disk_is_not_serving_until_there_is_room_and_the_batch_is_stored_
         assert next(statuses) == Status.SERVING
         client.open(source)
         with monkeypatch.context() as full:
-            full.setattr(Store, "free_bytes", lambda store: 0)
+            full.setattr(Disk, "free_bytes", lambda disk: 0)
             client.send(batch=source.batch(100))
             assert next(statuses) == Status.NOT_SERVING
             assert aggregator.counters.batches == 0
@@ -69,7 +69,7 @@ def test_a_full_disk_is_noticed_before_a_batch_meets_it(
         statuses = watch_health(channel)
         assert next(statuses) == Status.SERVING
         with monkeypatch.context() as full:
-            full.setattr(Store, "free_bytes", lambda store: 0)
+            full.setattr(Disk, "free_bytes", lambda disk: 0)
             assert next(statuses) == Status.NOT_SERVING
         assert next(statuses) == Status.SERVING
 
@@ -82,7 +82,7 @@ def test_a_shipper_that_waits_is_told_why_and_acknowledged_in_the_end(
     with IngestClient(aggregator.address) as client:
         client.open(source)
         with monkeypatch.context() as full:
-            full.setattr(Store, "free_bytes", lambda store: 0)
+            full.setattr(Disk, "free_bytes", lambda disk: 0)
             client.send(batch=source.batch(100))
             assert "disk" in client.reply().busy.reason
         replies = iter(client.reply, None)

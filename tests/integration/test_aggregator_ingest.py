@@ -233,7 +233,7 @@ def test_a_query_is_answered_while_a_commit_is_under_way_and_sees_the_state_befo
 ) -> None:
     source = RankSource()
     inside, go_on = threading.Event(), threading.Event()
-    connection = aggregator.store._connection
+    connection = aggregator.store.instance.connection
     write = aggregator.store.write
 
     def slow(rows: Mapping[str, pa.Table]) -> None:

@@ -206,7 +206,7 @@ def test_a_database_that_duckdb_gave_up_is_served_again_without_a_restart(tmp_pa
         client.send(batch=source.batch(100))
         client.acks(1)
         with no_file_grows(), pytest.raises(duckdb.IOException, match="invalidated"):
-            running.store._connection.execute("CHECKPOINT")
+            running.store.instance.connection.execute("CHECKPOINT")
         with connect(running.address) as queries, pytest.raises(RankmemError) as caught:
             queries.sql("SELECT count(*) AS n FROM memory_event")
         assert caught.value.code is Code.UNAVAILABLE

@@ -142,7 +142,7 @@ def test_a_kill_between_any_two_steps_leaves_a_session_known_whole_or_not_at_all
         if steps == 0:
             keeper.begin(MIDDLE)
         going = all(keeper.advance() for _ in range(1 + life % 2))
-        store._connection.close()  # neither a checkpoint nor a word
+        store.instance.connection.close()  # neither a checkpoint nor a word
         private_files.release()  # this process lives on
         steps += 1
         if not going:

@@ -16,7 +16,7 @@ from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.query.remote import RemoteQueries
 from rankmem_aggregator.retention import limits as retention
 from rankmem_aggregator.server import aggregator as server
-from rankmem_aggregator.store.store import Store
+from rankmem_aggregator.store.disk import Disk
 from rankmem_cli.main import app
 from rankmem_protos.arrow_wire import encode_rows
 from rankmem_protos.collector_pb2 import TableRows
@@ -82,7 +82,7 @@ def test_status_says_why_an_aggregator_cannot_store(
     said = call("status", "--aggregator", aggregator.address).stderr
     assert "aggregator serving" in said
     assert "1 ranks alive" in said
-    monkeypatch.setattr(Store, "free_bytes", lambda store: 0)
+    monkeypatch.setattr(Disk, "free_bytes", lambda disk: 0)
     aggregator._watch.look()
     assert "NOT SERVING: the disk is full" in call("status", "--aggregator", aggregator.address).stderr
 

@@ -23,11 +23,11 @@ from ingest_client import IngestClient
 from main_job import RANKMEM, environment
 from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.sandbox import under_way
+from rankmem_aggregator.sandbox import running_statements
 from rankmem_aggregator.store.address import read_address
-from rankmem_aggregator.supervision.blame import Blame
+from rankmem_aggregator.supervision.crashed_statements import CrashedStatements
 from rankmem_aggregator.supervision.memory_bound import LOOKS_MAX
-from rankmem_aggregator.supervision.orders import FAILED, NO_MEMORY
+from rankmem_aggregator.supervision.parent_pipe import FAILED, NO_MEMORY
 from rankmem_aggregator.supervision.supervisor import Supervisor
 from rankmem_aggregator.supervision.worker_process import WorkerProcess
 from rankmem_protos.errors import Code, RankmemError
@@ -123,7 +123,7 @@ def has_ended(pid: int) -> bool:
 
 def running(kept: Supervisor) -> int:
     """Statements under way, read as the parent would after a death, and left there."""
-    data = os.pread(kept._under_way_fd, 1 << 16, 0)
+    data = os.pread(kept._running_fd, 1 << 16, 0)
     return sum(any(data[at : at + 32]) for at in range(0, len(data), 32))
 
 
@@ -199,8 +199,8 @@ def test_the_statement_that_was_alone_at_a_death_is_refused_and_told_why(kept: S
     refused = asked(kept, LONG.lower().replace(" ", "  "))
     assert refused is not None
     assert refused.code is Code.DENIED
-    assert "ended while it ran: SIGKILL" in refused.message
-    assert "started anew" in refused.hint
+    assert "crashed while it ran (SIGKILL" in refused.message
+    assert "restarted by hand" in refused.hint
     killed(kept)
     again = asked(kept, LONG)
     assert again is not None
@@ -342,7 +342,7 @@ def test_one_whose_parent_cannot_say_so_is_started_again(path: Path) -> None:
         raise BrokenPipeError(text)
 
     config = AggregatorConfig.embedded(path, {})
-    with Supervisor(config, is_embedded=True, say=say) as kept:
+    with Supervisor(config, is_embedded=True, report=say) as kept:
         killed(kept)
         killed(kept)
 
@@ -368,8 +368,8 @@ def test_its_process_ends_with_its_main_thread_although_a_shipper_is_connected(
     script.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(script))
     config = AggregatorConfig.embedded(path, {})
-    descriptor = under_way.shared_memory(1)
-    process = WorkerProcess(config, Blame(), under_way_fd=descriptor, is_embedded=False, niceness=0)
+    descriptor = running_statements.shared_memory(1)
+    process = WorkerProcess(config, CrashedStatements(), running_fd=descriptor, is_embedded=False, niceness=0)
     try:
         address, _ = process.await_ready()
         with IngestClient(address):

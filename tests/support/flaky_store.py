@@ -39,8 +39,8 @@ class Flaky:
 
 def flaky_connection(store: Store) -> Flaky:
     """The store's write connection from now on."""
-    flaky = Flaky(store._connection)
-    store._connection = flaky  # type: ignore[assignment]
+    flaky = Flaky(store.instance.connection)
+    store.instance.connection = flaky  # type: ignore[assignment]
     return flaky
 
 

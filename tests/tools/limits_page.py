@@ -11,7 +11,6 @@ Run as ``python tests/tools/limits_page.py``: writes the page; ``--check``: says
 from __future__ import annotations
 
 import ast
-import dataclasses
 import importlib
 import itertools
 import re
@@ -22,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rankmem_aggregator.config import _ENVIRONMENT, AggregatorConfig
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.options import Option, options_of
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs" / "limits.md"
-HELP: Final = ROOT / "tests/unit/golden/cli_help.txt"
 BOUND: Final = re.compile(
     r"(MAX|TIMEOUT_S|SILENCE_S|BACKOFF_\w+|RETRY_\w+|DRAIN_S\w*|SPOOL_BYTES_\w+|SPILL_FACTOR|DEADLINE\w*"
     r"|KEEPALIVE_MS|BUSY_EVERY_S|REMEMBERED_DAYS|RESTART_S|SILENT_S|ALIVE_S|FORGOTTEN_S)(_[A-Z]+)?$"
@@ -98,9 +97,14 @@ def settings() -> list[Bound]:
     """The numbers of the aggregator's configuration."""
     docs = _docs_of_fields()
     return [
-        Bound(name=field.name, value=field.default, reason=docs[field.name], place=_option(field.name))
-        for field in dataclasses.fields(AggregatorConfig)
-        if isinstance(field.default, int | float) and not isinstance(field.default, bool)
+        Bound(
+            name=option.name,
+            value=option.default,
+            reason=f"{option.help} {docs[option.name]}".strip(),
+            place=_place(option),
+        )
+        for option in options_of(AggregatorConfig)
+        if isinstance(option.default, int | float) and not option.is_switch
     ]
 
 
@@ -156,19 +160,17 @@ def _table(bounds: list[Bound]) -> str:
     for bound in bounds:
         words = bound.name.strip("_").lower().replace("_", " ")
         reason = " ".join(bound.reason.split()).replace("|", "\\|")
-        reason = re.sub(r"\s*Environment: \w+\.?", "", reason).replace("``", "`")
+        reason = reason.replace("``", "`")
         reason = re.sub(r":(?:data|class|meth|func):`([^`]*)`", r"`\1`", reason)
         value = shown_value(bound.name, bound.value)
         lines.append(f"| {words} | {value} | {reason} | {bound.place} |")
     return "\n".join(lines) + "\n"
 
 
-def _option(name: str) -> str:
-    option, told = "--" + name.replace("_", "-"), _ENVIRONMENT.get(name)
-    serve = HELP.read_text("utf-8").partition("$ rankmem serve --help")[2].partition("\n$ rankmem")[0]
-    known = [f"`{option}`"] if re.search(rf"{option}\b", serve) else []
-    known += [f"`{told[0]}`"] if told else []
-    return ", ".join(known) or f"`AggregatorConfig.{name}`"
+def _place(option: Option) -> str:
+    known = [option.flag] if option.is_on_command_line else []
+    known += [option.variable] if option.variable else []
+    return ", ".join(f"`{name}`" for name in known) or f"`AggregatorConfig.{option.name}`"
 
 
 def _docs_of_fields() -> dict[str, str]:

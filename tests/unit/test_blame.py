@@ -9,42 +9,42 @@ import sys
 
 import pytest
 
-from rankmem_aggregator.sandbox import under_way
-from rankmem_aggregator.sandbox.under_way import UnderWay, fingerprint
-from rankmem_aggregator.supervision.blame import REFUSED_MAX, Blame, Trial
+from rankmem_aggregator.sandbox import running_statements
+from rankmem_aggregator.sandbox.running_statements import RunningStatements, fingerprint
+from rankmem_aggregator.supervision.crashed_statements import REFUSED_MAX, CrashedStatements, StatementGuard
 from rankmem_protos.errors import Code, RankmemError
 
 HOW = "SIGKILL, 2026-11-22 17:00:00 UTC"
 
 
 def test_a_statement_that_was_alone_is_refused() -> None:
-    blame = Blame()
-    assert blame.died(["a"], HOW) == 1
-    assert (blame.refused, blame.suspects) == ({"a": HOW}, set())
+    crashed = CrashedStatements()
+    assert crashed.died(["a"], HOW) == 1
+    assert (crashed.refused, crashed.suspects) == ({"a": HOW}, set())
 
 
 def test_of_several_only_one_that_is_there_again_is_refused() -> None:
-    blame = Blame()
-    assert blame.died(["a", "b"], HOW) == 0
-    assert (blame.refused, blame.suspects) == ({}, {"a", "b"})
-    blame.cleared("b")
-    assert blame.died(["a", "b", "c"], HOW) == 1
-    assert (blame.refused, blame.suspects) == ({"a": HOW}, set())
+    crashed = CrashedStatements()
+    assert crashed.died(["a", "b"], HOW) == 0
+    assert (crashed.refused, crashed.suspects) == ({}, {"a", "b"})
+    crashed.cleared("b")
+    assert crashed.died(["a", "b", "c"], HOW) == 1
+    assert (crashed.refused, crashed.suspects) == ({"a": HOW}, set())
 
 
 def test_a_death_without_a_statement_blames_none() -> None:
-    blame = Blame()
-    assert blame.died([], HOW) == 0
-    assert (blame.refused, blame.suspects) == ({}, set())
+    crashed = CrashedStatements()
+    assert crashed.died([], HOW) == 0
+    assert (crashed.refused, crashed.suspects) == ({}, set())
 
 
 def test_the_latest_are_remembered() -> None:
-    blame = Blame()
+    crashed = CrashedStatements()
     for number in range(REFUSED_MAX + 10):
-        blame.died([str(number)], HOW)
-    assert len(blame.refused) == REFUSED_MAX
-    assert "0" not in blame.refused
-    assert str(REFUSED_MAX + 9) in blame.refused
+        crashed.died([str(number)], HOW)
+    assert len(crashed.refused) == REFUSED_MAX
+    assert "0" not in crashed.refused
+    assert str(REFUSED_MAX + 9) in crashed.refused
 
 
 def test_a_fingerprint_leaves_out_white_space_and_case_and_nothing_else() -> None:
@@ -57,67 +57,69 @@ def test_a_fingerprint_leaves_out_white_space_and_case_and_nothing_else() -> Non
 
 @pytest.fixture
 def descriptor() -> int:
-    return under_way.shared_memory(2)
+    return running_statements.shared_memory(2)
 
 
 def test_a_refused_statement_says_what_happened(descriptor: int) -> None:
-    blame = Blame(refused={fingerprint("SELECT 1", {}): HOW})
-    trial = Trial(UnderWay(descriptor), blame, lambda name: None)
-    with pytest.raises(RankmemError, match="SIGKILL, 2026") as caught, trial.running("select  1", {}):
+    crashed = CrashedStatements(refused={fingerprint("SELECT 1", {}): HOW})
+    guard = StatementGuard(RunningStatements(descriptor), crashed, lambda name: None)
+    with pytest.raises(RankmemError, match="SIGKILL, 2026") as caught, guard.running("select  1", {}):
         pass
     assert caught.value.code is Code.DENIED
-    with trial.running("SELECT 2", {}):
-        assert under_way.take(descriptor) == [fingerprint("SELECT 2", {})]
+    with guard.running("SELECT 2", {}):
+        assert running_statements.take(descriptor) == [fingerprint("SELECT 2", {})]
 
 
 def test_a_suspect_that_runs_to_its_end_is_cleared_and_one_that_fails_is_not(descriptor: int) -> None:
     good, bad = fingerprint("SELECT 1", {}), fingerprint("SELECT 2", {})
     told: list[str] = []
-    trial = Trial(UnderWay(descriptor), Blame(suspects={good, bad}), told.append)
+    guard = StatementGuard(
+        RunningStatements(descriptor), CrashedStatements(suspects={good, bad}), told.append
+    )
     for _ in range(2):
-        with trial.running("SELECT 1", {}):
+        with guard.running("SELECT 1", {}):
             pass
-        with pytest.raises(ValueError, match="no"), trial.running("SELECT 2", {}):
+        with pytest.raises(ValueError, match="no"), guard.running("SELECT 2", {}):
             raise ValueError("no")
     assert told == [good]
 
 
 def test_more_statements_than_places_run_all_the_same(descriptor: int) -> None:
-    running = UnderWay(descriptor)
+    running = RunningStatements(descriptor)
     names = [fingerprint(str(number), {}) for number in range(3)]
     with running.running(names[0]), running.running(names[1]), running.running(names[2]):
-        assert under_way.take(descriptor) == sorted(names[:2])
+        assert running_statements.take(descriptor) == sorted(names[:2])
     with running.running(names[2]):
-        assert under_way.take(descriptor) == [names[2]]
-    assert under_way.take(descriptor) == []
+        assert running_statements.take(descriptor) == [names[2]]
+    assert running_statements.take(descriptor) == []
 
 
 def test_a_statement_that_ended_at_a_limit_stays_until_there_is_room(descriptor: int) -> None:
-    running = UnderWay(descriptor)
-    trial = Trial(running, Blame(), lambda name: None)
+    running = RunningStatements(descriptor)
+    guard = StatementGuard(running, CrashedStatements(), lambda name: None)
     names = [fingerprint(f"SELECT {number}", {}) for number in range(4)]
     for number, code in enumerate((Code.EXHAUSTED, Code.INVALID)):
-        with pytest.raises(RankmemError), trial.running(f"SELECT {number}", {}):
+        with pytest.raises(RankmemError), guard.running(f"SELECT {number}", {}):
             raise RankmemError(code, "ended")
     assert os.pread(descriptor, 64, 0).count(bytes.fromhex(names[0])) == 1
-    assert under_way.take(descriptor) == [names[0]]
-    with pytest.raises(RankmemError), trial.running("SELECT 2", {}):
+    assert running_statements.take(descriptor) == [names[0]]
+    with pytest.raises(RankmemError), guard.running("SELECT 2", {}):
         raise RankmemError(Code.EXHAUSTED, "ended")
     with running.running(names[3]):  # both places were kept: the older is given up
-        assert under_way.take(descriptor) == sorted([names[2], names[3]])
-    trial.settled()
-    assert under_way.take(descriptor) == []
+        assert running_statements.take(descriptor) == sorted([names[2], names[3]])
+    guard.settled()
+    assert running_statements.take(descriptor) == []
 
 
 def test_what_ran_in_a_process_that_was_killed_is_known(descriptor: int) -> None:
     name = fingerprint("SELECT 1", {})
     script = (
         "import os, signal\n"
-        "from rankmem_aggregator.sandbox.under_way import UnderWay\n"
-        f"with UnderWay({descriptor}).running({name!r}):\n"
+        "from rankmem_aggregator.sandbox.running_statements import RunningStatements\n"
+        f"with RunningStatements({descriptor}).running({name!r}):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], pass_fds=[descriptor], check=False)
     assert done.returncode == -signal.SIGKILL
-    assert under_way.take(descriptor) == [name]
+    assert running_statements.take(descriptor) == [name]
     os.close(descriptor)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rankmem_aggregator.config import GIB, AggregatorConfig, split_address, target_from_environment
+from rankmem_aggregator.config import GIB, AggregatorConfig, target_from_environment
+from rankmem_aggregator.host_port import split_address
 from rankmem_aggregator.machine import limits
-from rankmem_aggregator.supervision.orders import Order
+from rankmem_aggregator.supervision.parent_pipe import WorkerOptions
 from rankmem_protos.errors import Code, RankmemError
 
 
@@ -134,14 +135,14 @@ def test_a_container_is_the_machine(tmp_path: Path) -> None:
 
 def test_an_order_arrives_as_it_was_sent() -> None:
     config = AggregatorConfig(database_path=Path("a b.duckdb"), tls_client_ca=None, keep_days=0.5)
-    order = Order(
+    options = WorkerOptions(
         config=config,
         events_fd=3,
-        under_way_fd=4,
+        running_fd=4,
         is_embedded=True,
         niceness=5,
         refused={"a": "SIGKILL"},
         suspects=("b",),
     )
-    assert Order.of(order.line()) == order
-    assert order.line().count(b"\n") == 1
+    assert WorkerOptions.parse(options.line()) == options
+    assert options.line().count(b"\n") == 1

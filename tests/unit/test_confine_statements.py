@@ -9,14 +9,14 @@ import duckdb
 import pytest
 
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.sandbox import client_queries, function_list, under_way
+from rankmem_aggregator.sandbox import client_queries, function_list, running_statements
 from rankmem_aggregator.sandbox.catalog import Catalog, read_catalog
 from rankmem_aggregator.sandbox.client_queries import ClientQueries
 from rankmem_aggregator.sandbox.function_list import REFUSED
+from rankmem_aggregator.sandbox.running_statements import RunningStatements, fingerprint
 from rankmem_aggregator.sandbox.statements import check_statement
-from rankmem_aggregator.sandbox.under_way import UnderWay, fingerprint
 from rankmem_aggregator.store.store import Store, open_store
-from rankmem_aggregator.supervision.blame import Blame, Trial
+from rankmem_aggregator.supervision.crashed_statements import CrashedStatements, StatementGuard
 from rankmem_protos.errors import Code, RankmemError
 
 
@@ -141,9 +141,9 @@ def test_more_statements_at_once_than_allowed_are_refused_and_room_comes_back(qu
 
 def test_a_statement_that_did_not_run_is_not_to_blame(store: Store) -> None:
     """Where all places are taken it is refused: what ends the process then is none of its doing."""
-    descriptor = under_way.shared_memory(2)
-    trial = Trial(UnderWay(descriptor), Blame(), lambda name: None)
-    queries = ClientQueries(store, AggregatorConfig(queries_max=2), trial)
+    descriptor = running_statements.shared_memory(2)
+    guard = StatementGuard(RunningStatements(descriptor), CrashedStatements(), lambda name: None)
+    queries = ClientQueries(store, AggregatorConfig(queries_max=2), guard)
     running = [f"SELECT {number} FROM range(100000)" for number in range(2)]
     held = [queries.run(sql, {}) for sql in running]
     for result in held:
@@ -154,7 +154,7 @@ def test_a_statement_that_did_not_run_is_not_to_blame(store: Store) -> None:
     running[0] = "SELECT 3 FROM range(100000)"
     held[0] = queries.run(running[0], {})
     next(held[0])
-    assert under_way.take(descriptor) == sorted(fingerprint(sql, {}) for sql in running)
+    assert running_statements.take(descriptor) == sorted(fingerprint(sql, {}) for sql in running)
     for result in held:
         result.close()  # type: ignore[attr-defined]
     os.close(descriptor)

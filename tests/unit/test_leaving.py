@@ -11,11 +11,11 @@ from rankmem_aggregator.server.process_exit import CALLS, leave
 
 STUCK = f"""
 import threading
-from rankmem_aggregator import leaving
-leaving.LAST_WAIT_S = 0.01
+from rankmem_aggregator.server import process_exit
+process_exit.LAST_WAIT_S = 0.01
 threading.Thread(target=threading.Event().wait, name="{CALLS}_0").start()
 print("said before", flush=False)
-raise SystemExit(leaving.leave(3))
+raise SystemExit(process_exit.leave(3))
 """
 
 

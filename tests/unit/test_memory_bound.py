@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from rankmem_aggregator.supervision.orders import NO_MEMORY
+from rankmem_aggregator.supervision.parent_pipe import NO_MEMORY
 
 BOUNDED = """
 import resource, threading

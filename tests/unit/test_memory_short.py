@@ -15,7 +15,7 @@ from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.sandbox.memory_watch import MemoryWatch
 from rankmem_aggregator.server import aggregator as server
-from rankmem_aggregator.supervision.orders import NO_MEMORY
+from rankmem_aggregator.supervision.parent_pipe import NO_MEMORY
 from rankmem_protos import arrow_wire
 from rankmem_protos.errors import Code, RankmemError
 from sample_batches import RankSource
@@ -94,7 +94,7 @@ def test_memory_is_watched_again_once_a_thread_can_be_started(monkeypatch: pytes
 
 THREAD = """
 import threading, time
-from rankmem_aggregator import worker
+from rankmem_aggregator.supervision import worker
 threading.excepthook = worker._thread_ended
 def ends():
     raise {error}

@@ -34,7 +34,7 @@ def modes(folder: Path) -> dict[str, int]:
 def write(path: Path) -> None:
     store = open_store(AggregatorConfig(database_path=path))
     store.write({"memory_event": RankSource().rows(10)["memory_event"]})
-    assert store.log_bytes()
+    assert store.disk.log_bytes()
     found = modes(path.parent)
     store.close()
     assert set(found) == {path.name, f"{path.name}.wal"}

@@ -21,8 +21,9 @@ from rankmem_agent.spool.layout import (
 from rankmem_agent.spool.meta import read_meta
 from rankmem_agent.spool.process_stat import process_is_alive
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
+from rankmem_protos.bounds import SEQUENCE_MAX
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_ship.spool_reader.reader import SEQUENCE_MAX, Chunk, Gap, SpoolReader
+from rankmem_ship.spool_reader.reader import Chunk, Gap, SpoolReader
 from rankmem_ship.spool_reader.segments import RECORD_DTYPE, marks_of
 from spool_synthetic import SyntheticSpool, clock_record, make_records
 

@@ -23,8 +23,9 @@ from rankmem_aggregator.ingest.stored_state import progress_rows
 from rankmem_aggregator.retention.limits import Limits
 from rankmem_aggregator.retention.worker import Keeper
 from rankmem_aggregator.store.disk import Disk, DiskLowError
+from rankmem_aggregator.store.recovery import REOPENS_MAX, TRANSIENT, InvalidatedError
 from rankmem_aggregator.store.schema import INGEST_PROGRESS
-from rankmem_aggregator.store.store import REOPENS_MAX, TRANSIENT, GivenUpError, Store, open_store
+from rankmem_aggregator.store.store import Store, open_store
 from rankmem_protos.errors import RankmemError
 from sample_batches import RankSource
 
@@ -37,18 +38,18 @@ FULL = duckdb.TransactionException(
 @contextlib.contextmanager
 def fills_after_the_look(store: Store, beyond_bytes: Callable[[], int]) -> Iterator[None]:
     """Other programs take the room between the store's look at it and its commit."""
-    look, full = store.check_room, contextlib.ExitStack()
+    look, full = store.disk.check_room, contextlib.ExitStack()
 
     def looked(size_bytes: int = 0) -> None:
         look(size_bytes)
         full.enter_context(no_file_grows(beyond_bytes()))
 
     with full:
-        store.check_room = looked  # type: ignore[method-assign]
+        store.disk.check_room = looked  # type: ignore[method-assign]
         try:
             yield
         finally:
-            del store.check_room  # type: ignore[method-assign]
+            del store.disk.check_room  # type: ignore[method-assign]
 
 
 def next_group(source: RankSource, num_rows: int) -> dict[str, pa.Table]:
@@ -64,7 +65,7 @@ def next_group(source: RankSource, num_rows: int) -> dict[str, pa.Table]:
 def test_a_commit_that_meets_a_full_disk_is_tried_again_and_stored_once(store: Store) -> None:
     group = a_group()
     count = group["memory_event"].num_rows
-    with fills_after_the_look(store, lambda: store.log_bytes() + 100), pytest.raises(TRANSIENT):
+    with fills_after_the_look(store, lambda: store.disk.log_bytes() + 100), pytest.raises(TRANSIENT):
         store.write(group)
     store.write(group)
     assert written(store) == (count, 1)
@@ -92,7 +93,7 @@ def disk_fills(path: Path, num_fills: int) -> tuple[int, int]:
     for _ in range(num_fills):
         group = next_group(source, chance.choice((50, 400, 3000, 9000)))
         room = chance.choice((0, 500, 5_000, 50_000, 300_000))
-        base = chance.choice((store.log_bytes, store.file_bytes, lambda: 0))
+        base = chance.choice((store.disk.log_bytes, store.disk.file_bytes, lambda: 0))
         for beyond in (base() + chance.randrange(1, room + 2), chance.randrange(1, 1 << 20)):
             with fills_after_the_look(store, lambda: beyond):  # noqa: B023  used within the turn
                 try:
@@ -150,18 +151,18 @@ def test_an_instance_that_cannot_be_opened_on_a_full_disk_is_opened_when_there_i
     store.write(a_group())
     count = written(store)
     with no_file_grows(), pytest.raises(duckdb.IOException, match="invalidated"):
-        store._connection.execute("CHECKPOINT")
+        store.instance.connection.execute("CHECKPOINT")
     with monkeypatch.context() as full:
-        full.setattr("rankmem_aggregator.store.store.open_instance", cannot_open)
+        full.setattr("rankmem_aggregator.store.recovery.open_instance", cannot_open)
         for _ in range(REOPENS_MAX + 3):
-            with pytest.raises((GivenUpError, DiskLowError)):
+            with pytest.raises((InvalidatedError, DiskLowError)):
                 store.read("SELECT count(*) FROM session")
-            store.mend()
-            with pytest.raises(RankmemError, match="being opened again"):
+            store.instance.reopen_if_invalidated()
+            with pytest.raises(RankmemError, match="being reopened"):
                 store.cursor()
-        assert store.is_given_up
-    store.mend()
-    assert not store.is_given_up
+        assert store.instance.is_invalidated
+    store.instance.reopen_if_invalidated()
+    assert not store.instance.is_invalidated
     assert written(store) == count
     with store.cursor() as cursor:
         assert cursor.execute("SELECT count(*) FROM ingest_progress").fetchall() == [(1,)]
@@ -189,12 +190,12 @@ def test_a_quota_that_no_look_shows_is_met_again_and_again_and_does_not_end_it(
         for _ in range(REOPENS_MAX + 3):
             with pytest.raises(TRANSIENT):
                 store.write(group)
-            store.is_given_up = True
+            store.instance.is_invalidated = True
             with contextlib.suppress(*TRANSIENT):
                 store.checkpoint(0)
-            store._disk.has_failed = False
+            store.disk.has_failed = False
             with contextlib.suppress(duckdb.Error):
-                store._connection.execute("CHECKPOINT")  # invalidates what is open
+                store.instance.connection.execute("CHECKPOINT")  # invalidates what is open
     store.write(group)
     assert written(store) == (group["memory_event"].num_rows, 1)
 
@@ -210,15 +211,15 @@ def test_deleting_goes_on_after_a_full_disk(store: Store) -> None:
 
 def test_what_could_not_be_synced_is_written_again_before_anything_is_acknowledged(store: Store) -> None:
     flaky_connection(store).fail = [("COMMIT", "after", duckdb.FatalException("FATAL Error: fsync failed!"))]
-    with pytest.raises(GivenUpError):
+    with pytest.raises(InvalidatedError):
         store.write(a_group())
-    assert store.log_bytes() > 0
+    assert store.disk.log_bytes() > 0
     flaky_connection(store).fail = [("CHECKPOINT", "before", duckdb.TransactionException("active"))]
     with pytest.raises(duckdb.IOException, match="written again first"):
         store.write(a_group())
     store.write(a_group())
     assert written(store)[1] == 1
-    assert store.log_bytes() == 0
+    assert store.disk.log_bytes() == 0
 
 
 def test_a_limit_on_the_size_of_files_is_seen_before_a_commit(store: Store) -> None:
@@ -235,10 +236,10 @@ def test_after_a_failure_room_is_reserved_before_a_commit_is_tried(
 
     disk = Disk(tmp_path / "mem.duckdb")
     monkeypatch.setattr(os, "posix_fallocate", quota)
-    disk.check_room(1, 1 << 40)
+    disk.check_room(1)
     disk.has_failed = True
     with pytest.raises(DiskLowError, match=r"cannot be reserved.*quota"):
-        disk.check_room(1, 1 << 40)
+        disk.check_room(1)
     monkeypatch.undo()
-    disk.check_room(1, 1 << 40)
+    disk.check_room(1)
     assert list(tmp_path.iterdir()) == []

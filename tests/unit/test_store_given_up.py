@@ -1,4 +1,4 @@
-"""An instance that DuckDB has given up is opened again: what was committed is there, nothing twice."""
+"""An instance that DuckDB has invalidated is reopened: what was committed is there, nothing twice."""
 
 from __future__ import annotations
 
@@ -7,65 +7,66 @@ import pytest
 
 from file_size_limit import no_file_grows
 from flaky_store import a_group, flaky_connection, written
-from rankmem_aggregator.store.store import REOPENS_MAX, GivenUpError, Store
+from rankmem_aggregator.store.recovery import REOPENS_MAX, InvalidatedError
+from rankmem_aggregator.store.store import Store
 from rankmem_protos.errors import Code, RankmemError
 
 SHORT = duckdb.OutOfMemoryException("failed to allocate data of size 2.0 KiB")
-GIVEN_UP = duckdb.FatalException("Failed to rollback transaction. Cannot continue operation.")
+INVALIDATED = duckdb.FatalException("Failed to rollback transaction. Cannot continue operation.")
 
 
 def broken(store: Store) -> None:
     """A checkpoint cannot write: DuckDB itself invalidates the database."""
     with no_file_grows(), pytest.raises(duckdb.IOException, match="invalidated"):
-        store._connection.execute("CHECKPOINT")
+        store.instance.connection.execute("CHECKPOINT")
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_commit_on_which_the_database_is_given_up_is_stored_once(store: Store, when: str) -> None:
+def test_a_commit_on_which_the_database_is_invalidated_is_stored_once(store: Store, when: str) -> None:
     group = a_group()
     count = group["memory_event"].num_rows
-    flaky_connection(store).fail = [("COMMIT", when, GIVEN_UP)]
-    with pytest.raises(GivenUpError, match=r"opened again.*Cannot continue"):
+    flaky_connection(store).fail = [("COMMIT", when, INVALIDATED)]
+    with pytest.raises(InvalidatedError, match=r"reopened.*Cannot continue"):
         store.write(group)
     assert written(store) == ((count, 1) if when == "after" else (0, 0))
     store.write(group)
     assert written(store) == (count, 1)
 
 
-def test_a_database_that_duckdb_invalidates_is_opened_again_with_all_that_was_committed(store: Store) -> None:
+def test_a_database_that_duckdb_invalidates_is_reopened_with_all_that_was_committed(store: Store) -> None:
     group = a_group()
     count = group["memory_event"].num_rows
     store.write(group)
     broken(store)
-    with pytest.raises(GivenUpError):
+    with pytest.raises(InvalidatedError):
         store.read("SELECT count(*) FROM session")
     assert written(store) == (count, 1)
     assert store.checkpoint(0)
 
 
-def test_a_reader_that_meets_it_has_it_mended_by_the_writer(store: Store) -> None:
+def test_an_instance_found_invalidated_by_a_reader_is_reopened_by_the_writer(store: Store) -> None:
     store.write(a_group())
     broken(store)
-    store.is_given_up = True
-    store.mend()
-    assert not store.is_given_up
+    store.instance.is_invalidated = True
+    store.instance.reopen_if_invalidated()
+    assert not store.instance.is_invalidated
     with store.cursor() as cursor:
         assert cursor.execute("SELECT count(*) FROM ingest_progress").fetchall() == [(1,)]
 
 
-def test_mending_without_memory_waits_and_the_writer_lives(store: Store) -> None:
+def test_reopening_without_memory_waits_and_the_writer_lives(store: Store) -> None:
     flaky = flaky_connection(store)
     flaky.fail = [("COMMIT", "before", SHORT), ("ROLLBACK", "before", SHORT), ("ROLLBACK", "before", SHORT)]
     with pytest.raises(duckdb.OutOfMemoryException):
         store.write(a_group())
-    store.is_given_up = True
-    store.mend()
-    assert store.is_given_up
-    store.mend()
-    assert not store.is_given_up
+    store.instance.is_invalidated = True
+    store.instance.reopen_if_invalidated()
+    assert store.instance.is_invalidated
+    store.instance.reopen_if_invalidated()
+    assert not store.instance.is_invalidated
 
 
-def test_a_cursor_that_lacks_memory_is_crowded_and_not_given_up(store: Store) -> None:
+def test_a_cursor_that_lacks_memory_is_over_its_memory_limit_and_invalidates_nothing(store: Store) -> None:
     class Short:
         def cursor(self) -> None:
             raise SHORT
@@ -73,33 +74,33 @@ def test_a_cursor_that_lacks_memory_is_crowded_and_not_given_up(store: Store) ->
         def __getattr__(self, name: str) -> object:
             return getattr(real, name)
 
-    real = store._connection
-    store._connection = Short()  # type: ignore[assignment]
-    assert store.is_crowded()
-    assert not store.is_given_up
+    real = store.instance.connection
+    store.instance.connection = Short()  # type: ignore[assignment]
+    assert store.instance.is_over_memory_limit()
+    assert not store.instance.is_invalidated
 
 
-def test_mending_what_is_whole_changes_nothing(store: Store) -> None:
-    connection = store._connection
-    store.is_given_up = True
-    store.mend()
-    assert not store.is_given_up
-    assert store._connection is connection
+def test_reopening_what_is_whole_changes_nothing(store: Store) -> None:
+    connection = store.instance.connection
+    store.instance.is_invalidated = True
+    store.instance.reopen_if_invalidated()
+    assert not store.instance.is_invalidated
+    assert store.instance.connection is connection
 
 
 def test_a_cursor_is_refused_while_the_instance_cannot_be_used(store: Store) -> None:
-    store._connection.close()
-    with pytest.raises(RankmemError, match="being opened again") as caught:
+    store.instance.connection.close()
+    with pytest.raises(RankmemError, match="being reopened") as caught:
         store.cursor()
     assert caught.value.code is Code.UNAVAILABLE
-    assert store.is_given_up
+    assert store.instance.is_invalidated
 
 
-def test_what_is_given_up_again_and_again_is_left_so(store: Store) -> None:
+def test_an_instance_invalidated_again_and_again_is_left_so(store: Store) -> None:
     for _ in range(REOPENS_MAX):
-        flaky_connection(store).fail = [("COMMIT", "before", GIVEN_UP)]
-        with pytest.raises(GivenUpError):
+        flaky_connection(store).fail = [("COMMIT", "before", INVALIDATED)]
+        with pytest.raises(InvalidatedError):
             store.write(a_group())
-    flaky_connection(store).fail = [("COMMIT", "before", GIVEN_UP)]
+    flaky_connection(store).fail = [("COMMIT", "before", INVALIDATED)]
     with pytest.raises(duckdb.FatalException):
         store.write(a_group())

@@ -55,26 +55,26 @@ def test_a_commit_without_memory_that_was_rolled_back_may_be_tried_again(store: 
         store.write(a_group())
 
 
-def test_guests_stand_back_after_a_shortage_and_not_otherwise(store: Store, flaky: Flaky) -> None:
+def test_readers_are_paused_after_a_shortage_and_not_otherwise(store: Store, flaky: Flaky) -> None:
     class Readers:
-        are_there = True
-        stood_back = 0
+        running = 1
+        pauses = 0
 
         @contextlib.contextmanager
-        def standing_back(self) -> Iterator[None]:
-            self.stood_back += 1
+        def paused(self) -> Iterator[None]:
+            self.pauses += 1
             yield
 
-    readers = store.guests = Readers()
+    readers = store.instance.readers = Readers()
     group = a_group()
     flaky.fail = [("COMMIT", "before", SHORT)]
     with pytest.raises(duckdb.OutOfMemoryException):
         store.write(group)
-    assert readers.stood_back == 0
+    assert readers.pauses == 0
     store.write(group)
-    assert readers.stood_back == 1
-    readers.are_there = False
+    assert readers.pauses == 1
+    readers.running = 0
     store.write({})
-    readers.are_there = True
+    readers.running = 1
     store.write({})
-    assert readers.stood_back == 1
+    assert readers.pauses == 1

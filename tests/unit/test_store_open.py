@@ -88,7 +88,7 @@ def test_rows_of_more_than_a_row_group_are_in_the_file_and_not_in_the_log(path: 
             "SELECT max(count) FROM pragma_storage_info('packed.memory_event') WHERE column_name = 'seq'"
         ).fetchall()
     assert groups == [(8192,)]
-    assert store.log_bytes() < 100_000
+    assert store.disk.log_bytes() < 100_000
     with store.cursor() as cursor:
         assert cursor.execute("SELECT count(*) FROM memory_event").fetchall() == [(20_000,)]
     store.close()

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.sandbox import under_way
-from rankmem_aggregator.sandbox.under_way import fingerprint
-from rankmem_aggregator.supervision.blame import Blame
+from rankmem_aggregator.sandbox import running_statements
+from rankmem_aggregator.sandbox.running_statements import fingerprint
+from rankmem_aggregator.supervision.crashed_statements import CrashedStatements
 from rankmem_aggregator.supervision.supervisor import Supervisor
 from rankmem_aggregator.supervision.worker_process import WorkerProcess
 from waiting import until
 
 STAND_IN = """#!{python}
 import json, os, sys
-order = json.loads(sys.stdin.readline())
+options = json.loads(sys.stdin.readline())
 def tell(**event):
-    os.write(order["events_fd"], json.dumps(event).encode() + b"\\n")
+    os.write(options["events_fd"], json.dumps(event).encode() + b"\\n")
 {does}
 """
 
@@ -44,8 +44,8 @@ def started(stand_in: Path, monkeypatch: pytest.MonkeyPatch, does: str) -> Worke
     replaced(stand_in, monkeypatch, does)
     return WorkerProcess(
         AggregatorConfig(database_path=stand_in.with_name("x.duckdb")),
-        Blame(suspects={"ab"}),
-        under_way_fd=under_way.shared_memory(1),
+        CrashedStatements(suspects={"ab"}),
+        running_fd=running_statements.shared_memory(1),
         is_embedded=False,
         niceness=0,
     )
@@ -77,7 +77,7 @@ from pathlib import Path
 starts = Path(__file__).with_name("starts")
 starts.write_text(starts.read_text() + "x" if starts.exists() else "x")
 if starts.read_text() == "xx":  # it answers already, and has not told so
-    os.pwrite(order["under_way_fd"], bytes.fromhex("{name}"), 0)
+    os.pwrite(options["running_fd"], bytes.fromhex("{name}"), 0)
     os.kill(os.getpid(), 9)
 tell(ready="127.0.0.1:7077", metrics="")
 sys.stdin.readline()
@@ -93,5 +93,5 @@ def test_a_statement_that_ends_one_that_is_just_starting_is_blamed(
     with Supervisor(AggregatorConfig(database_path=stand_in.with_name("x.duckdb"))) as kept:
         os.kill(kept.pid, signal.SIGKILL)
         until("it is up again", lambda: kept.num_restarts == 1)
-        assert list(kept._blame.refused) == [name]
-        assert under_way.take(kept._under_way_fd) == []
+        assert list(kept._crashed.refused) == [name]
+        assert running_statements.take(kept._running_fd) == []

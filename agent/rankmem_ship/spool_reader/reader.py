@@ -31,6 +31,7 @@ from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, ExitKind, State, seg
 from rankmem_agent.spool.life import is_held
 from rankmem_agent.spool.meta import read_meta
 from rankmem_agent.spool.process_stat import process_is_alive
+from rankmem_protos.bounds import SEQUENCE_MAX
 from rankmem_ship.spool_reader.plausible import implausible
 from rankmem_ship.spool_reader.segments import Array, marks_of, num_committed, open_control, open_segment
 from rankmem_ship.spool_reader.string_table import StringTable
@@ -39,9 +40,6 @@ ALIVE_CHECK_S: Final = 0.25
 """Whether a writer lives is asked at most this often."""
 EXIT_WAIT_S: Final = 5.0
 """From END to the exit code: the interpreter's end lies between. One that takes longer is told without."""
-SEQUENCE_MAX: Final = 2**48
-"""Of a log: three years of the busiest rank seen. Where ``control`` says more it is damaged, and the segments
-say where the log ends."""
 HOLES_MAX: Final = 65_536
 """Missing segments of a dead writer that are told one by one. With more, ``control`` is damaged as well, and
 those up to the next file are one hole: 2^32 rows of gap would take for ever."""
@@ -104,6 +102,7 @@ class SpoolReader:
     def next_seq(self) -> int:
         """The number that the next writer will take: all below are taken."""
         taken = self.control_value("next_seq")
+        # Beyond any log ``control`` is damaged, and the segments say where this one ends.
         return (
             taken if taken <= SEQUENCE_MAX else (max(self._segments(), default=-1) + 1) * RECORDS_PER_SEGMENT
         )

@@ -16,13 +16,11 @@ import pyarrow as pa
 
 from rankmem_aggregator.ingest.row_checks import check_positions, check_range, check_texts, check_values
 from rankmem_protos.arrow_wire import decode_rows, decoded_size
-from rankmem_protos.bounds import RANKS_MAX
+from rankmem_protos.bounds import RANKS_MAX, SEQUENCE_MAX
 from rankmem_protos.collector_pb2 import Batch, OpenSpool
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import GAP, TABLES
 
-SEQUENCE_MAX: Final = 2**48
-"""Of a position: a log is never longer (see the agent's spool reader), so no gap reaches further."""
 POSITIONS_MAX: Final = 1 << 22
 """Positions of one batch that no gap row explains. A shipper's batch has 32,768 records; those of an import
 that stand nowhere in its log are fewer than the rows of a batch may be."""
@@ -121,6 +119,16 @@ class IncomingBatch:
     """Of the decoded columns: what it takes in the queue."""
     wire_bytes: int = 0
     """As it came, compressed."""
+
+    @property
+    def rank_key(self) -> tuple[str, int, int]:
+        """session_id, attempt and rank of its rows as they are stored."""
+        return self.spool.session_id, self.spool.attempt, self.spool.rank
+
+    @property
+    def num_positions(self) -> int:
+        """Positions of the spool that it covers."""
+        return self.sequence_last - self.sequence_first + 1
 
     @property
     def num_events(self) -> int:

@@ -17,8 +17,6 @@ from rankmem_aggregator.ingest.attempts import StoredStart
 from rankmem_aggregator.ingest.batch import Spool
 from rankmem_aggregator.ingest.sequence import Progress
 from rankmem_aggregator.ingest.stack_ids import StackNumbers
-from rankmem_aggregator.retention.limits import StoredSession
-from rankmem_aggregator.sql import statement_text
 from rankmem_aggregator.store.schema import INGEST_PROGRESS
 from rankmem_aggregator.store.store import Store
 
@@ -58,14 +56,6 @@ def stored_starts(store: Store) -> list[StoredStart]:
 def pruned_progress(store: Store) -> list[Progress]:
     """How far each log was stored whose session was deleted."""
     return _progress_of(store.read(f"SELECT {_PROGRESS} FROM pruned_spool"))
-
-
-def stored_sessions(store: Store) -> list[StoredSession]:
-    """The sessions, oldest first."""
-    return [
-        StoredSession(session_id=row["session_id"], last_ns=row["last_ns"], final=row["final"])
-        for row in store.read(statement_text("prune", "sessions")).to_pylist()
-    ]
 
 
 def _progress_of(rows: pa.Table) -> list[Progress]:

@@ -41,8 +41,9 @@ from rankmem_aggregator.ingest.stored_state import (
 )
 from rankmem_aggregator.retention.limits import Limits
 from rankmem_aggregator.retention.worker import Keeper
+from rankmem_aggregator.store.recovery import TRANSIENT
 from rankmem_aggregator.store.schema import INGEST_PROGRESS, SPOOL_START, STACK
-from rankmem_aggregator.store.store import TRANSIENT, Store
+from rankmem_aggregator.store.store import Store
 from rankmem_aggregator.summaries.schedule import Summaries
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.summary_tables import SUMMARY_PROGRESS
@@ -107,7 +108,7 @@ class Writer:
 
     def keep(self) -> None:
         """Lets the writer look after the store and the limits on what is kept, if it is time. Any thread."""
-        if self._keeper.is_due or self._store.is_given_up:
+        if self._keeper.is_due or self._store.instance.is_invalidated:
             self.queue.nudge()
 
     @property
@@ -145,7 +146,7 @@ class Writer:
         try:
             self._summarise()
             while (group := self._take()) is not None:
-                self._store.mend()
+                self._store.instance.reopen_if_invalidated()
                 if group:
                     for submission, outcome in self._store_group(group):
                         submission.done(outcome)

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.ingest.stored_state import stored_sessions
 from rankmem_aggregator.retention.limits import Limits
-from rankmem_aggregator.retention.worker import Keeper
+from rankmem_aggregator.retention.worker import Keeper, stored_sessions
 from rankmem_aggregator.store.copy import export_duckdb
 from rankmem_aggregator.store.store import Store, open_store
 from rankmem_protos.errors import Code, RankmemError
@@ -120,11 +119,11 @@ def _check_over(store: Store, keeper: Keeper, session_ids: Sequence[str]) -> Non
 def _pack(store: Store) -> None:
     """The new file takes the old one's name while that is still held: nobody can write to it in between."""
     needed = int(store.used_bytes() * COPY_SLACK)
-    if store.free_bytes() < needed:
+    if store.disk.free_bytes() < needed:
         raise RankmemError(
             Code.EXHAUSTED,
             f"sessions are deleted, but to make {store.path} smaller takes {needed} bytes beside it, "
-            f"{store.free_bytes()} are free",
+            f"{store.disk.free_bytes()} are free",
             "free space and run it again, or --no-pack: what comes next takes the free blocks",
         )
     copy = store.path.with_name(f"{store.path.name}.{os.getpid()}.packed")

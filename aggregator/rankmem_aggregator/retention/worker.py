@@ -15,16 +15,25 @@ from typing import Final
 
 import duckdb
 
-from rankmem_aggregator.ingest.stored_state import stored_sessions
 from rankmem_aggregator.retention.delete import Pruner
 from rankmem_aggregator.retention.limits import Limits, StoredSession, sessions_due
-from rankmem_aggregator.store.store import TRANSIENT, Store
+from rankmem_aggregator.sql import statement_text
+from rankmem_aggregator.store.recovery import TRANSIENT
+from rankmem_aggregator.store.store import Store
 
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 60.0
 """Between two looks while nothing is to be deleted."""
 WARN_EVERY_S: Final = 3600.0
+
+
+def stored_sessions(store: Store) -> list[StoredSession]:
+    """The sessions, oldest first."""
+    return [
+        StoredSession(session_id=row["session_id"], last_ns=row["last_ns"], final=row["final"])
+        for row in store.read(statement_text("prune", "sessions")).to_pylist()
+    ]
 
 
 class Keeper:

@@ -18,9 +18,9 @@ from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.sandbox.catalog import Catalog, read_catalog
 from rankmem_aggregator.sandbox.memory_watch import MemoryWatch
 from rankmem_aggregator.sandbox.statements import check_statement
-from rankmem_aggregator.store.instance import is_given_up
+from rankmem_aggregator.store.instance import is_invalidating
 from rankmem_aggregator.store.store import Store
-from rankmem_aggregator.supervision.blame import Trial
+from rankmem_aggregator.supervision.crashed_statements import StatementGuard
 from rankmem_protos.errors import Code, RankmemError
 
 Parameter = int | float | str | bool | None
@@ -30,7 +30,7 @@ BATCH_ROWS: Final = 16_384
 """Rows fetched at once: some 1 MiB of a ten-column result."""
 
 
-STAND_BACK_S: Final = 5.0
+PAUSE_S: Final = 5.0
 """For statements to end when they are stopped: DuckDB looks between two vectors. And for new ones to wait."""
 _FAILURES: Final = (duckdb.Error, pa.ArrowException, OSError, MemoryError)
 """Of a statement; Arrow wraps DuckDB's errors in OSError."""
@@ -69,17 +69,19 @@ class _Running:
 class ClientQueries:
     """The statements of all clients of one store."""
 
-    def __init__(self, store: Store, config: AggregatorConfig, trial: Trial | None = None) -> None:
+    def __init__(self, store: Store, config: AggregatorConfig, guard: StatementGuard | None = None) -> None:
         self._store = store
-        self._trial = trial
+        self._guard = guard
         self._config = config
         self._catalog: Catalog | None = None
         self._lock = threading.Lock()
         self._running: set[_Running] = set()
         self._free = threading.Condition(self._lock)
-        self._standing_back = 0
-        self._memory = MemoryWatch(config.duckdb_memory(), store.is_crowded, self.stop_for_memory)
-        store.guests = self
+        self._pauses = 0
+        self._memory = MemoryWatch(
+            config.duckdb_memory(), store.instance.is_over_memory_limit, self.stop_for_memory
+        )
+        store.instance.readers = self
 
     @property
     def running(self) -> int:
@@ -113,7 +115,7 @@ class ClientQueries:
         """
         timeout_s = self.time_limit_s(timeout_s)
         row_limit = min(row_limit or self._config.query_row_limit, self._config.query_row_limit)
-        tried = None if self._trial is None else self._trial.running(sql, parameters)
+        tried = None if self._guard is None else self._guard.running(sql, parameters)
         with self.reading(timeout_s, watch, tried) as cursor:
             if self._catalog is None:  # two threads may both read it: the same
                 self._catalog = read_catalog(cursor)
@@ -163,8 +165,8 @@ class ClientQueries:
             running.cursor.execute("BEGIN TRANSACTION READ ONLY")
             yield
         except _FAILURES as exc:
-            if is_given_up(exc):
-                self._store.is_given_up = True
+            if is_invalidating(exc):
+                self._store.instance.is_invalidated = True
             raise _translated(exc, running.stopped_by) from exc
         finally:
             timer.cancel()
@@ -178,7 +180,7 @@ class ClientQueries:
 
     def _admit(self) -> _Running:
         with self._free:
-            if not self._free.wait_for(lambda: not self._standing_back, STAND_BACK_S):
+            if not self._free.wait_for(lambda: not self._pauses, PAUSE_S):
                 raise RankmemError(Code.UNAVAILABLE, "ingest needs the memory", "ask again in a moment")
             if len(self._running) >= self._config.queries_max:
                 raise RankmemError(
@@ -190,24 +192,19 @@ class ClientQueries:
             self._running.add(running)
         return running
 
-    @property
-    def are_there(self) -> bool:
-        """Whether a statement runs now."""
-        return bool(self._running)
-
     @contextmanager
-    def standing_back(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """Within it no statement runs: those that did are stopped, new ones wait. The writer's thread."""
         with self._free:
-            self._standing_back += 1
+            self._pauses += 1
         try:
             self.stop_for_memory()
             with self._free:
-                self._free.wait_for(lambda: not self._running, STAND_BACK_S)
+                self._free.wait_for(lambda: not self._running, PAUSE_S)
             yield
         finally:
             with self._free:
-                self._standing_back -= 1
+                self._pauses -= 1
                 self._free.notify_all()
 
     def stop_for_memory(self) -> None:
@@ -249,7 +246,7 @@ def _translated(exc: Exception, stopped_by: RankmemError | None) -> RankmemError
         return RankmemError(Code.DENIED, text, "a client's SQL reads the database alone")
     if isinstance(exc, duckdb.TransactionException):
         return RankmemError(Code.DENIED, text, "a client's SQL is read-only")
-    if is_given_up(exc):
+    if is_invalidating(exc):
         return RankmemError(
             Code.UNAVAILABLE, f"the database is being opened again: {text}", "try again in a moment"
         )

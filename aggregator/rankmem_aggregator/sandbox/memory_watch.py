@@ -27,14 +27,14 @@ class MemoryWatch:
 
     Args:
         memory_limit_bytes: what DuckDB itself is limited to.
-        is_crowded: whether statements hold more than they may of it.
+        is_over_limit: whether statements hold more than they may of it.
         over: stops the statements; called from the watching thread, again and again while it is over.
     """
 
     def __init__(
-        self, memory_limit_bytes: int, is_crowded: Callable[[], bool], over: Callable[[], None]
+        self, memory_limit_bytes: int, is_over_limit: Callable[[], bool], over: Callable[[], None]
     ) -> None:
-        self._is_crowded = is_crowded
+        self._is_over_limit = is_over_limit
         self._limit_bytes = memory_limit_bytes + BESIDE_BYTES
         self._over = over
         self._lock = threading.Lock()
@@ -63,7 +63,7 @@ class MemoryWatch:
                 if not running():
                     self._thread = None
                     return
-            if resident_bytes() > limit_bytes or self._is_crowded():
+            if resident_bytes() > limit_bytes or self._is_over_limit():
                 self._over()
             self._idle.wait(LOOK_EVERY_S)
 

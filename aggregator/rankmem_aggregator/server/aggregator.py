@@ -22,7 +22,8 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from rankmem_aggregator.config import AggregatorConfig, is_every_address, split_address
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.host_port import is_every_address, split_address
 from rankmem_aggregator.ingest.counters import WriterCounters
 from rankmem_aggregator.ingest.writer import Writer
 from rankmem_aggregator.sandbox.client_queries import ClientQueries
@@ -42,7 +43,7 @@ from rankmem_aggregator.server.tokens import Gatekeeper, Right, Tokens
 from rankmem_aggregator.server.watch import Condition, Watch, release_memory
 from rankmem_aggregator.store.address import remove_address, write_address
 from rankmem_aggregator.store.store import Store, open_store
-from rankmem_aggregator.supervision.blame import Trial
+from rankmem_aggregator.supervision.crashed_statements import StatementGuard
 from rankmem_aggregator.supervision.memory_bound import MemoryBound
 from rankmem_protos import collector_pb2, collector_pb2_grpc, query_pb2, query_pb2_grpc
 from rankmem_protos.errors import Code, RankmemError
@@ -83,13 +84,13 @@ class Aggregator:
         config: AggregatorConfig,
         store: Store,
         *,
-        trial: Trial | None = None,
+        guard: StatementGuard | None = None,
         bound: MemoryBound | None = None,
         pid: int | None = None,
     ) -> None:
         self.config = config
         self._bound = bound
-        self._trial = trial
+        self._guard = guard
         self._pid = os.getpid() if pid is None else pid
         self.address = ""
         """HOST:PORT with the port that was bound."""
@@ -98,7 +99,7 @@ class Aggregator:
         self._closed = False
         self._close_lock = threading.Lock()
         self._failure: BaseException | None = None
-        self._queries = ClientQueries(store, config, trial)
+        self._queries = ClientQueries(store, config, guard)
         self._writer = Writer(store, config, free_memory=self._free_memory, died=self._die)
         self._collector = CollectorService(
             self._writer, store.facts.database_id, config, self._follow_threads
@@ -254,8 +255,8 @@ class Aggregator:
         self._writer.keep()
 
     def _look_at_bound(self) -> None:
-        if self._bound is not None and self._bound.look(self._relieve) and self._trial is not None:
-            self._trial.settled()
+        if self._bound is not None and self._bound.look(self._relieve) and self._guard is not None:
+            self._guard.settled()
 
     def _relieve(self) -> None:
         self._queries.stop_for_memory()
@@ -284,7 +285,7 @@ class Aggregator:
 def open(
     config: AggregatorConfig,
     *,
-    trial: Trial | None = None,
+    guard: StatementGuard | None = None,
     bound: MemoryBound | None = None,
     pid: int | None = None,
 ) -> Aggregator:
@@ -292,7 +293,7 @@ def open(
 
     Args:
         config: its options.
-        trial: which statements are refused for what they did, and who is told which run; None: nobody.
+        guard: which statements are refused for what they did, and who is told which run; None: nobody.
         bound: of this process's memory, where it has one.
         pid: of the process that keeps it alive, which stands beside the database; None: this one.
 
@@ -301,7 +302,7 @@ def open(
     """
     store = open_store(config)
     try:
-        aggregator = Aggregator(config, store, trial=trial, bound=bound, pid=pid)
+        aggregator = Aggregator(config, store, guard=guard, bound=bound, pid=pid)
     except BaseException:
         store.close()
         raise

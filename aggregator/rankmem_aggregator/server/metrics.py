@@ -29,7 +29,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from rankmem_aggregator.config import split_address
+from rankmem_aggregator.host_port import split_address
 from rankmem_aggregator.ingest.counters import Distribution
 from rankmem_aggregator.ingest.liveness import NS_PER_S
 from rankmem_aggregator.ingest.writer import Writer

@@ -93,9 +93,9 @@ class Watch:
         """Looks now."""
         condition = Condition(
             reason=self._reason(),
-            disk_free_bytes=self._store.free_bytes(),
-            database_bytes=self._store.file_bytes(),
-            log_bytes=self._store.log_bytes(),
+            disk_free_bytes=self._store.disk.free_bytes(),
+            database_bytes=self._store.disk.file_bytes(),
+            log_bytes=self._store.disk.log_bytes(),
             rss_bytes=resident_bytes(),
         )
         self.condition = condition
@@ -115,10 +115,10 @@ class Watch:
             return f"batches wait for disk space: {stalled}"
         if stalled is not None:
             return f"batches wait: {stalled}"
-        if self._store.is_given_up:
-            return "the database is being opened again"
+        if self._store.instance.is_invalidated:
+            return "the database is being reopened"
         try:
-            self._store.check_room()
+            self._store.disk.check_room()
         except DiskLowError as exc:
             return f"the disk is full: {exc}"
         return ""

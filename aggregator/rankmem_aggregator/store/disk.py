@@ -70,8 +70,10 @@ class Disk:
         except FileNotFoundError:  # a checkpoint has just removed it
             return 0
 
-    def check_room(self, size_bytes: int, free_bytes: int) -> None:
-        """Whether so many bytes of rows could be stored now.
+    def check_room(self, size_bytes: int = 0) -> None:
+        """Checks that so many bytes of rows could be stored now.
+
+        A checkpoint that meets a full disk invalidates the instance (seen: DuckDB 2.0).
 
         Raises:
             DiskLowError: they could not.
@@ -80,6 +82,7 @@ class Disk:
         # The log grows by the rows at most; a checkpoint packs log and rows to less than half.
         to_pack = (log_bytes + size_bytes) // 2 + DISK_SLACK_BYTES
         needed = size_bytes + to_pack
+        free_bytes = self.free_bytes()
         if free_bytes < needed:
             raise DiskLowError(f"{free_bytes} bytes are free beside {self._path}, a commit may need {needed}")
         self._check_limit(log_bytes + size_bytes, to_pack)

@@ -68,7 +68,7 @@ def open_instance(config: AggregatorConfig) -> tuple[duckdb.DuckDBPyConnection, 
     return connection, facts
 
 
-def is_given_up(exc: BaseException) -> bool:
+def is_invalidating(exc: BaseException) -> bool:
     """Whether DuckDB will not use the database any more after this error, but a new instance can.
 
     A failed rollback invalidates the instance, a failed checkpoint the database in it (seen: DuckDB 2.0).

@@ -20,10 +20,11 @@ import pyarrow.compute as pc
 from rankmem_aggregator.sql import statement_text
 from rankmem_aggregator.store import schema
 from rankmem_aggregator.summaries.rows import NEVER, Blocks, blocks_of, group_rows, ints
+from rankmem_protos.bounds import NUMBER_MAX
 from rankmem_protos.summary_tables import GROUP_BUCKET, GROUP_TOTAL, SUMMARY_PROGRESS, SUMMARY_TABLES
 from rankmem_protos.tables import Table
 
-NOTHING: Final = -(2**62)
+NOTHING: Final = -NUMBER_MAX
 """seq of a rank that is not in the summaries: below the ids of blocks older than its recording."""
 
 Rank = tuple[str, int, int]

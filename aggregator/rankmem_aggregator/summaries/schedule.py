@@ -13,16 +13,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rankmem_aggregator.ingest.batch import IncomingBatch
 from rankmem_aggregator.sql import statement_text
-from rankmem_aggregator.store.store import TRANSIENT, Store
+from rankmem_aggregator.store.recovery import TRANSIENT
+from rankmem_aggregator.store.store import Store
 from rankmem_aggregator.summaries.one_pass import DUE, NOTHING, Pass, Rank, ranks_of
+from rankmem_protos.bounds import NUMBER_MAX
 from rankmem_protos.summary_tables import SUMMARY_PROGRESS
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,26 @@ class SummaryCounters:
     taken_back: int = 0
 
 
+class RankBatch(Protocol):
+    """Rows of a range of one rank's log, about to be stored."""
+
+    @property
+    def rank_key(self) -> Rank:
+        """The rank of the rows, as they are stored."""
+
+    @property
+    def rows(self) -> Mapping[str, pa.Table]:
+        """By table name."""
+
+    @property
+    def num_positions(self) -> int:
+        """Of the log."""
+
+    @property
+    def final(self) -> bool:
+        """Whether no more rows follow."""
+
+
 def _stored(store: Store) -> dict[Rank, int]:
     """How far each rank is told in the database."""
     told = store.read("SELECT session_id, attempt, rank, seq FROM summary_progress")
@@ -79,13 +100,12 @@ class Summaries:
         self._is_on = True
         self._in_doubt = False  # a pass failed in its COMMIT, and may be stored all the same
 
-    def take_back(self, batches: Sequence[IncomingBatch]) -> pa.Table:
+    def take_back(self, batches: Sequence[RankBatch]) -> pa.Table:
         """The rows of summary_progress that have to be stored with these batches; none as a rule."""
         for batch in batches:
-            rank = (batch.spool.session_id, batch.spool.attempt, batch.spool.rank)
-            if self._in_doubt or _least_position(batch.rows) <= self._told.get(rank, NOTHING):
-                self._taken_back.add(rank)
-            self._positions += batch.sequence_last - batch.sequence_first + 1
+            if self._in_doubt or _least_position(batch.rows) <= self._told.get(batch.rank_key, NOTHING):
+                self._taken_back.add(batch.rank_key)
+            self._positions += batch.num_positions
             if batch.final:
                 self._positions += DUE_POSITIONS
         names = ("session_id", "attempt", "rank")
@@ -191,4 +211,4 @@ class Summaries:
 def _least_position(rows: Mapping[str, pa.Table]) -> int:
     """The first place of the log that rows of a batch belong to, of those that the summaries are made of."""
     least = [pc.min(rows[table][column]).as_py() for table, column in _POSITIONS.items() if table in rows]
-    return min((position for position in least if position is not None), default=2**62)
+    return min((position for position in least if position is not None), default=NUMBER_MAX)

@@ -1,8 +1,8 @@
-"""The hard bound on an aggregator's memory: RLIMIT_DATA, which the kernel holds for this process alone.
+"""The hard bound on an aggregator's memory: RLIMIT_DATA, which the kernel enforces for this process alone.
 
 Stage: wiring, at the start of an aggregator's process, and once a second. In: bytes; out: an allocation
-that would go beyond fails, in whatever statement or library it is. DuckDB makes an error of the statement
-of it; where another library ends the process instead, the parent starts it again (``supervisor``).
+that would exceed it fails, in any statement or library. DuckDB turns that into an error of the statement;
+where another library ends the process instead, the parent restarts it (``supervisor``).
 
 The kernel counts what is reserved for writing, touched or not, so the stacks of threads count whole (as a
 rule 8 MiB each, of which some 100 KiB are touched): the limit follows their number. Not counted are code,
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from rankmem_aggregator.supervision.orders import NO_MEMORY
+from rankmem_aggregator.supervision.parent_pipe import NO_MEMORY
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +29,7 @@ STACK_BYTES: Final = 8 << 20
 _ATTRIBUTES_BYTES: Final = 256
 """More than a pthread_attr_t has anywhere (glibc: 56, on aarch64 64)."""
 ROOM_BYTES: Final = 64 << 20
-"""Below the bound: stacks of eight threads. Without it no stream can begin, and gRPC's threads may be
-lost."""
+"""Below the bound: stacks of eight threads. Without it no call can begin, and gRPC's threads may be lost."""
 LOOKS_MAX: Final = 3
 """Without room, a second apart, before the process ends. The C library keeps for later what a statement gave
 back: without a new process the room may never come."""
@@ -38,7 +37,7 @@ _TASKS: Final = Path("/proc/self/task")
 
 
 class MemoryBound:
-    """The bound of this process, from its making on.
+    """The bound of this process, set when this is made.
 
     Args:
         bound_bytes: what it may hold, besides the stacks of its threads.
@@ -60,10 +59,10 @@ class MemoryBound:
         resource.setrlimit(resource.RLIMIT_DATA, (min([wanted, *self._most]), self._hard))
 
     def look(self, relieve: Callable[[], None]) -> bool:
-        """Whether there is room for what begins next; ends the process where there is none for long.
+        """Whether there is room for the next statement; ends the process where there is none for long.
 
         Args:
-            relieve: called where there is none: stops statements.
+            relieve: called where there is none, to stop statements.
         """
         self.follow_threads()
         if _has_room():
@@ -78,7 +77,7 @@ class MemoryBound:
 
 
 def _stack_bytes() -> int:
-    """Of a thread that is started without saying: the shell's limit, which the C library looked at when the
+    """Of a thread that is started without a size: the shell's limit, which the C library looked at when the
     process began; 2 MiB where there is none (``ulimit -s unlimited``, glibc)."""
     attributes, size = ctypes.create_string_buffer(_ATTRIBUTES_BYTES), ctypes.c_size_t()
     library = ctypes.CDLL(None)

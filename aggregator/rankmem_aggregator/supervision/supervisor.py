@@ -1,9 +1,9 @@
-"""Keeps an aggregator alive: starts its process, and starts it again when it dies.
+"""Keeps an aggregator alive: starts its process, and restarts it when it dies.
 
-Stage: wiring, in ``rankmem serve`` and in whatever has an aggregator of its own (``rankmem run``). In: a
+Stage: wiring, in ``rankmem serve`` and wherever an aggregator is embedded (``rankmem run``). In: a
 configuration; out: an address at which an aggregator answers, the same after each start. Loads neither DuckDB
-nor gRPC. What a client's statement can break is the process of the aggregator alone: the kernel bounds its
-memory (``memory_bound``), and the statement that it died of is refused from then on (``blame``).
+nor gRPC. A client's statement can crash the aggregator's process alone: the kernel bounds its memory
+(``memory_bound``), and the statement that crashed it is refused from then on (``crashed_statements``).
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, Self
 
-from rankmem_aggregator.config import AggregatorConfig, split_address
-from rankmem_aggregator.sandbox import under_way
-from rankmem_aggregator.supervision.blame import Blame
-from rankmem_aggregator.supervision.orders import DRAINED, NO_MEMORY, NOT_DRAINED
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.host_port import split_address
+from rankmem_aggregator.sandbox import running_statements
+from rankmem_aggregator.supervision.crashed_statements import CrashedStatements
+from rankmem_aggregator.supervision.parent_pipe import DRAINED, NO_MEMORY, NOT_DRAINED
 from rankmem_aggregator.supervision.worker_process import WorkerProcess, how_it_ended
 from rankmem_protos.errors import RankmemError
 
@@ -33,14 +34,14 @@ RESTART_FIRST_S: Final = 0.1
 RESTART_MAX_S: Final = 5.0
 """Between two starts of one that dies at once: shippers and readers find it within this."""
 STEADY_S: Final = 60.0
-"""One that lived so long is started again at once."""
+"""One that lived so long is restarted at once."""
 CLOSE_TIMEOUT_S: Final = 30.0
 """For the last commit and the checkpoint, which rewrites what the log holds."""
 KILL_GRACE_S: Final = 5.0
 """Beyond it, for the process to end by itself."""
 WARN_EVERY_S: Final = 60.0
 _ENDED_BY: Final = {-signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGINT}
-"""Exit codes of one that was told to stop by a signal of its own."""
+"""Exit codes of one that was stopped by a signal of its own."""
 
 
 class Supervisor:
@@ -48,9 +49,9 @@ class Supervisor:
 
     Args:
         config: of the aggregator; port 0 becomes a free one, the same for all its starts.
-        is_embedded: it runs beside a training: signals are not for it, and it goes first where memory ends.
-        niceness: what its process adds to this one's.
-        say: told when it died and when it is there again. The supervisor's thread.
+        is_embedded: it runs beside a training: it ignores signals, and is killed first where memory runs out.
+        niceness: added to that of this process.
+        report: called with a message when it died and when it is back. The supervisor's thread.
     """
 
     def __init__(
@@ -59,20 +60,20 @@ class Supervisor:
         *,
         is_embedded: bool = False,
         niceness: int = 0,
-        say: Callable[[str], None] = logger.warning,
+        report: Callable[[str], None] = logger.warning,
     ) -> None:
         self.address = ""
         """HOST:PORT, once started."""
         self.metrics_address = ""
-        """HOST:PORT of the metrics; empty where none were asked for."""
+        """HOST:PORT of the metrics; empty: none are served."""
         self.num_restarts = 0
         self._port, listen = _reserved(config.listen)
         self._config = replace(config, listen=listen)
         self._is_embedded = is_embedded
         self._niceness = niceness
-        self._say = say
-        self._blame = Blame()
-        self._under_way_fd = under_way.shared_memory(config.queries_max)
+        self._report = report
+        self._crashed = CrashedStatements()
+        self._running_fd = running_statements.shared_memory(config.queries_max)
         self._process: WorkerProcess | None = None
         self._pause_s = RESTART_FIRST_S
         self._warned_s = float("-inf")
@@ -82,14 +83,14 @@ class Supervisor:
 
     @property
     def pid(self) -> int:
-        """Of the aggregator's process as it is now."""
+        """Of the aggregator's current process."""
         return 0 if self._process is None else self._process.pid
 
     def start(self) -> None:
         """Starts it; it takes batches when this returns.
 
         Raises:
-            RankmemError: what the aggregator could not be opened for.
+            RankmemError: why the aggregator could not be opened.
         """
         try:
             self._start_process()
@@ -99,7 +100,7 @@ class Supervisor:
         self._thread.start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits at most so long; whether it has ended for good."""
+        """Waits at most so long; returns whether it has ended for good."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -116,7 +117,7 @@ class Supervisor:
             self._process.kill()
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
-        """Drains it and waits for its end; idempotent. True if all that it received is stored."""
+        """Drains it and waits for its end; idempotent. True if everything that it received is stored."""
         self.stop()
         if not self.wait(timeout_s + KILL_GRACE_S):
             self.kill()
@@ -133,13 +134,13 @@ class Supervisor:
     def _start_process(self) -> None:
         process = self._process = WorkerProcess(
             self._config,
-            self._blame,
-            under_way_fd=self._under_way_fd,
+            self._crashed,
+            running_fd=self._running_fd,
             is_embedded=self._is_embedded,
             niceness=self._niceness,
         )
         try:
-            if self._is_stopping.is_set():  # between two processes nobody was there to be asked
+            if self._is_stopping.is_set():  # asked between two processes
                 process.ask_to_stop()
             self.address, self.metrics_address = process.await_ready()
         except BaseException:
@@ -149,7 +150,7 @@ class Supervisor:
         self._config = replace(self._config, listen=self.address, metrics=metrics)
 
     def _release(self) -> None:
-        os.close(self._under_way_fd)
+        os.close(self._running_fd)
         if self._port is not None:
             self._port.close()
 
@@ -161,7 +162,7 @@ class Supervisor:
                 assert self._process is not None
                 code = self._process.wait()
                 for name in self._process.cleared():
-                    self._blame.cleared(name)
+                    self._crashed.cleared(name)
                 self._process.close()
                 if self._is_stopping.is_set() or code in (DRAINED, NOT_DRAINED) or code in _ENDED_BY:
                     self._code = code
@@ -173,21 +174,21 @@ class Supervisor:
             self._release()
 
     def _died(self, code: int) -> None:
-        ran, refused = self._blame_for(code)
-        beside = f", {ran} statements ran" if ran else ""
-        told = f", {refused} of them refused from now on" if refused else ""
-        self._tell(f"the aggregator ended ({how_it_ended(code)}){beside}{told}; it is started again")
+        ran, refused = self._record_crash(code)
+        running = f", {ran} statements ran" if ran else ""
+        blocked = f", {refused} of them refused from now on" if refused else ""
+        self._notify(f"the aggregator ended ({how_it_ended(code)}){running}{blocked}; it is restarted")
 
-    def _blame_for(self, code: int) -> tuple[int, int]:
-        """How many statements were under way as it ended, and how many are refused for it."""
-        names = under_way.take(self._under_way_fd)
+    def _record_crash(self, code: int) -> tuple[int, int]:
+        """How many statements were running as it ended, and how many are refused because of it."""
+        names = running_statements.take(self._running_fd)
         if code >= 0 and code != NO_MEMORY:
             return len(names), 0
         stamp = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        return len(names), self._blame.died(names, f"{how_it_ended(code)}, {stamp}")
+        return len(names), self._crashed.died(names, f"{how_it_ended(code)}, {stamp}")
 
     def _start_again(self, lived_s: float) -> bool:
-        """Starts it until it is there; False if it is to stop."""
+        """Starts it until it is up; False if it is to stop."""
         if lived_s > STEADY_S:
             self._pause_s = RESTART_FIRST_S
         assert self._process is not None
@@ -196,25 +197,25 @@ class Supervisor:
             try:
                 self._start_process()
             except (RankmemError, OSError) as exc:
-                self._blame_for(self._process.wait())  # it answers before it is known to be there
+                self._record_crash(self._process.wait())  # it answers before it reports that it is ready
                 if time.monotonic() - self._warned_s > WARN_EVERY_S:
                     self._warned_s = time.monotonic()
-                    self._tell(f"the aggregator cannot be started yet, it is tried again: {exc}")
+                    self._notify(f"the aggregator cannot be restarted yet, trying again: {exc}")
                 continue
             self.num_restarts += 1
-            self._tell(f"the aggregator is back at {self.address}")
+            self._notify(f"the aggregator is back at {self.address}")
             return True
         return False
 
-    def _tell(self, text: str) -> None:
+    def _notify(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # nobody reads it, or the file is closed
-            self._say(text)
+            self._report(text)
 
 
 def _reserved(listen: str) -> tuple[socket.socket | None, str]:
-    """A free port for an address with port 0, and what keeps it ours between two starts: a socket that is
-    bound and does not listen. Linux lets another that listens be bound beside it, and gives the port to
-    nobody else."""
+    """A free port for an address with port 0, and a socket that reserves it between two starts: it is bound
+    and does not listen. Linux lets a listening one be bound beside it, and gives the port to no other
+    process."""
     host, port = split_address(listen)
     if port:
         return None, listen
@@ -225,5 +226,5 @@ def _reserved(listen: str) -> tuple[socket.socket | None, str]:
         kept.bind((host, 0))
     except OSError:
         kept.close()
-        return None, listen  # the aggregator says what is wrong with it
+        return None, listen  # the aggregator reports what is wrong with it
     return kept, f"{listen.rpartition(':')[0]}:{kept.getsockname()[1]}"

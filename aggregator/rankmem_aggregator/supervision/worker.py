@@ -1,8 +1,8 @@
 """``-m rankmem_aggregator.supervision.worker``: an aggregator's process, which a parent keeps alive.
 
-Stage: wiring; ``orders`` says what comes in and goes out, ``supervisor`` is the parent. Memory is bounded
-before anything is loaded. Whatever ends this process, what it has acknowledged is stored; the parent's
-death ends it at once.
+Stage: wiring; its messages are described in ``parent_pipe``, the parent is ``supervisor``. Memory is bounded
+before anything is loaded. However this process ends, what it has acknowledged is stored; the parent's death
+ends it at once.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from rankmem_aggregator import logs
-from rankmem_aggregator.sandbox.under_way import UnderWay
+from rankmem_aggregator.sandbox.running_statements import RunningStatements
 from rankmem_aggregator.store.address import address_path, read_address
-from rankmem_aggregator.supervision.blame import Blame, Trial
+from rankmem_aggregator.supervision.crashed_statements import CrashedStatements, StatementGuard
 from rankmem_aggregator.supervision.memory_bound import MemoryBound
-from rankmem_aggregator.supervision.orders import (
+from rankmem_aggregator.supervision.parent_pipe import (
     DRAINED,
     FAILED,
     NO_MEMORY,
     NOT_DRAINED,
     STOP,
-    Order,
+    WorkerOptions,
     event_of_error,
 )
 from rankmem_protos.errors import Code, RankmemError
@@ -39,47 +39,47 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PREDECESSOR_WAIT_S: Final = 5.0
-"""For an aggregator whose parent was killed to let go of the file and the port: it ends when it sees that."""
+"""For an aggregator whose parent was killed to release the file and the port: it ends when it sees that."""
 PREDECESSOR_LOOK_S: Final = 0.05
 STDIN: Final = 0
 OOM_SCORE: Final = 500
-"""Beside a training: where the host's memory runs out, the kernel ends this process first. It comes again."""
+"""Beside a training: where the host's memory runs out, the kernel ends this process first. It is restarted."""
 _NO_THREAD: Final = "can't start new thread"
 """What Python raises where there is no memory for its stack, or the system allows no more."""
 _OOM_SCORE_PATH: Final = Path("/proc/self/oom_score_adj")
 
 
-class _Parent:
-    """Whoever started this process."""
+class _EventPipe:
+    """Events for the process that started this one."""
 
     def __init__(self, events_fd: int) -> None:
         self._events_fd = events_fd
         os.set_blocking(events_fd, False)
 
-    def tell(self, **event: object) -> None:
+    def send(self, **event: object) -> None:
         """Writes an event; a parent that does not read misses it."""
         try:
             os.write(self._events_fd, json.dumps(event).encode() + b"\n")
         except OSError as exc:
-            logger.debug("the parent was not told %s: %s", event, exc)
+            logger.debug("the parent does not get %s: %s", event, exc)
 
 
-class _Orders:
-    """What comes on stdin: an order, then words about it, in a thread of its own."""
+class _Commands:
+    """What comes on stdin: the options, then requests to stop, read in a thread of its own."""
 
     def __init__(self) -> None:
         self._data = b""
         self._lock = threading.Lock()
         self._asked_to_stop = False
         self._aggregator: Aggregator | None = None
-        self.order = Order.of(self._next_line())
+        self.options = WorkerOptions.parse(self._next_line())
 
     def follow(self) -> None:
-        """Heeds what comes from now on."""
-        threading.Thread(target=self._follow, name="rankmem-orders", daemon=True).start()
+        """Starts to obey what comes from now on."""
+        threading.Thread(target=self._follow, name="rankmem-parent-pipe", daemon=True).start()
 
     def apply_to(self, aggregator: Aggregator) -> None:
-        """From now on they are for this one; also those that came before."""
+        """The commands are for this aggregator, also those that came before."""
         with self._lock:
             self._aggregator = aggregator
             if self._asked_to_stop:
@@ -105,67 +105,69 @@ class _Orders:
 
 
 def main() -> int:
-    """Serves until told to stop; the exit code."""
+    """Serves until asked to stop; returns the exit code."""
     threading.excepthook = _thread_ended
-    sys.unraisablehook = _thread_not_begun
-    orders = _Orders()
-    order = orders.order
-    bound = MemoryBound(order.config.memory_max())
-    _take_place(order)
-    orders.follow()
-    parent = _Parent(order.events_fd)
-    blame = Blame(refused=order.refused, suspects=set(order.suspects))
-    trial = Trial(UnderWay(order.under_way_fd), blame, lambda name: parent.tell(cleared=name))
+    sys.unraisablehook = _thread_not_started
+    commands = _Commands()
+    options = commands.options
+    bound = MemoryBound(options.config.memory_max())
+    _yield_to_training(options)
+    commands.follow()
+    events = _EventPipe(options.events_fd)
+    crashed = CrashedStatements(refused=options.refused, suspects=set(options.suspects))
+    guard = StatementGuard(
+        RunningStatements(options.running_fd), crashed, lambda name: events.send(cleared=name)
+    )
     try:
-        aggregator = _opened(order, trial, bound)
+        aggregator = _opened(options, guard, bound)
     except RankmemError as exc:
-        parent.tell(**event_of_error(exc))
+        events.send(**event_of_error(exc))
         return FAILED
-    _take_signals(order, aggregator)
-    orders.apply_to(aggregator)
-    parent.tell(ready=aggregator.address, metrics=aggregator.metrics_address)
+    _handle_signals(options, aggregator)
+    commands.apply_to(aggregator)
+    events.send(ready=aggregator.address, metrics=aggregator.metrics_address)
     try:
         aggregator.serve()
     except RankmemError as exc:
         logger.error("%s", exc.message)
-        if _is_of_memory(exc):
+        if _is_out_of_memory(exc):
             return NO_MEMORY  # there may be none to close with
         aggregator.close()
         return FAILED
     return DRAINED if aggregator.close() else NOT_DRAINED
 
 
-def _take_place(order: Order) -> None:
-    """Beside a training this process yields to it, in time and in memory."""
-    if not order.is_embedded:
-        logs.configure(order.config.log_format)
+def _yield_to_training(options: WorkerOptions) -> None:
+    """Beside a training this process gives way to it, in CPU time and in memory."""
+    if not options.is_embedded:
+        logs.configure(options.config.log_format)
         return
-    os.nice(order.niceness)
+    os.nice(options.niceness)
     try:
         _OOM_SCORE_PATH.write_text(str(OOM_SCORE))
     except OSError as exc:
-        logger.debug("the kernel does not know that this process may go first: %s", exc)
+        logger.debug("the kernel may not end this process first: %s", exc)
 
 
-def _take_signals(order: Order, aggregator: Aggregator) -> None:
+def _handle_signals(options: WorkerOptions, aggregator: Aggregator) -> None:
     from rankmem_aggregator.__main__ import stop_on_signals
 
-    if not order.is_embedded:
+    if not options.is_embedded:
         stop_on_signals(aggregator)
         return
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # they are the command's, which says when to stop
+        signal.signal(number, signal.SIG_IGN)  # they are for the command, which sends STOP
 
 
-def _opened(order: Order, trial: Trial, bound: MemoryBound) -> Aggregator:
+def _opened(options: WorkerOptions, guard: StatementGuard, bound: MemoryBound) -> Aggregator:
     # Loaded only now: the threads that its libraries start have this one's niceness and bound.
     from rankmem_aggregator.server import aggregator as server
 
-    path = order.config.database_path
+    path = options.config.database_path
     deadline_s = time.monotonic() + PREDECESSOR_WAIT_S
     while True:
         try:
-            return server.open(order.config, trial=trial, bound=bound, pid=os.getppid())
+            return server.open(options.config, guard=guard, bound=bound, pid=os.getppid())
         except RankmemError as exc:
             left_behind = address_path(path).exists() and read_address(path) is None
             if exc.code is not Code.CONFLICT or not left_behind or time.monotonic() > deadline_s:
@@ -174,20 +176,20 @@ def _opened(order: Order, trial: Trial, bound: MemoryBound) -> Aggregator:
 
 
 def _thread_ended(ended: threading.ExceptHookArgs) -> None:
-    """A thread that ends for want of memory may be gRPC's: it would never be missed, and nobody answered."""
+    """A thread that ends for want of memory may be gRPC's: unnoticed, and its calls are never answered."""
     threading.__excepthook__(ended)
-    if ended.exc_value is not None and _is_of_memory(ended.exc_value):
+    if ended.exc_value is not None and _is_out_of_memory(ended.exc_value):
         os._exit(NO_MEMORY)
 
 
-def _thread_not_begun(failed: sys.UnraisableHookArgs) -> None:
-    """Whoever started a thread that had no memory to begin waits for it for ever."""
+def _thread_not_started(failed: sys.UnraisableHookArgs) -> None:
+    """The caller of a thread that had no memory to start waits for it for ever."""
     sys.__unraisablehook__(failed)
     if isinstance(failed.exc_value, MemoryError) or failed.exc_type is MemoryError:
         os._exit(NO_MEMORY)
 
 
-def _is_of_memory(exc: BaseException) -> bool:
+def _is_out_of_memory(exc: BaseException) -> bool:
     cause: BaseException | None = exc
     while cause is not None:
         if isinstance(cause, MemoryError) or _NO_THREAD in str(cause):
@@ -197,13 +199,13 @@ def _is_of_memory(exc: BaseException) -> bool:
 
 
 def _run() -> NoReturn:
-    """Serves, and ends the process: a statement may run on, the thread that reads orders does, and so does a
-    shipper's. Nothing waits for them, nothing is lost, and a parent waits for this alone."""
+    """Serves, and ends the process although threads still run: a statement's, a shipper's, the one that
+    reads commands. Nothing waits for them, nothing is lost, and the parent waits for the process alone."""
     code = FAILED
     try:
         code = main()
     except BaseException as exc:  # noqa: BLE001  the interpreter would wait for threads that never end
-        code = NO_MEMORY if _is_of_memory(exc) else FAILED
+        code = NO_MEMORY if _is_out_of_memory(exc) else FAILED
         sys.excepthook(type(exc), exc, exc.__traceback__)
     finally:
         try:

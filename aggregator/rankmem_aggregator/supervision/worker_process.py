@@ -1,7 +1,7 @@
-"""One life of an aggregator's process, as its parent sees it: started, ready, asked to stop, ended.
+"""An aggregator's process as its parent sees it: started, ready, asked to stop, ended.
 
-Stage: wiring, in the parent (``supervisor``); ``orders`` says what goes over and comes back. Loads neither
-DuckDB nor gRPC. Made by any thread; asked and killed from any thread, also within a signal handler.
+Stage: wiring, in the parent (``supervisor``); the messages are described in ``parent_pipe``. Loads neither
+DuckDB nor gRPC. Made by any thread; stopped and killed from any thread, also within a signal handler.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.supervision.blame import Blame
-from rankmem_aggregator.supervision.orders import NO_MEMORY, STOP, Order, error_of_event
+from rankmem_aggregator.supervision.crashed_statements import CrashedStatements
+from rankmem_aggregator.supervision.parent_pipe import NO_MEMORY, STOP, WorkerOptions, error_of_event
 from rankmem_protos.errors import Code, RankmemError
 
 START_TIMEOUT_S: Final = 600.0
@@ -29,36 +29,36 @@ _ALLOCATORS: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
 
 
 class WorkerProcess:
-    """A process that was started; whoever made it closes it.
+    """A process that was started; its maker closes it.
 
     Args:
         config: of the aggregator.
-        blame: statements that are refused or suspected.
-        under_way_fd: memory that it shares (``under_way``).
+        crashed: statements that are refused or suspected.
+        running_fd: of the memory shared with it (``running_statements``).
         is_embedded, niceness: as the supervisor's.
     """
 
     def __init__(
         self,
         config: AggregatorConfig,
-        blame: Blame,
+        crashed: CrashedStatements,
         *,
-        under_way_fd: int,
+        running_fd: int,
         is_embedded: bool,
         niceness: int,
     ) -> None:
-        self._events_fd, told_fd = os.pipe()
+        self._events_fd, write_fd = os.pipe()
         self._events = b""
         self._cleared: list[str] = []
         self._started_s = time.monotonic()
         try:
-            # A session of its own: keys of the terminal are for this process, which passes on what they mean.
+            # A session of its own: keys of the terminal are for this process, which passes their meaning on.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "rankmem_aggregator.supervision.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 env=_ALLOCATORS | os.environ,
-                pass_fds=(told_fd, under_way_fd),
+                pass_fds=(write_fd, running_fd),
                 start_new_session=True,
                 bufsize=0,
             )
@@ -66,17 +66,17 @@ class WorkerProcess:
             os.close(self._events_fd)
             raise
         finally:
-            os.close(told_fd)
-        order = Order(
+            os.close(write_fd)
+        options = WorkerOptions(
             config=config,
-            events_fd=told_fd,
-            under_way_fd=under_way_fd,
+            events_fd=write_fd,
+            running_fd=running_fd,
             is_embedded=is_embedded,
             niceness=niceness,
-            refused=blame.refused,
-            suspects=tuple(blame.suspects),
+            refused=crashed.refused,
+            suspects=tuple(crashed.suspects),
         )
-        self._write(order.line())
+        self._write(options.line())
 
     @property
     def pid(self) -> int:
@@ -92,10 +92,10 @@ class WorkerProcess:
         """Its address and that of its metrics, once it takes batches.
 
         Raises:
-            RankmemError: what the aggregator could not be opened for.
+            RankmemError: why the aggregator could not be opened.
         """
         deadline_s = time.monotonic() + START_TIMEOUT_S
-        # It answers before it tells so: statements may have run to their ends meanwhile.
+        # It answers before it reports so: statements may have completed meanwhile.
         while (event := self._next_event(deadline_s - time.monotonic())) and "cleared" in event:
             self._cleared.append(event["cleared"])
         if event is None:
@@ -103,21 +103,21 @@ class WorkerProcess:
             raise RankmemError(
                 Code.UNAVAILABLE,
                 f"the aggregator's process did not start: {how_it_ended(self._process.wait())}",
-                "see what it wrote before this",
+                "see its messages before this",
             )
         if "error" in event:
             raise error_of_event(event["error"])
         return event["ready"], event["metrics"]
 
     def cleared(self) -> Iterator[str]:
-        """Suspects that ran to their end, as it has told; it has ended."""
+        """Suspects that completed, as it reported; called once it has ended."""
         yield from self._cleared
         while (event := self._next_event(0.0)) is not None:
             if "cleared" in event:
                 yield event["cleared"]
 
     def ask_to_stop(self) -> None:
-        """Lets it drain and end."""
+        """Asks it to drain and end."""
         self._write(STOP)
 
     def kill(self) -> None:
@@ -125,11 +125,11 @@ class WorkerProcess:
         self._process.kill()
 
     def wait(self) -> int:
-        """Waits for its end; its exit code, negative for a signal."""
+        """Waits for its end; returns its exit code, negative for a signal."""
         return self._process.wait()
 
     def close(self) -> None:
-        """Ends what is left of it, and closes what led to it. Idempotent."""
+        """Ends the process if it is running, and closes its pipes. Idempotent."""
         self._process.kill()
         self._process.wait()
         if self._process.stdin is not None:
@@ -140,12 +140,12 @@ class WorkerProcess:
 
     def _write(self, data: bytes) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError, ValueError):  # it has ended, and is found so
+        with contextlib.suppress(OSError, ValueError):  # it has ended, which its wait reports
             while data:
                 data = data[os.write(self._process.stdin.fileno(), data) :]
 
     def _next_event(self, timeout_s: float) -> dict[str, Any] | None:
-        """The next; None at the end of the process or of the time."""
+        """The next event; None at the end of the process or of the time."""
         deadline_s = time.monotonic() + timeout_s
         while b"\n" not in self._events:
             ready, _, _ = select.select([self._events_fd], [], [], max(0.0, deadline_s - time.monotonic()))

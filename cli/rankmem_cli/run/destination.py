@@ -96,7 +96,7 @@ def _served_or_opened(database_path: Path) -> tuple[ServerAddress | None, Superv
             AggregatorConfig.embedded(database_path),
             is_embedded=True,
             niceness=NICENESS,  # it yields to the training as the shipper does
-            say=lambda text: note(f"rankmem: {text}"),
+            report=lambda text: note(f"rankmem: {text}"),
         )
         try:
             supervisor.start()

@@ -1,4 +1,4 @@
-"""Which statements are under way, where it can be read after the death of the process that runs them.
+"""The statements that are running, recorded where they can be read after their process has died.
 
 Stage: query, between an aggregator and its parent. In: SQL and parameters; out: a fingerprint in memory
 that both share, while the statement runs. The layout: :data:`DIGEST_BYTES` for each of so many places,
@@ -23,7 +23,7 @@ _NONE: Final = bytes(DIGEST_BYTES)
 
 
 def fingerprint(sql: str, parameters: Mapping[str, object]) -> str:
-    """What a statement is known by: its words and its parameters, white space and case left out."""
+    """Identifies a statement: its words and its parameters, white space and case left out."""
     words = [
         " ".join(sql.split()).casefold(),
         sorted((name, repr(value)) for name, value in parameters.items()),
@@ -31,8 +31,8 @@ def fingerprint(sql: str, parameters: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()
 
 
-class UnderWay:
-    """Places for the statements that run at once.
+class RunningStatements:
+    """Slots for the statements that run at once.
 
     Args:
         descriptor: of the shared memory, see :func:`shared_memory`.
@@ -46,7 +46,7 @@ class UnderWay:
 
     @contextmanager
     def running(self, name: str) -> Iterator[None]:
-        """Within it the statement of this fingerprint is under way. Any thread.
+        """Within it the statement of this fingerprint is recorded as running. Any thread.
 
         One that ends at a limit stays until :meth:`forget_ended`: what it took may still be missing.
         """
@@ -63,7 +63,7 @@ class UnderWay:
                 self._leave(place, keeps=keeps)
 
     def forget_ended(self) -> None:
-        """Those that have ended are not there any more."""
+        """Erases those that have ended."""
         with self._lock:
             ended, self._ended = self._ended, []
             for place in ended:
@@ -91,13 +91,13 @@ class UnderWay:
 
 def shared_memory(num_places: int) -> int:
     """A descriptor of memory for so many statements at once; the caller closes it."""
-    descriptor = os.memfd_create("rankmem-under-way")
+    descriptor = os.memfd_create("rankmem-running-statements")
     os.ftruncate(descriptor, num_places * DIGEST_BYTES)
     return descriptor
 
 
 def take(descriptor: int) -> list[str]:
-    """The fingerprints that stand there, each once; none stand there afterwards."""
+    """The recorded fingerprints, each once; erases them."""
     size_bytes = os.fstat(descriptor).st_size
     data = os.pread(descriptor, size_bytes, 0)
     os.pwrite(descriptor, bytes(size_bytes), 0)

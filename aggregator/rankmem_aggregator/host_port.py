@@ -1,0 +1,39 @@
+"""``HOST:PORT``: split, and judged by who can reach it. Pure functions; no name is resolved."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from rankmem_protos.errors import Code, RankmemError
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT` or `[IPV6]:PORT`.
+
+    Raises:
+        RankmemError: INVALID if it is not one.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit():
+        raise RankmemError(
+            Code.INVALID, f"{text!r} is not an address", "write HOST:PORT, such as 127.0.0.1:7077"
+        )
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this host can reach it."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_every_address(host: str) -> bool:
+    """Whether binding it takes calls at any address of this host, ``127.0.0.1`` among them."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
