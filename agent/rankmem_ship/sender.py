@@ -26,12 +26,12 @@ from rankmem_protos.collector_pb2 import Hello, IngestReply, IngestRequest, Refu
 from rankmem_protos.collector_pb2_grpc import CollectorStub
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import CODE_OF_GRPC_STATUS_NAME, Code, RankmemError
+from rankmem_protos.protocol import PROTOCOL_VERSION
 from rankmem_protos.quiet_grpc import grpc
 from rankmem_protos.sealing import DamagedError, seal, unseal
 
 logger = logging.getLogger(__name__)
 
-PROTOCOL_VERSION: Final = 1
 BACKOFF_FIRST_S: Final = 0.1
 BACKOFF_MAX_S: Final = 10.0
 """A restarted aggregator is found within this; a thousand shippers knock 100 times a second at most."""

@@ -23,11 +23,11 @@ from rankmem_aggregator.ingest.sequence import Opening
 from rankmem_aggregator.ingest.writer import Writer
 from rankmem_protos import collector_pb2 as pb
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.protocol import PROTOCOL_VERSION
 from rankmem_protos.sealing import DamagedError, seal, unseal
 
 logger = logging.getLogger(__name__)
 
-PROTOCOL_VERSION: Final = 1
 SPOOLS_MAX: Final = 4096
 """Spools opened on one stream: ranks of a host times restarts."""
 SPOOL_ID_SHOWN: Final = 200
