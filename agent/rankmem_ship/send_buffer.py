@@ -68,30 +68,34 @@ class SendBuffer:
 class SpoolQueue:
     """The batches of one spool, in the order of its log: in flight, then released, then held.
 
-    =========== =================================================== ==========================================
-    batch       event                                               becomes
-    =========== =================================================== ==========================================
-    (none)      added, full, while collecting                       HELD
-    (none)      added, full, while flushing                         RELEASED
-    (none)      added, short or the log's last                      RELEASED, with all that are held
-    HELD        added, so that more than HELD_BATCHES_MAX are held  RELEASED, the oldest
-    HELD        flush, or reopened at a batch's start               RELEASED
-    RELEASED    next, while there is room (see ``has_room``)        IN FLIGHT
-    IN FLIGHT   acknowledged to its end                             gone: its state may be the checkpoint
-    IN FLIGHT   connection broke                                    IN FLIGHT: reopening tells what is stored
-    IN FLIGHT   reopened at a batch's start, not stored             IN FLIGHT, sent again
-    any         reopened, stored                                    gone
-    any         reopened elsewhere                                  invalidated: encoded again
-    any         reopened after a connection that stored nothing     invalidated, and batches shrink
-    =========== =================================================== ==========================================
+    =========== ====================================== =====================================================
+    batch       event                                  becomes
+    =========== ====================================== =====================================================
+    (none)      added full, while collecting           HELD; with more than HELD_BATCHES_MAX, the oldest
+                                                       RELEASED
+    (none)      added full, while flushing             RELEASED
+    (none)      added short or last                    RELEASED, and all that are HELD
+    HELD        flush                                  RELEASED
+    RELEASED    next, with room                        IN FLIGHT
+    RELEASED    next, without room                     RELEASED
+    IN FLIGHT   acknowledged                           gone: its state may become the checkpoint
+    IN FLIGHT   connection broke                       IN FLIGHT: reopening shows what is stored
+    any         reopened behind it                     gone
+    IN FLIGHT   reopened at its start or an earlier's  IN FLIGHT, sent again
+    HELD        reopened at its start or an earlier's  RELEASED
+    any         reopened elsewhere                     to be encoded again: the caller restarts
+    any         reopened, nothing stored since opened  to be encoded again, in smaller batches
+    any         restarted                              gone
+    =========== ====================================== =====================================================
 
-    =========== =================================================== ==========================================
-    queue       event                                               becomes
-    =========== =================================================== ==========================================
-    COLLECTING  flush, reopened, restarted                          FLUSHING
-    FLUSHING    added, short or the log's last                      COLLECTING
-    FLUSHING    nothing is left to encode                           COLLECTING
-    =========== =================================================== ==========================================
+    =========== ====================================== =====================================================
+    queue       event                                  becomes
+    =========== ====================================== =====================================================
+    COLLECTING  flush, reopened or restarted           FLUSHING
+    FLUSHING    added short or last                    COLLECTING
+    FLUSHING    nothing is left to encode              COLLECTING
+    FLUSHING    too many short ones in flight          FLUSHING: short ones wait for acknowledgements
+    =========== ====================================== =====================================================
 
     While collecting, full batches alone are encoded, and only as long as none is released. While flushing a
     short one is encoded, too, unless SHORT_BATCHES_MAX batches that were sent before the flush are in flight.
@@ -144,12 +148,13 @@ class SpoolQueue:
         """The next batch that may be sent now, from now on in flight; None: none may, or there is none.
 
         Args:
-            encode: called for more of the log, as long as nothing is released and more may be encoded.
+            encode: called for more of the log as long as nothing is released.
         """
         if not self.has_room:
             return None
-        while not self._num_released and (self._is_flushing or len(self._waiting) <= HELD_BATCHES_MAX):
-            allow_short = self._is_flushing and self._num_short_in_flight < SHORT_BATCHES_MAX
+        while not self._num_released:
+            num_before_flush = self.num_in_flight - self._num_sent_since_flush
+            allow_short = self._is_flushing and num_before_flush < SHORT_BATCHES_MAX
             batches = encode(self._pace.batch_records, allow_short)
             if batches:
                 self.add(batches)
@@ -166,11 +171,9 @@ class SpoolQueue:
         """Add the next of the log: the batches of one slice."""
         self._waiting.extend(batches)
         self._sequence_next = batches[-1].sequence_last + 1
-        releases_all = self._is_flushing or not batches[-1].full
-        self._num_released = (
-            len(self._waiting) if releases_all else max(len(self._waiting) - HELD_BATCHES_MAX, 0)
-        )
-        self._is_flushing = self._is_flushing and batches[-1].full
+        num_held = HELD_BATCHES_MAX if batches[-1].full and not self._is_flushing else 0
+        self._num_released = max(len(self._waiting) - num_held, 0)
+        self._is_flushing &= batches[-1].full
 
     def flush(self) -> None:
         """Release what is held, and have what is read encoded."""
@@ -219,11 +222,6 @@ class SpoolQueue:
         self.flush()
         self._sequence_next, self.acked_state = sequence_next, state
         self._was_cut_off = False
-
-    @property
-    def _num_short_in_flight(self) -> int:
-        """Batches in flight that were sent before the flush."""
-        return self.num_in_flight - self._num_sent_since_flush
 
     def _goes_on_behind(self, last_sequence: int) -> bool:
         """Whether a batch here begins right behind ``last_sequence``, or the next one will."""
