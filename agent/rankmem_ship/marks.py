@@ -73,7 +73,7 @@ def write_mark(folder: Path, mark: Mark) -> None:
     write_whole(folder / MARK_NAME, json.dumps(said).encode(), durably=True)
 
 
-def check_not_told(mark: Mark | None, database_id: str, last_sequence: int) -> None:
+def check_not_reported(mark: Mark | None, database_id: str, last_sequence: int) -> None:
     """Raises CONFLICT where this database was told that what the spool holds is missing."""
     if mark is not None and last_sequence > mark.stored(database_id, last_sequence):
         raise RankmemError(

@@ -1,4 +1,4 @@
-"""What rides along with batches: the host's clock against the aggregator's, and what rankmem itself costs.
+"""Measurements attached to batches: the host's clock against the aggregator's, and rankmem's own cost.
 
 Stage: shipper process, on the loop's thread. In: exchanges with the aggregator, the spools' control counters
 and the shipper's own resource usage. Out: rows of clock_offset and self_cost, and the clock columns of
@@ -18,46 +18,46 @@ from rankmem_ship.pairing.columns import rows_of
 from rankmem_ship.pairing.rows import Rows
 from rankmem_ship.pairing.upserts import ClockEstimate
 from rankmem_ship.spool_reader.reader import SpoolReader
-from rankmem_ship.spool_upload import Lane, Riders
+from rankmem_ship.spool_upload import Attachments, SpoolUpload
 
-RIDERS_INTERVAL_S: Final = 10.0
-"""Clock and own cost of a rank are told this often."""
+ATTACH_INTERVAL_S: Final = 10.0
+"""Clock and own cost of a rank are sent this often."""
 
 
 class Measurements:
-    """Decides what rides along with which batch."""
+    """Decides what is attached to which batch."""
 
     def __init__(self) -> None:
         self.clock = ClockOffset()
-        self._told_s: dict[Path, float] = {}
-        self._offset_told_s = -RIDERS_INTERVAL_S
+        self._sent_s: dict[Path, float] = {}
+        self._offset_sent_s = -ATTACH_INTERVAL_S
 
-    def riders(self, lane: Lane, now_s: float) -> Riders:
-        """What the lane's next batch takes with it, if it is time or the batch is the last."""
+    def attachments(self, upload: SpoolUpload, now_s: float) -> Attachments:
+        """The attachments of the upload's next batch, if it is time or the batch is the last."""
         now_ns = time.monotonic_ns()
-        clock = self.clock.estimate(lane.base_ns, now_ns)
+        clock = self.clock.estimate(upload.base_ns, now_ns)
         # Nothing before the first exchange, which takes a moment; then all goes out together.
         due = (
             clock is not None
-            and now_s - self._told_s.get(lane.folder, -RIDERS_INTERVAL_S) >= RIDERS_INTERVAL_S
+            and now_s - self._sent_s.get(upload.folder, -ATTACH_INTERVAL_S) >= ATTACH_INTERVAL_S
         )
 
         def rows() -> Sequence[Rows]:
-            self._told_s[lane.folder] = now_s
-            time_ns = now_ns + lane.base_ns
-            own_cost = self_cost_row(lane.reader, time_ns, lane.sent_bytes)
-            if clock is None or now_s - self._offset_told_s < RIDERS_INTERVAL_S:
+            self._sent_s[upload.folder] = now_s
+            time_ns = now_ns + upload.base_ns
+            own_cost = self_cost_row(upload.reader, time_ns, upload.sent_bytes)
+            if clock is None or now_s - self._offset_sent_s < ATTACH_INTERVAL_S:
                 return [own_cost]
-            self._offset_told_s = now_s
-            return [own_cost, clock_offset_row(lane, time_ns, clock)]
+            self._offset_sent_s = now_s
+            return [own_cost, clock_offset_row(upload, time_ns, clock)]
 
-        return Riders(clock=clock, rows=rows, due=due)
+        return Attachments(clock=clock, rows=rows, due=due)
 
 
-def clock_offset_row(lane: Lane, host_time_ns: int, clock: ClockEstimate) -> Rows:
-    """The host's row of clock_offset, in the lane's host time."""
+def clock_offset_row(upload: SpoolUpload, host_time_ns: int, clock: ClockEstimate) -> Rows:
+    """The host's row of clock_offset, in the upload's host time."""
     row = {
-        "host_uid": str(lane.meta.host.get("host_uid") or "unknown"),
+        "host_uid": str(upload.meta.host.get("host_uid") or "unknown"),
         "time_ns": host_time_ns,
         "offset_ns": clock.offset_ns,
         "error_ns": clock.error_ns,

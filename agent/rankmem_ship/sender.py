@@ -49,7 +49,7 @@ CHANNEL_OPTIONS: Final = (
 )
 
 
-class Stream:
+class IngestCall:
     """One Ingest call, from Hello to its end."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Stream:
         line = dial(aggregator, credentials, CHANNEL_OPTIONS)
         self._channel = line.channel
         self.send(IngestRequest(hello=hello))
-        self._call = CollectorStub(self._channel).Ingest(self._sent(), metadata=line.metadata)
+        self._replies_call = CollectorStub(self._channel).Ingest(self._sent(), metadata=line.metadata)
         self._reader = threading.Thread(target=self._read, name="rankmem-replies", daemon=True)
         self._reader.start()
 
@@ -78,7 +78,7 @@ class Stream:
     def close(self, timeout_s: float = 2.0) -> None:
         """End the stream; what is not acknowledged is not stored. Idempotent."""
         self._requests.put(None)
-        self._call.cancel()  # type: ignore[no-untyped-call]
+        self._replies_call.cancel()  # type: ignore[no-untyped-call]
         self._channel.close()
         self._reader.join(timeout_s)
 
@@ -89,7 +89,7 @@ class Stream:
     def _read(self) -> None:
         was_heard = False
         try:
-            for reply in self._call:
+            for reply in self._replies_call:
                 was_heard = True
                 self.replies.put(self._unsealed(reply))
                 self._wake.set()
@@ -140,7 +140,7 @@ class Sender:
             rankmem_version=getattr(rankmem_agent, "__version__", ""),
             checksums=True,
         )
-        self._stream: Stream | None = None
+        self._call: IngestCall | None = None
         self._welcomed = False
         self._asked_s: float | None = None
         self._failures = 0
@@ -153,20 +153,20 @@ class Sender:
 
     def send(self, request: IngestRequest) -> None:
         """Queue a request on the stream; only while connected."""
-        if self._stream is None:
+        if self._call is None:
             raise RankmemError(Code.UNAVAILABLE, f"no stream to {self.aggregator}")
         if self._asked_s is None:
             self._asked_s = time.monotonic()
-        self._stream.send(request)
+        self._call.send(request)
 
     def poll(self) -> list[IngestReply]:
         """The replies that came; opens a stream where there is none and it is time, ends one that is dead."""
         now_s = time.monotonic()
-        if self._stream is None:
+        if self._call is None:
             if now_s >= self._next_try_s:
                 self._open(now_s)
             return []
-        ended = self._stream.error  # before the replies: what came before the end is taken first
+        ended = self._call.error  # before the replies: what came before the end is taken first
         replies = self._take(now_s)
         if ended is None and self._asked_s is not None and now_s - self._asked_s > SILENCE_S:
             ended = RankmemError(Code.UNAVAILABLE, f"{self.aggregator} said nothing for {SILENCE_S:.0f} s")
@@ -176,7 +176,7 @@ class Sender:
 
     def _open(self, now_s: float) -> None:
         try:
-            self._stream = Stream(self.aggregator, self._credentials, self._hello, self._wake)
+            self._call = IngestCall(self.aggregator, self._credentials, self._hello, self._wake)
             self._asked_s = now_s
         except RankmemError as exc:  # a token file that is not there yet may come
             self.drop(exc)
@@ -189,9 +189,9 @@ class Sender:
     def drop(self, reason: RankmemError) -> None:
         """Give the stream up; the next one is tried after a pause."""
         self.error = reason
-        if self._stream is not None:
-            self._stream.close()
-        self._stream, self._welcomed, self._asked_s = None, False, None
+        if self._call is not None:
+            self._call.close()
+        self._call, self._welcomed, self._asked_s = None, False, None
         pause_s = min(BACKOFF_FIRST_S * 2.0 ** min(self._failures, 16), BACKOFF_MAX_S)
         self._failures += 1
         self.num_failures += 1
@@ -199,15 +199,15 @@ class Sender:
 
     def close(self) -> None:
         """End the stream. Idempotent."""
-        if self._stream is not None:
-            self._stream.close()
-            self._stream, self._welcomed = None, False
+        if self._call is not None:
+            self._call.close()
+            self._call, self._welcomed = None, False
 
     def _take(self, now_s: float) -> list[IngestReply]:
         replies: list[IngestReply] = []
         with contextlib.suppress(queue.Empty):
-            while self._stream is not None:
-                reply = self._stream.replies.get_nowait()
+            while self._call is not None:
+                reply = self._call.replies.get_nowait()
                 self._asked_s = now_s  # the clock of silence starts anew with every word
                 if reply.WhichOneof("body") == "welcome":
                     self._be_welcome(reply)

@@ -92,7 +92,7 @@ class Service:
             return False
         if closing.is_closed(self._dir):
             return True
-        found_any = bool(shipper.num_delivered or shipper.lanes or shipper.failures)
+        found_any = bool(shipper.num_delivered or shipper.uploads or shipper.failures)
         return quiet_s > self._config.grace_s if found_any else age_s > self._config.first_spool_s
 
     def _is_drained(self, shipper: Shipper, now_s: float) -> bool:

@@ -1,6 +1,6 @@
 """The shipper: every spool of a session on this host, to the aggregator, until all is acknowledged.
 
-Stage: shipper process; one loop on the main thread owns all lanes and the sender. In: the session's
+Stage: shipper process; one loop on the main thread owns all uploads and the sender. In: the session's
 folder. Out: acknowledged batches, deleted spools. It finds new spools while it runs (late ranks, elastic
 restarts) and outlives the ranks. It must never delete what is not acknowledged, and never take the
 processor from the training: it sleeps between polls, longer when nothing comes.
@@ -19,13 +19,13 @@ from rankmem_protos.collector_pb2 import ClockProbe, IngestReply, IngestRequest,
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_ship.config import ShipConfig
-from rankmem_ship.envelope import Envelope
-from rankmem_ship.flush_timer import Beats
-from rankmem_ship.marks import check_not_told, read_mark
+from rankmem_ship.encoding import EncodedBatch
+from rankmem_ship.marks import check_not_reported, read_mark
 from rankmem_ship.measurements import Measurements
+from rankmem_ship.send_buffer import SendBuffer
 from rankmem_ship.sender import Sender, refusal_error
-from rankmem_ship.set_aside import AsideLane, failure_of
-from rankmem_ship.spool_upload import Lane, LaneState
+from rankmem_ship.set_aside import SetAsideUpload, failure_of
+from rankmem_ship.spool_upload import SpoolUpload, UploadState
 from rankmem_ship.spools import Spools
 from rankmem_ship.status import WAITING, Faults, StatusFile
 
@@ -34,16 +34,12 @@ logger = logging.getLogger(__name__)
 POLL_S: Final = 0.05
 """Between two looks at the spools while records come."""
 POLL_LEAST_S: Final = 0.005
-"""A beat that comes sooner waits so long: it is not worth more."""
+"""A flush that is due sooner waits so long: it is not worth more."""
 IDLE_POLL_S: Final = 0.2
 """The same when none came for IDLE_AFTER_S: within the second that an event may take to be seen."""
 IDLE_AFTER_S: Final = 2.0
 SCAN_INTERVAL_S: Final = 0.5
 """Between two looks for new spools."""
-WINDOW_BATCHES_MAX: Final = 64
-"""Unacknowledged batches of all lanes."""
-WINDOW_BYTES_MAX: Final = 32 << 20
-"""The same in bytes: what the shipper may hold in memory for the wire."""
 REOPEN_S: Final = 1.0
 """A refused spool is opened again after this."""
 TEMPORARY: Final = (Code.CONFLICT, Code.UNAVAILABLE, Code.EXHAUSTED)
@@ -60,24 +56,24 @@ class Shipper:
     """
 
     def __init__(self, session_dir: Path, config: ShipConfig, only: Iterable[Path] | None = None) -> None:
-        self.lanes: dict[Path, Lane] = {}
+        self.uploads: dict[Path, SpoolUpload] = {}
         self.wake = threading.Event()
         self.sender: Sender | None = None
         self.num_delivered = 0
         self.records_delivered = 0
         self._config = config
         self._faults = Faults(logger)
-        self._spools = Spools(session_dir, self._faults, only)
+        self._buffer = SendBuffer()
+        self._spools = Spools(session_dir, self._buffer, self._faults, only)
         self._status = StatusFile(session_dir)
         self._measured = Measurements()
-        self._beats = Beats()
         self._generation = 0
-        self._failures_said = 0
+        self._failures_logged = 0
         self._batch_number = 0
         self._scan_s = 0.0
         self._reopen_s: dict[Path, float] = {}
         self._busy_s = time.monotonic()
-        self._waits_for = ""  # why the aggregator lets us wait, until its next acknowledgement
+        self._waits_for = ""  # why the aggregator is busy, until its next acknowledgement
 
     # -- the loop's step -------------------------------------------------------------------------
 
@@ -86,13 +82,13 @@ class Shipper:
         now_s = time.monotonic()
         if now_s - self._scan_s >= SCAN_INTERVAL_S:
             self.scan()
-        if not self.lanes:
+        if not self.uploads:
             return False
         replies = self._poll()
         moved = self._send_batches(now_s)
         self._send_probes(now_s)
-        self._keep_house(now_s)
-        self._tell_status()
+        self._maintain(now_s)
+        self._write_status()
         if moved or replies:
             self._busy_s = now_s
         return moved
@@ -103,16 +99,15 @@ class Shipper:
             return
         now_s = time.monotonic()
         poll_s = IDLE_POLL_S if now_s - self._busy_s > IDLE_AFTER_S else POLL_S
-        beat_s = self._beats.due_in_s(now_s, self._num_unsent())
-        self.wake.wait(min(poll_s, max(beat_s, POLL_LEAST_S)))
+        flush_s = self._buffer.flush_due_in_s(now_s, self._num_unsent())
+        self.wake.wait(min(poll_s, max(flush_s, POLL_LEAST_S)))
         self.wake.clear()
 
     def scan(self) -> bool:
         """Take up spools that are new; returns whether there were any."""
         self._scan_s = time.monotonic()
-        found = self._spools.new_lanes(self.lanes)
-        for lane in found:
-            self.lanes[lane.folder] = lane
+        found = self._spools.new_uploads(self.uploads)
+        self.uploads |= {upload.folder: upload for upload in found}
         if self.sender is None and found:
             host_uid = str(found[0].meta.host.get("host_uid") or "")
             aggregator = self._aggregator()
@@ -122,35 +117,35 @@ class Shipper:
     @property
     def has_new_spools(self) -> bool:
         """Whether there are spools that no scan has seen."""
-        return self._spools.has_new(self.lanes)
+        return self._spools.has_new(self.uploads)
 
     @property
     def pending_records(self) -> int:
         """Records on disk that are not acknowledged."""
-        return sum(lane.pending_records for lane in self.lanes.values() if not lane.is_over)
+        return sum(upload.pending_records for upload in self.uploads.values() if not upload.is_over)
 
     @property
     def is_idle(self) -> bool:
         """All that is written is acknowledged; ranks may still write."""
         return not any(
-            lane.pending_records or lane.num_unacked or lane.reader.is_finished()
-            for lane in self._open_lanes()
+            upload.pending_records or upload.queue.num_in_flight or upload.reader.is_finished()
+            for upload in self._open_uploads()
         )
 
     @property
     def is_done(self) -> bool:
         """Every spool that was found is delivered, or cannot be."""
-        return not self._open_lanes()
+        return not self._open_uploads()
 
     @property
     def ranks_are_gone(self) -> bool:
         """No process that writes one of the spools lives."""
-        return all(lane.reader.writer_is_gone() for lane in self._open_lanes())
+        return all(upload.reader.writer_is_gone() for upload in self._open_uploads())
 
     @property
     def failures(self) -> list[RankmemError]:
         """Why spools could not be read or were refused."""
-        failed = [lane.error for lane in self.lanes.values() if lane.error is not None]
+        failed = [upload.error for upload in self.uploads.values() if upload.error is not None]
         return [*self._spools.unreadable.values(), *failed]
 
     @property
@@ -164,59 +159,63 @@ class Shipper:
 
     def close(self, state: str) -> None:
         """End the stream, let go of the spools, say how it ended. Idempotent."""
-        self._status.tell(state, self.pending_records, self._aggregator(), self.error, now=True)
+        self._status.write(state, self.pending_records, self._aggregator(), self.error, now=True)
         if self.sender is not None:
             self.sender.close()
-        for lane in self.lanes.values():
-            lane.close()
+        for upload in self.uploads.values():
+            upload.close()
 
     def _num_unsent(self) -> int:
-        return sum(lane.num_unsent for lane in self._open_lanes())
+        return sum(upload.num_unsent for upload in self._open_uploads())
 
-    def _open_lanes(self) -> list[Lane]:
-        return [lane for lane in self.lanes.values() if not lane.is_over]
+    def _open_uploads(self) -> list[SpoolUpload]:
+        return [upload for upload in self.uploads.values() if not upload.is_over]
 
     def _aggregator(self) -> str:
         if self.sender is not None:
             return self.sender.aggregator
         if self._config.aggregator:
             return self._config.aggregator
-        return next((lane.meta.aggregator for lane in self.lanes.values() if lane.meta.aggregator), "")
+        return next(
+            (upload.meta.aggregator for upload in self.uploads.values() if upload.meta.aggregator), ""
+        )
 
     def _credentials(self, aggregator: str) -> Credentials:
         """What this process was told; else, for an aggregator that a spool names, what it names beside."""
         told = self._config.credentials
         if self._config.aggregator or told.are_given:
             return told
-        named = [lane.meta for lane in self.lanes.values() if lane.meta.aggregator == aggregator]
+        named = [upload.meta for upload in self.uploads.values() if upload.meta.aggregator == aggregator]
         return named[0].credentials if named else told
 
     @property
     def records_set_aside(self) -> int:
         """Records of spools that cannot be shipped."""
-        return sum(lane.pending_records for lane in self.lanes.values() if lane.state is LaneState.FAILED)
+        return sum(
+            upload.pending_records for upload in self.uploads.values() if upload.state is UploadState.FAILED
+        )
 
-    def _fail(self, lane: Lane, exc: Exception) -> None:
+    def _fail(self, upload: SpoolUpload, exc: Exception) -> None:
         """One spool cannot go on; the others do."""
         error, is_for_ever = failure_of(exc)
         if is_for_ever:
-            self._set_aside(lane, error)
+            self._set_aside(upload, error)
             return
-        lane.fail(error)
-        self._faults.say(str(lane.folder), f"cannot ship {lane.folder}: {error}")
+        upload.fail(error)
+        self._faults.log(str(upload.folder), f"cannot ship {upload.folder}: {error}")
 
-    def _set_aside(self, lane: Lane, error: RankmemError) -> None:
+    def _set_aside(self, upload: SpoolUpload, error: RankmemError) -> None:
         """Nothing more of this spool is sent but that it is missing, and not even that if it is refused."""
-        self._faults.say(str(lane.folder), f"{lane.folder} is set aside: {error}")
-        self._reopen_s[lane.folder] = time.monotonic() + REOPEN_S
-        if isinstance(lane, AsideLane):
-            lane.refused()
+        self._faults.log(str(upload.folder), f"{upload.folder} is set aside: {error}")
+        self._reopen_s[upload.folder] = time.monotonic() + REOPEN_S
+        if isinstance(upload, SetAsideUpload):
+            upload.refused()
             return
         try:
-            self.lanes[lane.folder] = AsideLane(lane, error)
+            self.uploads[upload.folder] = SetAsideUpload(upload, error)
         except OSError as exc:
-            self._faults.say(f"mark {lane.folder}", f"cannot write to {lane.folder}: {exc}")
-            lane.fail(error)
+            self._faults.log(f"mark {upload.folder}", f"cannot write to {upload.folder}: {exc}")
+            upload.fail(error)
 
     # -- sending ---------------------------------------------------------------------------------
 
@@ -228,36 +227,28 @@ class Shipper:
         if self.sender is None or not self.sender.connected:
             return False
         moved = False
-        is_beat = self._beats.came(now_s, self._num_unsent())
-        for lane in self._open_lanes():
-            if is_beat:
-                lane.beat()
-            if lane.state is LaneState.NEW and now_s >= self._reopen_s.get(lane.folder, 0.0):
-                lane.opened_at = self._batch_number
-                self._send(open_spool=lane.opening())
-            while self._has_room() and (envelope := self._next_of(lane, now_s)) is not None:
-                self._send_batch(envelope)
+        self._buffer.flush_if_due(now_s, self._num_unsent())
+        for upload in self._open_uploads():
+            if upload.state is UploadState.NEW and now_s >= self._reopen_s.get(upload.folder, 0.0):
+                upload.opened_at = self._batch_number
+                self._send(open_spool=upload.opening())
+            while (batch := self._next_of(upload, now_s)) is not None:
+                self._send_batch(batch)
                 moved = True
         return moved
 
-    def _next_of(self, lane: Lane, now_s: float) -> Envelope | None:
-        """The lane's next batch, its faults kept to itself: one broken spool must not stop the others."""
+    def _next_of(self, upload: SpoolUpload, now_s: float) -> EncodedBatch | None:
+        """The upload's next batch, its faults kept to itself: one broken spool must not stop the others."""
         try:
-            return lane.next_batch(self._measured.riders(lane, now_s))
+            return upload.next_batch(lambda: self._measured.attachments(upload, now_s))
         except Exception as exc:  # noqa: BLE001  a spool's own: what is in it may be anything
-            self._fail(lane, exc)
+            self._fail(upload, exc)
             return None
 
-    def _send_batch(self, envelope: Envelope) -> None:
+    def _send_batch(self, batch: EncodedBatch) -> None:
         self._batch_number += 1
-        envelope.message.batch_number = self._batch_number
-        self._send(batch=envelope.message)
-
-    def _has_room(self) -> bool:
-        lanes = self._open_lanes()
-        batches = sum(lane.num_unacked for lane in lanes)
-        size_bytes = sum(lane.unacked_bytes for lane in lanes)
-        return batches < WINDOW_BATCHES_MAX and size_bytes < WINDOW_BYTES_MAX
+        batch.message.batch_number = self._batch_number
+        self._send(batch=batch.message)
 
     def _send_probes(self, now_s: float) -> None:
         if self.sender is None or not self.sender.connected:
@@ -276,27 +267,30 @@ class Shipper:
             self._generation = self.sender.generation
             self._measured.clock.forget()
             self._send_probes(time.monotonic())  # now, while no batch stands before them in a queue
-            for lane in self._open_lanes():
-                lane.disconnected()
+            for upload in self._open_uploads():
+                upload.disconnected()
         for reply in replies:
             self._take_reply(reply)
         if was_connected and not self.sender.connected:
-            for lane in self._open_lanes():
-                lane.broke()
-        if self.sender.error is not None and self.sender.num_failures != self._failures_said:
-            self._failures_said = self.sender.num_failures
-            self._faults.say("connection", f"not connected: {self.sender.error}")
-        if not any(lane.num_unacked or lane.state is LaneState.OPENING for lane in self._open_lanes()):
+            for upload in self._open_uploads():
+                upload.connection_broke()
+        if self.sender.error is not None and self.sender.num_failures != self._failures_logged:
+            self._failures_logged = self.sender.num_failures
+            self._faults.log("connection", f"not connected: {self.sender.error}")
+        if not any(
+            upload.queue.num_in_flight or upload.state is UploadState.OPENING
+            for upload in self._open_uploads()
+        ):
             self.sender.nothing_asked()
         return len(replies)
 
     def _take_reply(self, reply: IngestReply) -> None:
         body = reply.WhichOneof("body")
         if body == "ack":
-            lane = self._lane(reply.ack.spool_id)
+            upload = self._upload(reply.ack.spool_id)
             self._waits_for = ""
-            if lane is not None:
-                lane.acknowledged(reply.ack.last_sequence)
+            if upload is not None:
+                upload.acknowledged(reply.ack.last_sequence)
         elif body == "spool_state":
             self._opened(reply.spool_state.spool_id, reply.spool_state.last_sequence)
         elif body == "clock_reply":
@@ -309,63 +303,63 @@ class Shipper:
             )
         elif body == "busy":
             self._waits_for = reply.busy.reason
-            self._faults.say("busy", f"{self._aggregator()} lets us wait: {self._waits_for}")
+            self._faults.log("busy", f"{self._aggregator()} lets us wait: {self._waits_for}")
         elif body == "refusal":
             self._refused(reply.refusal)
 
     def _opened(self, spool_id: str, last_sequence: int) -> None:
-        lane = self._lane(spool_id)
-        if lane is None or lane.state is not LaneState.OPENING or self.sender is None:
+        upload = self._upload(spool_id)
+        if upload is None or upload.state is not UploadState.OPENING or self.sender is None:
             return
         try:
-            lane.database_id = self.sender.database_id
-            if not isinstance(lane, AsideLane):
-                check_not_told(read_mark(lane.folder), lane.database_id, last_sequence)
-            for envelope in lane.opened(last_sequence):
-                self._send_batch(envelope)
+            upload.database_id = self.sender.database_id
+            if not isinstance(upload, SetAsideUpload):
+                check_not_reported(read_mark(upload.folder), upload.database_id, last_sequence)
+            for batch in upload.opened(last_sequence):
+                self._send_batch(batch)
         except Exception as exc:  # noqa: BLE001  a spool's own
-            self._fail(lane, exc)
+            self._fail(upload, exc)
 
     def _refused(self, refusal: Refusal) -> None:
         error = refusal_error(refusal)
-        lane = self._lane(refusal.spool_id) if refusal.spool_id else None
-        is_over = any(known.meta.spool_id == refusal.spool_id for known in self.lanes.values())
-        if lane is None and is_over and not refusal.fatal:
+        upload = self._upload(refusal.spool_id) if refusal.spool_id else None
+        is_over = any(known.meta.spool_id == refusal.spool_id for known in self.uploads.values())
+        if upload is None and is_over and not refusal.fatal:
             return  # of a spool that has failed, what was sent before it did
-        if lane is None or refusal.fatal:
+        if upload is None or refusal.fatal:
             if self.sender is not None:
                 self.sender.drop(error)
             return
-        if 0 < refusal.batch_number <= lane.opened_at:
+        if 0 < refusal.batch_number <= upload.opened_at:
             return  # sent before the spool was opened again, which has answered it
         if error.code in TEMPORARY:
-            if lane.state is LaneState.READY:  # otherwise it is being opened again already
-                lane.disconnected()
-                self._reopen_s[lane.folder] = time.monotonic() + REOPEN_S
-            self._faults.say(f"refused {lane.folder}", f"{lane.folder.name} was refused: {error}")
+            if upload.state is UploadState.READY:  # otherwise it is being opened again already
+                upload.disconnected()
+                self._reopen_s[upload.folder] = time.monotonic() + REOPEN_S
+            self._faults.log(f"refused {upload.folder}", f"{upload.folder.name} was refused: {error}")
         else:
-            self._set_aside(lane, error)
+            self._set_aside(upload, error)
 
-    def _lane(self, spool_id: str) -> Lane | None:
-        return next((lane for lane in self._open_lanes() if lane.meta.spool_id == spool_id), None)
+    def _upload(self, spool_id: str) -> SpoolUpload | None:
+        return next((upload for upload in self._open_uploads() if upload.meta.spool_id == spool_id), None)
 
-    # -- house keeping ---------------------------------------------------------------------------
+    # -- maintenance -----------------------------------------------------------------------------
 
-    def _keep_house(self, now_s: float) -> None:
-        for lane in self._open_lanes():
+    def _maintain(self, now_s: float) -> None:
+        for upload in self._open_uploads():
             try:
-                lane.keep_house(now_s)
+                upload.maintain(now_s)
             except OSError as exc:
-                self._faults.say(f"house {lane.folder}", f"cannot write to {lane.folder}: {exc}")
+                self._faults.log(f"maintain {upload.folder}", f"cannot write to {upload.folder}: {exc}")
             except Exception as exc:  # noqa: BLE001  a spool's own
-                self._fail(lane, exc)
-            if lane.state is LaneState.DONE:
+                self._fail(upload, exc)
+            if upload.state is UploadState.DONE:
                 self.num_delivered += 1
-                self.records_delivered += lane.stored
-                logger.info("delivered %s: %d records", lane.folder.name, lane.stored)
-                del self.lanes[lane.folder]
+                self.records_delivered += upload.stored
+                logger.info("delivered %s: %d records", upload.folder.name, upload.stored)
+                del self.uploads[upload.folder]
 
-    def _tell_status(self) -> None:
+    def _write_status(self) -> None:
         connected = self.sender is not None and self.sender.connected
         state = "shipping" if connected else WAITING
-        self._status.tell(state, self.pending_records, self._aggregator(), self.error)
+        self._status.write(state, self.pending_records, self._aggregator(), self.error)

@@ -31,7 +31,7 @@ class StatusFile:
         self._written_s = 0.0
         self._last: dict[str, object] = {}
 
-    def tell(
+    def write(
         self, state: str, pending_records: int, aggregator: str, error: str, *, now: bool = False
     ) -> None:
         """Write the file if something changed and a second has passed, or ``now``.
@@ -67,15 +67,15 @@ class Faults:
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
-        self._said: dict[str, tuple[float, int]] = {}
+        self._logged: dict[str, tuple[float, int]] = {}
 
-    def say(self, key: str, message: str) -> None:
+    def log(self, key: str, message: str) -> None:
         """Log the fault unless it was logged lately; then only count it."""
         now_s = time.monotonic()
-        said_s, count = self._said.get(key, (-REPEAT_S, 0))
-        if now_s - said_s < REPEAT_S:
-            self._said[key] = (said_s, count + 1)
+        logged_s, count = self._logged.get(key, (-REPEAT_S, 0))
+        if now_s - logged_s < REPEAT_S:
+            self._logged[key] = (logged_s, count + 1)
             return
         again = f" ({count} more since)" if count else ""
         self._logger.warning("%s%s", message, again)
-        self._said[key] = (now_s, 0)
+        self._logged[key] = (now_s, 0)

@@ -34,7 +34,8 @@ from rankmem_aggregator.ingest.group import concatenated
 from rankmem_aggregator.store.store import open_store
 from rankmem_protos.arrow_wire import decode_rows
 from rankmem_protos.collector_pb2 import Batch
-from rankmem_ship.envelope import Stretch, pack
+from rankmem_ship.encoding import encode
+from rankmem_ship.log_slices import LogSlice
 from rankmem_ship.pairing.pairing import Pairing
 from rankmem_ship.spool_reader.reader import SpoolReader
 from spool_synthetic import SyntheticSpool, training_records
@@ -130,14 +131,14 @@ def _paired(folder: Path) -> Iterator[Batch]:
     meta = read_meta(folder)
     pairing = Pairing(meta, reader.strings)
     while (part := reader.read(BATCH_RECORDS)) is not None:
-        stretch = Stretch(
+        log_slice = LogSlice(
             sequence_first=part.sequence_first,
             sequence_last=part.sequence_last,
             parts=[part],
             final=reader.is_finished(),
         )
-        for envelope in pack(pairing, meta.spool_id, stretch, tuple):
-            yield envelope.message
+        for batch in encode(pairing, meta.spool_id, log_slice, tuple):
+            yield batch.message
     reader.close()
 
 

@@ -25,9 +25,9 @@ from live_ranks import LiveRank, Template, make_template
 
 from rankmem_protos.collector_pb2 import IngestReply
 from rankmem_ship.config import ShipConfig
-from rankmem_ship.envelope import Envelope
+from rankmem_ship.encoding import EncodedBatch
 from rankmem_ship.shipper import Shipper
-from rankmem_ship.spool_upload import LaneState
+from rankmem_ship.spool_upload import UploadState
 from spool_synthetic import CALL_EVENTS, CALL_RECORDS
 
 SESSION: Final = "0BENCHLOADED"
@@ -66,11 +66,13 @@ class MeasuredShipper(Shipper):
     @property
     def is_open(self) -> bool:
         """Whether the aggregator has said how far every spool is."""
-        return bool(self.lanes) and all(lane.state is LaneState.READY for lane in self.lanes.values())
+        return bool(self.uploads) and all(
+            upload.state is UploadState.READY for upload in self.uploads.values()
+        )
 
-    def _send_batch(self, envelope: Envelope) -> None:
-        super()._send_batch(envelope)
-        self._sent_s[envelope.message.sequence_last] = time.monotonic()
+    def _send_batch(self, batch: EncodedBatch) -> None:
+        super()._send_batch(batch)
+        self._sent_s[batch.message.sequence_last] = time.monotonic()
 
     def _take_reply(self, reply: IngestReply) -> None:
         body = reply.WhichOneof("body")

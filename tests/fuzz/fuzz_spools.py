@@ -25,12 +25,13 @@ from rankmem_agent.spool import layout
 from rankmem_agent.spool.layout import Kind
 from rankmem_aggregator.ingest.batch import Spool, declared_bytes, decode_batch
 from rankmem_protos.errors import RankmemError
+from rankmem_ship.send_buffer import SendBuffer
 from rankmem_ship.spool_reader.segments import RECORD_DTYPE
-from rankmem_ship.spool_upload import Lane, LaneState, Riders
+from rankmem_ship.spool_upload import Attachments, SpoolUpload, UploadState
 from spool_synthetic import Array, SyntheticSpool, make_records, training_records
 
 CALLS = 60
-STEPS_MAX = 2_000  # of one lane; more than it has batches, so a lane that goes round and round is seen
+STEPS_MAX = 2_000  # of one upload; more than it has batches, so a upload that goes round and round is seen
 SMALL_FILES = ("control", "strings", "meta.json")
 FIELDS = (
     "time_ns",
@@ -132,19 +133,19 @@ class Fuzzer:
                 file.truncate(self.rng.randrange(used))
 
     def _ship(self, path: Path) -> None:
-        lane = Lane(path)
-        meta = lane.meta
+        upload = SpoolUpload(path, SendBuffer())
+        meta = upload.meta
         spool = Spool(
             spool_id=meta.spool_id, session_id=meta.session_id, attempt=meta.attempt, rank=meta.rank
         )
-        lane.opened(-1)
+        upload.opened(-1)
         for _ in range(STEPS_MAX):
-            envelope = lane.next_batch(Riders())
-            if envelope is None:
+            encoded = upload.next_batch(Attachments)
+            if encoded is None:
                 break
             try:
-                declared_bytes(envelope.message)
-                batch = decode_batch(envelope.message, spool)
+                declared_bytes(encoded.message)
+                batch = decode_batch(encoded.message, spool)
             except RankmemError as error:
                 if self._kind == "files":  # what meta.json says of the job is the user's
                     raise
@@ -152,13 +153,13 @@ class Fuzzer:
                     f"the aggregator does not take what the shipper made: {error}"
                 ) from error
             self.totals["rows"] += batch.num_rows
-            lane.acknowledged(batch.sequence_last)
-            lane.keep_house(time.monotonic())
+            upload.acknowledged(batch.sequence_last)
+            upload.maintain(time.monotonic())
         else:
-            raise AssertionError("the lane does not end")
-        if lane.state is LaneState.DONE:
+            raise AssertionError("the upload does not end")
+        if upload.state is UploadState.DONE:
             self.totals["delivered"] += 1
-        lane.close()
+        upload.close()
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """A shipper whose answers are lost, repeated, late or refusals: what is stored is the whole log, once.
 
 The aggregator is a model in this process, by the rules of protos/rankmem_protos/README.md; the shipper, its
-lanes and the spool are real. What the model may not do is lose what it acknowledged.
+uploads and the spool are real. What the model may not do is lose what it acknowledged.
 """
 
 from __future__ import annotations

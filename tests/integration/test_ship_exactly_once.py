@@ -23,10 +23,10 @@ from rankmem_agent.spool.exits import Exit, say
 from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, ExitKind, Kind
 from rankmem_protos.collector_pb2 import Batch, IngestRequest
 from rankmem_ship import pace as pace_module
-from rankmem_ship import spool_upload as lane_module
+from rankmem_ship import spool_upload as upload_module
 from rankmem_ship.config import ShipConfig
-from rankmem_ship.pace import LANE_BATCHES_MAX
-from rankmem_ship.sender import Stream
+from rankmem_ship.pace import SPOOL_BATCHES_MAX
+from rankmem_ship.sender import IngestCall
 from rankmem_ship.shipper import Shipper
 from rankmem_ship.spool_reader import reader as reader_module
 from rankmem_ship.spool_reader import segments as segments_module
@@ -120,14 +120,14 @@ def die_at(monkeypatch: pytest.MonkeyPatch, number: int) -> list[str]:
 
         return wrapped
 
-    def sends(self: Stream, request: IngestRequest) -> None:
+    def sends(self: IngestCall, request: IngestRequest) -> None:
         if request.WhichOneof("body") == "batch":
             acts.append("send")
             if len(acts) == number:
                 raise Killed("send")
         plain_send(self, request)
 
-    plain_send = Stream.send
+    plain_send = IngestCall.send
     for owner, name in (
         (os, "fsync"),
         (os, "rename"),
@@ -137,17 +137,17 @@ def die_at(monkeypatch: pytest.MonkeyPatch, number: int) -> list[str]:
     ):
         monkeypatch.setattr(owner, name, deadly(name, getattr(owner, name)))
     monkeypatch.setattr(np, "savez", deadly("savez", np.savez))
-    monkeypatch.setattr(Stream, "send", sends)
+    monkeypatch.setattr(IngestCall, "send", sends)
     return acts
 
 
 @pytest.fixture
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> int:
     """Segments of 1024 records and batches of 600, so that a small log has several of both."""
-    for module in (layout, reader_module, segments_module, lane_module):
+    for module in (layout, reader_module, segments_module, upload_module):
         monkeypatch.setattr(module, "RECORDS_PER_SEGMENT", 1024)
     monkeypatch.setattr(pace_module, "BATCH_RECORDS", 600)
-    monkeypatch.setattr(lane_module, "CHECKPOINT_INTERVAL_S", 0.0)
+    monkeypatch.setattr(upload_module, "CHECKPOINT_INTERVAL_S", 0.0)
     return 1024
 
 
@@ -209,7 +209,7 @@ def sorted_rows(tables: dict[str, list[dict[str, Any]]]) -> dict[str, list[str]]
     return {table: sorted(map(repr, rows)) for table, rows in tables.items()}
 
 
-def test_a_stream_cut_before_and_after_the_store_doubles_nothing(
+def test_a_connection_cut_before_and_after_the_store_doubles_nothing(
     session: Path, collector: FakeCollector, small_segments: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rankmem_ship.sender.BACKOFF_MAX_S", 0.01)
@@ -222,9 +222,9 @@ def test_a_stream_cut_before_and_after_the_store_doubles_nothing(
             raise Cut
 
     collector.before_store = collector.before_ack = maybe_cut
-    streams = collector.num_streams
+    before = collector.num_calls
     ship_all(session)
-    assert collector.num_streams - streams == 4
+    assert collector.num_calls - before == 4
     assert stored(collector) == expected
 
 
@@ -262,13 +262,13 @@ def run_until_done(shipper: Shipper, stop: threading.Event) -> None:
 def test_another_database_gets_a_gap_row_and_every_living_block(
     session: Path, collector: FakeCollector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lane_module, "CHECKPOINT_INTERVAL_S", 0.0)
+    monkeypatch.setattr(upload_module, "CHECKPOINT_INTERVAL_S", 0.0)
     spool = SyntheticSpool(path=session / "0-0-1", alive=True, aggregator=collector.address)
     records = training_records(spool, 10_000, live_calls=40)
     spool.append(records[: RECORDS_PER_SEGMENT + 5000])
     first = Shipper(session, NOW)
     deadline_s = time.monotonic() + TIMEOUT_S
-    while not (first.lanes and first.is_idle):
+    while not (first.uploads and first.is_idle):
         assert time.monotonic() < deadline_s
         first.step()
         first.wait()
@@ -343,14 +343,14 @@ def test_a_full_window_waits_for_acknowledgements(
     collector.before_store = lambda batch: release.wait(TIMEOUT_S) and None
     shipper = Shipper(session, NOW)
     deadline_s = time.monotonic() + TIMEOUT_S
-    while not any(lane.num_unacked == LANE_BATCHES_MAX for lane in shipper.lanes.values()):
+    while not any(upload.queue.num_in_flight == SPOOL_BATCHES_MAX for upload in shipper.uploads.values()):
         assert time.monotonic() < deadline_s
         shipper.step()
         shipper.wait()
     for _ in range(3):
         shipper.step()
-    (lane,) = shipper.lanes.values()
-    assert lane.num_unacked == LANE_BATCHES_MAX
+    (upload,) = shipper.uploads.values()
+    assert upload.queue.num_in_flight == SPOOL_BATCHES_MAX
     release.set()
     while not shipper.is_done:
         assert time.monotonic() < deadline_s

@@ -17,10 +17,10 @@ from rankmem_aggregator.server import aggregator as server
 from rankmem_cli.show.status import set_aside_lines
 from rankmem_protos.errors import Code
 from rankmem_ship import pace as pace_module
-from rankmem_ship import spool_upload as lane_module
+from rankmem_ship import spool_upload as upload_module
 from rankmem_ship.config import ShipConfig
 from rankmem_ship.deliver import deliver
-from rankmem_ship.envelope import Envelope, pack
+from rankmem_ship.encoding import EncodedBatch, encode
 from rankmem_ship.marks import MARK_NAME, Mark, write_mark
 from rankmem_ship.pairing.pairing import Pairing
 from rankmem_ship.service import Service
@@ -65,14 +65,14 @@ def ask(aggregator: server.Aggregator, sql: str) -> list[tuple[object, ...]]:
 def poisoned(monkeypatch: pytest.MonkeyPatch, rank: int, number: int) -> None:
     """The rank's batch of that number has rows that the aggregator refuses, however often they come."""
 
-    def packing(pairing: Pairing, spool_id: str, *args: object) -> list[Envelope]:
-        envelopes = pack(pairing, spool_id, *args)  # type: ignore[arg-type]
-        for envelope in envelopes:
-            if spool_id.split("-")[2] == str(rank) and envelope.message.sequence_first // 2_000 == number:
-                envelope.message.tables[0].arrow_ipc = b"no Arrow at all"
-        return envelopes
+    def encoding(pairing: Pairing, spool_id: str, *args: object) -> list[EncodedBatch]:
+        batches = encode(pairing, spool_id, *args)  # type: ignore[arg-type]
+        for batch in batches:
+            if spool_id.split("-")[2] == str(rank) and batch.message.sequence_first // 2_000 == number:
+                batch.message.tables[0].arrow_ipc = b"no Arrow at all"
+        return batches
 
-    monkeypatch.setattr(lane_module, "pack", packing)
+    monkeypatch.setattr(upload_module, "encode", encoding)
 
 
 COMPLETE = "SELECT rank, complete, events_lost FROM rank_overview ORDER BY rank"
@@ -113,7 +113,7 @@ def test_one_that_was_set_aside_is_not_deleted_by_the_database_that_knows_it_as_
     spool = spool_of(session, aggregator.address)
     spool.end()
     deliver(session, timeout_s=TIMEOUT_S)
-    monkeypatch.setattr(lane_module, "pack", pack)
+    monkeypatch.setattr(upload_module, "encode", encode)
     aside = session / "set-aside"
     again = deliver(aside, timeout_s=TIMEOUT_S)
     assert (again.spools_delivered, [error.code for error in again.errors]) == (0, [Code.CONFLICT])
@@ -136,7 +136,7 @@ def test_one_whose_mark_is_damaged_is_not_deleted_either(
     poisoned(monkeypatch, rank=0, number=1)
     spool_of(session, aggregator.address).end()
     deliver(session, timeout_s=TIMEOUT_S)
-    monkeypatch.setattr(lane_module, "pack", pack)
+    monkeypatch.setattr(upload_module, "encode", encode)
     aside = session / "set-aside"
     (aside / "0-0-1" / MARK_NAME).write_text("{")
     if where == ".":
@@ -164,7 +164,7 @@ def test_a_rank_that_lives_is_told_to_be_incomplete_at_once_and_set_aside_when_i
     shipper.close("done")
     spool.append(training_records(spool, 500, live_calls=20))
     again = Shipper(session, ShipConfig(grace_s=0.0))  # another process: the mark tells it
-    run_until(again, lambda: bool(again.lanes) and again.is_idle)
+    run_until(again, lambda: bool(again.uploads) and again.is_idle)
     spool.end()
     run_until(again, lambda: again.is_done)
     again.close("done")

@@ -2,7 +2,7 @@
 
 It follows collector.proto's rule for duplicates and nothing else: a batch is stored if it follows the
 last one, acknowledged but not stored if it is known, refused CONFLICT otherwise. Faults are injected by
-hooks: ``before_store`` and ``before_ack`` may raise :class:`Cut` to break the stream there.
+hooks: ``before_store`` and ``before_ack`` may raise :class:`Cut` to break the call there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Hook = Callable[[Batch], None]
 
 
 class Cut(Exception):
-    """Break the stream here."""
+    """Break the call here."""
 
 
 class FakeCollector(CollectorServicer):
@@ -47,7 +47,7 @@ class FakeCollector(CollectorServicer):
         self.batches: list[Batch] = []
         self.final: set[str] = set()
         self.num_duplicates = 0
-        self.num_streams = 0
+        self.num_calls = 0
         self.before_store: Hook = lambda batch: None
         self.before_ack: Hook = lambda batch: None
         self.changed = threading.Condition()
@@ -101,7 +101,7 @@ class FakeCollector(CollectorServicer):
     def Ingest(
         self, request_iterator: Iterator[IngestRequest], context: grpc.ServicerContext
     ) -> Iterator[IngestReply]:
-        self.num_streams += 1
+        self.num_calls += 1
         for request in request_iterator:
             body = request.WhichOneof("body")
             if body == "hello":

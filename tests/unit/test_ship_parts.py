@@ -1,10 +1,9 @@
-"""The shipper's small parts: clock, envelopes, configuration, status."""
+"""The shipper's small parts: clock, encoding, configuration, status."""
 
 from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +13,13 @@ from hypothesis import strategies as st
 
 from rankmem_agent.spool.layout import Kind
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_ship import envelope as envelope_module
+from rankmem_ship import encoding as encoding_module
 from rankmem_ship.clock import PROBE_INTERVAL_S, PROBES_AT_ONCE, WINDOW_NS, ClockOffset
 from rankmem_ship.config import ShipConfig
-from rankmem_ship.envelope import Stretch, halve, pack
+from rankmem_ship.encoding import encode
+from rankmem_ship.log_slices import LogSlice, halve
 from rankmem_ship.pairing.columns import rows_of
 from rankmem_ship.pairing.pairing import Pairing
-from rankmem_ship.pairing.rows import Rows
 from rankmem_ship.spool_reader.reader import Chunk, Gap, SpoolReader
 from rankmem_ship.status import Faults, StatusFile, state_of
 from spool_synthetic import SyntheticSpool, make_records, training_records
@@ -74,14 +73,10 @@ def test_an_old_exchange_is_forgotten() -> None:
     assert estimate.error_ns >= 5_000_000
 
 
-def no_riders() -> Sequence[Rows]:
-    return ()
-
-
-def test_a_stretch_too_large_for_a_message_is_halved_until_it_fits(
+def test_a_slice_too_large_for_a_message_is_halved_until_it_fits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(envelope_module, "MESSAGE_BYTES_MAX", 30_000)
+    monkeypatch.setattr(encoding_module, "MESSAGE_BYTES_MAX", 30_000)
     spool = SyntheticSpool(path=tmp_path / "s")
     spool.append(training_records(spool, 500, live_calls=20))
     reader = SpoolReader(spool.path)
@@ -89,14 +84,14 @@ def test_a_stretch_too_large_for_a_message_is_halved_until_it_fits(
     assert isinstance(chunk, Chunk)
     last = chunk.sequence_last
     parts: list[Chunk | Gap] = [chunk, Gap(sequence_first=last + 1, sequence_last=last + 9, why="torn")]
-    stretch = Stretch(sequence_first=0, sequence_last=last + 10, parts=parts, final=True)
-    rider = [
+    log_slice = LogSlice(sequence_first=0, sequence_last=last + 10, parts=parts, final=True)
+    attached = [
         (
             "clock_offset",
             rows_of("clock_offset", [{"host_uid": "h", "time_ns": 1, "offset_ns": 0, "error_ns": 0}]),
         )
     ]
-    made = pack(Pairing(reader.meta, reader.strings), "spool", stretch, lambda: rider)
+    made = encode(Pairing(reader.meta, reader.strings), "spool", log_slice, lambda: attached)
     assert len(made) > 2
     assert all(e.size_bytes <= 30_000 for e in made)
     ranges = [(e.message.sequence_first, e.message.sequence_last) for e in made]
@@ -108,12 +103,12 @@ def test_a_stretch_too_large_for_a_message_is_halved_until_it_fits(
     assert made[-1].state_after.next_seq == last + 10
 
 
-def test_halves_of_a_stretch_are_the_stretch() -> None:
+def test_halves_of_a_slice_are_the_slice() -> None:
     def chunk(first: int, count: int) -> Chunk:
         return Chunk(sequence_first=first, records=make_records(count, kind=Kind.EVENT, a=np.arange(count)))
 
     gap = Gap(sequence_first=3, sequence_last=1002, why="torn")
-    whole = Stretch(sequence_first=0, sequence_last=1005, parts=[chunk(0, 3), gap, chunk(1003, 3)])
+    whole = LogSlice(sequence_first=0, sequence_last=1005, parts=[chunk(0, 3), gap, chunk(1003, 3)])
     halves = halve(whole)
     assert halves is not None
     first, second = halves
@@ -125,9 +120,9 @@ def test_halves_of_a_stretch_are_the_stretch() -> None:
 
 def test_a_single_record_is_not_halved_but_the_end_of_the_log_comes_off_it() -> None:
     part = Chunk(sequence_first=7, records=make_records(1, kind=Kind.EVENT))
-    assert halve(Stretch(sequence_first=7, sequence_last=7, parts=[part])) is None
-    assert halve(Stretch(sequence_first=8, sequence_last=8, parts=[], final=True)) is None
-    halves = halve(Stretch(sequence_first=7, sequence_last=8, parts=[part], final=True))
+    assert halve(LogSlice(sequence_first=7, sequence_last=7, parts=[part])) is None
+    assert halve(LogSlice(sequence_first=8, sequence_last=8, parts=[], final=True)) is None
+    halves = halve(LogSlice(sequence_first=7, sequence_last=8, parts=[part], final=True))
     assert halves is not None
     assert [(h.sequence_first, h.sequence_last, h.final) for h in halves] == [(7, 7, False), (8, 8, True)]
 
@@ -144,20 +139,20 @@ def test_the_drain_time_comes_from_the_environment() -> None:
     assert ShipConfig.from_environment({}) == ShipConfig()
 
 
-def test_a_repeated_fault_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_repeated_fault_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     faults = Faults(logging.getLogger("test"))
     for _ in range(5):
-        faults.say("key", "the aggregator is away")
-    faults.say("other", "the disk is full")
+        faults.log("key", "the aggregator is away")
+    faults.log("other", "the disk is full")
     assert [r.message for r in caplog.records] == ["the aggregator is away", "the disk is full"]
 
 
 def test_a_status_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     status = StatusFile(tmp_path / "missing")
-    status.tell("shipping", 1, "a:1", "", now=True)
+    status.write("shipping", 1, "a:1", "", now=True)
     assert not (tmp_path / "missing").exists()
     (tmp_path / "missing").mkdir()
-    status.tell("done", 0, "a:1", "", now=True)
+    status.write("done", 0, "a:1", "", now=True)
     assert state_of(tmp_path / "missing") == "done"
 
 
