@@ -21,7 +21,7 @@ from rankmem_agent.spool.layout import Category
 from rankmem_imports.files.number_lists import NumberLists
 from rankmem_imports.memory_timeline.category_blocks import CategoryBlocks
 from rankmem_imports.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
-from rankmem_imports.replay import Replay
+from rankmem_imports.replay import RESERVED, Replay
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.plain_errors import plain
 
@@ -37,8 +37,7 @@ PREEXISTING, CREATE, INCREMENT_VERSION, DESTROY = 1, 2, 3, 4
 NANOSECONDS_LEAST: Final = 10**17
 """Times from here on are nanoseconds, as torch 2.1 has them: as such after 1973, as microseconds in 5138."""
 
-_UNSAID: Final = ("address", "stream", "thread")
-_DEVICE: Final = "unknown"
+_MISSING_COLUMNS: Final = RESERVED | {"address", "stream", "thread"}
 _TOTALS: Final = len(CATEGORIES) + 1
 _NUMBER: Final = rb"\s*-?\d+\s*"
 _IS_RAW: Final = re.compile(
@@ -81,7 +80,7 @@ class TimelineRecording:
 
     def parts(self, identity: Identity) -> Iterator[Part]:
         """Its changes, or those of its totals."""
-        replay = Replay(identity, knows_reserved=False, unsaid=_UNSAID, device=_DEVICE)
+        replay = Replay(identity, missing_columns=_MISSING_COLUMNS, constants={"device": "unknown"})
         blocks = CategoryBlocks(replay)
         with NumberLists(self.source) as text:
             text.take(b"[")
