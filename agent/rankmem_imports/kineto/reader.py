@@ -9,7 +9,6 @@ process.
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 import struct
@@ -23,6 +22,7 @@ import pyarrow.compute as pc
 from rankmem_agent.spool.layout import DeviceType, Kind
 from rankmem_imports.files.compressed import BROKEN, is_gzip, open_bytes
 from rankmem_imports.kineto.log import Log, log_of
+from rankmem_imports.kineto.recognition import NAME
 from rankmem_imports.kineto.scan import UNKNOWN, Trace, base_time_ns, scan, time_ns
 from rankmem_imports.parallel_groups import Group, coordinates
 from rankmem_imports.rank_numbers import rank_number, world_size_number
@@ -31,7 +31,6 @@ from rankmem_imports.recording import (
     Identity,
     NothingHereError,
     Part,
-    Probe,
     RankFacts,
     RankRecording,
 )
@@ -39,43 +38,16 @@ from rankmem_imports.replay import PART_RECORDS, RESERVED, Replay, with_column
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.plain_errors import plain
 
-KIND: Final = "kineto"
 EDGE_BYTES: Final = 1 << 20
 """Looked at from either end of a trace for what it says of the whole."""
-_FIELD_MARKS: Final = (
-    b'"traceEvents"',
-    b'"baseTimeNanoseconds"',
-    b'"deviceProperties"',
-    b'"distributedInfo"',
-)
 
 _LABEL: Final = re.compile(rb"\{[^{}]{0,200}process_labels[^{}]{0,200}\{[^{}]{0,200}\}[^{}]{0,200}\}")
-_EVENT_MARKS: Final = (b'"[memory]"', b'"External id"', b'"Ev Idx"')
-"""Of a list of events that Kineto wrote: other profilers write lists, too."""
 
 
-class KinetoReader:
-    """The kind."""
-
-    kind: str = KIND
-
-    def recognises(self, probe: Probe) -> bool:
-        """A JSON object or list with the fields or the events of a trace."""
-        head = probe.head.removeprefix(codecs.BOM_UTF8).lstrip()
-        if not head.startswith((b"{", b"[")):
-            return False
-        if head.startswith(b"{"):
-            return any(mark in head for mark in _FIELD_MARKS)
-        return any(mark in head for mark in _EVENT_MARKS)
-
-    def files(self, path: Path) -> Sequence[Path]:
-        """The trace alone."""
-        return (path,)
-
-    def open(self, files: Sequence[Path]) -> Sequence[RankRecording]:
-        """The one rank."""
-        (path,) = files
-        return (KinetoRecording(path),)
+def open_ranks(files: Sequence[Path]) -> Sequence[RankRecording]:
+    """The one rank."""
+    (path,) = files
+    return (KinetoRecording(path),)
 
 
 class KinetoRecording:
@@ -186,7 +158,7 @@ def _declare_devices(replay: Replay, trace: Trace) -> None:
     for kind, index in pairs:
         said = {} if index == UNKNOWN else by_id.get(index, {})
         facts: dict[str, Any] = {
-            "source": KIND,
+            "source": NAME,
             "name": said.get("name") if isinstance(said.get("name"), str) else None,
             "total_bytes": said.get("totalGlobalMem")
             if isinstance(said.get("totalGlobalMem"), int)

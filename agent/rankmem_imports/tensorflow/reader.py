@@ -17,16 +17,16 @@ from typing import Any, Final
 import pyarrow as pa
 
 from rankmem_agent.spool.layout import Action, DeviceType, Kind
-from rankmem_imports.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
+from rankmem_imports.recording import Closing, Identity, Part, RankFacts, RankRecording
 from rankmem_imports.replay import RESERVED, Replay, with_column
 from rankmem_imports.tensorflow.lives import Lives, Tensor, changes
 from rankmem_imports.tensorflow.open_calls import KnownCall, OpenCalls
-from rankmem_imports.tensorflow.stats import is_step_stats, nodes_of
+from rankmem_imports.tensorflow.recognition import NAME
+from rankmem_imports.tensorflow.stats import nodes_of
+from rankmem_protos import tables
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.plain_errors import plain
-from rankmem_protos.tables import NAME
 
-KIND: Final = "tensorflow"
 ALLOCATORS_MAX: Final = 256
 """Of one file: a machine with 16 GPUs has 40."""
 
@@ -38,23 +38,10 @@ _PINNED: Final = ("cuda_host_bfc", "gpu_host_bfc")
 _MISSING_COLUMNS: Final = RESERVED | {"stream"}
 
 
-class TensorflowReader:
-    """The kind."""
-
-    kind: str = KIND
-
-    def recognises(self, probe: Probe) -> bool:
-        """By the messages at its beginning, down to a device's name; or the field's name in text."""
-        return is_step_stats(probe.head)
-
-    def files(self, path: Path) -> Sequence[Path]:
-        """The file alone."""
-        return (path,)
-
-    def open(self, files: Sequence[Path]) -> Sequence[RankRecording]:
-        """The one rank."""
-        (path,) = files
-        return (TensorflowRecording(path),)
+def open_ranks(files: Sequence[Path]) -> Sequence[RankRecording]:
+    """The one rank."""
+    (path,) = files
+    return (TensorflowRecording(path),)
 
 
 class TensorflowRecording:
@@ -130,7 +117,7 @@ class _Log:
     """The log of one file's tensors."""
 
     def __init__(self, identity: Identity, source: Path, tensors: Sequence[Tensor]) -> None:
-        self._replay = Replay(identity, missing_columns=_MISSING_COLUMNS, constants={"component": KIND})
+        self._replay = Replay(identity, missing_columns=_MISSING_COLUMNS, constants={"component": NAME})
         self._calls = OpenCalls(self._replay)
         self._tensors = tensors
         allocators = list(dict.fromkeys(tensor.allocator for tensor in tensors))
@@ -174,7 +161,7 @@ class _Log:
 
     def _declare(self, time_ns: int) -> None:
         for allocator, number in self._number.items():
-            facts = {"source": KIND, "allocator": allocator}
+            facts = {"source": NAME, "allocator": allocator}
             self._replay.record(
                 Kind.DEVICE,
                 time_ns=time_ns,
@@ -215,4 +202,4 @@ def _thread(tensor: Tensor) -> int:
 
 
 def _with_names(batch: pa.RecordBatch, column: str, names: list[Any]) -> pa.RecordBatch:
-    return with_column(batch, column, pa.array(names, pa.string()).dictionary_encode().cast(NAME))
+    return with_column(batch, column, pa.array(names, pa.string()).dictionary_encode().cast(tables.NAME))
