@@ -1,169 +1,96 @@
-"""The kinds of recordings, and which files are of which.
+"""The formats of recordings that are read, by name.
 
-Stage: readers; the process of ``rankmem import``. In: paths as a user gives them: files, folders, patterns.
-Out: recordings, each with the reader that knows it and the files it is made of; and the files that no reader
-knows. A file is recognised by its content, whatever its name; READERS says who is asked first.
+Stage: readers; the process of ``rankmem import``. In: the first bytes of a file, or its tables; out: its
+format. A file is recognised by its content, whatever its name. A reader is imported when a recording of its
+format is opened: the readers, with numpy and pyarrow, take longer to import than all else in the command.
 """
 
 from __future__ import annotations
 
-import glob
-import os
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from rankmem_imports.ascend.reader import MindStudioReader
-from rankmem_imports.kernels.nsys import NsysReader
-from rankmem_imports.kernels.nvprof import NvprofReader
-from rankmem_imports.kineto.reader import KinetoReader
-from rankmem_imports.memory_timeline.reader import MemoryTimelineReader
-from rankmem_imports.memscope.reader import MemScopeReader
-from rankmem_imports.probing import SQLITE, probe
-from rankmem_imports.recording import Probe, Reader
-from rankmem_imports.tensorflow.reader import TensorflowReader
-from rankmem_imports.torch_snapshot.reader import TorchSnapshotReader
-from rankmem_protos.errors import Code, RankmemError
+from rankmem_imports.ascend import recognition as ascend
+from rankmem_imports.kernels import recognition as kernels
+from rankmem_imports.kineto import recognition as kineto
+from rankmem_imports.memory_timeline import recognition as memory_timeline
+from rankmem_imports.memscope import recognition as memscope
+from rankmem_imports.probing import Probe
+from rankmem_imports.tensorflow import recognition as tensorflow
+from rankmem_imports.torch_snapshot import recognition as torch_snapshot
 
-READERS: Final[tuple[Reader, ...]] = (
-    TorchSnapshotReader(),
-    MemoryTimelineReader(),
-    NvprofReader(),
-    NsysReader(),
-    KinetoReader(),
-    TensorflowReader(),
-    MindStudioReader(),
-    MemScopeReader(),
-)
-"""In the order in which they are asked, and in which they take files that stand together in a folder."""
+if TYPE_CHECKING:
+    from rankmem_imports.recording import RankRecording
 
-FILES_MAX: Final = 100_000
-"""Files looked at in one import: a profile of 10,000 ranks has some files each. More is the wrong folder."""
 
-_NUMBER: Final = re.compile(r"(\d+)")
+class Reader(Protocol):
+    """A format's module."""
+
+    def files_with(self, path: Path) -> Sequence[Path]:
+        """The files that make one recording with ``path``, itself first; where a recording has several."""
+
+    def open_ranks(self, files: Sequence[Path]) -> Sequence[RankRecording]:
+        """The ranks in a recording.
+
+        Raises:
+            RankmemError: INVALID, UNSUPPORTED, or EXHAUSTED, with the file and what to do.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A recording."""
+class Format:
+    """A format of recordings."""
 
-    reader: Reader
-    files: tuple[Path, ...]
-    """All that make it, the one that was recognised first."""
-    was_named: bool = True
-    """By the user, and not found in a folder or by a pattern."""
+    name: str
+    """Also the value of ``session.source``."""
+    recognises: Callable[[Probe], bool]
+    module: str
+    """Within this package; see :class:`Reader`."""
+    has_several_files: bool = False
+    """In one recording."""
 
-    @property
-    def path(self) -> Path:
-        """The file that it is named after."""
-        return self.files[0]
+    def files(self, path: Path) -> Sequence[Path]:
+        """The files that make one recording together with ``path``, itself included."""
+        return self._reader().files_with(path) if self.has_several_files else (path,)
 
+    def open(self, files: Sequence[Path]) -> Sequence[RankRecording]:
+        """The ranks in a recording. Raises as :meth:`Reader.open_ranks`."""
+        return self._reader().open_ranks(files)
 
-@dataclass(slots=True, kw_only=True)
-class Search:
-    """What the paths hold."""
-
-    found: list[Found] = field(default_factory=list)
-    """In the order of the paths; within a folder by name, numbers by their value."""
-    unknown: list[Path] = field(default_factory=list)
-    """Files that no reader knows, in folders."""
-    failed: list[tuple[Path, RankmemError]] = field(default_factory=list)
-    """Paths that are not there, cannot be read, or were named and are of no kind."""
+    def _reader(self) -> Reader:
+        return cast("Reader", import_module(f"rankmem_imports.{self.module}"))
 
 
-def search(paths: Sequence[str], readers: Sequence[Reader] = READERS) -> Search:
-    """The recordings that the paths hold: files, folders with all that is in them, or patterns (``*``)."""
-    result = Search()
-    probes: dict[Path, tuple[Probe, bool]] = {}
-    for text in paths:
-        for path, was_named in _files_of(text, result):
-            if path in probes:
-                continue
-            if len(probes) >= FILES_MAX:
-                raise RankmemError(
-                    Code.EXHAUSTED, f"more than {FILES_MAX} files in {text}", "name a folder further down"
-                )
-            try:
-                probes[path] = (probe(path), was_named)
-            except RankmemError as exc:
-                result.failed.append((path, exc))
-    _recognise(probes, readers, result)
-    return result
+FORMATS: Final[dict[str, Format]] = {
+    one.name: one
+    for one in (
+        Format(
+            name=torch_snapshot.NAME, recognises=torch_snapshot.recognises, module="torch_snapshot.reader"
+        ),
+        Format(
+            name=memory_timeline.NAME, recognises=memory_timeline.recognises, module="memory_timeline.reader"
+        ),
+        Format(name=kernels.NVPROF, recognises=kernels.recognises_nvprof, module="kernels.nvprof"),
+        Format(name=kernels.NSYS, recognises=kernels.recognises_nsys, module="kernels.nsys"),
+        Format(name=kineto.NAME, recognises=kineto.recognises, module="kineto.reader"),
+        Format(name=tensorflow.NAME, recognises=tensorflow.recognises, module="tensorflow.reader"),
+        Format(
+            name=ascend.NAME, recognises=ascend.recognises, module="ascend.reader", has_several_files=True
+        ),
+        Format(
+            name=memscope.NAME,
+            recognises=memscope.recognises,
+            module="memscope.reader",
+            has_several_files=True,
+        ),
+    )
+}
+"""By name, in the order in which they are asked, and in which they take the files of a folder."""
 
 
-def natural_key(path: Path) -> list[tuple[int, str]]:
-    """Sorts names by their texts and numbers: rank2 before rank10."""
-    parts = _NUMBER.split(str(path))
-    return [(int(part), "") if place % 2 else (-1, part) for place, part in enumerate(parts)]
-
-
-def unknown_kind(path: Path, head: bytes) -> RankmemError:
-    """What is said of a file that was named and that no reader knows."""
-    kinds = ", ".join(reader.kind for reader in READERS)
-    if not head:
-        what = "is empty, or a gzip file that cannot be read"
-    elif head.startswith(SQLITE):
-        what = "is an SQLite database that has none of the tables of a recording, or is broken"
-    else:
-        what = f"is of no kind that is read (it begins with {head[:16]!r})"
-    return RankmemError(Code.UNSUPPORTED, f"{path} {what}", f"kinds that are read: {kinds}")
-
-
-def _recognise(probes: dict[Path, tuple[Probe, bool]], readers: Sequence[Reader], result: Search) -> None:
-    kinds: dict[Path, Reader] = {}
-    for path, (looked, was_named) in probes.items():
-        reader = next((reader for reader in readers if reader.recognises(looked)), None)
-        if reader is not None:
-            kinds[path] = reader
-        elif was_named:
-            result.failed.append((path, unknown_kind(path, looked.head)))
-        else:
-            result.unknown.append(path)
-    taken: set[Path] = set()
-    by_path: dict[Path, Found] = {}
-    for reader in readers:  # one kind after the other: the first may take files of another's
-        for path in [path for path, kind in kinds.items() if kind is reader and path not in taken]:
-            if path in taken:
-                continue
-            files = tuple(dict.fromkeys((path, *reader.files(path))))
-            taken.update(files)
-            was_named = any(probes[file][1] for file in files if file in probes)
-            by_path[path] = Found(reader=reader, files=files, was_named=was_named)
-    result.found = [by_path[path] for path in kinds if path in by_path]
-    result.unknown = [path for path in result.unknown if path not in taken]
-
-
-def _files_of(text: str, result: Search) -> Iterator[tuple[Path, bool]]:
-    """The files of one path, and whether each was named itself."""
-    path = Path(text)
-    if path.is_dir():
-        yield from ((file, False) for file in _walk(path))
-    elif path.exists():
-        yield path.absolute(), True
-    elif glob.has_magic(text):
-        matches = sorted((Path(match) for match in glob.glob(text, recursive=True)), key=natural_key)
-        if not matches:
-            result.failed.append((path, RankmemError(Code.NOT_FOUND, f"no file matches {text}")))
-        for match in matches:
-            if match.is_dir():
-                yield from ((file, False) for file in _walk(match))
-            else:
-                yield match.absolute(), False
-    else:
-        result.failed.append((path, RankmemError(Code.NOT_FOUND, f"{text} does not exist")))
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    """The files below a folder, in natural order; hidden ones and links to folders are left out."""
-    for where, folders, names in os.walk(folder.absolute()):
-        folders[:] = sorted((name for name in folders if not name.startswith(".")), key=_natural_name)
-        for name in sorted((name for name in names if not name.startswith(".")), key=_natural_name):
-            path = Path(where, name)
-            if path.is_file():  # no pipe, no device
-                yield path
-
-
-def _natural_name(name: str) -> list[tuple[int, str]]:
-    return natural_key(Path(name))
+def format_of(probe: Probe) -> Format | None:
+    """The first format that recognises a file."""
+    return next((one for one in FORMATS.values() if one.recognises(probe)), None)

@@ -18,11 +18,11 @@ from typing import Any, Final
 import rankmem_agent
 from rankmem_agent.session_ids import given_id, id_of_text
 from rankmem_imports.belonging import in_one, together
-from rankmem_imports.formats import Found
 from rankmem_imports.job_times import began_ns, marks
 from rankmem_imports.members import NO_RANK, Member
 from rankmem_imports.rank_numbers import rank_number, world_size_number
 from rankmem_imports.recording import Identity, NothingHereError, RankFacts, RankRecording
+from rankmem_imports.search import Found
 from rankmem_imports.staging import StagedRank
 from rankmem_protos.clock import has_clock
 from rankmem_protos.errors import Code, RankmemError
@@ -109,7 +109,7 @@ def plan(
     groups: dict[tuple[str, str | None], list[Member]] = {}
     for one in found:
         try:
-            recordings = one.reader.open(one.files)
+            recordings = one.format.open(one.files)
             fingerprint = _fingerprint(one.files)
             ranks = [_said_rank(recording, pattern) for recording in recordings]
         except RankmemError as exc:
@@ -117,7 +117,7 @@ def plan(
             continue
         for recording, rank in zip(recordings, ranks, strict=True):
             member = Member(recording=recording, rank=rank, found=one, fingerprint=fingerprint)
-            groups.setdefault((one.reader.kind, recording.facts.job), []).append(member)
+            groups.setdefault((one.format.name, recording.facts.job), []).append(member)
     if session is not None and len(groups) > 1:
         raise RankmemError(
             Code.INVALID,

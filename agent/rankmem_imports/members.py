@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from rankmem_imports.formats import Found
 from rankmem_imports.recording import RankRecording
+from rankmem_imports.search import Found
 
 NO_RANK: Final = -1
 """Nothing gives it."""

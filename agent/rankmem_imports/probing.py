@@ -1,20 +1,33 @@
-"""What of a file tells its kind: its first bytes, and the tables of a database."""
+"""The parts of a file that its format is recognised by: its first bytes, and the tables of a database."""
 
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from rankmem_imports.files.compressed import unpacked_head
-from rankmem_imports.recording import PROBE_BYTES, Probe
 from rankmem_protos.errors import Code, RankmemError
 
 SQLITE: Final = b"SQLite format 3\0"
+PROBE_BYTES: Final = 64 << 10
+"""Of a file's beginning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What a file shows before it is read."""
+
+    path: Path
+    head: bytes
+    """The first PROBE_BYTES, decompressed where the file is gzip."""
+    sqlite_tables: frozenset[str] = frozenset()
+    """Names of the tables where it is an SQLite database."""
 
 
 def probe(path: Path) -> Probe:
-    """What readers look at to tell a file's kind.
+    """The parts of a file that its format is recognised by.
 
     Raises:
         RankmemError: NOT_FOUND if it cannot be read; UNSUPPORTED for a pipe or a device.
@@ -41,7 +54,6 @@ def _sqlite_tables(path: Path) -> frozenset[str]:
     except sqlite3.Error:
         return frozenset()
     try:
-        connection.text_factory = lambda name: name.decode("utf-8", errors="replace")
         connection.text_factory = _text
         connection.execute("PRAGMA trusted_schema = OFF")
         rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()

@@ -16,9 +16,6 @@ from typing import NamedTuple, Protocol
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_ship.pairing.fact_rows import Rows
 
-PROBE_BYTES = 64 << 10
-"""What of a file's beginning is looked at to tell its kind."""
-
 
 class NothingHereError(RankmemError):
     """A file that is whole and of a kind that is read, and says nothing that an import could store: a trace
@@ -108,35 +105,3 @@ class RankRecording(Protocol):
 
     def closing(self) -> Closing:
         """After the last part."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
-    """What a reader sees of a path before it says whether that is its kind."""
-
-    path: Path
-    """A file."""
-    head: bytes
-    """The first PROBE_BYTES, decompressed where the file is gzip."""
-    sqlite_tables: frozenset[str] = frozenset()
-    """Names of the tables where it is an SQLite database."""
-
-
-class Reader(Protocol):
-    """A kind of recording."""
-
-    kind: str
-    """What ``session.source`` says, such as ``torch-snapshot``."""
-
-    def recognises(self, probe: Probe) -> bool:
-        """Whether the file is of this kind; by content, whatever its name."""
-
-    def files(self, path: Path) -> Sequence[Path]:
-        """The files that make one recording together with ``path``, itself included: a folder of tables."""
-
-    def open(self, files: Sequence[Path]) -> Sequence[RankRecording]:
-        """The ranks in a recording.
-
-        Raises:
-            RankmemError: INVALID, UNSUPPORTED, or EXHAUSTED, with the file and what to do.
-        """

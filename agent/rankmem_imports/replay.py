@@ -11,7 +11,7 @@ Times of records are nanoseconds since 1970 UTC, not CLOCK_MONOTONIC as in a spo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -40,7 +40,7 @@ FRAMES_MAX: Final = 512
 _OF_IMPORT: Final = frozenset({"session", "host_info", "rank_info"})
 """Tables that import writes itself."""
 RESERVED: Final = frozenset({"reserved_bytes", "reserved_peak_bytes", "reserved_last_bytes"})
-"""Columns of what the allocator holds from the device."""
+"""Columns of what the allocator holds from the device: missing where a recording does not know it."""
 _Key = TypeVar("_Key", str, tuple[int, int, int], tuple[int, ...])
 
 
@@ -93,26 +93,26 @@ class Replay:
 
     Args:
         identity: whose it is.
-        knows_reserved: the recording says what the allocator reserved; otherwise that is NULL.
-        unsaid: other columns that it does not say: NULL in every table, whatever the records hold.
-        device: its device, where that is none that torch has a number for; records say any.
+        missing_columns: columns that the recording does not know; see the attribute.
+        constants: columns with one value in every row of every table, such as a device that torch has no
+            number for; the records hold any.
     """
 
     def __init__(
         self,
         identity: Identity,
         *,
-        knows_reserved: bool = True,
-        unsaid: Sequence[str] = (),
-        device: str | None = None,
+        missing_columns: Set[str] = frozenset(),
+        constants: Mapping[str, str] = {},
     ) -> None:
         self.strings = MemoryStrings()
         """Intern texts, frames and stacks here."""
         self.next_seq = 0
         """Position that the next record gets: an event's is its ``seq``, an alloc's its ``allocation_id``."""
         self._pairing = Pairing(_meta_of(identity), self.strings)
-        self._unsaid = frozenset(unsaid) | (frozenset() if knows_reserved else RESERVED)
-        self._device = device
+        self.missing_columns = missing_columns
+        """NULL in every table that has them, whatever the records hold."""
+        self._constants = constants
         self._pending = bytearray()
         self._first_seq = 0
 
@@ -238,20 +238,29 @@ class Replay:
             self._pairing.feed(Chunk(sequence_first=self._first_seq, records=taken))
         self._pending = bytearray()
         self._first_seq = self.next_seq
-        rows = [pair for pair in self._pairing.cut(final=final) if pair[0] not in _OF_IMPORT]
-        if self._unsaid or self._device is not None:
-            rows = [(table, _as_said(batch, self._unsaid, self._device)) for table, batch in rows]
+        rows = [
+            (table, self._stored(batch))
+            for table, batch in self._pairing.cut(final=final)
+            if table not in _OF_IMPORT
+        ]
         return Part(rows=rows, sequence_last=max(self.next_seq - 1, 0))
 
+    def _stored(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with the missing columns and the constants set."""
+        for field in rows.schema:
+            if field.name in self.missing_columns:
+                rows = with_column(rows, field.name, null_column(field.type, rows.num_rows))
+            elif field.name in self._constants:
+                rows = with_column(
+                    rows, field.name, constant_name(self._constants[field.name], rows.num_rows)
+                )
+        return rows
 
-def _as_said(batch: pa.RecordBatch, unsaid: Collection[str], device: str | None) -> pa.RecordBatch:
-    """The rows with NULL in the columns that are not said, and under the device's own name."""
-    for place, field in enumerate(batch.schema):
-        if field.name in unsaid:
-            batch = batch.set_column(place, field, null_column(field.type, batch.num_rows))
-        elif field.name == "device" and device is not None:
-            batch = batch.set_column(place, field, constant_name(device, batch.num_rows))
-    return batch
+
+def with_column(rows: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBatch:
+    """The rows with other values in a column."""
+    place = rows.schema.get_field_index(name)
+    return rows.set_column(place, rows.schema.field(place), values)
 
 
 def _meta_of(identity: Identity) -> SpoolMeta:

@@ -23,10 +23,10 @@ ROOT = Path(__file__).resolve().parents[2]
 OURS = """
 import resource, sys, time
 from pathlib import Path
-from rankmem_imports.kineto.reader import KinetoReader
+from rankmem_imports.formats import FORMATS
 from rankmem_imports.recording import Identity
 began = time.process_time()
-[rank] = KinetoReader().open([Path(sys.argv[1])])
+[rank] = FORMATS["kineto"].open([Path(sys.argv[1])])
 rows = sum(batch.num_rows for part in rank.parts(Identity("S", 0, 0)) for _, batch in part.rows)
 mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 seconds = time.process_time() - began

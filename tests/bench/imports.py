@@ -40,10 +40,10 @@ print(time.process_time() - began, int(highest.split()[1]) / 1024)
 """
 READING = (
     "from pathlib import Path\n"
-    "from rankmem_imports.formats import search\n"
+    "from rankmem_imports.search import search\n"
     "from rankmem_imports.recording import Identity\n",
     "[found] = search([sys.argv[1]]).found\n"
-    "[rank] = found.reader.open(found.files)\n"
+    "[rank] = found.format.open(found.files)\n"
     "rows = sum(b.num_rows for part in rank.parts(Identity('0' * 12, 0, 0)) for _, b in part.rows)\n",
 )
 IMPORT = """

@@ -19,8 +19,8 @@ from rankmem_cli.args.options import Place
 from rankmem_cli.run.importing import Request, import_recordings
 from rankmem_imports import delivery as sending
 from rankmem_imports import staging
-from rankmem_imports.formats import search
 from rankmem_imports.jobs import Job, plan
+from rankmem_imports.search import search
 from rankmem_imports.staging import StagedRank, stage
 from rankmem_protos.collector_pb2 import Batch
 from rankmem_protos.credentials import Credentials

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rankmem_imports.kineto.reader import KinetoReader
+from rankmem_imports.formats import FORMATS
 from rankmem_imports.recording import Identity
 
 STEPS = 2
@@ -30,7 +30,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def tables(trace: Path) -> dict[str, list[dict[str, Any]]]:
     """What it is imported as."""
-    [recording] = KinetoReader().open([trace])
+    [recording] = FORMATS["kineto"].open([trace])
     found: dict[str, list[pa.RecordBatch]] = {}
     for part in recording.parts(Identity("S", 0, 0)):
         for table, rows in part.rows:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from import_read import read_alone
-from rankmem_imports.kineto.reader import KinetoReader
+from rankmem_imports.formats import FORMATS
 from rankmem_imports.recording import Closing
 from rankmem_protos.errors import RankmemError
 
@@ -32,7 +32,7 @@ Tables = dict[str, list[dict[str, Any]]]
 @functools.cache
 def imported(path: Path) -> tuple[Tables, Closing]:
     """All rows by table, and the closing."""
-    return read_alone(KinetoReader(), path)
+    return read_alone(FORMATS["kineto"], path)
 
 
 @functools.cache
@@ -121,9 +121,9 @@ def test_stacks_steps_and_ranks_are_there() -> None:
     made = [row for row in tables["allocation_record"] if not row["preexisting"]]
     assert {row["step"] for row in made} == {6}
     assert all(row["stack_id"] is not None for row in made)
-    [sglang] = KinetoReader().open([FOLDER / "mi300_sglang_rank0.json.gz"])
+    [sglang] = FORMATS["kineto"].open([FOLDER / "mi300_sglang_rank0.json.gz"])
     assert (sglang.facts.rank, sglang.facts.world_size, sglang.facts.pid) == (0, 1, 251)
-    ranks = [KinetoReader().open([FOLDER / "two_ranks_no_memory" / f"rank{n}.json.gz"])[0] for n in (0, 1)]
+    ranks = [FORMATS["kineto"].open([FOLDER / "two_ranks_no_memory" / f"rank{n}.json.gz"])[0] for n in (0, 1)]
     assert [(r.facts.rank, r.facts.world_size) for r in ranks] == [(0, 128), (1, 128)]
 
 

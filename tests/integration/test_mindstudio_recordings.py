@@ -18,8 +18,7 @@ import pytest
 
 from ascend_files import store_parts
 from constructed import SESSION, empty_database
-from rankmem_imports.ascend.reader import MindStudioReader
-from rankmem_imports.memscope.reader import MemScopeReader
+from rankmem_imports.formats import FORMATS
 from rankmem_imports.recording import Identity
 
 FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "recordings" / "ascend"
@@ -74,7 +73,7 @@ def in_order(rows: list[Row]) -> list[Row]:
 def stored(request: pytest.FixtureRequest) -> Iterator[tuple[str, int, duckdb.DuckDBPyConnection]]:
     form, rank = request.param
     file = next(path for path in output(form, rank).iterdir() if path.suffix in (".db", ".csv"))
-    reader = MindStudioReader()
+    reader = FORMATS["mindstudio"]
     [recording] = reader.open(reader.files(file))
     assert recording.facts.rank == rank
     with empty_database() as connection:
@@ -150,7 +149,7 @@ def test_memscope_totals_are_those_that_mindstudio_made_of_the_same_dump() -> No
     with sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True) as database:
         told = database.execute("SELECT timestamp, totalSize FROM memory_allocation ORDER BY id").fetchall()
     database.close()
-    [recording] = MemScopeReader().open([path])
+    [recording] = FORMATS["memscope"].open([path])
     with empty_database() as connection:
         store_parts(connection, recording, Identity(SESSION, 0, 0))
         found = "SELECT time_ns, requested_bytes FROM memory_event ORDER BY seq"
@@ -160,7 +159,7 @@ def test_memscope_totals_are_those_that_mindstudio_made_of_the_same_dump() -> No
 
 def test_a_memscope_dump_of_two_processes_is_two_ranks() -> None:
     path = FOLDER / "memscope" / "memscope_dump_20250428113810.csv"
-    recordings = MemScopeReader().open([path])
+    recordings = FORMATS["memscope"].open([path])
     assert [recording.facts.pid for recording in recordings] == [2_523_738, 2_523_740]
     with empty_database() as connection:
         for rank, recording in enumerate(recordings):
@@ -286,7 +285,7 @@ def test_memscope_peaks_are_the_highest_that_the_pools_say_they_used() -> None:
                 modules[key] -= size
     assert used == {(2_523_738, "npu:0"): 3_659_776, (2_523_740, "npu:1"): 3_659_776}
     with empty_database() as connection:
-        for rank, recording in enumerate(MemScopeReader().open([path])):
+        for rank, recording in enumerate(FORMATS["memscope"].open([path])):
             store_parts(connection, recording, Identity(SESSION, 0, rank))
         found = connection.execute(
             "SELECT rank, device, peak_allocated_bytes FROM peak_by_rank WHERE device <> 'pinned' ORDER BY 1"

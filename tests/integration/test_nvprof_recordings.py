@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rankmem_imports.kernels.nvprof import NvprofReader
+from rankmem_imports.formats import FORMATS
 from rankmem_imports.recording import Identity
 
 FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "recordings" / "nvprof"
@@ -27,7 +27,7 @@ DIRECTION = {"fprop": "forward", "bprop": "backward"}
 @pytest.fixture(scope="module")
 def tables() -> dict[str, list[dict[str, Any]]]:
     """The rows of each table."""
-    [recording] = NvprofReader().open([FOLDER / "lstm_pyprof.sql"])
+    [recording] = FORMATS["nvprof"].open([FOLDER / "lstm_pyprof.sql"])
     found: dict[str, list[pa.RecordBatch]] = {}
     for part in recording.parts(Identity("S", 0, 0)):
         for table, rows in part.rows:

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from rankmem_cli.args.options import Place
 from rankmem_cli.run.importing import Report, Request, import_recordings
-from rankmem_imports.recording import Closing, Identity, Reader
+from rankmem_imports.formats import Format
+from rankmem_imports.recording import Closing, Identity
 
 
 def imported(database: Path, *paths: Path, **options: Any) -> Report:
@@ -24,7 +25,7 @@ def asked(database: Path, statement: str, **parameters: Any) -> list[tuple[Any, 
         return connection.execute(statement, parameters or None).fetchall()
 
 
-def read_alone(reader: Reader, path: Path) -> tuple[dict[str, list[dict[str, Any]]], Closing]:
+def read_alone(reader: Format, path: Path) -> tuple[dict[str, list[dict[str, Any]]], Closing]:
     """All rows by table of the one recording that the reader finds in the file, and its closing."""
     [recording] = reader.open([path])
     found: dict[str, list[pa.RecordBatch]] = {}

@@ -33,8 +33,8 @@ from typing import Any, Final
 
 from made_snapshots import dump, random_snapshot
 from rankmem_aggregator.ingest.batch import Spool, decode_batch
-from rankmem_imports.formats import search
 from rankmem_imports.jobs import plan
+from rankmem_imports.search import search
 from rankmem_imports.staging import stage
 from rankmem_protos.errors import RankmemError
 

@@ -32,9 +32,9 @@ from rankmem_aggregator import connect
 from rankmem_aggregator.exports.contract import Written
 from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.exports.mindstudio_totals import TotalsAt
-from rankmem_imports.ascend.reader import MindStudioReader
-from rankmem_imports.formats import search
+from rankmem_imports.formats import FORMATS
 from rankmem_imports.recording import Identity
+from rankmem_imports.search import search
 from rankmem_protos.errors import RankmemError
 
 COLUMNS = {
@@ -72,7 +72,7 @@ def of_story(story: Story, folder: Path) -> Path:
     (folder / "in").mkdir(parents=True)
     write_csvs(story, folder / "in")
     write_database(story, folder / "in" / f"ascend_pytorch_profiler_{story.rank}.db")
-    reader = MindStudioReader()
+    reader = FORMATS["mindstudio"]
     path = folder / "r.duckdb"
     [recording] = reader.open(reader.files(folder / "in" / "memory_record.csv"))
     with empty_database(str(path)) as connection:
@@ -155,7 +155,7 @@ def reimported(connection: duckdb.DuckDBPyConnection, out: Path, form: str) -> l
         for path in output.glob("*.csv" if form == "db" else "*.db"):
             path.unlink()
     for found in search([str(out)]).found:
-        [recording] = found.reader.open(found.files)
+        [recording] = found.format.open(found.files)
         assert recording.facts.rank is not None
         store_parts(connection, recording, Identity(SESSION, 0, recording.facts.rank))
         remarks += recording.closing().remarks

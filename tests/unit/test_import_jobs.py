@@ -16,8 +16,8 @@ from import_read import asked, imported
 from made_snapshots import dump, random_snapshot
 from rankmem_agent.session_ids import is_session_id
 from rankmem_cli.main import app
-from rankmem_imports.formats import search
 from rankmem_imports.jobs import Plan, plan
+from rankmem_imports.search import search
 from rankmem_protos.errors import Code, RankmemError
 
 
@@ -159,8 +159,8 @@ def test_files_are_told_by_content_through_gzip_and_hidden_ones_left_out(tmp_pat
     (tmp_path / ".hidden.json").write_text("[[1, 2, 3, 0]]")
     (tmp_path / "notes.txt").write_text("hello")
     looked = search([str(tmp_path), str(tmp_path / "looks-like.pickle"), str(tmp_path / "absent*")])
-    assert [one.reader.kind for one in looked.found] == ["memory-timeline"]
-    assert [path.name for path in looked.unknown] == ["notes.txt"]
+    assert [one.format.name for one in looked.found] == ["memory-timeline"]
+    assert [path.name for path in looked.unrecognised] == ["notes.txt"]
     [(path, error)] = looked.failed
     assert path.name == "absent*"
     assert error.code is Code.NOT_FOUND
@@ -199,7 +199,7 @@ def test_a_file_of_no_kind_that_is_named_is_an_error_and_so_is_nothing_at_all(tm
     database = ["--db", str(tmp_path / "none.duckdb")]
     done = runner.invoke(app, ["import", str(tmp_path / "notes.txt"), *database])
     assert done.exit_code == 1
-    assert "kinds that are read: torch-snapshot" in done.stderr
+    assert "formats that are read: torch-snapshot" in done.stderr
     (tmp_path / "sub").mkdir()
     done = runner.invoke(app, ["import", str(tmp_path / "sub"), *database])
     assert done.exit_code == 1

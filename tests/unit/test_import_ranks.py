@@ -10,10 +10,9 @@ import pytest
 
 from ascend_files import a_story, write_csvs
 from import_read import asked, imported
-from rankmem_imports.ascend.reader import MindStudioReader
-from rankmem_imports.formats import search
-from rankmem_imports.kineto.reader import KinetoReader
+from rankmem_imports.formats import FORMATS
 from rankmem_imports.recording import RankFacts
+from rankmem_imports.search import search
 from rankmem_protos.errors import Code, RankmemError
 
 
@@ -25,13 +24,13 @@ def ascend_facts(folder: Path, **files: object) -> RankFacts:
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
     [found] = search([str(folder)]).found
-    [recording] = MindStudioReader().open(found.files)
+    [recording] = FORMATS["mindstudio"].open(found.files)
     return recording.facts
 
 
 def trace_facts(path: Path, **info: object) -> RankFacts:
     path.write_text(json.dumps({"schemaVersion": 1, "distributedInfo": info, "traceEvents": []}))
-    [recording] = KinetoReader().open([path])
+    [recording] = FORMATS["kineto"].open([path])
     return recording.facts
 
 

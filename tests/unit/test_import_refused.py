@@ -17,9 +17,8 @@ from import_read import asked
 from made_snapshots import dump, random_snapshot
 from rankmem_cli.args.options import place
 from rankmem_cli.main import app
-from rankmem_imports.memory_timeline.reader import MemoryTimelineReader
+from rankmem_imports.formats import FORMATS
 from rankmem_imports.recording import Identity
-from rankmem_imports.torch_snapshot.reader import TorchSnapshotReader
 from rankmem_protos.errors import RankmemError
 
 
@@ -158,7 +157,7 @@ def test_options_that_are_no_utf8_are_used_or_refused_in_words(folder: Path, tmp
 def test_what_is_wrong_with_a_timeline_is_told_without_pythons_words(content: str, tmp_path: Path) -> None:
     path = tmp_path / "timeline.json"
     path.write_text(content)
-    [recording] = MemoryTimelineReader().open([path])
+    [recording] = FORMATS["memory-timeline"].open([path])
     with pytest.raises(RankmemError) as caught:
         list(recording.parts(Identity("S", 0, 0)))
     for word in ("Error", "int()", "object", "literal", "subscript", "<class"):
@@ -178,7 +177,7 @@ def test_what_is_wrong_with_a_timeline_is_told_without_pythons_words(content: st
 def test_what_is_wrong_with_a_snapshot_is_told_without_pythons_words(
     snapshot: dict[str, Any], tmp_path: Path
 ) -> None:
-    [recording] = TorchSnapshotReader().open([dump(tmp_path / "a.pickle", snapshot)])
+    [recording] = FORMATS["torch-snapshot"].open([dump(tmp_path / "a.pickle", snapshot)])
     with pytest.raises(RankmemError) as caught:
         list(recording.parts(Identity("S", 0, 0)))
     assert "a.pickle is no memory snapshot of PyTorch" in caught.value.message

@@ -14,9 +14,9 @@ import pytest
 from import_read import asked, imported
 from made_snapshots import dump, random_snapshot
 from rankmem_cli.run.import_plan import lines_of
-from rankmem_imports.formats import search
 from rankmem_imports.job_names import buckets, named_rank
 from rankmem_imports.jobs import Plan, plan
+from rankmem_imports.search import search
 
 BASE_NS = 1_700_000_000 * 10**9
 

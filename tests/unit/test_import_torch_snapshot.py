@@ -11,8 +11,8 @@ import pytest
 
 from import_read import asked, imported
 from made_snapshots import dump, random_snapshot
+from rankmem_imports.formats import FORMATS
 from rankmem_imports.recording import Identity
-from rankmem_imports.torch_snapshot.reader import TorchSnapshotReader
 from rankmem_protos.errors import Code, RankmemError
 from snapshot_oracle import truth_of
 
@@ -84,7 +84,7 @@ def test_a_recording_in_gzip_keeps_its_rank_and_its_time(tmp_path: Path) -> None
     path = dump(tmp_path / "plain.pickle", raw, protocol=2)
     packed = tmp_path / "packed"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    facts = [TorchSnapshotReader().open([one])[0].facts for one in (path, packed)]
+    facts = [FORMATS["torch-snapshot"].open([one])[0].facts for one in (path, packed)]
     assert facts[0] == facts[1]
     assert (facts[1].rank, facts[1].started_ns) == (5, 1_700_000_000_000_010_000)
 
@@ -96,7 +96,7 @@ def test_a_time_of_eight_bytes_is_a_time(tmp_path: Path) -> None:
     content = path.read_bytes()
     assert b"\x8a\x07" + time in content
     path.write_bytes(content.replace(b"\x8a\x07" + time, b"\x8a\x08" + time + b"\0"))
-    assert TorchSnapshotReader().open([path])[0].facts.started_ns == 1_700_000_000_000_010_000
+    assert FORMATS["torch-snapshot"].open([path])[0].facts.started_ns == 1_700_000_000_000_010_000
     assert imported(tmp_path / "made.duckdb", path).failed == []
 
 
@@ -234,7 +234,7 @@ def test_values_that_no_snapshot_has_are_refused_with_the_file(
     for key in path[:-1]:
         inner = inner[key]
     inner[path[-1]] = value
-    [recording] = TorchSnapshotReader().open([dump(tmp_path / "odd.pickle", raw)])
+    [recording] = FORMATS["torch-snapshot"].open([dump(tmp_path / "odd.pickle", raw)])
     with pytest.raises(RankmemError, match=r"odd\.pickle") as raised:
         list(recording.parts(Identity("0" * 12, 0, 0)))
     assert raised.value.code is Code.INVALID

@@ -9,15 +9,16 @@ import pytest
 
 from import_read import read_alone
 from made_profiles import BASE_NS, memory, op, written
-from rankmem_imports.kineto.reader import KinetoReader
-from rankmem_imports.recording import Closing, Probe
+from rankmem_imports.formats import FORMATS
+from rankmem_imports.probing import Probe
+from rankmem_imports.recording import Closing
 from rankmem_protos.errors import RankmemError
 
 Tables = dict[str, list[dict[str, Any]]]
 
 
 def imported(path: Path) -> tuple[Tables, Closing]:
-    return read_alone(KinetoReader(), path)
+    return read_alone(FORMATS["kineto"], path)
 
 
 def operators(tables: Tables) -> list[str | None]:
@@ -64,7 +65,7 @@ def test_addresses_of_64_bits_and_ranks_as_text_are_read(tmp_path: Path) -> None
     assert [row["address"] for row in tables["allocation_record"]] == [high - 2**64]
     assert tables["allocation_record"][0]["freed_ns"] == BASE_NS + 6000
     assert {row["device"] for row in tables["memory_event"]} == {"xpu:0"}
-    [recording] = KinetoReader().open([path])
+    [recording] = FORMATS["kineto"].open([path])
     assert (recording.facts.rank, recording.facts.world_size) == (7, 8)
 
 
@@ -300,7 +301,7 @@ def test_frames_of_the_main_thread_are_found_beside_those_of_a_thread_with_a_sma
 def test_the_rank_is_found_at_either_end_of_the_file(tmp_path: Path) -> None:
     padding = [op("aten::mm", 0, 1, text="x" * 1000) for _ in range(3000)]
     path = written(tmp_path, [*padding, memory(1, 8, 8, 1)], distributedInfo={"rank": 3, "world_size": 8})
-    [recording] = KinetoReader().open([path])
+    [recording] = FORMATS["kineto"].open([path])
     assert (recording.facts.rank, recording.facts.world_size) == (3, 8)
 
 
@@ -313,7 +314,7 @@ def test_the_rank_is_found_at_either_end_of_the_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_trace_is_told_by_its_content(tmp_path: Path, head: bytes) -> None:
-    assert KinetoReader().recognises(Probe(path=tmp_path, head=head))
+    assert FORMATS["kineto"].recognises(Probe(path=tmp_path, head=head))
 
 
 @pytest.mark.parametrize(
@@ -328,7 +329,7 @@ def test_a_trace_is_told_by_its_content(tmp_path: Path, head: bytes) -> None:
     ],
 )
 def test_other_json_is_not_a_trace(tmp_path: Path, head: bytes) -> None:
-    assert not KinetoReader().recognises(Probe(path=tmp_path, head=head))
+    assert not FORMATS["kineto"].recognises(Probe(path=tmp_path, head=head))
 
 
 @pytest.mark.parametrize(

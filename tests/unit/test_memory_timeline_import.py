@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from rankmem_imports.files.number_lists import NumberLists
-from rankmem_imports.memory_timeline.reader import MemoryTimelineReader
+from rankmem_imports.formats import FORMATS
 from rankmem_imports.probing import probe
 from rankmem_imports.recording import Closing, Identity
 from rankmem_protos.errors import Code, RankmemError
@@ -27,7 +27,7 @@ START_US = 1_700_000_000_000_000
 
 def read(path: Path) -> tuple[dict[str, list[dict[str, Any]]], Closing]:
     """All rows by table."""
-    [recording] = MemoryTimelineReader().open([path])
+    [recording] = FORMATS["memory-timeline"].open([path])
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for part in recording.parts(Identity("0" * 12, 0, 0)):
         for table, batch in part.rows:
@@ -102,7 +102,7 @@ def test_the_totals_of_a_raw_timeline_are_those_of_its_changes(seed: int, tmp_pa
     changes = raw_changes(seed, 400)
     path = tmp_path / "x.raw.json.gz"
     path.write_bytes(gzip.compress(json.dumps(changes).encode()))
-    assert MemoryTimelineReader().recognises(probe(path))
+    assert FORMATS["memory-timeline"].recognises(probe(path))
     rows, closing = read(path)
     expected = sums_of(changes)
     found = totals_by_time(rows)
@@ -131,7 +131,7 @@ def test_the_totals_of_a_timeline_of_totals_are_its_own_and_never_stand_too_high
     sizes = [[0, *(chance.choice([0, 512, chance.randrange(10**12)]) for _ in range(8))] for _ in times]
     path = tmp_path / "x.json"
     path.write_text(json.dumps([times, sizes]))
-    assert MemoryTimelineReader().recognises(probe(path))
+    assert FORMATS["memory-timeline"].recognises(probe(path))
     rows, _ = read(path)
     found = totals_by_time(rows)
     expected = {time * 1000: tuple(row[1:]) for time, row in zip(times, sizes, strict=True)}
@@ -145,7 +145,7 @@ def test_torch_2_1_has_nanoseconds_and_fractions_of_nothing(tmp_path: Path) -> N
     sizes = [[0, 512, 0], [0, 512, 64], [0, 0, 64], [0, 0, 1 << 40]]
     path = tmp_path / "x.json"
     path.write_text(json.dumps([times, [[float(n) for n in row] + [0.0] * 6 for row in sizes]]))
-    assert MemoryTimelineReader().recognises(probe(path))
+    assert FORMATS["memory-timeline"].recognises(probe(path))
     rows, _ = read(path)
     assert [(row["time_ns"] - times[0], row["requested_bytes"]) for row in rows["memory_event"]] == [
         (0, 512), (0, 576), (7, 64), (2500, 1 << 40)
@@ -186,7 +186,7 @@ def test_a_gzip_that_is_cut_short_is_refused(tmp_path: Path) -> None:
 def test_other_json_is_no_timeline(text: bytes, tmp_path: Path) -> None:
     path = tmp_path / "other.json"
     path.write_bytes(text)
-    assert not MemoryTimelineReader().recognises(probe(path))
+    assert not FORMATS["memory-timeline"].recognises(probe(path))
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 7, 64, 1000])

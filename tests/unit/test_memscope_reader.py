@@ -13,13 +13,13 @@ import pytest
 
 from ascend_files import store_parts
 from constructed import SESSION, clear
-from rankmem_imports.formats import search
-from rankmem_imports.memscope.reader import MemScopeReader
+from rankmem_imports.formats import FORMATS
 from rankmem_imports.probing import probe
 from rankmem_imports.recording import Closing, Identity
+from rankmem_imports.search import search
 from rankmem_protos.errors import RankmemError
 
-READER = MemScopeReader()
+READER = FORMATS["memscope"]
 HEADER = (
     "ID", "Event", "Event Type", "Name", "Timestamp(ns)", "Process Id", "Thread Id", "Device Id", "Ptr",
     "Attr", "Call Stack(Python)", "Call Stack(C)",
@@ -407,7 +407,7 @@ def test_a_process_on_several_devices_is_one_rank_with_the_files_of_all(
     for device, dump in (("0", by_block(a_dump())), ("cpu", on_host)):
         (tmp_path / f"device_{device}" / "dump").mkdir(parents=True)
         as_csv(tmp_path / f"device_{device}" / "dump" / "memscope_dump_1.csv", dump)
-    [found] = search([str(tmp_path)], [READER]).found
+    [found] = search([str(tmp_path)]).found
     [closing] = imported(database, found.files[0])
     sizes = "SELECT size_bytes FROM memory_event WHERE device = 'pinned' AND action = 'alloc' ORDER BY ALL"
     assert (closing.events, rows(database, sizes)) == (7, [(96,), (512,)])

@@ -16,7 +16,7 @@ from constructed import BASE_NS, SESSION, RankLog, empty_database
 from export_logs import CudaLog, database
 from rankmem_aggregator import connect
 from rankmem_aggregator.exports.exporting import export
-from rankmem_imports.ascend.reader import MindStudioReader
+from rankmem_imports.formats import FORMATS
 from rankmem_imports.recording import Identity
 from summary_passes import summarise
 
@@ -40,7 +40,7 @@ def path(tmp_path: Path) -> Path:
     """A database with that story in it."""
     story = a_late_component()
     write_database(story, tmp_path / "ascend_pytorch_profiler_0.db")
-    reader = MindStudioReader()
+    reader = FORMATS["mindstudio"]
     [recording] = reader.open(reader.files(tmp_path / "ascend_pytorch_profiler_0.db"))
     with empty_database(str(tmp_path / "r.duckdb")) as connection:
         store_parts(connection, recording, Identity(SESSION, 0, 0))
@@ -159,7 +159,7 @@ def test_a_release_that_tells_the_total_from_before_it_is_a_release_all_the_same
         block.at_release = (before, *block.at_release[1:])
     story.malloc("aten::add", 512)
     write_database(story, tmp_path / "ascend_pytorch_profiler_0.db")
-    reader = MindStudioReader()
+    reader = FORMATS["mindstudio"]
     [recording] = reader.open(reader.files(tmp_path / "ascend_pytorch_profiler_0.db"))
     with empty_database() as connection:
         store_parts(connection, recording, Identity(SESSION, 0, 0))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ascend_files import MB, Block, Story, store_parts, write_csvs, write_database
 from constructed import SESSION, clear, empty_database
-from rankmem_imports.ascend.reader import MindStudioReader
+from rankmem_imports.formats import FORMATS
 from rankmem_imports.recording import Identity
 
 ACTIONS = ("malloc", "free", "wait", "back", "older", "ge", "ge_free", "workspace")
@@ -89,7 +89,7 @@ def test_any_story_comes_back(
             write_database(story, folder / "x.db")
         else:
             write_csvs(story, folder)
-        reader = MindStudioReader()
+        reader = FORMATS["mindstudio"]
         path = folder / ("x.db" if form == "db" else "memory_record.csv")
         [recording] = reader.open(reader.files(path))
         store_parts(database, recording, Identity(SESSION, 0, 0))

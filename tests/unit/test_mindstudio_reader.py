@@ -14,13 +14,13 @@ import pytest
 
 from ascend_files import MB, Story, a_story, store_parts, us, write_csvs, write_database
 from constructed import SESSION
-from rankmem_imports.ascend.reader import MindStudioReader
-from rankmem_imports.formats import search
+from rankmem_imports.formats import FORMATS
 from rankmem_imports.probing import probe
 from rankmem_imports.recording import Closing, Identity, RankRecording
+from rankmem_imports.search import search
 from rankmem_protos.errors import RankmemError
 
-READER = MindStudioReader()
+READER = FORMATS["mindstudio"]
 OTHERS_WORDS = re.compile(
     "invalid literal|C long|decimal128|conversion error|ascend_|NoneType|argument must be"
 )
@@ -421,7 +421,7 @@ def test_databases_of_several_ranks_in_one_folder_are_a_rank_each(tmp_path: Path
         write_database(a_story(rank), tmp_path / f"ascend_pytorch_profiler_{rank}.db")
     write_csvs(a_story(0), tmp_path)
     found = search([str(tmp_path)]).found
-    recordings = [recording for one in found for recording in one.reader.open(one.files)]
+    recordings = [recording for one in found for recording in one.format.open(one.files)]
     assert [recording.facts.rank for recording in recordings] == [0, 1, 2]
     assert all(recording.source.suffix == ".db" for recording in recordings)
 

@@ -12,9 +12,10 @@ import pytest
 
 import made_profiles
 from made_profiles import MARKER, START_NS
+from rankmem_imports.formats import FORMATS
 from rankmem_imports.kernels import profile as kernel_profile
-from rankmem_imports.kernels.nsys import NsysReader
-from rankmem_imports.recording import Closing, Identity, Probe
+from rankmem_imports.probing import Probe
+from rankmem_imports.recording import Closing, Identity
 from rankmem_protos.errors import RankmemError
 
 
@@ -26,7 +27,7 @@ def export(tmp_path: Path) -> Path:
 
 def read(path: Path, rank: int = 0) -> tuple[dict[str, list[dict[str, Any]]], Closing]:
     """A rank's rows by table, and its closing."""
-    recording = NsysReader().open([path])[rank]
+    recording = FORMATS["nsys"].open([path])[rank]
     found: dict[str, list[pa.RecordBatch]] = {}
     for part in recording.parts(Identity("S", 0, rank)):
         for table, rows in part.rows:
@@ -36,15 +37,17 @@ def read(path: Path, rank: int = 0) -> tuple[dict[str, list[dict[str, Any]]], Cl
 
 
 def test_each_process_is_a_rank_on_the_host(export: Path) -> None:
-    facts = [recording.facts for recording in NsysReader().open([export])]
+    facts = [recording.facts for recording in FORMATS["nsys"].open([export])]
     assert [(fact.rank, fact.pid, fact.host_name) for fact in facts] == [(0, 10, "node7"), (1, 11, "node7")]
     assert {fact.started_ns for fact in facts} == {START_NS}
 
 
 def test_it_is_told_by_its_tables(export: Path) -> None:
     tables = frozenset({"StringIds", "CUDA_GPU_MEMORY_USAGE_EVENTS"})
-    assert NsysReader().recognises(Probe(path=export, head=b"", sqlite_tables=tables))
-    assert not NsysReader().recognises(Probe(path=export, head=b"", sqlite_tables=frozenset({"StringIds"})))
+    assert FORMATS["nsys"].recognises(Probe(path=export, head=b"", sqlite_tables=tables))
+    assert not FORMATS["nsys"].recognises(
+        Probe(path=export, head=b"", sqlite_tables=frozenset({"StringIds"}))
+    )
 
 
 def test_memory_events_count_in_utc_and_by_device(export: Path) -> None:
@@ -133,7 +136,7 @@ def test_an_export_with_neither_kernels_nor_allocations_says_how_to_record_them(
         database.execute("DELETE FROM CUDA_GPU_MEMORY_USAGE_EVENTS")
     database.close()
     with pytest.raises(RankmemError, match="neither kernels nor allocations") as caught:
-        NsysReader().open([export])
+        FORMATS["nsys"].open([export])
     assert "--cuda-memory-usage=true" in caught.value.hint
 
 

@@ -12,11 +12,8 @@ import pytest
 
 import made_profiles
 from made_profiles import memory, op, written
-from rankmem_imports.kernels.nsys import NsysReader
-from rankmem_imports.kernels.nvprof import NvprofReader
-from rankmem_imports.kineto.reader import KinetoReader
-from rankmem_imports.recording import Identity, Reader
-from rankmem_imports.tensorflow.reader import TensorflowReader
+from rankmem_imports.formats import FORMATS, Format
+from rankmem_imports.recording import Identity
 from rankmem_protos.errors import RankmemError
 from rankmem_protos.plain_errors import plain
 
@@ -29,7 +26,7 @@ INTERNAL = re.compile(
 ODD: tuple[Any, ...] = (None, "soon", "12a", [], {}, [1], 1.5, True, 2**70, -(2**70), "\ud800")
 
 
-def complaint(reader: Reader, path: Path) -> str:
+def complaint(reader: Format, path: Path) -> str:
     """What the reader says of a file; empty where it reads it."""
     try:
         for recording in reader.open([path]):
@@ -79,13 +76,13 @@ def spoiled() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 def test_a_memory_event_without_args_is_told_in_words(tmp_path: Path) -> None:
     event = memory(5, 512, 512, 1)
     del event["args"]
-    said = complaint(KinetoReader(), written(tmp_path, [memory(4, 512, 512, 1), event]))
+    said = complaint(FORMATS["kineto"], written(tmp_path, [memory(4, 512, 512, 1), event]))
     assert "trace.json: event 2 ('[memory]') cannot be read: it has no 'args'" in said
     assert not INTERNAL.search(said)
 
 
 def test_no_spoiled_event_of_a_trace_is_told_in_pythons_words(tmp_path: Path) -> None:
-    told = {what: complaint(KinetoReader(), written(tmp_path, events)) for what, events in spoiled()}
+    told = {what: complaint(FORMATS["kineto"], written(tmp_path, events)) for what, events in spoiled()}
     assert {what: said for what, said in told.items() if INTERNAL.search(said)} == {}
     assert "'ts'" in told["5 ts"]
     assert "'12a' is no whole number" in told["5 args Bytes '12a'"]
@@ -93,17 +90,17 @@ def test_no_spoiled_event_of_a_trace_is_told_in_pythons_words(tmp_path: Path) ->
 
 @pytest.mark.parametrize("value", ["NULL", "'text'", "x'00ff'", "9e300", str(2**63 - 1), str(-(2**63))])
 def test_no_spoiled_column_of_an_nsys_export_is_told_in_pythons_words(tmp_path: Path, value: str) -> None:
-    told = spoiled_columns(NsysReader(), made_profiles.export(tmp_path), value)
+    told = spoiled_columns(FORMATS["nsys"], made_profiles.export(tmp_path), value)
     assert {what: said for what, said in told.items() if INTERNAL.search(said)} == {}
 
 
 @pytest.mark.parametrize("value", ["NULL", "'text'", "x'00ff'", "9e300", str(2**63 - 1), str(-(2**63))])
 def test_no_spoiled_column_of_an_nvprof_profile_is_told_in_pythons_words(tmp_path: Path, value: str) -> None:
-    told = spoiled_columns(NvprofReader(), made_profiles.nvprof_profile(tmp_path), value)
+    told = spoiled_columns(FORMATS["nvprof"], made_profiles.nvprof_profile(tmp_path), value)
     assert {what: said for what, said in told.items() if INTERNAL.search(said)} == {}
 
 
-def spoiled_columns(reader: Reader, path: Path, value: str) -> dict[str, str]:
+def spoiled_columns(reader: Format, path: Path, value: str) -> dict[str, str]:
     """What is said with each column of each table set to the value, by table and column."""
     whole = path.read_bytes()
     with sqlite3.connect(path) as database:
@@ -135,7 +132,7 @@ def test_no_damaged_step_of_tensorflow_is_told_in_pythons_words(tmp_path: Path) 
         for value in (0x00, 0x7F, 0xFF):
             path = tmp_path / "damaged.pb"
             path.write_bytes(whole[:place] + bytes([value]) + whole[place + 1 :])
-            told.add(complaint(TensorflowReader(), path))
+            told.add(complaint(FORMATS["tensorflow"], path))
     assert {said for said in told if INTERNAL.search(said)} == set()
     assert any("damaged" in said or "breaks off" in said for said in told)
 

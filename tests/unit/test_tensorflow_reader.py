@@ -10,9 +10,11 @@ import pytest
 
 from import_read import read_alone
 from made_profiles import CPU, saved, step
-from rankmem_imports.recording import Closing, Probe
+from rankmem_imports.formats import FORMATS
+from rankmem_imports.probing import Probe
+from rankmem_imports.recording import Closing
 from rankmem_imports.tensorflow.lives import Lives, maximums
-from rankmem_imports.tensorflow.reader import TensorflowReader, devices_of
+from rankmem_imports.tensorflow.reader import devices_of
 from rankmem_imports.tensorflow.stats import nodes_of
 from rankmem_protos.errors import RankmemError
 from rankmem_protos.step_stats_pb2 import RunMetadata
@@ -66,7 +68,7 @@ def collected(path: Path) -> Lives:
 
 def imported(path: Path) -> tuple[dict[str, list[dict[str, Any]]], Closing]:
     """All rows by table, and the closing."""
-    return read_alone(TensorflowReader(), path)
+    return read_alone(FORMATS["tensorflow"], path)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -86,7 +88,7 @@ def test_every_form_says_the_same(tmp_path: Path, form: str) -> None:
     metadata = step(1)
     path = saved(tmp_path, metadata, form)
     with (gzip.open if form == "pb.gz" else open)(path, "rb") as file:
-        assert TensorflowReader().recognises(Probe(path=path, head=file.read(4096)))
+        assert FORMATS["tensorflow"].recognises(Probe(path=path, head=file.read(4096)))
     assert collected(path).tensors == collected(saved(tmp_path, metadata, "pb")).tensors
 
 

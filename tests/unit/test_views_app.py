@@ -11,7 +11,7 @@ import pytest
 
 from ascend_files import MB, Story, a_story, store_parts, write_database
 from constructed import SESSION, RankLog, store_logs, store_rows
-from rankmem_imports.ascend.reader import MindStudioReader
+from rankmem_imports.formats import FORMATS
 from rankmem_imports.recording import Identity
 
 COMPONENTS = """
@@ -28,7 +28,7 @@ def rows(connection: duckdb.DuckDBPyConnection, sql: str, **parameters: Any) -> 
 def imported(connection: duckdb.DuckDBPyConnection, story: Story, folder: Path) -> None:
     path = folder / "ascend_pytorch_profiler_0.db"
     write_database(story, path)
-    reader = MindStudioReader()
+    reader = FORMATS["mindstudio"]
     [recording] = reader.open(reader.files(path))
     store_parts(connection, recording, Identity(SESSION, 0, 0))
 
@@ -154,7 +154,7 @@ def test_a_sample_of_a_database_that_says_nothing_is_unknown(
     with sqlite3.connect(path) as opened:
         opened.execute("UPDATE NPU_MEM SET hbm = NULL, ddr = NULL")
     opened.close()
-    reader = MindStudioReader()
+    reader = FORMATS["mindstudio"]
     [recording] = reader.open(reader.files(path))
     store_parts(database, recording, Identity(SESSION, 0, 0))
     samples = "SELECT DISTINCT app_reserved_bytes, device_used_bytes, app_bytes FROM app_curve"

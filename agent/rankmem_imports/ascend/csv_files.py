@@ -7,7 +7,6 @@ decimal microseconds that may end in a tab, totals MB or KB of 1024: both come o
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -16,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from rankmem_imports.ascend.recognition import names_in
 from rankmem_imports.ascend.rows import (
     MODULE,
     OPERATOR,
@@ -48,25 +48,11 @@ _DEVICE: Final = ("Device Type", "Device", "Device ID", "Device_id")
 Cells = Mapping[str, pa.Array]
 
 
-def kind_of_header(line: str) -> str | None:
-    """Which of the four files begins with this line: record, operator, module, static; else None."""
-    names = frozenset(name.strip() for name in _names_in(line.lstrip("\ufeff")))
-    if {"Component", "Timestamp(us)"} <= names:
-        if names & {"Total Allocated(MB)", "Total Allocated(KB)"}:
-            return "record"
-        return "module" if names & {"Total Reserved(MB)", "Total Reserved(KB)"} else None
-    if {"Name", "Size(KB)", "Allocation Time(us)"} <= names:
-        return "operator"
-    if {"Op Name", "Graph ID", "Node Index Start", "Node Index End", "Size(KB)"} <= names:
-        return "static"
-    return None
-
-
 class CsvSource:
     """A rank's folder of CSV files."""
 
     def __init__(self, files: Mapping[str, Sequence[Path]], facts: RankFacts) -> None:
-        """Args: files: by what kind_of_header says, slices of a table in order. facts: known from beside."""
+        """Args: files: by what table_of_header says, slices of a table in order. facts: known from beside."""
         self.path = next(iter(files.values()))[0]
         self.names = Vocabulary()
         self.facts = facts
@@ -322,15 +308,7 @@ def header_of(path: Path) -> list[str]:
     """The names of the columns."""
     with open_bytes(path) as stream:
         line = stream.readline(PIECE_BYTES).decode("utf-8-sig", errors="replace")
-    return _names_in(line)
-
-
-def _names_in(line: str) -> list[str]:
-    """The cells of a header, quoted or not."""
-    try:
-        return next(csv.reader([line.rstrip("\r\n")]), [])
-    except csv.Error:  # a line that is no CSV file's
-        return []
+    return names_in(line)
 
 
 def _is_null(cells: pa.Array) -> Array:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from rankmem_imports.ascend.recognition import MEMORY_TABLES
 from rankmem_imports.ascend.rows import (
     CHUNK_ROWS,
     MODULE,
@@ -34,7 +35,6 @@ from rankmem_protos.bounds import NUMBER_MAX
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_ship.pairing.state import Array
 
-MEMORY_TABLES: Final = frozenset({"MEMORY_RECORD", "OP_MEMORY", "NPU_MEM", "NPU_MODULE_MEM", "NPU_OP_MEM"})
 ENUM_MODULE_UNKNOWN: Final = "module {}"
 """A component that has a number and no name."""
 

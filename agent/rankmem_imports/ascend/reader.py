@@ -14,71 +14,61 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from rankmem_imports.ascend.csv_files import CsvSource, header_of, kind_of_header
-from rankmem_imports.ascend.database import MEMORY_TABLES, DbSource, rank_devices
+from rankmem_imports.ascend.csv_files import CsvSource, header_of
+from rankmem_imports.ascend.database import DbSource, rank_devices
 from rankmem_imports.ascend.profiler_info import PATTERN, facts_of
+from rankmem_imports.ascend.recognition import NAME, has_our_tables, table_of_header
 from rankmem_imports.ascend.recording import AscendRecording
 from rankmem_imports.ascend.rows import Source
 from rankmem_imports.files.compressed import BROKEN
 from rankmem_imports.files.sqlite_recording import SqliteRecording
-from rankmem_imports.recording import Probe, RankFacts, RankRecording
+from rankmem_imports.recording import RankFacts, RankRecording
 from rankmem_protos.errors import RankmemError
 
-KIND: Final = "mindstudio"
 FOLDERS_KEPT: Final = 8
 """Folders whose files are known: one may hold the databases of a thousand ranks, and each asks."""
 
-_OURS: Final = frozenset({"RANK_DEVICE_MAP", "NPU_INFO", "SESSION_TIME_INFO", "ENUM_MODULE"})
 _RANK_IN_NAME: Final = re.compile(r"_profiler_(\d{1,9})\.db$")
 _SLICE: Final = re.compile(r"_slice_(\d{1,4})(?=[_.])")
 _SQLITE: Final = b"SQLite format 3\0"
 
 
-class MindStudioReader:
-    """Recognises and opens them."""
+def files_with(path: Path) -> Sequence[Path]:
+    """The database and the CSV files of the folder; of several databases, a rank each, the one."""
+    kinds = _kinds_in(path.parent, path.parent.stat().st_mtime_ns)
+    databases = [file for file, kind in kinds.items() if kind == "db"]
+    if path in databases[1:]:
+        return (path,)
+    beside = [file for file in kinds if file not in databases[1:]]
+    return list(dict.fromkeys((path, *beside, *_described(path))))
 
-    kind = KIND
 
-    def recognises(self, probe: Probe) -> bool:
-        """By the tables of a database, by the header of a CSV file."""
-        if probe.sqlite_tables:
-            return _are_ours(probe.sqlite_tables)
-        line = probe.head.split(b"\n", 1)[0]
-        return kind_of_header(line.decode("utf-8-sig", errors="replace")) is not None
+def open_ranks(files: Sequence[Path]) -> Sequence[RankRecording]:
+    """The ranks of a folder; mostly one."""
+    kinds = {file: kind for file in files if (kind := _kind_of(file)) is not None}
+    databases = [file for file, kind in kinds.items() if kind == "db"]
+    tables, remarks = _tables({file: kind for file, kind in kinds.items() if kind != "db"})
+    if not databases:
+        return [_of_csv(tables, remarks)]
+    if tables.keys() - {"static"}:
+        remarks.append(f"CSV files beside {databases[0].name} say the same and were left out")
+    return _of_database(databases[0], tables.get("static"), remarks)
 
-    def files(self, path: Path) -> Sequence[Path]:
-        """The database and the CSV files of the folder; of several databases, a rank each, the one."""
-        kinds = _kinds_in(path.parent, path.parent.stat().st_mtime_ns)
-        databases = [file for file, kind in kinds.items() if kind == "db"]
-        if path in databases[1:]:
-            return (path,)
-        beside = [file for file in kinds if file not in databases[1:]]
-        return list(dict.fromkeys((path, *beside, *_described(path))))
 
-    def open(self, files: Sequence[Path]) -> Sequence[RankRecording]:
-        """The ranks of a folder; mostly one."""
-        kinds = {file: kind for file in files if (kind := _kind_of(file)) is not None}
-        databases = [file for file, kind in kinds.items() if kind == "db"]
-        tables, remarks = _tables({file: kind for file, kind in kinds.items() if kind != "db"})
-        if not databases:
-            return [self._of_csv(tables, remarks)]
-        if tables.keys() - {"static"}:
-            remarks.append(f"CSV files beside {databases[0].name} say the same and were left out")
-        return self._of_database(databases[0], tables.get("static"), remarks)
+def _of_csv(tables: dict[str, list[Path]], remarks: list[str]) -> RankRecording:
+    path = next(iter(tables.values()))[0]
+    return AscendRecording(CsvSource(tables, facts_of(_described(path))), NAME, tuple(remarks))
 
-    def _of_csv(self, tables: dict[str, list[Path]], remarks: list[str]) -> RankRecording:
-        path = next(iter(tables.values()))[0]
-        return AscendRecording(CsvSource(tables, facts_of(_described(path))), KIND, tuple(remarks))
 
-    def _of_database(self, path: Path, static: list[Path] | None, remarks: list[str]) -> list[RankRecording]:
-        facts = facts_of(_described(path))
-        if named := _RANK_IN_NAME.search(path.name):
-            facts = replace(facts, rank=int(named[1]))
-        sources: list[Source] = [
-            DbSource(path, told, device) if static is None else _WithStatic(path, told, device, static)
-            for told, device in rank_devices(path, facts)
-        ]
-        return [AscendRecording(source, KIND, tuple(remarks)) for source in sources]
+def _of_database(path: Path, static: list[Path] | None, remarks: list[str]) -> list[RankRecording]:
+    facts = facts_of(_described(path))
+    if named := _RANK_IN_NAME.search(path.name):
+        facts = replace(facts, rank=int(named[1]))
+    sources: list[Source] = [
+        DbSource(path, told, device) if static is None else _WithStatic(path, told, device, static)
+        for told, device in rank_devices(path, facts)
+    ]
+    return [AscendRecording(source, NAME, tuple(remarks)) for source in sources]
 
 
 class _WithStatic(DbSource):
@@ -125,7 +115,7 @@ def _kind_of(file: Path) -> str | None:
             head = stream.read(len(_SQLITE))
         if head == _SQLITE:
             return "db" if _is_ours(file) else None
-        return kind_of_header(",".join(header_of(file)))
+        return table_of_header(",".join(header_of(file)))
     except BROKEN:  # a file beside the recording: whoever opens it says what is wrong with it
         return None
 
@@ -133,13 +123,9 @@ def _kind_of(file: Path) -> str | None:
 def _is_ours(file: Path) -> bool:
     try:
         with SqliteRecording(file) as database:
-            return _are_ours(frozenset(database.columns))
+            return has_our_tables(database.columns.keys())
     except RankmemError:
         return False
-
-
-def _are_ours(tables: frozenset[str]) -> bool:
-    return "STRING_IDS" in tables and bool(tables & (MEMORY_TABLES | _OURS))
 
 
 def _described(path: Path) -> list[Path]:

@@ -14,73 +14,54 @@ from typing import Any, Final
 
 from rankmem_imports.files.sqlite_recording import SqliteRecording, reading
 from rankmem_imports.kernels.nsys_memory import MemoryLog
-from rankmem_imports.kernels.nsys_source import KERNELS, MEMORY, NsysSource
+from rankmem_imports.kernels.nsys_source import NsysSource
 from rankmem_imports.kernels.nvprof import remarks_of
 from rankmem_imports.kernels.profile import KernelProfile
+from rankmem_imports.kernels.recognition import NSYS, NSYS_KERNELS, NSYS_MEMORY, NSYS_START, NSYS_STRINGS
 from rankmem_imports.recording import (
     Closing,
     Identity,
     NothingHereError,
     Part,
-    Probe,
     RankFacts,
     RankRecording,
 )
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_ship.pairing.columns import rows_of
 
-KIND: Final = "nsys"
 PROCESSES_MAX: Final = 4096
 """Of one export: a node has some hundred."""
 
-_STRINGS: Final = "StringIds"
-_START: Final = "TARGET_INFO_SESSION_START_TIME"
-_EXPORTS: Final = frozenset({"META_DATA_EXPORT", "EXPORT_META_DATA", _START})
 
+def open_ranks(files: Sequence[Path]) -> Sequence[RankRecording]:
+    """A rank for each process.
 
-class NsysReader:
-    """The kind."""
-
-    kind: str = KIND
-
-    def recognises(self, probe: Probe) -> bool:
-        """By the exporter's tables."""
-        tables = probe.sqlite_tables
-        return _STRINGS in tables and bool(tables & {KERNELS, MEMORY, "NVTX_EVENTS", *_EXPORTS})
-
-    def files(self, path: Path) -> Sequence[Path]:
-        """The database alone."""
-        return (path,)
-
-    def open(self, files: Sequence[Path]) -> Sequence[RankRecording]:
-        """A rank for each process.
-
-        Raises:
-            RankmemError: INVALID where there is neither a kernel nor an allocation.
-        """
-        (path,) = files
-        with reading(path), SqliteRecording(path) as database:
-            database.need(_STRINGS, "id", "value")
-            found: set[int] = set()
-            of_table = {KERNELS: "kernels/nsys_processes", MEMORY: "kernels/nsys_memory_processes"}
-            for table, statement in of_table.items():
-                if database.has(table, "globalPid"):
-                    found |= {int(process) for (process,) in database.rows(statement)}
-            has_facts = database.has("TARGET_INFO_SYSTEM_ENV")
-            facts = dict(database.rows("kernels/nsys_facts")) if has_facts else {}
-            facts[_START] = database.row("kernels/nsys_start") if database.has(_START) else None
-        if not found:
-            raise NothingHereError(
-                f"{path} has neither kernels nor allocations",
-                "record with nsys profile --trace=cuda,nvtx --cuda-memory-usage=true",
-            )
-        if len(found) > PROCESSES_MAX:
-            raise RankmemError(Code.EXHAUSTED, f"{path} has {len(found)} processes, at most {PROCESSES_MAX}")
-        several = len(found) > 1
-        return tuple(
-            NsysRecording(path, process, place if several else None, facts)
-            for place, process in enumerate(sorted(found))
+    Raises:
+        RankmemError: INVALID where there is neither a kernel nor an allocation.
+    """
+    (path,) = files
+    with reading(path), SqliteRecording(path) as database:
+        database.need(NSYS_STRINGS, "id", "value")
+        found: set[int] = set()
+        of_table = {NSYS_KERNELS: "kernels/nsys_processes", NSYS_MEMORY: "kernels/nsys_memory_processes"}
+        for table, statement in of_table.items():
+            if database.has(table, "globalPid"):
+                found |= {int(process) for (process,) in database.rows(statement)}
+        has_facts = database.has("TARGET_INFO_SYSTEM_ENV")
+        facts = dict(database.rows("kernels/nsys_facts")) if has_facts else {}
+        facts[NSYS_START] = database.row("kernels/nsys_start") if database.has(NSYS_START) else None
+    if not found:
+        raise NothingHereError(
+            f"{path} has neither kernels nor allocations",
+            "record with nsys profile --trace=cuda,nvtx --cuda-memory-usage=true",
         )
+    if len(found) > PROCESSES_MAX:
+        raise RankmemError(Code.EXHAUSTED, f"{path} has {len(found)} processes, at most {PROCESSES_MAX}")
+    several = len(found) > 1
+    return tuple(
+        NsysRecording(path, process, place if several else None, facts)
+        for place, process in enumerate(sorted(found))
+    )
 
 
 class NsysRecording:
@@ -96,7 +77,7 @@ class NsysRecording:
             host_uid=host,
             host_name=host,
             gpu_driver=facts.get("NvDriverVersion"),
-            started_ns=started[0] if (started := facts.get(_START)) else None,
+            started_ns=started[0] if (started := facts.get(NSYS_START)) else None,
         )
         self._closing = Closing(events=0)
 
@@ -107,7 +88,7 @@ class NsysRecording:
             memory = MemoryLog(source, identity)
             yield from memory.parts()
             last = memory.sequence_last
-            devices = [identity._asdict() | row | {"source": KIND} for row in source.devices()]
+            devices = [identity._asdict() | row | {"source": NSYS} for row in source.devices()]
             if devices:
                 yield Part(rows=[("device_info", rows_of("device_info", devices))], sequence_last=last)
             profile = KernelProfile(source)

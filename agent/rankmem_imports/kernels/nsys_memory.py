@@ -18,19 +18,12 @@ from rankmem_imports.kernels.profile import TEXTS_KEPT, Around, Launchings
 from rankmem_imports.kernels.pyprof_markers import BACKWARD, explain, is_about_operator
 from rankmem_imports.kineto.calls import names_operator
 from rankmem_imports.recording import Identity, Part
-from rankmem_imports.replay import Replay
+from rankmem_imports.replay import RESERVED, Replay
 from rankmem_imports.tensorflow.open_calls import KnownCall, OpenCalls
-from rankmem_ship.pairing.columns import constant_name, without
 
 _PAGEABLE: Final = 0
 _PINNED: Final = 1
-_APP: Final = ("memory_event", "allocation_record")
-_UNSAID: Final = {
-    "memory_event": ("stream", "reserved_bytes"),
-    "allocation_record": ("stream",),
-    "memory_bucket": ("reserved_peak_bytes", "reserved_last_bytes"),
-}
-"""No event says its stream, nor what an allocator holds beside it."""
+_MISSING_COLUMNS: Final = RESERVED | {"stream"}
 
 
 class MemoryLog:
@@ -40,7 +33,7 @@ class MemoryLog:
         self._source = source
         self._identity = identity
         self._text = functools.lru_cache(TEXTS_KEPT)(source.text)
-        self._replay = Replay(identity)
+        self._replay = Replay(identity, missing_columns=_MISSING_COLUMNS, constants={"component": "app"})
         self._calls = OpenCalls(self._replay)
         self.num_events = 0
         self.num_older = 0
@@ -63,9 +56,9 @@ class MemoryLog:
             self._calls.end(before_ns=use.time_ns)
             self._event(use, call, launching.thread or 0)
             if self._replay.is_full:
-                yield _as_told(self._replay.part())
+                yield self._replay.part()
         self._calls.end(before_ns=None)
-        yield _as_told(self._replay.part(final=True))
+        yield self._replay.part(final=True)
 
     def _tell_older(self) -> None:
         """What is given back and was not allocated before is older than the capture, and has its size."""
@@ -131,16 +124,3 @@ def _place(use: MemoryUse) -> tuple[DeviceType, int]:
     if use.memory_kind == _PINNED:
         return DeviceType.PINNED, 0
     return (DeviceType.CPU, 0) if use.memory_kind == _PAGEABLE else (DeviceType.CUDA, use.device)
-
-
-def _as_told(part: Part) -> Part:
-    """The part with the component app where it is a device's, and without what no event says."""
-    rows = []
-    for table, batch in part.rows:
-        told = without(batch, _UNSAID.get(table, ()))
-        if table in _APP and told.num_rows:
-            place = told.schema.get_field_index("component")
-            app = constant_name("app", told.num_rows)
-            told = told.set_column(place, told.schema.field(place), app)
-        rows.append((table, told))
-    return part._replace(rows=rows)

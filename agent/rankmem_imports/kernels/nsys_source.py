@@ -12,13 +12,10 @@ from typing import Any, Final, NamedTuple
 from rankmem_imports.bounds import checked_bytes, checked_ns
 from rankmem_imports.files.sqlite_recording import SqliteRecording
 from rankmem_imports.kernels.profile import Launching, TextRange
+from rankmem_imports.kernels.recognition import NSYS_KERNELS, NSYS_MEMORY, NSYS_RANGES, NSYS_START, RUNTIME
 from rankmem_imports.kernels.rows import Kernel
 from rankmem_imports.kernels.sweep import Range
 
-KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
-MEMORY: Final = "CUDA_GPU_MEMORY_USAGE_EVENTS"
-_RUNTIME: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
-_RANGES: Final = "NVTX_EVENTS"
 _GPUS: Final = "TARGET_INFO_GPU"
 
 _KERNEL_COLUMNS: Final = (
@@ -55,18 +52,18 @@ class NsysSource:
     def __init__(self, database: SqliteRecording, process: int) -> None:
         self._database = database
         self._process = {"process": process}
-        row = database.row("kernels/nsys_start") if database.has("TARGET_INFO_SESSION_START_TIME") else None
+        row = database.row("kernels/nsys_start") if database.has(NSYS_START) else None
         self.has_wall_clock = bool(row and row[0])
         self._base_ns = int(row[0]) if row and row[0] else 0
-        self._has_kernels = database.has(KERNELS)
+        self._has_kernels = database.has(NSYS_KERNELS)
         if self._has_kernels:
-            database.need(KERNELS, *_KERNEL_COLUMNS)
-        self._has_memory = database.has(MEMORY)
+            database.need(NSYS_KERNELS, *_KERNEL_COLUMNS)
+        self._has_memory = database.has(NSYS_MEMORY)
         if self._has_memory:
-            database.need(MEMORY, *_MEMORY_COLUMNS)
-        self._has_calls = database.has(_RUNTIME, "start", "end", "globalTid", "correlationId")
-        self._has_ranges = database.has(_RANGES, "start", "end", "text", "globalTid")
-        self._suffix = "" if database.has(_RANGES, "textId") else "_no_ids"
+            database.need(NSYS_MEMORY, *_MEMORY_COLUMNS)
+        self._has_calls = database.has(RUNTIME, "start", "end", "globalTid", "correlationId")
+        self._has_ranges = database.has(NSYS_RANGES, "start", "end", "text", "globalTid")
+        self._suffix = "" if database.has(NSYS_RANGES, "textId") else "_no_ids"
         self._threads = self._number_threads()
 
     def launchings(self) -> Iterator[Launching]:
@@ -118,7 +115,7 @@ class NsysSource:
         """The events in the order of time, each with the call that it lies in."""
         if not self._has_memory:
             return
-        has_calls = self._has_calls and self._database.has(MEMORY, "correlationId")
+        has_calls = self._has_calls and self._database.has(NSYS_MEMORY, "correlationId")
         for row in self._once("kernels/nsys_memory" if has_calls else "kernels/nsys_memory_no_calls"):
             _, time_ns, device, address, size, kind, operation, *call = row
             at_ns, size_bytes = checked_ns(time_ns + self._base_ns), checked_bytes(size)
@@ -146,7 +143,7 @@ class NsysSource:
         if self._has_calls:
             statements = [("kernels/nsys_launches", self._has_kernels)]
             statements.append(
-                ("kernels/nsys_memory", self._has_memory and self._database.has(MEMORY, "correlationId"))
+                ("kernels/nsys_memory", self._has_memory and self._database.has(NSYS_MEMORY, "correlationId"))
             )
             for statement, is_there in statements:
                 if is_there:

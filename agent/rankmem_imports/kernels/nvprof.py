@@ -15,6 +15,7 @@ from typing import Any, Final
 from rankmem_imports.files.sqlite_recording import SqliteRecording, reading
 from rankmem_imports.kernels.demangle import demangled
 from rankmem_imports.kernels.profile import KernelProfile, Launching, TextRange
+from rankmem_imports.kernels.recognition import NVPROF, NVPROF_KERNELS, NVPROF_STRINGS, RUNTIME
 from rankmem_imports.kernels.rows import Kernel
 from rankmem_imports.kernels.sweep import Range
 from rankmem_imports.recording import (
@@ -22,27 +23,21 @@ from rankmem_imports.recording import (
     Identity,
     NothingHereError,
     Part,
-    Probe,
     RankFacts,
     RankRecording,
 )
 from rankmem_ship.pairing.columns import rows_of
 
-KIND: Final = "nvprof"
-
-_KERNELS: Final = "CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL"
 _MARKERS: Final = "CUPTI_ACTIVITY_KIND_MARKER"
-_RUNTIME: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _DRIVER: Final = "CUPTI_ACTIVITY_KIND_DRIVER"
 _DEVICES: Final = "CUPTI_ACTIVITY_KIND_DEVICE"
-_STRINGS: Final = "StringTable"
 _CALL_COLUMNS: Final = ("_id_", "start", "end", "processId", "threadId", "correlationId")
 _NEEDED: Final = (
-    (_STRINGS, ("_id_", "value")),
-    (_RUNTIME, _CALL_COLUMNS),
+    (NVPROF_STRINGS, ("_id_", "value")),
+    (RUNTIME, _CALL_COLUMNS),
     (_MARKERS, ("_id_", "timestamp", "id", "flags", "objectId", "name")),
     (
-        _KERNELS,
+        NVPROF_KERNELS,
         (
             "_id_", "correlationId", "start", "end", "deviceId", "streamId", "name",
             "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
@@ -51,23 +46,10 @@ _NEEDED: Final = (
 )  # fmt: skip
 
 
-class NvprofReader:
-    """The kind."""
-
-    kind: str = KIND
-
-    def recognises(self, probe: Probe) -> bool:
-        """By CUPTI's tables beside nvprof's table of strings."""
-        return {_STRINGS, _RUNTIME, _KERNELS} <= probe.sqlite_tables
-
-    def files(self, path: Path) -> Sequence[Path]:
-        """The database alone."""
-        return (path,)
-
-    def open(self, files: Sequence[Path]) -> Sequence[RankRecording]:
-        """The one rank."""
-        (path,) = files
-        return (NvprofRecording(path),)
+def open_ranks(files: Sequence[Path]) -> Sequence[RankRecording]:
+    """The one rank."""
+    (path,) = files
+    return (NvprofRecording(path),)
 
 
 class NvprofRecording:
@@ -191,7 +173,7 @@ class _Nvprof:
                 "name": name,
                 "uuid": uuid.hex() if isinstance(uuid, bytes) else None,
                 "total_bytes": total_bytes,
-                "source": KIND,
+                "source": NVPROF,
             }
 
     def _launches(self) -> Iterator[tuple[Any, ...]]:

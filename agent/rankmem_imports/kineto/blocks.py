@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmem_imports.kineto.scan import UNKNOWN
-from rankmem_ship.pairing.columns import null_column
+from rankmem_imports.replay import with_column
 from rankmem_ship.pairing.state import Array
 
 FIRST: Final = -2
@@ -96,12 +96,8 @@ def _blanked(rows: pa.RecordBatch, name: str, blank: Array) -> pa.RecordBatch:
     """The rows with NULL in a column where ``blank`` is true."""
     if not blank.any():
         return rows
-    place = rows.schema.get_field_index(name)
-    field = rows.schema.field(place)
-    if blank.all():
-        return rows.set_column(place, field, null_column(field.type, rows.num_rows))
-    column = rows.column(place)
+    column = rows.column(name)
     if isinstance(column, pa.DictionaryArray):
         indices = pc.if_else(pa.array(blank), None, column.indices)
-        return rows.set_column(place, field, pa.DictionaryArray.from_arrays(indices, column.dictionary))
-    return rows.set_column(place, field, pc.if_else(pa.array(blank), None, column))
+        return with_column(rows, name, pa.DictionaryArray.from_arrays(indices, column.dictionary))
+    return with_column(rows, name, pc.if_else(pa.array(blank), None, column))

@@ -9,7 +9,6 @@ process.
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 import struct
@@ -23,6 +22,7 @@ import pyarrow.compute as pc
 from rankmem_agent.spool.layout import DeviceType, Kind
 from rankmem_imports.files.compressed import BROKEN, is_gzip, open_bytes
 from rankmem_imports.kineto.log import Log, log_of
+from rankmem_imports.kineto.recognition import NAME
 from rankmem_imports.kineto.scan import UNKNOWN, Trace, base_time_ns, scan, time_ns
 from rankmem_imports.parallel_groups import Group, coordinates
 from rankmem_imports.rank_numbers import rank_number, world_size_number
@@ -31,52 +31,23 @@ from rankmem_imports.recording import (
     Identity,
     NothingHereError,
     Part,
-    Probe,
     RankFacts,
     RankRecording,
 )
-from rankmem_imports.replay import PART_RECORDS, Replay
+from rankmem_imports.replay import PART_RECORDS, RESERVED, Replay, with_column
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.plain_errors import plain
-from rankmem_ship.pairing.columns import without
 
-KIND: Final = "kineto"
 EDGE_BYTES: Final = 1 << 20
 """Looked at from either end of a trace for what it says of the whole."""
-_FIELD_MARKS: Final = (
-    b'"traceEvents"',
-    b'"baseTimeNanoseconds"',
-    b'"deviceProperties"',
-    b'"distributedInfo"',
-)
 
 _LABEL: Final = re.compile(rb"\{[^{}]{0,200}process_labels[^{}]{0,200}\{[^{}]{0,200}\}[^{}]{0,200}\}")
-_EVENT_MARKS: Final = (b'"[memory]"', b'"External id"', b'"Ev Idx"')
-"""Of a list of events that Kineto wrote: other profilers write lists, too."""
 
 
-class KinetoReader:
-    """The kind."""
-
-    kind: str = KIND
-
-    def recognises(self, probe: Probe) -> bool:
-        """A JSON object or list with the fields or the events of a trace."""
-        head = probe.head.removeprefix(codecs.BOM_UTF8).lstrip()
-        if not head.startswith((b"{", b"[")):
-            return False
-        if head.startswith(b"{"):
-            return any(mark in head for mark in _FIELD_MARKS)
-        return any(mark in head for mark in _EVENT_MARKS)
-
-    def files(self, path: Path) -> Sequence[Path]:
-        """The trace alone."""
-        return (path,)
-
-    def open(self, files: Sequence[Path]) -> Sequence[RankRecording]:
-        """The one rank."""
-        (path,) = files
-        return (KinetoRecording(path),)
+def open_ranks(files: Sequence[Path]) -> Sequence[RankRecording]:
+    """The one rank."""
+    (path,) = files
+    return (KinetoRecording(path),)
 
 
 class KinetoRecording:
@@ -96,7 +67,7 @@ class KinetoRecording:
                 f"{self.source} has {trace.num_events} events and none of memory",
                 "record it with torch.profiler.profile(profile_memory=True)",
             )
-        replay = Replay(identity)
+        replay = Replay(identity, missing_columns={"stream"})
         try:
             _declare_devices(replay, trace)
             self._log = log = log_of(trace, replay.strings)
@@ -104,11 +75,13 @@ class KinetoRecording:
             raise RankmemError(
                 Code.INVALID, f"{self.source} contradicts itself: {plain(error)}", "export the trace again"
             ) from error
+        if not log.last_total:  # the older form
+            replay.missing_columns |= RESERVED
         first = replay.next_seq
         for records in log.stretches(PART_RECORDS):
             replay.records(records)
-            yield _as_told(replay.part(), log, first)
-        yield _as_told(replay.part(final=True), log, first)
+            yield _completed(replay.part(), log, first)
+        yield _completed(replay.part(final=True), log, first)
         self._unexplained = _unexplained(replay, log)
 
     def closing(self) -> Closing:
@@ -121,16 +94,8 @@ class KinetoRecording:
         )
 
 
-_STREAMS: Final = ("memory_event", "allocation_record")
-_RESERVED: Final = {
-    "memory_event": ("reserved_bytes",),
-    "memory_bucket": ("reserved_peak_bytes", "reserved_last_bytes"),
-}
-
-
-def _as_told(part: Part, log: Log, first: int) -> Part:
-    """The part without what no trace says, the stream, and what the older form does not: addresses and
-    reserved bytes; and with the modules of blocks in no call.
+def _completed(part: Part, log: Log, first: int) -> Part:
+    """The part without stand-in addresses, and with the modules of blocks in no call.
 
     Args:
         first: where in the replay the log begins.
@@ -139,18 +104,15 @@ def _as_told(part: Part, log: Log, first: int) -> Part:
     for table, batch in part.rows:
         if table == "allocation_record" and log.modules:
             batch = _with_modules(batch, log.modules, first)
-        unsaid: tuple[str, ...] = ("stream",) if table in _STREAMS else ()
-        unsaid += () if log.last_total else _RESERVED.get(table, ())
-        rows.append((table, without(log.stand_ins.without(table, batch), unsaid)))
+        rows.append((table, log.stand_ins.without(table, batch)))
     return part._replace(rows=rows)
 
 
 def _with_modules(batch: pa.RecordBatch, modules: Mapping[int, str], first: int) -> pa.RecordBatch:
     """The blocks' rows with the module by the place of their alloc, where their call says none."""
-    place = batch.schema.get_field_index("module")
-    field, own = batch.schema.field(place), batch.column(place)
+    own = batch.column("module")
     known = [modules.get(number - first) for number in batch.column("allocation_id").to_pylist()]
-    return batch.set_column(place, field, pc.coalesce(own, pa.array(known, pa.string()).cast(own.type)))
+    return with_column(batch, "module", pc.coalesce(own, pa.array(known, pa.string()).cast(own.type)))
 
 
 def _remarks(log: Log) -> Iterator[str]:
@@ -196,7 +158,7 @@ def _declare_devices(replay: Replay, trace: Trace) -> None:
     for kind, index in pairs:
         said = {} if index == UNKNOWN else by_id.get(index, {})
         facts: dict[str, Any] = {
-            "source": KIND,
+            "source": NAME,
             "name": said.get("name") if isinstance(said.get("name"), str) else None,
             "total_bytes": said.get("totalGlobalMem")
             if isinstance(said.get("totalGlobalMem"), int)

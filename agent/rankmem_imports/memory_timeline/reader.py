@@ -12,20 +12,20 @@ Source: torch/profiler/_memory_profiler.py (2.1, 2.13), export_memory_timeline a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from rankmem_agent.spool.layout import Category
 from rankmem_imports.files.number_lists import NumberLists
+from rankmem_imports.memory_timeline import recognition
 from rankmem_imports.memory_timeline.category_blocks import CategoryBlocks
-from rankmem_imports.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
-from rankmem_imports.replay import Replay
+from rankmem_imports.probing import probe
+from rankmem_imports.recording import Closing, Identity, Part, RankFacts, RankRecording
+from rankmem_imports.replay import RESERVED, Replay
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.plain_errors import plain
 
-KIND: Final = "memory-timeline"
 CATEGORIES: Final = (
     Category.PARAMETER, Category.OPTIMIZER_STATE, Category.INPUT, Category.TEMPORARY, Category.ACTIVATION,
     Category.GRADIENT, Category.AUTOGRAD_DETAIL, Category.UNKNOWN,
@@ -37,38 +37,14 @@ PREEXISTING, CREATE, INCREMENT_VERSION, DESTROY = 1, 2, 3, 4
 NANOSECONDS_LEAST: Final = 10**17
 """Times from here on are nanoseconds, as torch 2.1 has them: as such after 1973, as microseconds in 5138."""
 
-_UNSAID: Final = ("address", "stream", "thread")
-_DEVICE: Final = "unknown"
+_MISSING_COLUMNS: Final = RESERVED | {"address", "stream", "thread"}
 _TOTALS: Final = len(CATEGORIES) + 1
-_NUMBER: Final = rb"\s*-?\d+\s*"
-_IS_RAW: Final = re.compile(
-    rb"\s*\[\s*\[" + _NUMBER + rb",\s*[1-4]\s*," + _NUMBER + rb",\s*[0-7]\s*\]\s*(?:\]|,\s*\[\s*-?\d)"
-)
-_IS_TOTALS: Final = re.compile(
-    rb"\s*\[\s*\[(?:"
-    + _NUMBER
-    + rb",)*+"
-    + rb"[\s\d-]*+(?:$|\]\s*,\s*\[\s*(?:\[\s*0(?:\.0)?\s*,|\]\s*\]\s*$))"
-)
 
 
-class MemoryTimelineReader:
-    """The kind."""
-
-    kind: str = KIND
-
-    def recognises(self, probe: Probe) -> bool:
-        """Nested lists of numbers, in one of the two forms."""
-        return _IS_RAW.match(probe.head) is not None or _IS_TOTALS.match(probe.head) is not None
-
-    def files(self, path: Path) -> Sequence[Path]:
-        """The file alone."""
-        return (path,)
-
-    def open(self, files: Sequence[Path]) -> Sequence[RankRecording]:
-        """The one rank."""
-        (path,) = files
-        return (TimelineRecording(path),)
+def open_ranks(files: Sequence[Path]) -> Sequence[RankRecording]:
+    """The one rank."""
+    (path,) = files
+    return (TimelineRecording(path),)
 
 
 class TimelineRecording:
@@ -81,11 +57,11 @@ class TimelineRecording:
 
     def parts(self, identity: Identity) -> Iterator[Part]:
         """Its changes, or those of its totals."""
-        replay = Replay(identity, knows_reserved=False, unsaid=_UNSAID, device=_DEVICE)
+        replay = Replay(identity, missing_columns=_MISSING_COLUMNS, constants={"device": "unknown"})
         blocks = CategoryBlocks(replay)
         with NumberLists(self.source) as text:
             text.take(b"[")
-            is_raw = _is_raw(self.source)
+            is_raw = recognition.is_raw(probe(self.source))
             try:
                 changes = _raw(text, blocks) if is_raw else _totals(text, blocks)
                 for _ in changes:
@@ -108,12 +84,6 @@ class TimelineRecording:
     def closing(self) -> Closing:
         """Nothing to hold the replay against; a profiler's window is not the process's life."""
         return self._closing
-
-
-def _is_raw(path: Path) -> bool:
-    from rankmem_imports.probing import probe
-
-    return _IS_RAW.match(probe(path).head) is not None
 
 
 def _raw(text: NumberLists, blocks: CategoryBlocks) -> Iterator[None]:

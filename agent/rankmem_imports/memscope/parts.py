@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from rankmem_agent.spool.layout import DeviceType
 from rankmem_imports.memscope.before import Before
 from rankmem_imports.recording import Identity, Part
-from rankmem_imports.replay import RESERVED
+from rankmem_imports.replay import RESERVED, with_column
 from rankmem_ship.pairing.columns import coded_names, null_names, rows_of
 from rankmem_ship.pairing.devices import device_name
 from rankmem_ship.pairing.fact_rows import Rows
@@ -86,13 +86,11 @@ class MemScopeParts:
         host = np.array([device == "pinned" for device in rows.column("device").to_pylist()])
         codes = np.array([0 if pool is None else int(pool.rpartition(".")[2]) for pool in pools.to_pylist()])
         codes = np.where(host, self._components.index(PINNED_HOST), codes)
-        names = rows.schema.names
-        component, pool, address = (names.index(name) for name in ("component", "pool", "address"))
-        # Rests of pools have made-up ones.
-        told = pc.if_else(pc.less(rows.column(address), 0), pa.scalar(None, pa.int64()), rows.column(address))
-        rows = rows.set_column(address, rows.schema.field(address), told)
-        rows = rows.set_column(component, rows.schema.field(component), coded_names(codes, self._components))
-        return rows.set_column(pool, rows.schema.field(pool), null_names(rows.num_rows))
+        address = rows.column("address")
+        is_made_up = pc.less(address, 0)  # of the rest of a pool
+        rows = with_column(rows, "address", pc.if_else(is_made_up, pa.scalar(None, pa.int64()), address))
+        rows = with_column(rows, "component", coded_names(codes, self._components))
+        return with_column(rows, "pool", null_names(rows.num_rows))
 
     def _without_unknown(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """NULL for what pools reserved where it is not told."""
@@ -101,10 +99,9 @@ class MemScopeParts:
         if not unknown:
             return rows
         is_unknown = pa.array([name in unknown for name in names])
-        for place, field in enumerate(rows.schema):
-            if field.name in RESERVED:
-                told = pc.if_else(is_unknown, pa.scalar(None, field.type), rows.column(place))
-                rows = rows.set_column(place, field, told)
+        for name in RESERVED & set(rows.schema.names):
+            column = rows.column(name)
+            rows = with_column(rows, name, pc.if_else(is_unknown, pa.scalar(None, column.type), column))
         return rows
 
     def _knows_reserved(self, name: str) -> bool:

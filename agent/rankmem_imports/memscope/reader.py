@@ -17,19 +17,18 @@ from rankmem_imports.memscope.before import MEMORY_EVENTS, Before
 from rankmem_imports.memscope.log import MemScopeLog
 from rankmem_imports.memscope.memory import POOLS
 from rankmem_imports.memscope.order import BY_BLOCK, LATE_NS, by_time
-from rankmem_imports.memscope.rows import NO_PROCESS, TABLES, Row, is_dump, rows_of
+from rankmem_imports.memscope.recognition import NAME
+from rankmem_imports.memscope.rows import NO_PROCESS, Row, rows_of
 from rankmem_imports.recording import (
     Closing,
     Identity,
     NothingHereError,
     Part,
-    Probe,
     RankFacts,
     RankRecording,
 )
 from rankmem_protos.errors import Code, RankmemError
 
-KIND: Final = "memscope"
 PROCESSES_MAX: Final = 1_024
 """Of one dump: it watches the processes of a host. More is no dump's."""
 
@@ -39,52 +38,42 @@ _DUMP: Final = "memscope_dump_"
 """Folders and files of a dump: device_0/dump/memscope_dump_20260527062213.csv."""
 
 
-class MemScopeReader:
-    """Recognises and opens them."""
+def files_with(path: Path) -> Sequence[Path]:
+    """The file, and where it lies in ``device_N/dump`` those of the other devices: a process that uses
+    several writes into each."""
+    if path.parent.name != _DUMPS or not path.parents[1].name.startswith(_DEVICE):
+        return (path,)
+    beside = sorted(path.parents[2].glob(f"{_DEVICE}*/{_DUMPS}/{_DUMP}*"), key=str)
+    return (path, *(file for file in beside if file != path and file.is_file()))
 
-    kind = KIND
 
-    def recognises(self, probe: Probe) -> bool:
-        """By the table of a database, by the header of a CSV file."""
-        if probe.sqlite_tables:
-            return bool(probe.sqlite_tables & TABLES.keys())
-        return is_dump(probe.head.split(b"\n", 1)[0].decode("utf-8", errors="replace"))
-
-    def files(self, path: Path) -> Sequence[Path]:
-        """The file, and where it lies in ``device_N/dump`` those of the other devices: a process that uses
-        several writes into each."""
-        if path.parent.name != _DUMPS or not path.parents[1].name.startswith(_DEVICE):
-            return (path,)
-        beside = sorted(path.parents[2].glob(f"{_DEVICE}*/{_DUMPS}/{_DUMP}*"), key=str)
-        return (path, *(file for file in beside if file != path and file.is_file()))
-
-    def open(self, files: Sequence[Path]) -> Sequence[RankRecording]:
-        """The processes in a dump."""
-        path = files[0]
-        found: dict[int, _Seen] = {}
-        for row in _rows(files):
-            seen = found.get(row.process)
-            if seen is None:
-                if len(found) == PROCESSES_MAX:
-                    raise RankmemError(
-                        Code.EXHAUSTED,
-                        f"{path} has more than {PROCESSES_MAX} processes",
-                        "import a part of it",
-                    )
-                seen = found[row.process] = _Seen(row.time_ns)
-            seen.is_late |= row.time_ns < seen.last_ns - LATE_NS or BY_BLOCK in row.attributes
-            seen.first_ns, seen.last_ns = min(seen.first_ns, row.time_ns), max(seen.last_ns, row.time_ns)
-            if row.event in MEMORY_EVENTS:
-                seen.devices[row.device] += 1
-                seen.has_pools |= row.kind.upper() in POOLS
-        watched = {process: seen for process, seen in found.items() if seen.devices}
-        if not watched:
-            raise NothingHereError(
-                f"{path} has no allocation",
-                "record with msmemscope --events=alloc,free",
-            )
-        ordered = sorted(watched.items(), key=lambda item: (item[1].device(), item[0]))
-        return [MemScopeRecording(files, process, seen) for process, seen in ordered]
+def open_ranks(files: Sequence[Path]) -> Sequence[RankRecording]:
+    """The processes in a dump."""
+    path = files[0]
+    found: dict[int, _Seen] = {}
+    for row in _rows(files):
+        seen = found.get(row.process)
+        if seen is None:
+            if len(found) == PROCESSES_MAX:
+                raise RankmemError(
+                    Code.EXHAUSTED,
+                    f"{path} has more than {PROCESSES_MAX} processes",
+                    "import a part of it",
+                )
+            seen = found[row.process] = _Seen(row.time_ns)
+        seen.is_late |= row.time_ns < seen.last_ns - LATE_NS or BY_BLOCK in row.attributes
+        seen.first_ns, seen.last_ns = min(seen.first_ns, row.time_ns), max(seen.last_ns, row.time_ns)
+        if row.event in MEMORY_EVENTS:
+            seen.devices[row.device] += 1
+            seen.has_pools |= row.kind.upper() in POOLS
+    watched = {process: seen for process, seen in found.items() if seen.devices}
+    if not watched:
+        raise NothingHereError(
+            f"{path} has no allocation",
+            "record with msmemscope --events=alloc,free",
+        )
+    ordered = sorted(watched.items(), key=lambda item: (item[1].device(), item[0]))
+    return [MemScopeRecording(files, process, seen) for process, seen in ordered]
 
 
 def _rows(files: Sequence[Path]) -> Iterator[Row]:
@@ -125,7 +114,7 @@ class MemScopeRecording:
         """Its rows, read twice: what was there before them is known after the first time."""
         try:
             self._before = Before.of(self._in_order())
-            self._log = MemScopeLog(identity, KIND, self._before, has_pools=self._has_pools)
+            self._log = MemScopeLog(identity, NAME, self._before, has_pools=self._has_pools)
             yield from self._log.parts(self._in_order())
         except (ValueError, struct.error) as error:
             said = "a number of more than 64 bits" if isinstance(error, struct.error) else error

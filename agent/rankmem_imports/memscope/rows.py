@@ -14,16 +14,10 @@ from typing import Any, Final, NamedTuple
 
 from rankmem_imports.files.compressed import BROKEN, ends_in_line_break, open_text
 from rankmem_imports.files.sqlite_recording import SqliteRecording
+from rankmem_imports.memscope.recognition import COLUMNS, TABLES
 from rankmem_protos.bounds import NUMBER_MAX
 from rankmem_protos.errors import Code, RankmemError
 
-TABLES: Final = {"memscope_dump": "memscope/events", "leaks_dump": "memscope/events_leaks"}
-"""Tables of a dump's database, with the statement that reads each."""
-COLUMNS: Final = (
-    "Event", "Event Type", "Name", "Timestamp(ns)", "Process Id", "Thread Id", "Device Id", "Ptr", "Attr",
-    "Call Stack(Python)",
-)  # fmt: skip
-NEEDED: Final = frozenset(COLUMNS[:9])
 LINE_BYTES_MAX: Final = 4 << 20
 """Of a cell: a Python stack of some thousand frames. A longer one is no dump's."""
 MICROSECONDS_MAX: Final = 10**17
@@ -103,11 +97,6 @@ def attributes_of(text: str) -> dict[str, str]:
         return {str(name): str(value) for name, value in told.items()}
     parts = (part.partition(":") for part in plain.strip("{}").split(","))
     return {name.strip(): value.strip() for name, _, value in parts if name}
-
-
-def is_dump(header: str) -> bool:
-    """Whether a CSV file that begins with this line is one."""
-    return {name.strip() for name in header.lstrip("\ufeff").strip().split(",")} >= NEEDED
 
 
 def _cells(path: Path) -> Iterator[tuple[Any, ...]]:

@@ -17,17 +17,16 @@ from typing import Any, Final
 import pyarrow as pa
 
 from rankmem_agent.spool.layout import Action, DeviceType, Kind
-from rankmem_imports.recording import Closing, Identity, Part, Probe, RankFacts, RankRecording
-from rankmem_imports.replay import Replay
+from rankmem_imports.recording import Closing, Identity, Part, RankFacts, RankRecording
+from rankmem_imports.replay import RESERVED, Replay, with_column
 from rankmem_imports.tensorflow.lives import Lives, Tensor, changes
 from rankmem_imports.tensorflow.open_calls import KnownCall, OpenCalls
-from rankmem_imports.tensorflow.stats import is_step_stats, nodes_of
+from rankmem_imports.tensorflow.recognition import NAME
+from rankmem_imports.tensorflow.stats import nodes_of
+from rankmem_protos import tables
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.plain_errors import plain
-from rankmem_protos.tables import NAME
-from rankmem_ship.pairing.columns import without
 
-KIND: Final = "tensorflow"
 ALLOCATORS_MAX: Final = 256
 """Of one file: a machine with 16 GPUs has 40."""
 
@@ -36,31 +35,13 @@ _STAND_IN: Final = DeviceType.PRIVATEUSE1
 _GPU: Final = re.compile(r"GPU_(\d{1,3})_bfc")
 _HOST: Final = ("cpu", "mklcpu")
 _PINNED: Final = ("cuda_host_bfc", "gpu_host_bfc")
-_OWN: Final = ("memory_event", "allocation_record")
-_UNSAID: Final = {
-    "memory_event": ("stream", "address", "reserved_bytes"),
-    "allocation_record": ("stream", "address"),
-    "memory_bucket": ("reserved_peak_bytes", "reserved_last_bytes"),
-}
+_MISSING_COLUMNS: Final = RESERVED | {"stream"}
 
 
-class TensorflowReader:
-    """The kind."""
-
-    kind: str = KIND
-
-    def recognises(self, probe: Probe) -> bool:
-        """By the messages at its beginning, down to a device's name; or the field's name in text."""
-        return is_step_stats(probe.head)
-
-    def files(self, path: Path) -> Sequence[Path]:
-        """The file alone."""
-        return (path,)
-
-    def open(self, files: Sequence[Path]) -> Sequence[RankRecording]:
-        """The one rank."""
-        (path,) = files
-        return (TensorflowRecording(path),)
+def open_ranks(files: Sequence[Path]) -> Sequence[RankRecording]:
+    """The one rank."""
+    (path,) = files
+    return (TensorflowRecording(path),)
 
 
 class TensorflowRecording:
@@ -136,7 +117,7 @@ class _Log:
     """The log of one file's tensors."""
 
     def __init__(self, identity: Identity, source: Path, tensors: Sequence[Tensor]) -> None:
-        self._replay = Replay(identity)
+        self._replay = Replay(identity, missing_columns=_MISSING_COLUMNS, constants={"component": NAME})
         self._calls = OpenCalls(self._replay)
         self._tensors = tensors
         allocators = list(dict.fromkeys(tensor.allocator for tensor in tensors))
@@ -174,13 +155,13 @@ class _Log:
                 thread=_thread(tensor) if is_alloc else 0,
             )
             if self._replay.is_full:
-                yield self._as_told(self._replay.part())
+                yield self._named(self._replay.part())
         self._calls.end(before_ns=None)
-        yield self._as_told(self._replay.part(final=True))
+        yield self._named(self._replay.part(final=True))
 
     def _declare(self, time_ns: int) -> None:
         for allocator, number in self._number.items():
-            facts = {"source": KIND, "allocator": allocator}
+            facts = {"source": NAME, "allocator": allocator}
             self._replay.record(
                 Kind.DEVICE,
                 time_ns=time_ns,
@@ -189,19 +170,19 @@ class _Log:
                 e=self._replay.strings.intern(json.dumps(facts)),
             )
 
-    def _as_told(self, part: Part) -> Part:
-        """The part with the allocators' devices and the tensors' names, and without what no file says."""
+    def _named(self, part: Part) -> Part:
+        """The part with the allocators' devices, and the tensors' names in place of stand-in addresses."""
         rows = []
         for table, batch in part.rows:
             if table == "allocation_record":
                 names = [self._tensors[place - 1].name for place in batch.column("address").to_pylist()]
                 batch = _with_names(batch, "annotation", names)
-            if table in _OWN and batch.num_rows:
-                batch = _with_names(batch, "component", [KIND] * batch.num_rows)
+            if "address" in batch.schema.names:
+                batch = with_column(batch, "address", pa.nulls(batch.num_rows, pa.int64()))
             if "device" in batch.schema.names:
                 devices = [self._device.get(name, name) for name in batch.column("device").to_pylist()]
                 batch = _with_names(batch, "device", devices)
-            rows.append((table, without(batch, _UNSAID.get(table, ()))))
+            rows.append((table, batch))
         return part._replace(rows=rows)
 
 
@@ -221,6 +202,4 @@ def _thread(tensor: Tensor) -> int:
 
 
 def _with_names(batch: pa.RecordBatch, column: str, names: list[Any]) -> pa.RecordBatch:
-    place = batch.schema.get_field_index(column)
-    values = pa.array(names, pa.string()).dictionary_encode().cast(NAME)
-    return batch.set_column(place, batch.schema.field(place), values)
+    return with_column(batch, column, pa.array(names, pa.string()).dictionary_encode().cast(tables.NAME))

@@ -8,7 +8,6 @@ The messages are declared by us (rankmem_protos/step_stats.proto): their numbers
 from __future__ import annotations
 
 import mmap
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -17,6 +16,7 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
 from rankmem_imports.files.compressed import BROKEN, is_gzip, open_bytes, read_whole
+from rankmem_imports.tensorflow.recognition import TEXT_FORM, depth_of, varint
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.step_stats_pb2 import NodeExecStats, RunMetadata
 
@@ -28,16 +28,9 @@ HEAD_BYTES: Final = 4096
 GZIP_BYTES_MAX: Final = 512 << 20
 """Of a binary file in gzip, unpacked, which is held in memory; a plain one is mapped."""
 
-_DEVICE: Final = re.compile(rb"/[a-z_]+:")
-_TEXT: Final = re.compile(rb"(?:\s|#[^\n]*\n)*(step_stats|dev_stats)\s*:?\s*\{")
 _STEP_STATS, _DEV_STATS, _NODE_STATS, _DEVICE_NAME = 1, 1, 2, 1
 _BYTES_FIELD: Final = 2
 """Protobuf's wire type of messages, texts and bytes."""
-
-
-def is_step_stats(head: bytes) -> bool:
-    """Whether a file begins as RunMetadata or StepStats do, binary or text."""
-    return _TEXT.match(head) is not None or _depth(head) is not None
 
 
 def nodes_of(path: Path) -> Iterator[tuple[str, NodeExecStats]]:
@@ -55,10 +48,10 @@ def nodes_of(path: Path) -> Iterator[tuple[str, NodeExecStats]]:
 def _nodes(path: Path) -> Iterator[tuple[str, NodeExecStats]]:
     with open_bytes(path) as file:
         head = file.read(HEAD_BYTES)
-    if _TEXT.match(head):
+    if TEXT_FORM.match(head):
         yield from _nodes_of_text(path)
         return
-    depth = _depth(head)
+    depth = depth_of(head)
     if depth is None:
         raise _broken(path, 0, "it does not begin with step_stats")
     if is_gzip(path):
@@ -77,7 +70,7 @@ def _nodes_of_text(path: Path) -> Iterator[tuple[str, NodeExecStats]]:
     if text is None:
         raise _too_large(path, TEXT_BYTES_MAX)
     message = RunMetadata()
-    match = _TEXT.match(text)
+    match = TEXT_FORM.match(text)
     assert match is not None
     target = message if match[1] == b"step_stats" else message.step_stats
     try:
@@ -114,51 +107,23 @@ def _fields(message: memoryview, number: int) -> Iterator[memoryview]:
     """
     at, end = 0, len(message)
     while at < end:
-        tag, at = _varint(message, at)
+        tag, at = varint(message, at)
         kind = tag & 7
         if kind == _BYTES_FIELD:
-            length, at = _varint(message, at)
+            length, at = varint(message, at)
             if length > end - at:
                 raise ValueError(f"a field of {length} bytes breaks off after {end - at}")
             if tag >> 3 == number:
                 yield message[at : at + length]
             at += length
         elif kind == 0:
-            _, at = _varint(message, at)
+            _, at = varint(message, at)
         elif kind in (1, 5):
             at += 8 if kind == 1 else 4
         else:
             raise ValueError(f"a field of wire type {kind}, which none has")
     if at > end:
         raise ValueError("a number breaks off")
-
-
-def _varint(message: memoryview | bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if at >= len(message):
-            raise ValueError("a number breaks off")
-        byte = message[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    raise ValueError("a number has more than ten bytes")
-
-
-def _depth(head: bytes) -> int | None:
-    """How many messages begin before a device's name: 3 in RunMetadata, 2 in StepStats; None in neither."""
-    at = 0
-    for depth in range(1, 4):
-        if head[at : at + 1] != b"\x0a":
-            return None
-        try:
-            _, at = _varint(head[: at + 12], at + 1)
-        except ValueError:
-            return None
-        if depth >= 2 and _DEVICE.match(head, at):
-            return depth
-    return None
 
 
 def _broken(path: Path, place: int, why: str) -> RankmemError:

@@ -25,10 +25,11 @@ from rankmem_agent.spool.layout import Action, DeviceType, Kind
 from rankmem_agent.tap import snapshot_format as torch_snapshot
 from rankmem_agent.tap.snapshot_format import Block, DeviceSnapshot, Segment
 from rankmem_imports.files.plain_pickle import load_plain
-from rankmem_imports.recording import Closing, Identity, Part, Probe, RankRecording
+from rankmem_imports.recording import Closing, Identity, Part, RankRecording
 from rankmem_imports.replay import PART_RECORDS, Replay
 from rankmem_imports.torch_snapshot.facts import facts_of, identity_of
 from rankmem_imports.torch_snapshot.markers import first_annotation_ns, with_markers
+from rankmem_imports.torch_snapshot.recognition import NAME
 from rankmem_imports.torch_snapshot.trace import (
     ANNOTATE,
     StackInterner,
@@ -42,8 +43,6 @@ from rankmem_ship.pairing.devices import DEVICES_MAX, device_name
 from rankmem_ship.pairing.state import Array, PairingState
 from rankmem_ship.spool_reader.segments import RECORD_DTYPE
 
-KIND: Final = "torch-snapshot"
-
 _TYPE_OF_NAME: Final = {
     "cuda": DeviceType.CUDA,
     "npu": DeviceType.NPU,
@@ -52,28 +51,13 @@ _TYPE_OF_NAME: Final = {
     "pinned": DeviceType.PINNED,
     "privateuseone": DeviceType.PRIVATEUSE1,
 }
-_MARKS: Final = (b"device_traces", b"segments")
 _NAMED: Final = re.compile(r"(\d+)=([a-z]+(?::\d{1,3})?)")
 
 
-class TorchSnapshotReader:
-    """The kind."""
-
-    kind: str = KIND
-
-    def recognises(self, probe: Probe) -> bool:
-        """A pickle that names a part of a snapshot near its beginning; which one depends on its writer."""
-        is_pickle = probe.head[:1] == b"\x80" and probe.head[1:2] <= b"\x05"
-        return is_pickle and any(mark in probe.head for mark in _MARKS)
-
-    def files(self, path: Path) -> Sequence[Path]:
-        """The pickle alone."""
-        return (path,)
-
-    def open(self, files: Sequence[Path]) -> Sequence[RankRecording]:
-        """The one rank."""
-        (path,) = files
-        return (SnapshotRecording(path),)
+def open_ranks(files: Sequence[Path]) -> Sequence[RankRecording]:
+    """The one rank."""
+    (path,) = files
+    return (SnapshotRecording(path),)
 
 
 class SnapshotRecording:
@@ -150,7 +134,7 @@ class _Log:
         starts = [int(d.trace.records["time_ns"][0]) for d in self._devices if len(d.trace.records)]
         # Before the first event, so that what was there has an instant of its own.
         start_ns = max(min(starts) - 1, 0) if starts else first_annotation_ns(raw.get("external_annotations"))
-        facts = json.dumps({"source": KIND} | _settings_of(raw))
+        facts = json.dumps({"source": NAME} | _settings_of(raw))
         for device in self._devices:
             device.tell_older(self._replay, interner, start_ns, facts)
             interner.set_stacks(device.trace)

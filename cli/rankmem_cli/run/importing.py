@@ -22,9 +22,9 @@ from rankmem_cli.run.import_plan import lines_of, whence
 from rankmem_cli.show.progress import Say, patience
 from rankmem_cli.show.render import note
 from rankmem_cli.show.units import count_text
-from rankmem_imports.formats import Found, search
 from rankmem_imports.jobs import Job, Plan, is_skipped, plan
 from rankmem_imports.members import Member
+from rankmem_imports.search import Found, search
 from rankmem_imports.staging import StagedRank, stage
 from rankmem_protos.errors import Code, RankmemError
 
@@ -91,7 +91,7 @@ def import_recordings(request: Request, place: Place) -> Report:
                 _import_all(plans, sink, say, report)
     for path, error in report.failed:
         _note_file(path, str(error))
-    report.skipped += [(path, "unrecognised format") for path in looked.unknown]
+    report.skipped += [(path, "unrecognised format") for path in looked.unrecognised]
     for path, why in report.skipped[:SKIPPED_SHOWN_MAX]:
         _note_file(path, f"{why}, skipped")
     if len(report.skipped) > SKIPPED_SHOWN_MAX:
