@@ -48,6 +48,10 @@ SEGMENT_HEADER_BYTES: Final = 4096
 SEGMENT_BYTES: Final = SEGMENT_HEADER_BYTES + RECORDS_PER_SEGMENT * RECORD_BYTES
 CONTROL_BYTES: Final = 4096
 
+META_NAME: Final = "meta.json"
+META_FORMAT: Final = "rankmem-spool"
+CANDIDATE_NAME: Final = "candidate.json"
+"""In place of meta.json beside the log of a process that is not known to be a rank."""
 SEGMENT_MAGIC: Final = b"RKMSEG01"
 CONTROL_MAGIC: Final = b"RKMCTL01"
 STRINGS_MAGIC: Final = b"RKMSTR01"
