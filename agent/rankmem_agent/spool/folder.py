@@ -30,10 +30,22 @@ MARGIN_BYTES: Final = 256 * 2**20
 """Left free in shared memory: NCCL and DataLoader workers need it too, and die without it."""
 STARTS_MAX: Final = 100  # spools of one process, which replaces itself by exec; more is a loop of its own
 NETWORK_FILE_SYSTEMS: Final = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "ceph", "beegfs", "glusterfs", "fuse.glusterfs",
-     "afs", "pvfs2", "wekafs", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.juicefs", "fuse.ceph",
-     "panfs", "orangefs", "ncpfs"}
-)  # fmt: skip
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "lustre",
+        "gpfs",
+        "ceph",
+        "beegfs",
+        "glusterfs",
+        "fuse.glusterfs",
+    }
+    | {"afs", "pvfs2", "wekafs", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.juicefs", "fuse.ceph"}
+    | {"panfs", "orangefs", "ncpfs"}
+)
 
 
 def choose_root(config: AgentConfig, local_world_size: int) -> Path:
