@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from rankmem_agent.spool import layout
+from rankmem_agent.spool.c_header import c_header
 from rankmem_agent.spool.layout import Action, Kind
 from rankmem_agent.tap import cuda_headers
 from rankmem_protos.errors import RankmemError
@@ -75,7 +75,7 @@ def harness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     assert soname is not None
     runtime = out / soname.group().decode()
     (out / "map").write_text(f"{runtime.name} {{ global: *; }};\n")
-    (out / "spool_layout.h").write_text(layout.c_header())
+    (out / "spool_layout.h").write_text(c_header())
     # Wheels of torch 2.6 are built with the old ABI of std::string.
     script = f"-Wl,-soname,{runtime.name},--version-script={out / 'map'}"
     quiet = "-Wno-builtin-declaration-mismatch"

@@ -105,7 +105,7 @@ def begin(told: argparse.Namespace) -> PythonSpoolWriter:
         },
     )
     device = {"name": "reference", "allocator": "cpu", "source": "tap"}
-    writer.record(Kind.DEVICE, device_type=DeviceType.CPU, e=writer.intern(json.dumps(device)))
+    writer.record(Kind.DEVICE, device_type=DeviceType.CPU, facts=writer.intern(json.dumps(device)))
     return writer
 
 

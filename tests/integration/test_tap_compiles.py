@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rankmem_agent.spool import layout
+from rankmem_agent.spool.c_header import c_header
 from rankmem_agent.tap import build
 
 TAP = Path(build.__file__).parent
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_the_tap_with_its_cuda_side_compiles_without_cuda(tmp_path: Path) -> None:
-    (tmp_path / "spool_layout.h").write_text(layout.c_header())
+    (tmp_path / "spool_layout.h").write_text(c_header())
     includes = [f"-I{tmp_path}", f"-I{TAP}", f"-isystem{INCLUDE}", f"-isystem{NAMES}"]
     flags = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-DRKM_WITH_CUDA"]
     command = ["g++", *flags, *includes, str(TAP / "unity.cpp")]

@@ -25,10 +25,10 @@ def step():
 step()
 tap.enable(ALL)
 with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-    tap.record(Kind.STEP, a=1)
+    tap.record(Kind.STEP, step=1)
     for _ in range(3):
         step()
-    tap.record(Kind.STEP, a=2)
+    tap.record(Kind.STEP, step=2)
 profiler.export_chrome_trace(str(folder.parent / "trace.json"))
 tap.close()
 """

@@ -84,7 +84,7 @@ child = os.fork()
 if child == 0:
     del inherited
     own = [torch.ones(100).mul(2) for _ in range(100)]
-    tap.record(Kind.STEP, a=99)
+    tap.record(Kind.STEP, step=99)
     assert tap.intern("only in the child") == 0
     del own
     tap.close()

@@ -15,6 +15,7 @@ from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.hooks.tags import Tags
 from rankmem_agent.hooks.weights import Weights
 from rankmem_agent.spool.layout import Category, Kind
+from rankmem_agent.spool.records import slots_of
 
 
 def step_hooks(
@@ -48,7 +49,8 @@ class Recorded:
             self.strings.append(text)
         return self.strings.index(text)
 
-    def record(self, kind: Kind, **fields: int) -> None:
+    def record(self, kind: Kind, /, **fields: int) -> None:
+        slots_of(kind, fields)  # refuses a name that the kind has not
         self.records.append((kind, fields))
 
     def tag(
@@ -60,15 +62,16 @@ class Recorded:
         sizes: array[int],
         names: array[int],
     ) -> None:
-        for a, b, e in zip(addresses, sizes, names, strict=True):
-            if a:
-                fields = {"action": int(category), "device_type": device_type, "device_index": device_index}
-                self.records.append((Kind.TAG, fields | {"a": a, "b": b, "c": 1, "e": e}))
+        tag = {"device_type": device_type, "device_index": device_index}
+        tag |= {"category": int(category), "since_allocation": 1}
+        for address, size_bytes, name in zip(addresses, sizes, names, strict=True):
+            if address:
+                self.record(Kind.TAG, **tag, address=address, size_bytes=size_bytes, name=name)
 
     def tags(self) -> list[tuple[Category, int, str]]:
         """The TAG records: category, address and name."""
         return [
-            (Category(fields["action"]), fields["a"], self.strings[fields["e"]])
+            (Category(fields["category"]), fields["address"], self.strings[fields["name"]])
             for kind, fields in self.records
             if kind is Kind.TAG
         ]
@@ -98,5 +101,7 @@ class Recorded:
     def steps(self) -> list[tuple[int, str]]:
         """The STEP records: number and who ended it."""
         return [
-            (fields["a"], self.strings[fields["e"]]) for kind, fields in self.records if kind is Kind.STEP
+            (fields["step"], self.strings[fields["optimizer"]])
+            for kind, fields in self.records
+            if kind is Kind.STEP
         ]

@@ -19,9 +19,9 @@ PROFILED = """
 from torch.profiler import ProfilerActivity, profile
 tap.enable(ALL)
 with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-    tap.record(Kind.STEP, a=1)
+    tap.record(Kind.STEP, step=1)
 {body}
-    tap.record(Kind.STEP, a=2)
+    tap.record(Kind.STEP, step=2)
 profiler.export_chrome_trace(str(folder.parent / "trace.json"))
 tap.close()
 """

@@ -51,7 +51,7 @@ def test_parameters_are_tagged_when_they_are_registered(recorded: Recorded) -> N
     model = _model()
     assert _addresses(recorded, PARAMETER) == [p.data_ptr() for p in model.parameters()]
     assert [name for _, _, name in recorded.tags()] == ["Linear.weight", "Linear.bias"] * 2
-    sizes = [fields["b"] for kind, fields in recorded.records if kind is Kind.TAG]
+    sizes = [fields["size_bytes"] for kind, fields in recorded.records if kind is Kind.TAG]
     assert sizes == [4 * p.numel() for p in model.parameters()]
 
 
@@ -96,8 +96,8 @@ def test_a_tree_is_tagged_where_it_is_with_its_frozen_parameters_marked(
     before = len(recorded.records)
     tags.tree(model)
     told = [fields for kind, fields in recorded.records[before:] if kind is Kind.TAG]
-    assert [fields["a"] for fields in told] == [p.data_ptr() for p in model.parameters()]
-    assert [fields["d"] for fields in told] == [1, 1, 0, 0]
+    assert [fields["address"] for fields in told] == [p.data_ptr() for p in model.parameters()]
+    assert [fields["qualifier"] for fields in told] == [1, 1, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_an_interrupt_that_skips_the_hooks_does_not_shift_later_paths(recorded: 
 def classes(recorded: Recorded) -> dict[str, str]:
     """The MODULE records: class by path; each path once."""
     told = [
-        (recorded.strings[fields["a"]], recorded.strings[fields["e"]])
+        (recorded.strings[fields["path"]], recorded.strings[fields["class_name"]])
         for kind, fields in recorded.records
         if kind is Kind.MODULE
     ]
@@ -127,9 +127,9 @@ def test_a_module_is_frozen_if_all_its_parameters_are_and_what_has_none_is_as_it
     net.blocks[1].first.bias.requires_grad_(False)
     net(torch.ones(1, 2))
     frozen = {
-        recorded.strings[fields["a"]]
+        recorded.strings[fields["path"]]
         for kind, fields in recorded.records
-        if kind is Kind.MODULE and fields["b"] == 1
+        if kind is Kind.MODULE and fields["is_frozen"] == 1
     }
     assert frozen == {"blocks.0", "blocks.0.first", "blocks.0.act"}
 

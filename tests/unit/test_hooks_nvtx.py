@@ -38,7 +38,9 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
 
 def markers(recorded: Recorded) -> list[Any]:
     """Names at begins, None at ends."""
-    return [recorded.strings[f["e"]] if kind is Kind.MARKER_BEGIN else None for kind, f in recorded.records]
+    return [
+        recorded.strings[f["name"]] if kind is Kind.MARKER_BEGIN else None for kind, f in recorded.records
+    ]
 
 
 def test_ranges_nest_and_what_torch_returns_is_returned(recorded: Recorded) -> None:
@@ -48,9 +50,9 @@ def test_ranges_nest_and_what_torch_returns_is_returned(recorded: Recorded) -> N
     assert nvtx.range_pop() == 0
     assert markers(recorded) == ["outer", "inner 7", None, None]
     begins = [f for kind, f in recorded.records if kind is Kind.MARKER_BEGIN]
-    ends = [f["a"] for kind, f in recorded.records if kind is Kind.MARKER_END]
-    assert {f["action"] for f in begins} == {MarkerKind.NVTX}
-    assert ends == [begins[1]["a"], begins[0]["a"]]
+    ends = [f["marker_id"] for kind, f in recorded.records if kind is Kind.MARKER_END]
+    assert {f["marker_kind"] for f in begins} == {MarkerKind.NVTX}
+    assert ends == [begins[1]["marker_id"], begins[0]["marker_id"]]
 
 
 def test_without_nvtx_the_error_is_torchs_and_nothing_is_told(

@@ -51,7 +51,7 @@ def as_rank() -> Iterator[Start]:
 
 def notes(recorded: Recorded) -> list[dict[str, Any]]:
     """The NOTE records' objects."""
-    return [json.loads(recorded.strings[f["e"]]) for kind, f in recorded.records if kind is Kind.NOTE]
+    return [json.loads(recorded.strings[f["facts"]]) for kind, f in recorded.records if kind is Kind.NOTE]
 
 
 def test_a_mesh_made_while_the_program_is_traced_is_read_at_the_next_step(

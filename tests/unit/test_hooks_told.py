@@ -37,7 +37,7 @@ def test_without_an_agent_they_do_nothing(recorded: Recorded) -> None:
 def test_a_told_range_never_has_the_id_of_one_of_torchs(recorded: Recorded) -> None:
     with rankmem_agent.annotate("range"):
         pass
-    assert recorded.records[0][1]["a"] >= told.FIRST_MARKER > 10**12  # the tap counts from 1
+    assert recorded.records[0][1]["marker_id"] >= told.FIRST_MARKER > 10**12  # the tap counts from 1
 
 
 def test_ranges_of_threads_have_ids_of_their_own(recorded: Recorded) -> None:
@@ -51,7 +51,7 @@ def test_ranges_of_threads_have_ids_of_their_own(recorded: Recorded) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    ids = [fields["a"] for kind, fields in recorded.records if kind is Kind.MARKER_BEGIN]
+    ids = [fields["marker_id"] for kind, fields in recorded.records if kind is Kind.MARKER_BEGIN]
     assert len(set(ids)) == 2000
 
 
@@ -62,7 +62,7 @@ def test_told_coordinates_are_a_note_and_only_those_that_were_given(recorded: Re
     rankmem_agent.parallel(dp=2, tp=0)
     ((kind, fields),) = recorded.records
     assert kind is Kind.NOTE
-    assert json.loads(recorded.strings[fields["e"]]) == {"rank": {"dp": 2, "tp": 0}}
+    assert json.loads(recorded.strings[fields["facts"]]) == {"rank": {"dp": 2, "tp": 0}}
 
 
 def test_ranges_nest_and_close_even_when_they_raise(recorded: Recorded) -> None:
@@ -73,10 +73,10 @@ def test_ranges_nest_and_close_even_when_they_raise(recorded: Recorded) -> None:
     )
     assert [begin_outer, begin_inner] == [Kind.MARKER_BEGIN] * 2
     assert [end_inner, end_outer] == [Kind.MARKER_END] * 2
-    assert [recorded.strings[each["e"]] for each in (outer, inner)] == ["outer", "inner"]
-    assert outer["action"] == MarkerKind.ANNOTATE
-    assert (closed_inner["a"], closed_outer["a"]) == (inner["a"], outer["a"])
-    assert inner["a"] != outer["a"]
+    assert [recorded.strings[each["name"]] for each in (outer, inner)] == ["outer", "inner"]
+    assert outer["marker_kind"] == MarkerKind.ANNOTATE
+    assert (closed_inner["marker_id"], closed_outer["marker_id"]) == (inner["marker_id"], outer["marker_id"])
+    assert inner["marker_id"] != outer["marker_id"]
 
 
 def test_a_range_that_began_before_the_agent_left_is_not_an_error(recorded: Recorded) -> None:
@@ -123,19 +123,16 @@ def test_a_tag_reaches_every_tensor_of_a_container_with_the_users_word(recorded:
     )
     kept = [each for layer in layers for each in (layer.keys, layer.values)]
     told_of = [fields for kind, fields in recorded.records if kind is Kind.TAG]
-    assert [fields["a"] for fields in told_of][:4] == [each.data_ptr() for each in kept]
-    assert [fields["b"] for fields in told_of] == [16, 32, 16, 32, 8]
-    assert {(f["action"], f["c"], f["d"]) for f in told_of} == {(Category.KV_CACHE, 1, BY_USER)}
-    assert {recorded.strings[fields["e"]] for fields in told_of} == {"cache"}
+    assert [fields["address"] for fields in told_of][:4] == [each.data_ptr() for each in kept]
+    assert [fields["size_bytes"] for fields in told_of] == [16, 32, 16, 32, 8]
+    meant = {(f["category"], f["since_allocation"], f["qualifier"]) for f in told_of}
+    assert meant == {(Category.KV_CACHE, 1, BY_USER)}
+    assert {recorded.strings[fields["name"]] for fields in told_of} == {"cache"}
 
 
 def test_a_category_that_there_is_not_is_an_error_with_and_without_an_agent() -> None:
-    with pytest.raises(ValueError, match="no category 'cache'; there are input, "):
+    with pytest.raises(ValueError, match="no category 'cache'; there are unknown, input, "):
         rankmem_agent.tag(torch.zeros(1), "cache")
-
-
-def test_the_categories_that_can_be_told_are_those_of_the_spool() -> None:
-    assert set(told.CATEGORIES) == {category.name.lower() for category in Category}
 
 
 def test_what_cannot_be_read_is_not_told_and_raises_nothing(recorded: Recorded) -> None:

@@ -128,7 +128,7 @@ def test_modules_are_named_within_transforms_and_their_weights_read_later(record
     assert weights(recorded) == 0
     model(X)
     assert weights(recorded) == 2
-    classes = [fields["a"] for kind, fields in recorded.records if kind is Kind.MODULE]
+    classes = [fields["path"] for kind, fields in recorded.records if kind is Kind.MODULE]
     assert len(classes) == len(set(classes)) == 2
 
 

@@ -30,7 +30,8 @@ class Made:
         """The WEIGHT records from ``since`` on: their JSON, sizes and address."""
         told = [fields for kind, fields in self.recorded.records if kind is Kind.WEIGHT]
         return [
-            json.loads(self.recorded.strings[f["e"]]) | {"bytes": f["b"], "grad": f["c"], "address": f["a"]}
+            json.loads(self.recorded.strings[f["facts"]])
+            | {"bytes": f["size_bytes"], "grad": f["grad_size_bytes"], "address": f["address"]}
             for f in told[since:]
         ]
 

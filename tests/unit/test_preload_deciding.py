@@ -58,8 +58,8 @@ def test_a_process_group_that_numbers_a_known_rank_otherwise_is_told_in_the_log_
     for _ in range(2):
         deciding_._shows(Evidence.GROUP, GROUP)
     (off,) = [fields for kind, fields in recorded.records if kind is Kind.OFF]
-    assert off["action"] == Missing.NAMES
-    assert recorded.strings[off["b"]] == candidate.contradiction
+    assert off["missing"] == Missing.NAMES
+    assert recorded.strings[off["detail"]] == candidate.contradiction
 
 
 def test_a_process_group_that_comes_while_a_decision_is_under_way_is_decided_on_after_it(

@@ -77,7 +77,7 @@ def _open(monkeypatch: pytest.MonkeyPatch, torch: FakeTorch, **settings: str) ->
 
 
 def _sources(tap: FakeTap) -> list[str]:
-    told = [tap.strings[fields["e"]] for kind, fields in tap.records if kind is Kind.DEVICE]
+    told = [tap.strings[fields["facts"]] for kind, fields in tap.records if kind is Kind.DEVICE]
     return [json.loads(each)["source"] for each in told]
 
 
@@ -102,7 +102,7 @@ def test_an_interpreter_whose_stacks_cannot_be_walked_is_told(monkeypatch: pytes
     monkeypatch.setattr(FakeTap, "stat", lambda tap, which: 0)
     tap = _open(monkeypatch, FakeTorch(None))
     (off,) = [fields for kind, fields in tap.records if kind is Kind.OFF]
-    assert (off["action"], tap.strings[off["a"]]) == (Missing.NAMES, "stacks")
+    assert (off["missing"], tap.strings[off["what"]]) == (Missing.NAMES, "stacks")
     tap = _open(monkeypatch, FakeTorch(None), RANKMEM_STACKS="off")
     assert [kind for kind, _ in tap.records if kind is Kind.OFF] == [], "nobody wanted them"
 
@@ -113,8 +113,8 @@ def test_cuda_that_cannot_be_attached_is_a_gap_of_its_events(monkeypatch: pytest
     monkeypatch.setattr(tap, "attach_cuda", lambda: False)
     torch.queued[0]()
     (off,) = [fields for kind, fields in tap.records if kind is Kind.OFF]
-    assert (off["action"], off["device_type"]) == (Missing.DEVICE, DeviceType.CUDA)
-    assert tap.strings[off["b"]] == "this CUDA allocator reports no events: only samples are recorded"
+    assert (off["missing"], off["device_type"]) == (Missing.DEVICE, DeviceType.CUDA)
+    assert tap.strings[off["detail"]] == "this CUDA allocator reports no events: only samples are recorded"
 
 
 def test_only_what_is_named_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,9 @@ def test_records_of_the_python_writer_come_back_with_their_strings(tmp_path: Pat
     (tmp_path / "s" / "meta.json").write_text((spool.path / "meta.json").read_text())
     operator = writer.intern("aten::mm")
     stack = writer.stack([writer.frame("/project/a.py", "forward", 12)])
-    writer.record(Kind.EVENT, action=Action.ALLOC, a=0x1000, b=64, call_id=3, thread=2, e=operator)
+    writer.record(
+        Kind.EVENT, action=Action.ALLOC, address=0x1000, size_bytes=64, call_id=3, thread=2, stack_id=operator
+    )
     writer.close()
     reader = SpoolReader(tmp_path / "s")
     (chunk,) = everything(reader)

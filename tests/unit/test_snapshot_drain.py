@@ -223,7 +223,7 @@ def test_steps_stand_among_the_events_by_time_and_calls_carry_stack_step_and_pha
         history.alloc(0x1000 + step, 10, line=7)
         history.alloc(0x2000 + step, 10, line=7 + step % 2)
         history.now_us = clock.us = clock.us + 10
-        drain.record(Kind.STEP, a=step, e=drain.intern("AdamW"))
+        drain.record(Kind.STEP, step=step, optimizer=drain.intern("AdamW"))
     drain.close()
     log = log_of(tmp_path / "spool", Kind.EVENT, Kind.STEP)
     assert [r["kind"] for r in log] == [Kind.EVENT, Kind.EVENT, Kind.STEP] * 3

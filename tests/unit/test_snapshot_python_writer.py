@@ -36,10 +36,10 @@ def test_a_spool_begins_with_a_clock_record_and_ends_with_end(tmp_path: Path) ->
         action=Action.ALLOC,
         device_type=DeviceType.CUDA,
         device_index=3,
-        a=0x7F00,
-        b=2**40,
+        address=0x7F00,
+        size_bytes=2**40,
         thread=7,
-        e=1,
+        stack_id=1,
     )
     writer.close()
     records = records_of(tmp_path / "spool")
@@ -60,7 +60,7 @@ def test_a_full_budget_counts_and_drops_and_goes_on_when_the_reader_deletes(tmp_
     assert writer.record_many(blank * (layout.RECORDS_PER_SEGMENT - 1)) == 0
     assert writer.dropped == layout.RECORDS_PER_SEGMENT
     (tmp_path / "spool" / layout.segment_name(0)).unlink()
-    assert writer.record(Kind.EVENT, a=5) == 2 * layout.RECORDS_PER_SEGMENT
+    assert writer.record(Kind.EVENT, address=5) == 2 * layout.RECORDS_PER_SEGMENT
     writer.close()
     assert control_of(tmp_path / "spool")["dropped"] == layout.RECORDS_PER_SEGMENT
     assert records_of(tmp_path / "spool")[2 * layout.RECORDS_PER_SEGMENT]["a"] == 5

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmem_agent.spool import layout
+from rankmem_agent.spool.c_header import c_header
 from rankmem_agent.tap import build
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -54,7 +54,7 @@ def _sampled(folder: Path, header: str | None) -> str:
     if header is not None:
         (folder / "ATen" / "core").mkdir(parents=True)
         (folder / "ATen" / "core" / "CachingHostAllocator.h").write_text(header)
-    (folder / "spool_layout.h").write_text(layout.c_header())
+    (folder / "spool_layout.h").write_text(c_header())
     (folder / "main.cpp").write_text(MAIN)
     command = ["g++", "-std=c++20", f"-I{folder}", f"-I{TAP}", str(folder / "main.cpp")]
     done = subprocess.run([*command, "-o", str(folder / "main")], capture_output=True, text=True, check=False)

@@ -276,7 +276,7 @@ class Modules:
         if path is None:
             path = self._told[named.path] = self._recorder.intern(named.path)
             class_name = self._recorder.intern(named.class_name)
-            self._recorder.record(Kind.MODULE, a=path, b=int(is_frozen), e=class_name)
+            self._recorder.record(Kind.MODULE, path=path, is_frozen=int(is_frozen), class_name=class_name)
             if is_frozen:
                 self._frozen.add(path)
         return path

@@ -137,7 +137,7 @@ class Parallel:
             merged |= self._known[each]
         if merged != self._written:
             self._written = merged
-            self._recorder.record(Kind.NOTE, e=self._recorder.intern(json.dumps({"rank": merged})))
+            self._recorder.record(Kind.NOTE, facts=self._recorder.intern(json.dumps({"rank": merged})))
 
     def _is_place(self, name: str, at: int) -> bool:
         """Whether a rank can be there; where not it is said once, and left out."""

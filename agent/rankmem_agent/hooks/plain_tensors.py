@@ -34,7 +34,9 @@ def _tag(recorder: Recorder, value: object, category: Category, name: int) -> No
     for _, tensor in zip(range(TENSORS_MAX), tensors_of(value, set()), strict=False):
         place = place_of(tensor)
         if place is not None:
-            recorder.record(Kind.TAG, action=category, c=1, d=BY_USER, e=name, **place)
+            recorder.record(
+                Kind.TAG, category=category, since_allocation=1, qualifier=BY_USER, name=name, **place
+            )
 
 
 def tensors_of(value: Any, seen: set[int], depth: int = 0) -> Iterator[Any]:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, Protocol
 
 from rankmem_agent.hooks.module_frames import ModuleReader
-from rankmem_agent.spool.layout import Category, Kind
+from rankmem_agent.spool.layout import Category
+from rankmem_agent.spool.records import RecordWriter
 
 FOUND_OTHER: Final = 1
 """What :class:`StepCalls` find, in bits: the optimizer has other parameters than the plan; nothing was
@@ -64,26 +65,8 @@ class StepCalls(Protocol):
         """
 
 
-class Recorder(Protocol):
+class Recorder(RecordWriter, Protocol):
     """The part of the tap that hooks use; see ``docs/internals.md``. None of it raises or blocks."""
-
-    def intern(self, text: str) -> int:
-        """The string's id in the spool; 0 if it could not be written."""
-
-    def record(
-        self,
-        kind: Kind,
-        *,
-        action: int = 0,
-        device_type: int = 0,
-        device_index: int = 0,
-        a: int = 0,
-        b: int = 0,
-        c: int = 0,
-        d: int = 0,
-        e: int = 0,
-    ) -> None:
-        """Appends a record; the fields are those of ``spool.layout.Kind``."""
 
     def tag(
         self,
@@ -94,7 +77,7 @@ class Recorder(Protocol):
         sizes: array[int],
         names: array[int],
     ) -> None:
-        """Appends a TAG record (c=1) for each address that is not 0.
+        """Appends a TAG record (``since_allocation``) for each address that is not 0.
 
         Args:
             addresses, sizes: array("Q"); names: array("I"), string ids; all of one length.

@@ -149,7 +149,7 @@ class Steps:
         """
         if self._recorder is None:
             return
-        self._recorder.record(Kind.STEP, a=self.number, e=name)
+        self._recorder.record(Kind.STEP, step=self.number, optimizer=name)
         self.number += 1
         self._recorder.set_step(self.number)
 

@@ -25,7 +25,7 @@ from rankmem_agent.hooks.by_identity import ByIdentity
 from rankmem_agent.hooks.guard import Guard, unseen_by_modes
 from rankmem_agent.hooks.module_names import children, own_buffer, parameters, tree
 from rankmem_agent.hooks.recorder import Recorder, Removable
-from rankmem_agent.spool.layout import Category, DeviceType, Kind
+from rankmem_agent.spool.layout import FROZEN, Category, DeviceType, Kind
 
 NESTING_MAX: Final = 3
 """Containers around a tensor of an optimizer's state: LBFGS keeps lists, Shampoo lists in mappings."""
@@ -133,7 +133,14 @@ class Tags:
             place = place_of(tensor)
             if place is not None:
                 string_id = self._recorder.intern(name)
-                self._recorder.record(Kind.TAG, action=category, c=1, d=int(frozen), e=string_id, **place)
+                self._recorder.record(
+                    Kind.TAG,
+                    category=category,
+                    since_allocation=1,
+                    qualifier=FROZEN if frozen else 0,
+                    name=string_id,
+                    **place,
+                )
 
     def names(self) -> dict[int, str]:
         """Full names of the parameters of all modules known, by identity."""
@@ -173,7 +180,12 @@ def place_of(tensor: Any) -> dict[str, int] | None:
     device, address = device_of(tensor), address_of(tensor)
     if device is None or address == 0:
         return None
-    return {"device_type": device[0], "device_index": device[1], "a": address, "b": size_of(tensor)}
+    return {
+        "device_type": device[0],
+        "device_index": device[1],
+        "address": address,
+        "size_bytes": size_of(tensor),
+    }
 
 
 def device_of(tensor: Any) -> Device | None:

@@ -23,14 +23,6 @@ FIRST_MARKER = 1 << 48
 """Ids of ranges that Python tells; the tap numbers those that torch tells from 1."""
 
 
-CATEGORIES = (
-    "input", "temporary", "activation", "gradient", "autograd_detail", "parameter", "optimizer_state",
-    "kv_cache", "unknown",
-)  # fmt: skip
-"""What :func:`tag` takes: the names of ``spool.layout.Category``, written down here since it is not
-imported."""
-
-
 class _Told:
     """Whom to tell, while the agent is on."""
 
@@ -78,7 +70,7 @@ def begin_range(name: str, kind: MarkerKind) -> int:
     from rankmem_agent.spool.layout import Kind
 
     marker = next(_Told.markers)
-    recorder.record(Kind.MARKER_BEGIN, action=kind, a=marker, e=recorder.intern(str(name)))
+    recorder.record(Kind.MARKER_BEGIN, marker_kind=kind, marker_id=marker, name=recorder.intern(str(name)))
     return marker
 
 
@@ -88,7 +80,7 @@ def end_range(marker: int) -> None:
     if recorder is not None:
         from rankmem_agent.spool.layout import Kind
 
-        recorder.record(Kind.MARKER_END, a=marker)
+        recorder.record(Kind.MARKER_END, marker_id=marker)
 
 
 def step() -> None:
@@ -111,14 +103,16 @@ def tag(tensors: object, category: str, *, name: str = "") -> None:
 
     Args:
         tensors: a tensor, or tensors in lists, tuples, mappings and attributes, nested to any depth.
-        category: a name of ``spool.layout.Category`` in small letters.
+        category: one of ``rankmem_protos.categories.CATEGORY_NAMES``.
         name: what to call them in the recording.
 
     Raises:
         ValueError: there is no such category. Raised even when nothing is recorded.
     """
-    if category not in CATEGORIES:
-        raise ValueError(f"no category {category!r}; there are {', '.join(CATEGORIES)}")
+    from rankmem_protos.categories import CATEGORY_NAMES  # here: this module imports next to nothing
+
+    if category not in CATEGORY_NAMES:
+        raise ValueError(f"no category {category!r}; there are {', '.join(CATEGORY_NAMES)}")
     recorder = _recorder()
     if recorder is not None:
         from rankmem_agent.hooks.plain_tensors import tag_tensors

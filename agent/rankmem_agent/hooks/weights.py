@@ -228,10 +228,10 @@ class Weights:
             Kind.WEIGHT,
             device_type=device_type,
             device_index=device_index,
-            a=address,
-            b=weight.size_bytes,
-            c=weight.grad_size_bytes,
-            e=weight.text,
+            address=address,
+            size_bytes=weight.size_bytes,
+            grad_size_bytes=weight.grad_size_bytes,
+            facts=weight.text,
         )
 
 

@@ -82,7 +82,7 @@ class CudaAttachment:
     def _leave_cpu(self) -> None:
         self._tap.enable(What.CPU_EVENTS, False)
         said = json.dumps(cpu_facts(self._tap.cpu_sees(), "until CUDA was used"))
-        self._tap.record(Kind.DEVICE, device_type=DeviceType.CPU, e=self._tap.intern(said))
+        self._tap.record(Kind.DEVICE, device_type=DeviceType.CPU, facts=self._tap.intern(said))
 
 
 class SnapshotAttachment:

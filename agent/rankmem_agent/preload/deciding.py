@@ -105,4 +105,4 @@ class Deciding:
             missing.tell_names(self._recorder, "rank numbers of its process group", candidate.contradiction)
         if changed:
             note = json.dumps({"rank": changed, "session": changed})
-            self._recorder.record(Kind.NOTE, e=self._recorder.intern(note))
+            self._recorder.record(Kind.NOTE, facts=self._recorder.intern(note))

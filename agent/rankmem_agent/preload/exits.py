@@ -15,12 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rankmem_agent.hooks.missing import Log
 from rankmem_agent.spool.exits import Exit, say
 from rankmem_agent.spool.layout import ExitKind, Kind
+from rankmem_agent.spool.records import RecordWriter
 
 
-def tell_exception(recorder: Log) -> None:
+def tell_exception(recorder: RecordWriter) -> None:
     """Notes the type of the exception that the interpreter reported last; at its exit.
 
     It may be an old one that an interactive session reported and went on from: only the exit code says
@@ -31,7 +31,7 @@ def tell_exception(recorder: Log) -> None:
         return
     module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
     told = {"rank": {"exception": f"{module}{kind.__qualname__}"}}
-    recorder.record(Kind.NOTE, e=recorder.intern(json.dumps(told)))
+    recorder.record(Kind.NOTE, facts=recorder.intern(json.dumps(told)))
 
 
 def watch_for_exit_at_once(spool_dir: Callable[[], Path]) -> None:

@@ -112,7 +112,7 @@ class NativeRecording:
             tap.attach_cpu()
             what |= What.CPU_EVENTS
             facts = cpu_facts(tap.cpu_sees())
-            tap.record(Kind.DEVICE, device_type=DeviceType.CPU, e=tap.intern(json.dumps(facts)))
+            tap.record(Kind.DEVICE, device_type=DeviceType.CPU, facts=tap.intern(json.dumps(facts)))
         if self._config.detail != "events":
             tap.attach_calls()
             what |= What.CALLS

@@ -18,15 +18,13 @@ from typing import Final
 
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.spool import launches, life
+from rankmem_agent.spool.layout import CANDIDATE_NAME as CANDIDATE_NAME
+from rankmem_agent.spool.layout import META_FORMAT, META_NAME
 from rankmem_agent.spool.whole_file import write_whole
 from rankmem_protos.errors import Code, RankmemError
 
-META_NAME: Final = "meta.json"
 SECRET_BYTES: Final = 16
-CANDIDATE_NAME: Final = "candidate.json"
-"""What meta.json would say, beside the log of a process that is not known to be a rank."""
 CANDIDATE_PREFIX: Final = "candidate-"
-META_FORMAT: Final = "rankmem-spool"
 SHARED_MEMORY: Final = Path("/dev/shm")
 MARGIN_BYTES: Final = 256 * 2**20
 """Left free in shared memory: NCCL and DataLoader workers need it too, and die without it."""
@@ -44,18 +42,9 @@ NETWORK_FILE_SYSTEMS: Final = frozenset(
         "beegfs",
         "glusterfs",
         "fuse.glusterfs",
-        "afs",
-        "pvfs2",
-        "wekafs",
-        "fuse.sshfs",
-        "fuse.s3fs",
-        "fuse.gcsfuse",
-        "fuse.juicefs",
-        "fuse.ceph",
-        "panfs",
-        "orangefs",
-        "ncpfs",
     }
+    | {"afs", "pvfs2", "wekafs", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.juicefs", "fuse.ceph"}
+    | {"panfs", "orangefs", "ncpfs"}
 )
 
 
@@ -96,6 +85,25 @@ def default_roots(config: AgentConfig) -> tuple[Path, ...]:
     name = f"rankmem-{os.getuid()}"
     home = Path(os.path.expanduser("~")) / ".cache" / "rankmem" / "spool"
     return SHARED_MEMORY / name, config.temporary_dir / name, home
+
+
+def session_dirs(session_id: str, config: AgentConfig) -> list[Path]:
+    """The folders of a session on this host: one, or more where shared memory ran short between restarts, or
+    where a rank that could not be recorded found no other place to report it.
+
+    Args:
+        session_id: the job.
+        config: the agent's, as the job's environment gives it.
+    """
+    configured = () if config.spool_dir is None else (config.spool_dir,)
+    ours = (root for root in default_roots(config) if why_not_ours(root) is None)
+    return [root / session_id for root in dict.fromkeys((*configured, *ours)) if (root / session_id).is_dir()]
+
+
+def session_dirs_here(session_id: str) -> list[Path]:
+    """The same by this process's environment, for a job that it did not start."""
+    places = {name: os.environ[name] for name in ("RANKMEM_SPOOL_DIR", "TMPDIR") if name in os.environ}
+    return session_dirs(session_id, AgentConfig.from_environment(places))
 
 
 def passed_over(config: AgentConfig, local_world_size: int) -> str | None:

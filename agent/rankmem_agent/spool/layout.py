@@ -1,8 +1,8 @@
 """The spool format, version 2: the one definition for the C++ writer and the Python reader.
 
 Stage: between trainer and shipper. Standard library only (the trainer imports it to build the tap);
-:func:`c_header` gives the C++ side its constants and structs, the reader makes its numpy dtypes from
-the same fields, and a test compares the offsets that the compiled library reports with these.
+:mod:`rankmem_agent.spool.c_header` gives the C++ side its constants, structs and setters, the reader makes
+its numpy dtypes from the same fields, and a test compares the offsets that the compiled library reports.
 
 A spool is a folder, one for each rank process, made by the trainer and deleted by the shipper when
 all of it is acknowledged::
@@ -32,8 +32,11 @@ All integers are little-endian.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+
+from rankmem_protos.categories import Category as Category
 
 FORMAT_VERSION: Final = 2
 
@@ -45,6 +48,10 @@ SEGMENT_HEADER_BYTES: Final = 4096
 SEGMENT_BYTES: Final = SEGMENT_HEADER_BYTES + RECORDS_PER_SEGMENT * RECORD_BYTES
 CONTROL_BYTES: Final = 4096
 
+META_NAME: Final = "meta.json"
+META_FORMAT: Final = "rankmem-spool"
+CANDIDATE_NAME: Final = "candidate.json"
+"""In place of meta.json beside the log of a process that is not known to be a rank."""
 SEGMENT_MAGIC: Final = b"RKMSEG01"
 CONTROL_MAGIC: Final = b"RKMCTL01"
 STRINGS_MAGIC: Final = b"RKMSTR01"
@@ -60,73 +67,54 @@ STACK_FRAMES_MAX: Final = 64
 
 
 class Kind(enum.IntEnum):
-    """What a record says. Fields not named are zero. ``device`` is device_type and device_index."""
+    """The kind of a record. :data:`FIELDS` names the fields of each; fields not named are zero."""
 
     EVENT = 1
-    """An allocator event. action, device; a=address, b=size, c=stream, d=pool (first<<32 | second);
-    for oom d=device free bytes; call_id, thread; e=stack id (0: none) of an alloc or oom in no call.
-    In a foreign recording e=stack id of any event, and a=UNKNOWN for bytes that come and go without an
-    address: they count, and make no block."""
+    """An allocator event. In a foreign recording any event may have a stack of its own, and the address is
+    UNKNOWN for bytes that come and go without one: they count, and make no block."""
     CALL_BEGIN = 2
-    """First record of a call. call_id, thread; a=started_ns, b=module string id, c=step, action=Phase (what
-    autograd's engine runs outside of an optimizer is BACKWARD; NO_PHASE: not said), d=number of the
-    outermost autograd node that it runs in (from 1; 0: none), e=operator string id. Written by the call's
-    first event (just before it), or by its end."""
+    """First record of a call, written by its first event (just before it), or by its end. What autograd's
+    engine runs outside of an optimizer is in BACKWARD."""
     CALL_END = 3
-    """Last record of a call. call_id, thread; a=started_ns, b=first and c=last autograd sequence number
-    made in it (both NO_SEQUENCE if none), d=1 if autograd was recording (grad mode), e=stack id (0: none)."""
+    """Last record of a call."""
     CALL_FORWARD = 4
-    """Which forward call a backward call belongs to. call_id, thread; a=forward thread, b=sequence number:
-    those of the node that it runs in, or that ended last before it (sums of gradients, AccumulateGrad).
-    Between its CALL_BEGIN and CALL_END."""
+    """Which forward call a backward call belongs to: thread and sequence number of the node that it runs in,
+    or that ended last before it (sums of gradients, AccumulateGrad). Between its CALL_BEGIN and CALL_END."""
     MARKER_BEGIN = 5
-    """A range opens. a=marker id, e=name string id, action=MarkerKind, thread."""
+    """A range opens."""
     MARKER_END = 6
-    """It closes. a=marker id, thread."""
+    """It closes."""
     STEP = 7
-    """A training step ended. a=its number, e=string id of the optimizer's class (or "user"), thread."""
+    """A training step ended."""
     CLOCK = 8
-    """a=CLOCK_REALTIME in ns at time_ns. First record of every spool, then about once a second."""
+    """CLOCK_REALTIME at time_ns. First record of every spool, then about once a second."""
     COUNTERS = 9
-    """The allocator's own current figures. device; a=allocated, b=active, c=reserved, d=requested;
-    call_id. UNKNOWN where a foreign recording does not say."""
+    """The allocator's own current figures; UNKNOWN where a foreign recording lacks one."""
     PEAKS = 10
-    """The allocator's own peaks (never reset by us). Fields as COUNTERS."""
+    """The allocator's own peaks (never reset by us)."""
     SAMPLE = 11
-    """Seen from outside. device; a=app reserved (RSS for cpu), b=device used, c=device free, d=device total;
-    UNKNOWN where not known. Of PINNED what the host allocator says of itself: a=taken from the system, b=of
-    that in use."""
+    """Memory as seen from outside, UNKNOWN where not known; of PINNED the host allocator's own figures."""
     TAG = 12
-    """A storage's meaning. device; a=address of the storage, b=its size in bytes, action=Category, e=name
-    string id; c=1: it has meant this since it was allocated, 0: from here on; d=1: a parameter that wants no
-    gradient; d=BY_USER: the training script itself has said so, which stands over all else."""
+    """A storage's meaning."""
     DEVICE = 13
-    """Recording of a device starts. device; e=string id of JSON {name, uuid, total_bytes, allocator,
-    settings, source}. A second one for a device: its recording ended here, or begins anew; the blocks alive
-    are followed no more."""
+    """Recording of a device starts. A second one for a device: its recording ended here, or begins anew; the
+    blocks alive are followed no more."""
     PREEXISTING = 14
-    """A block older than the recording. Fields as EVENT; action=alloc for blocks, segment_alloc for
-    segments."""
+    """A block (action ALLOC) or segment (SEGMENT_ALLOC) older than the recording. Fields as EVENT."""
     NOTE = 15
-    """A fact learned late. e=string id of a JSON object merged over meta.json's (e.g. parallel
-    dimensions)."""
+    """A fact learned late (e.g. parallel dimensions), merged over meta.json's."""
     END = 16
-    """Clean end of the process: the interpreter's exit. a=records dropped so far."""
+    """Clean end of the process: the interpreter's exit."""
     LOST = 17
     """Events that the source had and could not give, just before this record (the fallback's ring was
-    overwritten). device; a=how many, UNKNOWN where not known; e=string id of why (a ``gap.why``)."""
+    overwritten)."""
     WEIGHT = 18
-    """A parameter of the model, or its new place. device; a=address of its storage, b=size in bytes, c=size
-    of its gradient in bytes (0: none yet), e=string id of JSON {name, dtype, shape}."""
+    """A parameter of the model, or its new place."""
     MODULE = 19
-    """A module ran for the first time. a=string id of its path, e=string id of its class; b=1: it has
-    parameters, none of which wants a gradient, or it has none and was called by such a module."""
-
+    """A module ran for the first time."""
     OFF = 20
-    """From here to the process's end something is not recorded. action=Missing; device where it is one kind's
-    events; a=string id of what is missing (``gap.what``; 0: events), b=string id of what happened, in words
-    (``gap.detail``), d=1: what blocks mean is inferred no more; e=string id of why (``gap.why``). After one
-    of EVENTS the blocks alive are followed no more."""
+    """From here to the process's end something is not recorded. After one of EVENTS the blocks alive are
+    followed no more."""
 
 
 class Missing(enum.IntEnum):
@@ -138,21 +126,6 @@ class Missing(enum.IntEnum):
     """Those of one kind of device."""
     NAMES = 2
     """Names, no bytes: modules, steps, categories."""
-
-
-class Category(enum.IntEnum):
-    """What bytes mean, with torch.profiler's names and numbers; UNKNOWN and KV_CACHE are ours."""
-
-    UNKNOWN = 0
-    INPUT = 1
-    TEMPORARY = 2
-    ACTIVATION = 3
-    GRADIENT = 4
-    AUTOGRAD_DETAIL = 5
-    PARAMETER = 6
-    OPTIMIZER_STATE = 7
-    KV_CACHE = 8
-    """Keys and values that a model keeps of earlier tokens; ours too."""
 
 
 class Action(enum.IntEnum):
@@ -191,8 +164,10 @@ class Phase(enum.IntEnum):
     OPTIMIZER = 3
 
 
+FROZEN: Final = 1
+"""Qualifier of a TAG record: a parameter that wants no gradient."""
 BY_USER: Final = 2
-"""Field d of a TAG record."""
+"""Qualifier of a TAG record: the training script itself set it, which stands over all else."""
 NO_PHASE: Final = 255
 """In place of a Phase: the recording does not say."""
 IN_CLOSURE: Final = 254
@@ -272,6 +247,132 @@ RECORD_FIELDS: Final = (
     Field("u32", "mark", 60),
 )
 
+
+class Value(enum.Enum):
+    """What the number in a named field stands for; ``spool_reader.plausible`` bounds each."""
+
+    ADDRESS = enum.auto()
+    BYTES = enum.auto()
+    NUMBER = enum.auto()
+    """An id or a count."""
+    STRING_ID = enum.auto()
+    """Of an entry of the strings file: a string's, or a stack's; 0 for none."""
+    UPTIME_NS = enum.auto()
+    """CLOCK_MONOTONIC."""
+    CLOCK_NS = enum.auto()
+    """CLOCK_REALTIME."""
+    THREAD = enum.auto()
+    CODE = enum.auto()
+    """A flag, or a member of an enum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a named field of a kind stands in the record."""
+
+    name: str
+    """A field of RECORD_FIELDS."""
+    value: Value = Value.CODE
+
+
+_EVENT: Final = {
+    "address": Slot("a", Value.ADDRESS),
+    "size_bytes": Slot("b", Value.BYTES),
+    "stream": Slot("c"),
+    "pool": Slot("d"),  # first << 32 | second
+    "device_free_bytes": Slot("d"),  # of an OOM, in the pool's place
+    "stack_id": Slot("e", Value.STRING_ID),  # of an ALLOC or OOM in no call
+}
+_COUNTERS: Final = {
+    "allocated_bytes": Slot("a", Value.BYTES),
+    "active_bytes": Slot("b", Value.BYTES),
+    "reserved_bytes": Slot("c", Value.BYTES),
+    "requested_bytes": Slot("d", Value.BYTES),
+}
+FIELDS: Final[Mapping[Kind, Mapping[str, Slot]]] = {
+    Kind.EVENT: _EVENT,
+    Kind.CALL_BEGIN: {
+        "phase": Slot("action"),  # Phase, or NO_PHASE
+        "started_ns": Slot("a", Value.UPTIME_NS),
+        "module": Slot("b", Value.STRING_ID),
+        "step": Slot("c", Value.NUMBER),
+        "node": Slot("d", Value.NUMBER),  # the outermost autograd node that it runs in, from 1; 0: none
+        "operator_name": Slot("e", Value.STRING_ID),
+    },
+    Kind.CALL_END: {
+        "started_ns": Slot("a", Value.UPTIME_NS),
+        "sequence_first": Slot("b", Value.NUMBER),  # autograd sequence numbers made in it, or NO_SEQUENCE
+        "sequence_last": Slot("c", Value.NUMBER),
+        "with_grad": Slot("d"),  # 1 if autograd was recording (grad mode)
+        "stack_id": Slot("e", Value.STRING_ID),
+    },
+    Kind.CALL_FORWARD: {
+        "forward_thread": Slot("a", Value.THREAD),
+        "forward_sequence": Slot("b", Value.NUMBER),
+    },
+    Kind.MARKER_BEGIN: {
+        "marker_kind": Slot("action"),  # MarkerKind
+        "marker_id": Slot("a", Value.NUMBER),
+        "name": Slot("e", Value.STRING_ID),
+    },
+    Kind.MARKER_END: {"marker_id": Slot("a", Value.NUMBER)},
+    Kind.STEP: {
+        "step": Slot("a", Value.NUMBER),
+        "optimizer": Slot("e", Value.STRING_ID),  # its class, or "user"
+    },
+    Kind.CLOCK: {"realtime_ns": Slot("a", Value.CLOCK_NS)},
+    Kind.COUNTERS: _COUNTERS,
+    Kind.PEAKS: _COUNTERS,
+    Kind.SAMPLE: {
+        "app_reserved_bytes": Slot("a", Value.BYTES),  # RSS for the CPU
+        "device_used_bytes": Slot("b", Value.BYTES),
+        "device_free_bytes": Slot("c", Value.BYTES),
+        "device_total_bytes": Slot("d", Value.BYTES),
+        "pinned_reserved_bytes": Slot("a", Value.BYTES),  # of PINNED: taken from the system
+        "pinned_active_bytes": Slot("b", Value.BYTES),  # of that in use
+    },
+    Kind.TAG: {
+        "category": Slot("action"),  # Category
+        "address": Slot("a", Value.ADDRESS),
+        "size_bytes": Slot("b", Value.BYTES),
+        "since_allocation": Slot("c"),  # 1: it has meant this since it was allocated; 0: from here on
+        "qualifier": Slot("d"),  # FROZEN, BY_USER or 0
+        "name": Slot("e", Value.STRING_ID),
+    },
+    # JSON {name, uuid, total_bytes, allocator, settings, source}
+    Kind.DEVICE: {"facts": Slot("e", Value.STRING_ID)},
+    Kind.PREEXISTING: _EVENT,
+    Kind.NOTE: {"facts": Slot("e", Value.STRING_ID)},  # a JSON object
+    Kind.END: {"num_dropped": Slot("a", Value.NUMBER)},
+    Kind.LOST: {
+        "num_events": Slot("a", Value.NUMBER),  # UNKNOWN where not known
+        "why": Slot("e", Value.STRING_ID),  # gap.why
+    },
+    Kind.WEIGHT: {
+        "address": Slot("a", Value.ADDRESS),
+        "size_bytes": Slot("b", Value.BYTES),
+        "grad_size_bytes": Slot("c", Value.BYTES),  # 0: none yet
+        "facts": Slot("e", Value.STRING_ID),  # JSON {name, dtype, shape}
+    },
+    Kind.MODULE: {
+        "path": Slot("a", Value.STRING_ID),
+        "is_frozen": Slot(
+            "b"
+        ),  # 1: no parameter wants a gradient; or it has none, and a frozen one called it
+        "class_name": Slot("e", Value.STRING_ID),
+    },
+    Kind.OFF: {
+        "missing": Slot("action"),  # Missing; of DEVICE: the device's events
+        "what": Slot("a", Value.STRING_ID),  # gap.what; 0: events
+        "detail": Slot("b", Value.STRING_ID),  # gap.detail
+        "stops_inference": Slot("d"),  # 1: what blocks mean is inferred no more
+        "why": Slot("e", Value.STRING_ID),  # gap.why
+    },
+}
+"""The fields of each kind by name, beside those that any record may have: :data:`COMMON_FIELDS` and, where it
+is an allocator's, ``action``. Two names for one slot are alternatives."""
+COMMON_FIELDS: Final = frozenset({"time_ns", "call_id", "thread", "action", "device_type", "device_index"})
+
 SEGMENT_HEADER_FIELDS: Final = (
     Field("char[8]", "magic", 0),
     Field("u32", "version", 8),
@@ -331,56 +432,3 @@ def mark_of(seq: int) -> int:
 def segment_name(segment_number: int) -> str:
     """File name of a segment within its spool."""
     return f"segment-{segment_number:08d}"
-
-
-def c_header() -> str:
-    """The text of ``spool_layout.h``: constants, enums and structs of this module, with static asserts."""
-    lines = [
-        "// Made by rankmem_agent.spool.layout; do not edit.",
-        "#pragma once",
-        "#include <cstddef>",
-        "#include <cstdint>",
-    ]
-    for name, value in sorted(_constants().items()):
-        lines.append(f"constexpr uint64_t RKM_{name} = {value}ull;")
-    for enum_class in (Kind, Category, Action, DeviceType, Phase, MarkerKind, Entry, State, ExitKind):
-        prefix = f"constexpr uint8_t RKM_{enum_class.__name__.upper()}"
-        lines += [f"{prefix}_{member.name} = {int(member)};" for member in enum_class]
-    magics = ("SEGMENT_MAGIC", "CONTROL_MAGIC", "STRINGS_MAGIC")
-    lines += [f'#define RKM_{magic} "{globals()[magic].decode()}"' for magic in magics]
-    for name, fields, size in STRUCTS:
-        lines += _c_struct(name, fields, size)
-    lines += [
-        "struct RkmOffset { const char* name; uint64_t offset; };",
-        "constexpr RkmOffset RKM_OFFSETS[] = {",
-    ]
-    for name, fields, _ in STRUCTS:
-        lines += [f'  {{"{name}.{f.name}", offsetof({name}, {f.name})}},' for f in fields]
-    return "\n".join([*lines, "};"]) + "\n"
-
-
-def _constants() -> dict[str, int]:
-    names = (
-        "FORMAT_VERSION", "RECORD_BYTES", "RECORDS_PER_SEGMENT", "SEGMENT_HEADER_BYTES", "SEGMENT_BYTES",
-        "CONTROL_BYTES", "STRINGS_HEADER_BYTES", "STRING_ENTRY_HEADER_BYTES", "STRING_BYTES_MAX",
-        "NOTE_BYTES_MAX", "STACK_FRAMES_MAX", "NO_SEQUENCE", "UNKNOWN", "IN_CLOSURE",
-    )  # fmt: skip
-    return {name: globals()[name] for name in names}
-
-
-def _c_struct(name: str, fields: tuple[Field, ...], size: int) -> list[str]:
-    """A packed C struct with explicit padding, and asserts that the compiler agrees on every offset."""
-    body: list[str] = []
-    end = 0
-    for index, field in enumerate(fields):
-        if field.offset > end:
-            body.append(f"  uint8_t pad{index}[{field.offset - end}];")
-        if field.ctype == "char[8]":
-            body.append(f"  char {field.name}[8];")
-        else:
-            body.append(f"  {C_TYPES[field.ctype]} {field.name};")
-        end = field.offset + TYPE_BYTES[field.ctype]
-    if size > end:
-        body.append(f"  uint8_t pad_end[{size - end}];")
-    asserts = [f"static_assert(offsetof({name}, {f.name}) == {f.offset});" for f in fields]
-    return [f"struct {name} {{", *body, "};", f"static_assert(sizeof({name}) == {size});", *asserts]

@@ -82,10 +82,10 @@ def process_of(spool_dir: Path) -> str:
     ``meta.json`` or ``candidate.json``; empty: not known."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return "-".join(
-            str(json.loads((spool_dir / "meta.json").read_text("utf-8"))["spool_id"]).split("-")[3:5]
+            str(json.loads((spool_dir / layout.META_NAME).read_text("utf-8"))["spool_id"]).split("-")[3:5]
         )
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads((spool_dir / "candidate.json").read_text("utf-8"))["process"])
+        return str(json.loads((spool_dir / layout.CANDIDATE_NAME).read_text("utf-8"))["process"])
     return ""
 
 

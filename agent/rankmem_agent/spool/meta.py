@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rankmem_agent.privacy import Privacy
-from rankmem_agent.spool.layout import FORMAT_VERSION
+from rankmem_agent.spool.layout import FORMAT_VERSION, META_FORMAT, META_NAME
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
 
@@ -58,10 +58,10 @@ def read_meta(folder: Path) -> SpoolMeta:
         RankmemError: NOT_FOUND without a meta.json, INVALID if it cannot be understood, UNSUPPORTED if
             a newer rankmem wrote it.
     """
-    path = folder / "meta.json"
+    path = folder / META_NAME
     try:
         meta = json.loads(path.read_text("utf-8"))
-        if meta["format"] != "rankmem-spool":
+        if meta["format"] != META_FORMAT:
             raise ValueError(f"format is {meta['format']!r}")
         if meta["version"] > FORMAT_VERSION:
             raise RankmemError(

@@ -24,31 +24,19 @@ from typing import Final, TypeVar
 
 from rankmem_agent.spool import layout, life
 from rankmem_agent.spool.descriptors import OwnFile, above_the_standard_ones, open_above
-from rankmem_agent.spool.layout import Entry, Field, Kind, State
+from rankmem_agent.spool.layout import Entry, Kind, State
+from rankmem_agent.spool.records import RECORD_STRUCT as RECORD_STRUCT
+from rankmem_agent.spool.records import packed, struct_of
 
 DROPPED: Final = -1
 """What :meth:`PythonSpoolWriter.record` returns for a record that found no room."""
 
-_CODES: Final = {"u8": "B", "u32": "I", "u64": "Q", "char[8]": "8s"}
 _Key = TypeVar("_Key", str, tuple[int, int, int], tuple[int, ...])
 _U32_MAX: Final = 2**32 - 1
-_CLOCK_INTERVAL_NS: Final = (
-    1_000_000_000  # as the native thread does: a clock step is noticed within a second
-)
+_CLOCK_INTERVAL_NS: Final = 1_000_000_000
+"""As the native thread does: a clock step is noticed within a second."""
 
 
-def struct_of(fields: Sequence[Field]) -> struct.Struct:
-    """The ``struct.Struct`` of a fixed layout: its fields in order of offset, gaps as padding."""
-    text, end = "<", 0
-    for field in fields:
-        text += f"{field.offset - end}x" if field.offset > end else ""
-        text += _CODES[field.ctype]
-        end = field.offset + layout.TYPE_BYTES[field.ctype]
-    return struct.Struct(text)
-
-
-RECORD_STRUCT: Final = struct_of(layout.RECORD_FIELDS)
-"""time_ns, a, b, c, d, call_id, thread, e, kind, action, device_type, device_index, mark."""
 _SEGMENT_HEADER: Final = struct_of(layout.SEGMENT_HEADER_FIELDS)
 _STRING_ENTRY: Final = struct_of(layout.STRING_ENTRY_FIELDS)
 _READY_OFFSET: Final = next(f.offset for f in layout.SEGMENT_HEADER_FIELDS if f.name == "ready")
@@ -103,25 +91,12 @@ class PythonSpoolWriter:
         """Records that found no room so far."""
         return self._dropped
 
-    def record(
-        self,
-        kind: Kind,
-        *,
-        action: int = 0,
-        device_type: int = 0,
-        device_index: int = 0,
-        a: int = 0,
-        b: int = 0,
-        c: int = 0,
-        d: int = 0,
-        call_id: int = 0,
-        thread: int = 0,
-        e: int = 0,
-        time_ns: int | None = None,
-    ) -> int:
-        """Append one record; its number, or :data:`DROPPED`. Fields as in :class:`~layout.Kind`.
+    def record(self, kind: Kind, /, **fields: int) -> int:
+        """Append one record; its number, or :data:`DROPPED`. Never raises for want of room.
 
-        ``time_ns`` is CLOCK_MONOTONIC, now by default. Never raises for want of room.
+        Args:
+            fields: as in :class:`~rankmem_agent.spool.records.RecordWriter`; ``time_ns`` is CLOCK_MONOTONIC,
+                now by default.
         """
         now_ns = time.monotonic_ns()
         with self._lock:
@@ -129,8 +104,7 @@ class PythonSpoolWriter:
                 return DROPPED
             if now_ns - self._last_clock_ns >= _CLOCK_INTERVAL_NS and kind != Kind.CLOCK:
                 self._append_clock(now_ns)
-            fields = (a, b, c, d, call_id, thread, e, kind, action, device_type, device_index)
-            return self._append(now_ns if time_ns is None else time_ns, fields)
+            return self._append(packed(kind, **({"time_ns": now_ns} | fields)))
 
     def record_many(self, records: bytes | bytearray | memoryview) -> int:
         """Append ready-made records (a multiple of 64 bytes, marks zero); how many found room.
@@ -194,7 +168,7 @@ class PythonSpoolWriter:
         with self._lock:
             if self._closed:
                 return
-            self._append(time.monotonic_ns(), (self._dropped, 0, 0, 0, 0, 0, 0, Kind.END, 0, 0, 0))
+            self._append(packed(Kind.END, time_ns=time.monotonic_ns(), num_dropped=self._dropped))
             self._set_control("state", State.ENDED)
             self._let_go()
 
@@ -222,7 +196,7 @@ class PythonSpoolWriter:
         self._set_control("lock_inode", inode)
         return OwnFile(descriptor)
 
-    def _append(self, time_ns: int, fields: tuple[int, ...]) -> int:
+    def _append(self, record: bytes) -> int:
         """Write one record at the next number; the caller holds the lock."""
         seq = self._next_seq
         index = seq % layout.RECORDS_PER_SEGMENT
@@ -233,8 +207,9 @@ class PythonSpoolWriter:
             return DROPPED
         offset = layout.SEGMENT_HEADER_BYTES + index * layout.RECORD_BYTES
         # The mark goes in with a store of its own, after the fields: the reader may look at any moment.
-        RECORD_STRUCT.pack_into(self._segment, offset, time_ns, *fields, 0)
-        struct.pack_into("<I", self._segment, offset + layout.RECORD_BYTES - 4, layout.mark_of(seq))
+        end = offset + layout.RECORD_BYTES
+        self._segment[offset:end] = record
+        struct.pack_into("<I", self._segment, end - 4, layout.mark_of(seq))
         return seq
 
     def _append_run(self, view: memoryview, count: int) -> int:
@@ -257,7 +232,7 @@ class PythonSpoolWriter:
     def _append_clock(self, now_ns: int) -> None:
         self._last_clock_ns = now_ns
         self._set_control("heartbeat_ns", now_ns)
-        self._append(now_ns, (time.time_ns(), 0, 0, 0, 0, 0, 0, Kind.CLOCK, 0, 0, 0))
+        self._append(packed(Kind.CLOCK, time_ns=now_ns, realtime_ns=time.time_ns()))
 
     def _take(self, count: int) -> None:
         """Take ``count`` numbers; those of a lost segment are counted as dropped."""
@@ -298,9 +273,8 @@ class PythonSpoolWriter:
         new_id = len(ids) + 1
         header = _STRING_ENTRY.pack(entry_type, new_id, len(payload), zlib.crc32(payload))
         entry = header + payload + bytes(-len(payload) % 8)
-        if not self._strings_file.write_at(
-            entry, self._strings_end
-        ):  # what was written of it is overwritten by the next entry
+        if not self._strings_file.write_at(entry, self._strings_end):
+            # What was written of it is overwritten by the next entry.
             self._strings_dropped += 1
             self._set_control("strings_dropped", self._strings_dropped)
             return 0

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rankmem_agent.spool import layout
+from rankmem_agent.spool.c_header import c_header
 from rankmem_protos.errors import Code, RankmemError
 
 logger = logging.getLogger(__name__)
@@ -169,7 +169,7 @@ def _find_target() -> _Target:
     digest = hashlib.sha256(repr(facts).encode())
     for source in _sources(bool(cuda_dirs)):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
-    digest.update(layout.c_header().encode())
+    digest.update(c_header().encode())
     return _Target(
         include_dirs=(*include_dirs, *cuda_dirs),
         library_dir=Path(torch.__file__).parent / "lib",
@@ -231,7 +231,7 @@ def _locked(path: Path) -> Iterator[None]:
 def _compile(compiler: str, target: _Target, path: Path) -> None:
     """Compile into a folder beside the target, then rename: who sees the library sees all of it."""
     with tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as folder:
-        Path(folder, "spool_layout.h").write_text(layout.c_header())
+        Path(folder, "spool_layout.h").write_text(c_header())
         output = Path(folder, "tap.so")
         command = _command(compiler, target, folder, output)
         try:

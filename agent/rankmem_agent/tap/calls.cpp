@@ -169,51 +169,49 @@ inline uint8_t phase_of(const ThreadState& thread, const Frame& frame) noexcept 
 
 // For a test that has hooks and frames say the module at once: what the hooks say goes where the step does, and into a
 // field without a meaning.
-void compare_modules(const ThreadState& thread, RkmRecord& begin, bool in_backward) noexcept {
+void compare_modules(const ThreadState& thread, RkmCallBegin& begin, bool in_backward) noexcept {
   const uint8_t told = phase_of_told(compared_phase.load(std::memory_order_relaxed));
   begin.device_index = in_backward ? static_cast<uint8_t>(RKM_PHASE_BACKWARD) : told;
-  begin.c = thread.module;
+  begin.step() = thread.module;
 }
 
 // Gives a frame its call id and writes how it began. Hot path: from a call's first event.
 __attribute__((noinline)) void begin_call(ThreadState& thread, Frame& frame, uint64_t now) noexcept {
   frame.call_id = last_call_id.fetch_add(1, std::memory_order_relaxed) + 1;
-  RkmRecord begin = {};
-  begin.kind = RKM_KIND_CALL_BEGIN;
-  begin.action = phase_of(thread, frame);
+  RkmCallBegin begin;
+  begin.phase() = phase_of(thread, frame);
   // A hook of a gradient may step an optimizer in backward; a closure runs a backward in an optimizer.
   const bool in_optimizer = phase.load(std::memory_order_relaxed) == RKM_PHASE_OPTIMIZER;
   bool in_engine = false;
-  begin.a = frame.started_ns;
-  begin.b = enabled(kModules) ? frame.module : thread.module;
-  begin.c = step.load(std::memory_order_relaxed);
-  begin.e = frame.name;
+  begin.started_ns() = frame.started_ns;
+  begin.module() = enabled(kModules) ? frame.module : thread.module;
+  begin.step() = step.load(std::memory_order_relaxed);
+  begin.operator_name() = frame.name;
   for (uint32_t index = 0; index < thread.depth; ++index) {  // outermost first: a backward may run in another
     Frame& outer = thread.frames[index];
     in_engine |= outer.is_engine;
     if (!outer.is_backward) continue;
     if (outer.node == 0) outer.node = last_node.fetch_add(1, std::memory_order_relaxed) + 1;
-    begin.d = outer.node;
+    begin.node() = outer.node;
     break;
   }
-  if (in_engine && !in_optimizer) begin.action = RKM_PHASE_BACKWARD;
+  if (in_engine && !in_optimizer) begin.phase() = RKM_PHASE_BACKWARD;
   if (__builtin_expect(enabled(kCompareModules), 0)) compare_modules(thread, begin, in_engine && !in_optimizer);
   write_call_record(thread, frame, begin, now);
-  RkmRecord forward = {};
-  forward.kind = RKM_KIND_CALL_FORWARD;
+  RkmCallForward forward;
   for (uint32_t index = thread.depth; index-- > 0;) {
     const Frame& backward = thread.frames[index];
     if (backward.forward_sequence == RKM_NO_SEQUENCE) continue;
-    forward.a = backward.forward_thread;
-    forward.b = backward.forward_sequence;
+    forward.forward_thread() = backward.forward_thread;
+    forward.forward_sequence() = backward.forward_sequence;
     write_call_record(thread, frame, forward, now);
     return;
   }
   // What the engine does around nodes, and AccumulateGrad, have no forward call of their own: they work on the
   // gradient that the node before them made (AccumulateGrad has the highest priority in the engine's queue).
   if (!in_engine || in_optimizer || thread.last_forward_thread == 0) return;
-  forward.a = thread.last_forward_thread;
-  forward.b = thread.last_forward_sequence;
+  forward.forward_thread() = thread.last_forward_thread;
+  forward.forward_sequence() = thread.last_forward_sequence;
   write_call_record(thread, frame, forward, now);
 }
 
@@ -274,16 +272,15 @@ void end_call(ThreadState& thread, Frame& frame) {
   if (!enabled(kCalls)) return;
   const uint64_t now = monotonic_ns();
   if (frame.call_id == 0) begin_call(thread, frame, now);
-  RkmRecord end = {};
-  end.kind = RKM_KIND_CALL_END;
-  end.a = frame.started_ns;
-  end.b = frame.sequence_first;
-  end.c = frame.sequence_last;
-  end.d = c10::GradMode::is_enabled() ? 1 : 0;
+  RkmCallEnd end;
+  end.started_ns() = frame.started_ns;
+  end.sequence_first() = frame.sequence_first;
+  end.sequence_last() = frame.sequence_last;
+  end.with_grad() = c10::GradMode::is_enabled() ? 1 : 0;
   // A call that made nodes is the line that backward's blocks are led to, also if it allocated nothing (a view).
   if ((frame.wants_stack || made_nodes) && enabled(kStacks)) {
     ThreadCaches* caches = caches_of(thread);
-    end.e = caches != nullptr ? gather_stack(caches->stacks) : 0;
+    end.stack_id() = caches != nullptr ? gather_stack(caches->stacks) : 0;
   }
   if (frame.device_mask != 0) {
     if (CallEndHook hook = call_end_hook.load(std::memory_order_acquire)) hook(frame.call_id, frame.device_mask);
@@ -299,20 +296,18 @@ struct MarkerContext final : at::ObserverContext {
 std::unique_ptr<at::ObserverContext> begin_marker(const at::RecordFunction& function) {
   auto context = std::make_unique<MarkerContext>();
   context->marker_id = last_marker_id.fetch_add(1, std::memory_order_relaxed) + 1;
-  RkmRecord record = {};
-  record.kind = RKM_KIND_MARKER_BEGIN;
-  record.action = RKM_MARKERKIND_USER_SCOPE;
-  record.a = context->marker_id;
-  record.e = intern(function.name());
+  RkmMarkerBegin record;
+  record.marker_kind() = RKM_MARKERKIND_USER_SCOPE;
+  record.marker_id() = context->marker_id;
+  record.name() = intern(function.name());
   record.thread = current_thread_id();
   write_record(record);
   return context;
 }
 
 void end_marker(const at::ObserverContext& context) noexcept {
-  RkmRecord record = {};
-  record.kind = RKM_KIND_MARKER_END;
-  record.a = static_cast<const MarkerContext&>(context).marker_id;
+  RkmMarkerEnd record;
+  record.marker_id() = static_cast<const MarkerContext&>(context).marker_id;
   record.thread = current_thread_id();
   write_record(record);
 }
@@ -393,7 +388,7 @@ void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint
                  uint64_t stream, uint64_t pool_or_free_bytes, uint32_t stack_id) noexcept {
   ThreadState& thread = thread_state;
   const uint64_t now = monotonic_ns();
-  RkmRecord event = {};
+  RkmEvent event;
   event.thread = known_thread_id(thread);
   if (Frame* frame = current_frame(thread)) {
     if (frame->call_id == 0) begin_call(thread, *frame, now);
@@ -403,19 +398,18 @@ void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint
     if (device_type == RKM_DEVICETYPE_CUDA && moves_counters) frame->device_mask |= 1ull << (device_index & 63);
     event.call_id = frame->call_id;
   } else {
-    event.e = stack_id;
+    event.stack_id() = stack_id;
   }
   if (action == RKM_ACTION_ALLOC && !has_blocks.load(std::memory_order_relaxed)) {
     has_blocks.store(true, std::memory_order_relaxed);
   }
-  event.kind = RKM_KIND_EVENT;
   event.action = action;
   event.device_type = device_type;
   event.device_index = device_index;
-  event.a = address;
-  event.b = size_bytes;
-  event.c = stream;
-  event.d = pool_or_free_bytes;
+  event.address() = address;
+  event.size_bytes() = size_bytes;
+  event.stream() = stream;
+  event.pool() = pool_or_free_bytes;
   write_record_at(thread.last_segment, event, now);
 }
 

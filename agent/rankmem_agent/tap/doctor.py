@@ -13,7 +13,6 @@ import importlib
 import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rankmem_agent.spool.folder import SHARED_MEMORY, free_bytes
 from rankmem_agent.spool.layout import SEGMENT_BYTES
 from rankmem_agent.tap import build
 from rankmem_agent.tap.library import CpuSees
@@ -29,7 +29,7 @@ from rankmem_protos.errors import Code, RankmemError
 
 SELF_TEST_TIMEOUT_S: Final = 120  # importing torch from a cold network file system takes half of it
 SELF_TEST_BLOCKS: Final = 64
-PREFERRED_ROOT: Final = Path("/dev/shm")
+ROOM_BYTES: Final = 8 * SEGMENT_BYTES
 _CUDA_CHECKS: Final = "rankmem_agent.tap.doctor_cuda"
 
 
@@ -157,16 +157,15 @@ def _cuda() -> list[Check]:
 
 def _spool_folder() -> Check:
     named = os.environ.get("RANKMEM_SPOOL_DIR")
-    root = Path(named) if named else PREFERRED_ROOT
+    root = Path(named) if named else SHARED_MEMORY
     while not root.exists():
         root = root.parent
-    free_bytes = shutil.disk_usage(root).free
-    enough = free_bytes >= 8 * SEGMENT_BYTES
-    detail = f"{root} has {free_bytes / 2**30:.1f} GiB free"
-    if not enough and not named:
+    free = free_bytes(root)
+    detail = f"{root} has {free / 2**30:.1f} GiB free"
+    if free < ROOM_BYTES and not named:
         detail += f"; {tempfile.gettempdir()} is used"
-        enough = shutil.disk_usage(tempfile.gettempdir()).free >= 8 * SEGMENT_BYTES
+        free = free_bytes(Path(tempfile.gettempdir()))
     hint = "name a local folder with room in RANKMEM_SPOOL_DIR"
     if not os.access(root, os.W_OK):
         raise RankmemError(Code.DENIED, f"{root} is not writable", hint)
-    return Check(name="spool folder", ok=enough, detail=detail, hint=hint)
+    return Check(name="spool folder", ok=free >= ROOM_BYTES, detail=detail, hint=hint)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from rankmem_agent.spool.layout import Category, Kind
+from rankmem_agent.spool.records import slots_of
 from rankmem_agent.tap.step_calls import StepCalls
 from rankmem_protos.errors import Code, RankmemError
 
@@ -113,6 +114,7 @@ _SIGNATURES: Final[dict[str, tuple[type | None, tuple[type, ...]]]] = {
     "rkm_stat": (_U64, (_U32,)),
     "rkm_layout": (_INT, (_U32, ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(_U64))),
 }
+_RECORD_SLOTS: Final = ("action", "device_type", "device_index", "a", "b", "c", "d", "e")  # rkm_record's
 # Stores to a thread-local or an atomic: giving the GIL up around them costs ten times the call, and would let
 # another Python thread in at every module's entry. What modules are called is written under the GIL.
 _QUICK: Final = (
@@ -265,22 +267,10 @@ class Tap:
         data = text.encode("utf-8", "replace")
         return int(self._intern(data, len(data)))
 
-    def record(
-        self,
-        kind: Kind,
-        *,
-        action: int = 0,
-        device_type: int = 0,
-        device_index: int = 0,
-        a: int = 0,
-        b: int = 0,
-        c: int = 0,
-        d: int = 0,
-        e: int = 0,
-    ) -> None:
-        """Append a record with the fields that its :class:`~rankmem_agent.spool.layout.Kind` names, and the
-        thread; the time is now."""
-        self._record(kind, action, device_type, device_index, a, b, c, d, e)
+    def record(self, kind: Kind, /, **fields: int) -> None:
+        """Append a record of this thread, now; see :class:`~rankmem_agent.spool.records.RecordWriter`."""
+        slots = slots_of(kind, fields)
+        self._record(kind, *[slots.get(name, 0) for name in _RECORD_SLOTS])
 
     def tag(
         self,
@@ -291,7 +281,7 @@ class Tap:
         sizes: array[int],
         names: array[int],
     ) -> None:
-        """Append a TAG record with c=1 for each address that is not 0, in one call: a step has hundreds.
+        """Append a TAG record (``since_allocation``) for each address that is not 0: a step has hundreds.
 
         Args:
             addresses, sizes: array("Q"), bytes; names: array("I"), string ids; all of one length.

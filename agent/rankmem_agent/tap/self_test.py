@@ -25,6 +25,8 @@ TIMED_ROUNDS: Final = 5
 TIMED_BLOCKS: Final = 4_000  # a round, got and given back: 40,000 events in all, two thirds of a segment
 _BLOCK_BYTES: Final = 4 * 1013  # a size that nothing else asks for
 _OFFSET: Final = {field.name: field.offset for field in layout.RECORD_FIELDS}
+_EVENT_OFFSET: Final = _OFFSET[layout.FIELDS[Kind.EVENT]["address"].name]
+"""Of the address, which the size follows."""
 
 
 def main(folder: Path, num_blocks: int) -> dict[str, int]:
@@ -90,7 +92,7 @@ def _events(folder: Path, next_seq: int) -> Iterator[tuple[int, int, int]]:
         if struct.unpack_from("<I", data, start + _OFFSET["mark"])[0] != layout.mark_of(seq):
             continue
         if data[start + _OFFSET["kind"]] == Kind.EVENT:
-            address, size_bytes = struct.unpack_from("<QQ", data, start + _OFFSET["a"])
+            address, size_bytes = struct.unpack_from("<QQ", data, start + _EVENT_OFFSET)
             yield data[start + _OFFSET["action"]], address, size_bytes
 
 

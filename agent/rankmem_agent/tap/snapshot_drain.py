@@ -24,11 +24,14 @@ from typing import Any, Final
 
 from rankmem_agent.hooks import missing
 from rankmem_agent.spool.layout import IN_CLOSURE, NO_SEQUENCE, UNKNOWN, Action, DeviceType, Kind, Phase
-from rankmem_agent.spool.python_writer import RECORD_STRUCT, PythonSpoolWriter
+from rankmem_agent.spool.python_writer import PythonSpoolWriter
+from rankmem_agent.spool.records import packed
 from rankmem_agent.tap.snapshot_format import (
+    Block,
     DeviceSnapshot,
     Event,
     MemoryState,
+    Segment,
     baseline,
     events_of,
     parse,
@@ -48,8 +51,6 @@ LOSSES: Final = (
     "process is killed; about 14 us an event (try: install g++ or clang++)"
 )
 BY_HISTORY: Final = "recorded through PyTorch's memory history, as no compiler was found"
-
-_CUDA: Final = int(DeviceType.CUDA)
 
 
 class SnapshotDrain:
@@ -110,7 +111,7 @@ class SnapshotDrain:
                 device = devices.get(index) or _without_segments(index)
                 records += self._device_records(device, trace, now_ns - realtime_ns)
             self._write(records + self._pinned_records())
-            self._writer.record(Kind.CLOCK, a=realtime_ns, time_ns=now_ns)
+            self._writer.record(Kind.CLOCK, time_ns=now_ns, realtime_ns=realtime_ns)
             del self._course[:-1]
 
     def when_busy(self, callback: Callable[[], None], after_s: float) -> None:
@@ -176,23 +177,10 @@ class SnapshotDrain:
         """The string's id in the spool; 0 if it could not be written."""
         return self._writer.intern(text)
 
-    def record(
-        self,
-        kind: int,
-        *,
-        action: int = 0,
-        device_type: int = 0,
-        device_index: int = 0,
-        a: int = 0,
-        b: int = 0,
-        c: int = 0,
-        d: int = 0,
-        e: int = 0,
-    ) -> None:
+    def record(self, kind: Kind, /, **fields: int) -> None:
         """Keep a record until the next drain, which puts it among the events by its time."""
         with self._lock:
-            where = (action, device_type, device_index)
-            self._pending.append(_record(time.monotonic_ns(), kind, a, b, c, d, 0, e, *where))
+            self._pending.append(_record(kind, time.monotonic_ns(), **fields))
             if not self._on:  # before CUDA's initialisation there is nothing to wait for
                 self._write(self._pending)
                 self._pending = []
@@ -213,11 +201,12 @@ class SnapshotDrain:
         sizes: array[int],
         names: array[int],
     ) -> None:
-        """A TAG record with c=1 for each address that is not 0."""
+        """A TAG record (``since_allocation``) for each address that is not 0."""
+        device = {"device_type": device_type, "device_index": device_index}
+        tag = device | {"category": category, "since_allocation": 1}
         for address, size_bytes, name in zip(addresses, sizes, names, strict=True):
             if address:
-                place = {"action": category, "device_type": device_type, "device_index": device_index}
-                self.record(Kind.TAG, **place, a=address, b=size_bytes, c=1, e=name)
+                self.record(Kind.TAG, **tag, address=address, size_bytes=size_bytes, name=name)
 
     def module_slot(self) -> SnapshotDrain:
         """Itself: what is stored there goes to :meth:`set_module`."""
@@ -274,8 +263,7 @@ class SnapshotDrain:
         if lost:
             records.append((first_ns, _lost(first_ns, index, self._writer.intern("ring_overwritten"))))
         records += self._event_records(index, events, to_monotonic_ns)
-        figures = _figures(device)
-        records.append(_record(time.monotonic_ns(), Kind.COUNTERS, *figures, 0, 0, 0, _CUDA, index))
+        records.append(_record(Kind.COUNTERS, time.monotonic_ns(), **_cuda(index), **_figures(device)))
         return records
 
     def _pinned_records(self) -> list[tuple[int, bytes]]:
@@ -284,23 +272,29 @@ class SnapshotDrain:
         self._has_pinned |= told is not None and told[0] > 0
         if told is None or not self._has_pinned:
             return []
-        figures = (*told, UNKNOWN, UNKNOWN)
-        return [_record(time.monotonic_ns(), Kind.SAMPLE, *figures, 0, 0, 0, int(DeviceType.PINNED))]
+        sample = _record(
+            Kind.SAMPLE,
+            time.monotonic_ns(),
+            device_type=DeviceType.PINNED,
+            pinned_reserved_bytes=told[0],
+            pinned_active_bytes=told[1],
+            device_free_bytes=UNKNOWN,
+            device_total_bytes=UNKNOWN,
+        )
+        return [sample]
 
     def _first_records(self, index: int, state: MemoryState, time_ns: int) -> list[tuple[int, bytes]]:
         facts = {**self._history.device_facts(index), "source": "snapshot"}
-        e = self._writer.intern(json.dumps(facts))
-        records = [_record(time_ns, Kind.DEVICE, 0, 0, 0, 0, 0, e, 0, _CUDA, index)]
+        facts_id = self._writer.intern(json.dumps(facts))
+        records = [_record(Kind.DEVICE, time_ns, facts=facts_id, **_cuda(index))]
         for segment in state.segments.values():
-            values = (segment.address, segment.size_bytes, segment.stream, segment.pool, 0, 0)
-            where = (Action.SEGMENT_ALLOC, _CUDA, index)
-            records.append(_record(time_ns, Kind.PREEXISTING, *values, *where))
+            place = _range_of(segment, segment.size_bytes, index)
+            records.append(_record(Kind.PREEXISTING, time_ns, action=Action.SEGMENT_ALLOC, **place))
         for block in state.blocks.values():
-            values = (block.address, block.requested_bytes, block.stream, block.pool, 0, 0)
-            records.append(_record(time_ns, Kind.PREEXISTING, *values, Action.ALLOC, _CUDA, index))
+            place = _range_of(block, block.requested_bytes, index)
+            records.append(_record(Kind.PREEXISTING, time_ns, action=Action.ALLOC, **place))
             if block.awaiting_free:
-                where = (Action.FREE_REQUESTED, _CUDA, index)
-                records.append(_record(time_ns, Kind.PREEXISTING, *values, *where))
+                records.append(_record(Kind.PREEXISTING, time_ns, action=Action.FREE_REQUESTED, **place))
         return records
 
     def _event_records(
@@ -320,9 +314,11 @@ class SnapshotDrain:
                 call_id, run = self._next_call, now
                 self._next_call += 1
                 records.append(self._call_begin(time_ns, call_id, self._course[now[1]]))
-            last = event.device_free_bytes or 0 if event.action is Action.OOM else event.pool
-            values = (event.address, event.size_bytes, event.stream, last, call_id if is_alloc else 0, 0)
-            records.append(_record(time_ns, Kind.EVENT, *values, event.action, _CUDA, index))
+            values = _range_of(event, event.size_bytes, index) | {"call_id": call_id if is_alloc else 0}
+            if event.action is Action.OOM:
+                del values["pool"]
+                values["device_free_bytes"] = event.device_free_bytes or 0
+            records.append(_record(Kind.EVENT, time_ns, action=event.action, **values))
         if call_id:
             records.append(_call_end(time_ns, call_id, run[0]))
         return records
@@ -333,8 +329,15 @@ class SnapshotDrain:
 
     def _call_begin(self, time_ns: int, call_id: int, course: tuple[int, int, int]) -> tuple[int, bytes]:
         _, step, phase = course
-        operator = self._writer.intern(UNKNOWN_OPERATOR)
-        return _record(time_ns, Kind.CALL_BEGIN, time_ns, 0, step, 0, call_id, operator, phase)
+        return _record(
+            Kind.CALL_BEGIN,
+            time_ns,
+            call_id=call_id,
+            phase=phase,
+            started_ns=time_ns,
+            step=step,
+            operator_name=self._writer.intern(UNKNOWN_OPERATOR),
+        )
 
     def _stack(self, frames: Sequence[dict[str, Any]]) -> int:
         """The id of a stack; 0 without frames (the autograd thread has no Python frame)."""
@@ -342,28 +345,35 @@ class SnapshotDrain:
         return self._writer.stack([frame(f["filename"], f["name"], int(f["line"])) for f in frames])
 
 
-def _record(
-    time_ns: int,
-    kind: int,
-    a: int,
-    b: int,
-    c: int,
-    d: int,
-    call_id: int,
-    e: int,
-    action: int = 0,
-    device_type: int = 0,
-    device_index: int = 0,
-) -> tuple[int, bytes]:
+def _record(kind: Kind, time_ns: int, **fields: int) -> tuple[int, bytes]:
     """A record with its time, to be sorted by."""
-    packed = RECORD_STRUCT.pack(
-        time_ns, a, b, c, d, call_id, 0, e, kind, action, device_type, device_index, 0
+    return time_ns, packed(kind, time_ns=time_ns, **fields)
+
+
+def _cuda(index: int) -> dict[str, int]:
+    return {"device_type": DeviceType.CUDA, "device_index": index}
+
+
+def _range_of(found: Block | Segment | Event, size_bytes: int, index: int) -> dict[str, int]:
+    """The fields of an event that say where its bytes lie."""
+    return _cuda(index) | {
+        "address": found.address,
+        "size_bytes": size_bytes,
+        "stream": found.stream,
+        "pool": found.pool,
+    }
+
+
+def _call_end(time_ns: int, call_id: int, stack_id: int) -> tuple[int, bytes]:
+    return _record(
+        Kind.CALL_END,
+        time_ns,
+        call_id=call_id,
+        started_ns=time_ns,
+        sequence_first=NO_SEQUENCE,
+        sequence_last=NO_SEQUENCE,
+        stack_id=stack_id,
     )
-    return time_ns, packed
-
-
-def _call_end(time_ns: int, call_id: int, stack: int) -> tuple[int, bytes]:
-    return _record(time_ns, Kind.CALL_END, time_ns, NO_SEQUENCE, NO_SEQUENCE, 0, call_id, stack)
 
 
 def _time_ns(event: Event, to_monotonic_ns: int) -> int:
@@ -372,15 +382,18 @@ def _time_ns(event: Event, to_monotonic_ns: int) -> int:
 
 
 def _lost(time_ns: int, index: int, why: int) -> bytes:
-    return _record(time_ns, Kind.LOST, UNKNOWN, 0, 0, 0, 0, why, 0, _CUDA, index)[1]
+    return packed(Kind.LOST, time_ns=time_ns, num_events=UNKNOWN, why=why, **_cuda(index))
 
 
 def _without_segments(index: int) -> DeviceSnapshot:
     return DeviceSnapshot(device_index=index, events=[], blocks={}, segments=[])
 
 
-def _figures(device: DeviceSnapshot) -> tuple[int, int, int, int]:
-    """allocated, active, reserved, requested: the allocator's own, of the instant of the look."""
-    requested = sum(block.requested_bytes for block in device.blocks.values())
-    reserved = sum(segment.size_bytes for segment in device.segments)
-    return device.allocated_bytes, device.active_bytes, reserved, requested
+def _figures(device: DeviceSnapshot) -> dict[str, int]:
+    """The allocator's own, of the instant of the look."""
+    return {
+        "allocated_bytes": device.allocated_bytes,
+        "active_bytes": device.active_bytes,
+        "reserved_bytes": sum(segment.size_bytes for segment in device.segments),
+        "requested_bytes": sum(block.requested_bytes for block in device.blocks.values()),
+    }

@@ -224,10 +224,9 @@ void write_clock() noexcept {
   timespec real;
   const uint64_t before = monotonic_ns();
   clock_gettime(CLOCK_REALTIME, &real);
-  RkmRecord record = {};
-  record.kind = RKM_KIND_CLOCK;
+  RkmClock record;
   record.time_ns = before + (monotonic_ns() - before) / 2;
-  record.a = static_cast<uint64_t>(real.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(real.tv_nsec);
+  record.realtime_ns() = static_cast<uint64_t>(real.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(real.tv_nsec);
   write_record(record);
 }
 
@@ -248,22 +247,24 @@ size_t read_small_file(const char* path, char* buffer, size_t size) noexcept {
 // The host as seen from outside the allocator: the process's RSS, the machine's memory.
 void write_host_sample() noexcept {
   char text[1024];
-  RkmRecord record = {};
-  record.kind = RKM_KIND_SAMPLE;
-  record.device_type = RKM_DEVICETYPE_CPU;
-  record.a = record.b = record.c = record.d = RKM_UNKNOWN;
+  RkmSample sample;
+  uint64_t& used = sample.device_used_bytes();
+  uint64_t& free = sample.device_free_bytes();
+  uint64_t& total = sample.device_total_bytes();
+  sample.device_type = RKM_DEVICETYPE_CPU;
+  sample.app_reserved_bytes() = used = free = total = RKM_UNKNOWN;
   unsigned long long size_pages = 0, resident_pages = 0;
   if (read_small_file("/proc/self/statm", text, sizeof text) != 0 &&
       std::sscanf(text, "%llu %llu", &size_pages, &resident_pages) == 2) {
-    record.a = resident_pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    sample.app_reserved_bytes() = resident_pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   }
   if (read_small_file("/proc/meminfo", text, sizeof text) != 0) {
-    record.d = meminfo_bytes(text, "MemTotal:");
-    record.c = meminfo_bytes(text, "MemAvailable:");
-    if (record.c != RKM_UNKNOWN && record.d != RKM_UNKNOWN) record.b = record.d - record.c;
-    host_available_bytes.store(record.c, std::memory_order_relaxed);
+    total = meminfo_bytes(text, "MemTotal:");
+    free = meminfo_bytes(text, "MemAvailable:");
+    if (free != RKM_UNKNOWN && total != RKM_UNKNOWN) used = total - free;
+    host_available_bytes.store(free, std::memory_order_relaxed);
   }
-  write_record(record);
+  write_record(sample);
 }
 
 void write_samples() noexcept {
@@ -510,9 +511,8 @@ int close_spool() noexcept {
   pthread_join(state.thread, nullptr);
   write_clock();
   is_open.store(false);
-  RkmRecord end = {};
-  end.kind = RKM_KIND_END;
-  end.a = __atomic_load_n(&spool.control->dropped, __ATOMIC_RELAXED);
+  RkmEnd end;
+  end.num_dropped() = __atomic_load_n(&spool.control->dropped, __ATOMIC_RELAXED);
   write_record_at(thread_state.last_segment, end, monotonic_ns());
   // After END. A writer that was past its enabled() check may still commit a record behind it.
   __atomic_store_n(&spool.control->state, uint32_t{RKM_STATE_ENDED}, __ATOMIC_RELEASE);

@@ -120,17 +120,16 @@ uint64_t address_of(const c10::TensorImpl& tensor) {
 }
 
 void write_tag(const c10::TensorImpl& tensor, uint64_t address, uint8_t category, uint32_t name, uint64_t now) {
-  RkmRecord record = {};
-  if (address == 0 || !device_of(tensor, record)) return;
-  record.kind = RKM_KIND_TAG;
-  record.action = category;
-  record.a = address;
-  record.b = static_cast<uint64_t>(tensor.numel()) * tensor.itemsize();
-  record.c = 1;
-  record.e = name;
-  record.thread = current_thread_id();
-  record.time_ns = now;
-  write_record(record);
+  RkmTag tag;
+  if (address == 0 || !device_of(tensor, tag)) return;
+  tag.category() = category;
+  tag.address() = address;
+  tag.size_bytes() = static_cast<uint64_t>(tensor.numel()) * tensor.itemsize();
+  tag.since_allocation() = 1;
+  tag.name() = name;
+  tag.thread = current_thread_id();
+  tag.time_ns = now;
+  write_record(tag);
 }
 
 // Whether the groups hold the plan's parameters, one for one. Reads Python's objects, so the GIL is held.
@@ -288,10 +287,9 @@ uint32_t end_step(StepPlan* plan, void* state, int ends, uint64_t number, uint32
   set_phase(RKM_PHASE_OTHER);
   uint32_t found = 0;
   if (ends != 0) {
-    RkmRecord record = {};
-    record.kind = RKM_KIND_STEP;
-    record.a = number;
-    record.e = name;
+    RkmStep record;
+    record.step() = number;
+    record.optimizer() = name;
     record.thread = current_thread_id();
     record.time_ns = monotonic_ns();
     if (record.time_ns - plan->looked_ns >= kSecondNs) {

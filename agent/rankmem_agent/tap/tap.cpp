@@ -107,18 +107,17 @@ RKM_EXPORT void rkm_tag(uint8_t category, uint8_t device_type, uint8_t device_in
   const uint32_t thread = current_thread_id();
   for (uint32_t index = 0; index < count; ++index) {
     if (addresses[index] == 0) continue;
-    RkmRecord record = {};
-    record.kind = RKM_KIND_TAG;
-    record.action = category;
-    record.device_type = device_type;
-    record.device_index = device_index;
-    record.a = addresses[index];
-    record.b = sizes_bytes[index];
-    record.c = 1;
-    record.e = names[index];
-    record.thread = thread;
-    record.time_ns = now;
-    write_record(record);
+    RkmTag tag;
+    tag.category() = category;
+    tag.device_type = device_type;
+    tag.device_index = device_index;
+    tag.address() = addresses[index];
+    tag.size_bytes() = sizes_bytes[index];
+    tag.since_allocation() = 1;
+    tag.name() = names[index];
+    tag.thread = thread;
+    tag.time_ns = now;
+    write_record(tag);
   }
 }
 

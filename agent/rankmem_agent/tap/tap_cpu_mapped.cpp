@@ -79,13 +79,12 @@ void note_unmapped(void* base) {
   ++found->second.num_unreported;
 }
 
-// An event that cannot be followed is said, not left out.
+// An event that cannot be followed is recorded as lost, not left out.
 void write_lost() noexcept {
-  RkmRecord lost = {};
-  lost.kind = RKM_KIND_LOST;
+  RkmLost lost;
   lost.device_type = RKM_DEVICETYPE_CPU;
-  lost.a = 1;
-  lost.e = intern("no_memory");
+  lost.num_events() = 1;
+  lost.why() = intern("no_memory");
   write_record(lost);
 }
 

@@ -123,18 +123,17 @@ void write_cuda_event(const Event& event) noexcept {
 }
 
 void keep_early(DeviceState& device, size_t at, const Event& event) noexcept {
-  RkmRecord& record = device.early[at];
-  record = {};
-  record.kind = RKM_KIND_EVENT;
+  RkmEvent record;
   record.action = event.action;
   record.device_type = RKM_DEVICETYPE_CUDA;
   record.device_index = event.device_index;
-  record.a = event.address;
-  record.b = event.size_bytes;
-  record.c = event.stream;
-  record.d = event.pool_or_free_bytes;
+  record.address() = event.address;
+  record.size_bytes() = event.size_bytes;
+  record.stream() = event.stream;
+  record.pool() = event.pool_or_free_bytes;
   record.call_id = current_call_id();
   record.thread = current_thread_id();
+  device.early[at] = record;
   device.early_count.store(at + 1, std::memory_order_relaxed);
 }
 
@@ -255,11 +254,10 @@ void describe(unsigned index) noexcept {
     json += ", \"allocator\": " + json_text(device_allocator);
     json += ", \"settings\": " + json_text(device_settings);
     json += trace_supported.load() ? ", \"source\": \"tap\"}" : ", \"source\": \"samples\"}";
-    RkmRecord record{};
-    record.kind = RKM_KIND_DEVICE;
+    RkmDevice record;
     record.device_type = RKM_DEVICETYPE_CUDA;
     record.device_index = static_cast<uint8_t>(index);
-    record.e = intern(json);
+    record.facts() = intern(json);
     write_record(record);
   } catch (...) {  // out of host memory: the device stays without its facts
   }
@@ -273,18 +271,19 @@ void write_figures(const Stats& stats, unsigned index, uint64_t call_id, bool pe
   const auto figure = [peaks](const auto& stat) {
     return static_cast<uint64_t>(peaks ? stat[kAggregate].peak : stat[kAggregate].current);
   };
-  RkmRecord record{};
-  record.kind = peaks ? RKM_KIND_PEAKS : RKM_KIND_COUNTERS;
+  RkmCounters record;
+  if (peaks) record.kind = RKM_KIND_PEAKS;
   record.device_type = RKM_DEVICETYPE_CUDA;
   record.device_index = static_cast<uint8_t>(index);
-  record.a = figure(stats.allocated_bytes);
-  record.b = figure(stats.active_bytes);
-  record.c = figure(stats.reserved_bytes);
-  record.d = figure(stats.requested_bytes);
+  const uint64_t now[4] = {figure(stats.allocated_bytes), figure(stats.active_bytes), figure(stats.reserved_bytes),
+                           figure(stats.requested_bytes)};
+  record.allocated_bytes() = now[0];
+  record.active_bytes() = now[1];
+  record.reserved_bytes() = now[2];
+  record.requested_bytes() = now[3];
   record.call_id = call_id;
   if (!peaks) {
     // A call that gave back all it took changes nothing: no record. Threads may race here; a record too many.
-    const uint64_t now[4] = {record.a, record.b, record.c, record.d};
     bool changed = false;
     for (int at = 0; at < 4; ++at) {
       changed |= devices[index].counters[at].exchange(now[at], std::memory_order_relaxed) != now[at];
@@ -380,14 +379,13 @@ void write_sample(Nvml& nvml, unsigned index) noexcept {
   void* device = nvml.handle(index);
   NvmlMemory memory{};
   if (device == nullptr || nvml.memory(device, &memory) != 0) return;
-  RkmRecord record{};
-  record.kind = RKM_KIND_SAMPLE;
+  RkmSample record;
   record.device_type = RKM_DEVICETYPE_CUDA;
   record.device_index = static_cast<uint8_t>(index);
-  record.a = nvml.own_bytes(device);
-  record.b = memory.used;
-  record.c = memory.free;
-  record.d = memory.total;
+  record.app_reserved_bytes() = nvml.own_bytes(device);
+  record.device_used_bytes() = memory.used;
+  record.device_free_bytes() = memory.free;
+  record.device_total_bytes() = memory.total;
   write_record(record);
 }
 
@@ -417,15 +415,14 @@ auto snapshot_of(Allocator* allocator, long) -> decltype(allocator->snapshot()) 
 
 void write_preexisting(unsigned index, uint8_t action, uint64_t address, uint64_t size_bytes, uint64_t stream,
                        uint64_t pool) noexcept {
-  RkmRecord record{};
-  record.kind = RKM_KIND_PREEXISTING;
+  RkmPreexisting record;
   record.action = action;
   record.device_type = RKM_DEVICETYPE_CUDA;
   record.device_index = static_cast<uint8_t>(index);
-  record.a = address;
-  record.b = size_bytes;
-  record.c = stream;
-  record.d = pool;
+  record.address() = address;
+  record.size_bytes() = size_bytes;
+  record.stream() = stream;
+  record.pool() = pool;
   write_record(record);
 }
 

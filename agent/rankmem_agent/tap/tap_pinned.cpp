@@ -32,14 +32,14 @@ std::atomic<bool> has_held{false};  // most jobs pin nothing: no record before t
 
 // Names of 2.10 and newer: bytes of all blocks, and of those in use. False where `stats` has other names.
 template <class Stats>
-bool read_figures(const Stats& stats, RkmRecord& record) {
+bool read_figures(const Stats& stats, RkmSample& sample) {
   if constexpr (requires { stats.active_bytes.current; stats.allocated_bytes.current; }) {
-    record.a = static_cast<uint64_t>(stats.allocated_bytes.current);  // taken from the system: in use, or kept
-    record.b = static_cast<uint64_t>(stats.active_bytes.current);     // of that in use
+    sample.pinned_reserved_bytes() = static_cast<uint64_t>(stats.allocated_bytes.current);
+    sample.pinned_active_bytes() = static_cast<uint64_t>(stats.active_bytes.current);
     return true;
   } else if constexpr (requires { stats.reserved_bytes.current; stats.allocated_bytes.current; }) {  // 2.8, 2.9
-    record.a = static_cast<uint64_t>(stats.reserved_bytes.current);
-    record.b = static_cast<uint64_t>(stats.allocated_bytes.current);
+    sample.pinned_reserved_bytes() = static_cast<uint64_t>(stats.reserved_bytes.current);
+    sample.pinned_active_bytes() = static_cast<uint64_t>(stats.allocated_bytes.current);
     return true;
   } else {
     return false;
@@ -47,24 +47,24 @@ bool read_figures(const Stats& stats, RkmRecord& record) {
 }
 
 // 0, or -ENOSYS where this torch tells no figures.
-int read_pinned(at::RkmNoHostAllocator*, RkmRecord&) { return -ENOSYS; }
+int read_pinned(at::RkmNoHostAllocator*, RkmSample&) { return -ENOSYS; }
 
 template <class Allocator>
-int read_pinned(Allocator* allocator, RkmRecord& record) {
+int read_pinned(Allocator* allocator, RkmSample& sample) {
   if constexpr (requires { allocator->get_stats(); }) {
-    return allocator != nullptr && read_figures(allocator->get_stats(), record) ? 0 : -ENOSYS;
+    return allocator != nullptr && read_figures(allocator->get_stats(), sample) ? 0 : -ENOSYS;
   } else {
     return -ENOSYS;
   }
 }
 
 template <class DeviceType>
-int read_registered(DeviceType of, RkmRecord& record) {
+int read_registered(DeviceType of, RkmSample& sample) {
   using Found = decltype(at::getHostAllocator(of));
   if constexpr (std::is_same_v<Found, at::RkmNoHostAllocator*>) {
-    return read_pinned(Found{nullptr}, record);
+    return read_pinned(Found{nullptr}, sample);
   } else {
-    return read_pinned(at::getHostAllocator(of), record);
+    return read_pinned(at::getHostAllocator(of), sample);
   }
 }
 
@@ -73,14 +73,13 @@ int read_registered(DeviceType of, RkmRecord& record) {
 // Declared in tap.h.
 int sample_pinned() noexcept {
   try {
-    RkmRecord record{};
-    record.kind = RKM_KIND_SAMPLE;
-    record.device_type = RKM_DEVICETYPE_PINNED;
-    record.c = record.d = RKM_UNKNOWN;
-    const int result = read_registered(at::DeviceType::CUDA, record);
-    if (result == 0 && (record.a != 0 || has_held.load(std::memory_order_relaxed))) {
+    RkmSample sample;
+    sample.device_type = RKM_DEVICETYPE_PINNED;
+    sample.device_free_bytes() = sample.device_total_bytes() = RKM_UNKNOWN;
+    const int result = read_registered(at::DeviceType::CUDA, sample);
+    if (result == 0 && (sample.pinned_reserved_bytes() != 0 || has_held.load(std::memory_order_relaxed))) {
       has_held.store(true, std::memory_order_relaxed);
-      write_record(record);
+      write_record(sample);
     }
     return result;
   } catch (...) {  // nobody is registered for CUDA (a CPU build), or no memory for the figures

@@ -25,10 +25,11 @@ from rankmem_ship.pairing.model import with_modules, with_weights
 from rankmem_ship.pairing.phases import phases_of
 from rankmem_ship.pairing.points import Points, Totals, points_of, totals_of
 from rankmem_ship.pairing.rounds import Rounds, rounds_of
-from rankmem_ship.pairing.state import ABSENT, Array, PairingState, rows_at
+from rankmem_ship.pairing.state import ABSENT, Array, PairingState, of_kind, rows_at
 from rankmem_ship.pairing.steps import steps_of
 from rankmem_ship.pairing.texts import Texts
 from rankmem_ship.spool_reader.reader import Gap
+from rankmem_ship.spool_reader.segments import named
 
 _OF_DEVICE = (Kind.EVENT, Kind.PREEXISTING, Kind.COUNTERS, Kind.PEAKS, Kind.SAMPLE, Kind.DEVICE)
 
@@ -178,7 +179,7 @@ def _clock_base(records: Array, fallback_ns: int) -> int:
     aggregator is measured against the same base (see rankmem_ship.clock).
     """
     if len(records) and records["kind"][0] == Kind.CLOCK:
-        return int(records["a"][0]) - int(records["time_ns"][0])
+        return int(named(records, Kind.CLOCK)["realtime_ns"][0]) - int(records["time_ns"][0])
     return fallback_ns
 
 
@@ -204,8 +205,8 @@ def _all_sent(told: Array) -> Array:
 
 def _named(devices: Array, records: Array) -> Array:
     """The devices with the string ids of their DEVICE records."""
-    told = records[records["kind"] == Kind.DEVICE]
-    for code, string_id in zip(device_codes(told), told["e"], strict=True):
+    described = of_kind(records, Kind.DEVICE)
+    for code, string_id in zip(device_codes(described), described["facts"], strict=True):
         devices["name_id"][devices["code"] == code] = string_id
     return devices
 
@@ -218,8 +219,8 @@ def _counted(state: PairingState, batch: Batch) -> dict[str, Any]:
     lost = sum(gap.sequence_last - gap.sequence_first + 1 for gap in batch.gaps)
     lost += int(num_lost(batch.records[batch.losses]).sum())
     kind = batch.records["kind"]
-    offs = batch.records[batch.offs]
-    notes = tuple(int(e) for e in batch.records["e"][kind == Kind.NOTE])
+    offs = named(batch.records[batch.offs], Kind.OFF)
+    notes = tuple(of_kind(batch.records, Kind.NOTE)["facts"].tolist())
     ends = [int(batch.seq[-1]) if len(batch.seq) else -1, *(gap.sequence_last for gap in batch.gaps)]
     nodes, forward, engine, outside, optimizer = batch.dependence.last()
     phase, last_break, node, step = batch.rounds.last()
@@ -238,8 +239,8 @@ def _counted(state: PairingState, batch: Batch) -> dict[str, Any]:
         "num_lost": state.num_lost + lost,
         "num_unknown_frees": state.num_unknown_frees + int(frees.sum()),
         "implied_free_bytes": state.implied_free_bytes + int(batch.blocks["size"][implied].sum()),
-        "is_off": state.is_off or bool((offs["action"] != Missing.NAMES).any()),
-        "infers": state.infers and not bool((offs["d"] == 1).any()),
+        "is_off": state.is_off or bool((offs["missing"] != Missing.NAMES).any()),
+        "infers": state.infers and not bool((offs["stops_inference"] == 1).any()),
         "notes": state.notes + notes,
         "saw_end": state.saw_end or bool((kind == Kind.END).any()),
     }
@@ -247,5 +248,6 @@ def _counted(state: PairingState, batch: Batch) -> dict[str, Any]:
 
 def num_lost(losses: Array) -> Array:
     """Events that each of these LOST records stands for; 1 where it is not known how many."""
-    number: Array = np.where(losses["a"] == UNKNOWN, 1, losses["a"]).astype(np.int64)
+    known = named(losses, Kind.LOST)["num_events"]
+    number: Array = np.where(known == UNKNOWN, 1, known).astype(np.int64)
     return number

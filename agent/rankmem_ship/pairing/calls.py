@@ -12,7 +12,8 @@ import numpy as np
 
 from rankmem_agent.spool.layout import NO_SEQUENCE, Kind, Phase
 from rankmem_ship.pairing.markers import Markers
-from rankmem_ship.pairing.state import ABSENT, CALL_DTYPE, Array, joined, rows_at
+from rankmem_ship.pairing.state import ABSENT, CALL_DTYPE, Array, joined, of_kind, rows_at
+from rankmem_ship.spool_reader.segments import named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,7 @@ def follow_calls(
     """
     kind = records["kind"]
     begins = np.flatnonzero(kind == Kind.CALL_BEGIN)
-    begun = rows_at(records, begins)
+    begun = named(rows_at(records, begins), Kind.CALL_BEGIN)
     table = _with_begun(open_calls, begun, base_ns, markers.annotations(begun["thread"], begins))
     calls = Calls(
         table=table,
@@ -78,23 +79,23 @@ def follow_calls(
         end_seq=np.zeros(len(table), np.int64),
         with_grad=np.zeros(len(table), np.bool_),
     )
-    _set_forward(calls, rows_at(records, kind == Kind.CALL_FORWARD))
+    _set_forward(calls, of_kind(records, Kind.CALL_FORWARD))
     ends = np.flatnonzero(kind == Kind.CALL_END)
-    _set_ends(calls, rows_at(records, ends), seq[ends], time_ns[ends])
+    _set_ends(calls, named(rows_at(records, ends), Kind.CALL_END), seq[ends], time_ns[ends])
     return calls
 
 
 def _with_begun(open_calls: Array, begins: Array, base_ns: int, annotation: Array) -> Array:
     rows = np.zeros(len(begins), CALL_DTYPE)
     rows["call_id"] = begins["call_id"]
-    rows["started"] = begins["a"].astype(np.int64) + base_ns
-    rows["step"] = begins["c"].astype(np.int64)
-    rows["operator"] = begins["e"]
-    rows["module"] = begins["b"]
+    rows["started"] = begins["started_ns"].astype(np.int64) + base_ns
+    rows["step"] = begins["step"].astype(np.int64)
+    rows["operator"] = begins["operator_name"]
+    rows["module"] = begins["module"]
     rows["annotation"] = annotation
     rows["thread"] = begins["thread"]
-    rows["phase"] = begins["action"].view(np.int8)  # NO_PHASE is ABSENT
-    rows["node"] = begins["d"]
+    rows["phase"] = begins["phase"].view(np.int8)  # NO_PHASE is ABSENT
+    rows["node"] = begins["node"]
     rows["forward_thread"] = ABSENT
     rows["forward_sequence"] = ABSENT
     table = joined([open_calls, rows])
@@ -109,8 +110,8 @@ def _set_forward(calls: Calls, forwards: Array) -> None:
     new = new[calls.table["forward_thread"][place[new]] == ABSENT]
     place, first = np.unique(place[new], return_index=True)
     links = forwards[new[first]]
-    calls.table["forward_thread"][place] = links["a"].astype(np.int32)
-    calls.table["forward_sequence"][place] = links["b"].astype(np.int64)
+    calls.table["forward_thread"][place] = links["forward_thread"].astype(np.int32)
+    calls.table["forward_sequence"][place] = links["forward_sequence"].astype(np.int64)
     calls.table["phase"][place] = Phase.BACKWARD
 
 
@@ -121,8 +122,8 @@ def _set_ends(calls: Calls, ends: Array, seq: Array, time_ns: Array) -> None:
     calls.ended[place] = True
     calls.ended_ns[place] = time_ns[known]
     calls.end_seq[place] = seq[known]
-    calls.stack[place] = ends["e"]
-    calls.with_grad[place] = ends["d"] != 0
-    made = ends["b"] != NO_SEQUENCE
-    calls.sequence_first[place[made]] = ends["b"][made].astype(np.int64)
-    calls.sequence_last[place[made]] = ends["c"][made].astype(np.int64)
+    calls.stack[place] = ends["stack_id"]
+    calls.with_grad[place] = ends["with_grad"] != 0
+    made = ends["sequence_first"] != NO_SEQUENCE
+    calls.sequence_first[place[made]] = ends["sequence_first"][made].astype(np.int64)
+    calls.sequence_last[place[made]] = ends["sequence_last"][made].astype(np.int64)

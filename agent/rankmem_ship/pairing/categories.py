@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from rankmem_agent.spool.layout import BY_USER, Action, Category, Kind, Phase
+from rankmem_agent.spool.layout import BY_USER, FROZEN, Action, Category, Kind, Phase
 from rankmem_ship.pairing.batch import Batch
 from rankmem_ship.pairing.categories_lives import find_inputs, find_results, find_scratch, find_setup
 from rankmem_ship.pairing.categories_rules import Source, by_rules, of_calls, of_unknown
@@ -30,9 +30,7 @@ from rankmem_ship.pairing.devices import dense_numbers, device_codes
 from rankmem_ship.pairing.rounds import NEVER, first_after
 from rankmem_ship.pairing.state import ABSENT, Array, PairingState, joined, rows_at
 from rankmem_ship.pairing.texts import Texts
-
-CATEGORIES: Final = tuple(category.name.lower() for category in Category)
-"""Names in the database, by number."""
+from rankmem_ship.spool_reader.segments import named
 
 CHANGE_DTYPE: Final = np.dtype(
     [
@@ -133,8 +131,9 @@ def _deaths(batch: Batch) -> tuple[Array, Array]:
 
 
 def _frozen_tags(records: Array) -> Array:
-    is_parameter = (records["kind"] == Kind.TAG) & (records["action"] == Category.PARAMETER)
-    frozen: Array = is_parameter & (records["d"] == 1)
+    tags = named(records, Kind.TAG)
+    is_parameter = (tags["kind"] == Kind.TAG) & (tags["category"] == Category.PARAMETER)
+    frozen: Array = is_parameter & (tags["qualifier"] == FROZEN)
     return frozen
 
 
@@ -203,19 +202,21 @@ class _Tags:
 def _tags(batch: Batch, devices: Array, places: Array) -> _Tags:
     known_device = np.isin(device_codes(batch.records), devices["code"])
     rows = np.flatnonzero((batch.records["kind"] == Kind.TAG) & known_device)
-    tags = rows_at(batch.records, rows)
+    tags = named(rows_at(batch.records, rows), Kind.TAG)
     row_of = np.full(len(batch.blocks) + 1, ABSENT)
     row_of[places] = np.arange(len(places))
     row_of[-1] = ABSENT
     numbers = dense_numbers(devices, device_codes(tags))
-    row = row_of[blocks_at(batch.blocks, numbers, tags["a"], batch.seq[rows])]
+    row = row_of[blocks_at(batch.blocks, numbers, tags["address"], batch.seq[rows])]
     held = row != ABSENT
     return _Tags(
         record=rows[held],
         row=row[held],
-        category=tags["action"][held],
-        source=np.where(tags["d"][held] == BY_USER, Source.USER, _SOURCE_OF_TAG[tags["action"][held]]),
-        since_alloc=tags["c"][held] != 0,
+        category=tags["category"][held],
+        source=np.where(
+            tags["qualifier"][held] == BY_USER, Source.USER, _SOURCE_OF_TAG[tags["category"][held]]
+        ),
+        since_alloc=tags["since_allocation"][held] != 0,
         frozen=_frozen_tags(tags)[held],
     )
 

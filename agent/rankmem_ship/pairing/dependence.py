@@ -21,6 +21,7 @@ import numpy as np
 from rankmem_agent.spool.layout import Kind, Phase
 from rankmem_ship.pairing.calls import Calls
 from rankmem_ship.pairing.state import ABSENT, Array
+from rankmem_ship.spool_reader.segments import named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +97,12 @@ def dependence_of(
     made_nodes = calls.ended & (calls.sequence_first != ABSENT) & (phase != Phase.BACKWARD)
     in_forward = calls.ended & (phase == Phase.FORWARD)
     made_nodes |= in_forward & ~calls.with_grad  # a target computed without autograd, and used with it
-    action = records["action"]
-    engine = (records["kind"] == Kind.CALL_BEGIN) & ((action == Phase.BACKWARD) | (action == Phase.OPTIMIZER))
-    engine |= records["kind"] == Kind.CALL_FORWARD
-    optimizer = (records["kind"] == Kind.CALL_BEGIN) & (action == Phase.OPTIMIZER)
-    ranges = np.flatnonzero(records["kind"] == Kind.MARKER_BEGIN)
-    ranges = ranges[are_optimizers(records["e"][ranges])]
+    kind, began_in = records["kind"], named(records, Kind.CALL_BEGIN)["phase"]
+    optimizer = (kind == Kind.CALL_BEGIN) & (began_in == Phase.OPTIMIZER)
+    engine = optimizer | ((kind == Kind.CALL_BEGIN) & (began_in == Phase.BACKWARD))
+    engine |= kind == Kind.CALL_FORWARD
+    ranges = np.flatnonzero(kind == Kind.MARKER_BEGIN)
+    ranges = ranges[are_optimizers(named(records, Kind.MARKER_BEGIN)["name"][ranges])]
     not_engine = calls.ended & (phase != Phase.BACKWARD)
     return Dependence(
         nodes=_from(before[0], calls.end_seq[made_nodes]),

@@ -15,6 +15,7 @@ from rankmem_agent.spool.layout import Action, Kind, Missing
 from rankmem_ship.pairing.blocks import match_blocks
 from rankmem_ship.pairing.devices import ADDRESS_BITS, block_keys, dense_numbers, device_codes
 from rankmem_ship.pairing.state import Array, joined, rows_at
+from rankmem_ship.spool_reader.segments import named
 
 
 def with_endings(
@@ -77,7 +78,7 @@ def _frees_of(live: Array, devices: Array, device: Array, before: Array) -> Arra
     moves = (before["kind"] == Kind.EVENT) | (before["kind"] == Kind.PREEXISTING)
     moves &= (before["action"] <= Action.FREE_COMPLETED) & (device_codes(before) == device_codes(device))
     own = rows_at(before, moves)
-    keys = block_keys(np.full(len(own), number), own["a"])
+    keys = block_keys(np.full(len(own), number), named(own, Kind.EVENT)["address"])
     is_alloc, is_free = own["action"] == Action.ALLOC, own["action"] == Action.FREE_COMPLETED
     matches = match_blocks(live["key"], keys, is_alloc, is_free)
     gone = np.concatenate([matches.block[is_free], matches.implied_free])
@@ -89,5 +90,5 @@ def _frees_of(live: Array, devices: Array, device: Array, before: Array) -> Arra
     for field in ("device_type", "device_index", "time_ns", "thread"):
         freed[field] = device[field][0]
     freed["kind"], freed["action"] = Kind.PREEXISTING, Action.FREE_COMPLETED
-    freed["a"] = ended & np.uint64((1 << ADDRESS_BITS) - 1)
+    named(freed, Kind.PREEXISTING)["address"] = ended & np.uint64((1 << ADDRESS_BITS) - 1)
     return freed

@@ -26,6 +26,7 @@ from rankmem_ship.pairing.model import weight_rows
 from rankmem_ship.pairing.rank_columns import RankColumns, are_on_host, pool_names
 from rankmem_ship.pairing.stacks import Stacks
 from rankmem_ship.pairing.state import ABSENT, Array
+from rankmem_ship.spool_reader.segments import named
 
 MARKER_KINDS: Final = tuple(kind.name.lower() for kind in MarkerKind)
 
@@ -72,12 +73,12 @@ def _steps(whose: RankColumns, batch: Batch) -> pa.RecordBatch | None:
     at = np.flatnonzero(batch.records["kind"] == Kind.STEP)
     if not len(at):
         return None
-    rows = batch.records[at]
+    rows = named(batch.records[at], Kind.STEP)
     columns = whose.of_rank(len(at)) | {
-        "step": ints(rows["a"]),
+        "step": ints(rows["step"]),
         "ended_ns": ints(batch.time_ns[at]),
         "seq": ints(batch.seq[at]),
-        "optimizer": string_names(rows["e"], whose.strings),
+        "optimizer": string_names(rows["optimizer"], whose.strings),
     }
     return record_batch("step", columns, len(at))
 
@@ -103,15 +104,10 @@ def _process_samples(whose: RankColumns, batch: Batch, devices: Array) -> pa.Rec
     at = np.flatnonzero(is_sample & (batch.records["device_type"] != DeviceType.PINNED))
     if not len(at):
         return None
-    rows = batch.records[at]
+    rows = named(batch.records[at], Kind.SAMPLE)
     figures = {
-        name: ints(rows[field].astype(np.int64), null=rows[field] == UNKNOWN)
-        for name, field in (
-            ("app_reserved_bytes", "a"),
-            ("device_used_bytes", "b"),
-            ("device_free_bytes", "c"),
-            ("device_total_bytes", "d"),
-        )
+        name: _known_bytes(rows[name])
+        for name in ("app_reserved_bytes", "device_used_bytes", "device_free_bytes", "device_total_bytes")
     }
     columns = whose.of_device(dense_numbers(devices, device_codes(rows)), devices) | figures
     columns |= {"time_ns": ints(batch.time_ns[at]), "seq": ints(batch.seq[at])}
@@ -124,15 +120,19 @@ def _pinned_samples(whose: RankColumns, batch: Batch, devices: Array) -> pa.Reco
     at = np.flatnonzero(is_sample & (batch.records["device_type"] == DeviceType.PINNED))
     if not len(at):
         return None
-    rows = batch.records[at]
+    rows = named(batch.records[at], Kind.SAMPLE)
     columns = whose.of_device(dense_numbers(devices, device_codes(rows)), devices) | {
         "time_ns": ints(batch.time_ns[at]),
         "component": coded_names(np.zeros(len(at), np.int64), ("pinned_host",)),
-        "reserved_bytes": ints(rows["a"].astype(np.int64), null=rows["a"] == UNKNOWN),
-        "active_bytes": ints(rows["b"].astype(np.int64), null=rows["b"] == UNKNOWN),
+        "reserved_bytes": _known_bytes(rows["pinned_reserved_bytes"]),
+        "active_bytes": _known_bytes(rows["pinned_active_bytes"]),
         "seq": ints(batch.seq[at]),
     }
     return record_batch("component_sample", columns, len(at))
+
+
+def _known_bytes(figures: Array) -> pa.Array:
+    return ints(figures.astype(np.int64), null=figures == UNKNOWN)
 
 
 def _ooms(whose: RankColumns, stacks: Stacks, batch: Batch, devices: Array) -> pa.RecordBatch | None:
@@ -150,7 +150,7 @@ def _ooms(whose: RankColumns, stacks: Stacks, batch: Batch, devices: Array) -> p
         "seq": ints(points.seq[at]),
         "time_ns": ints(points.time_ns[at]),
         "size_bytes": ints(points.size[at]),
-        "device_free_bytes": ints(points.pool[at].astype(np.int64), null=points.pool[at] == UNKNOWN),
+        "device_free_bytes": _known_bytes(points.pool[at]),
         "requested_bytes": ints(totals.requested[at]),
         "reserved_bytes": ints(totals.reserved[at], null=on_host),
         "stream": ints(points.stream[at], null=on_host),
@@ -196,13 +196,13 @@ def _gaps(whose: RankColumns, batch: Batch) -> pa.RecordBatch | None:
 
 def _losses(whose: RankColumns, batch: Batch) -> list[dict[str, Any]]:
     """Gaps of the source: they lie just before their LOST record, whose position they have."""
-    losses = batch.records[batch.losses]
+    losses = named(batch.records[batch.losses], Kind.LOST)
     return [
         {
             "sequence_first": int(batch.seq[place]),
             "sequence_last": int(batch.seq[place]),
             "records": int(number),
-            "why": whose.strings.name(int(loss["e"])),
+            "why": whose.strings.name(int(loss["why"])),
             "noticed_ns": int(batch.time_ns[place]),
         }
         for place, loss, number in zip(batch.losses, losses, num_lost(losses), strict=True)
@@ -212,18 +212,19 @@ def _losses(whose: RankColumns, batch: Batch) -> list[dict[str, Any]]:
 def _offs(whose: RankColumns, batch: Batch) -> list[dict[str, Any]]:
     """What is missing from a record on to the process's end: how much it is, nobody knows."""
     text = whose.strings.text
+    offs = named(batch.records[batch.offs], Kind.OFF)
     return [
         {
             "sequence_first": int(batch.seq[place]),
             "sequence_last": int(batch.seq[place]),
             "records": 0,
-            "why": whose.strings.name(int(off["e"])),
+            "why": whose.strings.name(int(off["why"])),
             "noticed_ns": int(batch.time_ns[place]),
-            "what": text(int(off["a"])) if off["a"] else None,
-            "detail": text(int(off["b"])) if off["b"] else None,
+            "what": text(int(off["what"])) if off["what"] else None,
+            "detail": text(int(off["detail"])) if off["detail"] else None,
             "to_end": True,
         }
-        for place, off in zip(batch.offs, batch.records[batch.offs], strict=True)
+        for place, off in zip(batch.offs, offs, strict=True)
     ]
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from rankmem_agent.spool.layout import Kind, MarkerKind
 from rankmem_ship.pairing.state import ABSENT, MARKER_DTYPE, Array, joined, rows_at
+from rankmem_ship.spool_reader.segments import named
 
 OPEN_MARKERS_MAX: Final = 65_536
 """Markers open at once; a program that never closes its ranges loses the oldest, not the shipper's memory."""
@@ -61,18 +62,20 @@ def follow_markers(
     places = np.flatnonzero((kind == Kind.MARKER_BEGIN) | (kind == Kind.MARKER_END))
     if not len(places) and not len(open_markers):
         return Markers(table=open_markers, ended_ns=np.zeros(0, np.int64), annotated={})
-    moves = rows_at(records, places)
+    moves = named(rows_at(records, places), Kind.MARKER_BEGIN)
     begins = moves["kind"] == Kind.MARKER_BEGIN
     begun = np.zeros(int(begins.sum()), MARKER_DTYPE)
-    begun["marker_id"], begun["started_ns"] = moves["a"][begins], time_ns[places[begins]]
-    begun["name"], begun["kind"] = moves["e"][begins], moves["action"][begins]
+    begun["marker_id"], begun["started_ns"] = moves["marker_id"][begins], time_ns[places[begins]]
+    begun["name"], begun["kind"] = moves["name"][begins], moves["marker_kind"][begins]
     begun["thread"] = moves["thread"][begins]
     table = joined([open_markers, begun])
     nest = _Nest(table, np.where(_are_annotations(table, are_torchs_own), table["name"], 0))
     for number in range(len(open_markers)):
         nest.begin(number, -1)
     number = len(open_markers)
-    for place, is_begin, marker_id in zip(places.tolist(), begins.tolist(), moves["a"].tolist(), strict=True):
+    for place, is_begin, marker_id in zip(
+        places.tolist(), begins.tolist(), moves["marker_id"].tolist(), strict=True
+    ):
         if is_begin:
             table["depth"][number] = nest.begin(number, place)
             number += 1

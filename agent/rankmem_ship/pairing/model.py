@@ -15,18 +15,19 @@ import numpy as np
 from rankmem_agent.spool.layout import Kind
 from rankmem_ship.pairing.categories_tags import blocks_at
 from rankmem_ship.pairing.devices import dense_numbers, device_codes
-from rankmem_ship.pairing.state import ABSENT, MODULE_DTYPE, WEIGHT_DTYPE, Array, joined, rows_at
+from rankmem_ship.pairing.state import ABSENT, MODULE_DTYPE, WEIGHT_DTYPE, Array, joined, of_kind, rows_at
+from rankmem_ship.spool_reader.segments import named
 from rankmem_ship.spool_reader.string_table import StringTable
 
 
 def with_modules(modules: Array, records: Array) -> Array:
     """``modules`` with those of the batch's MODULE records that are new, not sent yet."""
-    told = rows_at(records, records["kind"] == Kind.MODULE)
+    told = of_kind(records, Kind.MODULE)
     if not len(told):
         return modules
     rows = np.zeros(len(told), MODULE_DTYPE)
-    rows["path"], rows["class_name"] = told["a"].astype(np.uint32), told["e"]
-    rows["frozen"] = told["b"] != 0
+    rows["path"], rows["class_name"] = told["path"].astype(np.uint32), told["class_name"]
+    rows["frozen"] = told["is_frozen"] != 0
     both = joined([modules, rows])
     _, first = np.unique(both["path"], return_index=True)
     return rows_at(both, first)
@@ -42,14 +43,15 @@ def with_weights(weights: Array, records: Array, seq: Array, blocks: Array, devi
     places = np.flatnonzero(records["kind"] == Kind.WEIGHT)
     if not len(places):
         return weights
-    told = rows_at(records, places)
+    told = named(rows_at(records, places), Kind.WEIGHT)
     rows = np.zeros(len(told), WEIGHT_DTYPE)
-    rows["text"], rows["size"], rows["grad_size"] = told["e"], told["b"], told["c"]
+    rows["text"], rows["size"] = told["facts"], told["size_bytes"]
+    rows["grad_size"] = told["grad_size_bytes"]
     codes = device_codes(told)
     followed = np.flatnonzero(np.isin(codes, devices["code"]))
     block = np.full(len(told), ABSENT)
     numbers = dense_numbers(devices, codes[followed])
-    block[followed] = blocks_at(blocks, numbers, told["a"][followed], seq[places[followed]])
+    block[followed] = blocks_at(blocks, numbers, told["address"][followed], seq[places[followed]])
     rows["stack"] = np.append(blocks["stack"], np.zeros(1, np.uint32))[block]
     both = joined([weights, rows])
     _, last = np.unique(both["text"][::-1], return_index=True)

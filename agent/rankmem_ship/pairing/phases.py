@@ -15,6 +15,7 @@ import numpy as np
 
 from rankmem_agent.spool.layout import Kind, Phase
 from rankmem_ship.pairing.state import ABSENT, THREAD_DTYPE, Array, joined, rows_at
+from rankmem_ship.spool_reader.segments import named
 
 THREADS_MAX: Final = 4096
 """Threads remembered, those of the latest calls: a program that starts threads for ever costs no memory."""
@@ -28,10 +29,10 @@ class Phases:
     """THREAD_DTYPE, before the batch; likewise step."""
     step: int
     begins: Array
-    """RECORD_DTYPE: the batch's CALL_BEGIN records, at these places of the batch."""
+    """The batch's CALL_BEGIN records, at these places of the batch."""
     begin_places: Array
     ends: Array
-    """RECORD_DTYPE: its STEP records, and their places."""
+    """Its STEP records, and their places."""
     end_places: Array
 
     def at(self, threads: Array, places: Array) -> tuple[Array, Array]:
@@ -43,7 +44,7 @@ class Phases:
             calls = np.flatnonzero(self.begins["thread"] == thread)
             last = _last(self.begin_places[calls], places[own])
             before = self._phase_before(int(thread))
-            at = self.begins["action"][calls[last]].view(np.int8).astype(np.int64) if len(calls) else before
+            at = self.begins["phase"][calls[last]].view(np.int8).astype(np.int64) if len(calls) else before
             phase[own] = np.where(last >= 0, at, before)
             begun = np.where(last >= 0, self.begin_places[calls[last]] if len(calls) else -1, -1)
             ended = np.where(last_end[own] >= 0, _at(self.end_places, last_end[own]), -1)
@@ -57,7 +58,7 @@ class Phases:
         if not len(self.begins) and not len(self.ends):
             return self.threads, step
         rows = np.zeros(len(self.begins), THREAD_DTYPE)
-        rows["thread"], rows["phase"] = self.begins["thread"], self.begins["action"].view(np.int8)
+        rows["thread"], rows["phase"] = self.begins["thread"], self.begins["phase"].view(np.int8)
         rows["seq"] = seq[self.begin_places]
         both = joined([self.threads, rows])[::-1]
         _, last = np.unique(both["thread"], return_index=True)
@@ -72,8 +73,8 @@ class Phases:
 
     def _steps(self, places: Array, last_end: Array) -> Array:
         begun = _last(self.begin_places, places)
-        by_call = np.where(begun >= 0, _at(self.begins["c"].astype(np.int64), begun), self.step)
-        by_end = _at(self.ends["a"].astype(np.int64), last_end) + 1
+        by_call = np.where(begun >= 0, _at(self.begins["step"].astype(np.int64), begun), self.step)
+        by_end = _at(self.ends["step"].astype(np.int64), last_end) + 1
         later = _at(self.end_places, last_end) > _at(self.begin_places, begun, ABSENT)
         steps: Array = np.where((last_end >= 0) & later, by_end, by_call)
         return steps
@@ -90,9 +91,9 @@ def phases_of(threads: Array, step: int, records: Array) -> Phases:
     return Phases(
         threads=threads,
         step=step,
-        begins=rows_at(records, begin_places),
+        begins=named(rows_at(records, begin_places), Kind.CALL_BEGIN),
         begin_places=begin_places,
-        ends=rows_at(records, end_places),
+        ends=named(rows_at(records, end_places), Kind.STEP),
         end_places=end_places,
     )
 

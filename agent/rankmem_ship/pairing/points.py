@@ -19,6 +19,7 @@ from rankmem_agent.spool.layout import UNKNOWN, Action, Kind
 from rankmem_ship.pairing.blocks import match_blocks
 from rankmem_ship.pairing.devices import block_keys, dense_numbers, device_codes
 from rankmem_ship.pairing.state import ABSENT, Array, rows_at
+from rankmem_ship.spool_reader.segments import named
 
 _IS_POINT: Final = np.zeros(256, np.bool_)
 _IS_POINT[[Kind.EVENT, Kind.PREEXISTING, Kind.COUNTERS, Kind.PEAKS]] = True
@@ -73,10 +74,10 @@ class Points:
 def points_of(live: Array, devices: Array, records: Array, seq: Array, time_ns: Array) -> Points:
     """The points of a batch, with their blocks found; ``live`` are the blocks alive before it."""
     rows = np.flatnonzero(_IS_POINT[records["kind"]])
-    own = rows_at(records, rows)
+    own = named(rows_at(records, rows), Kind.EVENT)
     kind, action = own["kind"], own["action"]
     device = dense_numbers(devices, device_codes(own))
-    address = own["a"]
+    address = own["address"]
     in_log = (kind == Kind.EVENT) | (kind == Kind.PREEXISTING)
     is_block = in_log & (action <= Action.FREE_COMPLETED) & (address != UNKNOWN)
     keys = block_keys(device, address)
@@ -93,12 +94,12 @@ def points_of(live: Array, devices: Array, records: Array, seq: Array, time_ns: 
         action=action.astype(np.int16),
         device=device,
         address=address.astype(np.int64),
-        size=np.where(in_log & ~ignored, own["b"], 0).astype(np.int64),
-        stream=own["c"].astype(np.int64),
-        pool=own["d"],
+        size=np.where(in_log & ~ignored, own["size_bytes"], 0).astype(np.int64),
+        stream=own["stream"].astype(np.int64),
+        pool=own["pool"],
         call_id=own["call_id"].astype(np.int64),
         thread=own["thread"].astype(np.int32),
-        stack=np.where(in_log, own["e"], 0).astype(np.uint32),
+        stack=np.where(in_log, own["stack_id"], 0).astype(np.uint32),
         block=block,
         makes_block=makes_block,
         implied_free=implied,
@@ -109,7 +110,9 @@ def points_of(live: Array, devices: Array, records: Array, seq: Array, time_ns: 
 def _figures(own: Array, kind: Array) -> Array:
     if not ((kind == Kind.COUNTERS) | (kind == Kind.PEAKS)).any():  # never on CPU
         return np.broadcast_to(np.zeros(4, np.int64), (len(own), 4))
-    return np.stack([own["a"], own["b"], own["c"], own["d"]], axis=1).astype(np.int64)
+    figures = named(own, Kind.COUNTERS)
+    columns = ("allocated_bytes", "active_bytes", "reserved_bytes", "requested_bytes")
+    return np.stack([figures[column] for column in columns], axis=1).astype(np.int64)
 
 
 def _blocks(live: Array, keys: Array, action: Array, is_block: Array) -> tuple[Array, Array]:

@@ -18,6 +18,7 @@ import numpy as np
 from rankmem_agent.spool.layout import Kind, Phase
 from rankmem_ship.pairing.calls import Calls
 from rankmem_ship.pairing.state import ABSENT, Array
+from rankmem_ship.spool_reader.segments import named
 
 NEVER: Final = np.iinfo(np.int64).max
 """A place after all others."""
@@ -65,7 +66,7 @@ def rounds_of(before: tuple[int, int, int, int], records: Array, seq: Array, cal
     is_begin = (kind == Kind.CALL_BEGIN) | (kind == Kind.CALL_FORWARD)
     is_step = kind == Kind.STEP
     at = np.flatnonzero(is_begin | is_step)
-    phase = np.where(is_begin, records["action"], Phase.OTHER)[at].astype(np.int64)
+    phase = np.where(is_begin, named(records, Kind.CALL_BEGIN)["phase"], Phase.OTHER)[at].astype(np.int64)
     phase[kind[at] == Kind.CALL_FORWARD] = Phase.BACKWARD
     places = seq[at]
     previous = np.concatenate([[before[0]], phase[:-1]]) if len(phase) else phase

@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from rankmem_agent.spool.layout import Action, DeviceType, Phase
+from rankmem_protos.categories import CATEGORY_NAMES
 from rankmem_ship.pairing.batch import Batch
 from rankmem_ship.pairing.buckets import buckets_of
-from rankmem_ship.pairing.categories import CATEGORIES, Resolved
+from rankmem_ship.pairing.categories import Resolved
 from rankmem_ship.pairing.columns import (
     coded_names,
     constant_name,
@@ -109,7 +110,7 @@ class RowMaker:
             "size_bytes": ints(blocks["size"]),
             "stream": ints(blocks["stream"], null=are_on_host(devices)[numbers]),
             **_pool_and_component(blocks["pool"], devices["code"][numbers]),
-            "category": coded_names(categories.astype(np.int64), CATEGORIES),
+            "category": coded_names(categories.astype(np.int64), CATEGORY_NAMES),
             "operator": string_names(blocks["operator"], strings),
             "module": string_names(blocks["module"], strings),
             "phase": coded_names(blocks["phase"], PHASES),
@@ -140,7 +141,7 @@ class RowMaker:
             "allocation_id": ints(changes["allocation_id"]),
             "time_ns": ints(changes["time_ns"]),
             "seq": ints(changes["seq"]),
-            "category": coded_names(changes["category"].astype(np.int64), CATEGORIES),
+            "category": coded_names(changes["category"].astype(np.int64), CATEGORY_NAMES),
         }
         return record_batch("category_change", columns, len(changes))
 

@@ -15,6 +15,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from rankmem_agent.spool.layout import Kind
+from rankmem_ship.spool_reader.segments import named
+
 Array = npt.NDArray[Any]
 
 ABSENT: Final = -1
@@ -189,6 +192,11 @@ def rows_at(table: Array, at: Array | slice) -> Array:
     """
     rows: Array = np.ascontiguousarray(table).view(f"V{table.dtype.itemsize}")[at].view(table.dtype)
     return rows
+
+
+def of_kind(records: Array, kind: Kind) -> Array:
+    """The records of a kind, with its field names; a copy."""
+    return named(rows_at(records, records["kind"] == kind), kind)
 
 
 def joined(tables: Sequence[Array]) -> Array:

@@ -12,6 +12,7 @@ import numpy as np
 from rankmem_agent.spool.layout import Kind
 from rankmem_ship.pairing.points import Points, Totals
 from rankmem_ship.pairing.state import STEP_DTYPE, Array, joined
+from rankmem_ship.spool_reader.segments import named
 
 
 def steps_of(
@@ -32,7 +33,7 @@ def steps_of(
     parts = _merged(parts)
     over = parts["part"] < len(ends)
     ended, rest = parts[over], parts[~over]
-    ended["step"] = records["a"][ends[ended["part"]]].astype(np.int64)
+    ended["step"] = named(records, Kind.STEP)["step"][ends[ended["part"]]].astype(np.int64)
     rest["part"] = 0
     return ended, rest
 

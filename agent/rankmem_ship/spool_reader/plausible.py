@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from rankmem_agent.spool.layout import (
+    FIELDS,
     NO_PHASE,
     UNKNOWN,
     Action,
@@ -23,8 +24,9 @@ from rankmem_agent.spool.layout import (
     MarkerKind,
     Missing,
     Phase,
+    Value,
 )
-from rankmem_ship.spool_reader.segments import Array
+from rankmem_ship.spool_reader.segments import Array, named
 
 NUMBER_MAX: Final = 2**62
 """Of an id or a count: what the aggregator takes."""
@@ -40,25 +42,15 @@ THREAD_MAX: Final = 2**31 - 1
 STRING_ID_MAX: Final = 1 << 22
 """Of a name's or a stack's id: the tap's strings file ends at 64 MiB, and an entry has 24 bytes at least."""
 
-_NUMBERS: Final[Mapping[str, tuple[Kind, ...]]] = {
-    "a": (Kind.MARKER_BEGIN, Kind.MARKER_END, Kind.STEP, Kind.END, Kind.LOST),
-    "b": (Kind.CALL_END, Kind.CALL_FORWARD),
-    "c": (Kind.CALL_BEGIN, Kind.CALL_END),
-    "d": (Kind.CALL_BEGIN,),
+_MOST: Final[Mapping[Value, int]] = {
+    Value.NUMBER: NUMBER_MAX,
+    Value.UPTIME_NS: UPTIME_NS_MAX,
+    Value.CLOCK_NS: CLOCK_NS_MAX,
+    Value.BYTES: SIZE_BYTES_MAX,
+    Value.STRING_ID: STRING_ID_MAX,
+    Value.THREAD: THREAD_MAX,
 }
-_UPTIMES: Final[Mapping[str, tuple[Kind, ...]]] = {"a": (Kind.CALL_BEGIN, Kind.CALL_END)}
-_CLOCKS: Final[Mapping[str, tuple[Kind, ...]]] = {"a": (Kind.CLOCK,)}
-_SIZES: Final[Mapping[str, tuple[Kind, ...]]] = {
-    "a": (Kind.COUNTERS, Kind.PEAKS, Kind.SAMPLE),
-    "b": (Kind.EVENT, Kind.PREEXISTING, Kind.TAG, Kind.WEIGHT, Kind.COUNTERS, Kind.PEAKS, Kind.SAMPLE),
-    "c": (Kind.WEIGHT, Kind.COUNTERS, Kind.PEAKS, Kind.SAMPLE),
-    "d": (Kind.COUNTERS, Kind.PEAKS, Kind.SAMPLE),
-}
-_STRING_IDS: Final[Mapping[str, tuple[Kind, ...]]] = {
-    "a": (Kind.MODULE, Kind.OFF),
-    "b": (Kind.CALL_BEGIN, Kind.OFF),
-}
-_THREADS: Final[Mapping[str, tuple[Kind, ...]]] = {"a": (Kind.CALL_FORWARD,)}
+"""The highest value of a field by what it stands for; others may be anything."""
 _ACTIONS: Final[Mapping[Kind, tuple[int, ...]]] = {
     Kind.OFF: tuple(Missing),
     Kind.EVENT: tuple(Action),
@@ -80,13 +72,13 @@ def implausible(records: Array) -> Array:
     wrong |= ~_PAIRS["device_type"][kinds, records["device_type"]]
     wrong |= records["time_ns"] > UPTIME_NS_MAX
     wrong |= records["call_id"] > NUMBER_MAX
-    wrong |= records["e"] > STRING_ID_MAX
-    for name, most in _MOST.items():
-        values = records[name]
+    wrong |= records[_TEXT_SLOT] > STRING_ID_MAX
+    for slot, most in _MOST_IN.items():
+        values = records[slot]
         large = np.flatnonzero(values > most.min())  # few, but for addresses
         if len(large):
             beyond = values[large] > most[kinds[large]]
-            if name == "b":
+            if slot == _SIZE_SLOT:
                 beyond &= ~_asked_in_vain(records[large])
             unknown = _MAY_BE_UNKNOWN[kinds[large]] & (values[large] == UNKNOWN)
             wrong[large] |= beyond & ~unknown
@@ -96,7 +88,7 @@ def implausible(records: Array) -> Array:
 def _asked_in_vain(records: Array) -> Array:
     """Whether a size is that of a request which failed: that may be any number."""
     failed: Array = (records["kind"] == Kind.EVENT) & (records["action"] == Action.OOM)
-    return failed & (records["b"] <= NUMBER_MAX)
+    return failed & (named(records, Kind.EVENT)["size_bytes"] <= NUMBER_MAX)
 
 
 def _pairs(allowed: Mapping[Kind, tuple[int, ...]]) -> Array:
@@ -107,18 +99,13 @@ def _pairs(allowed: Mapping[Kind, tuple[int, ...]]) -> Array:
     return table
 
 
-def _most(name: str) -> Array:
-    """The highest value of a field by kind."""
+def _most_in(slot: str) -> Array:
+    """The highest value of a slot by kind."""
     table = np.full(256, _ALL)
-    for kinds, most in (
-        (_NUMBERS, NUMBER_MAX),
-        (_UPTIMES, UPTIME_NS_MAX),
-        (_CLOCKS, CLOCK_NS_MAX),
-        (_SIZES, SIZE_BYTES_MAX),
-        (_STRING_IDS, STRING_ID_MAX),
-        (_THREADS, THREAD_MAX),
-    ):
-        table[list(kinds.get(name, ()))] = most
+    for kind, fields in FIELDS.items():
+        for field in fields.values():
+            if field.name == slot and field.value in _MOST:
+                table[kind] = _MOST[field.value]
     return table
 
 
@@ -126,5 +113,8 @@ _PAIRS: Final = {
     "action": _pairs(_ACTIONS),
     "device_type": _pairs({kind: tuple(DeviceType) for kind in _OF_DEVICES}),
 }
-_MOST: Final = {name: _most(name) for name in ("a", "b", "c", "d")}
+_SIZE_SLOT: Final = FIELDS[Kind.EVENT]["size_bytes"].name
+_TEXT_SLOT: Final = FIELDS[Kind.EVENT]["stack_id"].name
+"""That of strings and stacks in every kind that has them."""
+_MOST_IN: Final = {slot: _most_in(slot) for slot in ("a", "b", "c", "d")}
 _MAY_BE_UNKNOWN: Final = np.isin(np.arange(256), _UNKNOWN_IN)

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from rankmem_agent.spool.exits import Exit, exit_of_zombie
-from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, ExitKind, State, segment_name
+from rankmem_agent.spool.layout import META_NAME, RECORDS_PER_SEGMENT, ExitKind, State, segment_name
 from rankmem_agent.spool.life import is_held
 from rankmem_agent.spool.meta import read_meta
 from rankmem_agent.spool.process_stat import process_is_alive
@@ -129,7 +129,7 @@ class SpoolReader:
         """The process lives, but as another program (exec) that has begun a spool of its own."""
         meta = self.meta
         later = f"{meta.attempt}-{meta.rank}-{meta.pid}-{meta.start + 1}"
-        return (self.path.parent / later / "meta.json").exists()
+        return (self.path.parent / later / META_NAME).exists()
 
     def is_finished(self) -> bool:
         """Whether nothing more will come: everything is read, and the writer has ended or is gone."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from rankmem_agent.spool.layout import (
     CONTROL_BYTES,
     CONTROL_FIELDS,
     CONTROL_MAGIC,
+    FIELDS,
     FORMAT_VERSION,
     RECORD_BYTES,
     RECORD_FIELDS,
@@ -27,6 +29,7 @@ from rankmem_agent.spool.layout import (
     SEGMENT_HEADER_FIELDS,
     SEGMENT_MAGIC,
     Field,
+    Kind,
 )
 from rankmem_protos.errors import Code, RankmemError
 
@@ -50,6 +53,24 @@ def struct_dtype(fields: tuple[Field, ...], size_bytes: int) -> np.dtype[np.void
 RECORD_DTYPE: Final = struct_dtype(RECORD_FIELDS, RECORD_BYTES)
 SEGMENT_HEADER_DTYPE: Final = struct_dtype(SEGMENT_HEADER_FIELDS, SEGMENT_HEADER_BYTES)
 CONTROL_DTYPE: Final = struct_dtype(CONTROL_FIELDS, CONTROL_BYTES)
+
+
+def _kind_dtype(kind: Kind) -> np.dtype[np.void]:
+    """RECORD_DTYPE with the names of one kind's fields in place of the slots."""
+    by_name = {field.name: field for field in RECORD_FIELDS}
+    common = [by_name[name] for name in by_name if len(name) > 1]
+    own = [replace(by_name[slot.name], name=name) for name, slot in FIELDS[kind].items()]
+    return struct_dtype((*common, *own), RECORD_BYTES)
+
+
+KIND_DTYPES: Final = {kind: _kind_dtype(kind) for kind in Kind}
+"""The dtype of each kind's records, by the names of ``layout.FIELDS``."""
+
+
+def named(records: Array, kind: Kind) -> Array:
+    """The records with the field names of ``kind``; a view."""
+    view: Array = records.view(KIND_DTYPES[kind])
+    return view
 
 
 def marks_of(segment_number: int, begin: int, end: int) -> Array:
