@@ -27,7 +27,7 @@ from rankmem_agent.spool.life import process_of
 from rankmem_agent.spool.places import settle
 from rankmem_agent.spool.reelection import Reelection
 from rankmem_cli.run.child import SignalDesk
-from rankmem_cli.show.progress import patience
+from rankmem_cli.show.progress import show_progress
 from rankmem_cli.show.render import note
 from rankmem_cli.show.units import count_text
 from rankmem_ship.closing import ask_for
@@ -62,7 +62,7 @@ def wait_delivered(session_dirs: Sequence[Path], desk: SignalDesk, *, drain_s: f
     deadline = time.monotonic() + drain_s
     elections = _Elections()
     warned = 0
-    with patience("rankmem: delivering") as tell:
+    with show_progress("rankmem: delivering") as tell:
         while waiting := [folder for folder in session_dirs if undelivered(folder)]:
             now = time.monotonic()
             if now >= deadline or desk.num_stop_requests > 1 or not elections.have_a_shipper(waiting, now):

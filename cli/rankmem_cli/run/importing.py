@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from rankmem_cli.args.options import Place
 from rankmem_cli.run.destination import served_at
 from rankmem_cli.run.import_plan import lines_of, whence
-from rankmem_cli.show.progress import Say, patience
+from rankmem_cli.show.progress import Update, show_progress
 from rankmem_cli.show.render import note
 from rankmem_cli.show.units import count_text
 from rankmem_imports.formats import Found, search
@@ -79,7 +79,7 @@ def import_recordings(request: Request, place: Place) -> Report:
         RankmemError: nothing is there, the options contradict each other, or the place cannot be used.
     """
     report = Report()
-    with patience("looking") as say:
+    with show_progress("looking") as say:
         looked = search(request.paths)
         plans = plan(looked.found, name=request.name, session=request.session, rank_from=request.rank_from)
         report.failed += looked.failed + plans.failed
@@ -109,7 +109,7 @@ def _note_file(path: Path, text: str) -> None:
     note(f"rankmem: {text}" if str(path) in text else f"rankmem: {path}: {text}")
 
 
-def _import_all(plans: Plan, sink: Sink, say: Say, report: Report) -> None:
+def _import_all(plans: Plan, sink: Sink, say: Update, report: Report) -> None:
     files = [(job, members) for job in plans.jobs for members in _by_file(job)]
     for number, (job, members) in enumerate(files, 1):
         where = members[0].found.path
@@ -124,7 +124,7 @@ def _import_all(plans: Plan, sink: Sink, say: Say, report: Report) -> None:
                 return
 
 
-def _say_rows(say: Say, text: str, rows: int) -> None:
+def _say_rows(say: Update, text: str, rows: int) -> None:
     say(f"{text}: {count_text(rows)} rows")
 
 

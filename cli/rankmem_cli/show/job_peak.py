@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_cli.show import columns
 from rankmem_cli.show.completeness import least_text, say, say_kernels, show_answer
-from rankmem_cli.show.progress import patience
+from rankmem_cli.show.progress import show_progress
 from rankmem_cli.show.render import Format, head, note, show_table
 from rankmem_cli.show.session import SessionFacts
 from rankmem_cli.show.units import age_text, bytes_text, offset_text, utc_text
@@ -31,7 +31,7 @@ GROUPS_SHOWN: Final = 10
 
 def print_job_peak(queries: Queries, facts: SessionFacts) -> None:
     """Writes the overview: the instant, how sure it is, each rank's share, categories, operators."""
-    with patience("asking"):
+    with show_progress("asking"):
         shares = queries.job_peak(facts.session_id)
         bounds = queries.job_peak_bound(facts.session_id, shares=shares).to_pylist()
     note(facts.title())
@@ -52,7 +52,7 @@ def print_job_peak(queries: Queries, facts: SessionFacts) -> None:
 
 def show_part(queries: Queries, facts: SessionFacts, by: str, *, output: Format) -> None:
     """Writes one of its answers alone, in any format: each rank's share, or what held it."""
-    with patience("asking"):
+    with show_progress("asking"):
         if by == "rank":
             rows, shown = queries.job_peak(facts.session_id), columns.job_peak(facts.started_ns)
         else:
@@ -62,7 +62,7 @@ def show_part(queries: Queries, facts: SessionFacts, by: str, *, output: Format)
 
 
 def _print_held(queries: Queries, facts: SessionFacts, by: str, shares: pa.Table) -> None:
-    with patience("asking"):
+    with show_progress("asking"):
         rows = queries.job_peak_held(facts.session_id, by=_by(by), shares=shares)
     note("")
     note(f"held then, by {by}:")

@@ -49,13 +49,13 @@ def answer(
     """
     from rankmem_cli.show import recorded
     from rankmem_cli.show.completeness import show_answer
-    from rankmem_cli.show.progress import patience
+    from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.render import head, note
     from rankmem_cli.show.session import open_queries, session_facts
 
     with open_queries(db, aggregator) as queries:
         facts = session_facts(queries, session)
-        with patience("asking"):
+        with show_progress("asking"):
             rows = ask(queries, facts)
         if limit is not None or table_rows:
             rows = head(rows, limit, output=output, table_rows=table_rows)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_cli.show import columns, recorded
 from rankmem_cli.show.completeness import say, show_answer
-from rankmem_cli.show.progress import patience
+from rankmem_cli.show.progress import show_progress
 from rankmem_cli.show.render import Format, head, note, show_table
 from rankmem_cli.show.session import SessionFacts
 from rankmem_cli.show.units import bytes_text, safe_text
@@ -111,7 +111,7 @@ def _which(number: int, of: int) -> str:
 
 def _part(queries: Queries, facts: SessionFacts, failed: dict[str, Any], by: str) -> pa.Table:
     """What every rank held at a failure, or what was alive on its own, by any grouping."""
-    with patience("asking"):
+    with show_progress("asking"):
         if by == "rank":
             return queries.held_at(failed["time_ns"], facts.session_id)
         place = {name: failed[name] for name in ("attempt", "rank", "device", "seq")}

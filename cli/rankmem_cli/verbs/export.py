@@ -58,11 +58,11 @@ def export(
 ) -> None:
     from rankmem_aggregator.exports.exporting import export as write_export
     from rankmem_cli.show.completeness import say_of_all
-    from rankmem_cli.show.progress import patience
+    from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.render import note
     from rankmem_cli.show.session import instant, open_queries, session_facts
 
-    with open_queries(db, aggregator) as queries, patience(f"writing {out}") as say:
+    with open_queries(db, aggregator) as queries, show_progress(f"writing {out}") as say:
         facts = session_facts(queries, session) if start is not None or until is not None else None
         written = write_export(
             queries,

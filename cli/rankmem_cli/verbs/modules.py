@@ -38,12 +38,12 @@ def modules(
     from rankmem_cli.show import columns, recorded
     from rankmem_cli.show.completeness import show_answer
     from rankmem_cli.show.module_tree import as_tree, largest, no_deeper
-    from rankmem_cli.show.progress import patience
+    from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.session import open_queries, session_facts
 
     with open_queries(db, aggregator) as queries:
         facts = session_facts(queries, session)
-        with patience("asking"):
+        with show_progress("asking"):
             rows = queries.modules(facts.session_id, rank=rank)
         rows = largest(no_deeper(rows, depth), limit, output=output, table_rows=TABLE_ROWS)
         if output is Format.TABLE:

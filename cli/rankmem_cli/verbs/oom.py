@@ -64,13 +64,13 @@ def oom(
     """
     from rankmem_cli.show.completeness import show_answer
     from rankmem_cli.show.oom import print_oom, show_part
-    from rankmem_cli.show.progress import patience
+    from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.render import head
     from rankmem_cli.show.session import open_queries, session_facts
 
     with open_queries(db, aggregator) as queries:
         facts = session_facts(queries, session)
-        with patience("asking"):
+        with show_progress("asking"):
             failures = queries.oom(facts.session_id, rank=rank)
         if by is not None:
             show_part(queries, facts, failures, by.value, number=failure, output=output)

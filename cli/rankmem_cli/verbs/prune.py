@@ -47,7 +47,7 @@ def prune(
     from rankmem_aggregator.config import GIB, target_from_environment
     from rankmem_aggregator.retention.compact import prune_file
     from rankmem_aggregator.retention.limits import Limits
-    from rankmem_cli.show.progress import patience
+    from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.render import note
     from rankmem_cli.show.units import bytes_text
 
@@ -55,7 +55,7 @@ def prune(
         days=keep_days or 0.0, sessions=keep_sessions or 0, size_bytes=int((keep_gib or 0.0) * GIB)
     )
     path = db or Path(target_from_environment())
-    with patience("deleting"):
+    with show_progress("deleting"):
         done = prune_file(path, limits, session or (), pack=pack)
     for session_id in done.session_ids:
         print(session_id)

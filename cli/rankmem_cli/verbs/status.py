@@ -13,13 +13,13 @@ def status(
     from rankmem_cli.run.drain import session_dirs_here
     from rankmem_cli.show import columns
     from rankmem_cli.show.completeness import show_answer
-    from rankmem_cli.show.progress import patience
+    from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.session import open_queries, session_facts
     from rankmem_cli.show.status import aggregator_lines, set_aside_lines, shipper_line
 
     with open_queries(db, aggregator) as queries:
         facts = session_facts(queries, session)
-        with patience("asking"):
+        with show_progress("asking"):
             rows = queries.status(facts.session_id)
             here = session_dirs_here(facts.session_id)
             notes = [*aggregator_lines(queries.aggregator_state()), *shipper_line(here)]

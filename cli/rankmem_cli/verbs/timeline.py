@@ -136,7 +136,7 @@ def timeline(
     from rankmem_aggregator.plots.files import check_out_path
     from rankmem_cli.show import recorded
     from rankmem_cli.show.completeness import marked, print_lines
-    from rankmem_cli.show.progress import patience
+    from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.render import note
     from rankmem_cli.show.session import instant, open_queries, session_facts
     from rankmem_cli.show.timeline import show_timeline, write_file
@@ -148,7 +148,7 @@ def timeline(
     by = by or (By.RANK if all_ranks or (rank and len(rank) > 1) else By.OVERALL)
     with open_queries(db, aggregator) as queries:
         facts = session_facts(queries, session)
-        with patience("asking"), recorded.pointing_to_kernels(facts):
+        with show_progress("asking"), recorded.pointing_to_kernels(facts):
             rows = queries.timeline(
                 facts.session_id,
                 by=by.value,
