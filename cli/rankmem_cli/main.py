@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from rankmem_aggregator.server.process_exit import leave
-from rankmem_cli import errors as door
+from rankmem_cli import errors
 from rankmem_cli.args.credential_options import with_credentials
 from rankmem_cli.verbs.certs import certs
 from rankmem_cli.verbs.demo import demo
@@ -111,7 +111,7 @@ def main() -> None:
     """The entry point: runs the command line and exits with its code."""
     _open_standard_streams()
     try:
-        code = door.call(lambda: app(prog_name="rankmem"), verbose=lambda: _verbose)
+        code = errors.boundary(lambda: app(prog_name="rankmem"), verbose=lambda: _verbose)
     except SystemExit as ending:  # typer ends every verb with one
         code = ending.code if isinstance(ending.code, int) else int(bool(ending.code))
     sys.exit(leave(code))

@@ -63,7 +63,7 @@ parts of a stack must meet at the same instants, so thinning is left to what dra
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Target:
     """Where the rows are, or go to: a database file or a running aggregator, never both."""
 
     db: Path | None = None
@@ -77,7 +77,7 @@ class Place:
         return self.aggregator if self.aggregator is not None else str(self.db)
 
 
-def place(db: Path | None, aggregator: str | None) -> Place:
+def place(db: Path | None, aggregator: str | None) -> Target:
     """The place that flags and environment name: flag > environment > ``rankmem.duckdb`` here.
 
     A flag beats both variables, so that ``--db other.duckdb`` works in a shell that has
@@ -90,7 +90,7 @@ def place(db: Path | None, aggregator: str | None) -> Place:
 
     target = target_from_environment(db, aggregator)
     if aggregator is not None or (db is None and target == os.environ.get("RANKMEM_AGGREGATOR")):
-        return Place(aggregator=target, credentials=chosen_credentials())
+        return Target(aggregator=target, credentials=chosen_credentials())
     try:
         target.encode()
     except UnicodeEncodeError as exc:
@@ -99,4 +99,4 @@ def place(db: Path | None, aggregator: str | None) -> Place:
             f"the database's path is not in UTF-8: {target!r}",
             "DuckDB opens no other: rename it",
         ) from exc
-    return Place(db=Path(target), credentials=chosen_credentials())
+    return Target(db=Path(target), credentials=chosen_credentials())

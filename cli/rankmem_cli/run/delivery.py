@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rankmem_cli.args.credential_options import chosen_credentials
-from rankmem_cli.args.options import Place
+from rankmem_cli.args.options import Target
 from rankmem_cli.run.destination import open_destination
 from rankmem_cli.show.render import note
 from rankmem_cli.show.units import count_text
@@ -46,7 +46,7 @@ def deliver_folder(folder: Path, *, aggregator: str | None, db: Path | None, tim
                 credentials=chosen_credentials(),
             )
         else:
-            with open_destination(Place(db=db, credentials=chosen_credentials())) as destination:
+            with open_destination(Target(db=db, credentials=chosen_credentials())) as destination:
                 report = deliver(
                     folder,
                     destination.address,

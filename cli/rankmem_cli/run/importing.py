@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from rankmem_cli.args.options import Place
+from rankmem_cli.args.options import Target
 from rankmem_cli.run.destination import served_at
 from rankmem_cli.run.import_plan import lines_of, whence
 from rankmem_cli.show.progress import Update, show_progress
@@ -72,7 +72,7 @@ class Sink(Protocol):
         """Stores the ranks of one recording; False if they were stored before."""
 
 
-def import_recordings(request: Request, place: Place) -> Report:
+def import_recordings(request: Request, place: Target) -> Report:
     """Imports what the paths hold and says so on stderr.
 
     Raises:
@@ -186,14 +186,14 @@ def _by_file(job: Job) -> list[list[Member]]:
 
 
 @contextmanager
-def _sink(place: Place) -> Iterator[Sink]:
+def _sink(place: Target) -> Iterator[Sink]:
     """The aggregator that is named or holds the file, else the file itself."""
     with contextlib.ExitStack() as stack:
         if place.aggregator is not None:
             place.credentials.check()
             yield stack.enter_context(_remote(place.aggregator, place))
             return
-        assert place.db is not None  # a Place has one of the two
+        assert place.db is not None  # a Target has one of the two
         holder = served_at(place.db)
         if holder is not None:
             note(f"rankmem: {place.db} is held by the aggregator at {holder.address}; importing into it")
@@ -253,7 +253,7 @@ class _Remote:
 
 @contextmanager
 def _remote(
-    address: str, place: Place, *, tls: bool | None = None, token: bool | None = None
+    address: str, place: Target, *, tls: bool | None = None, token: bool | None = None
 ) -> Iterator[Sink]:
     from rankmem_imports.delivery import Delivery
 

@@ -47,7 +47,7 @@ def answer(
         needs: what the answer rests on, of operators, stacks, modules: said where it was not recorded.
         without_rows: why there are none, where there are none.
     """
-    from rankmem_cli.show import recorded
+    from rankmem_cli.show import not_recorded
     from rankmem_cli.show.completeness import show_answer
     from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.render import head, note
@@ -59,7 +59,14 @@ def answer(
             rows = ask(queries, facts)
         if limit is not None or table_rows:
             rows = head(rows, limit, output=output, table_rows=table_rows)
-        told = [*notes(rows), *recorded.of_lines(rows), *recorded.notes(facts, needs)]
-        show_answer(queries, facts, rows, recorded.shown(shown(facts), facts), output=output, notes=told)
+        told = [*notes(rows), *not_recorded.bracket_notes(rows), *not_recorded.notes(facts, needs)]
+        show_answer(
+            queries,
+            facts,
+            rows,
+            not_recorded.with_placeholders(shown(facts), facts),
+            output=output,
+            notes=told,
+        )
         if without_rows and rows.num_rows == 0:
             note(without_rows)

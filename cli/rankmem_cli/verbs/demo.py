@@ -20,9 +20,9 @@ Db = Annotated[
 def demo(ranks: Ranks = 2, steps: Steps = 20, db: Db = None) -> None:
     """Trains a small GPT, records it, shows the answers."""
     from rankmem_cli.args.options import place
-    from rankmem_cli.run.answers import print_answers
+    from rankmem_cli.run.demo_answers import print_answers
+    from rankmem_cli.run.demo_command import SCRIPT, demo_command, demo_environment
     from rankmem_cli.run.job import Job, run_job
-    from rankmem_cli.run.training import SCRIPT, demo_command, demo_environment
 
     job = Job(
         command=demo_command(ranks=ranks, steps=steps),

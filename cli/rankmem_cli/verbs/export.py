@@ -57,7 +57,7 @@ def export(
     force: Force = False,
 ) -> None:
     from rankmem_aggregator.exports.exporting import export as write_export
-    from rankmem_cli.show.completeness import say_of_all
+    from rankmem_cli.show.completeness import note_incomplete_sessions
     from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.render import note
     from rankmem_cli.show.session import instant, open_queries, session_facts
@@ -76,7 +76,7 @@ def export(
             say=say,
         )
         if "session" not in KINDS[kind].parts:  # of all of them
-            say_of_all(queries)
+            note_incomplete_sessions(queries)
     largest = sorted(written.counts.items(), key=lambda item: -item[1])[:COUNTS_SHOWN_MAX]
     counts = ", ".join(f"{count:,} {what}" for what, count in largest)
     note(f"wrote {out}{': ' + counts if counts else ''}")

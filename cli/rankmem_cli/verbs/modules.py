@@ -35,7 +35,7 @@ def modules(
 
     Each rank at its own peak, added up; those with most, in the order of the tree.
     """
-    from rankmem_cli.show import columns, recorded
+    from rankmem_cli.show import columns, not_recorded
     from rankmem_cli.show.completeness import show_answer
     from rankmem_cli.show.module_tree import as_tree, largest, no_deeper
     from rankmem_cli.show.progress import show_progress
@@ -47,6 +47,6 @@ def modules(
             rows = queries.modules(facts.session_id, rank=rank)
         rows = largest(no_deeper(rows, depth), limit, output=output, table_rows=TABLE_ROWS)
         if output is Format.TABLE:
-            rows = as_tree(rows, recorded.outside(facts, "modules"))
-        notes = [*NOTES, *recorded.notes(facts, ("modules",))]
+            rows = as_tree(rows, not_recorded.placeholder(facts, "modules"))
+        notes = [*NOTES, *not_recorded.notes(facts, ("modules",))]
         show_answer(queries, facts, rows, columns.modules(), output=output, notes=notes)

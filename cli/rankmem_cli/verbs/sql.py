@@ -49,7 +49,7 @@ def sql(
     its tables are read by rankmem's own views, and no other file is read or written.
     """
     from rankmem_cli.show.answer_file import check_out, write_answer
-    from rankmem_cli.show.completeness import say_of_all
+    from rankmem_cli.show.completeness import note_incomplete_sessions
     from rankmem_cli.show.render import first_rows, note, show_stream
     from rankmem_cli.show.session import open_queries
 
@@ -61,8 +61,8 @@ def sql(
     with open_queries(db, aggregator, unsafe=unsafe) as queries:
         if out is None:
             show_stream(queries.stream(text), limit, output=output, table_rows=TABLE_ROWS)
-            say_of_all(queries)
+            note_incomplete_sessions(queries)
             return
         count = write_answer(first_rows(queries.stream(text), limit), out)
-        say_of_all(queries)
+        note_incomplete_sessions(queries)
     note(f"wrote {out}: {count:,} rows")

@@ -134,8 +134,8 @@ def timeline(
     points than the terminal has cells.
     """
     from rankmem_aggregator.plots.files import check_out_path
-    from rankmem_cli.show import recorded
-    from rankmem_cli.show.completeness import marked, print_lines
+    from rankmem_cli.show import not_recorded
+    from rankmem_cli.show.completeness import note_missing, with_incomplete
     from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.render import note
     from rankmem_cli.show.session import instant, open_queries, session_facts
@@ -148,7 +148,7 @@ def timeline(
     by = by or (By.RANK if all_ranks or (rank and len(rank) > 1) else By.OVERALL)
     with open_queries(db, aggregator) as queries:
         facts = session_facts(queries, session)
-        with show_progress("asking"), recorded.pointing_to_kernels(facts):
+        with show_progress("asking"), not_recorded.hinting_at_kernels(facts):
             rows = queries.timeline(
                 facts.session_id,
                 by=by.value,
@@ -161,10 +161,10 @@ def timeline(
                 points=points,
             )
         missing = queries.incompleteness(facts.session_id).to_pylist()
-    show_timeline(marked(rows, missing, output), by.value, facts, output=output)
+    show_timeline(with_incomplete(rows, missing, output), by.value, facts, output=output)
     if output is Format.TABLE:
-        for line in recorded.notes(facts, NEEDS.get(by, ())):
+        for line in not_recorded.notes(facts, NEEDS.get(by, ())):
             note(line)
-    print_lines(missing)
+    note_missing(missing)
     if out is not None:
         write_file(rows, by.value, facts, missing, out)
