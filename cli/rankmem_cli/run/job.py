@@ -41,7 +41,7 @@ class Job:
     """What to run and how to record it."""
 
     command: tuple[str, ...]
-    place: Target
+    target: Target
     session: str | None = None
     """What the hosts of the job call it; None: ``RANKMEM_SESSION``, else derived, else new."""
     name: str | None = None
@@ -72,7 +72,7 @@ def run_job(job: Job, report: Report) -> int:
     session_id = _session_id(job)
     _warn_of_interpreter(job.command)
     with child.SignalRelay() as relay, ExitStack() as opened:
-        destination = opened.enter_context(open_destination(job.place))
+        destination = opened.enter_context(open_destination(job.target))
         environment = launch.environment(
             _base(job),
             session_id=session_id,
@@ -124,8 +124,8 @@ def _session_id(job: Job) -> str:
         if session_id is None:
             note("rankmem: this host shares no name with the job's others: it is a session of its own")
             note("Try: rankmem run --session NAME, the same on every host and another for every job")
-        if job.place.aggregator is None:
-            note(f"rankmem: what this host records goes into {job.place.db} here, without the other hosts'")
+        if job.target.aggregator is None:
+            note(f"rankmem: what this host records goes into {job.target.db} here, without the other hosts'")
             note("Try: rankmem run --aggregator HOST:PORT, the same on every host")
     return session_id or make_session_id()
 

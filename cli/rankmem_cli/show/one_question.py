@@ -7,9 +7,9 @@ brings is its question and its columns. Runs in the command line's process.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rankmem_cli.args.options import Target
 from rankmem_cli.show.render import Format
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ Ask = Callable[["Queries", "SessionFacts"], "pa.Table"]
 
 
 def answer(
-    db: Path | None,
-    aggregator: str | None,
+    target: Target,
     session: str | None,
     ask: Ask,
     shown: Callable[[SessionFacts], Sequence[Column]],
@@ -39,7 +38,7 @@ def answer(
     """Asks one question of a session and shows its answer.
 
     Args:
-        db: as the shared options, like aggregator, session, output and limit.
+        target: where to ask; session, output and limit are the shared options.
         ask: the question.
         shown: the columns of a table.
         table_rows: rows of a table unless the user said; 0 for all.
@@ -51,10 +50,9 @@ def answer(
     from rankmem_cli.show.completeness import show_answer
     from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.render import head, note
-    from rankmem_cli.show.session import open_queries, session_facts
+    from rankmem_cli.show.session import open_session
 
-    with open_queries(db, aggregator) as queries:
-        facts = session_facts(queries, session)
+    with open_session(target, session) as (queries, facts):
         with show_progress("asking"):
             rows = ask(queries, facts)
         if limit is not None or table_rows:
