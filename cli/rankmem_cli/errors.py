@@ -19,7 +19,7 @@ from rankmem_protos.errors import RankmemError
 FAILED: Final = 1
 
 
-def call(command: Callable[[], object], *, verbose: Callable[[], bool]) -> int:
+def boundary(command: Callable[[], object], *, verbose: Callable[[], bool]) -> int:
     """Runs the command and returns the exit code; says what went wrong on stderr.
 
     Args:

@@ -14,8 +14,7 @@ from typing import Annotated
 import typer
 
 from rankmem_aggregator.server.process_exit import leave
-from rankmem_cli import errors as door
-from rankmem_cli.args.credential_options import with_credentials
+from rankmem_cli import errors
 from rankmem_cli.verbs.certs import certs
 from rankmem_cli.verbs.demo import demo
 from rankmem_cli.verbs.doctor import doctor
@@ -71,7 +70,7 @@ _verbose = False
 
 app = typer.Typer(
     name="rankmem",
-    help="Device memory of every rank of a distributed PyTorch job, one question away.",
+    help="Record the device memory of every rank of a distributed PyTorch job, and see what used it.",
     no_args_is_help=True,
     add_completion=False,
     # Plain help: the same in a pipe, in review and in every terminal, and it needs no rich.
@@ -91,9 +90,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show where an error came from.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show a traceback for errors.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Reads the options that stand before the verb."""
@@ -102,16 +101,16 @@ def options(
 
 
 # What stands after the command's first word belongs to the job, whatever it looks like.
-app.command(context_settings={"allow_interspersed_args": False})(with_credentials(run))
+app.command(context_settings={"allow_interspersed_args": False})(run)
 for verb in VERBS:
-    app.command(name=verb.__name__.rstrip("_").replace("_", "-"))(with_credentials(verb))
+    app.command(name=verb.__name__.rstrip("_").replace("_", "-"))(verb)
 
 
 def main() -> None:
     """The entry point: runs the command line and exits with its code."""
     _open_standard_streams()
     try:
-        code = door.call(lambda: app(prog_name="rankmem"), verbose=lambda: _verbose)
+        code = errors.boundary(lambda: app(prog_name="rankmem"), verbose=lambda: _verbose)
     except SystemExit as ending:  # typer ends every verb with one
         code = ending.code if isinstance(ending.code, int) else int(bool(ending.code))
     sys.exit(leave(code))

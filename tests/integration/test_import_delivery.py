@@ -15,7 +15,7 @@ from made_snapshots import dump, random_snapshot
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.ingest.file_import import Loader, RankLog
 from rankmem_aggregator.server import aggregator as server
-from rankmem_cli.args.options import Place
+from rankmem_cli.args.options import Target
 from rankmem_cli.run.importing import Request, import_recordings
 from rankmem_imports import delivery as sending
 from rankmem_imports import staging
@@ -138,7 +138,7 @@ def test_an_import_that_is_killed_and_begun_again_stores_everything_once(
         return moved
 
     with server.open(AggregatorConfig.embedded(database)) as running:
-        place = Place(aggregator=running.address, credentials=Credentials())
+        place = Target(aggregator=running.address, credentials=Credentials())
         request = Request(paths=[str(recordings)])
         monkeypatch.setattr(sending.Delivery, "_take", dies)
         for _ in range(2):
@@ -165,7 +165,7 @@ def test_an_address_that_nobody_answers_is_said_to_be_one(
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))  # bound and not listening: refused
         address = f"127.0.0.1:{held.getsockname()[1]}"
-        place = Place(aggregator=address, credentials=Credentials())
+        place = Target(aggregator=address, credentials=Credentials())
         report = import_recordings(Request(paths=[str(recordings)]), place)
     assert [path.name for path, _ in report.failed] == ["rank0.pickle", "rank1.pickle"], "it is asked once"
     for _, error in report.failed:

@@ -20,8 +20,8 @@ from rankmem_protos.arrow_wire import decode_rows
 from rankmem_protos.collector_pb2 import Batch
 from rankmem_protos.errors import Code, RankmemError
 from refused_sql import ENDED, REFUSED
-from sample_batches import RankSource
 from refused_sql_page import PAGE, confined, limit_of, page
+from sample_batches import RankSource
 
 ROWS = 2000
 SHARED = "SELECT (SELECT count(*) FROM memory_event) AS events, (SELECT count(*) FROM session) AS sessions"

@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from rankmem_cli.args.options import Place
+from rankmem_cli.args.options import Target
 from rankmem_cli.run.importing import Report, Request, import_recordings
 from rankmem_imports.formats import Format
 from rankmem_imports.recording import Closing, Identity
@@ -16,7 +16,7 @@ from rankmem_imports.recording import Closing, Identity
 
 def imported(database: Path, *paths: Path, **options: Any) -> Report:
     """Imports the paths; ``options`` as :class:`Request` has them."""
-    return import_recordings(Request(paths=[str(path) for path in paths], **options), Place(db=database))
+    return import_recordings(Request(paths=[str(path) for path in paths], **options), Target(db=database))
 
 
 def asked(database: Path, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from rankmem_cli.run.child import SignalDesk
+from rankmem_cli.run.child import SignalRelay
 
 
 @pytest.fixture
@@ -27,9 +27,9 @@ def children_are_ignored() -> Iterator[None]:
 @pytest.mark.usefixtures("children_are_ignored")
 def test_the_exit_code_is_known_where_the_ends_of_children_are_ignored() -> None:
     told: list[int] = []
-    with SignalDesk() as desk:
+    with SignalRelay() as relay:
         command = (sys.executable, "-S", "-c", "raise SystemExit(3)")
-        code = desk.run(command, os.environ, ended=lambda pid, exited: told.append(exited.code))
+        code = relay.run(command, os.environ, ended=lambda pid, exited: told.append(exited.code))
     assert (code, told) == (3, [3])
 
 
@@ -37,8 +37,8 @@ def test_the_exit_code_is_known_where_the_ends_of_children_are_ignored() -> None
 def test_the_command_ignores_the_signals_that_it_would_ignore_without_us(tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     asks = f"import signal; open({str(seen)!r}, 'w').write(str(signal.getsignal(signal.SIGCHLD).value))"
-    with SignalDesk() as desk:
-        assert desk.run((sys.executable, "-S", "-c", asks), os.environ) == 0
+    with SignalRelay() as relay:
+        assert relay.run((sys.executable, "-S", "-c", asks), os.environ) == 0
     assert seen.read_text() == str(signal.SIG_IGN.value)
 
 
@@ -53,8 +53,8 @@ def test_the_command_starts_beside_the_threads_of_grpc() -> None:
             grpc.channel_ready_future(channel).result(10)
             codes = []
             for _ in range(20):
-                with SignalDesk() as desk:
-                    codes.append(desk.run((sys.executable, "-S", "-c", ""), os.environ))
+                with SignalRelay() as relay:
+                    codes.append(relay.run((sys.executable, "-S", "-c", ""), os.environ))
     finally:
         server.stop(0).wait(10)
     assert codes == [0] * 20
@@ -65,11 +65,11 @@ def test_a_command_that_cannot_be_executed_is_an_os_error_with_children_ignored(
     script = tmp_path / "no-interpreter"
     script.write_text("#!/nonexistent/interpreter\n")
     script.chmod(0o755)
-    with SignalDesk() as desk, pytest.raises(FileNotFoundError, match="no-interpreter"):
-        desk.run((str(script),), os.environ)
+    with SignalRelay() as relay, pytest.raises(FileNotFoundError, match="no-interpreter"):
+        relay.run((str(script),), os.environ)
 
 
 @pytest.mark.usefixtures("children_are_ignored")
 def test_a_broken_pipe_ends_the_command_with_children_ignored() -> None:
-    with SignalDesk() as desk:
-        assert desk.run(("sh", "-c", "kill -PIPE $$"), os.environ) == 128 + signal.SIGPIPE
+    with SignalRelay() as relay:
+        assert relay.run(("sh", "-c", "kill -PIPE $$"), os.environ) == 128 + signal.SIGPIPE

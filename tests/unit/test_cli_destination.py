@@ -15,7 +15,7 @@ from rankmem_agent.spool.election import NICENESS
 from rankmem_aggregator.store.address import read_address
 from rankmem_aggregator.supervision.supervisor import Supervisor
 from rankmem_aggregator.supervision.worker import OOM_SCORE
-from rankmem_cli.args.options import Place
+from rankmem_cli.args.options import Target
 from rankmem_cli.run.destination import open_destination
 from sample_batches import RankSource
 
@@ -36,7 +36,7 @@ def _niceness(thread: int) -> int:
 
 def test_the_aggregator_of_a_job_yields_and_the_command_does_not(tmp_path: Path) -> None:
     own = _niceness(os.getpid())
-    with open_destination(Place(db=tmp_path / "mem.duckdb", aggregator=None)):
+    with open_destination(Target(db=tmp_path / "mem.duckdb", aggregator=None)):
         worker = _worker()
         threads = [int(name) for name in os.listdir(f"/proc/{worker}/task")]
         assert {_niceness(thread) for thread in threads} == {min(own + NICENESS, 19)}
@@ -51,7 +51,7 @@ def test_the_aggregator_of_a_job_yields_and_the_command_does_not(tmp_path: Path)
 def test_signals_for_the_job_do_not_end_its_aggregator(tmp_path: Path) -> None:
     source = RankSource()
     path = tmp_path / "mem.duckdb"
-    with open_destination(Place(db=path, aggregator=None)) as destination:
+    with open_destination(Target(db=path, aggregator=None)) as destination:
         worker = _worker()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             os.kill(worker, number)
@@ -73,7 +73,7 @@ def test_a_job_whose_aggregator_is_killed_says_so_and_records_on(
     start = Supervisor.start
     monkeypatch.setattr(Supervisor, "start", lambda self: (kept.append(self), start(self)))
     source = RankSource()
-    with open_destination(Place(db=tmp_path / "mem.duckdb", aggregator=None)) as destination:
+    with open_destination(Target(db=tmp_path / "mem.duckdb", aggregator=None)) as destination:
         os.kill(_worker(), signal.SIGKILL)
         while kept[0].num_restarts == 0:
             assert not kept[0].wait(0.05)

@@ -17,7 +17,7 @@ from rankmem_agent.spool.layout import ExitKind
 from rankmem_agent.spool.places import Place, write_candidate
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_cli.run import drain
-from rankmem_cli.run.child import SignalDesk
+from rankmem_cli.run.child import SignalRelay
 from rankmem_ship.spool_reader.segments import open_control
 
 LONG_S = 60.0
@@ -56,19 +56,19 @@ class Shippers:
 
 
 def test_nothing_to_deliver_is_delivered_at_once(tmp_path: Path) -> None:
-    assert drain.wait_delivered([tmp_path, tmp_path / "gone"], SignalDesk(), drain_s=LONG_S)
+    assert drain.wait_delivered([tmp_path, tmp_path / "gone"], SignalRelay(), drain_s=LONG_S)
 
 
 def test_the_wait_ends_at_its_limit(tmp_path: Path) -> None:
     spool(tmp_path)
-    assert not drain.wait_delivered([tmp_path], SignalDesk(), drain_s=0.0)
+    assert not drain.wait_delivered([tmp_path], SignalRelay(), drain_s=0.0)
 
 
 def test_a_shipper_is_started_where_none_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = spool(tmp_path)
     shippers = Shippers(monkeypatch)
     shippers.on_start = lambda: (folder / "meta.json").unlink()
-    assert drain.wait_delivered([tmp_path], SignalDesk(), drain_s=LONG_S)
+    assert drain.wait_delivered([tmp_path], SignalRelay(), drain_s=LONG_S)
     assert shippers.started == 1
 
 
@@ -77,7 +77,7 @@ def test_shippers_that_fail_again_and_again_are_not_started_for_ever(
 ) -> None:
     spool(tmp_path)
     shippers = Shippers(monkeypatch)
-    assert not drain.wait_delivered([tmp_path], SignalDesk(), drain_s=LONG_S)
+    assert not drain.wait_delivered([tmp_path], SignalRelay(), drain_s=LONG_S)
     assert shippers.started == drain.ELECTIONS_MAX
 
 
@@ -86,15 +86,15 @@ def test_the_first_signal_is_answered_and_the_second_stops(
 ) -> None:
     spool(tmp_path)
     Shippers(monkeypatch).one_runs = True
-    desk = SignalDesk()
-    desk.num_stop_requests = 1
-    monkeypatch.setattr(drain, "note", lambda text: setattr(desk, "num_stop_requests", 2))
-    assert not drain.wait_delivered([tmp_path], desk, drain_s=LONG_S)
+    relay = SignalRelay()
+    relay.num_stop_requests = 1
+    monkeypatch.setattr(drain, "note", lambda text: setattr(relay, "num_stop_requests", 2))
+    assert not drain.wait_delivered([tmp_path], relay, drain_s=LONG_S)
 
 
 def test_a_rank_that_still_lives_is_not_waited_for(tmp_path: Path) -> None:
     spool(tmp_path, pid=os.getpid())
-    assert drain.wait_delivered([tmp_path], SignalDesk(), drain_s=LONG_S)
+    assert drain.wait_delivered([tmp_path], SignalRelay(), drain_s=LONG_S)
 
 
 def test_a_folder_that_goes_just_as_a_shipper_is_to_be_started_is_delivered(
@@ -110,7 +110,7 @@ def test_a_folder_that_goes_just_as_a_shipper_is_to_be_started_is_delivered(
         return genuine(folder)
 
     monkeypatch.setattr(drain, "elect", elect)
-    assert drain.wait_delivered([session_dir], SignalDesk(), drain_s=LONG_S)
+    assert drain.wait_delivered([session_dir], SignalRelay(), drain_s=LONG_S)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"pending_records": "x"}'])

@@ -12,7 +12,7 @@ from typing import Self
 import pytest
 
 from rankmem_aggregator.query import open as opening
-from rankmem_cli.args.options import Place
+from rankmem_cli.args.options import Target
 from rankmem_cli.run import child, drain, job
 from rankmem_cli.run.destination import Destination
 from rankmem_cli.run.job import Job, run_job
@@ -42,7 +42,7 @@ def life(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     happened: list[str] = []
 
     @contextmanager
-    def opened(place: Place) -> Iterator[Destination]:
+    def opened(place: Target) -> Iterator[Destination]:
         happened.append("open")
         yield HERE
         happened.append("close")
@@ -59,7 +59,7 @@ def life(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 
 def test_a_job_opens_runs_waits_reports_and_closes(life: list[str]) -> None:
     code = run_job(
-        Job(command=ends_with(3), place=Place(db=Path("x"))),
+        Job(command=ends_with(3), target=Target(db=Path("x"))),
         lambda destination, session_id, whole: life.append(
             f"report {destination.shown} {len(session_id)} {whole}"
         ),
@@ -75,7 +75,7 @@ def test_a_failing_report_does_not_change_the_exit_code(
     def report(destination: Destination, session_id: str, is_delivered: bool) -> None:
         raise error
 
-    assert run_job(Job(command=ends_with(3), place=Place(db=Path("x"))), report) == 3
+    assert run_job(Job(command=ends_with(3), target=Target(db=Path("x"))), report) == 3
     assert str(error) in capsys.readouterr().err
     assert life[-1] == "close"
 
@@ -84,12 +84,12 @@ def test_an_aggregator_that_fails_to_close_does_not_change_the_exit_code(
     life: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @contextmanager
-    def opened(place: Place) -> Iterator[Destination]:
+    def opened(place: Target) -> Iterator[Destination]:
         yield HERE
         raise OSError("disk full")
 
     monkeypatch.setattr(job, "open_destination", opened)
-    assert run_job(Job(command=ends_with(4), place=Place(db=Path("x"))), job.report_nothing) == 4
+    assert run_job(Job(command=ends_with(4), target=Target(db=Path("x"))), job.report_nothing) == 4
     assert "disk full" in capsys.readouterr().err
 
 
@@ -97,14 +97,14 @@ def test_a_database_that_cannot_be_opened_stops_before_the_training(
     life: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     @contextmanager
-    def opened(place: Place) -> Iterator[Destination]:
+    def opened(place: Target) -> Iterator[Destination]:
         raise RankmemError(Code.CONFLICT, "locked")
         yield HERE
 
     monkeypatch.setattr(job, "open_destination", opened)
     touch = (sys.executable, "-S", "-c", f"open({str(tmp_path / 'ran')!r}, 'w')")
     with pytest.raises(RankmemError, match="locked"):
-        run_job(Job(command=touch, place=Place(db=Path("x"))), job.report_nothing)
+        run_job(Job(command=touch, target=Target(db=Path("x"))), job.report_nothing)
     assert not (tmp_path / "ran").exists()
 
 
@@ -112,7 +112,7 @@ def test_a_command_that_attached_no_agent_is_not_reported(
     life: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drain, "session_dirs", lambda session_id, config: [])
-    run_job(Job(command=ends_with(0), place=Place(db=Path("x"))), lambda *_: life.append("report"))
+    run_job(Job(command=ends_with(0), target=Target(db=Path("x"))), lambda *_: life.append("report"))
     assert life == ["open", "close"]
 
 
@@ -122,7 +122,7 @@ def test_what_could_not_be_delivered_is_told_with_the_command_that_does(
     monkeypatch.setattr(drain, "wait_delivered", lambda *_, **__: False)
     monkeypatch.setattr(drain, "undelivered", lambda folder: [folder])
     (tmp_path / "shipper.json").write_text('{"error": "no aggregator answers"}')
-    run_job(Job(command=ends_with(0), place=Place(db=Path("x"))), job.report_nothing)
+    run_job(Job(command=ends_with(0), target=Target(db=Path("x"))), job.report_nothing)
     err = capsys.readouterr().err
     assert "not all that was recorded is stored yet: no aggregator answers" in err
     assert f"Try: rankmem ship {tmp_path}" in err
@@ -138,7 +138,7 @@ def test_what_a_shipper_says_only_as_it_leaves_is_told_as_well(
     monkeypatch.setattr(drain, "wait_delivered", lambda *_, **__: False)
     monkeypatch.setattr(drain, "undelivered", lambda folder: [folder])
     monkeypatch.setattr(drain, "release", release)
-    run_job(Job(command=ends_with(0), place=Place(db=Path("x")), drain_s=0.0), job.report_nothing)
+    run_job(Job(command=ends_with(0), target=Target(db=Path("x")), drain_s=0.0), job.report_nothing)
     assert "is stored yet: wrong CA (try: the right one)" in capsys.readouterr().err
 
 
@@ -152,7 +152,7 @@ def test_why_there_is_no_summary_is_told_with_what_to_do(
     monkeypatch.setattr(drain, "wait_delivered", lambda *_, **__: False)
     monkeypatch.setattr(drain, "undelivered", lambda folder: [folder])
     monkeypatch.setattr(opening, "open_queries", lambda *_: Refusing())
-    run_job(Job(command=ends_with(0), place=Place(db=Path("x"))), lambda *_: life.append("report"))
+    run_job(Job(command=ends_with(0), target=Target(db=Path("x"))), lambda *_: life.append("report"))
     assert "rankmem: no summary: wrong CA\nTry: give the right one\n" in capsys.readouterr().err
     assert "report" not in life
 
@@ -166,7 +166,7 @@ def test_what_was_not_delivered_is_reported_as_such(
     monkeypatch.setattr(drain, "undelivered", lambda folder: left)
     monkeypatch.setattr(job, "_answers", lambda destination: True)
     reported: list[bool] = []
-    command = Job(command=ends_with(0), place=Place(db=Path("x")))
+    command = Job(command=ends_with(0), target=Target(db=Path("x")))
     run_job(command, lambda destination, session_id, is_delivered: reported.append(is_delivered))
     assert reported == [whole]
 
@@ -194,7 +194,7 @@ def test_what_fails_beside_the_training_is_said_once_and_does_not_change_its_exi
     monkeypatch.setattr(drain, "tell_exit", fail)
     monkeypatch.setattr(child, "MEANWHILE_EVERY_S", 0.01)
     waits = (sys.executable, "-S", "-c", f"open({str(gate)!r}).read(); raise SystemExit(3)")
-    assert run_job(Job(command=waits, place=Place(db=Path("x"))), job.report_nothing) == 3
+    assert run_job(Job(command=waits, target=Target(db=Path("x"))), job.report_nothing) == 3
     assert life == ["open", "failed", "failed", "wait", "close"]
     assert capsys.readouterr().err.count(str(error)) == 2
 
@@ -205,6 +205,6 @@ def test_what_is_set_aside_is_told_wherever_the_spools_are(
     kept = tmp_path / marks.FOLDER_NAME / "0-0-1"
     kept.mkdir(parents=True)
     marks.write_mark(kept, marks.Mark(code=Code.INVALID, message="it is refused"))
-    elsewhere = Job(command=ends_with(0), place=Place(db=Path("x")), spool_dir=tmp_path.parent)
+    elsewhere = Job(command=ends_with(0), target=Target(db=Path("x")), spool_dir=tmp_path.parent)
     assert run_job(elsewhere, job.report_nothing) == 0
     assert f"spool 0-0-1 is set aside: it is refused; kept in {kept}" in capsys.readouterr().err

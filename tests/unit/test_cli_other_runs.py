@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rankmem_agent.spool import folder
-from rankmem_cli.run import guests
+from rankmem_cli.run import recorders
 from rankmem_cli.run.other_runs import line_about_others
 from rankmem_ship import closing
 
@@ -22,38 +22,38 @@ def test_who_looks_for_guests_does_not_remove_the_file_of_one_that_has_just_come
 ) -> None:
     database = tmp_path / "mem.duckdb"
     leaving, coming = contextlib.ExitStack(), contextlib.ExitStack()
-    leaving.enter_context(guests.lease(database))
+    leaving.enter_context(recorders.register(database))
     genuine = os.open
 
     def opened(*of: Any, **how: Any) -> int:
         found = genuine(*of, **how)
         monkeypatch.setattr(os, "open", genuine)
         leaving.close()  # one guest leaves, and the next one comes, just after the look began
-        coming.enter_context(guests.lease(database))
+        coming.enter_context(recorders.register(database))
         return found
 
     monkeypatch.setattr(os, "open", opened)
-    assert guests.are_there(database)
-    assert guests.are_there(database), "and it is still known"
+    assert recorders.are_registered(database)
+    assert recorders.are_registered(database), "and it is still known"
     coming.close()
-    assert not guests.are_there(database)
+    assert not recorders.are_registered(database)
 
 
 def test_a_database_has_guests_while_one_records_into_it(tmp_path: Path) -> None:
     database = tmp_path / "mem.duckdb"
-    assert not guests.are_there(database)
-    with guests.lease(database):
-        with guests.lease(database):
-            assert guests.are_there(database)
-        assert guests.are_there(database)
-    assert not guests.are_there(database)
+    assert not recorders.are_registered(database)
+    with recorders.register(database):
+        with recorders.register(database):
+            assert recorders.are_registered(database)
+        assert recorders.are_registered(database)
+    assert not recorders.are_registered(database)
     assert os.listdir(tmp_path) == []
 
 
 def test_who_cannot_leave_a_lock_records_all_the_same(tmp_path: Path) -> None:
     database = tmp_path / "no such folder" / "mem.duckdb"
-    with guests.lease(database):
-        assert not guests.are_there(database)
+    with recorders.register(database):
+        assert not recorders.are_registered(database)
     assert os.listdir(tmp_path) == []
 
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from rankmem_cli.show import progress as module
-from rankmem_cli.show.progress import patience
+from rankmem_cli.show.progress import show_progress
 
 
 class Terminal(io.StringIO):
@@ -27,7 +27,7 @@ class Terminal(io.StringIO):
 
 def test_a_pipe_gets_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(module, "AFTER_S", 0.0)
-    with patience("asking") as say:
+    with show_progress("asking") as say:
         say("still asking")
     assert capsys.readouterr().err == ""
 
@@ -36,7 +36,7 @@ def test_what_is_quick_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setattr(module, "AFTER_S", 60.0)
-    with patience("copying"):
+    with show_progress("copying"):
         pass
     assert not terminal.written.is_set()
 
@@ -45,6 +45,6 @@ def test_what_takes_long_is_said_on_a_terminal(monkeypatch: pytest.MonkeyPatch) 
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setattr(module, "AFTER_S", 0.0)
-    with patience("copying\x1b]0;x"):
+    with show_progress("copying\x1b]0;x"):
         assert terminal.written.wait(timeout=30)
     assert "\x1b]0" not in terminal.getvalue()

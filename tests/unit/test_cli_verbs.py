@@ -185,14 +185,15 @@ def test_a_flag_beats_the_environment_and_that_the_default(
 
 
 def test_a_place_for_recording_tells_a_file_from_an_aggregator(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rankmem_cli.args.options import Place, place
+    from rankmem_cli.args.options import Target
+    from rankmem_cli.args.options import target as target_of
 
     monkeypatch.delenv("RANKMEM_DB", raising=False)
     monkeypatch.setenv("RANKMEM_AGGREGATOR", "h:2")
-    assert place(None, None) == Place(aggregator="h:2")
-    assert place(Path("x"), None) == Place(db=Path("x"))
+    assert target_of(None, None) == Target(aggregator="h:2")
+    assert target_of(Path("x"), None) == Target(db=Path("x"))
     monkeypatch.setenv("RANKMEM_AGGREGATOR", "")
-    assert place(None, None) == Place(db=Path("rankmem.duckdb"))
+    assert target_of(None, None) == Target(db=Path("rankmem.duckdb"))
 
 
 def refused(*arguments: str) -> RankmemError:

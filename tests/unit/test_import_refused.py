@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from ascend_files import a_story, write_csvs, write_database
 from import_read import asked
 from made_snapshots import dump, random_snapshot
-from rankmem_cli.args.options import place
+from rankmem_cli.args.options import target as target_of
 from rankmem_cli.main import app
 from rankmem_imports.formats import FORMATS
 from rankmem_imports.recording import Identity
@@ -149,8 +149,8 @@ def test_options_that_are_no_utf8_are_used_or_refused_in_words(folder: Path, tmp
         app, ["import", str(folder), "--db", str(database), "--session", odd, "--name", odd]
     )
     assert done.exit_code == 0, done.output
-    with pytest.raises(RankmemError, match="path is not in UTF-8"):
-        place(tmp_path / f"{odd}.duckdb", None)
+    with pytest.raises(RankmemError, match="path is not valid UTF-8"):
+        target_of(tmp_path / f"{odd}.duckdb", None)
 
 
 @pytest.mark.parametrize("content", ['[["a"]]', "[[1, 2], 3]", '[[1, 2, 3, "x"]]', "[[1, 2, 3, 99]]"])

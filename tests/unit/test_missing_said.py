@@ -14,7 +14,7 @@ from rankmem_aggregator.query.missing import LINES_MAX, lines
 from rankmem_aggregator.query.open import open_queries
 from rankmem_aggregator.sql import install_views, query_text
 from rankmem_aggregator.store import schema
-from rankmem_cli.show.completeness import marked
+from rankmem_cli.show.completeness import with_incomplete
 from rankmem_cli.show.render import Format
 from rankmem_protos.credentials import Credentials
 
@@ -138,11 +138,11 @@ def test_a_rank_whose_end_is_not_known_is_not_complete(database: duckdb.DuckDBPy
 def test_a_program_finds_it_in_the_rows_that_it_concerns() -> None:
     rows = pa.table({"rank": [0, 1], "peak": [5, 6]})
     lacks = [{"attempt": 0, "rank": 1, "sentence": "off"}]
-    assert marked(rows, [], Format.JSON).column_names == ["rank", "peak"]
-    assert marked(rows, lacks, Format.TABLE).column_names == ["rank", "peak"]
-    assert marked(rows, lacks, Format.JSON)["incomplete"].to_pylist() == [None, "off"]
+    assert with_incomplete(rows, [], Format.JSON).column_names == ["rank", "peak"]
+    assert with_incomplete(rows, lacks, Format.TABLE).column_names == ["rank", "peak"]
+    assert with_incomplete(rows, lacks, Format.JSON)["incomplete"].to_pylist() == [None, "off"]
     job = pa.table({"peak": [5]})
-    assert marked(job, lacks, Format.CSV)["incomplete"].to_pylist() == ["rank 1: off"]
+    assert with_incomplete(job, lacks, Format.CSV)["incomplete"].to_pylist() == ["rank 1: off"]
 
 
 @pytest.mark.parametrize("time_zone", ["UTC", "Asia/Kolkata"])

@@ -12,7 +12,6 @@ from typing import Annotated, Final
 
 import typer
 
-from rankmem_cli.args.credential_options import chosen_credentials
 from rankmem_cli.show.render import Format
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
@@ -22,13 +21,42 @@ ReadDb = Annotated[
     typer.Option(
         "--db",
         metavar="FILE",
-        help="Database to read, also while it is written.  [env: RANKMEM_DB; default: rankmem.duckdb]",
+        help="Database to read, even while it is being written.  [env: RANKMEM_DB; default: rankmem.duckdb]",
+    ),
+]
+RecordDb = Annotated[
+    Path | None,
+    typer.Option(
+        "--db", metavar="FILE", help="Database to record into.  [env: RANKMEM_DB; default: rankmem.duckdb]"
     ),
 ]
 Aggregator = Annotated[
     str | None,
     typer.Option(
-        "--aggregator", metavar="HOST:PORT", help="A running aggregator.  [env: RANKMEM_AGGREGATOR]"
+        "--aggregator",
+        metavar="HOST:PORT",
+        help="Address of a running aggregator.  [env: RANKMEM_AGGREGATOR]",
+    ),
+]
+TlsCa = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-ca",
+        metavar="FILE",
+        help="Use TLS and trust this CA; `public` trusts the public ones.  [env: RANKMEM_TLS_CA]",
+    ),
+]
+TlsCert = Annotated[
+    Path | None,
+    typer.Option("--tls-cert", metavar="FILE", help="This client's certificate.  [env: RANKMEM_TLS_CERT]"),
+]
+TlsKey = Annotated[
+    Path | None, typer.Option("--tls-key", metavar="FILE", help="Its private key.  [env: RANKMEM_TLS_KEY]")
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file", metavar="FILE", help="File with the access token.  [env: RANKMEM_TOKEN_FILE]"
     ),
 ]
 Session = Annotated[
@@ -36,24 +64,32 @@ Session = Annotated[
     typer.Option(
         "--session",
         metavar="ID",
-        help="Session: its id, the beginning of it, or its name.  [default: the newest]",
+        help="Session ID, the beginning of one, or a session's name.  [default: the newest]",
     ),
 ]
 Output = Annotated[
     Format,
-    typer.Option("--format", help="A table for people; json and csv carry plain bytes and nanoseconds."),
+    typer.Option("--format", help="Output format; json and csv give plain bytes and nanoseconds."),
 ]
 Attempt = Annotated[
     int | None,
-    typer.Option("--attempt", metavar="N", min=0, help="This start of the workers, from 0."),
+    typer.Option("--attempt", metavar="N", min=0, help="Only this start of the workers, counted from 0."),
 ]
-Rank = Annotated[int | None, typer.Option("--rank", metavar="R", min=0, help="This rank alone.")]
+Rank = Annotated[int | None, typer.Option("--rank", metavar="R", min=0, help="Only this rank.")]
 OfDevice = Annotated[
-    str | None, typer.Option("--device", metavar="D", help="This device alone, such as cuda:0.")
+    str | None, typer.Option("--device", metavar="D", help="Only this device, such as cuda:0.")
 ]
 Limit = Annotated[
     int | None,
-    typer.Option("--limit", metavar="N", min=0, help="Rows at most; 0 for all."),
+    typer.Option("--limit", metavar="N", min=0, help="Maximum number of rows; 0 for all."),
+]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="TIME",
+        help="Start of the range, as for rankmem live --at.  [default: the first event]",
+    ),
 ]
 
 
@@ -63,40 +99,47 @@ parts of a stack must meet at the same instants, so thinning is left to what dra
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where the rows are, or go to: a database file or a running aggregator, never both."""
+class Target:
+    """Where rows are read from or written to: a database file or a running aggregator, never both."""
 
     db: Path | None = None
     aggregator: str | None = None
     """HOST:PORT."""
     credentials: Credentials = field(default_factory=Credentials)
-    """For the aggregator, also for one that holds the file."""
-
-    def target(self) -> str:
-        """What ``connect`` takes."""
-        return self.aggregator if self.aggregator is not None else str(self.db)
+    """For the aggregator, including one that holds the file."""
 
 
-def place(db: Path | None, aggregator: str | None) -> Place:
-    """The place that flags and environment name: flag > environment > ``rankmem.duckdb`` here.
+def target(
+    db: Path | None = None,
+    aggregator: str | None = None,
+    tls_ca: str | None = None,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+    token_file: Path | None = None,
+) -> Target:
+    """The target that flags and environment name: flag > environment > ``rankmem.duckdb`` here.
 
     A flag beats both variables, so that ``--db other.duckdb`` works in a shell that has
     RANKMEM_AGGREGATOR set.
 
     Raises:
-        RankmemError: INVALID if both flags are given, or DuckDB cannot open such a path.
+        RankmemError: INVALID for both a database and an aggregator, for a path that DuckDB cannot open, or
+            for a certificate without its key or CA.
     """
     from rankmem_aggregator.config import target_from_environment
 
-    target = target_from_environment(db, aggregator)
-    if aggregator is not None or (db is None and target == os.environ.get("RANKMEM_AGGREGATOR")):
-        return Place(aggregator=target, credentials=chosen_credentials())
+    credentials = Credentials.from_environment(
+        tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, token_file=token_file
+    )
+    named = target_from_environment(db, aggregator)
+    if aggregator is not None or (db is None and named == os.environ.get("RANKMEM_AGGREGATOR")):
+        return Target(aggregator=named, credentials=credentials)
     try:
-        target.encode()
+        named.encode()
     except UnicodeEncodeError as exc:
         raise RankmemError(
             Code.INVALID,
-            f"the database's path is not in UTF-8: {target!r}",
-            "DuckDB opens no other: rename it",
+            f"the database's path is not valid UTF-8: {named!r}",
+            "rename it: DuckDB opens no other paths",
         ) from exc
-    return Place(db=Path(target), credentials=chosen_credentials())
+    return Target(db=Path(named), credentials=credentials)

@@ -49,7 +49,7 @@ except OSError as error:
 """Becomes the command after a descriptor to report a failure on, with SIGCHLD ignored."""
 
 
-class SignalDesk:
+class SignalRelay:
     """Takes this process's signals while it is entered: passes them to the child, or counts them without one.
 
     A signal that was ignored when we started (``nohup``) stays ignored, for the child as well. SIGCHLD is one
@@ -104,7 +104,7 @@ class SignalDesk:
         Raises:
             OSError: it could not be started.
         """
-        # exec gives the child default handlers for what we catch, so nothing of the desk reaches it.
+        # exec gives the child default handlers for what we catch, so nothing of the relay reaches it.
         start = _start_ignoring_children if signal.SIGCHLD in self._previous else _start
         with start(command, environment, folder) as process:
             self._process = process

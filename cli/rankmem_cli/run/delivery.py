@@ -11,22 +11,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rankmem_cli.args.credential_options import chosen_credentials
-from rankmem_cli.args.options import Place
+from rankmem_cli.args.options import Target
 from rankmem_cli.run.destination import open_destination
 from rankmem_cli.show.render import note
 from rankmem_cli.show.units import count_text
+from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_ship.deliver import DeliveryReport, Progress, deliver
 
 
-def deliver_folder(folder: Path, *, aggregator: str | None, db: Path | None, timeout_s: float) -> None:
+def deliver_folder(
+    folder: Path, *, aggregator: str | None, db: Path | None, credentials: Credentials, timeout_s: float
+) -> None:
     """Delivers every spool below ``folder`` and says what came of it.
 
     Args:
         folder: a spool, a session's folder, or the root of many.
         aggregator: HOST:PORT; None: where each spool was meant to go.
         db: a database to deliver into instead.
+        credentials: for the aggregator.
         timeout_s: longest time for each session, in seconds.
 
     Raises:
@@ -43,10 +46,10 @@ def deliver_folder(folder: Path, *, aggregator: str | None, db: Path | None, tim
                 aggregator or "",
                 timeout_s=timeout_s,
                 progress=progress,
-                credentials=chosen_credentials(),
+                credentials=credentials,
             )
         else:
-            with open_destination(Place(db=db, credentials=chosen_credentials())) as destination:
+            with open_destination(Target(db=db, credentials=credentials)) as destination:
                 report = deliver(
                     folder,
                     destination.address,

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 from rankmem_agent.launchers import task_of
 from rankmem_agent.spool.election import NICENESS
-from rankmem_cli.args.options import Place
-from rankmem_cli.run import guests
+from rankmem_cli.args.options import Target
+from rankmem_cli.run import recorders
 from rankmem_cli.show.render import note
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
@@ -45,12 +45,12 @@ class Destination:
     """The flag that a reading verb needs; empty where the default finds it."""
     credentials: Credentials = field(default_factory=Credentials)
     """What the aggregator is shown."""
-    has_guests: Callable[[], bool] = lambda: False
+    has_other_recorders: Callable[[], bool] = lambda: False
     """Whether other runs of this host record into the database that this process holds."""
 
 
 @contextmanager
-def open_destination(place: Place) -> Iterator[Destination]:
+def open_destination(place: Target) -> Iterator[Destination]:
     """The aggregator at the place; an embedded one lives as long as the context.
 
     Raises:
@@ -62,19 +62,21 @@ def open_destination(place: Place) -> Iterator[Destination]:
             address=place.aggregator, shown=f"--aggregator {place.aggregator}", credentials=place.credentials
         )
         return
-    assert place.db is not None  # a Place has one of the two
+    assert place.db is not None  # a Target has one of the two
     shown = f"--db {place.db}"
-    has_guests = functools.partial(guests.are_there, place.db)
+    has_other_recorders = functools.partial(recorders.are_registered, place.db)
     holder, supervisor = _served_or_opened(place.db)
     if supervisor is not None:
         try:
-            yield Destination(address=supervisor.address, shown=shown, has_guests=has_guests)
+            yield Destination(
+                address=supervisor.address, shown=shown, has_other_recorders=has_other_recorders
+            )
         finally:
             supervisor.close()
     elif holder is not None:
         note(f"rankmem: {place.db} is held by the aggregator at {holder.address}; recording into it")
         asked = place.credentials.only(tls=holder.tls, token=holder.token)
-        with guests.lease(place.db):
+        with recorders.register(place.db):
             yield Destination(address=holder.address, shown=shown, credentials=asked)
 
 

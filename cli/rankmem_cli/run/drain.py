@@ -26,8 +26,8 @@ from rankmem_agent.spool.launches import process
 from rankmem_agent.spool.life import process_of
 from rankmem_agent.spool.places import settle
 from rankmem_agent.spool.reelection import Reelection
-from rankmem_cli.run.child import SignalDesk
-from rankmem_cli.show.progress import patience
+from rankmem_cli.run.child import SignalRelay
+from rankmem_cli.show.progress import show_progress
 from rankmem_cli.show.render import note
 from rankmem_cli.show.units import count_text
 from rankmem_ship.closing import ask_for
@@ -48,12 +48,12 @@ class ShipperState:
     error: str = ""
 
 
-def wait_delivered(session_dirs: Sequence[Path], desk: SignalDesk, *, drain_s: float) -> bool:
+def wait_delivered(session_dirs: Sequence[Path], relay: SignalRelay, *, drain_s: float) -> bool:
     """Waits until every spool of the session on this host is acknowledged and gone.
 
     Args:
         session_dirs: see :func:`session_dirs`.
-        desk: a second signal that asks to stop ends the wait.
+        relay: a second signal that asks to stop ends the wait.
         drain_s: longest wait, in seconds.
 
     Returns:
@@ -62,17 +62,17 @@ def wait_delivered(session_dirs: Sequence[Path], desk: SignalDesk, *, drain_s: f
     deadline = time.monotonic() + drain_s
     elections = _Elections()
     warned = 0
-    with patience("rankmem: delivering") as tell:
+    with show_progress("rankmem: delivering") as tell:
         while waiting := [folder for folder in session_dirs if undelivered(folder)]:
             now = time.monotonic()
-            if now >= deadline or desk.num_stop_requests > 1 or not elections.have_a_shipper(waiting, now):
+            if now >= deadline or relay.num_stop_requests > 1 or not elections.have_a_shipper(waiting, now):
                 return False
-            if desk.num_stop_requests > warned:
-                warned = desk.num_stop_requests
+            if relay.num_stop_requests > warned:
+                warned = relay.num_stop_requests
                 note("rankmem: the training has ended; delivering what it recorded (once more to stop)")
             tell(_told(shipper_state(waiting[0]), deadline - now))
-            desk.stop_requested.clear()
-            desk.stop_requested.wait(POLL_S)
+            relay.stop_requested.clear()
+            relay.stop_requested.wait(POLL_S)
     return True
 
 

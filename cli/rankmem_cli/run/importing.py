@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from rankmem_cli.args.options import Place
+from rankmem_cli.args.options import Target
 from rankmem_cli.run.destination import served_at
 from rankmem_cli.run.import_plan import lines_of, whence
-from rankmem_cli.show.progress import Say, patience
+from rankmem_cli.show.progress import Update, show_progress
 from rankmem_cli.show.render import note
 from rankmem_cli.show.units import count_text
 from rankmem_imports.jobs import Job, Plan, is_skipped, plan
@@ -72,14 +72,14 @@ class Sink(Protocol):
         """Stores the ranks of one recording; False if they were stored before."""
 
 
-def import_recordings(request: Request, place: Place) -> Report:
+def import_recordings(request: Request, place: Target) -> Report:
     """Imports what the paths hold and says so on stderr.
 
     Raises:
         RankmemError: nothing is there, the options contradict each other, or the place cannot be used.
     """
     report = Report()
-    with patience("looking") as say:
+    with show_progress("looking") as say:
         looked = search(request.paths)
         plans = plan(looked.found, name=request.name, session=request.session, rank_from=request.rank_from)
         report.failed += looked.failed + plans.failed
@@ -109,7 +109,7 @@ def _note_file(path: Path, text: str) -> None:
     note(f"rankmem: {text}" if str(path) in text else f"rankmem: {path}: {text}")
 
 
-def _import_all(plans: Plan, sink: Sink, say: Say, report: Report) -> None:
+def _import_all(plans: Plan, sink: Sink, say: Update, report: Report) -> None:
     files = [(job, members) for job in plans.jobs for members in _by_file(job)]
     for number, (job, members) in enumerate(files, 1):
         where = members[0].found.path
@@ -124,7 +124,7 @@ def _import_all(plans: Plan, sink: Sink, say: Say, report: Report) -> None:
                 return
 
 
-def _say_rows(say: Say, text: str, rows: int) -> None:
+def _say_rows(say: Update, text: str, rows: int) -> None:
     say(f"{text}: {count_text(rows)} rows")
 
 
@@ -186,14 +186,14 @@ def _by_file(job: Job) -> list[list[Member]]:
 
 
 @contextmanager
-def _sink(place: Place) -> Iterator[Sink]:
+def _sink(place: Target) -> Iterator[Sink]:
     """The aggregator that is named or holds the file, else the file itself."""
     with contextlib.ExitStack() as stack:
         if place.aggregator is not None:
             place.credentials.check()
             yield stack.enter_context(_remote(place.aggregator, place))
             return
-        assert place.db is not None  # a Place has one of the two
+        assert place.db is not None  # a Target has one of the two
         holder = served_at(place.db)
         if holder is not None:
             note(f"rankmem: {place.db} is held by the aggregator at {holder.address}; importing into it")
@@ -253,7 +253,7 @@ class _Remote:
 
 @contextmanager
 def _remote(
-    address: str, place: Place, *, tls: bool | None = None, token: bool | None = None
+    address: str, place: Target, *, tls: bool | None = None, token: bool | None = None
 ) -> Iterator[Sink]:
     from rankmem_imports.delivery import Delivery
 

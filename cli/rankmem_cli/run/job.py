@@ -23,8 +23,8 @@ from rankmem_agent.launchers import task_of
 from rankmem_agent.preload import launch
 from rankmem_agent.session_ids import given_id, id_of_launch, make_session_id, on_several_hosts
 from rankmem_agent.spool import election, places
-from rankmem_cli import errors as door
-from rankmem_cli.args.options import Place
+from rankmem_cli import errors
+from rankmem_cli.args.options import Target
 from rankmem_cli.run import child, drain, other_runs
 from rankmem_cli.run.destination import Destination, open_destination
 from rankmem_cli.run.interpreter import option_at_fault
@@ -41,7 +41,7 @@ class Job:
     """What to run and how to record it."""
 
     command: tuple[str, ...]
-    place: Place
+    target: Target
     session: str | None = None
     """What the hosts of the job call it; None: ``RANKMEM_SESSION``, else derived, else new."""
     name: str | None = None
@@ -71,8 +71,8 @@ def run_job(job: Job, report: Report) -> int:
         return _cannot_run(job.command[0])
     session_id = _session_id(job)
     _warn_of_interpreter(job.command)
-    with child.SignalDesk() as desk, ExitStack() as opened:
-        destination = opened.enter_context(open_destination(job.place))
+    with child.SignalRelay() as relay, ExitStack() as opened:
+        destination = opened.enter_context(open_destination(job.target))
         environment = launch.environment(
             _base(job),
             session_id=session_id,
@@ -85,17 +85,17 @@ def run_job(job: Job, report: Report) -> int:
             config = AgentConfig.from_environment(environment)
             look = _unless_it_fails(drain.Shippers(session_id, config).look)
             tell_exit = _unless_it_fails(functools.partial(drain.tell_exit, session_id, config))
-            code = desk.run(job.command, environment, job.folder, look, tell_exit)
+            code = relay.run(job.command, environment, job.folder, look, tell_exit)
         except OSError as error:
             print(f"Error: cannot run {job.command[0]}: {error.strerror}", file=sys.stderr)
             return child.CANNOT_EXECUTE
         # The training has ended and its exit code stands: what fails from here on is said and no more.
         for step in (
-            lambda: _finish(job, session_id, environment, desk, destination, report),
-            lambda: other_runs.wait_for_guests(destination, desk, job.drain_s),
+            lambda: _finish(job, session_id, environment, relay, destination, report),
+            lambda: other_runs.wait_for_other_recorders(destination, relay, job.drain_s),
             opened.close,
         ):
-            door.call(step, verbose=lambda: False)
+            errors.boundary(step, verbose=lambda: False)
     return code
 
 
@@ -106,7 +106,7 @@ def _unless_it_fails(work: Callable[..., None]) -> Callable[..., None]:
     def do(*of: Any) -> None:
         nonlocal has_failed
         if not has_failed:
-            has_failed = door.call(lambda: work(*of), verbose=lambda: False) != 0
+            has_failed = errors.boundary(lambda: work(*of), verbose=lambda: False) != 0
 
     return do
 
@@ -124,8 +124,8 @@ def _session_id(job: Job) -> str:
         if session_id is None:
             note("rankmem: this host shares no name with the job's others: it is a session of its own")
             note("Try: rankmem run --session NAME, the same on every host and another for every job")
-        if job.place.aggregator is None:
-            note(f"rankmem: what this host records goes into {job.place.db} here, without the other hosts'")
+        if job.target.aggregator is None:
+            note(f"rankmem: what this host records goes into {job.target.db} here, without the other hosts'")
             note("Try: rankmem run --aggregator HOST:PORT, the same on every host")
     return session_id or make_session_id()
 
@@ -179,7 +179,7 @@ def _finish(
     job: Job,
     session_id: str,
     environment: Mapping[str, str],
-    desk: child.SignalDesk,
+    relay: child.SignalRelay,
     destination: Destination,
     report: Report,
 ) -> None:
@@ -197,12 +197,12 @@ def _finish(
         if places.settle(folder):  # of ranks that were killed before they trained
             election.elect(folder)
         closing.close(folder)
-    is_delivered = drain.wait_delivered(folders, desk, drain_s=job.drain_s) or _give_up(folders)
+    is_delivered = drain.wait_delivered(folders, relay, drain_s=job.drain_s) or _give_up(folders)
     _tell_what_is_set_aside(folders)
     is_reported = report is not report_nothing and other_runs.is_reporter()
     if is_reported and (is_delivered or _answers(destination)):
         if other_runs.is_one_of_several():
-            other_runs.wait_for_tasks(destination, session_id, desk)
+            other_runs.wait_for_tasks(destination, session_id, relay)
         report(destination, session_id, is_delivered)
     for folder in folders:
         closing.remove_unless_shipping(folder)

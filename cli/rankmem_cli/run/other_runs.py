@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rankmem_agent.launchers import task_of
-from rankmem_cli.run.child import SignalDesk
+from rankmem_cli.run.child import SignalRelay
 from rankmem_cli.run.destination import Destination
 from rankmem_cli.show.render import note
 from rankmem_protos.errors import Code, RankmemError
@@ -45,35 +45,35 @@ def is_known(destination: Destination, session_id: str) -> bool:
     return bool(found)
 
 
-def wait_for_tasks(destination: Destination, session_id: str, desk: SignalDesk) -> None:
+def wait_for_tasks(destination: Destination, session_id: str, relay: SignalRelay) -> None:
     """Waits until the last attempt's ranks have ended, at most TASKS_WAIT_S, so that a report is of all."""
 
     def wait(queries: Queries) -> None:
         deadline = time.monotonic() + TASKS_WAIT_S
-        while time.monotonic() < deadline and not desk.num_stop_requests:
+        while time.monotonic() < deadline and not relay.num_stop_requests:
             ranks = queries.ranks(session_id).to_pylist()
             last = max((row["attempt"] for row in ranks), default=0)
             if not any(row["attempt"] == last and row["state"] in _COMES_YET for row in ranks):
                 return
-            desk.stop_requested.wait(_LOOK_EVERY_S)
+            relay.stop_requested.wait(_LOOK_EVERY_S)
 
     ask(destination, wait)
 
 
-def wait_for_guests(destination: Destination, desk: SignalDesk, drain_s: float) -> None:
+def wait_for_other_recorders(destination: Destination, relay: SignalRelay, drain_s: float) -> None:
     """Stays while other runs record into the database that this process holds: they have nobody else."""
     deadline = time.monotonic() + drain_s
     is_said = False
-    while destination.has_guests():
-        if time.monotonic() >= deadline or desk.num_stop_requests > 1:
+    while destination.has_other_recorders():
+        if time.monotonic() >= deadline or relay.num_stop_requests > 1:
             note("rankmem: other runs still record into the database that this one held: their spools wait")
             note("Try: rankmem serve, and rankmem run --aggregator HOST:PORT for each of them")
             return
         if not is_said:
             is_said = True
             note("rankmem: waiting for other runs that record into the same database (Ctrl-C twice to stop)")
-        desk.stop_requested.clear()
-        desk.stop_requested.wait(_LOOK_EVERY_S)
+        relay.stop_requested.clear()
+        relay.stop_requested.wait(_LOOK_EVERY_S)
 
 
 def line_about_others(

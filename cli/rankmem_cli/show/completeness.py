@@ -45,26 +45,26 @@ def show_answer(
         _print(lacks)
     else:
         missing = queries.incompleteness(facts.session_id).to_pylist()
-        show(marked(rows, missing, output), columns, output=output, title=facts.title(), notes=notes)
-        print_lines(missing)
+        show(with_incomplete(rows, missing, output), columns, output=output, title=facts.title(), notes=notes)
+        note_missing(missing)
     if not rows.num_rows:
-        say_kernels(facts)
+        note_kernels(facts)
 
 
-def say_kernels(facts: SessionFacts) -> None:
+def note_kernels(facts: SessionFacts) -> None:
     """Where an answer is empty because the session has kernels alone: how to ask for these."""
-    from rankmem_cli.show.recorded import kernels_alone
+    from rankmem_cli.show.not_recorded import kernel_hints
 
-    for line in kernels_alone(facts):
+    for line in kernel_hints(facts):
         note(line)
 
 
-def say(queries: Queries, facts: SessionFacts) -> None:
+def note_incompleteness(queries: Queries, facts: SessionFacts) -> None:
     """The lines alone, after an answer of several parts."""
-    print_lines(queries.incompleteness(facts.session_id).to_pylist())
+    note_missing(queries.incompleteness(facts.session_id).to_pylist())
 
 
-def print_lines(missing: Sequence[dict[str, Any]]) -> None:
+def note_missing(missing: Sequence[dict[str, Any]]) -> None:
     """Writes the lines to stderr."""
     from rankmem_aggregator.query.missing import lines
 
@@ -81,14 +81,14 @@ def bound_lines(queries: Queries, facts: SessionFacts, peaks: pa.Table) -> list[
     bounds = _unless_older(lambda: queries.peak_bound(facts.session_id))
     found = [row for row in bounds if row["rank"] in ranks and row["is_exact"] is False]
     said = [
-        f"rank {row['rank']}, {safe_text(row['device'])}: not exact; {least_text(row['at_least_bytes'])}"
+        f"rank {row['rank']}, {safe_text(row['device'])}: not exact; {at_least_text(row['at_least_bytes'])}"
         for row in sorted(found, key=lambda row: -(row["at_least_bytes"] or 0))[:BOUNDS_SHOWN]
     ]
     more = len(found) - BOUNDS_SHOWN
     return said if more <= 0 else [*said, f'… and {more} more: rankmem sql "FROM peak_bound"']
 
 
-def least_text(at_least_bytes: int | None) -> str:
+def at_least_text(at_least_bytes: int | None) -> str:
     """By how much a peak may be off where events are missing, as far as it can be said."""
     if not at_least_bytes:
         return "how high the true peak was cannot be said"
@@ -96,7 +96,7 @@ def least_text(at_least_bytes: int | None) -> str:
     return f"the true peak was at least {least}, and by how much it was higher cannot be said"
 
 
-def say_of_all(queries: Queries) -> None:
+def note_incomplete_sessions(queries: Queries) -> None:
     """After an answer that may be of any session: which of them lack events. Where that fails, it stands."""
     from rankmem_protos.errors import RankmemError
 
@@ -132,7 +132,7 @@ def _print(lines: Sequence[str]) -> None:
         note(line)
 
 
-def marked(rows: pa.Table, missing: Sequence[dict[str, Any]], output: Format) -> pa.Table:
+def with_incomplete(rows: pa.Table, missing: Sequence[dict[str, Any]], output: Format) -> pa.Table:
     """The answer as it is where it becomes a table or lacks nothing; else with the column ``incomplete``.
 
     Of a rank's row it says what that rank lacks, of any other row what the session lacks.

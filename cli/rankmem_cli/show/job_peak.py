@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_cli.show import columns
-from rankmem_cli.show.completeness import least_text, say, say_kernels, show_answer
-from rankmem_cli.show.progress import patience
+from rankmem_cli.show.completeness import at_least_text, note_incompleteness, note_kernels, show_answer
+from rankmem_cli.show.progress import show_progress
 from rankmem_cli.show.render import Format, head, note, show_table
 from rankmem_cli.show.session import SessionFacts
 from rankmem_cli.show.units import age_text, bytes_text, offset_text, utc_text
@@ -31,28 +31,28 @@ GROUPS_SHOWN: Final = 10
 
 def print_job_peak(queries: Queries, facts: SessionFacts) -> None:
     """Writes the overview: the instant, how sure it is, each rank's share, categories, operators."""
-    with patience("asking"):
+    with show_progress("asking"):
         shares = queries.job_peak(facts.session_id)
         bounds = queries.job_peak_bound(facts.session_id, shares=shares).to_pylist()
     note(facts.title())
     if not bounds:
-        say_kernels(facts)
+        note_kernels(facts)
     for bound in sorted(bounds, key=lambda bound: by_weight(bound["device_type"], bound["job_peak_bytes"])):
         _say(bound, facts.started_ns)
     if not bounds and queries.peak(facts.session_id).num_rows:
         note("no sum over the ranks: no two of them have times on one clock; rankmem peak has each by itself")
-        say(queries, facts)
+        note_incompleteness(queries, facts)
         return
     shown = head(shares, None, output=Format.TABLE, table_rows=RANKS_SHOWN)
     show_table(shown, columns.job_peak_shares())
     for by in ("category", "operator"):
         _print_held(queries, facts, by, shares)
-    say(queries, facts)
+    note_incompleteness(queries, facts)
 
 
 def show_part(queries: Queries, facts: SessionFacts, by: str, *, output: Format) -> None:
     """Writes one of its answers alone, in any format: each rank's share, or what held it."""
-    with patience("asking"):
+    with show_progress("asking"):
         if by == "rank":
             rows, shown = queries.job_peak(facts.session_id), columns.job_peak(facts.started_ns)
         else:
@@ -62,7 +62,7 @@ def show_part(queries: Queries, facts: SessionFacts, by: str, *, output: Format)
 
 
 def _print_held(queries: Queries, facts: SessionFacts, by: str, shares: pa.Table) -> None:
-    with patience("asking"):
+    with show_progress("asking"):
         rows = queries.job_peak_held(facts.session_id, by=_by(by), shares=shares)
     note("")
     note(f"held then, by {by}:")
@@ -85,7 +85,9 @@ def _say(bound: dict[str, Any], started_ns: int | None) -> None:
         note("  the ranks' own peaks add up to the same: all stood highest then")
     note(f"  {_clocks(bound)}")
     if bound.get("is_exact") is False:
-        note(f"  not exact, for events or ranks are missing (below): {least_text(bound['at_least_bytes'])}")
+        note(
+            f"  not exact, for events or ranks are missing (below): {at_least_text(bound['at_least_bytes'])}"
+        )
 
 
 def _clocks(bound: dict[str, Any]) -> str:

@@ -7,9 +7,9 @@ brings is its question and its columns. Runs in the command line's process.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rankmem_cli.args.options import Target
 from rankmem_cli.show.render import Format
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ Ask = Callable[["Queries", "SessionFacts"], "pa.Table"]
 
 
 def answer(
-    db: Path | None,
-    aggregator: str | None,
+    target: Target,
     session: str | None,
     ask: Ask,
     shown: Callable[[SessionFacts], Sequence[Column]],
@@ -39,7 +38,7 @@ def answer(
     """Asks one question of a session and shows its answer.
 
     Args:
-        db: as the shared options, like aggregator, session, output and limit.
+        target: where to ask; session, output and limit are the shared options.
         ask: the question.
         shown: the columns of a table.
         table_rows: rows of a table unless the user said; 0 for all.
@@ -47,19 +46,25 @@ def answer(
         needs: what the answer rests on, of operators, stacks, modules: said where it was not recorded.
         without_rows: why there are none, where there are none.
     """
-    from rankmem_cli.show import recorded
+    from rankmem_cli.show import not_recorded
     from rankmem_cli.show.completeness import show_answer
-    from rankmem_cli.show.progress import patience
+    from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.render import head, note
-    from rankmem_cli.show.session import open_queries, session_facts
+    from rankmem_cli.show.session import open_session
 
-    with open_queries(db, aggregator) as queries:
-        facts = session_facts(queries, session)
-        with patience("asking"):
+    with open_session(target, session) as (queries, facts):
+        with show_progress("asking"):
             rows = ask(queries, facts)
         if limit is not None or table_rows:
             rows = head(rows, limit, output=output, table_rows=table_rows)
-        told = [*notes(rows), *recorded.of_lines(rows), *recorded.notes(facts, needs)]
-        show_answer(queries, facts, rows, recorded.shown(shown(facts), facts), output=output, notes=told)
+        told = [*notes(rows), *not_recorded.bracket_notes(rows), *not_recorded.notes(facts, needs)]
+        show_answer(
+            queries,
+            facts,
+            rows,
+            not_recorded.with_placeholders(shown(facts), facts),
+            output=output,
+            notes=told,
+        )
         if without_rows and rows.num_rows == 0:
             note(without_rows)

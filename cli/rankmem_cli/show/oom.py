@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from rankmem_cli.show import columns, recorded
-from rankmem_cli.show.completeness import say, show_answer
-from rankmem_cli.show.progress import patience
+from rankmem_cli.show import columns, not_recorded
+from rankmem_cli.show.completeness import note_incompleteness, show_answer
+from rankmem_cli.show.progress import show_progress
 from rankmem_cli.show.render import Format, head, note, show_table
 from rankmem_cli.show.session import SessionFacts
 from rankmem_cli.show.units import bytes_text, safe_text
@@ -46,7 +46,7 @@ def print_oom(
     note(facts.title())
     if failures.num_rows == 0:
         note(NOTHING_FAILED)
-        say(queries, facts)
+        note_incompleteness(queries, facts)
         return
     chosen = _numbered(failures, number)
     shown_rows = head(failures, limit, output=Format.TABLE, table_rows=FAILURES_SHOWN)
@@ -54,7 +54,7 @@ def print_oom(
     note("")
     for line in [
         *_in_words(chosen, _which(number, failures.num_rows)),
-        *recorded.notes(facts, ("operators", "stacks")),
+        *not_recorded.notes(facts, ("operators", "stacks")),
     ]:
         note(line)
     for by in PARTS:
@@ -62,7 +62,7 @@ def print_oom(
         shown = RANKS_SHOWN if by == "rank" else GROUPS_SHOWN
         note("")
         note(f"{_of(chosen, by)}:")
-        show_table(rows.slice(0, shown), recorded.shown(_columns(facts, by), facts))
+        show_table(rows.slice(0, shown), not_recorded.with_placeholders(_columns(facts, by), facts))
         if rows.num_rows > shown:
             note(f"… and {rows.num_rows - shown} more: rankmem oom --by {by}")
     if failures.num_rows > 1 and number == 1:
@@ -70,7 +70,7 @@ def print_oom(
         after = "1 failure" if others == 1 else f"{others} failures"
         note("")
         note(f"{after} after the first: rankmem oom --failure 2 takes the next apart")
-    say(queries, facts)
+    note_incompleteness(queries, facts)
 
 
 def show_part(
@@ -111,7 +111,7 @@ def _which(number: int, of: int) -> str:
 
 def _part(queries: Queries, facts: SessionFacts, failed: dict[str, Any], by: str) -> pa.Table:
     """What every rank held at a failure, or what was alive on its own, by any grouping."""
-    with patience("asking"):
+    with show_progress("asking"):
         if by == "rank":
             return queries.held_at(failed["time_ns"], facts.session_id)
         place = {name: failed[name] for name in ("attempt", "rank", "device", "seq")}

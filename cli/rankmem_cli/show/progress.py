@@ -17,12 +17,12 @@ from rankmem_cli.show.units import safe_text
 AFTER_S: Final = 0.7
 """What is done sooner needs no line: it would only flicker."""
 
-Say = Callable[[str], None]
+Update = Callable[[str], None]
 """Sets the text of the line."""
 
 
 @contextmanager
-def patience(text: str) -> Iterator[Say]:
+def show_progress(text: str) -> Iterator[Update]:
     """Shows ``text`` with a spinner once the block has taken long; gives what changes the text."""
     if not sys.stderr.isatty():
         yield lambda new_text: None

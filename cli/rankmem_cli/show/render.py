@@ -20,7 +20,7 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from rankmem_cli.show import units
-from rankmem_cli.show.progress import patience
+from rankmem_cli.show.progress import show_progress
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -222,7 +222,7 @@ def show_stream(
             writer.write(pa.Table.from_batches([batch]))
         writer.end()
         return
-    with patience("asking"):
+    with show_progress("asking"):
         rows = pa.Table.from_batches(list(kept))
     show_table(rows, plain_columns(rows))
     if more() and limit is None:

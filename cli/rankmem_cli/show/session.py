@@ -7,11 +7,12 @@ the command line's process.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from rankmem_cli.args.options import place
+from rankmem_cli.args.options import Target
 from rankmem_cli.args.times import parse_time
 from rankmem_cli.show.units import utc_text
 from rankmem_protos.clock import has_clock
@@ -44,19 +45,22 @@ class SessionFacts:
         return f"session {self.session_id}{name}, started {utc_text(self.started_ns)} UTC"
 
 
-def open_queries(db: Path | None, aggregator: str | None, *, unsafe: bool = False) -> Queries:
-    """The reader that the options name: the aggregator if one is given, else the file.
+def open_queries(target: Target, *, unsafe: bool = False) -> Queries:
+    """Opens the target for reading; raises what ``connect`` raises.
 
     Args:
-        unsafe: DuckDB bare, for a file that the user trusts.
-
-    Raises:
-        RankmemError: INVALID for two places at once, and what ``connect`` raises.
+        unsafe: DuckDB without restrictions, for a file that the user trusts.
     """
     from rankmem_aggregator.query import open as opening
 
-    where = place(db, aggregator)
-    return opening.open_queries(where.target(), where.credentials, unsafe=unsafe)
+    return opening.open_queries(target.aggregator or str(target.db), target.credentials, unsafe=unsafe)
+
+
+@contextmanager
+def open_session(target: Target, session: str | None) -> Iterator[tuple[Queries, SessionFacts]]:
+    """Opens the target and finds the session in it; raises what ``open_queries`` and ``session_facts`` do."""
+    with open_queries(target) as queries:
+        yield queries, session_facts(queries, session)
 
 
 def session_facts(queries: Queries, session: str | None) -> SessionFacts:

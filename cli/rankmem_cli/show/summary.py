@@ -11,8 +11,8 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_cli.show import columns
-from rankmem_cli.show.completeness import say
-from rankmem_cli.show.recorded import outside
+from rankmem_cli.show.completeness import note_incompleteness
+from rankmem_cli.show.not_recorded import placeholder
 from rankmem_cli.show.render import note, show_table
 from rankmem_cli.show.session import SessionFacts, session_facts
 from rankmem_cli.show.units import bytes_text, count_text, offset_text, safe_text
@@ -50,7 +50,7 @@ def print_summary(queries: Queries, session_id: str, shown: str, *, is_delivered
         _print_peaks(queries, facts, peaks, is_delivered=is_delivered)
     for line in _failures(queries, facts, shown):
         note(line)
-    say(queries, facts)
+    note_incompleteness(queries, facts)
     if peaks.num_rows:
         note(f"more: rankmem peak | ops | live | sql {shown}")
 
@@ -118,8 +118,9 @@ def _print_device_type(queries: Queries, facts: SessionFacts, rows: list[dict[st
     held = queries.ops(
         facts.session_id, at="peak", rank=highest["rank"], device=highest["device"]
     ).to_pylist()
+    unnamed = placeholder(facts, "operators")
     largest = [
-        f"{safe_text(row['operator'] or outside(facts, 'operators'))} {bytes_text(row['live_bytes_at_peak'])}"
+        f"{safe_text(row['operator'] or unnamed)} {bytes_text(row['live_bytes_at_peak'])}"
         for row in held[:OPERATORS_SHOWN]
     ]
     note(f"held at the peak of rank {highest['rank']}: {', '.join(largest)}")

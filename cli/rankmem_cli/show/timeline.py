@@ -13,7 +13,7 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_aggregator.quantity_text import counted
-from rankmem_cli.show.completeness import marked
+from rankmem_cli.show.completeness import with_incomplete
 from rankmem_cli.show.render import Format, begin, console_for, note
 from rankmem_cli.show.session import SessionFacts
 from rankmem_cli.show.units import age_text, bytes_text, count_text, offset_text, safe_text
@@ -88,7 +88,7 @@ def write_file(
     """Writes the picture or the rows that the name of the file asks for, with what they lack, and says so."""
     from rankmem_aggregator.plots.files import write_timeline
 
-    write_timeline(_chart(rows, by, facts), marked(rows, missing, Format.CSV), out_path)
+    write_timeline(_chart(rows, by, facts), with_incomplete(rows, missing, Format.CSV), out_path)
     note(f"wrote {out_path}")
 
 

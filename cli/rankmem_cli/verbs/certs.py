@@ -7,26 +7,28 @@ from typing import Annotated
 
 import typer
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the files; what is there is kept.")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the files; existing files are kept.")]
 Names = Annotated[
     list[str] | None,
     typer.Option(
         "--name",
         metavar="HOST",
-        help="A name or address by which clients reach the aggregator; may be repeated. This host's own "
-        "names and loopback are always among them.",
+        help="Name or address that clients use to reach the aggregator; may be repeated. This host's own "
+        "names and the loopback address are always included.",
     ),
 ]
 Days = Annotated[
     int,
-    typer.Option("--days", metavar="N", min=1, max=3650, help="How long certificates hold; the CA: 3650."),
+    typer.Option(
+        "--days", metavar="N", min=1, max=3650, help="Validity of certificates in days; the CA's is 3650."
+    ),
 ]
 
 
 def certs(folder: Folder, names: Names = None, days: Days = 365) -> None:
-    """Makes a private CA, certificates and tokens for a cluster.
+    """Create a private CA, certificates and tokens for a cluster.
 
-    Remove a pair and run it again to have it made anew by the same CA.
+    To renew a certificate with the same CA, remove it and its key and run the command again.
     """
     from rankmem_aggregator.server.certs import make
     from rankmem_cli.show.render import note

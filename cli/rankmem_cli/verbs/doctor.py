@@ -1,4 +1,4 @@
-"""``rankmem doctor``: what works on this machine, and what to do where it does not."""
+"""``rankmem doctor``: what works on this machine, and what to do where something does not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import typer
 
 
 def doctor() -> None:
-    """Says what works here; builds the tap ahead."""
+    """Check what works on this machine, and build the tap ahead of time."""
     from rankmem_agent.tap.doctor import examine
     from rankmem_cli.show.render import show_checks
 

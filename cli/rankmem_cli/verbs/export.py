@@ -1,4 +1,4 @@
-"""``rankmem export``: a session, or the database, as a file that something else opens."""
+"""``rankmem export``: a session, or the whole database, as files for other tools."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Annotated, Final
 import typer
 
 from rankmem_aggregator.exports.kinds import KINDS
-from rankmem_cli.args.options import Aggregator, ReadDb, Session
+from rankmem_cli.args import options
 
 COUNTS_SHOWN_MAX: Final = 4
-"""The largest tables tell the size of an export; a folder's manifest has them all."""
+"""The largest tables show the size of an export; a folder's manifest has all."""
 
 
 def _known(kind: str) -> str:
@@ -21,7 +21,8 @@ def _known(kind: str) -> str:
 
 
 KindName = Annotated[
-    str, typer.Argument(metavar="KIND", help="What to write: see above.", callback=_known, show_default=False)
+    str,
+    typer.Argument(metavar="KIND", help="Format to write; see above.", callback=_known, show_default=False),
 ]
 Out = Annotated[Path, typer.Argument(metavar="OUT", help="File or folder to write.")]
 OfRanks = Annotated[
@@ -30,39 +31,41 @@ OfRanks = Annotated[
         "--rank",
         metavar="R",
         min=0,
-        help="Which rank; several.  [default: all; the highest where a file holds one]",
-    ),
-]
-From = Annotated[
-    str | None,
-    typer.Option(
-        "--from", metavar="TIME", help="The beginning; as --at of rankmem live.  [default: the first event]"
+        help="Rank to export; may be repeated.  [default: all; the highest if a file holds only one]",
     ),
 ]
 Until = Annotated[
-    str | None, typer.Option("--to", "--until", metavar="TIME", help="The end.  [default: the last event]")
+    str | None,
+    typer.Option("--to", "--until", metavar="TIME", help="End of the range.  [default: the last event]"),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace what has that name.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing file or folder.")]
 
 
 def export(
     kind: KindName,
     out: Out,
-    db: ReadDb = None,
-    aggregator: Aggregator = None,
-    session: Session = None,
+    db: options.ReadDb = None,
+    aggregator: options.Aggregator = None,
+    tls_ca: options.TlsCa = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    token_file: options.TokenFile = None,
+    session: options.Session = None,
     rank: OfRanks = None,
-    start: From = None,
+    start: options.From = None,
     until: Until = None,
     force: Force = False,
 ) -> None:
     from rankmem_aggregator.exports.exporting import export as write_export
-    from rankmem_cli.show.completeness import say_of_all
-    from rankmem_cli.show.progress import patience
+    from rankmem_cli.show.completeness import note_incomplete_sessions
+    from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.render import note
     from rankmem_cli.show.session import instant, open_queries, session_facts
 
-    with open_queries(db, aggregator) as queries, patience(f"writing {out}") as say:
+    with (
+        open_queries(options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file)) as queries,
+        show_progress(f"writing {out}") as update,
+    ):
         facts = session_facts(queries, session) if start is not None or until is not None else None
         written = write_export(
             queries,
@@ -73,10 +76,10 @@ def export(
             from_ns=instant(start, facts) if start is not None and facts else None,
             until_ns=instant(until, facts) if until is not None and facts else None,
             force=force,
-            say=say,
+            say=update,
         )
         if "session" not in KINDS[kind].parts:  # of all of them
-            say_of_all(queries)
+            note_incomplete_sessions(queries)
     largest = sorted(written.counts.items(), key=lambda item: -item[1])[:COUNTS_SHOWN_MAX]
     counts = ", ".join(f"{count:,} {what}" for what, count in largest)
     note(f"wrote {out}{': ' + counts if counts else ''}")
@@ -85,9 +88,9 @@ def export(
 
 
 _LIST = "\n".join(f"  {kind.name:<{max(map(len, KINDS)) + 2}}{kind.doc}" for kind in KINDS.values())
-export.__doc__ = f"""Writes a session for another tool to open.
+export.__doc__ = f"""Write a session as files for other tools.
 
-Also while it is written. KIND is one of:
+Also works while the session is being recorded. KIND is one of:
 
 \b
 {_LIST}

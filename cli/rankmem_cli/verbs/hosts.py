@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from rankmem_cli.args.options import Aggregator, Output, ReadDb, Session
+from rankmem_cli.args import options
 from rankmem_cli.show.render import Format
 
 
 def hosts(
-    db: ReadDb = None, aggregator: Aggregator = None, session: Session = None, output: Output = Format.TABLE
+    db: options.ReadDb = None,
+    aggregator: options.Aggregator = None,
+    tls_ca: options.TlsCa = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    token_file: options.TokenFile = None,
+    session: options.Session = None,
+    output: options.Output = Format.TABLE,
 ) -> None:
-    """The hosts of a job and their highest peaks."""
+    """List a job's hosts and their highest peaks."""
     from rankmem_cli.show import columns
     from rankmem_cli.show.one_question import answer
 
     answer(
-        db,
-        aggregator,
+        options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file),
         session,
         lambda queries, facts: queries.hosts(facts.session_id),
         lambda facts: columns.hosts(),

@@ -1,4 +1,4 @@
-"""``rankmem import``: what others recorded, as sessions."""
+"""``rankmem import``: recordings of other tools, as sessions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rankmem_cli.args.options import Aggregator
+from rankmem_cli.args import options
 
 Db = Annotated[
     Path | None,
@@ -17,24 +17,29 @@ Db = Annotated[
 ]
 Paths = Annotated[
     list[str],
-    typer.Argument(metavar="PATH", help="Files, folders or patterns; the kind is told by the content."),
+    typer.Argument(
+        metavar="PATH", help="Files, folders or patterns; the format is detected from the content."
+    ),
 ]
 Name = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help="Name of the session.  [default: of the files]")
+    str | None,
+    typer.Option("--name", metavar="NAME", help="Name of the session.  [default: derived from the files]"),
 ]
 RankFrom = Annotated[
     str | None,
     typer.Option(
         "--rank-from",
         metavar="PATTERN",
-        help=r"Regular expression whose group is the rank in each path, such as 'rank(\d+)'.  "
-        "[default: what the file says, else its path, else its place among the files]",
+        help=r"Regular expression whose group matches the rank in each path, such as 'rank(\d+)'.  "
+        "[default: from the file, else from its path, else its position among the files]",
     ),
 ]
 Into = Annotated[
     str | None,
     typer.Option(
-        "--session", metavar="ID", help="Put the ranks into this session.  [default: by their content]"
+        "--session",
+        metavar="ID",
+        help="Add the ranks to this session.  [default: derived from their content]",
     ),
 ]
 
@@ -44,21 +49,24 @@ def import_(
     name: Name = None,
     rank_from: RankFrom = None,
     db: Db = None,
-    aggregator: Aggregator = None,
+    aggregator: options.Aggregator = None,
+    tls_ca: options.TlsCa = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    token_file: options.TokenFile = None,
     session: Into = None,
 ) -> None:
-    """Stores recordings of other tools as sessions.
+    """Import recordings of other tools as sessions.
 
-    PyTorch's memory snapshots, traces and memory timelines, MindStudio, nvprof, Nsight Systems, TensorFlow.
-    Recordings become one session where something says that they belong together: paths that differ in the
-    rank, the job that they name, the same time. What is there already is not stored twice; of a file that
-    is broken nothing is stored, and the others go on.
+    Reads PyTorch's memory snapshots, traces and memory timelines, MindStudio, nvprof, Nsight Systems and
+    TensorFlow. Recordings become one session if there is evidence that they belong together: their paths
+    differ only in the rank, or they name the same job or cover the same time. Nothing is stored twice. If a
+    file is broken, nothing of it is stored, and the other files are still imported.
     """
-    from rankmem_cli.args.options import place
     from rankmem_cli.run.importing import Request, import_recordings
 
     request = Request(paths=paths, name=name, session=session, rank_from=rank_from)
-    report = import_recordings(request, place(db, aggregator))
+    report = import_recordings(request, options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file))
     for session_id in report.session_ids:
         print(session_id)
     if report.failed:

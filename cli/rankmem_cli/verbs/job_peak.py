@@ -1,11 +1,11 @@
-"""``rankmem job-peak``: when the sum over all ranks stood highest, and what made it."""
+"""``rankmem job-peak``: when the sum over all ranks peaked, and what made it up."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
+from rankmem_cli.args import options
 from rankmem_cli.args.groupings import by_option
-from rankmem_cli.args.options import Aggregator, Output, ReadDb, Session
 from rankmem_cli.show.render import Format
 from rankmem_protos.groupings import words_of
 
@@ -20,22 +20,26 @@ Grouping = Annotated[
 
 
 def job_peak(
-    db: ReadDb = None,
-    aggregator: Aggregator = None,
-    session: Session = None,
+    db: options.ReadDb = None,
+    aggregator: options.Aggregator = None,
+    tls_ca: options.TlsCa = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    token_file: options.TokenFile = None,
+    session: options.Session = None,
     by: Grouping = None,
-    output: Output = Format.TABLE,
+    output: options.Output = Format.TABLE,
 ) -> None:
-    """When the sum over all ranks was highest.
+    """Show when the sum over all ranks peaked, and what made it up.
 
-    With each rank's share at that instant, what held it, how far the ranks' own peaks added up lie above it,
-    and whether the hosts' clocks could change the answer.
+    Includes each rank's share at that instant, what held it, by how much the sum of the ranks' own peaks
+    exceeds it, and whether differences between the hosts' clocks could change the answer.
     """
     from rankmem_cli.show.job_peak import print_job_peak, show_part
-    from rankmem_cli.show.session import open_queries, session_facts
+    from rankmem_cli.show.session import open_session
 
-    with open_queries(db, aggregator) as queries:
-        facts = session_facts(queries, session)
+    target = options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file)
+    with open_session(target, session) as (queries, facts):
         if by is None and output is Format.TABLE:
             print_job_peak(queries, facts)
         else:

@@ -1,4 +1,4 @@
-"""``rankmem live``: which blocks were alive."""
+"""``rankmem live``: the blocks alive at an instant."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Annotated, Final
 
 import typer
 
-from rankmem_cli.args.options import Aggregator, Attempt, Limit, OfDevice, Output, ReadDb, Session
+from rankmem_cli.args import options
 from rankmem_cli.show.render import Format
 
 TABLE_ROWS: Final = 40
-"""Rows of a table unless --limit says more: the largest tell most; JSON and CSV carry all."""
+"""Default limit of a table: the largest matter. JSON and CSV contain all rows."""
 
-OfRank = Annotated[int, typer.Option("--rank", metavar="R", min=0, help="Which rank.")]
+OfRank = Annotated[int, typer.Option("--rank", metavar="R", min=0, help="The rank to show.")]
 At = Annotated[
     str,
     typer.Option(
@@ -26,26 +26,29 @@ At = Annotated[
 
 def live(
     rank: OfRank,
-    db: ReadDb = None,
-    aggregator: Aggregator = None,
-    session: Session = None,
+    db: options.ReadDb = None,
+    aggregator: options.Aggregator = None,
+    tls_ca: options.TlsCa = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    token_file: options.TokenFile = None,
+    session: options.Session = None,
     at: At = "peak",
-    attempt: Attempt = None,
-    device: OfDevice = None,
-    limit: Limit = None,
-    output: Output = Format.TABLE,
+    attempt: options.Attempt = None,
+    device: options.OfDevice = None,
+    limit: options.Limit = None,
+    output: options.Output = Format.TABLE,
 ) -> None:
-    """The blocks of a rank alive at an instant.
+    """List the blocks of a rank that were alive at an instant.
 
-    The largest first; JSON has the whole stack of each.
+    Largest first; JSON includes the whole stack of each block.
     """
     from rankmem_cli.show import columns
     from rankmem_cli.show.one_question import answer
     from rankmem_cli.show.session import instant
 
     answer(
-        db,
-        aggregator,
+        options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file),
         session,
         lambda queries, facts: queries.live(
             rank,

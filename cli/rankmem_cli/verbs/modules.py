@@ -1,4 +1,4 @@
-"""``rankmem modules``: the tree of the model with the bytes that each part held."""
+"""``rankmem modules``: the model's module tree with the bytes that each module held."""
 
 from __future__ import annotations
 
@@ -6,47 +6,53 @@ from typing import Annotated, Final
 
 import typer
 
-from rankmem_cli.args.options import Aggregator, Limit, Output, Rank, ReadDb, Session
+from rankmem_cli.args import options
 from rankmem_cli.show.render import Format
 
 TABLE_ROWS: Final = 60
-"""Modules of a table unless --limit says more: those with most; JSON and CSV carry all."""
+"""Default limit of a table: the largest modules. JSON and CSV contain all."""
 NOTES: Final = (
-    "with its parts: alive at the peak and made in the module or in one within it",
-    "its own: of those the blocks whose innermost module it is",
+    "with its parts: blocks alive at the peak that the module or one inside it allocated",
+    "its own: those of them whose innermost module it is",
 )
 
 Depth = Annotated[
     int | None,
-    typer.Option("--depth", metavar="N", min=0, help="Levels of the tree below its roots.  [default: all]"),
+    typer.Option(
+        "--depth", metavar="N", min=0, help="Levels of the tree to show below its roots.  [default: all]"
+    ),
 ]
 
 
 def modules(
-    db: ReadDb = None,
-    aggregator: Aggregator = None,
-    session: Session = None,
-    rank: Rank = None,
+    db: options.ReadDb = None,
+    aggregator: options.Aggregator = None,
+    tls_ca: options.TlsCa = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    token_file: options.TokenFile = None,
+    session: options.Session = None,
+    rank: options.Rank = None,
     depth: Depth = None,
-    limit: Limit = None,
-    output: Output = Format.TABLE,
+    limit: options.Limit = None,
+    output: options.Output = Format.TABLE,
 ) -> None:
-    """The tree of modules with what each held at the peak.
+    """Show the module tree with what each module held at the peak.
 
-    Each rank at its own peak, added up; those with most, in the order of the tree.
+    Ranks are added up, each at its own peak. Shows the largest modules, in tree order.
     """
-    from rankmem_cli.show import columns, recorded
+    from rankmem_cli.show import columns, not_recorded
     from rankmem_cli.show.completeness import show_answer
     from rankmem_cli.show.module_tree import as_tree, largest, no_deeper
-    from rankmem_cli.show.progress import patience
-    from rankmem_cli.show.session import open_queries, session_facts
+    from rankmem_cli.show.progress import show_progress
+    from rankmem_cli.show.session import open_session
 
-    with open_queries(db, aggregator) as queries:
-        facts = session_facts(queries, session)
-        with patience("asking"):
+    target = options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file)
+    with open_session(target, session) as (queries, facts):
+        with show_progress("asking"):
             rows = queries.modules(facts.session_id, rank=rank)
         rows = largest(no_deeper(rows, depth), limit, output=output, table_rows=TABLE_ROWS)
         if output is Format.TABLE:
-            rows = as_tree(rows, recorded.outside(facts, "modules"))
-        notes = [*NOTES, *recorded.notes(facts, ("modules",))]
+            rows = as_tree(rows, not_recorded.placeholder(facts, "modules"))
+        notes = [*NOTES, *not_recorded.notes(facts, ("modules",))]
         show_answer(queries, facts, rows, columns.modules(), output=output, notes=notes)

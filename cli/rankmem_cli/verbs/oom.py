@@ -1,4 +1,4 @@
-"""``rankmem oom``: why did it run out of memory."""
+"""``rankmem oom``: why the job ran out of memory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from rankmem_cli.args import options
 from rankmem_cli.args.groupings import by_option
-from rankmem_cli.args.options import Aggregator, Limit, Output, Rank, ReadDb, Session
 from rankmem_cli.show.render import Format
 from rankmem_protos.groupings import words_of
 
@@ -25,36 +25,40 @@ Failure = Annotated[
         "--failure",
         metavar="N",
         min=1,
-        help="Which failure is taken apart: 1 is the earliest, which the others mostly follow from.",
+        help="The failure to analyse: 1 is the earliest, which usually causes the others.",
     ),
 ]
 
 
 def oom(
-    db: ReadDb = None,
-    aggregator: Aggregator = None,
-    session: Session = None,
-    rank: Rank = None,
+    db: options.ReadDb = None,
+    aggregator: options.Aggregator = None,
+    tls_ca: options.TlsCa = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    token_file: options.TokenFile = None,
+    session: options.Session = None,
+    rank: options.Rank = None,
     by: Grouping = None,
     failure: Failure = 1,
-    limit: Limit = None,
-    output: Output = Format.TABLE,
+    limit: options.Limit = None,
+    output: options.Output = Format.TABLE,
 ) -> None:
-    """Allocations that failed, and what was alive then.
+    """Show the allocations that failed, and what was alive at the time.
 
-    All of them, the earliest first: what was asked for and by whom, what was free and in how large a piece;
-    of the first one, the culprit of most that follow, what its rank held by category, operator and line, and
-    what every other rank held at the same instant.
+    Lists all failures, earliest first: the size requested and the operator, how much memory was free and how
+    large the largest free piece was. For the first failure, which usually causes the others, also shows what
+    its rank held by category, operator and line, and what every other rank held at the same instant.
     """
     from rankmem_cli.show.completeness import show_answer
     from rankmem_cli.show.oom import print_oom, show_part
-    from rankmem_cli.show.progress import patience
+    from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.render import head
-    from rankmem_cli.show.session import open_queries, session_facts
+    from rankmem_cli.show.session import open_session
 
-    with open_queries(db, aggregator) as queries:
-        facts = session_facts(queries, session)
-        with patience("asking"):
+    target = options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file)
+    with open_session(target, session) as (queries, facts):
+        with show_progress("asking"):
             failures = queries.oom(facts.session_id, rank=rank)
         if by is not None:
             show_part(queries, facts, failures, by, number=failure, output=output)

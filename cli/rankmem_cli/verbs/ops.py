@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
+from rankmem_cli.args import options
 from rankmem_cli.args.groupings import by_option
-from rankmem_cli.args.options import Aggregator, Limit, OfDevice, Output, Rank, ReadDb, Session
 from rankmem_cli.show.render import Format
 from rankmem_protos.groupings import GROUPINGS, words_of
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rankmem_aggregator.query.types import By
 
 TABLE_ROWS: Final = 20
-"""Rows of a table unless --limit says more: the head tells who; JSON and CSV carry all."""
+"""Default limit of a table: the largest matter. JSON and CSV contain all rows."""
 
 
 At = Annotated[
@@ -23,8 +23,8 @@ At = Annotated[
     typer.Option(
         "--at",
         metavar="peak|total|TIME",
-        help="Alive at each rank's own peak; the same by bytes allocated in all; or alive at an instant: "
-        "12.5s (after the start), 2026-11-21T12:38:22.5 (UTC), or nanoseconds.",
+        help="Alive at each rank's own peak; the same, sorted by total bytes allocated; or alive at an "
+        "instant: 12.5s (after the start), 2026-11-21T12:38:22.5 (UTC), or nanoseconds.",
     ),
 ]
 Grouping = Annotated[
@@ -33,27 +33,30 @@ Grouping = Annotated[
 
 
 def ops(
-    db: ReadDb = None,
-    aggregator: Aggregator = None,
-    session: Session = None,
+    db: options.ReadDb = None,
+    aggregator: options.Aggregator = None,
+    tls_ca: options.TlsCa = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    token_file: options.TokenFile = None,
+    session: options.Session = None,
     at: At = "peak",
     by: Grouping = "operator",
-    rank: Rank = None,
-    device: OfDevice = None,
-    limit: Limit = None,
-    output: Output = Format.TABLE,
+    rank: options.Rank = None,
+    device: options.OfDevice = None,
+    limit: options.Limit = None,
+    output: options.Output = Format.TABLE,
 ) -> None:
-    """Which operators, lines, modules … held the memory.
+    """Show which operators, lines, modules … held the memory.
 
-    The largest first, with what each allocated in all.
+    Largest first, with the total that each allocated.
     """
     from rankmem_cli.show import columns
     from rankmem_cli.show.one_question import answer
     from rankmem_cli.show.session import moment
 
     answer(
-        db,
-        aggregator,
+        options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file),
         session,
         lambda queries, facts: queries.ops(
             facts.session_id, by=cast("By", by), at=moment(at, facts), rank=rank, device=device

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
+from rankmem_cli.args import options
 from rankmem_cli.args.groupings import by_option
-from rankmem_cli.args.options import Aggregator, Limit, Output, Rank, ReadDb, Session
 from rankmem_cli.show.render import Format
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.groupings import GROUPINGS, words_of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rankmem_cli.show.table import Column
 
 TABLE_ROWS: Final = 100
-"""Rows of a table unless --limit says more: groups of every rank are many; JSON and CSV carry all."""
+"""Default limit of a table: the groups of all ranks are many. JSON and CSV contain all rows."""
 
 
 Grouping = Annotated[
@@ -37,41 +37,47 @@ AtLeast = Annotated[
     typer.Option(
         "--at-least",
         metavar="SIZE",
-        help="Only what reached so much at its own peak: 100MiB, 1.5GiB, or bytes.",
+        help="Only rows whose own peak reached this size: 100MiB, 1.5GiB or a number of bytes.",
     ),
 ]
 BLOCKS_NOTES: Final = (
-    "at rank's peak: alive when its rank stood highest; a rank's groups add up to it",
-    "own peak: the most the group held at any instant of its own",
+    "at rank's peak: alive when the rank was at its peak; a rank's groups add up to that peak",
+    "own peak: the most the group held at any one instant",
 )
 ALLOCATOR_NOTES: Final = (
     *BLOCKS_NOTES,
-    "reserved: the most its segments held; of host memory its own peak",
+    "reserved: the most its segments held; for host memory, its own peak",
 )
-APP_NOTE: Final = "app: what the process holds beyond the allocators, by samples; in no sum"
-UNKNOWN_APP_NOTE: Final = "app is - where no sample says what the process holds, or what its allocators hold"
-SAMPLED_NOTE: Final = "{}: what they reserved, by samples of the recording; in no sum"
-PINNED_NOTE: Final = "pinned_host: of the host; by samples where its blocks are not recorded, then in no sum"
+APP_NOTE: Final = "app: sampled memory of the process outside the allocators; not part of any sum"
+UNKNOWN_APP_NOTE: Final = "app is - where no sample gives the memory of the process or of its allocators"
+SAMPLED_NOTE: Final = "{}: reserved bytes, sampled by the recording; not part of any sum"
+PINNED_NOTE: Final = (
+    "pinned_host: host memory; sampled where its blocks are not recorded, and then not part of any sum"
+)
 RANKS_NOTES: Final = (
-    "each at its own: its ranks' peaks added up; they happen at different instants",
+    "each at its own: the sum of its ranks' peaks, which occur at different instants",
     "own peak: the most its ranks held together at one instant",
 )
 
 
 def peak(
-    db: ReadDb = None,
-    aggregator: Aggregator = None,
-    session: Session = None,
+    db: options.ReadDb = None,
+    aggregator: options.Aggregator = None,
+    tls_ca: options.TlsCa = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    token_file: options.TokenFile = None,
+    session: options.Session = None,
     by: Grouping = "rank",
-    rank: Rank = None,
+    rank: options.Rank = None,
     at_least: AtLeast = None,
-    limit: Limit = None,
-    output: Output = Format.TABLE,
+    limit: options.Limit = None,
+    output: options.Output = Format.TABLE,
 ) -> None:
-    """Each rank's peak and its exact instant; or of groups.
+    """Show the peak of each rank or group, and exactly when it occurred.
 
-    The high-water mark of requested bytes, the highest first. For groups both figures are given: what the
-    group held at the rank's own peak, and the group's own peak.
+    A peak is the high-water mark of requested bytes; the highest comes first. A group has two figures: what
+    it held at the rank's own peak, and the group's own peak.
     """
     from rankmem_cli.args.sizes import parse_size
     from rankmem_cli.show.completeness import bound_lines
@@ -81,8 +87,8 @@ def peak(
     if rank is not None and by != "rank" and GROUPINGS[by].of == "ranks":
         raise RankmemError(
             Code.INVALID,
-            f"--rank {rank} does not go with --by {by}, which is of ranks together",
-            f"leave out --rank, or ask by blocks of the rank: rankmem peak --by category --rank {rank}",
+            f"--rank {rank} cannot be combined with --by {by}, which groups ranks",
+            f"leave out --rank, or group the rank's blocks: rankmem peak --by category --rank {rank}",
         )
     bounds: list[str] = []
 
@@ -95,8 +101,7 @@ def peak(
         return rows
 
     answer(
-        db,
-        aggregator,
+        options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file),
         session,
         ask,
         lambda facts: _columns(by, facts.started_ns),
@@ -115,11 +120,11 @@ def _notes(by: str, rows: pa.Table) -> tuple[str, ...]:
     if GROUPINGS[by].of == "blocks":
         return BLOCKS_NOTES
     unknown = rows.num_rows and rows["group_name"].null_count == rows.num_rows
-    return (*RANKS_NOTES, f"no rank of this session reported its {by}") if unknown else RANKS_NOTES
+    return (*RANKS_NOTES, f"no rank of this session reported a {by} coordinate") if unknown else RANKS_NOTES
 
 
 def _component_notes(rows: pa.Table) -> list[str]:
-    """What the rows of components mean that are no allocator's."""
+    """Explanations of the components that are not allocators."""
     found = rows.select(["group_name", "is_sampled", "peak_bytes"]).to_pylist()
     notes = [APP_NOTE]
     if any(row["group_name"] == "app" and row["peak_bytes"] is None for row in found):

@@ -1,4 +1,4 @@
-"""``rankmem prune``: old sessions go, the file gets smaller."""
+"""``rankmem prune``: delete old sessions and shrink the file."""
 
 from __future__ import annotations
 
@@ -7,47 +7,53 @@ from typing import Annotated
 
 import typer
 
-from rankmem_cli.args.options import ReadDb
-
+Db = Annotated[
+    Path | None,
+    typer.Option(
+        "--db", metavar="FILE", help="Database to prune.  [env: RANKMEM_DB; default: rankmem.duckdb]"
+    ),
+]
 KeepDays = Annotated[
-    float | None, typer.Option("--keep-days", metavar="D", help="Delete sessions that ended longer ago.")
+    float | None,
+    typer.Option("--keep-days", metavar="D", help="Delete sessions that ended more than D days ago."),
 ]
 KeepGib = Annotated[
-    float | None, typer.Option("--keep-gib", metavar="G", help="Delete the oldest until this much is used.")
+    float | None,
+    typer.Option("--keep-gib", metavar="G", help="Delete the oldest until at most G GiB are in use."),
 ]
 KeepSessions = Annotated[
-    int | None, typer.Option("--keep-sessions", metavar="N", help="Delete all but the newest N.")
+    int | None, typer.Option("--keep-sessions", metavar="N", help="Delete all but the newest N sessions.")
 ]
 These = Annotated[
-    list[str] | None, typer.Option("--session", metavar="ID", help="Delete this one; may be given often.")
+    list[str] | None, typer.Option("--session", metavar="ID", help="Delete this session; may be repeated.")
 ]
 Pack = Annotated[
     bool,
     typer.Option(
         "--pack/--no-pack",
-        help="Copy what is left into a smaller file; without, its free blocks take the rows to come.",
+        help="Copy what remains into a smaller file; otherwise freed blocks are reused for new rows.",
     ),
 ]
 
 
 def prune(
-    db: ReadDb = None,
+    db: Db = None,
     keep_days: KeepDays = None,
     keep_gib: KeepGib = None,
     keep_sessions: KeepSessions = None,
     session: These = None,
     pack: Pack = True,
 ) -> None:
-    """Deletes old sessions of a file, whole, and gives the space back.
+    """Delete old sessions from a database and free their space.
 
-    The oldest go first, one that runs never.
+    The oldest are deleted first; a running session is never deleted.
 
-    A file that an aggregator holds is kept small by its own --keep options.
+    For a file that an aggregator holds, use the --keep options of rankmem serve.
     """
     from rankmem_aggregator.config import GIB, target_from_environment
     from rankmem_aggregator.retention.compact import prune_file
     from rankmem_aggregator.retention.limits import Limits
-    from rankmem_cli.show.progress import patience
+    from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.render import note
     from rankmem_cli.show.units import bytes_text
 
@@ -55,12 +61,12 @@ def prune(
         days=keep_days or 0.0, sessions=keep_sessions or 0, size_bytes=int((keep_gib or 0.0) * GIB)
     )
     path = db or Path(target_from_environment())
-    with patience("deleting"):
+    with show_progress("deleting"):
         done = prune_file(path, limits, session or (), pack=pack)
     for session_id in done.session_ids:
         print(session_id)
     note(
         f"{len(done.session_ids)} deleted, {done.num_kept} kept"
-        f"{f', of which {done.num_running} may still go on' if done.num_running else ''}; {path}: "
+        f"{f', of which {done.num_running} may still be running' if done.num_running else ''}; {path}: "
         f"{bytes_text(done.bytes_before)}, now {bytes_text(done.bytes_after)}"
     )

@@ -1,21 +1,27 @@
-"""``rankmem ranks``: did all ranks come, and is anything missing."""
+"""``rankmem ranks``: whether every rank reported, and whether anything is missing."""
 
 from __future__ import annotations
 
-from rankmem_cli.args.options import Aggregator, Output, ReadDb, Session
+from rankmem_cli.args import options
 from rankmem_cli.show.render import Format
 
 
 def ranks(
-    db: ReadDb = None, aggregator: Aggregator = None, session: Session = None, output: Output = Format.TABLE
+    db: options.ReadDb = None,
+    aggregator: options.Aggregator = None,
+    tls_ca: options.TlsCa = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    token_file: options.TokenFile = None,
+    session: options.Session = None,
+    output: options.Output = Format.TABLE,
 ) -> None:
-    """Where the ranks ran, and whether all of it is there."""
+    """Show where each rank ran and whether its recording is complete."""
     from rankmem_cli.show import columns
     from rankmem_cli.show.one_question import answer
 
     answer(
-        db,
-        aggregator,
+        options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file),
         session,
         lambda queries, facts: queries.ranks(facts.session_id),
         lambda facts: columns.ranks(facts.started_ns),

@@ -1,4 +1,4 @@
-"""``rankmem run``: record a training."""
+"""``rankmem run``: record a training run."""
 
 from __future__ import annotations
 
@@ -8,21 +8,17 @@ from typing import Annotated
 
 import typer
 
+from rankmem_cli.args import options
+
 
 class Detail(enum.StrEnum):
-    """As RANKMEM_DETAIL."""
+    """The values of RANKMEM_DETAIL."""
 
     FULL = "full"
     OPERATORS = "operators"
     EVENTS = "events"
 
 
-RecordDb = Annotated[
-    Path | None,
-    typer.Option(
-        "--db", metavar="FILE", help="Database to record into.  [env: RANKMEM_DB; default: rankmem.duckdb]"
-    ),
-]
 To = Annotated[
     str | None,
     typer.Option(
@@ -36,20 +32,21 @@ SessionId = Annotated[
     typer.Option(
         "--session",
         metavar="ID",
-        help="What the hosts of one job call it, the same on each and another for every job.  [env: "
-        "RANKMEM_SESSION; default: Slurm's job or torchrun's --rdzv-id, else new]",
+        help="Session ID: the same on all hosts of the job, and different for every job.  [env: "
+        "RANKMEM_SESSION; default: Slurm's job or torchrun's --rdzv-id, else a new one]",
     ),
 ]
 Name = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help="Name of the session.  [default: the script's]")
+    str | None,
+    typer.Option("--name", metavar="NAME", help="Name of the session.  [default: the script's name]"),
 ]
 SpoolDir = Annotated[
     Path | None,
     typer.Option(
         "--spool-dir",
         metavar="DIR",
-        help="Where events wait to be shipped, in this host's own memory or disk.  [env: RANKMEM_SPOOL_DIR; "
-        "default: /dev/shm where it has room, else $TMPDIR]",
+        help="Folder for events waiting to be shipped, in this host's memory or on its disk.  [env: "
+        "RANKMEM_SPOOL_DIR; default: /dev/shm if it has room, else $TMPDIR]",
     ),
 ]
 DrainS = Annotated[
@@ -58,25 +55,31 @@ DrainS = Annotated[
         "--drain-s",
         metavar="SECONDS",
         min=0,
-        help="Longest wait for the last acknowledgement.  [default: 120]",
+        help="Maximum wait for the last acknowledgement.  [default: 120]",
     ),
 ]
 OfDetail = Annotated[
     Detail | None,
     typer.Option(
         "--detail",
-        help="What is recorded: everything; operators without stacks and modules; or events and samples "
-        "alone, at next to no cost.  [env: RANKMEM_DETAIL; default: full]",
+        help="What to record: everything; operators without stacks and modules; or only events and "
+        "samples, at next to no cost.  [env: RANKMEM_DETAIL; default: full]",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No summary at the end.")]
-Command = Annotated[list[str], typer.Argument(metavar="COMMAND", help="The training, as you would start it.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print no summary at the end.")]
+Command = Annotated[
+    list[str], typer.Argument(metavar="COMMAND", help="The training command, as you would start it.")
+]
 
 
 def run(
     command: Command,
-    db: RecordDb = None,
+    db: options.RecordDb = None,
     aggregator: To = None,
+    tls_ca: options.TlsCa = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    token_file: options.TokenFile = None,
     session: SessionId = None,
     name: Name = None,
     spool_dir: SpoolDir = None,
@@ -84,18 +87,17 @@ def run(
     detail: OfDetail = None,
     quiet: Quiet = False,
 ) -> None:
-    """Records a training.
+    """Record a training run.
 
     rankmem run -- torchrun --nproc-per-node 4 train.py --lr 1e-3
 
-    The training keeps its output, signals and exit code; a summary follows on stderr.
+    The training's output, signals and exit code are unaffected; a summary follows on stderr.
     """
-    from rankmem_cli.args.options import place
     from rankmem_cli.run.job import DRAIN_S_DEFAULT, Job, report_nothing, report_summary, run_job
 
     job = Job(
         command=tuple(command),
-        place=place(db, aggregator),
+        target=options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file),
         session=session,
         name=name,
         spool_dir=spool_dir,

@@ -1,18 +1,26 @@
-"""``rankmem sessions``: which jobs are stored."""
+"""``rankmem sessions``: the stored sessions."""
 
 from __future__ import annotations
 
-from rankmem_cli.args.options import Aggregator, Output, ReadDb
+from rankmem_cli.args import options
 from rankmem_cli.show.render import Format
 
 
-def sessions(db: ReadDb = None, aggregator: Aggregator = None, output: Output = Format.TABLE) -> None:
-    """Which jobs are stored, the newest first."""
+def sessions(
+    db: options.ReadDb = None,
+    aggregator: options.Aggregator = None,
+    tls_ca: options.TlsCa = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    token_file: options.TokenFile = None,
+    output: options.Output = Format.TABLE,
+) -> None:
+    """List the stored sessions, newest first."""
     from rankmem_cli.show import columns
-    from rankmem_cli.show.completeness import say_of_all
+    from rankmem_cli.show.completeness import note_incomplete_sessions
     from rankmem_cli.show.render import show
     from rankmem_cli.show.session import open_queries
 
-    with open_queries(db, aggregator) as queries:
+    with open_queries(options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file)) as queries:
         show(queries.sessions(), columns.sessions(), output=output)
-        say_of_all(queries)
+        note_incomplete_sessions(queries)

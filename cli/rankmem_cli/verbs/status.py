@@ -1,25 +1,32 @@
-"""``rankmem status``: is everything arriving."""
+"""``rankmem status``: whether everything arrives."""
 
 from __future__ import annotations
 
-from rankmem_cli.args.options import Aggregator, Output, ReadDb, Session
+from rankmem_cli.args import options
 from rankmem_cli.show.render import Format
 
 
 def status(
-    db: ReadDb = None, aggregator: Aggregator = None, session: Session = None, output: Output = Format.TABLE
+    db: options.ReadDb = None,
+    aggregator: options.Aggregator = None,
+    tls_ca: options.TlsCa = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    token_file: options.TokenFile = None,
+    session: options.Session = None,
+    output: options.Output = Format.TABLE,
 ) -> None:
-    """Each rank's lag and losses now, and how the aggregator is."""
+    """Show each rank's lag and losses now, and the aggregator's state."""
     from rankmem_cli.run.drain import session_dirs_here
     from rankmem_cli.show import columns
     from rankmem_cli.show.completeness import show_answer
-    from rankmem_cli.show.progress import patience
-    from rankmem_cli.show.session import open_queries, session_facts
+    from rankmem_cli.show.progress import show_progress
+    from rankmem_cli.show.session import open_session
     from rankmem_cli.show.status import aggregator_lines, set_aside_lines, shipper_line
 
-    with open_queries(db, aggregator) as queries:
-        facts = session_facts(queries, session)
-        with patience("asking"):
+    target = options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file)
+    with open_session(target, session) as (queries, facts):
+        with show_progress("asking"):
             rows = queries.status(facts.session_id)
             here = session_dirs_here(facts.session_id)
             notes = [*aggregator_lines(queries.aggregator_state()), *shipper_line(here)]

@@ -1,39 +1,41 @@
-"""``rankmem steps``: what each training step took, and what memory gains from step to step."""
+"""``rankmem steps``: the memory of each training step, and its growth from step to step."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from rankmem_cli.args.options import Aggregator, Limit, Output, Rank, ReadDb, Session
+from rankmem_cli.args import options
 from rankmem_cli.show.render import Format
 
 TABLE_ROWS: Final = 60
-"""Rows of a table unless --limit says more; JSON and CSV carry all."""
+"""Default limit of a table. JSON and CSV contain all rows."""
 NO_STEPS: Final = (
-    "no optimizer stepped and rankmem_agent.step() was not called, so there are no steps (of an inference: "
-    "call it after each batch)"
+    "no steps: no optimizer stepped and rankmem_agent.step() was not called (for inference, call it after "
+    "each batch)"
 )
 
 
 def steps(
-    db: ReadDb = None,
-    aggregator: Aggregator = None,
-    session: Session = None,
-    rank: Rank = None,
-    limit: Limit = None,
-    output: Output = Format.TABLE,
+    db: options.ReadDb = None,
+    aggregator: options.Aggregator = None,
+    tls_ca: options.TlsCa = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    token_file: options.TokenFile = None,
+    session: options.Session = None,
+    rank: options.Rank = None,
+    limit: options.Limit = None,
+    output: options.Output = Format.TABLE,
 ) -> None:
-    """Peak and allocated bytes of each training step.
+    """Show the peak and the allocated bytes of each training step.
 
-    With the growth from step to step: what a step leaves behind more than the one before, a leak does again
-    and again.
+    Also shows the growth from step to step: with a leak, every step leaves more behind than the one before.
     """
     from rankmem_cli.show import columns
     from rankmem_cli.show.one_question import answer
 
     answer(
-        db,
-        aggregator,
+        options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file),
         session,
         lambda queries, facts: queries.steps(facts.session_id, rank=rank),
         lambda facts: columns.steps(facts.started_ns),

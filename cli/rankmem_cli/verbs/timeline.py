@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from rankmem_cli.args import options
 from rankmem_cli.args.groupings import by_option
-from rankmem_cli.args.options import POINTS_DEFAULT, Aggregator, Attempt, Output, ReadDb, Session
 from rankmem_cli.show.render import Format
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.groupings import GROUPINGS, words_of
@@ -40,8 +40,8 @@ OfFigure = Annotated[
     Figure | None,
     typer.Option(
         "--figure",
-        help="Bytes requested, allocated, active or reserved; all of them beside each other by overall, "
-        "stream and component.  [default: requested; by overall all]",
+        help="Requested, allocated, active or reserved bytes, or for overall, stream and component all of "
+        "them together.  [default: requested; all for overall]",
     ),
 ]
 OfRanks = Annotated[
@@ -50,76 +50,74 @@ OfRanks = Annotated[
         "--rank",
         metavar="R",
         min=0,
-        help="Which rank; several for a sum of these.  [default: the highest; of a sum all]",
+        help="The rank to show; repeat to add up several.  [default: the highest; for a sum, all]",
     ),
 ]
-AllRanks = Annotated[
-    bool, typer.Option("--all-ranks", help="All ranks added up, by category, phase, module …")
-]
+AllRanks = Annotated[bool, typer.Option("--all-ranks", help="Add up all ranks, by category, phase, module …")]
 Device = Annotated[
     str | None,
-    typer.Option("--device", metavar="D", help="Which device, such as cuda:0.  [default: the highest]"),
-]
-From = Annotated[
-    str | None,
-    typer.Option(
-        "--from", metavar="TIME", help="The beginning; as --at of rankmem live.  [default: the first event]"
-    ),
+    typer.Option("--device", metavar="D", help="The device to show, such as cuda:0.  [default: the highest]"),
 ]
 Until = Annotated[
-    str | None, typer.Option("--until", metavar="TIME", help="The end.  [default: the last event]")
+    str | None, typer.Option("--until", metavar="TIME", help="End of the range.  [default: the last event]")
 ]
 Points = Annotated[
     int,
-    typer.Option("--points", metavar="N", min=8, help="Points of a curve at most; its maxima are kept."),
+    typer.Option(
+        "--points", metavar="N", min=8, help="Maximum number of points of a curve; its maxima are kept."
+    ),
 ]
 Out = Annotated[
     Path | None,
     typer.Option(
         "--out",
         metavar="FILE",
-        help="Write a page (.html), a picture (.png) or the points (.csv, .parquet); replaces FILE.",
+        help="Write a page (.html), an image (.png) or the points (.csv, .parquet); replaces FILE.",
     ),
 ]
 
 
 def timeline(
-    db: ReadDb = None,
-    aggregator: Aggregator = None,
-    session: Session = None,
+    db: options.ReadDb = None,
+    aggregator: options.Aggregator = None,
+    tls_ca: options.TlsCa = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    token_file: options.TokenFile = None,
+    session: options.Session = None,
     by: Grouping = None,
     figure: OfFigure = None,
     rank: OfRanks = None,
     all_ranks: AllRanks = False,
-    attempt: Attempt = None,
+    attempt: options.Attempt = None,
     device: Device = None,
-    start: From = None,
+    start: options.From = None,
     until: Until = None,
-    points: Points = POINTS_DEFAULT,
+    points: Points = options.POINTS_DEFAULT,
     out: Out = None,
-    output: Output = Format.TABLE,
+    output: options.Output = Format.TABLE,
 ) -> None:
-    """Memory over time: a curve here, a picture in a file.
+    """Plot memory over time, in the terminal or to a file.
 
-    Of one device of one rank, or of the whole job, event by event. No maximum is lost where a curve has more
-    points than the terminal has cells.
+    Shows one device of one rank, or the whole job, event by event. Maxima are kept when a curve has more
+    points than the terminal has columns.
     """
     from rankmem_aggregator.plots.files import check_out_path
-    from rankmem_cli.show import recorded
-    from rankmem_cli.show.completeness import marked, print_lines
-    from rankmem_cli.show.progress import patience
+    from rankmem_cli.show import not_recorded
+    from rankmem_cli.show.completeness import note_missing, with_incomplete
+    from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.render import note
-    from rankmem_cli.show.session import instant, open_queries, session_facts
+    from rankmem_cli.show.session import instant, open_session
     from rankmem_cli.show.timeline import show_timeline, write_file
 
     if out is not None:
         check_out_path(out)
     if all_ranks and rank:
-        raise RankmemError(Code.INVALID, "both --rank and --all-ranks are given", "leave one out")
+        raise RankmemError(Code.INVALID, "--rank and --all-ranks cannot be combined", "leave one out")
     by = by or ("rank" if all_ranks or (rank and len(rank) > 1) else "overall")
-    with open_queries(db, aggregator) as queries:
-        facts = session_facts(queries, session)
-        with patience("asking"), recorded.pointing_to_kernels(facts):
+    target = options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file)
+    with open_session(target, session) as (queries, facts):
+        with show_progress("asking"), not_recorded.hinting_at_kernels(facts):
             rows = queries.timeline(
                 facts.session_id,
                 by=cast("CurveBy", by),
@@ -132,10 +130,10 @@ def timeline(
                 points=points,
             )
         missing = queries.incompleteness(facts.session_id).to_pylist()
-    show_timeline(marked(rows, missing, output), by, facts, output=output)
+    show_timeline(with_incomplete(rows, missing, output), by, facts, output=output)
     if output is Format.TABLE:
-        for line in recorded.notes(facts, GROUPINGS[by].needs):
+        for line in not_recorded.notes(facts, GROUPINGS[by].needs):
             note(line)
-    print_lines(missing)
+    note_missing(missing)
     if out is not None:
         write_file(rows, by, facts, missing, out)

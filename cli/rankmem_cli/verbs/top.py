@@ -1,4 +1,4 @@
-"""``rankmem top``: all ranks, live."""
+"""``rankmem top``: a live view of all ranks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from rankmem_cli.args.options import Aggregator, Output, ReadDb, Session
+from rankmem_cli.args import options
 from rankmem_cli.show.render import Format
 
 
 class Sort(enum.StrEnum):
-    """What comes first."""
+    """The order of the rows."""
 
     USED = "used"
     HEADROOM = "headroom"
@@ -22,33 +22,37 @@ class Sort(enum.StrEnum):
 
 SortBy = Annotated[
     Sort,
-    typer.Option("--sort", help="Highest use, least headroom, highest peak, or the rank's number first."),
+    typer.Option("--sort", help="Highest use, least headroom, highest peak or lowest rank number first."),
 ]
 Every = Annotated[
-    float, typer.Option("--every", metavar="S", min=0.2, max=3600.0, help="Seconds between two looks.")
+    float, typer.Option("--every", metavar="S", min=0.2, max=3600.0, help="Seconds between updates.")
 ]
-Once = Annotated[bool, typer.Option("--once", help="Look once and end, as in a pipe.")]
+Once = Annotated[bool, typer.Option("--once", help="Print one snapshot and exit, as in a pipe.")]
 
 
 def top(
-    db: ReadDb = None,
-    aggregator: Aggregator = None,
-    session: Session = None,
+    db: options.ReadDb = None,
+    aggregator: options.Aggregator = None,
+    tls_ca: options.TlsCa = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    token_file: options.TokenFile = None,
+    session: options.Session = None,
     sort: SortBy = Sort.USED,
     every: Every = 2.0,
     once: Once = False,
-    output: Output = Format.TABLE,
+    output: options.Output = Format.TABLE,
 ) -> None:
-    """All ranks of a job, live: what each holds, and its headroom."""
+    """Watch all ranks live: the memory each holds, and its headroom."""
     import sys
 
     from rankmem_cli.show import columns
     from rankmem_cli.show.completeness import show_answer
-    from rankmem_cli.show.session import open_queries, session_facts
+    from rankmem_cli.show.session import open_session
     from rankmem_cli.show.top import TopView, sorted_rows
 
-    with open_queries(db, aggregator) as queries:
-        facts = session_facts(queries, session)
+    target = options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file)
+    with open_session(target, session) as (queries, facts):
         if once or output is not Format.TABLE or not sys.stdout.isatty():
             rows = sorted_rows(queries.top(facts.session_id), sort)
             show_answer(queries, facts, rows, columns.top(), output=output)

@@ -4,31 +4,34 @@ from __future__ import annotations
 
 from typing import Final
 
-from rankmem_cli.args.options import Aggregator, Limit, Output, Rank, ReadDb, Session
+from rankmem_cli.args import options
 from rankmem_cli.show.render import Format
 
 TABLE_ROWS: Final = 40
-"""Rows of a table unless --limit says more: the largest tell most; JSON and CSV carry all."""
+"""Default limit of a table: the largest matter. JSON and CSV contain all rows."""
 
 
 def weights(
-    db: ReadDb = None,
-    aggregator: Aggregator = None,
-    session: Session = None,
-    rank: Rank = None,
-    limit: Limit = None,
-    output: Output = Format.TABLE,
+    db: options.ReadDb = None,
+    aggregator: options.Aggregator = None,
+    tls_ca: options.TlsCa = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    token_file: options.TokenFile = None,
+    session: options.Session = None,
+    rank: options.Rank = None,
+    limit: options.Limit = None,
+    output: options.Output = Format.TABLE,
 ) -> None:
-    """The model's parameters and their gradients.
+    """List the model's parameters and their gradients.
 
-    Each rank's own, the largest first, with the line that made each.
+    For each rank, largest first, with the source line that created each parameter.
     """
     from rankmem_cli.show import columns
     from rankmem_cli.show.one_question import answer
 
     answer(
-        db,
-        aggregator,
+        options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file),
         session,
         lambda queries, facts: queries.weights(facts.session_id, rank=rank),
         lambda facts: columns.weights(),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from rankmem_cli.args.options import POINTS_DEFAULT
 from rankmem_cli.run.destination import Destination
 from rankmem_cli.show import columns
-from rankmem_cli.show.completeness import say
+from rankmem_cli.show.completeness import note_incompleteness
 from rankmem_cli.show.render import Format, console_for, show_table
 from rankmem_cli.show.session import session_facts
 from rankmem_cli.show.table import plain_columns
@@ -63,7 +63,7 @@ class _Tour:
         if peaks.num_rows:
             self._print_worst(peaks.to_pylist()[0]["rank"])
         self._answer_sql()
-        say(queries, self._facts)
+        note_incompleteness(queries, self._facts)
         self._line(f"It is all in {self._shown.split()[-1]}; rankmem --help lists the questions.")
 
     def _print_worst(self, rank: int) -> None:

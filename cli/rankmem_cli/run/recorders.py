@@ -18,7 +18,7 @@ SUFFIX: Final = ".guests"
 
 
 @contextlib.contextmanager
-def lease(database_path: Path) -> Iterator[None]:
+def register(database_path: Path) -> Iterator[None]:
     """This process is a guest of the database's holder. Where no lock can be had it is one unseen."""
     held = -1
     with contextlib.suppress(OSError):
@@ -28,10 +28,10 @@ def lease(database_path: Path) -> Iterator[None]:
     finally:
         if held >= 0:
             os.close(held)
-            are_there(database_path)
+            are_registered(database_path)
 
 
-def are_there(database_path: Path) -> bool:
+def are_registered(database_path: Path) -> bool:
     """Whether a guest is there; where none is, the file goes."""
     path = _path(database_path)
     while True:

@@ -41,7 +41,7 @@ def notes(facts: SessionFacts, needs: Iterable[str]) -> list[str]:
     return lines
 
 
-def of_lines(rows: pa.Table) -> list[str]:
+def bracket_notes(rows: pa.Table) -> list[str]:
     """What the brackets around a line mean, where some row has them."""
     for name in {"line", "forward_line"} & set(rows.column_names):
         if any(line is not None and line.startswith("[") for line in rows.column(name).to_pylist()):
@@ -49,7 +49,7 @@ def of_lines(rows: pa.Table) -> list[str]:
     return []
 
 
-def kernels_alone(facts: SessionFacts) -> list[str]:
+def kernel_hints(facts: SessionFacts) -> list[str]:
     """Where to ask of a session that was imported from a profile of kernels, with no memory event in it."""
     if facts.events or facts.source not in _OF_KERNELS:
         return []
@@ -61,18 +61,18 @@ def kernels_alone(facts: SessionFacts) -> list[str]:
 
 
 @contextmanager
-def pointing_to_kernels(facts: SessionFacts) -> Iterator[None]:
+def hinting_at_kernels(facts: SessionFacts) -> Iterator[None]:
     """Within it an answer that has no events says where the kernels are, if there are these alone."""
     try:
         yield
     except RankmemError as exc:
-        kernels = kernels_alone(facts)
+        kernels = kernel_hints(facts)
         if exc.code is not Code.NOT_FOUND or not kernels:
             raise
         raise RankmemError(exc.code, exc.message, kernels[0]) from exc
 
 
-def outside(facts: SessionFacts, need: str) -> str:
+def placeholder(facts: SessionFacts, need: str) -> str:
     """What stands for a block without an operator, or without a module."""
     without = [need in off for off in facts.not_recorded]
     usual = _OUTSIDE.get(need, "-")
@@ -81,7 +81,7 @@ def outside(facts: SessionFacts, need: str) -> str:
     return NOT_RECORDED if all(without) else f"{usual} or {NOT_RECORDED}"
 
 
-def shown(columns: Sequence[Column], facts: SessionFacts) -> list[Column]:
+def with_placeholders(columns: Sequence[Column], facts: SessionFacts) -> list[Column]:
     """The columns, of which those that nobody recorded say so."""
     return [_told(column, facts) for column in columns]
 
@@ -90,7 +90,7 @@ def _told(column: Column, facts: SessionFacts) -> Column:
     need = _NEEDS.get(column.name)
     if need is None or not any(need in off for off in facts.not_recorded):
         return column
-    absent = outside(facts, need)
+    absent = placeholder(facts, need)
     return dataclasses.replace(column, forms=tuple(_or_absent(form, absent) for form in column.forms))
 
 
