@@ -43,7 +43,7 @@ PREDECESSOR_WAIT_S: Final = 5.0
 PREDECESSOR_LOOK_S: Final = 0.05
 STDIN: Final = 0
 OOM_SCORE: Final = 500
-"""Beside a training: where the host has no memory left, the kernel ends this process first. It is restarted."""
+"""Within a training: if the host runs out of memory, the kernel ends this process first. It is restarted."""
 _NO_THREAD: Final = "can't start new thread"
 """What Python raises where there is no memory for its stack, or the system allows no more."""
 _OOM_SCORE_PATH: Final = Path("/proc/self/oom_score_adj")
