@@ -35,40 +35,94 @@ SKIPPED: Final = frozenset(
 )
 """Of a format or of a picture; nothing grows there."""
 
-PARTS: Final = {
-    "In the trainer": ("rankmem_agent.config", "rankmem_agent.hooks", "rankmem_agent.preload",
-                       "rankmem_agent.tap", "rankmem_agent.spool"),
-    "In the shipper": ("rankmem_ship", "rankmem_ship.pairing"),
-    "In an import": ("rankmem_imports",),
-    "On the wire": ("rankmem_protos",),
-    "In the aggregator": ("rankmem_aggregator",),
-    "On the command line": ("rankmem_cli",),
+PACKAGES: Final = (
+    "rankmem_agent", "rankmem_ship", "rankmem_imports", "rankmem_protos", "rankmem_aggregator", "rankmem_cli",
+)  # fmt: skip
+
+SHOWN: Final = {
+    "In the trainer": (
+        "rankmem_agent.config.SPOOL_BYTES_DEFAULT", "rankmem_agent.config.SPOOL_BYTES_MIN",
+        "rankmem_agent.config.DRAIN_S_DEFAULT", "rankmem_agent.config.DRAIN_S_MAX",
+        "rankmem_agent.spool.layout.STACK_FRAMES_MAX", "rankmem_agent.spool.layout.STRING_BYTES_MAX",
+        "rankmem_agent.hooks.weights.WEIGHTS_MAX", "rankmem_agent.tap.build.COMPILE_TIMEOUT_S",
+    ),
+    "In the shipper": (
+        "rankmem_ship.config.DRAIN_S_DEFAULT", "rankmem_ship.config.DRAIN_S_MAX",
+        "rankmem_ship.send_buffer.IN_FLIGHT_BYTES_MAX", "rankmem_ship.service.SIGNALLED_DRAIN_S",
+        "rankmem_ship.sender.BACKOFF_MAX_S", "rankmem_ship.sender.SILENCE_S",
+        "rankmem_ship.pairing.attribution.FORWARD_RECORDS_MAX", "rankmem_ship.pairing.devices.DEVICES_MAX",
+        "rankmem_ship.pairing.markers.OPEN_MARKERS_MAX", "rankmem_cli.run.job.DRAIN_S_DEFAULT",
+    ),
+    "What a stored row may hold": (
+        "rankmem_protos.bounds.SIZE_BYTES_MAX", "rankmem_protos.bounds.COUNT_MAX",
+        "rankmem_protos.bounds.NUMBER_MAX", "rankmem_protos.bounds.RANKS_MAX",
+        "rankmem_protos.bounds.NAME_BYTES_MAX", "rankmem_protos.bounds.TEXT_VALUE_BYTES_MAX",
+        "rankmem_protos.bounds.MODULE_BYTES_MAX",
+    ),
+    "In an import": (
+        "rankmem_imports.search.FILES_MAX", "rankmem_imports.files.plain_pickle.PICKLE_BYTES_MAX",
+        "rankmem_imports.files.pickle_vetting.CONTAINERS_MAX",
+        "rankmem_imports.files.json_events.VALUE_CHARS_MAX",
+        "rankmem_imports.tensorflow.stats.TEXT_BYTES_MAX", "rankmem_imports.tensorflow.stats.GZIP_BYTES_MAX",
+        "rankmem_imports.replay.FRAMES_MAX", "rankmem_imports.replay.TEXT_BYTES_MAX",
+    ),
+    "In the aggregator": (
+        "rankmem_aggregator.ingest.batch.DECODED_BYTES_MAX", "rankmem_aggregator.ingest.batch.BATCH_ROWS_MAX",
+        "rankmem_aggregator.ingest.liveness.ALIVE_S", "rankmem_aggregator.retention.limits.RESTART_S",
+        "rankmem_aggregator.retention.limits.SILENT_S", "rankmem_aggregator.retention.delete.REMEMBERED_DAYS",
+        "rankmem_aggregator.server.aggregator.MESSAGE_BYTES_MAX",
+        "rankmem_aggregator.server.services.EXPORTS_MAX",
+        "rankmem_aggregator.server.services.EXPORT_TIMEOUT_S",
+        "rankmem_aggregator.server.metrics.CONNECTIONS_MAX", "rankmem_aggregator.server.peers.WATCHES_MAX",
+        "rankmem_aggregator.supervision.crashed_statements.REFUSED_MAX",
+    ),
+    "In a client's statement": (
+        "rankmem_aggregator.sandbox.statements.SQL_BYTES_MAX",
+        "rankmem_aggregator.sandbox.statement_size.PARTS_MAX",
+        "rankmem_aggregator.sandbox.statement_size.JOINED_MAX",
+        "rankmem_aggregator.sandbox.functions.TEXT_COUNT_MAX",
+        "rankmem_aggregator.sandbox.functions.LIST_COUNT_MAX",
+        "rankmem_aggregator.store.instance.SPILL_FACTOR",
+    ),
+    "In answers, exports and pictures": (
+        "rankmem_aggregator.query.timeline.EVENTS_MAX",
+        "rankmem_aggregator.query.timeline.EVENTS_BY_GROUP_MAX",
+        "rankmem_aggregator.query.timeline.EVENTS_TOGETHER_MAX",
+        "rankmem_aggregator.query.timeline.BLOCKS_TOGETHER_MAX",
+        "rankmem_aggregator.query.missing.LINES_MAX", "rankmem_aggregator.exports.chrome_trace.ROWS_MAX",
+        "rankmem_aggregator.exports.html.HEAT_RANKS_MAX", "rankmem_aggregator.exports.html.CURVES_MAX",
+        "rankmem_aggregator.plots.curves.SERIES_MAX",
+    ),
 }  # fmt: skip
-"""Headings, and the modules whose bounds stand under them."""
+"""Heading by heading, the bounds that a user can set or meet. The others have their reason in the code."""
 
 HEAD: Final = """\
 # Limits
 
-Every queue, buffer, message, wait and query of rankmem ends somewhere. This page is made from the code
-(`make docs`), and a test holds it current; a constant that bounds something and has no reason fails the test.
-What can be set has its option or variable; the rest are constants, changed in the source with the reason.
+Every queue, buffer, message, wait and query of rankmem is bounded. This page lists the bounds that you can
+set or meet. It is made from the code (`make docs`); a test keeps it current, and fails for any constant
+that bounds something without giving a reason.
 
-What happens at a limit, in short:
+What happens at a limit:
 
 - **In the trainer** nothing ever waits: what does not fit is counted and becomes a row of `gap`.
-- **In the shipper** a full window means that it reads no further; the spool keeps the rest, up to its budget.
+- **In the shipper** reading stops while the send buffer is full; the spool keeps the rest, up to its
+  budget.
 - **In the aggregator** batches wait for room *before* they are decoded, first come, first served. Shippers
-  whose batches wait for seconds are told why (`rankmem status` and their log say it) and keep what they have.
-  Over its memory budget it takes an eighth of the queue and one new shipper a second; the others try again.
-- **A batch** says in its headers how large it is decoded; it is refused by that, before memory is taken.
-- **A full disk**: commits wait and are tried again, health turns `NOT_SERVING`, shippers keep their spools.
-- **A query** that reaches its time, rows or memory ends with an error that names the limit; ingest goes on.
-  DuckDB looks at the time between two vectors of rows: `docs/security.md` says what that leaves.
-- **The aggregator's process** has a hard bound on its memory, held by the kernel: what goes beyond fails, or
-  ends the process, which is started again within seconds (`docs/security.md`).
+  whose batches wait for seconds are told why (`rankmem status` and their log show it) and keep what they
+  have. Over its memory budget the aggregator accepts an eighth of the queue and one new shipper per second;
+  the others try again.
+- **A batch** declares its decoded size in its headers, and is refused by that before memory is taken.
+- **A full disk**: commits wait and are repeated, health turns `NOT_SERVING`, shippers keep their spools.
+- **A query** that reaches its time, row or memory limit ends with an error that names the limit; ingest
+  continues. DuckDB checks the time between two vectors of rows; `docs/security.md` explains what that
+  leaves open.
+- **The aggregator's process** has a hard bound on its memory, enforced by the kernel: what exceeds it
+  fails, or ends the process, which is restarted within seconds (`docs/security.md`).
 
-What grows with use and not with a limit of its own: the database (see `--keep-days`, `--keep-gib`,
-`--keep-sessions`), and what the aggregator remembers of each log and stack in it (some hundred bytes).
+Two things grow with use and have no limit of their own: the database (see `--keep-days`, `--keep-gib`,
+`--keep-sessions`), and what the aggregator remembers of each spool and stack in it (some hundred bytes
+each).
 """
 
 
@@ -84,13 +138,25 @@ class Bound:
 
 
 def page() -> str:
-    """The whole page."""
+    """The whole page.
+
+    Raises:
+        ValueError: a bound has no reason, or one that is to be shown does not exist.
+    """
+    found = all_constants()
+    _require_reasons(list(found.values()))
     parts = [HEAD, "## Settings of the aggregator\n", _table(settings())]
-    for heading, modules in PARTS.items():
-        found = [bound for path in _sources() for bound in constants(path, modules)]
-        if found:
-            parts += [f"## {heading}\n", _table(found)]
+    for heading, names in SHOWN.items():
+        missing = [name for name in names if f"`{name}`" not in found]
+        if missing:
+            raise ValueError(f"no such bound: {', '.join(missing)}")
+        parts += [f"## {heading}\n", _table([found[f"`{name}`"] for name in names])]
     return "\n".join(parts)
+
+
+def all_constants() -> dict[str, Bound]:
+    """Every bound in the code, by its place."""
+    return {bound.place: bound for path in _sources() for bound in constants(path, PACKAGES)}
 
 
 def settings() -> list[Bound]:
@@ -152,10 +218,14 @@ def _bytes(value: int) -> str:
     return f"{value:,} bytes"
 
 
-def _table(bounds: list[Bound]) -> str:
+def _require_reasons(bounds: list[Bound]) -> None:
     missing = [bound.place for bound in bounds if not bound.reason]
     if missing:
         raise ValueError(f"no reason under {', '.join(missing)}: write one")
+
+
+def _table(bounds: list[Bound]) -> str:
+    _require_reasons(bounds)
     lines = ["| limit | default | why | where |", "|---|---:|---|---|"]
     for bound in bounds:
         words = bound.name.strip("_").lower().replace("_", " ")
