@@ -26,7 +26,10 @@ env: .venv/.complete ## the virtual environment with rankmem, torch and the tool
 demo: env ## a real training on 2 ranks, recorded, and the answers
 	$(BIN)/rankmem demo --ranks 2 --db demo.duckdb
 
-test: env ## unit, integration and end-to-end tests
+# How often the random tests are repeated: as in CI, not as in the inner loop (tests/support/repetitions.py).
+test test-long: export RANKMEM_TEST_PROFILE ?= ci
+
+test: env ## what CI runs: unit, component, integration, fault and end-to-end tests
 	$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
 test-long: env ## the tests that the others leave out because they take long, and 60 rounds of kills

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+import repetitions  # noqa: F401  (loads the profile of random tests)
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _umask_is_left_alone() -> Iterator[None]:

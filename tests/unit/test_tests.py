@@ -29,3 +29,53 @@ def test_tests_import_from_support_and_never_from_another_test_or_its_folder(fol
             names = set(imported(ast.parse(path.read_text("utf-8"))))
             foreign = {name for name in names if name.startswith("test_")} | (names & others)
             assert not foreign, f"{path.relative_to(TESTS)} imports {foreign}: move it to tests/support"
+
+
+def test_how_often_a_random_test_is_repeated_is_set_by_the_profile() -> None:
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            is_literal = isinstance(node, ast.keyword) and node.arg == "max_examples"
+            is_literal |= isinstance(node, ast.alias) and node.name == "settings"
+            assert not is_literal, (
+                f"{path.relative_to(TESTS)}: take `examples` from tests/support/repetitions.py"
+            )
+
+
+def called(node: ast.AST) -> set[str]:
+    """The names of the functions and methods that are called in it."""
+    calls = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
+    return {call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "") for call in calls}
+
+
+def has_check(node: ast.AST) -> bool:
+    """Whether it has an assertion, or expects an exception or a warning."""
+    return any(
+        isinstance(each, ast.Assert)
+        or (isinstance(each, ast.Attribute) and each.attr in ("raises", "warns", "fail"))
+        for each in ast.walk(node)
+    )
+
+
+def checking(functions: list[ast.FunctionDef], known: set[str]) -> set[str]:
+    """The names of those that check something: themselves, or by calling one that does."""
+    names = {each.name for each in functions if has_check(each)}
+    while more := {each.name for each in functions if called(each) & (names | known)} - names:
+        names |= more
+    return names
+
+
+def functions_of(path: Path) -> list[ast.FunctionDef]:
+    """Also those within classes and functions."""
+    tree = ast.parse(path.read_text("utf-8"))
+    return [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
+
+
+def test_every_test_asserts_something() -> None:
+    """By itself, or by a function of its own file or by a check of tests/support."""
+    shared = [each for path in TESTS.glob("support/*.py") for each in functions_of(path)]
+    known = {name for name in checking(shared, set()) if name.startswith(("check", "until"))}
+    for path in FILES:
+        functions = functions_of(path)
+        found = checking(functions, known)
+        idle = [each.name for each in functions if each.name.startswith("test_") and each.name not in found]
+        assert not idle, f"{path.relative_to(TESTS)}: {idle} assert nothing"
