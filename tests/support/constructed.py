@@ -7,9 +7,12 @@ a view computes: totals are running sums, buckets are plain loops over seconds.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Final
 
 import duckdb
@@ -204,12 +207,31 @@ class RankLog:
 
 
 def empty_database(path: str = ":memory:") -> duckdb.DuckDBPyConnection:
-    """A database with rankmem's tables and views and no rows."""
+    """A database with rankmem's tables and views and no rows; one in a file is a copy of the first such."""
+    if path == ":memory:" or Path(path).exists():
+        return _made(path)
+    Path(path).write_bytes(_empty_file())
+    connection = duckdb.connect(path)
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+def _made(path: str) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(path)
     connection.execute("SET TimeZone = 'UTC'")
     schema.prepare(connection)
     install_views(connection)
     return connection
+
+
+@cache
+def _empty_file() -> bytes:
+    """Made once a process: the views take most of a second to install."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "empty.duckdb"
+        with _made(str(path)):
+            pass
+        return path.read_bytes()
 
 
 def clear(connection: duckdb.DuckDBPyConnection) -> None:
