@@ -9,7 +9,7 @@ PROTOS := protos/rankmem_protos/collector.proto protos/rankmem_protos/query.prot
 MESSAGES := protos/rankmem_protos/step_stats.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-long test-unit matrix lint format type stubs docs check bench bench-quick clean
+.PHONY: help env demo test test-long test-fast matrix lint format type stubs docs check bench bench-quick clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -36,8 +36,9 @@ test-long: env ## the tests that the others leave out because they take long, an
 	$(BIN)/python -m pytest -m long $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 	RANKMEM_FAULT_ROUNDS=12 $(BIN)/python -m pytest tests/faults $(PYTEST_ARGS)
 
-test-unit: env ## the quick ones
-	$(BIN)/python -m pytest tests/unit $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+# For the inner loop: no process, server or torch, random tests with 10 examples.
+test-fast: env ## the unit tests but for the slow files: a minute on two idle cores
+	$(BIN)/python -m pytest tests/unit -m "not long and not slow" $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
 matrix: env ## build, load and exactness on every minor release of torch (long, several GB to download)
 	PYTHONPATH=tests/support $(BIN)/python tests/tools/matrix.py --write

@@ -19,6 +19,8 @@ from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.exports.report_parts import bytes_text, offset_text
 from rankmem_aggregator.query.queries import Queries
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "</script><img src=x onerror=alert(1)>{{body}}"
 SECOND_US = 1_000_000
 

@@ -22,6 +22,8 @@ from rankmem_imports.recording import Identity
 from rankmem_imports.torch_snapshot.reader import TorchSnapshotReader
 from rankmem_protos.errors import RankmemError
 
+pytestmark = pytest.mark.slow
+
 
 def run_import(database: Path, *paths: Path | str) -> Any:
     return CliRunner().invoke(app, ["import", *(str(path) for path in paths), "--db", str(database)])

@@ -10,6 +10,8 @@ from flaky_store import a_group, flaky_connection, written
 from rankmem_aggregator.store.store import REOPENS_MAX, GivenUpError, Store
 from rankmem_protos.errors import Code, RankmemError
 
+pytestmark = pytest.mark.slow
+
 SHORT = duckdb.OutOfMemoryException("failed to allocate data of size 2.0 KiB")
 GIVEN_UP = duckdb.FatalException("Failed to rollback transaction. Cannot continue operation.")
 
