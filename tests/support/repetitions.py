@@ -1,4 +1,4 @@
-"""How often a random test is repeated: by the profile of the run.
+"""How often random tests are repeated, by profile.
 
 RANKMEM_TEST_PROFILE names it. ``dev``, unless another is asked for, tries 10 examples, for the inner loop;
 ``ci`` tries 100. ``make test`` and CI run ``ci``.
