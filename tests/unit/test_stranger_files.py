@@ -28,6 +28,8 @@ from rankmem_aggregator.store.store import open_store
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import SCHEMA_VERSION, TABLES
 
+pytestmark = pytest.mark.slow
+
 SESSION: Final = "0SESSION000A"
 SECRET: Final = "my-own-secret"
 
