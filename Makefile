@@ -9,7 +9,7 @@ PROTOS := protos/rankmem_protos/collector.proto protos/rankmem_protos/query.prot
 MESSAGES := protos/rankmem_protos/step_stats.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-long test-unit matrix lint format type stubs docs functions check bench bench-quick clean
+.PHONY: help env demo test test-long test-fast matrix lint format type stubs docs functions check bench bench-quick clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -26,15 +26,19 @@ env: .venv/.complete ## the virtual environment with rankmem, torch and the tool
 demo: env ## a real training on 2 ranks, recorded, and the answers
 	$(BIN)/rankmem demo --ranks 2 --db demo.duckdb
 
-test: env ## unit, integration and end-to-end tests
+# How often the random tests are repeated: as in CI, not as in the inner loop (tests/support/repetitions.py).
+test test-long: export RANKMEM_TEST_PROFILE ?= ci
+
+test: env ## what CI runs: unit, component, integration, fault and end-to-end tests
 	$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
 test-long: env ## the tests that the others leave out because they take long, and 60 rounds of kills
 	$(BIN)/python -m pytest -m long $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 	RANKMEM_FAULT_ROUNDS=12 $(BIN)/python -m pytest tests/faults $(PYTEST_ARGS)
 
-test-unit: env ## the quick ones
-	$(BIN)/python -m pytest tests/unit $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+# For the inner loop: no process, server or torch, random tests with 10 examples.
+test-fast: env ## the unit tests but for the slow files: a minute on two idle cores
+	$(BIN)/python -m pytest tests/unit -m "not long and not slow" $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
 matrix: env ## build, load and exactness on every minor release of torch (long, several GB to download)
 	PYTHONPATH=tests/support $(BIN)/python tests/tools/matrix.py --write

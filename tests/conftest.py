@@ -1,11 +1,21 @@
-"""What no file of tests may leave behind for the next one in the same process."""
+"""What every test may begin with: an empty database, one a file and emptied for each test; and a store.
+
+And what no file of tests may leave behind for the next one in the same process.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
+import duckdb
 import pytest
+
+import repetitions  # noqa: F401  (loads the profile of random tests)
+from constructed import clear, empty_database
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.store.store import Store, open_store
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -16,3 +26,25 @@ def _umask_is_left_alone() -> Iterator[None]:
     yield
     after = os.umask(before)
     assert after == before, f"a test left the umask at {after:03o}: a store, or a database, is still open"
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[duckdb.DuckDBPyConnection]:
+    """With all tables and views; rows stay until the file's last test."""
+    with empty_database() as opened:
+        yield opened
+
+
+@pytest.fixture
+def database(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    """The same without rows."""
+    clear(connection)
+    return connection
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """An empty one of the test's own, closed behind it."""
+    opened = open_store(AggregatorConfig(database_path=tmp_path / "store.duckdb"))
+    yield opened
+    opened.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rankmem_agent.spool.layout import Kind
@@ -24,6 +24,7 @@ from rankmem_ship import pace as pace_module
 from rankmem_ship import shipper as shipper_module
 from rankmem_ship.config import ShipConfig
 from rankmem_ship.shipper import Shipper
+from repetitions import examples
 from spool_synthetic import SyntheticSpool, training_records
 
 STEPS_MAX = 3_000
@@ -139,19 +140,14 @@ def run(fates: list[str]) -> None:
         assert model.seqs == events
 
 
-SHARED = settings(
-    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
-
-
-@settings(SHARED, max_examples=25)
+@examples(0.25)
 @given(FATES)
 def test_whatever_becomes_of_the_answers_the_whole_log_is_stored_once(fates: list[str]) -> None:
     run(fates)
 
 
 @pytest.mark.long
-@settings(SHARED, max_examples=200)
+@examples(2)
 @given(FATES)
 def test_it_is_whatever_becomes_of_them_in_many_more_ways(fates: list[str]) -> None:
     run(fates)

@@ -1,4 +1,4 @@
-"""Profiler folders of an Ascend device made by hand: a story of allocators, written as torch_npu writes it.
+"""Profiler folders of an Ascend device made by hand: events of allocators, written as torch_npu does.
 
 Stage: tests. In: calls such as ``story.malloc("aten::mm", 512)``. Out: the database and the CSV files that
 torch_npu would have made of it, with its rule for PTA+GE: at each record of one the last record of the other
@@ -48,7 +48,7 @@ Record = tuple[str, int, int | None, int | None, int | None, int | None, int]
 
 @dataclass
 class Block:
-    """A block of the story, as OP_MEMORY tells it."""
+    """A block, as OP_MEMORY records it."""
 
     name: str
     size: int
@@ -70,7 +70,7 @@ class Block:
 
 @dataclass
 class Story:
-    """One rank's allocators, from an instant on."""
+    """The events of one rank's allocators, from a start time."""
 
     rank: int = 0
     device: int = 0
@@ -94,12 +94,12 @@ class Story:
         self.ge = 0
 
     def tick(self, ns: int | None = None) -> int:
-        """Time goes on."""
+        """Advances the clock."""
         self.now += self.gap if ns is None else ns
         return self.now
 
     def malloc(self, name: str, size: int, stream: int = 572_920_208) -> Block:
-        """The framework allocates."""
+        """An allocation by the framework."""
         self.allocated += size
         self.active += size
         block = Block(name, size, stream, "PTA", allocated=self.tick())
@@ -120,20 +120,20 @@ class Story:
         self._pta(block.stream)
 
     def give_back(self, block: Block) -> None:
-        """The stream is done with a block that waited."""
+        """Frees a block once the stream has finished with it."""
         self.active -= block.size
         block.active_released = self.tick()
         self._pta(block.stream)
 
     def free_older(self, size: int, stream: int = 572_920_208) -> None:
-        """A block from before the recording."""
+        """Frees a block that was allocated before the recording."""
         self.allocated -= size
         self.active -= size
         self.tick()
         self._pta(stream)
 
     def ge_malloc(self, name: str, size: int) -> Block:
-        """The graph engine allocates."""
+        """An allocation by the graph engine."""
         self.ge += size
         block = Block(name, size, None, "GE", allocated=self.tick())
         block.at_alloc = (self.ge, 16 * MB, None)
@@ -142,14 +142,14 @@ class Story:
         return block
 
     def ge_free(self, block: Block) -> None:
-        """It gives back."""
+        """A free by the graph engine."""
         self.ge -= block.size
         block.released = self.tick()
         block.at_release = (self.ge, 16 * MB, None)
         self._ge()
 
     def grow_workspace(self, size: int) -> None:
-        """WORKSPACE takes more."""
+        """WORKSPACE grows."""
         self.workspace += size
         self.tick()
         self.records.append(
@@ -157,7 +157,7 @@ class Story:
         )
 
     def sample(self, app: int, used: int) -> None:
-        """What the process and the device hold."""
+        """A sample of the bytes of the process and of the device."""
         self.apps.append((self.tick(), app))
         self.used.append((self.tick(), used))
 

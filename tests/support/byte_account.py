@@ -1,4 +1,4 @@
-"""What a session's bytes are, added up by plain loops over the rows of its tables: what answers are held to.
+"""A session's bytes, added up by plain loops over the rows of its tables: the reference for every answer.
 
 Stage: tests. In: a database file; out: of each device of each rank the bytes after every event, the blocks,
 and what each group of them held. It reads the tables memory_event, allocation_record, allocation_end and
@@ -54,13 +54,13 @@ class Block:
     """From which position on it meant what; the first from its beginning."""
 
     def group(self, by: str, seq: int) -> str:
-        """Its group after an event."""
+        """The group of the block after an event."""
         if by != "category":
             return self.groups[by]
         return [meaning for since, meaning in self.meanings if since <= seq][-1]
 
     def is_alive(self, seq: int) -> bool:
-        """Whether it is there after an event."""
+        """Whether the block is alive after an event."""
         return self.begin <= seq and (self.freed is None or self.freed > seq)
 
 
@@ -73,20 +73,20 @@ class Track:
     blocks: list[Block] = field(default_factory=list)
 
     def older_bytes(self) -> int:
-        """Held before the first event."""
+        """The bytes held before the first event."""
         return sum(block.size_bytes for block in self.blocks if block.is_older)
 
     def peak_bytes(self) -> int:
-        """The most that was held, at the beginning or after an event."""
+        """The highest bytes held, at the start or after any event."""
         return max([self.older_bytes(), *(held for _, _, held in self.events)])
 
     def held_at(self, time_ns: int) -> int:
-        """Held after all events up to an instant."""
+        """The bytes held after all events up to a time."""
         place = bisect_right(self.events, time_ns, key=lambda event: event[1])
         return self.events[place - 1][2] if place else self.older_bytes()
 
     def groups_after(self, seq: int, by: str) -> dict[str, int]:
-        """What each group held after an event."""
+        """The bytes of each group after an event."""
         held: dict[str, int] = defaultdict(int)
         for block in self.blocks:
             if block.is_alive(seq):
@@ -107,7 +107,7 @@ class Track:
         return sorted(found, key=lambda change: (change[0], change[2]))
 
     def group_peaks(self, by: str) -> dict[str, int]:
-        """The most that each group held after an event."""
+        """The highest bytes of each group after any event."""
         held: dict[str, int] = defaultdict(int)
         peaks: dict[str, int] = defaultdict(int)
         changes = self.changes(by)

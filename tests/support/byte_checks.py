@@ -1,4 +1,4 @@
-"""Whether every answer about a session tells the bytes of its account.
+"""Checks that every answer about a session agrees with its account.
 
 Stage: tests. In: the queries of a database and its :class:`~byte_account.Account`; each check raises
 AssertionError with what differs. What a recording lacks (a rank's samples, a step) is in no sum.

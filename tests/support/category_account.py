@@ -1,4 +1,4 @@
-"""What a training says of its own tensors, laid beside what the database says of them.
+"""A training's own record of its tensors, compared with the database's.
 
 Stage: tests. In: the places, addresses and categories that a script has noted (``category_witness``), and the
 blocks as pairing gives them. Out: bytes-over-time by (what the script says, what the database says). A

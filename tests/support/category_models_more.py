@@ -1,6 +1,6 @@
 """Ways of training beyond the six models of the goal, to be held against torch.profiler's categories.
 
-Stage: tests; as category_models. Each is about one thing that a category may get wrong.
+Stage: tests; as category_models. Each tests one case in which a category may be wrong.
 """
 
 from __future__ import annotations

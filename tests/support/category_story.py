@@ -1,4 +1,4 @@
-"""Logs told as stories, for tests of the categories: calls, blocks and tags, and where batches are cut.
+"""Logs written call by call, for tests of the categories: calls, blocks and tags, and where batches are cut.
 
 Stage: tests. In: ``story.call(...)``, ``alloc``, ``free``, ``tag``. Out: what the database would say of each
 block, by its name in the story, with the log cut into batches as asked.
@@ -39,7 +39,7 @@ class Told:
     """(seq, time_ns, category) of its rows of category_change."""
 
     def at(self, seq: int) -> str:
-        """Its category at a place of the log."""
+        """The block's category at a position of the log."""
         return [self.initial, *[c for since, _, c in sorted(self.changes) if since <= seq]][-1]
 
     @property
@@ -140,7 +140,7 @@ class Story:
         return seq
 
     def free(self, name: str, action: Action = Action.FREE_COMPLETED) -> int:
-        """Its end."""
+        """Frees a block."""
         call_id = self.open[-1] if self.open else 0
         return self.add(
             Kind.EVENT, action=action, a=self.blocks[name][1], b=0, call_id=call_id, **self.device
@@ -156,7 +156,7 @@ class Story:
         frozen: bool = False,
         by_user: bool = False,
     ) -> int:
-        """A hook tells what the block is."""
+        """A hook tags the block."""
         address = self.blocks[name][1] + offset
         return self.add(
             Kind.TAG,

@@ -1,4 +1,4 @@
-"""Runs one of module_trainings in a process of its own: what frames and hooks say of each call."""
+"""Runs one of module_trainings in its own process: each call's module and phase, by frames and by hooks."""
 
 from __future__ import annotations
 

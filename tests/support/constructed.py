@@ -1,4 +1,4 @@
-"""Small databases made by hand: logs of ranks, written as a reader would tell them.
+"""Small databases made by hand: logs of ranks, with the rows that a reader would make.
 
 Stage: tests. In: calls such as ``log.alloc("weights", 100, at=10)``. Out: the rows that a shipper would have
 sent for that log, stored in a DuckDB connection with rankmem's tables and views. It computes nothing that
@@ -7,9 +7,12 @@ a view computes: totals are running sums, buckets are plain loops over seconds.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Final
 
 import duckdb
@@ -30,7 +33,7 @@ Row = dict[str, Any]
 
 @dataclass(slots=True, kw_only=True)
 class RankLog:
-    """What one rank process did, event by event; times are ns after :data:`BASE_NS` on its host's clock."""
+    """The log of one rank process, event by event; times are ns after :data:`BASE_NS` on its host's clock."""
 
     rank: int = 0
     attempt: int = 0
@@ -53,7 +56,7 @@ class RankLog:
     _seq: int = 0
 
     def alloc(self, name: str, size_bytes: int, *, at: int, device: str = "cpu", **columns: Any) -> int:
-        """A block begins to live; returns its seq. ``columns`` are those of allocation_record."""
+        """Allocates a block; returns its seq. ``columns`` are those of allocation_record."""
         seq = self._event("alloc", size_bytes, size_bytes, at, device)
         self.allocations[name] = self._of_device(device) | {
             "allocation_id": seq,
@@ -79,7 +82,7 @@ class RankLog:
         }
 
     def free(self, name: str, *, at: int, told_later: bool = False) -> int:
-        """A block is given back; returns the event's seq. ``told_later``: its record was sent before."""
+        """Frees a block; returns the event's seq. ``told_later``: its record was sent before."""
         row = self.allocations[name]
         seq = self._event("free_completed", row["size_bytes"], -row["size_bytes"], at, row["device"])
         freed = {"freed_ns": BASE_NS + at, "freed_seq": seq}
@@ -124,7 +127,7 @@ class RankLog:
         self._seq += 1
 
     def segment(self, action: str, address: int, size_bytes: int, *, at: int, device: str = "cuda:0") -> None:
-        """The allocator gets memory from the device, or gives it back."""
+        """The allocator reserves memory from the device, or releases it."""
         self._event(action, size_bytes, 0, at, device)
         self.events[-1]["address"] = address
 
@@ -204,7 +207,16 @@ class RankLog:
 
 
 def empty_database(path: str = ":memory:") -> duckdb.DuckDBPyConnection:
-    """A database with rankmem's tables and views and no rows."""
+    """A database with rankmem's tables and views and no rows; one in a file is a copy of the first such."""
+    if path == ":memory:" or Path(path).exists():
+        return _made(path)
+    Path(path).write_bytes(_empty_file())
+    connection = duckdb.connect(path)
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+def _made(path: str) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(path)
     connection.execute("SET TimeZone = 'UTC'")
     schema.prepare(connection)
@@ -212,8 +224,18 @@ def empty_database(path: str = ":memory:") -> duckdb.DuckDBPyConnection:
     return connection
 
 
+@cache
+def _empty_file() -> bytes:
+    """Made once a process: the views take most of a second to install."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "empty.duckdb"
+        with _made(str(path)):
+            pass
+        return path.read_bytes()
+
+
 def clear(connection: duckdb.DuckDBPyConnection) -> None:
-    """Takes all rows out again."""
+    """Deletes all rows."""
     for table in (TABLES | SUMMARY_TABLES).values():
         connection.execute(f"DELETE FROM {schema.stored_name(table)}")
 

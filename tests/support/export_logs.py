@@ -1,6 +1,7 @@
 """A small log of a CUDA rank with addresses, streams, pools and stacks, for the tests of exports.
 
-Stage: tests. Built on :mod:`constructed`; its events carry what an allocator's own do. Out: a database file.
+Stage: tests. Built on :mod:`constructed`; its events have all fields of an allocator's own.
+Out: a database file.
 """
 
 from __future__ import annotations

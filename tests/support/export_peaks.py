@@ -1,6 +1,6 @@
-"""What each kind of export says of the highest bytes, read by whoever knows its format and nothing of ours.
+"""The highest bytes in each kind of export, read from the file's format alone.
 
-Stage: tests. In: what an export wrote; out: the highest bytes by rank and device, as a reader of the file
+Stage: tests. In: an export's files; out: the highest bytes by rank and device, as a reader of the file
 finds them. No code of ours but the pickle's oracle.
 """
 
@@ -56,7 +56,7 @@ def of_timeline_totals(out: Path) -> Peaks:
 
 
 def of_trace(out: Path) -> Peaks:
-    """Of the counters' values."""
+    """From the counters' values."""
     whole = json.loads(gzip.decompress(out.read_bytes()))
     ranks = {
         event["pid"]: int(re.match(r"rank (\d+)", event["args"]["name"])[1])  # type: ignore[index]
@@ -89,7 +89,7 @@ def of_mindstudio(out: Path) -> Peaks:
 
 
 def of_parquet(out: Path) -> Peaks:
-    """Of the stretches that the tables keep."""
+    """From the ranges in the tables."""
     if not (out / "memory_bucket").exists():  # a table without rows has no file
         return {}
     return _of_buckets(f"read_parquet('{out}/memory_bucket/**/*.parquet', hive_partitioning = false)")
@@ -114,14 +114,14 @@ def of_csv(out: Path) -> Peaks:
 
 
 def of_database(out: Path) -> Peaks:
-    """By the copy's own view."""
+    """From the copy's own view."""
     with duckdb.connect(out, read_only=True) as connection:
         rows = connection.execute("SELECT rank, device, peak_requested_bytes FROM peak_by_rank").fetchall()
     return {(rank, device): highest for rank, device, highest in rows}
 
 
 def of_page(out: Path) -> Peaks:
-    """Of the table of ranks."""
+    """From the table of ranks."""
     page = out.read_text(encoding="utf-8")
     table = re.search(r'id="ranks">.*?</table>', page, re.DOTALL)
     assert table is not None
@@ -133,7 +133,7 @@ def of_page(out: Path) -> Peaks:
 
 
 def of_skyline(out: Path) -> Peaks:
-    """Of a report a rank; it does not say of which device."""
+    """Of a report a rank; it names no device."""
     found: Peaks = {}
     for path in out.glob("*.sqlite"):
         with closing(sqlite3.connect(path)) as report:

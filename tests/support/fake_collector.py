@@ -1,4 +1,4 @@
-"""A Collector that keeps rows in lists, behind a real gRPC server: what the shipper's tests talk to.
+"""A Collector that keeps rows in lists, behind a real gRPC server: the other end for the shipper's tests.
 
 It follows collector.proto's rule for duplicates and nothing else: a batch is stored if it follows the
 last one, acknowledged but not stored if it is known, refused CONFLICT otherwise. Faults are injected by

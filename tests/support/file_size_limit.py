@@ -1,4 +1,4 @@
-"""A file system on which no file grows, for a moment: how DuckDB meets one that is full.
+"""Keeps files from growing for a while, as a full file system does.
 
 Stage: tests. Linux' limit on the size of files, of this process alone (Python ignores its signal). Nothing
 else may be written meanwhile.

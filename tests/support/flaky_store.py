@@ -1,4 +1,4 @@
-"""A store whose statements fail as told, and a group of rows for it.
+"""A store whose statements fail on request, and a group of rows for it.
 
 Stage: tests. In: which statement fails, before or after it is done, and how; out: the same store.
 """
@@ -17,7 +17,7 @@ from sample_batches import RankSource
 
 
 class Flaky:
-    """A connection whose statements fail as told: before they are done, or after."""
+    """A connection whose statements fail on request: before they are executed, or after."""
 
     def __init__(self, real: duckdb.DuckDBPyConnection) -> None:
         self.real = real

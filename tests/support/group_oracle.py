@@ -1,4 +1,4 @@
-"""Random logs of one rank, and what each group of blocks holds after each event by a replay."""
+"""Random logs of one rank, and the bytes of each group of blocks after each event, by a replay."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rows(connection: duckdb.DuckDBPyConnection, sql: str, **parameters: Any) -> 
 
 
 def category_after(log: RankLog, block: dict[str, Any], seq: int) -> str:
-    """What a block means after an event: the last that was said of it by then."""
+    """A block's category after an event: the last one recorded by then."""
     category: str = block.get("category", "unknown")
     said = [
         c
@@ -34,7 +34,7 @@ def category_after(log: RankLog, block: dict[str, Any], seq: int) -> str:
 
 
 def held_after(log: RankLog, seq: int, by: str, device: str = "cpu") -> Groups:
-    """What each group of blocks holds after an event."""
+    """The bytes of each group of blocks after an event."""
     freed = {end["allocation_id"]: end["freed_seq"] for end in log.endings}
     held: Groups = {}
     for block in log.allocations.values():
@@ -47,7 +47,7 @@ def held_after(log: RankLog, seq: int, by: str, device: str = "cpu") -> Groups:
 
 
 def group_after(log: RankLog, block: dict[str, Any], seq: int, by: str) -> str | None:
-    """The group of a block after an event; of a block that is older one of its own unless it is known."""
+    """The group of a block after an event; OLDER for a preexisting block whose group is unknown."""
     name = category_after(log, block, seq) if by == "category" else block.get(by)
     if block["preexisting"] and name in (None, "unknown"):
         return OLDER
@@ -55,7 +55,7 @@ def group_after(log: RankLog, block: dict[str, Any], seq: int, by: str) -> str |
 
 
 def seqs_of(log: RankLog) -> list[int]:
-    """-1, every event and every change of meaning."""
+    """-1, every event and every change of a category."""
     return sorted({-1} | {e["seq"] for e in log.events} | {max(c["seq"], -1) for c in log.changes})
 
 
@@ -71,7 +71,7 @@ def summits(log: RankLog, by: str) -> dict[str | None, tuple[int, int]]:
 
 @st.composite
 def logs(draw: st.DrawFn) -> RankLog:
-    """Blocks come, change what they mean, and go; times may tie, some are older than the recording."""
+    """Blocks are allocated, change category and are freed; times may tie, some blocks are preexisting."""
     log = RankLog(offset_ns=draw(st.sampled_from([0, -5, 10**9])))
     sizes = st.integers(1, 50)
     streams, phases = st.sampled_from([None, 0, 7]), st.sampled_from(["forward", "backward"])

@@ -25,7 +25,7 @@ TIMEOUT_S = 200  # one run on an idle machine takes 5 s
 
 @dataclass(frozen=True)
 class Run:
-    """How a program ended and what it said."""
+    """A program's exit code and output."""
 
     returncode: int
     stdout: str
@@ -34,7 +34,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Spool:
-    """What one rank's spool holds."""
+    """The contents of one rank's spool."""
 
     name: str
     ended: bool
@@ -49,7 +49,7 @@ def without_agent(command: Sequence[str], *, cwd: Path | None = None, **settings
 
 
 def preloaded(command: Sequence[str], folder: Path, *, cwd: Path | None = None, **settings: str) -> Run:
-    """Runs a command as ``rankmem run`` would, with spools below ``folder`` and nobody to ship them to."""
+    """Runs a command as ``rankmem run`` would, with spools below ``folder`` and no aggregator."""
     return _run(command, preloaded_env(folder) | settings, cwd)
 
 
@@ -74,7 +74,7 @@ def spools(folder: Path) -> list[Spool]:
 
 
 def closed_port() -> int:
-    """A port of the loopback that nobody listens on."""
+    """A loopback port on which nothing listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

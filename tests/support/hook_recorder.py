@@ -1,4 +1,4 @@
-"""A recorder that keeps what the hooks tell it, for tests of the hooks without a tap."""
+"""A recorder that keeps the hooks' records in lists, for tests of the hooks without a tap."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Recorded:
         self.step = step
 
     def steps(self) -> list[tuple[int, str]]:
-        """The STEP records: number and who ended it."""
+        """The STEP records: the step's number and its source."""
         return [
             (fields["step"], self.strings[fields["optimizer"]])
             for kind, fields in self.records

@@ -1,4 +1,4 @@
-"""A shipper's end of the Ingest stream, for tests: sends what it is told, waits for replies with a limit."""
+"""A shipper's end of the Ingest stream, for tests: sends requests, waits for replies with a limit."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ class IngestClient:
         return reply
 
     def acks(self, count: int) -> list[int]:
-        """The last sequences of the next acknowledgements; anything else is an error, but for a word that
-        they have to wait."""
+        """The last sequences of the next acknowledgements; any other reply but ``busy`` is an error."""
         until_s = time.monotonic() + TIMEOUT_S
         acks: list[int] = []
         while len(acks) < count:

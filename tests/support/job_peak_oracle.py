@@ -1,4 +1,4 @@
-"""Random jobs, and the peak of each by a merge of all events that anyone can follow."""
+"""Random jobs, and the peak of each by a plain merge of all events."""
 
 from __future__ import annotations
 

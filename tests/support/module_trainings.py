@@ -1,4 +1,4 @@
-"""Trainings in which hooks and frames say at once which module each call runs in; a script.
+"""Trainings in which hooks and frames both name the module of each call; a script.
 
 ``python module_trainings.py TRAINING SPOOL_FOLDER STEPS``: the real tap and hooks, no preload, no shipper.
 The two name modules on their own: each has its ``Modules``, so that the order in which they meet them may

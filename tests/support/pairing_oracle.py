@@ -1,7 +1,7 @@
 """Pairing done slowly and obviously: one record at a time, with dictionaries.
 
-The oracle of the property tests. It shares no code with rankmem_ship.pairing; what it says is what
-docs/internals.md says, in the plainest words.
+The oracle of the property tests. It shares no code with rankmem_ship.pairing; it does what
+docs/internals.md describes, in the plainest way.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def served(folder: Path, name: str = "job.duckdb") -> Iterator[str]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""What a memory snapshot says, found the slow and obvious way: no code of ours but the pickle's reader.
+"""A memory snapshot's peaks, found the slow and obvious way: no code of ours but the pickle's reader.
 
 The trace is walked event by event over plain dictionaries, from what must have been alive before it: a block
 is older if the first word of it is a free, or if ``segments`` has it and the trace has no word of its

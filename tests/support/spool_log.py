@@ -1,4 +1,4 @@
-"""A spool written record by record, and the rows that pairing makes of it."""
+"""A spool written record by record, and the rows that pairing makes from it."""
 
 from __future__ import annotations
 

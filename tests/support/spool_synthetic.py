@@ -33,7 +33,7 @@ DEAD_TICKS = 1
 
 
 def own_start_ticks() -> int:
-    """This process's start as /proc tells it: a spool that names us has a living writer."""
+    """This process's start time from /proc: a spool that names it has a living writer."""
     return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
 
 
@@ -108,7 +108,7 @@ class SyntheticSpool:
         self._write_control(State.RUNNING)
 
     def end(self, *, found_room: bool = True) -> None:
-        """The clean end: END, where there is room for it, and the control file says so."""
+        """The clean end: an END record where there is room for it, and a mark in the control file."""
         if found_room:
             self.append(make_records(1, kind=Kind.END, time_ns=self.monotonic_ns))
         self._write_control(State.ENDED)

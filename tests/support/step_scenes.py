@@ -1,4 +1,4 @@
-"""Optimizers in every state that a step may find them in, each saying what a step has to tag.
+"""Optimizers in every state that a step may find, each with the tags that a step must write.
 
 Stage: tests; runs in a process of its own, where the tap records. A scene is a generator: it makes an
 optimizer, changes something, and yields what the next step has to tag as parameters beside all gradients.
@@ -80,7 +80,7 @@ def replaced() -> Iterator[Step]:
 
 
 def added() -> Iterator[Step]:
-    """A group more: the plan is made anew."""
+    """One more group: the plan is rebuilt."""
     first, second = weights_of(10, 20), weights_of(30)
     optimizer = torch.optim.AdamW(first)
     yield optimizer, first
@@ -90,7 +90,7 @@ def added() -> Iterator[Step]:
 
 
 def without_gradients() -> Iterator[Step]:
-    """Gradients that go and come."""
+    """Gradients that disappear and return."""
     own = weights_of(10, 20)
     optimizer = torch.optim.SGD(own, lr=0.1)
     own[0].grad = None

@@ -20,7 +20,7 @@ def summarise(
     final: bool = False,
     remember: bool = True,
 ) -> None:
-    """Tells the log up to each cut in a pass of its own; ``remember``: no restart between them."""
+    """Summarises the log up to each cut in a pass of its own; ``remember``: no restart between them."""
     alive: dict[Rank, pa.Table] = {}
     place = {"number": 0, "session_id": log.session_id, "attempt": log.attempt, "rank": log.rank}
     seq_from = NOTHING

@@ -1,4 +1,4 @@
-"""Waiting for what another process does, with a deadline."""
+"""Waits for another process, with a deadline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DEADLINE_S: Final = 60.0
 
 
 def until(what: str, condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
-    """Waits for a condition, at most so long."""
+    """Waits until a condition holds; fails after the deadline."""
     over_s = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < over_s, f"waited {deadline_s:.0f} s in vain: {what}"

@@ -1,36 +1,65 @@
-"""What several files of tests begin with: a database for views, readers and exports, one a file and emptied
-for each test; and a store."""
+"""A unit test starts no process, opens no port and loads no torch: one that does is in tests/component."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+import socket
+import sys
+from collections.abc import Generator
+from typing import Any, Final, Never
+from unittest import mock
 
-import duckdb
 import pytest
 
-from constructed import clear, empty_database
-from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.store.store import Store, open_store
+REFUSED: Final = {
+    "subprocess.Popen": "starts a process",
+    "os.fork": "starts a process",
+    "os.posix_spawn": "starts a process",
+    "os.system": "starts a process",
+    "socket.bind": "opens a port",
+    "socket.connect": "connects to a port",
+}
+"""Events of :func:`sys.audit`."""
+_runs = False
 
 
-@pytest.fixture(scope="module")
-def connection() -> Iterator[duckdb.DuckDBPyConnection]:
-    """With all tables and views; rows stay until the file's last test."""
-    with empty_database() as opened:
-        yield opened
+def refuse(what: str) -> Never:
+    """Fails the test that runs; no ``except Exception`` of the product's catches this."""
+    pytest.fail(f"a unit test {what}: move it to tests/component")
 
 
-@pytest.fixture
-def database(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
-    """The same without rows."""
-    clear(connection)
-    return connection
+def _no_server(*_: object, **__: object) -> Never:
+    refuse("starts a server")
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """An empty one of the test's own, closed behind it."""
-    opened = open_store(AggregatorConfig(database_path=tmp_path / "store.duckdb"))
-    yield opened
-    opened.close()
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _runs or (event == "socket.connect" and arguments[0].type == socket.SOCK_DGRAM):
+        return  # a datagram socket that connects sends nothing: so a host finds its own address
+    if event in REFUSED:
+        refuse(REFUSED[event])
+    if event == "import" and arguments[0] == "torch":
+        refuse("imports torch")
+
+
+sys.addaudithook(_audit)
+
+
+def _watched() -> Generator[None, object, object]:
+    global _runs
+    _runs = True
+    try:
+        with mock.patch("grpc.server", _no_server):
+            return (yield)
+    finally:
+        _runs = False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, object, object]:
+    """Fixtures as well, of every scope."""
+    return (yield from _watched())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """The test itself."""
+    return (yield from _watched())

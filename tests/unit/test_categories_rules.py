@@ -7,13 +7,14 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from category_story import Story, Told, take
 from rankmem_agent.spool.layout import Action, Category, DeviceType, Phase
 from rankmem_ship.pairing.pairing import Pairing
 from rankmem_ship.spool_reader.reader import Chunk, SpoolReader
+from repetitions import examples
 
 FORWARD, BACKWARD, OPTIMIZER, OTHER = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.OTHER
 
@@ -680,7 +681,7 @@ def _random_story(folder: Path, random: Random) -> Story:
     return story
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(0.6)
 @given(seed=st.integers(0, 2**32))
 def test_the_last_word_on_each_block_does_not_depend_on_the_cuts(tmp_path: Path, seed: int) -> None:
     random = Random(seed)

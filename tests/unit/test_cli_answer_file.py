@@ -13,6 +13,8 @@ from typer.testing import CliRunner, Result
 from constructed import RankLog, empty_database, store_logs
 from rankmem_cli.main import app
 
+pytestmark = pytest.mark.slow
+
 ANSWER = "SELECT rank, device, [1, 2] AS list FROM peak_by_rank"
 
 

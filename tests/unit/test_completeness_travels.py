@@ -20,6 +20,8 @@ from rankmem_aggregator.query.queries import Queries
 from rankmem_cli.main import app
 from rankmem_protos.errors import Code, RankmemError
 
+pytestmark = pytest.mark.slow
+
 WHOLE = "0SESSION0000"
 LACKS = "rank 1: 64 records (at most as many events) are missing: its spool was full (RANKMEM_SPOOL_BYTES)"
 

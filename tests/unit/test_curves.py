@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rankmem_aggregator.query import thinning as curves
+from repetitions import examples
 
 
-@settings(max_examples=100, deadline=None)
+@examples(1)
 @given(
     steps=st.lists(st.integers(-1000, 1000), min_size=1, max_size=400),
     gaps=st.lists(st.integers(0, 10**9), min_size=400, max_size=400),

@@ -15,6 +15,8 @@ from rankmem_aggregator.exports.exporting import export
 from rankmem_cli.main import app
 from rankmem_protos.errors import RankmemError
 
+pytestmark = pytest.mark.slow
+
 OF_BLOCKS = ("torch-snapshot", "memory-timeline", "memory-timeline .json")
 
 

@@ -21,6 +21,8 @@ from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.sql import export_text, head_of
 from rankmem_protos.errors import Code, RankmemError
 
+pytestmark = pytest.mark.slow
+
 EXPORT_STATEMENTS = sorted(
     file.name.removesuffix(".sql")
     for file in (resources.files("rankmem_aggregator.sql") / "exports").iterdir()

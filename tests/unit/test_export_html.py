@@ -19,6 +19,8 @@ from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.quantity_text import bytes_text, instant_text
 from rankmem_aggregator.query.queries import Queries
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "</script><img src=x onerror=alert(1)>{{body}}"
 SECOND_US = 1_000_000
 

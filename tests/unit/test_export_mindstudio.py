@@ -37,6 +37,8 @@ from rankmem_imports.recording import Identity
 from rankmem_imports.search import search
 from rankmem_protos.errors import RankmemError
 
+pytestmark = pytest.mark.slow
+
 COLUMNS = {
     "SESSION_TIME_INFO": "startTimeNs INTEGER, endTimeNs INTEGER",
     "HOST_INFO": "hostUid TEXT, hostName TEXT",

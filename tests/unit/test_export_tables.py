@@ -28,6 +28,8 @@ from rankmem_aggregator.store import schema
 from rankmem_protos.summary_tables import SUMMARY_TABLES
 from rankmem_protos.tables import TABLES
 
+pytestmark = pytest.mark.slow
+
 OTHER = "0SESSION0002"
 FORMULA = "=cmd|' /C calc'!A0"
 

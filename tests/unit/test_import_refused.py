@@ -21,6 +21,8 @@ from rankmem_imports.formats import FORMATS
 from rankmem_imports.recording import Identity
 from rankmem_protos.errors import RankmemError
 
+pytestmark = pytest.mark.slow
+
 
 def run_import(database: Path, *paths: Path | str) -> Any:
     return CliRunner().invoke(app, ["import", *(str(path) for path in paths), "--db", str(database)])

@@ -16,6 +16,8 @@ from rankmem_imports.recording import Identity
 from rankmem_protos.errors import Code, RankmemError
 from snapshot_oracle import truth_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("seed", "devices"), [(0, 1), (1, 1), (2, 3)])
 def test_totals_and_ends_of_every_device_are_those_of_a_slow_walk(

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rankmem_aggregator.config import AggregatorConfig
@@ -23,6 +23,7 @@ from rankmem_aggregator.store.store import Store, open_store
 from rankmem_protos import collector_pb2 as pb
 from rankmem_protos.arrow_wire import encode_rows
 from rankmem_ship.pairing.columns import rows_of
+from repetitions import examples
 
 TIMEOUT_S = 30.0
 SESSION = "0ORDERSOFALL"
@@ -193,10 +194,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     store.close()
 
 
-SHARED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-@settings(SHARED, max_examples=40)
+@examples(0.4)
 @given(BURSTS)
 def test_refused_lost_repeated_and_late_batches_leave_no_hole_that_is_not_told(
     desk: Desk, bursts: list[tuple[int, list[Op]]]
@@ -205,7 +203,7 @@ def test_refused_lost_repeated_and_late_batches_leave_no_hole_that_is_not_told(
 
 
 @pytest.mark.long
-@settings(SHARED, max_examples=1500)
+@examples(15)
 @given(BURSTS)
 def test_they_leave_none_in_many_more_orders(desk: Desk, bursts: list[tuple[int, list[Op]]]) -> None:
     desk.run(bursts)

@@ -26,6 +26,8 @@ from rankmem_protos.tables import TABLES
 from rankmem_ship.pairing.columns import rows_of
 from sample_batches import RankSource
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 30.0
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import duckdb
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, empty_database, store_logs, store_rows
 from job_peak_oracle import jobs, merged
+from repetitions import examples, seeds
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +151,7 @@ def wild_rank(chance: random.Random, rank: int, offset_ns: int) -> RankLog:
     return log
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_pruning_loses_nothing(database: duckdb.DuckDBPyConnection, seed: int) -> None:
     """The seeds were chosen so that each line of the pruning, when broken on purpose, fails one at least."""
     chance = random.Random(seed)
@@ -177,7 +178,7 @@ def steady_rank(chance: random.Random, rank: int, offset_ns: int) -> RankLog:
     return log
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 @pytest.mark.parametrize("group", ["job", "host", "tp"])
 def test_groups_that_reach_one_height_in_every_step_have_their_exact_peaks(
     database: duckdb.DuckDBPyConnection, group: str, seed: int
@@ -201,7 +202,7 @@ def test_groups_that_reach_one_height_in_every_step_have_their_exact_peaks(
     }
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(0.6)
 @given(logs=jobs(), cuts=st.lists(st.integers(0, 20), max_size=4))
 def test_the_peak_equals_a_merge_of_all_events(
     database: duckdb.DuckDBPyConnection, logs: list[RankLog], cuts: list[int]

@@ -17,6 +17,7 @@ from rankmem_imports.formats import FORMATS
 from rankmem_imports.probing import probe
 from rankmem_imports.recording import Closing, Identity
 from rankmem_protos.errors import Code, RankmemError
+from repetitions import seeds
 
 NAMES = (
     "parameter", "optimizer_state", "input", "temporary", "activation", "gradient", "autograd_detail",
@@ -97,7 +98,7 @@ def sums_of(changes: list[list[int]]) -> dict[int, tuple[int, ...]]:
     return by_time
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_the_totals_of_a_raw_timeline_are_those_of_its_changes(seed: int, tmp_path: Path) -> None:
     changes = raw_changes(seed, 400)
     path = tmp_path / "x.raw.json.gz"
@@ -121,7 +122,7 @@ def test_the_totals_of_a_raw_timeline_are_those_of_its_changes(seed: int, tmp_pa
     assert {row["device"] for table in rows.values() for row in table if "device" in row} == {"unknown"}
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_the_totals_of_a_timeline_of_totals_are_its_own_and_never_stand_too_high(
     seed: int, tmp_path: Path
 ) -> None:

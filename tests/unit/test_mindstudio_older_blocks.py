@@ -20,6 +20,8 @@ from rankmem_imports.formats import FORMATS
 from rankmem_imports.recording import Identity
 from summary_passes import summarise
 
+pytestmark = pytest.mark.slow
+
 END = 10**9
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import duckdb
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ascend_files import MB, Block, Story, store_parts, write_csvs, write_database
 from constructed import SESSION, clear, empty_database
 from rankmem_imports.formats import FORMATS
 from rankmem_imports.recording import Identity
+from repetitions import examples
 
 ACTIONS = ("malloc", "free", "wait", "back", "older", "ge", "ge_free", "workspace")
 STEPS = st.lists(
@@ -76,7 +77,7 @@ def in_order(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("form", ["db", "csv"])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(0.25)
 @given(steps=STEPS)
 def test_any_story_comes_back(
     database: duckdb.DuckDBPyConnection, form: str, steps: list[tuple[str, int, int]]

@@ -16,6 +16,8 @@ from rankmem_cli.main import app
 from rankmem_protos.clock import CLOCK_NS_MIN, distance_ns, has_clock
 from rankmem_protos.errors import Code, RankmemError
 
+pytestmark = pytest.mark.slow
+
 TIMED = (0, 1)
 UNTIMED = (2, 3)
 

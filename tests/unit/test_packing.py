@@ -20,6 +20,8 @@ from rankmem_aggregator.store.packing import PACKED
 from rankmem_aggregator.store.store import open_store
 from rankmem_protos.tables import TABLES
 
+pytestmark = pytest.mark.slow
+
 FILL: dict[Any, Any] = {pa.int64(): 1, pa.int32(): 2, pa.bool_(): False}
 """A value for a column that must have one."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pairing_oracle import Oracle, Record
@@ -26,6 +26,7 @@ from rankmem_ship.pairing.stacks import stack_hash
 from rankmem_ship.spool_reader.reader import Chunk
 from rankmem_ship.spool_reader.segments import RECORD_DTYPE
 from rankmem_ship.spool_reader.string_table import StringTable
+from repetitions import examples
 from spool_synthetic import SyntheticSpool
 
 BASE_NS = 1_700_000_000_000_000_000
@@ -257,11 +258,7 @@ def oracle_of(records: list[Record]) -> Oracle:
     return oracle
 
 
-RELAXED = settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
+RELAXED = examples(0.6)
 
 
 @RELAXED
@@ -421,7 +418,7 @@ def test_markers_are_the_oracles(log: tuple[list[Record], list[int]]) -> None:
         assert {name: row[name] for name in told} == told
 
 
-@settings(RELAXED, max_examples=25)
+@examples(0.25)
 @given(logs())
 def test_a_state_that_went_through_a_checkpoint_gives_the_same_rows(
     tmp_path: Path, log: tuple[list[Record], list[int]]

@@ -9,6 +9,7 @@ import duckdb
 import pytest
 
 from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, store_logs, store_rows
+from repetitions import seeds
 
 
 def ask(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:
@@ -50,7 +51,7 @@ def true_and_recorded(seed: int, first: int, last: int) -> tuple[RankLog, RankLo
     return whole, recorded
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_the_true_peak_is_never_below_what_is_said_of_it(
     database: duckdb.DuckDBPyConnection, seed: int
 ) -> None:

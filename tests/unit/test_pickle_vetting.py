@@ -9,12 +9,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rankmem_imports.files.pickle_vetting import is_harmless
 from rankmem_imports.files.plain_pickle import loads_plain
 from rankmem_protos.errors import RankmemError
+from repetitions import examples
 
 SNAPSHOT: dict[str, Any] = {
     "segments": [{"address": 7 << 40, "segment_pool_id": (0, 0), "is_expandable": False, "blocks": []}],
@@ -69,7 +70,7 @@ def opcodes_of(data: bytes) -> set[str]:
     return {opcode.name for opcode, _, _ in pickletools.genops(data)}
 
 
-@settings(max_examples=300, deadline=None)
+@examples(3)
 @given(data=st.binary(max_size=200))
 def test_any_bytes_that_are_let_through_hold_harmless_opcodes_alone(data: bytes) -> None:
     data = b"\x80\x04" + data + b"."

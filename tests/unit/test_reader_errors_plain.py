@@ -17,6 +17,8 @@ from rankmem_imports.recording import Identity
 from rankmem_protos.errors import RankmemError
 from rankmem_protos.plain_errors import plain
 
+pytestmark = pytest.mark.slow
+
 INTERNAL = re.compile(
     r"\w+Error\b|Error parsing|NoneType|int\(\)|\bint too\b|base 10|object|subscript|attribute|argument|"
     r"operand|codec|C long|C int|iterable|literal|decimal|unpack|indices|instances|struct|np\.|numpy|"

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rankmem_imports.files import plain_pickle as restricted_pickle
 from rankmem_imports.files.plain_pickle import load_plain, loads_plain
 from rankmem_protos.errors import Code, RankmemError
+from repetitions import examples
 
 SCALARS = st.one_of(
     st.none(),
@@ -39,7 +40,7 @@ PLAIN = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(2)
 @given(value=PLAIN, protocol=st.integers(2, 5))
 def test_plain_data_comes_out_as_pickle_itself_reads_it(value: Any, protocol: int) -> None:
     try:
@@ -130,7 +131,7 @@ def is_data(value: object) -> bool:
     return type(value) in (type(None), bool, int, float, str, bytes, bytearray)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(3)
 @given(data=st.binary(max_size=200))
 def test_any_bytes_give_data_or_a_rankmem_error(data: bytes) -> None:
     with suppress(RankmemError):

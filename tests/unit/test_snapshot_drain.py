@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_history import Entry, FakeHistory
@@ -25,6 +25,7 @@ from rankmem_agent.tap.snapshot_drain import LOSSES, SnapshotDrain
 from rankmem_agent.tap.snapshot_format import ACTION_OF_NAME
 from rankmem_agent.tap.snapshot_ring import RingCursor, TorchHistory
 from rankmem_protos.errors import RankmemError
+from repetitions import examples
 from spool_bytes import records_of, texts_of
 
 BUDGET_BYTES = 8 * layout.SEGMENT_BYTES
@@ -75,7 +76,7 @@ def test_every_event_is_drained_once_in_order(
     assert said == [LOSSES]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(0.6)
 @given(
     steps=st.lists(st.sampled_from(["alloc", "same", "free", "drain", "race"]), max_size=80),
     tick_us=st.sampled_from([0, 1]),

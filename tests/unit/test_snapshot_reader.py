@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_history import FakeHistory
 from rankmem_agent.spool.layout import Action
 from rankmem_agent.tap.snapshot_format import baseline, events_of, packed_pool, parse, replay
 from rankmem_protos.errors import Code, RankmemError
+from repetitions import examples
 from snapshot_files import read
 
 
-@settings(max_examples=60, deadline=None)
+@examples(0.6)
 @given(
     steps=st.lists(st.sampled_from(["alloc", "free", "request", "complete"]), max_size=60),
     late=st.integers(0, 40),

@@ -17,6 +17,8 @@ from rankmem_aggregator import connect
 from rankmem_aggregator.exports.exporting import export
 from rankmem_protos.errors import RankmemError
 
+pytestmark = pytest.mark.slow
+
 
 def without_history(folder: Path, **fields: Any) -> tuple[Path, int]:
     """A database with such a snapshot of two devices, and how many bytes are alive in it."""

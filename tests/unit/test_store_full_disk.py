@@ -29,6 +29,8 @@ from rankmem_aggregator.store.store import Store, open_store
 from rankmem_protos.errors import RankmemError
 from sample_batches import RankSource
 
+pytestmark = pytest.mark.slow
+
 SEED = 2029
 FULL = duckdb.TransactionException(
     'Failed to commit: Could not write file "mem.duckdb.wal": No space left on device'

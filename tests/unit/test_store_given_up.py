@@ -11,6 +11,8 @@ from rankmem_aggregator.store.recovery import REOPENS_MAX, InvalidatedError
 from rankmem_aggregator.store.store import Store
 from rankmem_protos.errors import Code, RankmemError
 
+pytestmark = pytest.mark.slow
+
 SHORT = duckdb.OutOfMemoryException("failed to allocate data of size 2.0 KiB")
 INVALIDATED = duckdb.FatalException("Failed to rollback transaction. Cannot continue operation.")
 

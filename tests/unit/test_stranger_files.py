@@ -28,6 +28,8 @@ from rankmem_protos.categories import TIMELINE_INDEX
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import SCHEMA_VERSION, TABLES
 
+pytestmark = pytest.mark.slow
+
 SESSION: Final = "0SESSION000A"
 SECRET: Final = "my-own-secret"
 

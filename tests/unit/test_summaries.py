@@ -6,14 +6,15 @@ from typing import Any
 
 import duckdb
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from constructed import SESSION, RankLog, clear, store_logs
 from group_oracle import BY, group_after, logs, rows, summits
+from repetitions import examples
 from summary_passes import of_groups, summarise
 
-MANY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+MANY = examples(0.4)
 
 
 def totals(connection: duckdb.DuckDBPyConnection, by: str) -> dict[Any, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from constructed import RankLog, buckets_of, clear, empty_database, store_rows
@@ -21,10 +21,11 @@ from rankmem_aggregator.store.store import Store, open_store
 from rankmem_aggregator.summaries import schedule as summaries
 from rankmem_aggregator.summaries.schedule import Summaries
 from rankmem_protos.tables import TABLES
+from repetitions import examples
 from summary_passes import of_groups
 
 Rows = dict[str, list[dict[str, Any]]]
-MANY = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+MANY = examples(0.15)
 
 
 @pytest.fixture(scope="module")

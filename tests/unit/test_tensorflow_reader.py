@@ -18,6 +18,7 @@ from rankmem_imports.tensorflow.reader import devices_of
 from rankmem_imports.tensorflow.stats import nodes_of
 from rankmem_protos.errors import RankmemError
 from rankmem_protos.step_stats_pb2 import RunMetadata
+from repetitions import seeds
 
 
 def slow_lives(metadata: RunMetadata) -> dict[str, tuple[str, int, int, int]]:
@@ -71,7 +72,7 @@ def imported(path: Path) -> tuple[dict[str, list[dict[str, Any]]], Closing]:
     return read_alone(FORMATS["tensorflow"], path)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_lives_and_maximums_are_those_of_the_rule(tmp_path: Path, seed: int) -> None:
     metadata = step(seed)
     expected = slow_lives(metadata)
@@ -92,7 +93,7 @@ def test_every_form_says_the_same(tmp_path: Path, form: str) -> None:
     assert collected(path).tensors == collected(saved(tmp_path, metadata, "pb")).tensors
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_the_peak_in_the_rows_is_the_maximum_with_its_tensors(tmp_path: Path, seed: int) -> None:
     path = saved(tmp_path, step(seed), "pb")
     expected = maximums(collected(path).tensors)

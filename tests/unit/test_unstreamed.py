@@ -11,6 +11,8 @@ import pytest
 from constructed import SESSION, RankLog, empty_database, store_logs
 from rankmem_aggregator.sql import query_names, query_text, view_names, view_text
 
+pytestmark = pytest.mark.slow
+
 STREAMED = "PIPELINE_DEPENDENT"
 """How DuckDB 2.0's EXPLAIN marks a CTE whose rows may go on to its readers while it is made."""
 TWO_READERS = (

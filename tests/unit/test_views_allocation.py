@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import duckdb
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from constructed import BASE_NS, SESSION, RankLog, clear, store_logs, store_rows
+from repetitions import examples
 
 
 def rows(connection: duckdb.DuckDBPyConnection, sql: str, **parameters: Any) -> list[dict[str, Any]]:
@@ -131,7 +132,7 @@ def test_at_one_instant_the_blocks_of_an_ended_process_are_gone(database: duckdb
     assert rows(database, alive, id=SESSION, at=BASE_NS + 100) == [{"rank": 1, "bytes": 160}]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(0.4)
 @given(data=st.data())
 def test_the_blocks_alive_after_any_event_add_up_to_its_total(
     database: duckdb.DuckDBPyConnection, data: st.DataObject

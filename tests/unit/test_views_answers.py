@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import duckdb
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, store_logs, store_rows
 from job_peak_oracle import jobs, merged
+from repetitions import examples
 
 PLACE = {"session_id": SESSION, "attempt": 0, "rank": 0}
 
@@ -125,7 +126,7 @@ def test_ranks_are_grouped_by_their_coordinates(database: duckdb.DuckDBPyConnect
     ] == [4]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(0.4)
 @given(logs=jobs())
 def test_the_peak_of_each_host_equals_a_merge_of_its_events(
     database: duckdb.DuckDBPyConnection, logs: list[RankLog]

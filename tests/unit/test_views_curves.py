@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import duckdb
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, store_logs, store_rows
 from job_peak_oracle import end_of, jobs, merged
+from repetitions import examples
 
 MIB = 1 << 20
-MANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+MANY = examples(0.6)
 ASK_RANKS = """
 SELECT group_name, time_ns, bytes
 FROM curve_by_ranks(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import duckdb
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from constructed import BASE_NS, SESSION, RankLog, clear, store_logs
 from group_oracle import BY, held_after, logs, rows, seqs_of, summits
+from repetitions import examples
 
-MANY = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+MANY = examples(0.8)
 
 
 @MANY
