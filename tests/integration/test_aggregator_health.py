@@ -77,7 +77,7 @@ def test_a_full_disk_is_noticed_before_a_batch_meets_it(
 def test_a_shipper_that_waits_is_told_why_and_acknowledged_in_the_end(
     aggregator: server.Aggregator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rankmem_aggregator.server.ingest_stream.BUSY_EVERY_S", 0.0)
+    monkeypatch.setattr("rankmem_aggregator.server.ingest_call.BUSY_EVERY_S", 0.0)
     source = RankSource()
     with IngestClient(aggregator.address) as client:
         client.open(source)

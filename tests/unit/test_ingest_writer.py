@@ -494,7 +494,7 @@ def test_what_the_database_forgets_of_deleted_sessions_the_writer_forgets(desk: 
     spool = spool_of(source)
     desk.submit(source, source.batch(200, final=True))
     desk.run()
-    desk.writer._keeper.begin(spool.session_id)
+    desk.writer._retention.begin(spool.session_id)
     other = replace(spool, spool_id=f"{spool.spool_id}7")
     assert desk.writer.starts.place(other).attempt == 0
     desk.writer._reload()

@@ -80,16 +80,16 @@ class Starts:
 
     Args:
         stored: its spools.
-        buried: those of sessions that were deleted.
+        tombstones: those of sessions that were deleted.
     """
 
-    def __init__(self, stored: Iterable[StoredStart], buried: Iterable[Spool] = ()) -> None:
+    def __init__(self, stored: Iterable[StoredStart], tombstones: Iterable[Spool] = ()) -> None:
         self._lock = threading.Lock()
         self._sessions: dict[str, dict[int, _Attempt]] = {}
         self._spools: dict[str, Spool] = {}
         """As which each is stored, or will be."""
-        self._buried: dict[str, Spool] = {}
-        self.remember(buried)
+        self._tombstones: dict[str, Spool] = {}
+        self.set_tombstones(tombstones)
         self._saved: set[str] = set()
         self._tentative: dict[str, tuple[Spool, bool]] = {}
         for one in stored:
@@ -107,9 +107,9 @@ class Starts:
                 whose rank another spool is.
         """
         with self._lock:
-            buried = self._buried.get(spool.spool_id)
-            if buried is not None:
-                return replace(spool, attempt=buried.attempt, declared_attempt=spool.attempt)
+            tombstone = self._tombstones.get(spool.spool_id)
+            if tombstone is not None:
+                return replace(spool, attempt=tombstone.attempt, declared_attempt=spool.attempt)
             known = self._spools.get(spool.spool_id)
             if known is not None:
                 return _as_known(spool, known)
@@ -189,18 +189,18 @@ class Starts:
         """What was checked is not stored; it keeps its place. Writer's thread."""
         self._tentative.clear()
 
-    def remember(self, buried: Iterable[Spool]) -> None:
+    def set_tombstones(self, tombstones: Iterable[Spool]) -> None:
         """These are all that are known of sessions that were deleted. Writer's thread."""
-        found = {spool.spool_id: spool for spool in buried}
+        found = {spool.spool_id: spool for spool in tombstones}
         with self._lock:
-            self._buried = found
+            self._tombstones = found
 
-    def bury(self, session_id: str) -> None:
+    def add_tombstones(self, session_id: str) -> None:
         """The session is deleted: its places are free, and its spools are known all the same."""
         with self._lock:
             self._sessions.pop(session_id, None)
             gone = {name: spool for name, spool in self._spools.items() if spool.session_id == session_id}
-            self._buried |= gone
+            self._tombstones |= gone
             self._saved -= gone.keys()
             self._spools = {name: spool for name, spool in self._spools.items() if name not in gone}
 

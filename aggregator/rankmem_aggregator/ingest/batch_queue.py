@@ -17,7 +17,7 @@ from rankmem_aggregator.ingest.batch import IncomingBatch
 from rankmem_aggregator.ingest.sequence import Opening
 from rankmem_protos.errors import RankmemError
 
-NARROW_SHARE: Final = 8
+SHRUNK_SHARE: Final = 8
 """What a narrow queue takes of its bytes. One batch at a time would hardly free more, and commits cost."""
 
 
@@ -54,12 +54,12 @@ class BatchQueue:
         self._bytes = 0
         self._rows = 0
         self._closed = False
-        self._nudged = False
-        self._is_narrow = False
+        self._woken = False
+        self._is_shrunk = False
         self._admitted = 0  # batches that are being decoded
         self._admitted_bytes = 0
         self._lock = threading.Lock()
-        self._line: deque[threading.Condition] = deque()  # who waits for room, in order
+        self._waiters: deque[threading.Condition] = deque()  # who waits for room, in order
         self._has_batch = threading.Condition(self._lock)
 
     def __len__(self) -> int:
@@ -78,13 +78,13 @@ class BatchQueue:
         """
         with self._lock:
             turn = threading.Condition(self._lock)
-            self._line.append(turn)
-            turn.wait_for(lambda: self._closed or (self._line[0] is turn and self._fits(size_bytes)))
-            self._line.remove(turn)
+            self._waiters.append(turn)
+            turn.wait_for(lambda: self._closed or (self._waiters[0] is turn and self._fits(size_bytes)))
+            self._waiters.remove(turn)
             if not self._closed:
                 self._admitted += 1
                 self._admitted_bytes += size_bytes
-            self._call_next()
+            self._notify_first()
             return not self._closed
 
     def release(self, size_bytes: int) -> None:
@@ -92,7 +92,7 @@ class BatchQueue:
         with self._lock:
             self._admitted -= 1
             self._admitted_bytes -= size_bytes
-            self._call_next()
+            self._notify_first()
 
     def put(self, submission: Submission, admitted_bytes: int | None = None) -> bool:
         """Adds one, waiting while the queue is full; False (and not added) once the queue is closed.
@@ -115,14 +115,14 @@ class BatchQueue:
             self._bytes += size_bytes
             self._rows += submission.batch.tallest_rows
             self._has_batch.notify()
-            self._call_next()
+            self._notify_first()
         return True
 
-    def narrow(self, is_narrow: bool) -> None:
+    def shrink(self, is_shrunk: bool) -> None:
         """While narrow, an eighth of the bytes is admitted; all have their turn. Any thread."""
         with self._lock:
-            self._is_narrow = is_narrow
-            self._call_next()
+            self._is_shrunk = is_shrunk
+            self._notify_first()
 
     def take(
         self,
@@ -144,28 +144,28 @@ class BatchQueue:
             enough_rows: of the tallest tables.
         """
         with self._lock:
-            self._has_batch.wait_for(lambda: self._closed or self._nudged or bool(self._waiting))
-            self._nudged = False
+            self._has_batch.wait_for(lambda: self._closed or self._woken or bool(self._waiting))
+            self._woken = False
             if not self._waiting:
                 return None if self._closed else []
             enough = min(enough_rows, rows_max)
             timeout_s = max(wait_s, not_before_s - time.monotonic())
             self._has_batch.wait_for(lambda: self._closed or self._rows >= enough, timeout=timeout_s)
             group = self._pop_group(rows_max, bytes_max)
-            self._call_next()
+            self._notify_first()
         return group
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Whoever takes gets an empty group if nothing waits: there is something else to do. Any thread."""
         with self._lock:
-            self._nudged = True
+            self._woken = True
             self._has_batch.notify()
 
     def close(self) -> None:
         """No more may be put; what waits may still be taken. Idempotent."""
         with self._lock:
             self._closed = True
-            for turn in self._line:
+            for turn in self._waiters:
                 turn.notify()
             self._has_batch.notify_all()
 
@@ -178,17 +178,17 @@ class BatchQueue:
             self._bytes = self._rows = 0
         return left
 
-    def _call_next(self) -> None:
+    def _notify_first(self) -> None:
         """Wakes who is first in line, and nobody else: a thousand may wait."""
-        if self._line:
-            self._line[0].notify()
+        if self._waiters:
+            self._waiters[0].notify()
 
     def _fits(self, size_bytes: int) -> bool:
         num_batches = len(self._waiting) + self._admitted
         if not num_batches:
             return True
         taken_bytes = self._bytes + self._admitted_bytes
-        bytes_max = self._bytes_max // NARROW_SHARE if self._is_narrow else self._bytes_max
+        bytes_max = self._bytes_max // SHRUNK_SHARE if self._is_shrunk else self._bytes_max
         return num_batches < self._batches_max and taken_bytes + size_bytes <= bytes_max
 
     def _pop_group(self, rows_max: int, bytes_max: int) -> list[Submission]:

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from rankmem_protos.errors import Code
 
-Place = Literal["ingest", "query"]
+Service = Literal["ingest", "query"]
 """Where a request came in."""
 
 COMMIT_BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -74,21 +74,21 @@ class Errors:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: Counter[tuple[Place, Code]] = Counter()
+        self._counts: Counter[tuple[Service, Code]] = Counter()
         self.num_damaged = 0
         """Messages of shippers whose checksum was not that of their bytes."""
 
-    def add(self, place: Place, code: Code) -> None:
+    def add(self, service: Service, code: Code) -> None:
         """Counts one."""
         with self._lock:
-            self._counts[place, code] += 1
+            self._counts[service, code] += 1
 
     def add_damaged(self) -> None:
         """Counts a message that came damaged."""
         with self._lock:
             self.num_damaged += 1
 
-    def counts(self) -> dict[tuple[Place, Code], int]:
+    def counts(self) -> dict[tuple[Service, Code], int]:
         """All that happened so far."""
         with self._lock:
             return dict(self._counts)

@@ -59,7 +59,7 @@ class Loader:
     def __init__(self, database_path: Path) -> None:
         self._store = open_store(AggregatorConfig.embedded(database_path))
         self._progress = SpoolProgress(stored_progress(self._store))
-        self._progress.remember(pruned_progress(self._store))
+        self._progress.set_tombstones(pruned_progress(self._store))
         self._stacks = stored_stacks(self._store)
         self._summaries = Summaries(self._store)
 

@@ -25,7 +25,7 @@ NS_PER_S: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pulse:
+class LastBatch:
     """A rank's last stored batch."""
 
     session_id: str
@@ -37,18 +37,18 @@ class Pulse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class AliveRanks:
     """All ranks together."""
 
     sessions: int = 0
     """That have a rank which is alive."""
     ranks: int = 0
-    """Heard of within ALIVE_S, and not ended."""
+    """With a batch within ALIVE_S, and not ended."""
     lag_ns: int = 0
     """The longest of theirs, at their last batch."""
 
 
-class Pulses:
+class Liveness:
     """The ranks of late.
 
     Args:
@@ -58,7 +58,7 @@ class Pulses:
     def __init__(self, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._clock_ns = clock_ns
         self._lock = threading.Lock()
-        self._pulses: dict[str, Pulse] = {}
+        self._last: dict[str, LastBatch] = {}
         self._offsets_ns: dict[str, int] = {}
 
     def stored(self, batches: Iterable[IncomingBatch]) -> list[int]:
@@ -69,34 +69,34 @@ class Pulses:
             for batch in batches:
                 spool_id = batch.spool.spool_id
                 self._offsets_ns[spool_id] = _offset_ns(batch, self._offsets_ns.get(spool_id, 0))
-                before = self._pulses.get(spool_id)
+                before = self._last.get(spool_id)
                 lag_ns = 0 if before is None else before.lag_ns
                 last_ns = _last_event_ns(batch)
                 if last_ns is not None:
                     lag_ns = max(0, now_ns - last_ns - self._offsets_ns[spool_id])
                     lags_ns.append(lag_ns)
-                self._pulses[spool_id] = Pulse(
+                self._last[spool_id] = LastBatch(
                     session_id=batch.spool.session_id, stored_ns=now_ns, lag_ns=lag_ns, final=batch.final
                 )
             self._forget(now_ns)
         return lags_ns
 
-    def heard(self) -> Heard:
+    def alive(self) -> AliveRanks:
         """All ranks that are alive now, together. Any thread."""
         since_ns = self._clock_ns() - int(ALIVE_S * NS_PER_S)
         with self._lock:
-            alive = [p for p in self._pulses.values() if not p.final and p.stored_ns >= since_ns]
-        return Heard(
-            sessions=len({pulse.session_id for pulse in alive}),
+            alive = [p for p in self._last.values() if not p.final and p.stored_ns >= since_ns]
+        return AliveRanks(
+            sessions=len({last.session_id for last in alive}),
             ranks=len(alive),
-            lag_ns=max((pulse.lag_ns for pulse in alive), default=0),
+            lag_ns=max((last.lag_ns for last in alive), default=0),
         )
 
     def _forget(self, now_ns: int) -> None:
         before_ns = now_ns - int(FORGOTTEN_S * NS_PER_S)
-        gone = [name for name, pulse in self._pulses.items() if pulse.final or pulse.stored_ns < before_ns]
+        gone = [name for name, last in self._last.items() if last.final or last.stored_ns < before_ns]
         for name in gone:
-            del self._pulses[name]
+            del self._last[name]
             self._offsets_ns.pop(name, None)
 
 

@@ -86,8 +86,8 @@ class SpoolProgress:
         self._lock = threading.Lock()
         self._stored = {progress.spool.spool_id: progress for progress in stored}
         self._tentative: dict[str, Progress] = {}
-        self._pruned: dict[str, Progress] = {}
-        self._pruned_sessions: set[str] = set()
+        self._tombstones: dict[str, Progress] = {}
+        self._deleted_sessions: set[str] = set()
 
     def stored(self, spool: Spool) -> int:
         """Last sequence committed of this spool, -1 for none. Any thread.
@@ -98,23 +98,23 @@ class SpoolProgress:
         """
         with self._lock:
             progress = self._stored.get(spool.spool_id)
-            is_pruned = spool.session_id in self._pruned_sessions
-            pruned = self._pruned.get(spool.spool_id)
-        if is_pruned:
-            return _stored_before(spool, pruned)
+            is_deleted = spool.session_id in self._deleted_sessions
+            tombstone = self._tombstones.get(spool.spool_id)
+        if is_deleted:
+            return _stored_before(spool, tombstone)
         if progress is None:
             return NOTHING_STORED
         _check_same(progress.spool, spool)
         return progress.last_sequence
 
-    def remember(self, pruned: Iterable[Progress]) -> None:
+    def set_tombstones(self, tombstones: Iterable[Progress]) -> None:
         """These logs are all those that are known of sessions that were deleted."""
-        found = {progress.spool.spool_id: progress for progress in pruned}
+        found = {progress.spool.spool_id: progress for progress in tombstones}
         with self._lock:
-            self._pruned = found
-            self._pruned_sessions = {progress.spool.session_id for progress in found.values()}
+            self._tombstones = found
+            self._deleted_sessions = {progress.spool.session_id for progress in found.values()}
 
-    def bury(self, session_id: str) -> None:
+    def add_tombstones(self, session_id: str) -> None:
         """The session is deleted: nothing more of it is taken."""
         with self._lock:
             gone = {
@@ -123,8 +123,8 @@ class SpoolProgress:
                 if progress.spool.session_id == session_id
             }
             self._stored = {name: self._stored[name] for name in self._stored.keys() - gone.keys()}
-            self._pruned |= gone
-            self._pruned_sessions.add(session_id)
+            self._tombstones |= gone
+            self._deleted_sessions.add(session_id)
 
     def judge(self, batch: IncomingBatch) -> Verdict:
         """Whether the batch follows; if so it counts as the spool's last from now on.
@@ -191,10 +191,10 @@ def _check_same(known: Spool, spool: Spool) -> None:
         )
 
 
-def _stored_before(spool: Spool, pruned: Progress | None) -> int:
+def _stored_before(spool: Spool, tombstone: Progress | None) -> int:
     """Of a log that was stored to its end its last sequence, so that its shipper is done with it."""
-    if pruned is not None and pruned.spool == spool and pruned.final:
-        return pruned.last_sequence
+    if tombstone is not None and tombstone.spool == spool and tombstone.final:
+        return tombstone.last_sequence
     raise RankmemError(
         Code.NOT_FOUND,
         f"session {spool.session_id} was deleted here, nothing more of it is taken",

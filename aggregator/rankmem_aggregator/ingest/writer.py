@@ -30,7 +30,7 @@ from rankmem_aggregator.ingest.counters import (
     WriterCounters,
 )
 from rankmem_aggregator.ingest.group import concatenated
-from rankmem_aggregator.ingest.liveness import NS_PER_S, Pulses
+from rankmem_aggregator.ingest.liveness import NS_PER_S, Liveness
 from rankmem_aggregator.ingest.sequence import Opening, SpoolProgress, Verdict
 from rankmem_aggregator.ingest.stored_state import (
     progress_rows,
@@ -40,7 +40,7 @@ from rankmem_aggregator.ingest.stored_state import (
     stored_starts,
 )
 from rankmem_aggregator.retention.limits import Limits
-from rankmem_aggregator.retention.worker import Keeper
+from rankmem_aggregator.retention.worker import RetentionWorker
 from rankmem_aggregator.store.recovery import TRANSIENT
 from rankmem_aggregator.store.schema import INGEST_PROGRESS, SPOOL_START, STACK
 from rankmem_aggregator.store.store import Store
@@ -78,7 +78,7 @@ class Writer:
         """Of each batch, from its last event to its commit, seconds."""
         self.errors = Errors()
         """What was refused, here and by the services around."""
-        self.pulses = Pulses()
+        self.liveness = Liveness()
         self.stalled: Exception | None = None
         """Why the commit under way is tried again and again; None while commits pass."""
         self._store = store
@@ -90,9 +90,11 @@ class Writer:
         """As which attempt each spool is stored."""
         self._stacks = stored_stacks(store)
         self._summaries = Summaries(store)
-        self._progress.remember(pruned_progress(store))
-        self._keeper = Keeper(store, Limits.of(config), buried=self._bury, cleaned=self._reload)
-        self._given_up = threading.Event()
+        self._progress.set_tombstones(pruned_progress(store))
+        self._retention = RetentionWorker(
+            store, Limits.of(config), deleted=self._add_tombstones, cleaned=self._reload
+        )
+        self._abandoned = threading.Event()
         self._warned_at_s = float("-inf")
         self._group_began_s = float("-inf")
         self._thread = threading.Thread(target=self._run, name="rankmem-writer", daemon=True)
@@ -104,12 +106,12 @@ class Writer:
     @property
     def num_pruned(self) -> int:
         """Sessions deleted since the start, for the limits on what is kept."""
-        return self._keeper.num_pruned
+        return self._retention.num_pruned
 
-    def keep(self) -> None:
+    def maintain(self) -> None:
         """Lets the writer look after the store and the limits on what is kept, if it is time. Any thread."""
-        if self._keeper.is_due or self._store.instance.is_invalidated:
-            self.queue.nudge()
+        if self._retention.is_due or self._store.instance.is_invalidated:
+            self.queue.wake()
 
     @property
     def is_alive(self) -> bool:
@@ -135,7 +137,7 @@ class Writer:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         in_time = not self._thread.is_alive()
-        self._given_up.set()
+        self._abandoned.set()
         for submission in self.queue.abandon():
             submission.done(_refused(submission, _closing()))
         if self._thread.is_alive():
@@ -153,9 +155,9 @@ class Writer:
                 if not len(self.queue):
                     self._store.checkpoint(self._config.idle_checkpoint_bytes)
                 self._summarise()
-                self._keep()
+                self._delete_due()
         except BaseException as exc:  # noqa: BLE001  a dead writer stops the whole service
-            if self._given_up.is_set():
+            if self._abandoned.is_set():
                 return  # close() ran out of time: what is left is in the shippers' spools
             logger.error("the writer stopped: %s", exc)
             self.queue.close()
@@ -163,24 +165,24 @@ class Writer:
 
     def _summarise(self) -> None:
         """Brings the summaries on while no batch waits."""
-        while not len(self.queue) and not self._given_up.is_set() and self._summaries.advance():
+        while not len(self.queue) and not self._abandoned.is_set() and self._summaries.advance():
             pass
 
-    def _keep(self) -> None:
+    def _delete_due(self) -> None:
         """Deletes what is over the limits: a step while batches wait, all of it while none does."""
-        while self._keeper.advance() and not len(self.queue) and not self._given_up.is_set():
+        while self._retention.advance() and not len(self.queue) and not self._abandoned.is_set():
             pass
 
-    def _bury(self, session_id: str) -> None:
-        self._progress.bury(session_id)
-        self.starts.bury(session_id)
+    def _add_tombstones(self, session_id: str) -> None:
+        self._progress.add_tombstones(session_id)
+        self.starts.add_tombstones(session_id)
         self._summaries.forget(session_id)
 
     def _reload(self) -> None:
         self._stacks = stored_stacks(self._store)
-        pruned = pruned_progress(self._store)
-        self._progress.remember(pruned)
-        self.starts.remember(one.spool for one in pruned)
+        tombstones = pruned_progress(self._store)
+        self._progress.set_tombstones(tombstones)
+        self.starts.set_tombstones(one.spool for one in tombstones)
 
     def _take(self) -> list[Submission] | None:
         config = self._config
@@ -242,7 +244,7 @@ class Writer:
         for opening in closed:
             opening.refuse()
         refused = sum(outcome.error is not None for _, outcome in outcomes)
-        for lag_ns in self.pulses.stored(batches):
+        for lag_ns in self.liveness.stored(batches):
             self.lag_seconds.observe(lag_ns / NS_PER_S)
         self._count(
             batches=len(accepted),
@@ -304,7 +306,7 @@ class Writer:
             logger.warning(
                 "a commit failed and is tried again (%d times so far): %s", self.counters.retries, exc
             )
-        if self._given_up.wait(wait_s):
+        if self._abandoned.wait(wait_s):
             raise _closing() from exc
 
     def _rollback(self) -> None:

@@ -18,7 +18,7 @@ from typing import Final
 
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.retention.limits import Limits
-from rankmem_aggregator.retention.worker import Keeper, stored_sessions
+from rankmem_aggregator.retention.worker import RetentionWorker, stored_sessions
 from rankmem_aggregator.store.copy import export_duckdb
 from rankmem_aggregator.store.store import Store, open_store
 from rankmem_protos.errors import Code, RankmemError
@@ -90,16 +90,16 @@ def _opened(path: Path) -> Store:
 
 def _delete(store: Store, limits: Limits, session_ids: Sequence[str]) -> list[str]:
     gone: list[str] = []
-    keeper = Keeper(store, limits, buried=gone.append)
-    _check_over(store, keeper, session_ids)
+    worker = RetentionWorker(store, limits, deleted=gone.append)
+    _check_over(store, worker, session_ids)
     for session_id in session_ids:
-        keeper.begin(session_id)
-    while keeper.advance():
+        worker.begin(session_id)
+    while worker.advance():
         pass
     return gone
 
 
-def _check_over(store: Store, keeper: Keeper, session_ids: Sequence[str]) -> None:
+def _check_over(store: Store, worker: RetentionWorker, session_ids: Sequence[str]) -> None:
     stored = {session.session_id: session for session in stored_sessions(store)}
     for session_id in session_ids:
         if session_id not in stored:
@@ -108,7 +108,7 @@ def _check_over(store: Store, keeper: Keeper, session_ids: Sequence[str]) -> Non
                 f"no session {session_id} in {store.path}",
                 "rankmem sessions; give all of its id",
             )
-        if not stored[session_id].is_over(keeper.now_ns()):
+        if not stored[session_id].is_over(worker.now_ns()):
             raise RankmemError(
                 Code.CONFLICT,
                 f"session {session_id} may still go on: not all of its ranks have ended, or only just now",

@@ -65,7 +65,7 @@ class Pruner:
         """Whether rows of a session that was begun are left."""
         return bool(self._left)
 
-    def bury(self, session_id: str) -> None:
+    def tombstone(self, session_id: str) -> None:
         """The first step: from its commit on no question finds the session, and no batch of it is taken.
 
         Raises:
@@ -83,7 +83,7 @@ class Pruner:
         """The next slice of the session that was begun first.
 
         Raises:
-            duckdb.Error, DiskLowError: as :meth:`bury`; call again later.
+            duckdb.Error, DiskLowError: as :meth:`tombstone`; call again later.
         """
         session_id = self._left[0]
         if self._slices is None:

@@ -36,13 +36,13 @@ def stored_sessions(store: Store) -> list[StoredSession]:
     ]
 
 
-class Keeper:
+class RetentionWorker:
     """Keeps a database within its limits.
 
     Args:
         store: the open database.
         limits: what is kept.
-        buried: told each session that is deleted, at once after it is not known any more.
+        deleted: told each session that is deleted, at once after it is not known any more.
         cleaned: told that stacks and remembered logs have changed.
         clock_ns: the wall clock.
     """
@@ -52,7 +52,7 @@ class Keeper:
         store: Store,
         limits: Limits,
         *,
-        buried: Callable[[str], None] = lambda session_id: None,
+        deleted: Callable[[str], None] = lambda session_id: None,
         cleaned: Callable[[], None] = lambda: None,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -60,7 +60,7 @@ class Keeper:
         """Sessions deleted since this was made."""
         self._store = store
         self._limits = limits
-        self._buried = buried
+        self._deleted = deleted
         self._cleaned = cleaned
         self._clock_ns = clock_ns
         self._pruner = Pruner(store, clock_ns)
@@ -115,8 +115,8 @@ class Keeper:
 
     def begin(self, session_id: str) -> None:
         """Begins to delete a session; :meth:`advance` does the rest. Writer's thread."""
-        self._pruner.bury(session_id)
-        self._buried(session_id)
+        self._pruner.tombstone(session_id)
+        self._deleted(session_id)
         self.num_pruned += 1
         logger.info("deleting session %s", session_id)
 

@@ -30,7 +30,7 @@ from rankmem_aggregator.sandbox.client_queries import ClientQueries
 from rankmem_aggregator.server.messages import ReadMessages
 from rankmem_aggregator.server.peers import (
     REFLECTIONS_MAX,
-    UNSAID_MAX,
+    UNSENT_MAX,
     WATCHES_MAX,
     FirstMessages,
     Health,
@@ -39,7 +39,7 @@ from rankmem_aggregator.server.peers import (
 from rankmem_aggregator.server.process_exit import CALLS
 from rankmem_aggregator.server.services import CollectorService, QueryService
 from rankmem_aggregator.server.tls import server_credentials
-from rankmem_aggregator.server.tokens import Gatekeeper, Right, Tokens
+from rankmem_aggregator.server.tokens import Right, TokenInterceptor, Tokens
 from rankmem_aggregator.server.watch import Condition, Watch, release_memory
 from rankmem_aggregator.store.address import remove_address, write_address
 from rankmem_aggregator.store.store import Store, open_store
@@ -105,7 +105,7 @@ class Aggregator:
             self._writer, store.facts.database_id, config, self._follow_threads
         )
         self._health = Health()
-        others_max = WATCHES_MAX + REFLECTIONS_MAX + UNSAID_MAX + UNARY_THREADS
+        others_max = WATCHES_MAX + REFLECTIONS_MAX + UNSENT_MAX + UNARY_THREADS
         calls_max = config.max_streams + config.queries_max + others_max
         self._threads = futures.ThreadPoolExecutor(
             max_workers=calls_max,
@@ -113,7 +113,7 @@ class Aggregator:
         )
         tokens = Tokens({Right.INGEST: config.ingest_token_file, Right.QUERY: config.query_token_file})
         self._server = _grpc_server(self._threads, tokens, calls_max)
-        self._watch = Watch(store, self._writer, self._tell_health, self._look, self._die)
+        self._watch = Watch(store, self._writer, self._set_health, self._look, self._die)
         self._metrics: MetricsServer | None = None
         self._register()
 
@@ -221,18 +221,18 @@ class Aggregator:
         return "" if self._metrics is None else self._metrics.address
 
     def _open_metrics(self) -> MetricsServer:
-        from rankmem_aggregator.server.metrics import MetricsServer, Sources
+        from rankmem_aggregator.server.metrics import MetricSources, MetricsServer
 
-        sources = Sources(
+        sources = MetricSources(
             writer=self._writer,
             condition=lambda: self._watch.condition,
-            streams_open=lambda: self._collector.streams_open,
+            streams_open=lambda: self._collector.num_calls,
             queries_running=lambda: self._queries.running,
             version=metadata.version("rankmem"),
         )
         return MetricsServer(self.config.metrics, sources)
 
-    def _tell_health(self, condition: Condition) -> None:
+    def _set_health(self, condition: Condition) -> None:
         """NOT_SERVING while nothing can be stored: balancers and probes look at it, shippers do not."""
         statuses = health_pb2.HealthCheckResponse
         status = statuses.SERVING if condition.is_serving else statuses.NOT_SERVING
@@ -245,14 +245,14 @@ class Aggregator:
         budget_bytes = self.config.memory_budget()
         is_full = condition.rss_bytes > budget_bytes
         full = f"the aggregator uses {condition.rss_bytes} bytes of memory, more than {budget_bytes}"
-        self._writer.queue.narrow(is_full)
-        self._collector.be_full(full if is_full else "")
+        self._writer.queue.shrink(is_full)
+        self._collector.set_overloaded(full if is_full else "")
         if is_full:
             release_memory()  # new shippers wait for as long as this process looks large
         busy = condition.reason or (full if is_full else "other batches are before it in the queue")
-        self._collector.tell_busy(busy)
+        self._collector.report_busy(busy)
         self._collector.end_idle()
-        self._writer.keep()
+        self._writer.maintain()
 
     def _look_at_bound(self) -> None:
         if self._bound is not None and self._bound.look(self._relieve) and self._guard is not None:
@@ -318,7 +318,11 @@ def _grpc_server(threads: futures.ThreadPoolExecutor, tokens: Tokens, calls_max:
     return grpc.server(
         threads,
         maximum_concurrent_rpcs=calls_max,  # more would wait for a thread, unseen: they are refused
-        interceptors=[ReadMessages(), FirstMessages(), *([Gatekeeper(tokens)] if tokens.are_asked else [])],
+        interceptors=[
+            ReadMessages(),
+            FirstMessages(),
+            *([TokenInterceptor(tokens)] if tokens.are_asked else []),
+        ],
         options=[
             ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
             ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),

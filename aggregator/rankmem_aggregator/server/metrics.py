@@ -46,7 +46,7 @@ CLOSE_POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class MetricSources:
     """Where the figures come from."""
 
     writer: Writer
@@ -59,7 +59,7 @@ class Sources:
 class RankmemCollector(Collector):
     """All metrics of one aggregator, as of the moment."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: MetricSources) -> None:
         self._sources = sources
         self._started_s = time.time()
 
@@ -104,11 +104,11 @@ class RankmemCollector(Collector):
 
     def _now(self) -> Iterator[Metric]:
         writer, condition = self._sources.writer, self._sources.condition()
-        heard = writer.pulses.heard()
+        alive = writer.liveness.alive()
         yield _gauge("rankmem_serving", "1 while batches can be stored.", int(condition.is_serving))
-        yield _gauge("rankmem_sessions", "Sessions with a rank that is alive.", heard.sessions)
-        yield _gauge("rankmem_ranks_alive", "Ranks heard of within 30 s and not ended.", heard.ranks)
-        yield _gauge("rankmem_lag_max_seconds", "Longest lag of a rank alive.", heard.lag_ns / NS_PER_S)
+        yield _gauge("rankmem_sessions", "Sessions with a rank that is alive.", alive.sessions)
+        yield _gauge("rankmem_ranks_alive", "Ranks heard of within 30 s and not ended.", alive.ranks)
+        yield _gauge("rankmem_lag_max_seconds", "Longest lag of a rank alive.", alive.lag_ns / NS_PER_S)
         yield _gauge("rankmem_queue_batches", "Decoded batches that wait.", len(writer.queue))
         yield _gauge("rankmem_queue_bytes", "Their bytes.", writer.queue.size_bytes)
         yield _gauge("rankmem_streams", "Shippers connected.", self._sources.streams_open())
@@ -131,7 +131,7 @@ class MetricsServer:
         RankmemError: INVALID for a bad address, CONFLICT where the port is taken.
     """
 
-    def __init__(self, listen: str, sources: Sources) -> None:
+    def __init__(self, listen: str, sources: MetricSources) -> None:
         host, port = split_address(listen)
         registry = CollectorRegistry(auto_describe=False)
         registry.register(RankmemCollector(sources))

@@ -29,9 +29,9 @@ REFLECTIONS_MAX: Final = 4
 """Reflection calls at once: somebody with a tool in hand; each holds a thread."""
 REFLECTION_TIMEOUT_S: Final = 60.0
 """Longest reflection call; a tool asks and is gone."""
-UNSAID_MAX: Final = 64
+UNSENT_MAX: Final = 64
 """Calls whose one message has not come. gRPC gives each a thread that waits for it, for ever."""
-UNSAID_TIMEOUT_S: Final = 20.0
+UNSENT_TIMEOUT_S: Final = 20.0
 """For that message, which a client sends with the call."""
 PEER_SHARE: Final = 2
 """One caller may have one in so many of these places."""
@@ -56,7 +56,7 @@ def host_of(peer: str) -> str:
     return str(address)
 
 
-class Places:
+class CallSlots:
     """A bounded number of places for calls of one kind.
 
     Args:
@@ -111,12 +111,12 @@ class Health(health.HealthServicer):
     """Standard health checking, with a bounded number of watches: it asks for no token."""
 
     def __init__(self) -> None:
-        self._places = Places("health watches", WATCHES_MAX)
+        self._slots = CallSlots("health watches", WATCHES_MAX)
         super().__init__()
 
     def Watch(self, request: Any, context: Any, send_response_callback: Any = None) -> Any:
         """As the standard has it."""
-        self._places.take(context)
+        self._slots.take(context)
         return super().Watch(request, context, send_response_callback)
 
 
@@ -124,12 +124,12 @@ class Reflection(reflection.ReflectionServicer):
     """Standard reflection, with a bounded number of calls of a bounded length."""
 
     def __init__(self, service_names: tuple[str, ...]) -> None:
-        self._places = Places("reflection calls", REFLECTIONS_MAX)
+        self._slots = CallSlots("reflection calls", REFLECTIONS_MAX)
         super().__init__(service_names)
 
     def ServerReflectionInfo(self, request_iterator: Any, context: Any) -> Any:
         """As the standard has it."""
-        self._places.take(context)
+        self._slots.take(context)
         with cut_after(REFLECTION_TIMEOUT_S, context):
             reflect: Any = super().ServerReflectionInfo
             try:
@@ -145,7 +145,7 @@ class FirstMessages(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generi
     """
 
     def __init__(self) -> None:
-        self._places = Places("calls without a message", UNSAID_MAX)
+        self._slots = CallSlots("calls without a message", UNSENT_MAX)
 
     def intercept_service(
         self,
@@ -170,7 +170,7 @@ class FirstMessages(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generi
         return grpc.stream_unary_rpc_method_handler(one, *forms)
 
     def _first(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
-        with self._places.taken(context), cut_after(UNSAID_TIMEOUT_S, context):
+        with self._slots.taken(context), cut_after(UNSENT_TIMEOUT_S, context):
             try:
                 request = next(requests, None)
             except DamagedError as exc:

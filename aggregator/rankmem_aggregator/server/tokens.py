@@ -148,7 +148,7 @@ class Refusal:
     status: grpc.StatusCode
 
 
-class Gatekeeper(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs alone
+class TokenInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs alone
     """Lets calls through to their services by their token."""
 
     def __init__(self, tokens: Tokens) -> None:

@@ -27,7 +27,7 @@ _SOURCES: Final = {name: f"rankmem_incoming_{name}" for name in schema.ALL_TABLE
 """Name under which each table's source is registered."""
 
 
-class Source:
+class IncomingRows:
     """What DuckDB scans: the rows that were put in last, through Arrow's C stream interface."""
 
     def __init__(self, arrow_schema: pa.Schema) -> None:
@@ -56,7 +56,7 @@ class Statements:
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
-        self._sources: dict[str, Source] = {}
+        self._sources: dict[str, IncomingRows] = {}
         self._texts: dict[str, tuple[str, str]] = {}  # for few rows, for many
 
     def prepare(self, rows: Mapping[str, pa.Table]) -> None:
@@ -82,7 +82,7 @@ class Statements:
             source.clear()
 
     def _make(self, table_name: str, arrow_schema: pa.Schema) -> None:
-        source, table = Source(arrow_schema), schema.ALL_TABLES[table_name]
+        source, table = IncomingRows(arrow_schema), schema.ALL_TABLES[table_name]
         self._connection.register(_SOURCES[table_name], source)
         self._sources[table_name] = source
         if table.key:

@@ -19,7 +19,7 @@ from rankmem_aggregator.store.packing import PACKED_SCHEMA, form_of, is_packed
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import Table
 
-Place = tuple[str, str]
+TableName = tuple[str, str]
 """Schema and table."""
 _COLUMNS: Final = """
 SELECT schema_name, table_name, column_name, data_type, is_generated
@@ -37,7 +37,7 @@ _OURS_ALONE: Final = (
 class StoredTable:
     """One of our tables as a file has it."""
 
-    place: Place
+    table_name: TableName
     columns: frozenset[str]
     is_packed: bool
     """Whether it is in its form on disk; files of an unreleased version have it as declared."""
@@ -50,7 +50,7 @@ def stored_tables(connection: duckdb.DuckDBPyConnection, file: str) -> dict[str,
         RankmemError: INVALID for a database that rankmem did not make, or a table that is not as it makes it.
         duckdb.Error: the catalog cannot be read.
     """
-    present: dict[Place, dict[str, tuple[str, bool]]] = {}
+    present: dict[TableName, dict[str, tuple[str, bool]]] = {}
     for place_schema, table, column, kind, is_generated in connection.execute(
         _COLUMNS, {"file": file}
     ).fetchall():
@@ -98,7 +98,7 @@ def reading_statements(table: Table, stored: StoredTable | None, file: str) -> l
     in_own_form = is_packed(table.name) and (stored is None or stored.is_packed)
     name = schema.stored_name(table) if in_own_form else schema.quoted(table.name)
     columns = ", ".join(_column(table, c.name, stored, in_own_form=in_own_form) for c in table.columns)
-    rows = f"{file}.{'.'.join(map(schema.quoted, stored.place))}" if stored else "range(0)"
+    rows = f"{file}.{'.'.join(map(schema.quoted, stored.table_name))}" if stored else "range(0)"
     made = [f"CREATE VIEW {name} AS SELECT {columns} FROM {rows}"]
     return [*made, *schema.view_statements(table)[:1]] if in_own_form else made
 
@@ -115,19 +115,19 @@ def _type(table: Table, column: str, *, in_own_form: bool) -> str:
     return schema.duckdb_type(declared) if form is None else form.type
 
 
-def _stored(table: Table, present: Mapping[Place, Mapping[str, tuple[str, bool]]]) -> StoredTable | None:
+def _stored(table: Table, present: Mapping[TableName, Mapping[str, tuple[str, bool]]]) -> StoredTable | None:
     packed = is_packed(table.name)
     for in_own_form in (True, False) if packed else (False,):
-        place = (PACKED_SCHEMA if in_own_form else "main", table.name)
-        if place in present:
-            _check_columns(table, place, present[place], in_own_form=in_own_form)
-            ours = frozenset(c.name for c in table.columns if c.name in present[place])
-            return StoredTable(place=place, columns=ours, is_packed=in_own_form)
+        table_name = (PACKED_SCHEMA if in_own_form else "main", table.name)
+        if table_name in present:
+            _check_columns(table, table_name, present[table_name], in_own_form=in_own_form)
+            ours = frozenset(c.name for c in table.columns if c.name in present[table_name])
+            return StoredTable(table_name=table_name, columns=ours, is_packed=in_own_form)
     return None
 
 
 def _check_columns(
-    table: Table, place: Place, columns: Mapping[str, tuple[str, bool]], *, in_own_form: bool
+    table: Table, table_name: TableName, columns: Mapping[str, tuple[str, bool]], *, in_own_form: bool
 ) -> None:
     for column in table.columns:
         if column.name not in columns:
@@ -138,6 +138,6 @@ def _check_columns(
             found = "a generated column" if is_generated else kind
             raise RankmemError(
                 Code.INVALID,
-                f"its column {'.'.join(place)}.{column.name} is {found}, not {declared}",
+                f"its column {'.'.join(table_name)}.{column.name} is {found}, not {declared}",
                 _NOT_OURS,
             )

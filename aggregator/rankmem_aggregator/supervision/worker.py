@@ -43,7 +43,7 @@ PREDECESSOR_WAIT_S: Final = 5.0
 PREDECESSOR_LOOK_S: Final = 0.05
 STDIN: Final = 0
 OOM_SCORE: Final = 500
-"""Beside a training: where the host's memory runs out, the kernel ends this process first. It is restarted."""
+"""Beside a training: when the host's memory runs out, the kernel kills this one first; it is restarted."""
 _NO_THREAD: Final = "can't start new thread"
 """What Python raises where there is no memory for its stack, or the system allows no more."""
 _OOM_SCORE_PATH: Final = Path("/proc/self/oom_score_adj")

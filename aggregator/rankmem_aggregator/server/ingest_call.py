@@ -1,7 +1,7 @@
 """One shipper's stream: what it sends becomes submissions, what became of them goes back as replies.
 
 Stage: the aggregator's door. Two threads a stream: gRPC's handler thread yields replies, a reading thread
-(``rankmem-stream-N``) takes requests, has batches decoded and waits where the queue is full. So
+(``rankmem-ingest-N``) takes requests, has batches decoded and waits where the queue is full. So
 acknowledgements flow while reading waits. A few threads decode for all streams: when each did it for itself,
 600 of them spent a third of the time on switching, and every one kept a heap of its own (1.4 GB). A stream's
 spools are known to it alone; the writer judges their sequences.
@@ -46,7 +46,7 @@ REPLIES_MAX: Final = 100_000
 """Replies that the shipper has not taken: a client that asks and never reads must not fill the memory."""
 
 
-class IngestStream:
+class IngestCall:
     """The state of one ``Ingest`` call."""
 
     def __init__(
@@ -67,7 +67,7 @@ class IngestStream:
         self._pending = 0  # batches submitted and not yet answered
         self._waits_since_s: float | None = None  # a batch without an answer; moved on by every word to it
         self._ended = False  # the reading thread is done
-        self._heard_s = time.monotonic()  # the last request, or its answer
+        self._last_message_s = time.monotonic()  # the last request, or its answer
         self._lock = threading.Lock()
         # Bounded by what the shipper has in flight: every reply but a clock's answers a batch or a spool.
         self._replies: queue.SimpleQueue[pb.IngestReply | _ClockProbe | None] = queue.SimpleQueue()
@@ -100,7 +100,7 @@ class IngestStream:
             False if it has ended and nobody takes the word of it: its call is to be cut.
         """
         with self._lock:
-            silent_s = 0.0 if self._pending else time.monotonic() - self._heard_s
+            silent_s = 0.0 if self._pending else time.monotonic() - self._last_message_s
         if self._ended:
             return silent_s < UNTAKEN_END_S
         limit_s = idle_s_max if self._greeted else min(idle_s_max, GREETING_TIMEOUT_S)
@@ -114,7 +114,7 @@ class IngestStream:
         try:
             for request in self._requests:
                 received_ns = time.time_ns()
-                self._heard_s = time.monotonic()
+                self._last_message_s = time.monotonic()
                 if self._ended:
                     return
                 if self._replies.qsize() > REPLIES_MAX:
@@ -262,7 +262,7 @@ class IngestStream:
         self._writer.errors.add("ingest", error.code)
         self._replies.put(_refusal(message.spool_id[:SPOOL_ID_SHOWN], message.batch_number, error))
 
-    def tell_busy(self, reason: str) -> None:
+    def report_busy(self, reason: str) -> None:
         """Says so if a batch of this stream has waited for seconds, so that its shipper stays. Any thread."""
         now_s = time.monotonic()
         with self._lock:
@@ -289,8 +289,8 @@ class IngestStream:
     def _answered(self) -> None:
         with self._lock:
             self._pending -= 1
-            self._heard_s = time.monotonic()
-            self._waits_since_s = self._heard_s if self._pending else None
+            self._last_message_s = time.monotonic()
+            self._waits_since_s = self._last_message_s if self._pending else None
             done = self._ended and self._pending == 0
         if done:
             self._replies.put(None)
@@ -300,7 +300,7 @@ class IngestStream:
             if self._ended:
                 return
             self._ended = True
-            self._heard_s = time.monotonic()
+            self._last_message_s = time.monotonic()
             self.error = error
             idle = self._pending == 0
         if error is not None:
