@@ -90,7 +90,7 @@ def test_a_refused_caller_is_not_remembered() -> None:
         for call in calls[:2]:
             open_calls.enter_context(places.taken(call))  # type: ignore[arg-type]
         for call in calls[2:]:
-            with pytest.raises(PermissionError, match="2 in all, 1 of one host"), places.taken(call):  # type: ignore[arg-type]
+            with pytest.raises(PermissionError, match="2 at once, 1 a host"), places.taken(call):  # type: ignore[arg-type]
                 pass
         assert len(places._taken) == 2
     assert not places._taken
@@ -150,7 +150,7 @@ def test_a_stream_that_says_nothing_is_ended_and_told_why(aggregator: server.Agg
         _silent_for(aggregator, limit_s + 1)
         (refusal,) = client.rest()
         assert refusal.refusal.fatal
-        assert f"said nothing for {limit_s:.0f} s" in refusal.refusal.message
+        assert f"was silent for {limit_s:.0f} s" in refusal.refusal.message
         assert client.error is not None
         assert client.error.code() == grpc.StatusCode.UNAVAILABLE
 
@@ -177,7 +177,7 @@ def test_a_client_that_does_not_take_its_end_is_cut_off(aggregator: server.Aggre
     with IngestClient(aggregator.address) as client:
         (each,) = aggregator._collector._calls
         each._ended = True  # and nothing is said of it: the word of it is stuck behind what it does not read
-        _silent_for(aggregator, stream.UNTAKEN_END_S + 1)
+        _silent_for(aggregator, stream.UNREAD_END_S + 1)
         aggregator._collector.end_idle()
         assert client.rest() == []
         assert client.error is not None

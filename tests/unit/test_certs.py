@@ -142,7 +142,7 @@ def test_without_cryptography_it_says_which_extra_to_install(tmp_path: Path) -> 
     script = (
         "import sys; sys.modules['cryptography'] = None\n"
         "from pathlib import Path\n"
-        "from rankmem_aggregator import certs\n"
+        "from rankmem_aggregator.server import certs\n"
         f"certs.make(Path({str(tmp_path)!r}))\n"
     )
     done = subprocess.run(

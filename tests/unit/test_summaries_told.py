@@ -81,9 +81,9 @@ def told(store: Store, log: RankLog, rows: Rows, batch: IncomingBatch, schedule:
     more = {
         INGEST_PROGRESS.name: pa.Table.from_pylist([whose | progress], schema=INGEST_PROGRESS.arrow_schema())
     }
-    taken_back = schedule.take_back([batch])
-    if taken_back.num_rows:
-        more["summary_progress"] = taken_back
+    invalidated = schedule.invalidate([batch])
+    if invalidated.num_rows:
+        more["summary_progress"] = invalidated
     store.write(tables_of(rows) | more)
     schedule.commit()
 
@@ -155,7 +155,7 @@ def test_summaries_and_what_came_since_are_together_what_is_stored(
         assert reader.execute(left, {"id": log.session_id, "by": by}).fetchone() == (0,)
 
 
-def test_a_row_from_before_takes_the_telling_back_and_doubles_the_patience(store: Store) -> None:
+def test_a_row_from_before_invalidates_the_summaries_and_doubles_the_delay(store: Store) -> None:
     log = RankLog(session_id="0SESSION0002")
     log.alloc("block", 10, at=1, category="autograd_detail")
     log.alloc("other", 5, at=2)
@@ -192,4 +192,4 @@ def test_a_row_from_before_takes_the_telling_back_and_doubles_the_patience(store
         assert reader.execute(stale).fetchone() != (0,)  # they stay until the next pass, and do not count
         whole = "SELECT group_name, bytes FROM group_course($id, 'category') WHERE bytes > 0 ORDER BY seq"
         assert reader.execute(whole, {"id": log.session_id}).fetchall()[:1] == [("gradient", 10)]
-    assert schedule.counters.taken_back == 1
+    assert schedule.num_invalidated == 1

@@ -1,7 +1,7 @@
-"""The bounded queue between the streams' reading threads and the writer.
+"""The bounded queue between the threads of ingest calls and the writer.
 
-Stage: between stream and ingest. In: submissions from many threads, which wait while it is full (so a
-stream stops reading and gRPC's flow control slows its shipper); out: groups for the writer, oldest first.
+Stage: between ingest call and writer. In: submissions from many threads, which wait while it is full (so a
+call stops reading and gRPC's flow control slows its shipper); out: groups for the writer, oldest first.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from rankmem_aggregator.ingest.sequence import Opening
 from rankmem_protos.errors import RankmemError
 
 SHRUNK_SHARE: Final = 8
-"""What a narrow queue takes of its bytes. One batch at a time would hardly free more, and commits cost."""
+"""A shrunk queue admits this part of its bytes. One batch at a time would hardly free more, and commits
+cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a batch: acknowledged with the spool's last stored sequence, or refused."""
+    """The result for a batch: acknowledged with the spool's last stored sequence, or refused."""
 
     spool_id: str
     batch_number: int
@@ -33,12 +34,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A batch and whom to tell; ``done`` is called once, from the writer's thread, and must not block."""
+    """A batch, and ``done`` for its outcome: called once, from the writer's thread; it must not block."""
 
     batch: IncomingBatch
     done: Callable[[Outcome], None]
     opening: Opening | None = None
-    """How its stream opened the spool; None: there is no stream."""
+    """How its call opened the spool; None: there is no call."""
 
 
 class BatchQueue:
@@ -59,7 +60,7 @@ class BatchQueue:
         self._admitted = 0  # batches that are being decoded
         self._admitted_bytes = 0
         self._lock = threading.Lock()
-        self._waiters: deque[threading.Condition] = deque()  # who waits for room, in order
+        self._waiters: deque[threading.Condition] = deque()  # for room, in order
         self._has_batch = threading.Condition(self._lock)
 
     def __len__(self) -> int:
@@ -71,9 +72,9 @@ class BatchQueue:
         return self._bytes + self._admitted_bytes
 
     def admit(self, size_bytes: int) -> bool:
-        """Waits until there is room for so many bytes and keeps it; False once the queue is closed.
+        """Waits until there is room for so many bytes and reserves it; False once the queue is closed.
 
-        First come, first served: with a thousand streams none is passed over. To be followed by :meth:`put`
+        First come, first served: of a thousand calls none is passed over. To be followed by :meth:`put`
         or :meth:`release` with the same number.
         """
         with self._lock:
@@ -88,7 +89,7 @@ class BatchQueue:
             return not self._closed
 
     def release(self, size_bytes: int) -> None:
-        """Gives room back that was admitted and is not needed."""
+        """Releases room that was admitted and is not needed."""
         with self._lock:
             self._admitted -= 1
             self._admitted_bytes -= size_bytes
@@ -119,7 +120,7 @@ class BatchQueue:
         return True
 
     def shrink(self, is_shrunk: bool) -> None:
-        """While narrow, an eighth of the bytes is admitted; all have their turn. Any thread."""
+        """While shrunk, an eighth of the bytes is admitted; all have their turn. Any thread."""
         with self._lock:
             self._is_shrunk = is_shrunk
             self._notify_first()
@@ -133,13 +134,14 @@ class BatchQueue:
         not_before_s: float = 0.0,
         enough_rows: int = 1,
     ) -> list[Submission] | None:
-        """The next group; None once closed and drained, empty after a nudge. Waits for a first batch, then a
-        while for company.
+        """The next group; None once closed and drained, empty after :meth:`wake`.
+
+        Waits for a first batch, then a while for more.
 
         Args:
             rows_max: rows of the tallest table; a group ends before it passes them (one batch always goes).
             bytes_max: the same in decoded bytes.
-            wait_s: how long to wait for company while there are fewer than ``enough_rows``.
+            wait_s: how long to wait for more while there are fewer than ``enough_rows``.
             not_before_s: until this time (monotonic) it waits on such a group at least.
             enough_rows: of the tallest tables.
         """
@@ -156,7 +158,7 @@ class BatchQueue:
         return group
 
     def wake(self) -> None:
-        """Whoever takes gets an empty group if nothing waits: there is something else to do. Any thread."""
+        """Lets :meth:`take` return an empty group if no batch waits: there is other work. Any thread."""
         with self._lock:
             self._woken = True
             self._has_batch.notify()
@@ -170,7 +172,7 @@ class BatchQueue:
             self._has_batch.notify_all()
 
     def abandon(self) -> list[Submission]:
-        """Closes, and hands over what still waits."""
+        """Closes, and returns what still waits."""
         self.close()
         with self._lock:
             left = list(self._waiting)
@@ -179,7 +181,7 @@ class BatchQueue:
         return left
 
     def _notify_first(self) -> None:
-        """Wakes who is first in line, and nobody else: a thousand may wait."""
+        """Wakes the first waiter alone: a thousand may wait."""
         if self._waiters:
             self._waiters[0].notify()
 

@@ -1,8 +1,8 @@
-"""Which ranks are heard of now, and how far behind their events are stored.
+"""Which ranks are alive now, and how far behind their events are stored.
 
-Stage: ingest. The writer's thread tells what it committed; status and metrics ask from any thread. Kept in
-memory for the ranks of the last minutes alone: what is true for longer stands in the database
-(``ingest_progress``, ``rank_info``), and the view ``rank_status`` says it.
+Stage: ingest. The writer's thread reports what it committed; status and metrics ask from any thread. Kept in
+memory for the ranks of the last minutes alone: lasting facts are in the database (``ingest_progress``,
+``rank_info``), in the view ``rank_status``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from rankmem_aggregator.ingest.batch import IncomingBatch
 
 ALIVE_S: Final = 30.0
-"""A rank that runs is sampled once a second, so its shipper always has something to send."""
+"""A running rank is sampled once a second, so its shipper always has something to send."""
 FORGOTTEN_S: Final = 600.0
 """After so long without a batch a rank is no longer kept here."""
 NS_PER_S: Final = 1_000_000_000
@@ -32,24 +32,24 @@ class LastBatch:
     stored_ns: int
     """When it was committed, the aggregator's clock."""
     lag_ns: int
-    """From its last event (on the aggregator's clock, as far as the offset is known) to then; at least 0."""
+    """From its last event (on the aggregator's clock, if the offset is known) to then; at least 0."""
     final: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AliveRanks:
-    """All ranks together."""
+    """The ranks that are alive, together."""
 
     sessions: int = 0
-    """That have a rank which is alive."""
+    """With a rank that is alive."""
     ranks: int = 0
     """With a batch within ALIVE_S, and not ended."""
     lag_ns: int = 0
-    """The longest of theirs, at their last batch."""
+    """The longest of them, at its last batch."""
 
 
 class Liveness:
-    """The ranks of late.
+    """The last batches of the ranks of the last minutes.
 
     Args:
         clock_ns: the wall clock, ns since 1970.
@@ -62,7 +62,7 @@ class Liveness:
         self._offsets_ns: dict[str, int] = {}
 
     def stored(self, batches: Iterable[IncomingBatch]) -> list[int]:
-        """Takes in what was committed; the lag of each batch that had events, ns. Writer's thread."""
+        """Records committed batches; returns the lag of each that had events, ns. Writer's thread."""
         now_ns = self._clock_ns()
         lags_ns: list[int] = []
         with self._lock:
@@ -82,7 +82,7 @@ class Liveness:
         return lags_ns
 
     def alive(self) -> AliveRanks:
-        """All ranks that are alive now, together. Any thread."""
+        """The ranks that are alive now. Any thread."""
         since_ns = self._clock_ns() - int(ALIVE_S * NS_PER_S)
         with self._lock:
             alive = [p for p in self._last.values() if not p.final and p.stored_ns >= since_ns]
@@ -107,7 +107,7 @@ def _last_event_ns(batch: IncomingBatch) -> int | None:
 
 
 def _offset_ns(batch: IncomingBatch, before_ns: int) -> int:
-    """Of the host's clock: an estimate rides along with rank_info now and then."""
+    """Of the host's clock: rank_info brings an estimate now and then."""
     rows = batch.rows.get("rank_info")
     if rows is None:
         return before_ns

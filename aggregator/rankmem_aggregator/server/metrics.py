@@ -1,9 +1,9 @@
 """The aggregator's figures in Prometheus' text format, on an HTTP port of their own.
 
-Stage: beside ingest. In: counters that are kept anyway; out: an answer to each scrape, made when it is asked
-for, so that an aggregator nobody scrapes pays nothing. Labels are few and fixed (outcome, place, code): no
-session, rank or host is named, whatever it is called. Few connections at a time, each with a deadline.
-``prometheus_client`` is imported here alone, and only where metrics were asked for.
+Stage: beside ingest. In: existing counters; out: an answer to each scrape, made on request, so that an
+aggregator without scrapes pays nothing. Labels are few and fixed (outcome, place, code): no session, rank or
+host is named. Few connections at a time, each with a deadline. ``prometheus_client`` is imported here alone,
+and only where metrics are served.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from rankmem_protos.errors import Code, RankmemError
 logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S: Final = 5.0
-"""For a scraper to say what it wants and to take the answer, 10 KiB, from its first byte to the last."""
+"""For a scraper to send its request and to read the answer, 10 KiB, from first byte to last."""
 CONNECTIONS_MAX: Final = 16
-"""Open at a time; for one more the oldest is cut, which is no scrape: that takes milliseconds."""
+"""Open at a time; for one more the oldest is closed, which is no scrape: that takes milliseconds."""
 CLOSE_POLL_S: Final = 0.2
 
 
@@ -164,7 +164,7 @@ class MetricsServer:
 
 
 class _Server(HTTPServer):
-    """A thread a connection, for as long as one may take: who connects and says nothing keeps no scrape."""
+    """A thread a connection, until its deadline: a silent client cannot hold up scrapes."""
 
     allow_reuse_address = True
 
@@ -190,7 +190,7 @@ class _Server(HTTPServer):
         try:
             self.finish_request(request, client_address)
         except OSError:
-            logger.debug("a scrape of %s failed", client_address, exc_info=True)
+            logger.debug("a scrape by %s failed", client_address, exc_info=True)
         finally:
             timer.cancel()
             with self._lock, contextlib.suppress(ValueError):
@@ -199,7 +199,7 @@ class _Server(HTTPServer):
 
 
 def _cut(connection: socket.socket) -> None:
-    """Ends what reads from it or writes to it. Any thread; also after its end."""
+    """Ends reads and writes of the connection. Any thread; also after its end."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
@@ -207,7 +207,7 @@ def _cut(connection: socket.socket) -> None:
 def _handler(registry: CollectorRegistry) -> type[MetricsHandler]:
     class Handler(MetricsHandler.factory(registry)):  # type: ignore[misc]  # made at run time
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing: a scrape every few seconds is no news."""
+            """Nothing: a scrape every few seconds is not worth a line."""
 
     return Handler
 

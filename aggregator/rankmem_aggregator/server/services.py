@@ -1,8 +1,8 @@
-"""The gRPC services: Collector (the way in) and Query (the way out), thin over call, queries and exports.
+"""The gRPC services: Collector (the way in) and Query (the way out), thin over ingest calls and queries.
 
-Stage: the aggregator's door. Handlers run in gRPC's thread pool; a :class:`RankmemError` becomes a status
-with its code and hint in the trailing metadata (``rankmem-code``, ``rankmem-hint``), anything else INTERNAL.
-No logic of ingest or SQL lives here.
+Stage: the aggregator's gRPC boundary. Handlers run in gRPC's thread pool; a :class:`RankmemError` becomes a
+status with its code and hint in the trailing metadata (``rankmem-code``, ``rankmem-hint``), anything else
+INTERNAL. No logic of ingest or SQL lives here.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ DECODERS: Final = max(2, len(os.sched_getaffinity(0)))
 """Threads that decode batches, of all calls: more would only wait for a processor."""
 FILE_CHUNK_BYTES: Final = 1 << 20
 READ_GRACE_S: Final = 5.0
-"""Beyond a statement's time limit, for the client to read the error; one that reads nothing is cut off."""
+"""Beyond a statement's time limit, for the client to read the error; then the call is cancelled."""
 EXPORT_TIMEOUT_S: Final = 3600.0
 """A copy of a database of 100 GiB at 30 MiB/s."""
 EXPORT_READ_S: Final = 3600.0
-"""The same for its client to read it; one that does not is cut off, and the copy removed."""
+"""The same for its client to read it; then the call is cancelled and the copy removed."""
 EXPORTS_MAX: Final = 4
-"""Copies of the database at once, made and read: each takes its room on the disk."""
-_LEFT: Final = "[a-z0-9_]{8}"
-"""What ``tempfile`` puts behind a prefix."""
+"""Copies of the database at once, being made or read: each takes its room on the disk."""
+_TEMPORARY_NAME: Final = "[a-z0-9_]{8}"
+"""The part of a name that ``tempfile`` adds to a prefix."""
 
 
 class CollectorService(collector_pb2_grpc.CollectorServicer):
@@ -67,7 +67,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         config: AggregatorConfig,
         began: Callable[[], None] = lambda: None,
     ) -> None:
-        """``began`` is called as a stream begins, in its thread."""
+        """``began`` is called as a call begins, in its thread."""
         self._writer = writer
         self._began = began
         self._database_id = database_id
@@ -78,7 +78,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         """With the host that each counts for, and its call."""
         self._draining = False
         self._overload = ""
-        self._admits_left = 0  # streams that may come although it is full
+        self._admits_left = 0  # calls that are let in although it is overloaded
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="rankmem-decode")
 
     @property
@@ -89,7 +89,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
     def Ingest(
         self, request_iterator: Iterator[collector_pb2.IngestRequest], context: grpc.ServicerContext
     ) -> Iterator[collector_pb2.IngestReply]:
-        """Takes a shipper's call."""
+        """Serves a shipper until its call ends."""
         self._began()
         name = f"rankmem-ingest-{next(self._numbers)}"
         call = IngestCall(request_iterator, self._writer, self._decoders, self._database_id, name)
@@ -109,7 +109,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
             abort(context, call.error)
 
     def drain(self) -> None:
-        """Refuses new streams and ends those that are open once their batches are answered. Any thread."""
+        """Refuses new calls and ends the open ones once their batches are answered. Any thread."""
         with self._lock:
             self._draining = True
             calls = list(self._calls)
@@ -117,29 +117,29 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
             call.stop(_draining())
 
     def report_busy(self, reason: str) -> None:
-        """Tells the shippers whose batches have waited for seconds why they do. Any thread."""
+        """Reports to shippers whose batches have waited for seconds why they do. Any thread."""
         with self._lock:
             calls = list(self._calls)
         for call in calls:
             call.report_busy(reason)
 
     def end_idle(self) -> None:
-        """Ends streams that have been silent for too long, and cuts those that do not take it. Any thread."""
+        """Ends calls that were silent for too long, and cancels those that do not read it. Any thread."""
         with self._lock:
             calls = list(self._calls.items())
         for call, (_, context) in calls:
-            if not call.look(self._config.stream_idle_s):
+            if not call.end_if_idle(self._config.stream_idle_s):
                 context.cancel()  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """Ends the decoding threads, once nobody waits for them. Idempotent."""
+        """Ends the decoding threads once they are idle. Idempotent."""
         self._decoders.shutdown(wait=False)
 
     def set_overloaded(self, reason: str) -> None:
-        """New streams are refused for this reason from now on but for the next one; empty: they are taken.
+        """Refuses new calls for this reason from now on, but for the next one; empty: they are taken.
 
-        Called once a second, so one comes in a second: a process may look large for as long as it lives, and
-        nobody may wait for ever. Any thread.
+        Called once a second, so one is let in each second: a process may look large for as long as it lives,
+        and no shipper may wait for ever. Any thread.
         """
         with self._lock:
             self._overload = reason
@@ -152,7 +152,9 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
                 raise _draining()
             if self._overload and not self._admits_left:
                 raise RankmemError(
-                    Code.EXHAUSTED, self._overload, "nothing is lost: the spools keep it, it is tried again"
+                    Code.EXHAUSTED,
+                    self._overload,
+                    "nothing is lost: the spools keep it, and the shipper tries again",
                 )
             if len(self._calls) >= self._config.max_streams:
                 raise RankmemError(
@@ -190,7 +192,7 @@ class QueryService(query_pb2_grpc.QueryServicer):
         self._started_ns = time.time_ns()
         self._exports = CallSlots("copies of the database", EXPORTS_MAX)
         self._export_prefix = f".{store.path.name}.export-"
-        self._remove_left()
+        self._remove_stale_copies()
 
     def Sql(
         self, request: query_pb2.SqlRequest, context: grpc.ServicerContext
@@ -241,7 +243,7 @@ class QueryService(query_pb2_grpc.QueryServicer):
     def Status(
         self, request: query_pb2.StatusRequest, context: grpc.ServicerContext
     ) -> query_pb2.StatusReply:
-        """What this aggregator is and how far it is."""
+        """This aggregator's version, progress and condition."""
         counters, condition, queue = self._writer.counters, self._condition(), self._writer.queue
         alive = self._writer.liveness.alive()
         return query_pb2.StatusReply(
@@ -270,11 +272,11 @@ class QueryService(query_pb2_grpc.QueryServicer):
             messages_damaged=self._writer.errors.num_damaged,
         )
 
-    def _remove_left(self) -> None:
-        """Copies of a process that was killed while it made or sent them: nobody else has this database."""
+    def _remove_stale_copies(self) -> None:
+        """Removes copies left by a process that was killed: no other process has this database open."""
         with contextlib.suppress(OSError):
             for entry in self._store.path.parent.iterdir():
-                if re.fullmatch(re.escape(self._export_prefix) + _LEFT, entry.name):
+                if re.fullmatch(re.escape(self._export_prefix) + _TEMPORARY_NAME, entry.name):
                     shutil.rmtree(entry, ignore_errors=True)
 
 

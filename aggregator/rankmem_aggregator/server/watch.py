@@ -1,8 +1,8 @@
-"""The aggregator's watch over itself: is the writer alive, is there room on the disk, how large is it all.
+"""The aggregator's own health check: whether the writer is alive, room on the disk, memory, file sizes.
 
 Stage: beside ingest, in a thread of its own (``rankmem-watch``), once a second; it costs a few system calls.
-In: store and writer; out: a :class:`Condition`, and a call whenever the aggregator stops or starts again to
-be able to store. It changes nothing itself and never touches the database's connection.
+In: store and writer; out: a :class:`Condition`, and a callback whenever the aggregator becomes able or unable
+to store. It changes nothing itself and never touches the database's connection.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STATM: Final = Path("/proc/self/statm")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """How an aggregator is."""
+    """The condition of an aggregator."""
 
     reason: str = ""
     """Why it cannot store now; empty: it can."""
@@ -50,13 +50,13 @@ class Condition:
 
 
 class Watch:
-    """Looks once a second.
+    """Looks once a second; callbacks run in its thread.
 
     Args:
         store, writer: what is watched.
-        changed: told the condition at the first look and whenever ``is_serving`` turns. Watch's thread.
-        looked: called after each look, with the condition. Watch's thread.
-        died: told what ended the thread, which nothing should. Watch's thread.
+        changed: called with the condition at the first look and whenever ``is_serving`` changes.
+        looked: called with the condition after each look.
+        died: called with the exception that ended the thread, which should not happen.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Watch:
 
 
 def release_memory() -> None:
-    """Gives back to the system what allocators keep for later: it counts against the memory budget.
+    """Returns to the system what allocators keep for later: it counts against the memory budget.
 
     Some milliseconds; only where the C library has ``malloc_trim`` (glibc).
     """
@@ -147,7 +147,7 @@ def release_memory() -> None:
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process; 0 where the system does not say."""
+    """Resident memory of this process; 0 where it is unknown."""
     try:
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
