@@ -1,5 +1,5 @@
 """`python -m rankmem_aggregator`: an aggregator without the command line's extras, and without a parent that
-starts it again (``rankmem serve`` has both).
+restarts it (``rankmem serve`` has both).
 
 Stage: wiring. Options come from the environment (see ``config``). The first SIGTERM or SIGINT drains, the
 second stops at once. Prints nothing but errors; logs go to stderr.
@@ -21,7 +21,7 @@ from rankmem_protos.errors import RankmemError
 
 
 def main() -> int:
-    """Serves until a signal; the exit code."""
+    """Serves until a signal; returns the exit code."""
     try:
         config = AggregatorConfig.from_environment()
         logs.configure(config.log_format)

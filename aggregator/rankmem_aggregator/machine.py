@@ -1,4 +1,4 @@
-"""How much memory there is for this process: the machine's, or what its container or job may have of it.
+"""The memory available to this process: the machine's, or the limit of its container or job.
 
 Stage: before the server opens. Linux: memory.max of the process's cgroup and of those above it (version 2),
 or memory.limit_in_bytes (version 1).
@@ -18,7 +18,7 @@ CGROUPS: Final = Path("/sys/fs/cgroup")
 
 @functools.cache
 def memory_bytes() -> int:
-    """The least of these limits, bytes; as it was when first asked."""
+    """The least of these limits, bytes; read once."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min((machine, *limits(PROCESS, CGROUPS)))
 
@@ -27,7 +27,7 @@ def limits(process: Path, cgroups: Path) -> Iterator[int]:
     """The limits of the groups that a process is in, bytes.
 
     Args:
-        process: what /proc/self/cgroup holds.
+        process: /proc/self/cgroup, or a copy.
         cgroups: where the groups are mounted.
     """
     for path in _files(process, cgroups):

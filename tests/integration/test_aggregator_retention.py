@@ -171,7 +171,7 @@ def test_a_log_of_a_deleted_session_that_had_no_end_is_refused(
 ) -> None:
     path = tmp_path / "r.duckdb"
     fill(path, [OLD], final=False)
-    with pytest.raises(RankmemError, match="may still go on") as running:
+    with pytest.raises(RankmemError, match="may still be running") as running:
         prune_file(path, Limits(), [OLD])
     assert running.value.code is Code.CONFLICT
     assert prune_file(path, Limits(sessions=1, days=1e-9)).session_ids == ()

@@ -1,9 +1,9 @@
 """The tables of a database file, checked before anything is read: they may come from a stranger.
 
-Stage: open. In: a connection in which the file is attached, external access already off; out: what of our
-tables is there, or a refusal. Only tables count, with the declared columns in their declared types: a view, a
-macro or a generated column of the file is code of whoever made it. Asks the catalog alone, no row but that of
-``rankmem_meta``.
+Stage: open. In: a connection in which the file is attached, external access already off; out: the tables of
+ours that it has, or a refusal. Only tables count, with the declared columns in their declared types: a view,
+a macro or a generated column of the file is code of the file's maker. Reads the catalog and the row of
+``rankmem_meta`` alone.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _OURS_ALONE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTable:
-    """One of our tables as a file has it."""
+    """One of our tables in a file."""
 
     table_name: TableName
     columns: frozenset[str]
     is_packed: bool
-    """Whether it is in its form on disk; files of an unreleased version have it as declared."""
+    """Whether it is in the packed form; files of an unreleased version have it as declared."""
 
 
 def stored_tables(connection: duckdb.DuckDBPyConnection, file: str) -> dict[str, StoredTable]:
     """Our tables in the database ``file``, by their names.
 
     Raises:
-        RankmemError: INVALID for a database that rankmem did not make, or a table that is not as it makes it.
+        RankmemError: INVALID for a database that rankmem did not make, or a table that differs from its own.
         duckdb.Error: the catalog cannot be read.
     """
     present: dict[TableName, dict[str, tuple[str, bool]]] = {}
@@ -64,7 +64,7 @@ def stored_tables(connection: duckdb.DuckDBPyConnection, file: str) -> dict[str,
 
 
 def check_nothing_runs(connection: duckdb.DuckDBPyConnection, file: str) -> None:
-    """Refuses a file in which writing or our own SQL would run what somebody else put there.
+    """Refuses a file in which writing or our own SQL would run foreign code.
 
     Triggers run on our inserts; a macro of the file hides DuckDB's function of the same name, in any case.
 
@@ -89,11 +89,11 @@ def check_nothing_runs(connection: duckdb.DuckDBPyConnection, file: str) -> None
 
 
 def reading_statements(table: Table, stored: StoredTable | None, file: str) -> list[str]:
-    """What makes the views from which a table is read: all declared columns, NULL where the file has none.
+    """The statements for the view of a table: all declared columns, NULL where the file has none.
 
     Args:
-        stored: the table in the file; None: it has none of that name, and the view no rows.
-        file: the database in which it is.
+        stored: the table in the file; None: the file has none, and the view no rows.
+        file: the name of its database.
     """
     in_own_form = is_packed(table.name) and (stored is None or stored.is_packed)
     name = schema.stored_name(table) if in_own_form else schema.quoted(table.name)
