@@ -16,12 +16,12 @@ from typing import Final
 import pyarrow.compute as pc
 
 from rankmem_aggregator.ingest.batch import IncomingBatch
+from rankmem_aggregator.retention.limits import NS_PER_S
 
 ALIVE_S: Final = 30.0
 """A running rank is sampled once a second, so its shipper always has something to send."""
 FORGOTTEN_S: Final = 600.0
 """After so long without a batch a rank is no longer kept here."""
-NS_PER_S: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.ingest.attempts import Starts
-from rankmem_aggregator.ingest.batch import IncomingBatch, Spool
+from rankmem_aggregator.ingest.batch import IncomingBatch
 from rankmem_aggregator.ingest.batch_queue import BatchQueue, Outcome, Submission
 from rankmem_aggregator.ingest.counters import (
     COMMIT_BOUNDS_S,
@@ -30,7 +30,7 @@ from rankmem_aggregator.ingest.counters import (
     WriterCounters,
 )
 from rankmem_aggregator.ingest.group import concatenated
-from rankmem_aggregator.ingest.liveness import NS_PER_S, Liveness
+from rankmem_aggregator.ingest.liveness import Liveness
 from rankmem_aggregator.ingest.sequence import Opening, SpoolProgress, Verdict
 from rankmem_aggregator.ingest.stored_state import (
     progress_rows,
@@ -39,7 +39,7 @@ from rankmem_aggregator.ingest.stored_state import (
     stored_stacks,
     stored_starts,
 )
-from rankmem_aggregator.retention.limits import Limits
+from rankmem_aggregator.retention.limits import NS_PER_S, Limits
 from rankmem_aggregator.retention.worker import RetentionWorker
 from rankmem_aggregator.store.recovery import TRANSIENT
 from rankmem_aggregator.store.schema import INGEST_PROGRESS, SPOOL_START, STACK
@@ -85,12 +85,13 @@ class Writer:
         self._config = config
         self._free_memory = free_memory
         self._died = died
-        self._progress = SpoolProgress(stored_progress(store))
+        self.progress = SpoolProgress(stored_progress(store))
+        """How far each spool is stored."""
         self.starts = Starts(stored_starts(store), [one.spool for one in pruned_progress(store)])
         """The attempt under which each spool is stored."""
         self._stacks = stored_stacks(store)
         self._summaries = Summaries(store)
-        self._progress.set_tombstones(pruned_progress(store))
+        self.progress.set_tombstones(pruned_progress(store))
         self._retention = RetentionWorker(
             store, Limits.of(config), deleted=self._add_tombstones, cleaned=self._reload
         )
@@ -117,19 +118,6 @@ class Writer:
     def is_alive(self) -> bool:
         """Whether batches are still committed."""
         return self._thread.is_alive()
-
-    def submit(self, submission: Submission, admitted_bytes: int | None = None) -> bool:
-        """Queues a batch, waiting while the queue is full; False once the writer is closing. Any thread.
-
-        Args:
-            submission: a decoded batch.
-            admitted_bytes: admitted for it by the queue before; None: nothing.
-        """
-        return self.queue.put(submission, admitted_bytes)
-
-    def last_sequence(self, spool: Spool) -> int:
-        """Last stored sequence of the spool, -1 for none. Any thread."""
-        return self._progress.stored(spool)
 
     def close(self, timeout_s: float) -> bool:
         """Commits what is queued and ends the thread; False if time ran out and the rest was abandoned."""
@@ -174,14 +162,14 @@ class Writer:
             pass
 
     def _add_tombstones(self, session_id: str) -> None:
-        self._progress.add_tombstones(session_id)
+        self.progress.add_tombstones(session_id)
         self.starts.add_tombstones(session_id)
         self._summaries.forget(session_id)
 
     def _reload(self) -> None:
         self._stacks = stored_stacks(self._store)
         tombstones = pruned_progress(self._store)
-        self._progress.set_tombstones(tombstones)
+        self.progress.set_tombstones(tombstones)
         self.starts.set_tombstones(one.spool for one in tombstones)
 
     def _take(self) -> list[Submission] | None:
@@ -263,11 +251,11 @@ class Writer:
             opening.check_writing()
             if opening in closed:
                 raise opening.error()
-        return self._progress.judge(submission.batch)
+        return self.progress.judge(submission.batch)
 
     def _write(self, rows: dict[str, pa.Table], invalidated: pa.Table) -> None:
         """One transaction with the rows, the progress and the new stack numbers; tried until it is stored."""
-        rows[INGEST_PROGRESS.name] = progress_rows(self._progress.tentative())
+        rows[INGEST_PROGRESS.name] = progress_rows(self.progress.tentative())
         others = {
             SUMMARY_PROGRESS.name: invalidated,
             STACK.name: self._stacks.pending(),
@@ -288,7 +276,7 @@ class Writer:
         took_ns = time.perf_counter_ns() - started_ns
         self.commit_seconds.observe(took_ns / NS_PER_S)
         self._count(groups=1, commit_ns=took_ns)
-        self._progress.commit()
+        self.progress.commit()
         self.starts.commit()
         self._stacks.commit()
         self._summaries.commit()
@@ -304,7 +292,7 @@ class Writer:
             raise _closing() from exc
 
     def _rollback(self) -> None:
-        self._progress.rollback()
+        self.progress.rollback()
         self.starts.rollback()
         self._stacks.rollback()
         self._summaries.rollback()

@@ -196,7 +196,7 @@ class IngestCall:
 
     def _last_sequence(self, spool: Spool) -> int:
         try:
-            return self._writer.last_sequence(spool)
+            return self._writer.progress.stored(spool)
         except RankmemError:
             self._writer.starts.release([spool])
             raise
@@ -239,7 +239,7 @@ class IngestCall:
             self._answered()
             return True
         submission = Submission(batch=batch, done=self._answer, opening=opening)
-        return self._writer.submit(submission, size_bytes)
+        return self._writer.queue.put(submission, size_bytes)
 
     def _decoded(self, message: pb.Batch, spool: Spool) -> IncomingBatch:
         try:

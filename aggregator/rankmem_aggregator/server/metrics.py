@@ -31,8 +31,8 @@ from prometheus_client.registry import Collector
 
 from rankmem_aggregator.host_port import split_address
 from rankmem_aggregator.ingest.counters import Distribution
-from rankmem_aggregator.ingest.liveness import NS_PER_S
 from rankmem_aggregator.ingest.writer import Writer
+from rankmem_aggregator.retention.limits import NS_PER_S
 from rankmem_aggregator.server.watch import Condition
 from rankmem_protos.errors import Code, RankmemError
 

@@ -10,15 +10,36 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
+from types import FrameType
 from typing import Final
 
 CALLS: Final = "rankmem-rpc"
 """Prefix of the names of threads that answer calls."""
 LAST_WAIT_S: Final = 2.0
 """For cancelled calls to end: those without a statement take milliseconds."""
+
+
+def drain_on_signals(drain: Callable[[], None], kill: Callable[[], None] = lambda: None) -> None:
+    """The first SIGTERM or SIGINT drains, the second kills and ends this process; what is acknowledged is
+    stored.
+    """
+    is_draining = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal is_draining
+        if is_draining:
+            kill()
+            os._exit(128 + number)
+        is_draining = True
+        drain()
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, handle)
 
 
 def leave(code: int) -> int:

@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
 from rankmem_aggregator.ingest.writer import Writer
+from rankmem_aggregator.machine import resident_bytes
 from rankmem_aggregator.store.disk import DiskLowError
 from rankmem_aggregator.store.store import Store
 
 logger = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 1.0
-_STATM: Final = Path("/proc/self/statm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,11 +142,3 @@ def release_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(ctypes.c_size_t(0))
-
-
-def resident_bytes() -> int:
-    """Resident memory of this process; 0 where it is unknown."""
-    try:
-        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0

@@ -16,6 +16,7 @@ from typing import Final
 import duckdb
 
 from rankmem_aggregator.store import schema
+from rankmem_aggregator.store.instance import Settings
 from rankmem_aggregator.store.private_files import PRIVATE_MODE
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import SCHEMA_VERSION
@@ -23,7 +24,7 @@ from rankmem_protos.tables import SCHEMA_VERSION
 BATCH_ROWS: Final = 122_880
 """DuckDB's row group: one batch fills one."""
 
-_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
+_SETTINGS: Final[Settings] = {
     "memory_limit": "1GB",
     "threads": 1,
     "default_block_size": schema.BLOCK_BYTES,

@@ -29,12 +29,19 @@ _CATALOG: Final = "rankmem"
 """Name of the database within the instance. No statement contains it: the file may have any name."""
 USE: Final = f"USE {_CATALOG}"
 """The first statement of every cursor."""
-_TIME_ZONE: Final = "SET GLOBAL TimeZone = 'UTC'"
+TIME_ZONE: Final = "SET GLOBAL TimeZone = 'UTC'"
 """Promised by columns named _utc; the default is the machine's zone."""
-_CONFINEMENT: Final = ("SET enable_external_access = false", "SET lock_configuration = true")
+CONFINEMENT: Final = ("SET enable_external_access = false", "SET lock_configuration = true")
 """After the file is attached: with external access off, DuckDB refuses even the temp_directory of its own
 options."""
 
+ISOLATED: Final = {
+    # Otherwise a client's FROM name would find Python variables of this process.
+    "python_enable_replacements": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+}
+"""Settings of every instance of ours."""
 _INVALIDATED: Final = "has been invalidated"
 
 Settings = dict[str, str | bool | int | float | list[str]]
@@ -52,7 +59,7 @@ def open_instance(config: AggregatorConfig) -> tuple[duckdb.DuckDBPyConnection, 
     connection = _attached(path, config)
     try:
         # Before anything is looked up: an existing file may have been made by a stranger.
-        for setting in (_TIME_ZONE, *_CONFINEMENT):
+        for setting in (TIME_ZONE, *CONFINEMENT):
             connection.execute(setting)
         check_nothing_runs(connection, _CATALOG)
         facts = schema.prepare(connection)
@@ -103,10 +110,7 @@ def _settings(config: AggregatorConfig) -> Settings:
         "max_vacuum_tasks": VACUUM_TASKS_MAX,
         "checkpoint_threshold": f"{config.checkpoint_threshold_bytes}B",
         "default_block_size": schema.BLOCK_BYTES,
-        # Otherwise a client's FROM name would find Python variables of this process.
-        "python_enable_replacements": False,
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
+        **ISOLATED,
     }
 
 

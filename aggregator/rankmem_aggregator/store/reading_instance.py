@@ -23,6 +23,7 @@ import duckdb
 from rankmem_aggregator.sandbox.statements import name_of, type_of
 from rankmem_aggregator.sql import MINDSTUDIO, VIEWS, mindstudio_text, view_text
 from rankmem_aggregator.store import schema
+from rankmem_aggregator.store.instance import CONFINEMENT, ISOLATED, TIME_ZONE, Settings
 from rankmem_aggregator.store.stored_tables import reading_statements, stored_tables
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.summary_tables import SUMMARY_TABLES
@@ -30,8 +31,6 @@ from rankmem_protos.summary_tables import SUMMARY_TABLES
 FILE: Final = "stored"
 """Name of the file's own database within the instance."""
 _MINDSTUDIO: Final = "mindstudio"
-_TIME_ZONE: Final = "SET GLOBAL TimeZone = 'UTC'"
-_CONFINEMENT: Final = ("SET enable_external_access = false", "SET lock_configuration = true")
 
 _READING: Final = frozenset(
     {
@@ -71,7 +70,9 @@ class ReadingInstance:
     """
 
     def __init__(self, path: Path) -> None:
-        self._connection = duckdb.connect(":memory:", config=_settings(path))
+        # The temporary folder is DuckDB's own for a file that it opens.
+        settings: Settings = {"temp_directory": f"{path}.tmp", **ISOLATED}
+        self._connection = duckdb.connect(":memory:", config=settings)
         try:
             self._attach(path)
             self._tables = stored_tables(self._connection, FILE)
@@ -87,7 +88,7 @@ class ReadingInstance:
         # An absolute path has no prefix that DuckDB takes for another kind of database.
         place = schema.literal(str(path.absolute()))
         self._connection.execute(f"ATTACH {place} AS {FILE} (TYPE duckdb, READ_ONLY)")
-        for setting in (_TIME_ZONE, *_CONFINEMENT):
+        for setting in (TIME_ZONE, *CONFINEMENT):
             self._connection.execute(setting)
 
     def _check_version(self, meta: str) -> None:
@@ -161,7 +162,7 @@ class BareInstance:
     def __init__(self, path: Path) -> None:
         self._connection = duckdb.connect(str(path), read_only=True)
         # GLOBAL: each query runs on a cursor of its own, which would have the machine's zone.
-        self._connection.execute(_TIME_ZONE)
+        self._connection.execute(TIME_ZONE)
 
     def cursor(self, text: str) -> duckdb.DuckDBPyConnection:
         """A new connection."""
@@ -206,16 +207,6 @@ def _has_copy(text: str) -> bool:
         kind == duckdb.token_type.keyword and data[begin:end].strip().lower() == b"copy"
         for (begin, kind), end in zip(begins, ends, strict=True)
     )
-
-
-def _settings(path: Path) -> dict[str, str | bool | int | float | list[str]]:
-    return {
-        "temp_directory": f"{path}.tmp",  # DuckDB's own for a file that it opens
-        # Otherwise FROM name would find Python variables of this process.
-        "python_enable_replacements": False,
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
-    }
 
 
 @cache

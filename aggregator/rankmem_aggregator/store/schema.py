@@ -37,41 +37,33 @@ INCOMING: Final = "rankmem_incoming"
 BLOCK_BYTES: Final = 65_536
 """Block of a new file. Every table fills at least one: 20 small ones took 5 MB with DuckDB's own 262,144,
 and the large ones 3 bytes an event more. With less DuckDB 2.0 does not compress (102 bytes an event)."""
+
+
+def _required(name: str, kind: pa.DataType, doc: str, unit: str = "") -> Column:
+    return Column(name=name, type=kind, doc=doc, unit=unit, nullable=False)
+
+
 META: Final = Table(
     name="rankmem_meta",
     doc="One row: which database this is. Made with the file.",
     columns=(
-        Column(
-            name="schema_version",
-            type=pa.int32(),
-            doc="Version of the tables; see docs/schema.md.",
-            nullable=False,
-        ),
-        Column(name="database_id", type=pa.string(), doc="Random name of this database.", nullable=False),
-        Column(name="created_ns", type=pa.int64(), doc="When the file was made.", unit="ns", nullable=False),
+        _required("schema_version", pa.int32(), "Version of the tables; see docs/schema.md."),
+        _required("database_id", pa.string(), "Random name of this database."),
+        _required("created_ns", pa.int64(), "When the file was made.", "ns"),
     ),
 )
-
 INGEST_PROGRESS: Final = Table(
     name="ingest_progress",
     doc="How far each spool (the log of one rank process) is stored; written in the transaction of its rows.",
     key=("spool_id",),
     columns=(
-        Column(name="spool_id", type=pa.string(), doc="The spool; see rank_info.", nullable=False),
-        Column(name="session_id", type=pa.string(), doc="The job.", nullable=False),
-        Column(name="attempt", type=pa.int32(), doc="Which start of the workers.", nullable=False),
-        Column(name="rank", type=pa.int32(), doc="Global rank.", nullable=False),
-        Column(name="last_sequence", type=pa.int64(), doc="Last position stored.", nullable=False),
-        Column(
-            name="final", type=pa.bool_(), doc="True once the spool's last batch is stored.", nullable=False
-        ),
-        Column(
-            name="updated_ns",
-            type=pa.int64(),
-            doc="When, on the aggregator's clock.",
-            unit="ns",
-            nullable=False,
-        ),
+        _required("spool_id", pa.string(), "The spool; see rank_info."),
+        _required("session_id", pa.string(), "The job."),
+        _required("attempt", pa.int32(), "Which start of the workers."),
+        _required("rank", pa.int32(), "Global rank."),
+        _required("last_sequence", pa.int64(), "Last position stored."),
+        _required("final", pa.bool_(), "True once the spool's last batch is stored."),
+        _required("updated_ns", pa.int64(), "When, on the aggregator's clock.", "ns"),
         Column(
             name="secret_hash",
             type=pa.string(),
@@ -79,63 +71,40 @@ INGEST_PROGRESS: Final = Table(
         ),
     ),
 )
-
 STACK: Final = Table(
     name="stack_hash",
     doc="The number this database gave to a stack, by the hash of its frames.",
     columns=(
-        Column(name="stack_id", type=pa.int32(), doc="Number of the stack; see stack_frame.", nullable=False),
-        Column(
-            name="stack_hash", type=pa.int64(), doc="Hash of its frames, as shippers send it.", nullable=False
-        ),
+        _required("stack_id", pa.int32(), "Number of the stack; see stack_frame."),
+        _required("stack_hash", pa.int64(), "Hash of its frames, as shippers send it."),
     ),
 )
-
 PRUNED_SPOOL: Final = Table(
     name="pruned_spool",
     doc="A log of a session that was deleted by rankmem prune or for a limit: how far it was stored.",
     columns=(
         *(column for column in INGEST_PROGRESS.columns if column.name != "updated_ns"),
-        Column(
-            name="pruned_ns",
-            type=pa.int64(),
-            doc="When, on the aggregator's clock.",
-            unit="ns",
-            nullable=False,
-        ),
-        Column(
-            name="has_rows",
-            type=pa.bool_(),
-            doc="True until all that was stored of its session is deleted.",
-            nullable=False,
-        ),
+        _required("pruned_ns", pa.int64(), "When, on the aggregator's clock.", "ns"),
+        _required("has_rows", pa.bool_(), "True until all that was stored of its session is deleted."),
     ),
 )
-
 SPOOL_START: Final = Table(
     name="spool_start",
     doc="As which attempt a spool is stored, and of which start of the workers; written with its rows.",
     key=("spool_id",),
     columns=(
         *INGEST_PROGRESS.columns[:4],
-        Column(
-            name="declared_attempt",
-            type=pa.int32(),
-            doc="The attempt by the count of its host; another one where that was another start's already.",
-            nullable=False,
+        _required(
+            "declared_attempt",
+            pa.int32(),
+            "The attempt by the count of its host; another one where that was another start's already.",
         ),
-        Column(
-            name="start",
-            type=pa.string(),
-            doc="Names the start of the workers: the same for all its ranks; empty: an older agent's.",
-            nullable=False,
+        _required(
+            "start",
+            pa.string(),
+            "Names the start of the workers: the same for all its ranks; empty: an older agent's.",
         ),
-        Column(
-            name="launch",
-            type=pa.string(),
-            doc="Names what launched the rank on its host; empty: not known.",
-            nullable=False,
-        ),
+        _required("launch", pa.string(), "Names what launched the rank on its host; empty: not known."),
     ),
 )
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from rankmem_aggregator import logs
 from rankmem_aggregator.sandbox.running_statements import RunningStatements
+from rankmem_aggregator.server.process_exit import drain_on_signals
 from rankmem_aggregator.store.address import address_path, read_address
 from rankmem_aggregator.supervision.crashed_statements import CrashedStatements, StatementGuard
 from rankmem_aggregator.supervision.memory_bound import MemoryBound
@@ -150,10 +151,8 @@ def _yield_to_training(options: WorkerOptions) -> None:
 
 
 def _handle_signals(options: WorkerOptions, aggregator: Aggregator) -> None:
-    from rankmem_aggregator.__main__ import stop_on_signals
-
     if not options.is_embedded:
-        stop_on_signals(aggregator)
+        drain_on_signals(aggregator.stop)
         return
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # they are for the command, which sends STOP

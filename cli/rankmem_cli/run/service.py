@@ -7,17 +7,15 @@ stored and acknowledged), the second ends both processes at once. Loads neither 
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-from types import FrameType
 from typing import TYPE_CHECKING, Final
 
+from rankmem_aggregator.server.process_exit import drain_on_signals
 from rankmem_cli.show.render import note
 from rankmem_protos.errors import Code, RankmemError
 
 if TYPE_CHECKING:
     from rankmem_aggregator.config import AggregatorConfig
-    from rankmem_aggregator.supervision.supervisor import Supervisor
 
 SIGNALS_SEEN_S: Final = 1.0
 """A signal delivered to another thread is handled when the main one wakes; without a limit it never does."""
@@ -37,7 +35,12 @@ def serve_until_signalled(config: AggregatorConfig) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     supervisor = Supervisor(config)
     supervisor.start()
-    _stop_on_signals(supervisor)
+
+    def drain() -> None:
+        supervisor.stop()
+        _print_note("rankmem: draining; repeat the signal to stop at once")
+
+    drain_on_signals(drain, supervisor.kill)
     _print_note(
         f"rankmem: listening on {supervisor.address}, writing {config.database_path}; Ctrl-C drains and ends"
     )
@@ -51,23 +54,6 @@ def serve_until_signalled(config: AggregatorConfig) -> None:
             "not everything received could be stored in time",
             "the shippers keep the rest and send it again when an aggregator is back",
         )
-
-
-def _stop_on_signals(supervisor: Supervisor) -> None:
-    """The first SIGTERM or SIGINT drains, the second ends it; what is acknowledged is stored."""
-    stopping = False
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal stopping
-        if stopping:
-            supervisor.kill()
-            os._exit(128 + number)
-        stopping = True
-        supervisor.stop()
-        _print_note("rankmem: draining; repeat the signal to stop at once")
-
-    signal.signal(signal.SIGTERM, handle)
-    signal.signal(signal.SIGINT, handle)
 
 
 def _print_note(text: str) -> None:
