@@ -255,14 +255,10 @@ class Aggregator:
         self._writer.maintain()
 
     def _check_bound(self) -> None:
-        if (
-            self._bound is not None
-            and self._bound.look(self._free_process_memory)
-            and self._guard is not None
-        ):
+        if self._bound is not None and self._bound.look(self._stop_statements) and self._guard is not None:
             self._guard.settled()
 
-    def _free_process_memory(self) -> None:
+    def _stop_statements(self) -> None:
         self._queries.stop_for_memory()
         release_memory()
 
