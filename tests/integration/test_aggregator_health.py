@@ -107,7 +107,7 @@ def test_over_its_memory_one_new_shipper_comes_in_a_second_and_those_there_go_on
             for _ in range(5):
                 client.send(batch=source.batch(100))
             assert client.acks(5)[-1] == source.next_sequence - 1
-            opened._look(condition)
+            opened._enforce_limits(condition)
             with IngestClient(opened.address) as again:
                 assert again.welcome.database_id
 

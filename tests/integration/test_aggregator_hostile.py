@@ -178,7 +178,7 @@ def test_a_spool_that_is_not_taken_keeps_no_place(
 
     with IngestClient(aggregator.address) as client:
         with monkeypatch.context() as patched:
-            patched.setattr(aggregator._writer, "last_sequence", deleted)
+            patched.setattr(aggregator._writer.progress, "stored", deleted)
             for source in sources:
                 client.send(open_spool=source.open_spool().open_spool)
                 assert client.reply().refusal.code == "not_found"
