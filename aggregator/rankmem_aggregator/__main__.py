@@ -1,5 +1,5 @@
 """`python -m rankmem_aggregator`: an aggregator without the command line's extras, and without a parent that
-starts it again (``rankmem serve`` has both).
+restarts it (``rankmem serve`` has both).
 
 Stage: wiring. Options come from the environment (see ``config``). The first SIGTERM or SIGINT drains, the
 second stops at once. Prints nothing but errors; logs go to stderr.
@@ -7,21 +7,18 @@ second stops at once. Prints nothing but errors; logs go to stderr.
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-from types import FrameType
 
 from rankmem_aggregator import logs
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.server import aggregator as server
-from rankmem_aggregator.server.process_exit import leave
+from rankmem_aggregator.server.process_exit import drain_on_signals, leave
 from rankmem_aggregator.supervision.memory_bound import MemoryBound
 from rankmem_protos.errors import RankmemError
 
 
 def main() -> int:
-    """Serves until a signal; the exit code."""
+    """Serves until a signal; returns the exit code."""
     try:
         config = AggregatorConfig.from_environment()
         logs.configure(config.log_format)
@@ -29,7 +26,7 @@ def main() -> int:
     except RankmemError as exc:
         print(f"Error: {exc.message}\nTry: {exc.hint}", file=sys.stderr)
         return 1
-    stop_on_signals(aggregator)
+    drain_on_signals(aggregator.stop)
     try:
         aggregator.serve()
     except RankmemError as exc:
@@ -37,21 +34,6 @@ def main() -> int:
         aggregator.close()
         return 1
     return 0 if aggregator.close() else 1
-
-
-def stop_on_signals(aggregator: server.Aggregator) -> None:
-    """The first SIGTERM or SIGINT drains, the second ends the process; what is acknowledged is stored."""
-    stopping = False
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal stopping
-        if stopping:
-            os._exit(128 + number)
-        stopping = True
-        aggregator.stop()
-
-    signal.signal(signal.SIGTERM, handle)
-    signal.signal(signal.SIGINT, handle)
 
 
 if __name__ == "__main__":

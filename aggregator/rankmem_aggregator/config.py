@@ -1,7 +1,8 @@
-"""What an aggregator can be told: one frozen value, checked at once.
+"""The configuration of an aggregator: one frozen value, checked at once.
 
-Stage: before the server opens. Comes in: arguments, flags and the environment (read here and nowhere
-else in this package); goes out: an :class:`AggregatorConfig`. Argument > flag > environment > default.
+Stage: before the server opens. In: arguments, flags and the environment (read here and nowhere else in this
+package); out: an :class:`AggregatorConfig`. Argument > flag > environment > default. What users see of an
+option (help, environment variable, least value) is declared at its field (see ``options``).
 """
 
 from __future__ import annotations
@@ -24,35 +25,35 @@ GIB: Final = 1 << 30
 DATABASE_DEFAULT: Final = "rankmem.duckdb"
 LISTEN_DEFAULT: Final = "127.0.0.1:7077"
 LISTEN_EMBEDDED: Final = "127.0.0.1:0"
-"""Loopback, any free port: the shippers of this host are told which."""
+"""Loopback, any free port, which the shippers of this host are given."""
 MEMORY_LIMIT_SHARE: Final = 4
 """A quarter of the machine's memory: an embedded aggregator lives beside the training."""
 MEMORY_MAX_SPARE_BYTES: Final = GIB
-"""Between all that the process uses where its limits are met at once and the bound: what a statement may take
-until the next look, and what allocators reserve without touching it (130 MiB of 330 after 800,000 rows)."""
+"""Between the use of the process with all limits met at once and the bound: for a statement until the next
+check, and for memory that allocators reserve without touching it (130 MiB of 330 after 800,000 rows)."""
 MEMORY_MAX_LEAST_BYTES: Final = 512 * MIB
-"""Above DuckDB's memory: the process itself, 150 MiB idle, and a group that is stored."""
+"""Above DuckDB's memory: the process itself, 150 MiB idle, and a group being stored."""
 COMMIT_RESERVE_BYTES: Final = GIB
-"""What DuckDB may hold beyond the memory limit, so that commits find memory: statements are stopped at the
-limit, looked at every 20 ms, and one that a core works for takes half a GiB a second. Without memory for a
-COMMIT or for the end of a transaction DuckDB 2.0 gives the database up, hangs or crashes (seen, one each in
-40 rounds with 256 MiB in all)."""
+"""DuckDB may hold this beyond the memory limit, so that commits find memory: statements are stopped at the
+limit, checked every 20 ms, and one that keeps a core busy takes half a GiB a second. Without memory for a
+COMMIT or for the end of a transaction DuckDB 2.0 invalidates the database, hangs or crashes (seen, one each
+in 40 rounds with 256 MiB in all)."""
 BESIDE_BYTES: Final = 2 * GIB
-"""What the process may hold beside DuckDB's memory, the queue and a group before it counts as full: its code,
-results on their way, what allocators keep. 1.6 GiB after ten minutes at 480,000 events/s."""
+"""The process may hold this beside DuckDB's memory, the queue and a group before it is overloaded: its code,
+results being sent, memory that allocators keep. 1.6 GiB after ten minutes at 480,000 events/s."""
 EMBEDDED_THREADS_SHARE: Final = 4
 """Of the processors, beside a training. One thread also takes a tenth less CPU time for the same rows: with
-two or more, DuckDB 2.0 appends those of a small group once more (measured)."""
+two or more, DuckDB 2.0 appends those of a small group twice (measured)."""
 EMBEDDED_ROW_GROUP_ROWS: Final = 122_880
 """DuckDB's own. The ranks of one host make small commits, which pass through the log at any size of row
 group, and smaller ones took 1 to 2 bytes an event more on disk."""
 EMBEDDED_IDLE_CHECKPOINT_BYTES: Final = 64 * MIB
 """With row groups of this size, checkpoints at 32 MiB took half as much CPU time again."""
 MEMORY_LIMIT_MAX_BYTES: Final = 4 * GIB
-"""Unless more is asked for: ingest and the questions of rankmem need no more, and DuckDB fills what it gets
-with blocks of the file, which nobody else can use then."""
+"""Unless more is asked for: ingest and the queries of rankmem need no more, and DuckDB fills its memory with
+blocks of the file, which no other program can use then."""
 MEMORY_LIMIT_MIN_BYTES: Final = 256 * MIB
-"""Under it DuckDB fails on the insert of one full group."""
+"""With less DuckDB fails on the insert of one full group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,23 +258,23 @@ class AggregatorConfig:
             raise RankmemError(
                 Code.INVALID,
                 f"--memory-limit-bytes is {self.memory_limit_bytes}, too small to insert a group",
-                f"give at least {MEMORY_LIMIT_MIN_BYTES}, or 0 for a quarter of the machine's memory",
+                f"give at least {MEMORY_LIMIT_MIN_BYTES}, or 0 for the default",
             )
         least = self.duckdb_memory() + MEMORY_MAX_LEAST_BYTES
         if 0 < self.memory_max_bytes < least:
             raise RankmemError(
                 Code.INVALID,
-                f"--memory-max-bytes is {self.memory_max_bytes}, and {least} are needed beside "
+                f"--memory-max-bytes is {self.memory_max_bytes}, and {least} are needed with "
                 f"--memory-limit-bytes {self.memory_limit()}",
                 f"give at least {least}, or a lower --memory-limit-bytes",
             )
 
     @classmethod
     def embedded(cls, database_path: Path, environment: Mapping[str, str] | None = None) -> Self:
-        """Of an aggregator within another process, for this host alone: on loopback, any free port.
+        """For an aggregator within another command, for this host alone: on loopback, any free port.
 
-        What the environment says of a served one (address, certificate, tokens) is not meant for it. Unless
-        told, DuckDB takes a quarter of the processors, one at least: the training is there too.
+        Variables for a served one (address, certificate, tokens) do not apply to it. By default DuckDB takes
+        a quarter of the processors, one at least: the training needs the others.
         """
         environment = os.environ if environment is None else environment
         served = ("RANKMEM_SERVE_", "RANKMEM_METRICS", "RANKMEM_LOG_FORMAT", "RANKMEM_KEEP_")
@@ -328,11 +329,11 @@ class AggregatorConfig:
             raise RankmemError(
                 Code.DENIED,
                 f"--metrics {self.metrics} is not loopback, and metrics ask for no token",
-                "listen on 127.0.0.1; or add --metrics-open: whoever reaches the port can read the figures",
+                "listen on 127.0.0.1; or add --metrics-open: anybody who reaches the port can read them",
             )
 
     def _check_closed(self) -> None:
-        """Off loopback: TLS, and a token for whatever is served."""
+        """Off loopback: requires TLS and a token."""
         there = {"no TLS": self.tls_cert is not None, "no token": self.has_tokens}
         missing = " and ".join(what for what, given in there.items() if not given)
         if missing:
@@ -341,39 +342,39 @@ class AggregatorConfig:
                 f"--listen {self.listen} is not loopback, and this aggregator has {missing}",
                 "rankmem certs DIR makes what --tls-cert, --tls-key, --ingest-token-file and "
                 "--query-token-file need; or listen on 127.0.0.1 (with an SSH tunnel); or add --insecure: "
-                "whoever reaches the port can then read everything and add data",
+                "anybody who reaches the port can then read everything and add data",
             )
 
     def memory_limit(self) -> int:
-        """The memory limit that holds, bytes."""
+        """The effective memory limit, bytes."""
         if self.memory_limit_bytes:
             return self.memory_limit_bytes
         most = min(memory_bytes(), self.memory_max_bytes or memory_bytes())
         return max(MEMORY_LIMIT_MIN_BYTES, min(most // MEMORY_LIMIT_SHARE, MEMORY_LIMIT_MAX_BYTES))
 
     def duckdb_memory(self) -> int:
-        """What DuckDB itself is limited to, bytes."""
+        """DuckDB's own limit, bytes."""
         return self.memory_limit() + COMMIT_RESERVE_BYTES
 
     def memory_budget(self) -> int:
-        """The resident memory from which on shippers wait, bytes: before the bound is met."""
+        """The resident memory from which on shippers wait, bytes: below the bound."""
         bound = self.memory_max()
         before = max(bound * 7 // 8, bound - MEMORY_MAX_SPARE_BYTES)
         return self.memory_budget_bytes or min(self._needed_bytes(), before)
 
     def memory_max(self) -> int:
-        """The bound that holds, bytes."""
+        """The effective bound, bytes."""
         if self.memory_max_bytes:
             return self.memory_max_bytes
         most = min(self._needed_bytes() + MEMORY_MAX_SPARE_BYTES, memory_bytes() * 3 // 4)
         return max(most, self.duckdb_memory() + MEMORY_MAX_LEAST_BYTES)
 
     def _needed_bytes(self) -> int:
-        """What the process uses at most where all its limits are met at once."""
+        """Bytes that the process uses with all its limits met at once."""
         return self.duckdb_memory() + self.queue_bytes_max + self.group_bytes_max + BESIDE_BYTES
 
     def thread_count(self) -> int:
-        """The threads that DuckDB gets."""
+        """The number of DuckDB's threads."""
         return self.threads or len(os.sched_getaffinity(0))
 
     def temp_path(self) -> Path:
@@ -386,12 +387,12 @@ def target_from_environment(
     aggregator: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """What a reading verb reads: a database's path or HOST:PORT.
+    """The target of a reading verb: a database's path or HOST:PORT.
 
     The options first, then RANKMEM_DB, then RANKMEM_AGGREGATOR, then the file in this folder.
 
     Raises:
-        RankmemError: INVALID if both options are given, or an aggregator that is no HOST:PORT.
+        RankmemError: INVALID if both options are given, or an aggregator that is not HOST:PORT.
     """
     environment = os.environ if environment is None else environment
     if database_path is not None and aggregator is not None:

@@ -1,4 +1,4 @@
-"""What an aggregator says on stderr: lines for people, or JSON lines for a log collector.
+"""An aggregator's log on stderr: lines for people, or JSON lines for a log collector.
 
 Stage: wiring, once at a process's start. In: log records of this package; out: one line each. JSON lines have
 time (UTC, ISO 8601), level, logger, thread, message; with an exception its type and traceback. Texts from
@@ -24,7 +24,7 @@ class _JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line."""
-        said: dict[str, object] = {
+        fields: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -32,16 +32,16 @@ class _JsonLines(logging.Formatter):
             "message": record.getMessage()[:_LINE_MAX],
         }
         if record.exc_info and record.exc_info[0] is not None:
-            said["exception"] = record.exc_info[0].__name__
-            said["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(said)  # ASCII alone: whatever is in a name stays on its line
+            fields["exception"] = record.exc_info[0].__name__
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields)  # ASCII alone: a name cannot break the line
 
 
 class _Lines(logging.Formatter):
     """A line of text; control characters in it are escaped."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The record as one line; a traceback stands below it."""
+        """The record as one line; a traceback follows below it."""
         line = super().formatMessage(record)
         return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)[
             :_LINE_MAX

@@ -1,6 +1,6 @@
-"""How much memory there is for this process: the machine's, or what its container or job may have of it.
+"""The memory of this process: what it uses, and what the machine, its container or its job allow.
 
-Stage: before the server opens. Linux: memory.max of the process's cgroup and of those above it (version 2),
+Linux: memory.max of the process's cgroup and of those above it (version 2),
 or memory.limit_in_bytes (version 1).
 """
 
@@ -14,20 +14,29 @@ from typing import Final
 
 PROCESS: Final = Path("/proc/self/cgroup")
 CGROUPS: Final = Path("/sys/fs/cgroup")
+_STATM: Final = Path("/proc/self/statm")
 
 
 @functools.cache
 def memory_bytes() -> int:
-    """The least of these limits, bytes; as it was when first asked."""
+    """The least of these limits, bytes; read once."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min((machine, *limits(PROCESS, CGROUPS)))
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process; 0 where there is no procfs."""
+    try:
+        return int(_STATM.read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def limits(process: Path, cgroups: Path) -> Iterator[int]:
     """The limits of the groups that a process is in, bytes.
 
     Args:
-        process: what /proc/self/cgroup holds.
+        process: /proc/self/cgroup, or a copy.
         cgroups: where the groups are mounted.
     """
     for path in _files(process, cgroups):

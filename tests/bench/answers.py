@@ -94,7 +94,7 @@ def measure(options: Options) -> list[Figure]:
     """All figures of this benchmark."""
     path = options.folder / "answers.duckdb"
     events = _made(path, QUICK_EVENTS if options.quick else EVENTS)
-    told = _told(path, events)
+    told = _covered(path, events)
     figures = [told]
     with connect(path) as queries:
         at = int(queries.sql(_INSTANT, {"rank": RANK}).column(0)[0].as_py())
@@ -116,7 +116,7 @@ def _made(path: Path, events: int) -> int:
     return made
 
 
-def _told(path: Path, events: int) -> Figure:
+def _covered(path: Path, events: int) -> Figure:
     """Tells the summaries, as the aggregator does while no batch waits."""
     store = open_store(AggregatorConfig(database_path=path, memory_limit_bytes=MEMORY_BYTES))
     began_s, before = time.process_time(), path.stat().st_size
@@ -126,7 +126,7 @@ def _told(path: Path, events: int) -> Figure:
     cpu_s = time.process_time() - began_s
     store.close()
     more = (path.stat().st_size - before) / events
-    note = f"{summaries.counters.passes} passes; {more:.2f} bytes an event on disk"
+    note = f"{summaries.num_passes} passes; {more:.2f} bytes an event on disk"
     return Figure(what="summaries: CPU for a million events", value=cpu_s / events * 1e6, unit="s", note=note)
 
 

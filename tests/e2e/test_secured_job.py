@@ -59,7 +59,7 @@ def test_off_loopback_it_does_not_start_without_both_nor_says_yes_quietly(tmp_pa
     done = call((*RANKMEM, "serve", "--listen", "0.0.0.0:0"), tmp_path)
     assert done.returncode == 1
     assert "no TLS and no token" in done.stderr
-    assert "--insecure: whoever reaches the port can then read everything" in done.stderr
+    assert "--insecure: anybody who reaches the port can then read everything" in done.stderr
     assert not list(tmp_path.glob("*.duckdb*"))
 
 

@@ -93,7 +93,7 @@ class Fuzzer:
             told.append(outcome)
             over.set()
 
-        assert self._writer.submit(Submission(batch=submission.batch, done=done))
+        assert self._writer.queue.put(Submission(batch=submission.batch, done=done))
         assert over.wait(WAIT_S), "the writer does not answer"
         return told[0]
 

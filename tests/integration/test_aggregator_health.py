@@ -77,7 +77,7 @@ def test_a_full_disk_is_noticed_before_a_batch_meets_it(
 def test_a_shipper_that_waits_is_told_why_and_acknowledged_in_the_end(
     aggregator: server.Aggregator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rankmem_aggregator.server.ingest_stream.BUSY_EVERY_S", 0.0)
+    monkeypatch.setattr("rankmem_aggregator.server.ingest_call.BUSY_EVERY_S", 0.0)
     source = RankSource()
     with IngestClient(aggregator.address) as client:
         client.open(source)
@@ -107,7 +107,7 @@ def test_over_its_memory_one_new_shipper_comes_in_a_second_and_those_there_go_on
             for _ in range(5):
                 client.send(batch=source.batch(100))
             assert client.acks(5)[-1] == source.next_sequence - 1
-            opened._look(condition)
+            opened._enforce_limits(condition)
             with IngestClient(opened.address) as again:
                 assert again.welcome.database_id
 

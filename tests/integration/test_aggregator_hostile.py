@@ -14,7 +14,7 @@ from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.ingest.batch import Spool, decode_batch
 from rankmem_aggregator.ingest.sequence import Opening
 from rankmem_aggregator.server import aggregator as server
-from rankmem_aggregator.server.ingest_stream import IngestStream
+from rankmem_aggregator.server.ingest_call import IngestCall
 from rankmem_aggregator.server.services import DECODERS
 from rankmem_protos import collector_pb2 as pb
 from rankmem_protos.errors import Code, RankmemError
@@ -96,7 +96,7 @@ def test_a_few_threads_decode_for_all_streams(
         names.add(threading.current_thread().name)
         return decode_batch(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("rankmem_aggregator.server.ingest_stream.decode_batch", watched)
+    monkeypatch.setattr("rankmem_aggregator.server.ingest_call.decode_batch", watched)
     sources = [RankSource(rank=20 + number) for number in range(3 * DECODERS)]
     with contextlib.ExitStack() as streams:
         clients = [streams.enter_context(IngestClient(aggregator.address)) for _ in sources]
@@ -122,7 +122,7 @@ def test_a_batch_that_breaks_what_decodes_it_is_refused_and_others_go_on(
             raise TypeError("nobody thought of this")
         return decode_batch(message, spool)
 
-    monkeypatch.setattr("rankmem_aggregator.server.ingest_stream.decode_batch", breaking)
+    monkeypatch.setattr("rankmem_aggregator.server.ingest_call.decode_batch", breaking)
     with IngestClient(aggregator.address) as client:
         client.open(odd)
         client.open(good)
@@ -160,7 +160,7 @@ def test_a_request_that_breaks_what_reads_it_ends_the_stream_with_a_word(
     def breaking(message: object) -> None:
         raise TypeError("nobody thought of this")
 
-    monkeypatch.setattr("rankmem_aggregator.server.ingest_stream.Spool.of", breaking)
+    monkeypatch.setattr("rankmem_aggregator.server.ingest_call.Spool.of", breaking)
     with IngestClient(aggregator.address) as client:
         client.send(open_spool=RankSource(rank=43).open_spool().open_spool)
         (reply,) = client.rest()
@@ -178,7 +178,7 @@ def test_a_spool_that_is_not_taken_keeps_no_place(
 
     with IngestClient(aggregator.address) as client:
         with monkeypatch.context() as patched:
-            patched.setattr(aggregator._writer, "last_sequence", deleted)
+            patched.setattr(aggregator._writer.progress, "stored", deleted)
             for source in sources:
                 client.send(open_spool=source.open_spool().open_spool)
                 assert client.reply().refusal.code == "not_found"
@@ -200,7 +200,7 @@ class _Meanwhile(Opening):
 
 
 def test_a_stream_is_stopped_while_it_opens_spools(aggregator: server.Aggregator) -> None:
-    stopped = IngestStream(iter(()), aggregator._writer, aggregator._collector._decoders, "", "stream")
+    stopped = IngestCall(iter(()), aggregator._writer, aggregator._collector._decoders, "", "stream")
     opening = _Meanwhile.__new__(_Meanwhile)
     opening.opened = stopped._spools
     opening.opened |= {"a": opening, "b": opening}

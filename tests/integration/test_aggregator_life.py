@@ -139,7 +139,7 @@ def test_an_embedded_aggregator_leaves_no_thread_and_no_address(path: Path) -> N
         client.acks(1)
         names = {thread.name for thread in threading.enumerate()} - before
         assert any(name.startswith("rankmem-writer") for name in names)
-        assert any(name.startswith("rankmem-stream-") for name in names)
+        assert any(name.startswith("rankmem-ingest-") for name in names)
     assert aggregator.close(TIMEOUT_S) is True
     assert aggregator.close(TIMEOUT_S) is True
     for thread in threading.enumerate():

@@ -17,7 +17,7 @@ from ingest_client import TIMEOUT_S, IngestClient
 from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.server import aggregator as server
-from rankmem_aggregator.server import ingest_stream as stream
+from rankmem_aggregator.server import ingest_call as stream
 from rankmem_aggregator.server import peers
 from rankmem_aggregator.server.peers import host_of
 from rankmem_protos.credentials import Credentials
@@ -84,13 +84,13 @@ class Call:
 
 
 def test_a_refused_caller_is_not_remembered() -> None:
-    places = peers.Places("calls", 2)
+    places = peers.CallSlots("calls", 2)
     calls = [Call(f"ipv4:10.0.0.{number}:7") for number in range(100)]
     with ExitStack() as open_calls:
         for call in calls[:2]:
             open_calls.enter_context(places.taken(call))  # type: ignore[arg-type]
         for call in calls[2:]:
-            with pytest.raises(PermissionError, match="2 in all, 1 of one host"), places.taken(call):  # type: ignore[arg-type]
+            with pytest.raises(PermissionError, match="2 at once, 1 a host"), places.taken(call):  # type: ignore[arg-type]
                 pass
         assert len(places._taken) == 2
     assert not places._taken
@@ -137,20 +137,20 @@ def test_places_that_one_address_cannot_have_are_there_for_others(
 
 
 def _silent_for(aggregator: server.Aggregator, seconds: float) -> None:
-    for each in aggregator._collector._streams:
-        each._heard_s -= seconds
+    for each in aggregator._collector._calls:
+        each._last_message_s -= seconds
 
 
 @pytest.mark.parametrize("greet", [True, False])
 def test_a_stream_that_says_nothing_is_ended_and_told_why(aggregator: server.Aggregator, greet: bool) -> None:
     limit_s = aggregator.config.stream_idle_s if greet else stream.GREETING_TIMEOUT_S
     with IngestClient(aggregator.address, greet=greet) as client:
-        while not aggregator._collector.streams_open:
+        while not aggregator._collector.num_calls:
             pass
         _silent_for(aggregator, limit_s + 1)
         (refusal,) = client.rest()
         assert refusal.refusal.fatal
-        assert f"said nothing for {limit_s:.0f} s" in refusal.refusal.message
+        assert f"was silent for {limit_s:.0f} s" in refusal.refusal.message
         assert client.error is not None
         assert client.error.code() == grpc.StatusCode.UNAVAILABLE
 
@@ -159,7 +159,7 @@ def test_a_stream_that_speaks_or_waits_for_an_answer_stays(aggregator: server.Ag
     source = RankSource()
     with IngestClient(aggregator.address) as client:
         assert client.open(source) == -1
-        (each,) = aggregator._collector._streams
+        (each,) = aggregator._collector._calls
         _silent_for(aggregator, aggregator.config.stream_idle_s - 20)
         aggregator._collector.end_idle()
         with each._lock:
@@ -175,9 +175,9 @@ def test_a_stream_that_speaks_or_waits_for_an_answer_stays(aggregator: server.Ag
 
 def test_a_client_that_does_not_take_its_end_is_cut_off(aggregator: server.Aggregator) -> None:
     with IngestClient(aggregator.address) as client:
-        (each,) = aggregator._collector._streams
+        (each,) = aggregator._collector._calls
         each._ended = True  # and nothing is said of it: the word of it is stuck behind what it does not read
-        _silent_for(aggregator, stream.UNTAKEN_END_S + 1)
+        _silent_for(aggregator, stream.UNREAD_END_S + 1)
         aggregator._collector.end_idle()
         assert client.rest() == []
         assert client.error is not None
@@ -212,11 +212,11 @@ def test_calls_that_never_say_what_they_ask_keep_nobody_out(
     aggregator: server.Aggregator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with grpc.insecure_channel(aggregator.address) as channel:
-        silent = [channel.stream_unary(STATUS).future(_nothing()) for _ in range(2 * peers.UNSAID_MAX)]
+        silent = [channel.stream_unary(STATUS).future(_nothing()) for _ in range(2 * peers.UNSENT_MAX)]
         ended: queue.SimpleQueue[grpc.Future] = queue.SimpleQueue()
         for call in silent:
             call.add_done_callback(ended.put)
-        for _ in range(len(silent) - peers.UNSAID_MAX // 2):
+        for _ in range(len(silent) - peers.UNSENT_MAX // 2):
             assert ended.get(timeout=TIMEOUT_S).code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         monkeypatch.setattr(peers, "host_of", lambda peer: "10.0.0.7")  # who asks from elsewhere
         with connect(aggregator.address) as queries, IngestClient(aggregator.address):

@@ -16,7 +16,7 @@ from rankmem_aggregator.retention import delete as prune
 from rankmem_aggregator.retention import limits as retention
 from rankmem_aggregator.retention.compact import prune_file
 from rankmem_aggregator.retention.limits import Limits
-from rankmem_aggregator.retention.worker import Keeper
+from rankmem_aggregator.retention.worker import RetentionWorker
 from rankmem_aggregator.server import aggregator as server
 from rankmem_aggregator.store import private_files, schema
 from rankmem_aggregator.store.store import Store, open_store
@@ -138,10 +138,10 @@ def test_a_kill_between_any_two_steps_leaves_a_session_known_whole_or_not_at_all
     steps = 0
     for life in range(60):
         store = open_store(config_of(filled))
-        keeper = Keeper(store, Limits())
+        worker = RetentionWorker(store, Limits())
         if steps == 0:
-            keeper.begin(MIDDLE)
-        going = all(keeper.advance() for _ in range(1 + life % 2))
+            worker.begin(MIDDLE)
+        going = all(worker.advance() for _ in range(1 + life % 2))
         store.instance.connection.close()  # neither a checkpoint nor a word
         private_files.release()  # this process lives on
         steps += 1
@@ -171,7 +171,7 @@ def test_a_log_of_a_deleted_session_that_had_no_end_is_refused(
 ) -> None:
     path = tmp_path / "r.duckdb"
     fill(path, [OLD], final=False)
-    with pytest.raises(RankmemError, match="may still go on") as running:
+    with pytest.raises(RankmemError, match="may still be running") as running:
         prune_file(path, Limits(), [OLD])
     assert running.value.code is Code.CONFLICT
     assert prune_file(path, Limits(sessions=1, days=1e-9)).session_ids == ()
@@ -219,7 +219,7 @@ def test_an_idle_aggregator_looks_too(filled: Path, monkeypatch: pytest.MonkeyPa
     with server.open(config_of(filled, keep_sessions=1)) as aggregator:
         finished = aggregator._watch._stop.wait  # woken by nobody: a bounded wait, looked at again
         for _ in range(int(TIMEOUT_S / 0.05)):
-            if aggregator._writer.num_pruned == 2 and not aggregator._writer._keeper._pruner.is_busy:
+            if aggregator._writer.num_pruned == 2 and not aggregator._writer._retention._pruner.is_busy:
                 break
             finished(0.05)
     assert all_sessions(filled)["memory_event"] == {NEW}
@@ -258,8 +258,8 @@ def test_a_limit_in_bytes_deletes_the_oldest_until_the_used_part_fits(
     store.checkpoint(0)
     gone: list[str] = []
     limit = store.used_bytes() - 1
-    keeper = Keeper(store, Limits(size_bytes=limit), buried=gone.append)
-    while keeper.advance():
+    worker = RetentionWorker(store, Limits(size_bytes=limit), deleted=gone.append)
+    while worker.advance():
         pass
     used_bytes = store.used_bytes()
     store.close()
@@ -272,9 +272,9 @@ def test_readers_see_all_of_a_session_until_they_end(opened: Store) -> None:
         reader.execute("BEGIN TRANSACTION READ ONLY")
         query = "SELECT count(*) FROM memory_event WHERE session_id = ?"
         before = reader.execute(query, [OLD]).fetchall()
-        keeper = Keeper(opened, Limits())
-        keeper.begin(OLD)
-        while keeper.advance():
+        worker = RetentionWorker(opened, Limits())
+        worker.begin(OLD)
+        while worker.advance():
             pass
         assert reader.execute(query, [OLD]).fetchall() == before
     with opened.cursor() as later:

@@ -109,7 +109,7 @@ def test_without_a_token_and_with_a_guessed_one_nothing_is_told(
     closed: server.Aggregator, folder: Path, tmp_path: Path
 ) -> None:
     address = loopback(closed)
-    with pytest.raises(RankmemError, match="asks for a token") as caught:
+    with pytest.raises(RankmemError, match="requires a token") as caught:
         ask(address, credentials(folder))
     assert caught.value.code is Code.DENIED
     guessed = tmp_path / "guessed"
@@ -121,7 +121,7 @@ def test_without_a_token_and_with_a_guessed_one_nothing_is_told(
         tls_key=str(folder / "client.key"),
         token_file=str(guessed),
     )
-    with pytest.raises(RankmemError, match="not one that this aggregator knows"):
+    with pytest.raises(RankmemError, match="does not know the token"):
         ask(address, given)
     line = dial(address, given)
     with pytest.raises(grpc.RpcError) as refused:

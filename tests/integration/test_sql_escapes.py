@@ -13,8 +13,9 @@ import pytest
 from ingest_client import IngestClient
 from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.machine import resident_bytes
 from rankmem_aggregator.query.queries import Queries
-from rankmem_aggregator.sandbox.memory_watch import MemoryWatch, resident_bytes
+from rankmem_aggregator.sandbox.memory_watch import MemoryWatch
 from rankmem_aggregator.server import aggregator as server
 from rankmem_protos.arrow_wire import decode_rows
 from rankmem_protos.collector_pb2 import Batch

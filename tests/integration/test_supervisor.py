@@ -351,7 +351,7 @@ DIES = """#!{python}
 import runpy, threading
 from rankmem_aggregator.server.aggregator import Aggregator
 def serve(self):
-    while not self._collector.streams_open:
+    while not self._collector.num_calls:
         threading.Event().wait(0.02)
     raise {error}
 Aggregator.serve = serve

@@ -27,7 +27,7 @@ def taken(queue: BatchQueue) -> list[int]:
 def waiting(queue: BatchQueue, count: int) -> None:
     """Until so many stand in line; they do so by themselves."""
     done = threading.Event()
-    while len(queue._line) < count:
+    while len(queue._waiters) < count:
         done.wait(0.001)
 
 
@@ -72,7 +72,7 @@ def test_what_is_being_decoded_counts_and_is_given_back_when_it_is_refused() -> 
 
 def test_a_narrow_queue_takes_less_and_goes_on() -> None:
     queue = BatchQueue(batches_max=100, bytes_max=800)
-    queue.narrow(True)
+    queue.shrink(True)
     assert queue.put(submission(0, 60))
     second = threading.Thread(target=queue.put, args=[submission(1, 60)])
     second.start()
@@ -100,5 +100,5 @@ def test_closing_lets_all_go_who_wait() -> None:
 
 def test_a_nudge_gives_an_empty_group_and_no_end() -> None:
     queue = BatchQueue(batches_max=1, bytes_max=1000)
-    queue.nudge()
+    queue.wake()
     assert queue.take(rows_max=1, bytes_max=1, wait_s=0.0) == []

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.ingest.writer import Writer
-from rankmem_aggregator.server.ingest_stream import IngestStream
+from rankmem_aggregator.server.ingest_call import IngestCall
 from rankmem_aggregator.store.store import Store, open_store
 from rankmem_protos import collector_pb2 as pb
 from rankmem_protos.arrow_wire import encode_rows
@@ -98,7 +98,7 @@ class Line:
 
     def __init__(self, writer: Writer, decoders: ThreadPoolExecutor) -> None:
         self._requests: queue.SimpleQueue[pb.IngestRequest | None] = queue.SimpleQueue()
-        stream = IngestStream(iter(self._requests.get, None), writer, decoders, "db", "test-stream")
+        stream = IngestCall(iter(self._requests.get, None), writer, decoders, "db", "test-stream")
         self._replies = stream.replies()
         self.send(hello=pb.Hello(protocol_version=1))
         assert next(self._replies).WhichOneof("body") == "welcome"

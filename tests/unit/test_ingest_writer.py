@@ -52,7 +52,7 @@ class Desk:
     def submit_decoded(self, batch: IncomingBatch) -> None:
         key = (batch.spool.spool_id, len(self._order))
         self._order.append(batch.batch_number)
-        assert self.writer.submit(
+        assert self.writer.queue.put(
             Submission(batch=batch, done=lambda outcome: self.outcomes.update({key: outcome}))
         )
 
@@ -120,7 +120,7 @@ def test_a_batch_known_from_before_a_restart_is_not_stored_again(tmp_path: Path)
     rows = first.count("memory_event")
     first.store.close()
     again = Desk(tmp_path / "w.duckdb")
-    assert again.writer.last_sequence(spool_of(source)) == message.sequence_last
+    assert again.writer.progress.stored(spool_of(source)) == message.sequence_last
     following = source.batch(50)
     again.submit(source, message)
     again.submit(source, following)
@@ -139,7 +139,7 @@ def test_a_hole_is_refused_as_a_conflict_that_names_both_numbers(desk: Desk) -> 
     assert acknowledged == first.sequence_last
     assert code_of(refused) is Code.CONFLICT
     assert str(first.sequence_last) in str(refused)
-    assert desk.writer.last_sequence(spool_of(source)) == first.sequence_last == lost.sequence_first - 1
+    assert desk.writer.progress.stored(spool_of(source)) == first.sequence_last == lost.sequence_first - 1
 
 
 def test_a_batch_that_overlaps_what_is_stored_is_refused(desk: Desk) -> None:
@@ -219,8 +219,8 @@ def test_who_does_not_have_its_secret_neither_opens_nor_extends_a_spool(desk: De
     assert [code_of(outcome) for outcome in outcomes[1:]] == [Code.DENIED, Code.DENIED, Code.CONFLICT]
     for secret in (b"another's", b""):
         with pytest.raises(RankmemError, match="secret"):
-            desk.writer.last_sequence(opened(source, secret))
-    assert desk.writer.last_sequence(opened(source, b"the rank's")) == first.sequence_last
+            desk.writer.progress.stored(opened(source, secret))
+    assert desk.writer.progress.stored(opened(source, b"the rank's")) == first.sequence_last
 
 
 def test_the_database_keeps_a_hash_of_the_secret_and_knows_it_after_a_restart(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_the_database_keeps_a_hash_of_the_secret_and_knows_it_after_a_restart(tm
     first.store.close()
     again = Desk(tmp_path / "w.duckdb")
     with pytest.raises(RankmemError, match="secret"):
-        again.writer.last_sequence(opened(source, b"another's"))
+        again.writer.progress.stored(opened(source, b"another's"))
     again.writer.close(TIMEOUT_S)
     again.store.close()
 
@@ -286,7 +286,7 @@ def test_rows_the_database_does_not_take_are_refused_alone(desk: Desk) -> None:
     assert code_of(outcomes[1]) is Code.INVALID
     ranks = desk.store.cursor().execute("SELECT DISTINCT rank FROM memory_event").fetchall()
     assert ranks == [(0,)]
-    assert desk.writer.last_sequence(spool_of(bad)) == -1
+    assert desk.writer.progress.stored(spool_of(bad)) == -1
 
 
 def test_a_commit_without_memory_frees_it_from_clients_and_is_tried_again(
@@ -343,7 +343,7 @@ def test_a_failed_commit_leaves_nothing_and_a_close_gives_up_without_an_acknowle
     assert desk.writer.close(0.0) is False
     assert not any(outcome.error is None for outcome in desk.outcomes.values())
     assert desk.count("memory_event") == 0
-    assert desk.writer.last_sequence(spool_of(source)) == -1
+    assert desk.writer.progress.stored(spool_of(source)) == -1
 
 
 def test_any_other_failure_of_the_database_ends_the_writer_and_tells_the_service(
@@ -357,7 +357,7 @@ def test_any_other_failure_of_the_database_ends_the_writer_and_tells_the_service
     desk.submit(source, source.batch(50))
     desk.run()
     assert [type(exc) for exc in desk.died] == [duckdb.FatalException]
-    assert not desk.writer.submit(
+    assert not desk.writer.queue.put(
         Submission(batch=decode_batch(source.batch(10), spool_of(source)), done=lambda outcome: None)
     )
 
@@ -496,7 +496,7 @@ def test_what_the_database_forgets_of_deleted_sessions_the_writer_forgets(desk: 
     spool = spool_of(source)
     desk.submit(source, source.batch(200, final=True))
     desk.run()
-    desk.writer._keeper.begin(spool.session_id)
+    desk.writer._retention.begin(spool.session_id)
     other = replace(spool, spool_id=f"{spool.spool_id}7")
     assert desk.writer.starts.place(other).attempt == 0
     desk.writer._reload()

@@ -37,7 +37,7 @@ def test_every_kind_of_bound_is_found() -> None:
         "rankmem_ship.sender.SILENCE_S",
         "rankmem_protos.arrow_sizes.MESSAGES_MAX",
         "rankmem_aggregator.ingest.batch.DECODED_BYTES_MAX",
-        "rankmem_aggregator.server.ingest_stream.REPLIES_MAX",
+        "rankmem_aggregator.server.ingest_call.REPLIES_MAX",
         "rankmem_aggregator.server.aggregator.KEEPALIVE_MS",
     ):
         assert f"`{name}`" in found

@@ -76,7 +76,7 @@ def test_a_request_that_failed_may_have_been_for_more_than_there_is() -> None:
 def test_a_bucket_over_two_parts_of_the_log_is_refused(first: int, last: int, peak: int) -> None:
     table = TABLES["memory_bucket"]
     assert decode(table, seq_first=64, seq_last=127, requested_peak_seq=100).num_rows == 1
-    with pytest.raises(RankmemError, match="more than one stretch"):
+    with pytest.raises(RankmemError, match="more than one range"):
         decode(table, seq_first=first, seq_last=last, requested_peak_seq=peak)
 
 

@@ -170,7 +170,7 @@ def test_a_place_of_which_nothing_came_is_free_again() -> None:
 def test_the_attempts_of_a_deleted_session_are_free_and_its_spools_known() -> None:
     starts = Starts(())
     first, second = stored(starts, spool("a", 0), spool("b", 0))
-    starts.bury(SESSION)
+    starts.add_tombstones(SESSION)
     assert [starts.place(spool("a", 0)).attempt, starts.place(spool("b", 0)).attempt] == [0, 1]
     again = Starts((), [first, second])
     assert again.place(spool("b", 0)).attempt == 1
@@ -180,9 +180,9 @@ def test_a_deleted_session_that_the_database_has_forgotten_is_forgotten() -> Non
     """A late spool of it would be given its old place for ever, and be refused there: another has it now."""
     starts = Starts(())
     late, kept = stored(starts, spool("a", 0), spool("a", 1))
-    starts.bury(SESSION)
+    starts.add_tombstones(SESSION)
     stored(starts, spool("b", 0))
-    starts.remember([kept])
+    starts.set_tombstones([kept])
     again = starts.place(spool("a", 0))
     assert (late.attempt, again.attempt) == (0, 1)
     starts.check(again)

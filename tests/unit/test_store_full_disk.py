@@ -21,7 +21,7 @@ from rankmem_aggregator.ingest.batch import Spool
 from rankmem_aggregator.ingest.sequence import Progress
 from rankmem_aggregator.ingest.stored_state import progress_rows
 from rankmem_aggregator.retention.limits import Limits
-from rankmem_aggregator.retention.worker import Keeper
+from rankmem_aggregator.retention.worker import RetentionWorker
 from rankmem_aggregator.store.disk import Disk, DiskLowError
 from rankmem_aggregator.store.recovery import REOPENS_MAX, TRANSIENT, InvalidatedError
 from rankmem_aggregator.store.schema import INGEST_PROGRESS
@@ -204,11 +204,11 @@ def test_a_quota_that_no_look_shows_is_met_again_and_again_and_does_not_end_it(
 
 def test_deleting_goes_on_after_a_full_disk(store: Store) -> None:
     store.write(a_group())
-    keeper = Keeper(store, Limits(days=0, size_bytes=0, sessions=0))
-    keeper.begin("0SESSION")
+    worker = RetentionWorker(store, Limits(days=0, size_bytes=0, sessions=0))
+    worker.begin("0SESSION")
     flaky_connection(store).fail = [("COMMIT", "before", FULL)]
-    assert not keeper.advance()
-    assert keeper.is_due
+    assert not worker.advance()
+    assert worker.is_due
 
 
 def test_what_could_not_be_synced_is_written_again_before_anything_is_acknowledged(store: Store) -> None:

@@ -75,18 +75,18 @@ def batches_of(log: RankLog, ends: Sequence[int], delays: Sequence[int]) -> list
     return found
 
 
-def told(store: Store, log: RankLog, rows: Rows, batch: IncomingBatch, keeper: Summaries) -> None:
+def told(store: Store, log: RankLog, rows: Rows, batch: IncomingBatch, schedule: Summaries) -> None:
     """What the writer does with a batch."""
     progress = {"spool_id": batch.spool.spool_id, "last_sequence": batch.sequence_last, "final": batch.final}
     whose = {"session_id": log.session_id, "attempt": log.attempt, "rank": log.rank, "updated_ns": 0}
     more = {
         INGEST_PROGRESS.name: pa.Table.from_pylist([whose | progress], schema=INGEST_PROGRESS.arrow_schema())
     }
-    taken_back = keeper.take_back([batch])
-    if taken_back.num_rows:
-        more["summary_progress"] = taken_back
+    invalidated = schedule.invalidate([batch])
+    if invalidated.num_rows:
+        more["summary_progress"] = invalidated
     store.write(tables_of(rows) | more)
-    keeper.commit()
+    schedule.commit()
 
 
 def tables_of(rows: Rows) -> dict[str, pa.Table]:
@@ -124,7 +124,7 @@ def test_summaries_and_what_came_since_are_together_what_is_stored(
         connection.execute("DELETE FROM ingest_progress")
     ends = [*sorted(set(ends)), 100]
     spool = Spool(spool_id="s", session_id=log.session_id, attempt=log.attempt, rank=log.rank)
-    keeper, before = Summaries(store), -1
+    schedule, before = Summaries(store), -1
     for number, (end, rows) in enumerate(zip(ends, batches_of(log, ends, delays), strict=True)):
         batch = IncomingBatch(
             spool=spool,
@@ -137,16 +137,16 @@ def test_summaries_and_what_came_since_are_together_what_is_stored(
             tallest_rows=1,
             size_bytes=1,
         )
-        told(store, log, rows, batch, keeper)
+        told(store, log, rows, batch, schedule)
         for table, own in rows.items():
             store_rows(beside, table, own)
         before = end
         for _ in range(passes):
-            keeper.advance()
+            schedule.advance()
         with store.cursor() as reader:
             assert of_groups(reader, by) == of_groups(beside, by)
-        keeper = Summaries(store) if restarts else keeper
-    while keeper.advance():
+        schedule = Summaries(store) if restarts else schedule
+    while schedule.advance():
         pass
     with store.cursor() as reader:
         assert of_groups(reader, by) == of_groups(beside, by)
@@ -156,13 +156,13 @@ def test_summaries_and_what_came_since_are_together_what_is_stored(
         assert reader.execute(left, {"id": log.session_id, "by": by}).fetchone() == (0,)
 
 
-def test_a_row_from_before_takes_the_telling_back_and_doubles_the_patience(store: Store) -> None:
+def test_a_row_from_before_invalidates_the_summaries_and_doubles_the_delay(store: Store) -> None:
     log = RankLog(session_id="0SESSION0002")
     log.alloc("block", 10, at=1, category="autograd_detail")
     log.alloc("other", 5, at=2)
     log.skip(8)
     spool = Spool(spool_id="late", session_id=log.session_id, attempt=0, rank=0)
-    keeper = Summaries(store)
+    schedule = Summaries(store)
 
     def sent(first: int, last: int, rows: Rows) -> None:
         batch = IncomingBatch(
@@ -176,11 +176,11 @@ def test_a_row_from_before_takes_the_telling_back_and_doubles_the_patience(store
             tallest_rows=1,
             size_bytes=1,
         )
-        told(store, log, rows, batch, keeper)
+        told(store, log, rows, batch, schedule)
 
     blocks = list(log.allocations.values())
     sent(0, 9, {"memory_event": log.events, "allocation_record": blocks, "rank_info": [log.rank_row()]})
-    while keeper.advance():
+    while schedule.advance():
         pass
     progress = f"SELECT seq FROM summary_progress WHERE session_id = '{log.session_id}'"
     with store.cursor() as reader:
@@ -193,4 +193,4 @@ def test_a_row_from_before_takes_the_telling_back_and_doubles_the_patience(store
         assert reader.execute(stale).fetchone() != (0,)  # they stay until the next pass, and do not count
         whole = "SELECT group_name, bytes FROM group_course($id, 'category') WHERE bytes > 0 ORDER BY seq"
         assert reader.execute(whole, {"id": log.session_id}).fetchall()[:1] == [("gradient", 10)]
-    assert keeper.counters.taken_back == 1
+    assert schedule.num_invalidated == 1

@@ -1,18 +1,18 @@
-"""As which attempt of its session a spool is stored: no two spools are the same rank of the same attempt.
+"""The attempt of its session under which a spool is stored: no two spools are the same rank of one attempt.
 
-Stage: ingest. In: spools as streams open them; out: the attempt of each, and the rows of ``spool_start`` that
-keep it. Hosts count attempts by themselves, and a session's id may come back (``--session exp-41`` twice), so
-what a spool declares is a proposal. It stands unless another spool is that rank of that attempt, or belongs
-to another start of the workers; then the spool becomes part of another attempt, all ranks of its start of the
-same one. Rows of two processes never meet under one (session, attempt, rank). A recording that is imported
-is refused instead: its user said which rank it is.
+Stage: ingest. In: spools as they are opened; out: the attempt of each, and the rows of ``spool_start`` that
+keep it. Each host counts attempts by itself, and a session's id may be used again (``--session exp-41``
+twice), so the attempt that a spool declares is a proposal. It holds unless another spool is that rank of that
+attempt, or belongs to another start of the workers; then the spool becomes part of another attempt, the same
+one for all ranks of its start. Rows of two processes never meet under one (session, attempt, rank). An
+imported recording is refused instead: its user chose the rank.
 
-A start is known by the text that its ranks share (``OpenSpool.start``). That text may come back with a later
-run, so a spool joins a start only where its rank is free, and only if what launched it is known there or the
-start was not over, by its rows, before the spool began.
+A start is identified by the text that its ranks share (``OpenSpool.start``). A later run may have the same
+text, so a spool joins a start only where its rank is free, and only if its launch is known there or the start
+was not over, by its rows, before the spool began.
 
-Opening a spool reserves its place, in the streams' threads; :meth:`Starts.check`, in the writer's, has the
-last word, and what it lets pass is stored with the batch.
+Opening a spool reserves its rank, in the threads of ingest calls; :meth:`Starts.check`, in the writer's,
+decides, and what it accepts is stored with the batch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class StoredStart:
 
 @dataclass(slots=True, kw_only=True)
 class _Attempt:
-    """What is known of an attempt of a session."""
+    """The known facts of an attempt of a session."""
 
     declared: int
     starts: set[str]
@@ -58,9 +58,9 @@ class _Attempt:
     ranks: dict[int, str] = field(default_factory=dict)
     """Rank → its spool."""
     unfinished: set[str] = field(default_factory=set)
-    """Spools of which more may come."""
+    """Spools that may send more."""
     last_ns: int = 0
-    """When something of it was stored last, on the aggregator's clock."""
+    """When rows of it were stored last, on the aggregator's clock."""
 
     def takes(self, spool: Spool) -> bool:
         """Whether the spool may be a rank of this attempt."""
@@ -80,16 +80,16 @@ class Starts:
 
     Args:
         stored: its spools.
-        buried: those of sessions that were deleted.
+        tombstones: spools of deleted sessions.
     """
 
-    def __init__(self, stored: Iterable[StoredStart], buried: Iterable[Spool] = ()) -> None:
+    def __init__(self, stored: Iterable[StoredStart], tombstones: Iterable[Spool] = ()) -> None:
         self._lock = threading.Lock()
         self._sessions: dict[str, dict[int, _Attempt]] = {}
         self._spools: dict[str, Spool] = {}
-        """As which each is stored, or will be."""
-        self._buried: dict[str, Spool] = {}
-        self.remember(buried)
+        """Each as it is stored, or will be."""
+        self._tombstones: dict[str, Spool] = {}
+        self.set_tombstones(tombstones)
         self._saved: set[str] = set()
         self._tentative: dict[str, tuple[Spool, bool]] = {}
         for one in stored:
@@ -97,19 +97,19 @@ class Starts:
             self._note(one.spool, final=one.final, now_ns=one.updated_ns)
 
     def place(self, spool: Spool) -> Spool:
-        """The spool as it is to be stored; its place is kept for it. Any thread.
+        """The spool as it will be stored; its rank is reserved for it. Any thread.
 
         Args:
             spool: as it was opened, with the attempt that it declares.
 
         Raises:
             RankmemError: INVALID for a spool that was opened as another attempt's, CONFLICT for a recording
-                whose rank another spool is.
+                whose rank is taken by another spool.
         """
         with self._lock:
-            buried = self._buried.get(spool.spool_id)
-            if buried is not None:
-                return replace(spool, attempt=buried.attempt, declared_attempt=spool.attempt)
+            tombstone = self._tombstones.get(spool.spool_id)
+            if tombstone is not None:
+                return replace(spool, attempt=tombstone.attempt, declared_attempt=spool.attempt)
             known = self._spools.get(spool.spool_id)
             if known is not None:
                 return _as_known(spool, known)
@@ -117,7 +117,7 @@ class Starts:
             self._occupy(placed)
         if placed.attempt != spool.attempt:
             logger.warning(
-                "session %s: attempt %d is another start of the workers, rank %d (%s) is of attempt %d",
+                "session %s: attempt %d is another start of the workers, rank %d (%s) becomes attempt %d",
                 spool.session_id,
                 spool.attempt,
                 spool.rank,
@@ -127,17 +127,17 @@ class Starts:
         return placed
 
     def release(self, spools: Iterable[Spool]) -> None:
-        """Their stream has ended: those of which nothing came give their places back. Any thread."""
+        """Their call has ended: those that sent nothing release their ranks. Any thread."""
         with self._lock:
             for spool in spools:
                 if spool.spool_id not in self._saved and spool.spool_id not in self._tentative:
                     self._vacate(spool)
 
     def check(self, spool: Spool) -> None:
-        """Lets a spool pass that is about to be stored, if no other is its rank. Writer's thread.
+        """Accepts a spool that is about to be stored, if no other has its rank. Writer's thread.
 
         Raises:
-            RankmemError: CONFLICT; opened again, the spool is given another attempt.
+            RankmemError: CONFLICT; opened again, the spool gets another attempt.
         """
         with self._lock:
             if spool.spool_id in self._saved:
@@ -153,7 +153,7 @@ class Starts:
                 raise _taken(spool, owner, "open the spool again: it is stored as another attempt")
 
     def take(self, batch: IncomingBatch) -> None:
-        """The batch goes into the group; so does its spool's place. Writer's thread."""
+        """The batch becomes part of the group, with its spool's attempt. Writer's thread."""
         with self._lock:
             self._occupy(batch.spool)
             self._tentative[batch.spool.spool_id] = batch.spool, batch.final
@@ -178,7 +178,7 @@ class Starts:
         )
 
     def commit(self) -> None:
-        """What was checked is stored. Writer's thread."""
+        """The group is stored. Writer's thread."""
         now_ns = time.time_ns()
         with self._lock:
             for spool, final in self._tentative.values():
@@ -186,21 +186,21 @@ class Starts:
             self._tentative.clear()
 
     def rollback(self) -> None:
-        """What was checked is not stored; it keeps its place. Writer's thread."""
+        """The group is not stored; its spools keep their ranks. Writer's thread."""
         self._tentative.clear()
 
-    def remember(self, buried: Iterable[Spool]) -> None:
-        """These are all that are known of sessions that were deleted. Writer's thread."""
-        found = {spool.spool_id: spool for spool in buried}
+    def set_tombstones(self, tombstones: Iterable[Spool]) -> None:
+        """Replaces the known spools of deleted sessions. Writer's thread."""
+        found = {spool.spool_id: spool for spool in tombstones}
         with self._lock:
-            self._buried = found
+            self._tombstones = found
 
-    def bury(self, session_id: str) -> None:
-        """The session is deleted: its places are free, and its spools are known all the same."""
+    def add_tombstones(self, session_id: str) -> None:
+        """The session is deleted: its ranks are free, and its spools stay known."""
         with self._lock:
             self._sessions.pop(session_id, None)
             gone = {name: spool for name, spool in self._spools.items() if spool.session_id == session_id}
-            self._buried |= gone
+            self._tombstones |= gone
             self._saved -= gone.keys()
             self._spools = {name: spool for name, spool in self._spools.items() if name not in gone}
 
@@ -211,7 +211,7 @@ class Starts:
             raise _taken(
                 spool,
                 own.ranks[spool.rank],
-                "leave --session out, or tell the ranks apart with --rank-from",
+                "leave --session out, or distinguish the ranks with --rank-from",
             )
         fitting = [number for number, attempt in attempts.items() if attempt.takes(spool)]
         known = [number for number in fitting if spool.launch and spool.launch in attempts[number].launches]
@@ -259,14 +259,13 @@ class Starts:
 
 
 def _as_known(spool: Spool, known: Spool) -> Spool:
-    """The spool with the attempt that it was given; whether session and rank are right is checked with its
-    positions."""
+    """The spool with the attempt that it was given; session and rank are checked with its positions."""
     if known.session_id == spool.session_id and _declared(known) != spool.attempt:
         raise RankmemError(
             Code.INVALID,
             f"spool {spool.spool_id} is known as session {known.session_id}, attempt {_declared(known)}, "
             f"rank {known.rank}",
-            "open it as what it is; spool ids are never used twice",
+            "open it with these values; spool ids are never used twice",
         )
     return replace(spool, attempt=known.attempt, declared_attempt=spool.attempt)
 
@@ -280,7 +279,7 @@ def _as_opened(spool: Spool) -> Spool:
 
 
 def _start_of(spool: Spool) -> str:
-    """The text of its start; of an older agent's spool nothing is known but the attempt that it declares."""
+    """The text of its start; an older agent's spool has nothing but its declared attempt."""
     return spool.start or f"attempt {_declared(spool)}"
 
 

@@ -1,8 +1,8 @@
 """A batch off the wire, decoded and checked row by row before the writer sees it.
 
-Stage: between stream and writer. In: a ``Batch`` message and the spool it claims; out: an
-:class:`IncomingBatch`, or a refusal of this batch alone. Runs in the stream's reading thread, so that
-decompression of many hosts runs side by side (Arrow gives up the GIL for it). Never touches the database.
+Stage: between ingest call and writer. In: a ``Batch`` message and the spool it claims; out: an
+:class:`IncomingBatch`, or a refusal of this batch alone. Runs in a few decoding threads, so that batches of
+many hosts are decompressed in parallel (Arrow releases the GIL for it). Never touches the database.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rankmem_protos.tables import GAP, TABLES
 
 POSITIONS_MAX: Final = 1 << 22
 """Positions of one batch that no gap row explains. A shipper's batch has 32,768 records; those of an import
-that stand nowhere in its log are fewer than the rows of a batch may be."""
+without a position in its log are fewer than the rows of a batch may be."""
 SECRET_BYTES_MAX: Final = 64
 """Of a spool's secret. Ours have 16."""
 TEXT_BYTES_MAX: Final = 200
@@ -43,10 +43,10 @@ class Spool:
     spool_id: str
     session_id: str
     attempt: int
-    """As which its rows are stored."""
+    """Under which its rows are stored."""
     rank: int
     declared_attempt: int | None = field(default=None, compare=False)
-    """What its rows say, where that is another one; see :mod:`rankmem_aggregator.ingest.attempts`."""
+    """That of its rows, where it is another one; see :mod:`rankmem_aggregator.ingest.attempts`."""
     start: str = field(default="", compare=False)
     """See ``OpenSpool`` in collector.proto; likewise launch and started_ns."""
     launch: str = field(default="", compare=False)
@@ -92,7 +92,7 @@ class Spool:
             )
 
     def columns(self) -> dict[str, str | int]:
-        """What columns of these names hold in every row of its batches, as they come."""
+        """The values of these columns in every row of its batches, as they arrive."""
         return {
             "session_id": self.session_id,
             "attempt": self.attempt if self.declared_attempt is None else self.declared_attempt,
@@ -114,11 +114,11 @@ class IncomingBatch:
     """By table name; tables without rows are left out."""
     num_rows: int
     tallest_rows: int
-    """Rows of its largest table: what decides how DuckDB takes a group."""
+    """Rows of its largest table, which decide how DuckDB stores a group."""
     size_bytes: int
-    """Of the decoded columns: what it takes in the queue."""
+    """Of the decoded columns: its size in the queue."""
     wire_bytes: int = 0
-    """As it came, compressed."""
+    """As it arrived, compressed."""
 
     @property
     def rank_key(self) -> tuple[str, int, int]:
@@ -138,14 +138,14 @@ class IncomingBatch:
 
 
 def declared_bytes(message: Batch) -> int:
-    """Bytes that the batch will take decoded, as its headers say; nothing is decoded for it.
+    """Bytes that the batch will take decoded, by its headers; nothing is decoded for it.
 
     Raises:
-        RankmemError: INVALID for what is no Arrow, is more than DECODED_BYTES_MAX, or has too many tables.
+        RankmemError: INVALID if it is not Arrow, takes more than DECODED_BYTES_MAX, or has too many tables.
     """
     if len(message.tables) > len(TABLES):
         raise RankmemError(
-            Code.INVALID, f"the batch has {len(message.tables)} tables", "send one stream of rows a table"
+            Code.INVALID, f"the batch has {len(message.tables)} tables", "send each table once"
         )
     size_bytes = sum(decoded_size(entry.table, entry.arrow_ipc) for entry in message.tables)
     if size_bytes > DECODED_BYTES_MAX:
@@ -172,9 +172,7 @@ def decode_batch(message: Batch, spool: Spool) -> IncomingBatch:
     rows: dict[str, pa.Table] = {}
     for entry in message.tables:
         if entry.table in rows:
-            raise RankmemError(
-                Code.INVALID, f"batch has table {entry.table} twice", "send one stream of rows a table"
-            )
+            raise RankmemError(Code.INVALID, f"batch has table {entry.table} twice", "send each table once")
         table_rows = decode_rows(entry.table, entry.arrow_ipc)
         check_texts(TABLES[entry.table], table_rows)
         check_values(TABLES[entry.table], table_rows, spool.columns())
@@ -204,7 +202,7 @@ def decode_batch(message: Batch, spool: Spool) -> IncomingBatch:
 
 
 def _check_jump(message: Batch, gaps: pa.Table | None) -> None:
-    """A batch covers its records and what its gap rows say is missing, and nothing besides.
+    """Checks that a batch covers its records and the positions that its gap rows explain, and no others.
 
     Raises:
         RankmemError: INVALID where more positions are covered than that.
@@ -222,7 +220,7 @@ def _check_jump(message: Batch, gaps: pa.Table | None) -> None:
 
 
 def _covered(gaps: pa.Table, first: int, last: int) -> int:
-    """How many positions of the range lie in gap rows."""
+    """How many positions of the range are covered by gap rows."""
     covered, after = 0, first
     for begin, end in sorted(
         zip(*(gaps.column(name).to_pylist() for name in ("sequence_first", "sequence_last")), strict=True)
@@ -235,7 +233,7 @@ def _covered(gaps: pa.Table, first: int, last: int) -> int:
 
 
 def _as_stored(rows: pa.Table, spool: Spool) -> pa.Table:
-    """The rows with the attempt that the spool is stored as."""
+    """The rows with the attempt under which the spool is stored."""
     index = rows.schema.get_field_index("attempt")
     if index < 0 or spool.declared_attempt in (None, spool.attempt):
         return rows

@@ -1,7 +1,7 @@
-"""The bounded queue between the streams' reading threads and the writer.
+"""The bounded queue between the threads of ingest calls and the writer.
 
-Stage: between stream and ingest. In: submissions from many threads, which wait while it is full (so a
-stream stops reading and gRPC's flow control slows its shipper); out: groups for the writer, oldest first.
+Stage: between ingest call and writer. In: submissions from many threads, which wait while it is full (so a
+call stops reading and gRPC's flow control slows its shipper); out: groups for the writer, oldest first.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from rankmem_aggregator.ingest.batch import IncomingBatch
 from rankmem_aggregator.ingest.sequence import Opening
 from rankmem_protos.errors import RankmemError
 
-NARROW_SHARE: Final = 8
-"""What a narrow queue takes of its bytes. One batch at a time would hardly free more, and commits cost."""
+SHRUNK_SHARE: Final = 8
+"""A shrunk queue admits this part of its bytes. One batch at a time would hardly free more, and commits
+cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a batch: acknowledged with the spool's last stored sequence, or refused."""
+    """The result for a batch: acknowledged with the spool's last stored sequence, or refused."""
 
     spool_id: str
     batch_number: int
@@ -33,12 +34,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A batch and whom to tell; ``done`` is called once, from the writer's thread, and must not block."""
+    """A batch, and ``done`` for its outcome: called once, from the writer's thread; it must not block."""
 
     batch: IncomingBatch
     done: Callable[[Outcome], None]
     opening: Opening | None = None
-    """How its stream opened the spool; None: there is no stream."""
+    """How its call opened the spool; None: there is no call."""
 
 
 class BatchQueue:
@@ -54,12 +55,12 @@ class BatchQueue:
         self._bytes = 0
         self._rows = 0
         self._closed = False
-        self._nudged = False
-        self._is_narrow = False
+        self._woken = False
+        self._is_shrunk = False
         self._admitted = 0  # batches that are being decoded
         self._admitted_bytes = 0
         self._lock = threading.Lock()
-        self._line: deque[threading.Condition] = deque()  # who waits for room, in order
+        self._waiters: deque[threading.Condition] = deque()  # for room, in order
         self._has_batch = threading.Condition(self._lock)
 
     def __len__(self) -> int:
@@ -71,28 +72,28 @@ class BatchQueue:
         return self._bytes + self._admitted_bytes
 
     def admit(self, size_bytes: int) -> bool:
-        """Waits until there is room for so many bytes and keeps it; False once the queue is closed.
+        """Waits until there is room for so many bytes and reserves it; False once the queue is closed.
 
-        First come, first served: with a thousand streams none is passed over. To be followed by :meth:`put`
+        First come, first served: of a thousand calls none is passed over. To be followed by :meth:`put`
         or :meth:`release` with the same number.
         """
         with self._lock:
             turn = threading.Condition(self._lock)
-            self._line.append(turn)
-            turn.wait_for(lambda: self._closed or (self._line[0] is turn and self._fits(size_bytes)))
-            self._line.remove(turn)
+            self._waiters.append(turn)
+            turn.wait_for(lambda: self._closed or (self._waiters[0] is turn and self._fits(size_bytes)))
+            self._waiters.remove(turn)
             if not self._closed:
                 self._admitted += 1
                 self._admitted_bytes += size_bytes
-            self._call_next()
+            self._notify_first()
             return not self._closed
 
     def release(self, size_bytes: int) -> None:
-        """Gives room back that was admitted and is not needed."""
+        """Releases room that was admitted and is not needed."""
         with self._lock:
             self._admitted -= 1
             self._admitted_bytes -= size_bytes
-            self._call_next()
+            self._notify_first()
 
     def put(self, submission: Submission, admitted_bytes: int | None = None) -> bool:
         """Adds one, waiting while the queue is full; False (and not added) once the queue is closed.
@@ -115,14 +116,14 @@ class BatchQueue:
             self._bytes += size_bytes
             self._rows += submission.batch.tallest_rows
             self._has_batch.notify()
-            self._call_next()
+            self._notify_first()
         return True
 
-    def narrow(self, is_narrow: bool) -> None:
-        """While narrow, an eighth of the bytes is admitted; all have their turn. Any thread."""
+    def shrink(self, is_shrunk: bool) -> None:
+        """While shrunk, an eighth of the bytes is admitted; all have their turn. Any thread."""
         with self._lock:
-            self._is_narrow = is_narrow
-            self._call_next()
+            self._is_shrunk = is_shrunk
+            self._notify_first()
 
     def take(
         self,
@@ -133,44 +134,45 @@ class BatchQueue:
         not_before_s: float = 0.0,
         enough_rows: int = 1,
     ) -> list[Submission] | None:
-        """The next group; None once closed and drained, empty after a nudge. Waits for a first batch, then a
-        while for company.
+        """The next group; None once closed and drained, empty after :meth:`wake`.
+
+        Waits for a first batch, then a while for more.
 
         Args:
             rows_max: rows of the tallest table; a group ends before it passes them (one batch always goes).
             bytes_max: the same in decoded bytes.
-            wait_s: how long to wait for company while there are fewer than ``enough_rows``.
+            wait_s: how long to wait for more while there are fewer than ``enough_rows``.
             not_before_s: until this time (monotonic) it waits on such a group at least.
             enough_rows: of the tallest tables.
         """
         with self._lock:
-            self._has_batch.wait_for(lambda: self._closed or self._nudged or bool(self._waiting))
-            self._nudged = False
+            self._has_batch.wait_for(lambda: self._closed or self._woken or bool(self._waiting))
+            self._woken = False
             if not self._waiting:
                 return None if self._closed else []
             enough = min(enough_rows, rows_max)
             timeout_s = max(wait_s, not_before_s - time.monotonic())
             self._has_batch.wait_for(lambda: self._closed or self._rows >= enough, timeout=timeout_s)
             group = self._pop_group(rows_max, bytes_max)
-            self._call_next()
+            self._notify_first()
         return group
 
-    def nudge(self) -> None:
-        """Whoever takes gets an empty group if nothing waits: there is something else to do. Any thread."""
+    def wake(self) -> None:
+        """Lets :meth:`take` return an empty group if no batch waits: there is other work. Any thread."""
         with self._lock:
-            self._nudged = True
+            self._woken = True
             self._has_batch.notify()
 
     def close(self) -> None:
         """No more may be put; what waits may still be taken. Idempotent."""
         with self._lock:
             self._closed = True
-            for turn in self._line:
+            for turn in self._waiters:
                 turn.notify()
             self._has_batch.notify_all()
 
     def abandon(self) -> list[Submission]:
-        """Closes, and hands over what still waits."""
+        """Closes, and returns what still waits."""
         self.close()
         with self._lock:
             left = list(self._waiting)
@@ -178,17 +180,17 @@ class BatchQueue:
             self._bytes = self._rows = 0
         return left
 
-    def _call_next(self) -> None:
-        """Wakes who is first in line, and nobody else: a thousand may wait."""
-        if self._line:
-            self._line[0].notify()
+    def _notify_first(self) -> None:
+        """Wakes the first waiter alone: a thousand may wait."""
+        if self._waiters:
+            self._waiters[0].notify()
 
     def _fits(self, size_bytes: int) -> bool:
         num_batches = len(self._waiting) + self._admitted
         if not num_batches:
             return True
         taken_bytes = self._bytes + self._admitted_bytes
-        bytes_max = self._bytes_max // NARROW_SHARE if self._is_narrow else self._bytes_max
+        bytes_max = self._bytes_max // SHRUNK_SHARE if self._is_shrunk else self._bytes_max
         return num_batches < self._batches_max and taken_bytes + size_bytes <= bytes_max
 
     def _pop_group(self, rows_max: int, bytes_max: int) -> list[Submission]:

@@ -1,7 +1,7 @@
-"""What an aggregator counts of its own work: totals, and two distributions.
+"""Counts of an aggregator's own work: totals, distributions, refusals.
 
-Stage: ingest; written by the writer's thread alone, read by any thread (status, metrics). Values only: what
-they are called outside is decided in ``metrics``.
+Stage: ingest; written by the writer's thread alone, read by any thread (status, metrics). Values only: their
+names in Prometheus are given in ``metrics``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Final, Literal
 
 from rankmem_protos.errors import Code
 
-Place = Literal["ingest", "query"]
-"""Where a request came in."""
+Service = Literal["ingest", "query"]
+"""The service that a request was for."""
 
 COMMIT_BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Of a commit: some 15 ms small, half a second with a checkpoint, more on a busy disk."""
@@ -25,7 +25,7 @@ LAG_BOUNDS_S: Final = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterCounters:
-    """What the writer did since it was opened."""
+    """The writer's work since it was opened."""
 
     groups: int = 0
     batches: int = 0
@@ -34,7 +34,7 @@ class WriterCounters:
     events: int = 0
     """Rows of memory_event among them."""
     wire_bytes: int = 0
-    """Bytes of the stored batches as they came: compressed."""
+    """Bytes of the stored batches as they arrived: compressed."""
     decoded_bytes: int = 0
     """The same as Arrow in memory."""
     duplicates: int = 0
@@ -70,25 +70,25 @@ class Distribution:
 
 
 class Errors:
-    """How often something was refused, by where and with which code. Any thread."""
+    """Refused requests by service and code. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: Counter[tuple[Place, Code]] = Counter()
+        self._counts: Counter[tuple[Service, Code]] = Counter()
         self.num_damaged = 0
-        """Messages of shippers whose checksum was not that of their bytes."""
+        """Messages of shippers with a wrong checksum."""
 
-    def add(self, place: Place, code: Code) -> None:
-        """Counts one."""
+    def add(self, service: Service, code: Code) -> None:
+        """Counts one refusal."""
         with self._lock:
-            self._counts[place, code] += 1
+            self._counts[service, code] += 1
 
     def add_damaged(self) -> None:
-        """Counts a message that came damaged."""
+        """Counts a message that arrived damaged."""
         with self._lock:
             self.num_damaged += 1
 
-    def counts(self) -> dict[tuple[Place, Code], int]:
-        """All that happened so far."""
+    def counts(self) -> dict[tuple[Service, Code], int]:
+        """All refusals so far."""
         with self._lock:
             return dict(self._counts)

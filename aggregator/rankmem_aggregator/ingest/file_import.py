@@ -59,7 +59,7 @@ class Loader:
     def __init__(self, database_path: Path) -> None:
         self._store = open_store(AggregatorConfig.embedded(database_path))
         self._progress = SpoolProgress(stored_progress(self._store))
-        self._progress.remember(pruned_progress(self._store))
+        self._progress.set_tombstones(pruned_progress(self._store))
         self._stacks = stored_stacks(self._store)
         self._summaries = Summaries(self._store)
 
@@ -125,8 +125,8 @@ class Loader:
 
     def _group(self, batches: list[IncomingBatch]) -> dict[str, pa.Table]:
         rows = concatenated([self._stacks.replace(batch.rows) for batch in batches])
-        taken_back = self._summaries.take_back(batches)
-        return rows | ({SUMMARY_PROGRESS.name: taken_back} if taken_back.num_rows else {})
+        invalidated = self._summaries.invalidate(batches)
+        return rows | ({SUMMARY_PROGRESS.name: invalidated} if invalidated.num_rows else {})
 
     def _check_rank(self, spool: Spool) -> None:
         """A rank of a session is imported from one recording alone.

@@ -1,6 +1,6 @@
 """The rows of several batches as one transaction: one Arrow table a database table.
 
-Stage: ingest, in the writer's thread. In: batches judged good, their stack ids replaced; out: concatenated
+Stage: ingest, in the writer's thread. In: accepted batches, their stack ids replaced; out: concatenated
 tables, rows of one spool side by side (their columns then compress as runs and small differences), keyed
 tables with one row a key, the last one sent. A pure function of its input.
 """

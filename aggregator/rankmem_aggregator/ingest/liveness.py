@@ -1,8 +1,8 @@
-"""Which ranks are heard of now, and how far behind their events are stored.
+"""Which ranks are alive now, and how far behind their events are stored.
 
-Stage: ingest. The writer's thread tells what it committed; status and metrics ask from any thread. Kept in
-memory for the ranks of the last minutes alone: what is true for longer stands in the database
-(``ingest_progress``, ``rank_info``), and the view ``rank_status`` says it.
+Stage: ingest. The writer's thread reports what it committed; status and metrics ask from any thread. Kept in
+memory for the ranks of the last minutes alone: lasting facts are in the database (``ingest_progress``,
+``rank_info``), in the view ``rank_status``.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from typing import Final
 import pyarrow.compute as pc
 
 from rankmem_aggregator.ingest.batch import IncomingBatch
+from rankmem_aggregator.retention.limits import NS_PER_S
 
 ALIVE_S: Final = 30.0
-"""A rank that runs is sampled once a second, so its shipper always has something to send."""
+"""A running rank is sampled once a second, so its shipper always has something to send."""
 FORGOTTEN_S: Final = 600.0
 """After so long without a batch a rank is no longer kept here."""
-NS_PER_S: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pulse:
+class LastBatch:
     """A rank's last stored batch."""
 
     session_id: str
     stored_ns: int
     """When it was committed, the aggregator's clock."""
     lag_ns: int
-    """From its last event (on the aggregator's clock, as far as the offset is known) to then; at least 0."""
+    """From its last event (on the aggregator's clock, if the offset is known) to then; at least 0."""
     final: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
-    """All ranks together."""
+class AliveRanks:
+    """The ranks that are alive, together."""
 
     sessions: int = 0
-    """That have a rank which is alive."""
+    """With a rank that is alive."""
     ranks: int = 0
-    """Heard of within ALIVE_S, and not ended."""
+    """With a batch within ALIVE_S, and not ended."""
     lag_ns: int = 0
-    """The longest of theirs, at their last batch."""
+    """The longest of them, at its last batch."""
 
 
-class Pulses:
-    """The ranks of late.
+class Liveness:
+    """The last batches of the ranks of the last minutes.
 
     Args:
         clock_ns: the wall clock, ns since 1970.
@@ -58,45 +58,45 @@ class Pulses:
     def __init__(self, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._clock_ns = clock_ns
         self._lock = threading.Lock()
-        self._pulses: dict[str, Pulse] = {}
+        self._last: dict[str, LastBatch] = {}
         self._offsets_ns: dict[str, int] = {}
 
     def stored(self, batches: Iterable[IncomingBatch]) -> list[int]:
-        """Takes in what was committed; the lag of each batch that had events, ns. Writer's thread."""
+        """Records committed batches; returns the lag of each that had events, ns. Writer's thread."""
         now_ns = self._clock_ns()
         lags_ns: list[int] = []
         with self._lock:
             for batch in batches:
                 spool_id = batch.spool.spool_id
                 self._offsets_ns[spool_id] = _offset_ns(batch, self._offsets_ns.get(spool_id, 0))
-                before = self._pulses.get(spool_id)
+                before = self._last.get(spool_id)
                 lag_ns = 0 if before is None else before.lag_ns
                 last_ns = _last_event_ns(batch)
                 if last_ns is not None:
                     lag_ns = max(0, now_ns - last_ns - self._offsets_ns[spool_id])
                     lags_ns.append(lag_ns)
-                self._pulses[spool_id] = Pulse(
+                self._last[spool_id] = LastBatch(
                     session_id=batch.spool.session_id, stored_ns=now_ns, lag_ns=lag_ns, final=batch.final
                 )
             self._forget(now_ns)
         return lags_ns
 
-    def heard(self) -> Heard:
-        """All ranks that are alive now, together. Any thread."""
+    def alive(self) -> AliveRanks:
+        """The ranks that are alive now. Any thread."""
         since_ns = self._clock_ns() - int(ALIVE_S * NS_PER_S)
         with self._lock:
-            alive = [p for p in self._pulses.values() if not p.final and p.stored_ns >= since_ns]
-        return Heard(
-            sessions=len({pulse.session_id for pulse in alive}),
+            alive = [p for p in self._last.values() if not p.final and p.stored_ns >= since_ns]
+        return AliveRanks(
+            sessions=len({last.session_id for last in alive}),
             ranks=len(alive),
-            lag_ns=max((pulse.lag_ns for pulse in alive), default=0),
+            lag_ns=max((last.lag_ns for last in alive), default=0),
         )
 
     def _forget(self, now_ns: int) -> None:
         before_ns = now_ns - int(FORGOTTEN_S * NS_PER_S)
-        gone = [name for name, pulse in self._pulses.items() if pulse.final or pulse.stored_ns < before_ns]
+        gone = [name for name, last in self._last.items() if last.final or last.stored_ns < before_ns]
         for name in gone:
-            del self._pulses[name]
+            del self._last[name]
             self._offsets_ns.pop(name, None)
 
 
@@ -107,7 +107,7 @@ def _last_event_ns(batch: IncomingBatch) -> int | None:
 
 
 def _offset_ns(batch: IncomingBatch, before_ns: int) -> int:
-    """Of the host's clock: an estimate rides along with rank_info now and then."""
+    """Of the host's clock: rank_info brings an estimate now and then."""
     rows = batch.rows.get("rank_info")
     if rows is None:
         return before_ns

@@ -1,8 +1,8 @@
-"""Whether the rows of a batch may be stored: texts, numbers, and whose they are.
+"""Whether the rows of a batch may be stored: texts, numbers, and their owner.
 
-Stage: between stream and writer, in the stream's reading thread. In: the rows of one table as decoded, and
-the spool that they came through; out: nothing, or a refusal. What passes here can be read by every view: a
-stored row must never make somebody's question fail. A pass over each column of numbers and no copy.
+Stage: between ingest call and writer, in a decoding thread. In: the rows of one table as decoded, and their
+spool; out: nothing, or a refusal. Rows that pass can be read by every view: a stored row must never make a
+query fail. A pass over each column of numbers and no copy.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import BUCKET_RECORDS, MEMORY_BUCKET, MEMORY_EVENT, OOM, TABLES, Table
 
 EXPANDED_BYTES_MAX: Final = 1 << 30
-"""Of a column's texts, each row's counted: a name of 64 KiB in a million rows would be 64 GiB on disk."""
+"""Of a column's texts, counted for each row: a name of 64 KiB in a million rows would be 64 GiB on disk."""
 
 _FAILED: Final = (0, NUMBER_MAX)
-"""Bytes that a request which failed may have asked for: nothing adds them up."""
+"""Bytes that a failed request may have asked for: nothing adds them up."""
 _BUCKET_SHIFT: Final = BUCKET_RECORDS.bit_length() - 1
 
 
 def check_texts(table: Table, rows: pa.Table) -> None:
-    """No text is too long, nor all of a column together. Before anything expands a dictionary.
+    """Checks that no text is too long, nor all of a column together. Before anything expands a dictionary.
 
     Raises:
         RankmemError: INVALID, with the column.
@@ -55,12 +55,12 @@ def check_texts(table: Table, rows: pa.Table) -> None:
 
 
 def check_values(table: Table, rows: pa.Table, owner: Mapping[str, str | int]) -> None:
-    """Every value is one that its column may hold, and every row is the owner's.
+    """Checks that every value is one that its column may hold, and every row the owner's.
 
     Args:
         table: as declared.
         rows: as decoded, of its schema.
-        owner: what columns of these names hold in every row.
+        owner: the values of these columns in every row.
 
     Raises:
         RankmemError: INVALID, with the column.
@@ -81,7 +81,7 @@ def check_values(table: Table, rows: pa.Table, owner: Mapping[str, str | int]) -
 
 
 def _without_failed(rows: pa.Table, sizes: pa.ChunkedArray, most: int) -> pa.ChunkedArray:
-    """The sizes of events but for requests that failed, which may have been for anything up to NUMBER_MAX."""
+    """The sizes of events without failed requests, which may be anything up to NUMBER_MAX."""
     if (pc.max(sizes).as_py() or 0) <= most:
         return sizes
     failed = pc.equal(rows.column("action").cast(pa.string()), "oom")
@@ -90,7 +90,7 @@ def _without_failed(rows: pa.Table, sizes: pa.ChunkedArray, most: int) -> pa.Chu
 
 
 def check_range(table: Table, name: str, values: pa.ChunkedArray, least: int, most: int) -> None:
-    """Every value lies within the two, both included; NULL does.
+    """Checks that every value lies within the two, both included; NULL does.
 
     Raises:
         RankmemError: INVALID, with the column.
@@ -104,10 +104,10 @@ def check_range(table: Table, name: str, values: pa.ChunkedArray, least: int, mo
 
 
 def check_positions(events: pa.Table) -> None:
-    """No two events of a device are one position of the log.
+    """Checks that no two events of a device have one position of the log.
 
     Raises:
-        RankmemError: INVALID, with one that is there twice.
+        RankmemError: INVALID, with a position that occurs twice.
     """
     positions = events.column("seq").to_numpy()
     if len(positions) < 2 or (np.diff(positions) > 0).all():
@@ -122,7 +122,7 @@ def check_positions(events: pa.Table) -> None:
 
 
 def _check_buckets(rows: pa.Table) -> None:
-    """A bucket and its peak lie in one part of the log: the search for the job's peak stands on that."""
+    """Checks that a bucket and its peak lie in one part of the log: the job's peak is searched by it."""
     first, last, peak = (
         pc.shift_right(rows.column(name), _BUCKET_SHIFT)
         for name in ("seq_first", "seq_last", "requested_peak_seq")
@@ -130,7 +130,7 @@ def _check_buckets(rows: pa.Table) -> None:
     if not pc.all(pc.and_(pc.equal(first, last), pc.equal(first, peak)), min_count=0).as_py():
         raise RankmemError(
             Code.INVALID,
-            f"memory_bucket has a row over more than one stretch of {BUCKET_RECORDS} positions",
+            f"memory_bucket has a row over more than one range of {BUCKET_RECORDS} positions",
             "use the same version of rankmem on both ends",
         )
 
@@ -146,13 +146,13 @@ _BOUNDS: Final[Mapping[str, Mapping[str, tuple[int, int]]]] = {
 
 
 def _expanded_bytes(chunk: pa.DictionaryArray, lengths: pa.Array, longest: int) -> int:
-    """Of the texts, each row's counted; a bound where that is small enough."""
+    """Bytes of the texts, counted for each row; a bound where that is small enough."""
     bound = longest * len(chunk)
     return bound if bound <= EXPANDED_BYTES_MAX else pc.sum(lengths.take(chunk.indices)).as_py() or 0
 
 
 def _has_null(values: pa.ChunkedArray) -> bool:
-    """Also a dictionary whose used values are null: its indices are valid, its values are not."""
+    """Whether a value is NULL, also by a dictionary whose index is valid and whose value is not."""
     if values.null_count:
         return True
     if not pa.types.is_dictionary(values.type):
@@ -164,7 +164,7 @@ def _has_null(values: pa.ChunkedArray) -> bool:
 
 
 def _check_equal(table: Table, name: str, rows: pa.Table, expected: str | int) -> None:
-    """Every value is the spool's. Usually a dictionary of one value or a constant: no pass over the rows."""
+    """Checks that every value is the spool's. Usually a dictionary of one value: no pass over the rows."""
     for chunk in rows.column(name).chunks:
         if pa.types.is_dictionary(chunk.type):
             if len(chunk.dictionary) == 1 and chunk.dictionary[0].as_py() == expected:

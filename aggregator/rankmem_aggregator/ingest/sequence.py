@@ -1,9 +1,9 @@
 """Which batch may follow, and who may send it: each spool's records are stored once and without holes.
 
-Stage: ingest, in the writer's thread (reads of :meth:`SpoolProgress.stored` in the streams'). In: a batch's
-range; out: store it, acknowledge it as known, or refuse it. What is tentative becomes stored only after
-the commit that carries it, and is forgotten after a rollback. The rules are written down in the README.md
-beside collector.proto.
+Stage: ingest, in the writer's thread (:meth:`SpoolProgress.stored` also in those of ingest calls). In: a
+batch's range; out: store it, acknowledge it as known, or refuse it. What is tentative becomes stored only
+after the commit that carries it, and is forgotten after a rollback. The rules are in the README.md beside
+collector.proto.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Progress:
 
 
 class Opening:
-    """A spool as one stream opened it; the first batch of it that is refused closes it.
+    """A spool as one ingest call opened it; the first refused batch of it closes it.
 
-    Two threads refuse: the stream's, which reads, and the writer, which gets what was read before. So that a
-    batch the stream refuses does not reach those before it, the writer looks at its own mark alone.
+    Two threads refuse: the call's, which reads, and the writer's, which gets what was read before. The writer
+    looks at its own mark alone, so that a refusal by the call does not affect the batches before it.
     """
 
     __slots__ = ("_is_closed", "_is_refused", "spool")
@@ -53,15 +53,15 @@ class Opening:
         self._is_refused = False
 
     def close(self) -> None:
-        """The stream refused a batch: no later one is taken."""
+        """The call refused a batch: no later one is taken."""
         self._is_closed = True
 
     def refuse(self) -> None:
-        """The writer refused a batch: none of those that wait behind it is taken, nor any later one."""
+        """The writer refused a batch: neither those that wait behind it nor later ones are taken."""
         self._is_closed = self._is_refused = True
 
     def check_reading(self) -> None:
-        """Raises CONFLICT where the stream may take no more batches."""
+        """Raises CONFLICT where the call may take no more batches."""
         if self._is_closed:
             raise self.error()
 
@@ -71,11 +71,11 @@ class Opening:
             raise self.error()
 
     def error(self) -> RankmemError:
-        """What a batch is told that comes after a refusal."""
+        """The error for a batch that comes after a refusal."""
         return RankmemError(
             Code.CONFLICT,
             f"a batch of spool {self.spool.spool_id} was refused, nothing after it is taken",
-            "open the spool again; its state tells the last position stored",
+            "open the spool again; its state has the last position stored",
         )
 
 
@@ -86,35 +86,35 @@ class SpoolProgress:
         self._lock = threading.Lock()
         self._stored = {progress.spool.spool_id: progress for progress in stored}
         self._tentative: dict[str, Progress] = {}
-        self._pruned: dict[str, Progress] = {}
-        self._pruned_sessions: set[str] = set()
+        self._tombstones: dict[str, Progress] = {}
+        self._deleted_sessions: set[str] = set()
 
     def stored(self, spool: Spool) -> int:
         """Last sequence committed of this spool, -1 for none. Any thread.
 
         Raises:
             RankmemError: INVALID if the spool was stored as another session's or rank's, DENIED if another
-                secret opens it, NOT_FOUND if its session was deleted and more of it would come.
+                secret opens it, NOT_FOUND if its session was deleted and it would send more.
         """
         with self._lock:
             progress = self._stored.get(spool.spool_id)
-            is_pruned = spool.session_id in self._pruned_sessions
-            pruned = self._pruned.get(spool.spool_id)
-        if is_pruned:
-            return _stored_before(spool, pruned)
+            is_deleted = spool.session_id in self._deleted_sessions
+            tombstone = self._tombstones.get(spool.spool_id)
+        if is_deleted:
+            return _stored_before(spool, tombstone)
         if progress is None:
             return NOTHING_STORED
         _check_same(progress.spool, spool)
         return progress.last_sequence
 
-    def remember(self, pruned: Iterable[Progress]) -> None:
-        """These logs are all those that are known of sessions that were deleted."""
-        found = {progress.spool.spool_id: progress for progress in pruned}
+    def set_tombstones(self, tombstones: Iterable[Progress]) -> None:
+        """Replaces the known logs of deleted sessions."""
+        found = {progress.spool.spool_id: progress for progress in tombstones}
         with self._lock:
-            self._pruned = found
-            self._pruned_sessions = {progress.spool.session_id for progress in found.values()}
+            self._tombstones = found
+            self._deleted_sessions = {progress.spool.session_id for progress in found.values()}
 
-    def bury(self, session_id: str) -> None:
+    def add_tombstones(self, session_id: str) -> None:
         """The session is deleted: nothing more of it is taken."""
         with self._lock:
             gone = {
@@ -123,8 +123,8 @@ class SpoolProgress:
                 if progress.spool.session_id == session_id
             }
             self._stored = {name: self._stored[name] for name in self._stored.keys() - gone.keys()}
-            self._pruned |= gone
-            self._pruned_sessions.add(session_id)
+            self._tombstones |= gone
+            self._deleted_sessions.add(session_id)
 
     def judge(self, batch: IncomingBatch) -> Verdict:
         """Whether the batch follows; if so it counts as the spool's last from now on.
@@ -140,13 +140,13 @@ class SpoolProgress:
         last = stored if tentative is None else tentative.last_sequence
         if batch.sequence_last <= last:
             return Verdict.KNOWN
-        # Also at the beginning: who lacks what is before (another database has it) sends a gap row for it.
+        # Also at the beginning: for positions that another database has, a shipper sends a gap row.
         if batch.sequence_first != last + 1:
             raise RankmemError(
                 Code.CONFLICT,
                 f"batch [{batch.sequence_first}, {batch.sequence_last}] of spool {batch.spool.spool_id} "
                 f"does not follow {last}",
-                f"send from {last + 1} on; OpenSpool tells the last one stored",
+                f"send from {last + 1} on; the reply to OpenSpool has the last one stored",
             )
         self._tentative[batch.spool.spool_id] = Progress(
             spool=batch.spool, last_sequence=batch.sequence_last, final=batch.final
@@ -154,7 +154,7 @@ class SpoolProgress:
         return Verdict.STORE
 
     def tentative(self) -> list[Progress]:
-        """What this group moves: one entry a spool."""
+        """The progress that this group makes: one entry a spool."""
         return list(self._tentative.values())
 
     def commit(self) -> None:
@@ -169,32 +169,32 @@ class SpoolProgress:
 
 
 def _check_same(known: Spool, spool: Spool) -> None:
-    """Whether what is opened is what is known under this id, and by whom it may be.
+    """Checks that an opened spool is the one known under its id, and that the shipper may open it.
 
     Raises:
-        RankmemError: INVALID, DENIED: it is not.
+        RankmemError: INVALID, DENIED.
     """
     if known != spool:
         raise RankmemError(
             Code.INVALID,
             f"spool {spool.spool_id} is known as session {known.session_id}, attempt {known.attempt}, "
             f"rank {known.rank}",
-            "open it as what it is; spool ids are never used twice",
+            "open it with these values; spool ids are never used twice",
         )
-    # One that was stored without a secret takes the first that is shown: only an older version had none.
+    # One that was stored without a secret takes the first that is given: only older versions had none.
     if known.secret_hash and not hmac.compare_digest(known.secret_hash, spool.secret_hash):
         raise RankmemError(
             Code.DENIED,
             f"spool {spool.spool_id} was opened with {'another secret' if spool.secret_hash else 'no secret'}"
-            " than the one it began with",
+            " instead of the one it began with",
             "ship the folder that the rank itself wrote: its meta.json has the secret",
         )
 
 
-def _stored_before(spool: Spool, pruned: Progress | None) -> int:
-    """Of a log that was stored to its end its last sequence, so that its shipper is done with it."""
-    if pruned is not None and pruned.spool == spool and pruned.final:
-        return pruned.last_sequence
+def _stored_before(spool: Spool, tombstone: Progress | None) -> int:
+    """The last sequence of a log that was stored to its end, so that its shipper is done with it."""
+    if tombstone is not None and tombstone.spool == spool and tombstone.final:
+        return tombstone.last_sequence
     raise RankmemError(
         Code.NOT_FOUND,
         f"session {spool.session_id} was deleted here, nothing more of it is taken",

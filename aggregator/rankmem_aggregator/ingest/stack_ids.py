@@ -1,9 +1,9 @@
-"""Stacks' numbers: the wire's content hashes become small integers, each stack's frames stored once.
+"""Numbers of stacks: the wire's content hashes become small integers, each stack's frames are stored once.
 
 Stage: ingest, in the writer's thread alone. In: the checked tables of a batch; out: the same tables with the
 database's own numbers in every column that names a stack (``stack_id``, ``forward_stack_id``), frames only of
 stacks that have none yet, and the new (number, hash) pairs to store with them. Numbers given since the last
-commit are taken back by :meth:`StackNumbers.rollback`.
+commit are released by :meth:`StackNumbers.rollback`.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class StackNumbers:
         return pa.table([numbers, hashes], schema=STACK.arrow_schema())
 
     def commit(self) -> None:
-        """What was given is stored."""
+        """The new numbers are stored."""
         self._framed |= self._new_framed
         self._committed = (self._hashes, self._numbers, self._next)
         self._forget()
 
     def rollback(self) -> None:
-        """What was given is not stored: the numbers are free again."""
+        """The new numbers are not stored: they are free again."""
         self._hashes, self._numbers, self._next = self._committed
         self._forget()
 

@@ -1,8 +1,7 @@
-"""What the writer has to know of the database: how far each log is stored, the stacks' numbers, the sessions.
+"""The writer's knowledge of the database: how far each log is stored, its attempt, the stacks' numbers.
 
 Stage: ingest, in the writer's thread, when it is opened and around the deletion of sessions. In: an open
-store; out: values of ``sequence``, ``stacks`` and ``retention``, and the rows that say how far logs are after
-a group.
+store; out: values of ``sequence``, ``attempts`` and ``stack_ids``, and the rows with the progress of a group.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def stored_progress(store: Store) -> list[Progress]:
 
 
 def stored_starts(store: Store) -> list[StoredStart]:
-    """As which attempt each log is stored; an older version's says no more than that."""
+    """The attempt under which each log is stored; an older version has no more than that."""
     rows = store.read(
         "SELECT spool_id, p.session_id, p.attempt, p.rank, declared_attempt, start, launch, final, "
         "updated_ns FROM ingest_progress AS p LEFT JOIN spool_start USING (spool_id) "
@@ -54,7 +53,7 @@ def stored_starts(store: Store) -> list[StoredStart]:
 
 
 def pruned_progress(store: Store) -> list[Progress]:
-    """How far each log was stored whose session was deleted."""
+    """How far each log of a deleted session was stored."""
     return _progress_of(store.read(f"SELECT {_PROGRESS} FROM pruned_spool"))
 
 
@@ -87,7 +86,7 @@ def stored_stacks(store: Store) -> StackNumbers:
 
 
 def progress_rows(moved: Sequence[Progress]) -> pa.Table:
-    """The rows of ingest_progress that say so, as of now."""
+    """The rows of ingest_progress for this progress, as of now."""
     now_ns = time.time_ns()
     return pa.Table.from_pylist(
         [

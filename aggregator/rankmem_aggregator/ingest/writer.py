@@ -1,9 +1,9 @@
 """The one thread that writes: takes decoded batches off a bounded queue, commits groups, then acknowledges.
 
-Stage: ingest. In: submissions from many streams; out: committed rows, and an outcome for each batch after
-its commit. A batch that is wrong is refused alone, the others of its group are kept. A commit that fails for
-want of memory or disk is tried again (client queries are interrupted first); any other failure of the
-database ends the thread, and with it the service. Never acknowledges before the commit.
+Stage: ingest. In: submissions from many ingest calls; out: committed rows, and an outcome for each batch
+after its commit. A batch that is wrong is refused alone, the others of its group are kept. A commit that
+fails for want of memory or disk is tried again (client queries are interrupted first); any other failure of
+the database ends the thread, and with it the service. Never acknowledges before the commit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.ingest.attempts import Starts
-from rankmem_aggregator.ingest.batch import IncomingBatch, Spool
+from rankmem_aggregator.ingest.batch import IncomingBatch
 from rankmem_aggregator.ingest.batch_queue import BatchQueue, Outcome, Submission
 from rankmem_aggregator.ingest.counters import (
     COMMIT_BOUNDS_S,
@@ -30,7 +30,7 @@ from rankmem_aggregator.ingest.counters import (
     WriterCounters,
 )
 from rankmem_aggregator.ingest.group import concatenated
-from rankmem_aggregator.ingest.liveness import NS_PER_S, Pulses
+from rankmem_aggregator.ingest.liveness import Liveness
 from rankmem_aggregator.ingest.sequence import Opening, SpoolProgress, Verdict
 from rankmem_aggregator.ingest.stored_state import (
     progress_rows,
@@ -39,8 +39,8 @@ from rankmem_aggregator.ingest.stored_state import (
     stored_stacks,
     stored_starts,
 )
-from rankmem_aggregator.retention.limits import Limits
-from rankmem_aggregator.retention.worker import Keeper
+from rankmem_aggregator.retention.limits import NS_PER_S, Limits
+from rankmem_aggregator.retention.worker import RetentionWorker
 from rankmem_aggregator.store.recovery import TRANSIENT
 from rankmem_aggregator.store.schema import INGEST_PROGRESS, SPOOL_START, STACK
 from rankmem_aggregator.store.store import Store
@@ -52,10 +52,10 @@ logger = logging.getLogger(__name__)
 
 RETRY_FIRST_S: Final = 0.05
 RETRY_MAX_S: Final = 5.0
-"""A full disk is looked at every five seconds: batches wait in the spools meanwhile."""
+"""A full disk is checked every five seconds: batches wait in the spools meanwhile."""
 WARN_EVERY_S: Final = 60.0
 BAD_ROWS: Final = (duckdb.DataError, duckdb.IntegrityError, duckdb.ProgrammingError, pa.ArrowException)
-"""What rows that passed every check can still cause: the batch is at fault, not the database."""
+"""Errors that rows can cause although they passed every check: of the batch, not of the database."""
 
 
 class Writer:
@@ -77,22 +77,25 @@ class Writer:
         self.lag_seconds = Distribution(LAG_BOUNDS_S)
         """Of each batch, from its last event to its commit, seconds."""
         self.errors = Errors()
-        """What was refused, here and by the services around."""
-        self.pulses = Pulses()
+        """Refusals, here and by the services."""
+        self.liveness = Liveness()
         self.stalled: Exception | None = None
-        """Why the commit under way is tried again and again; None while commits pass."""
+        """Why the current commit is being retried; None while commits succeed."""
         self._store = store
         self._config = config
         self._free_memory = free_memory
         self._died = died
-        self._progress = SpoolProgress(stored_progress(store))
+        self.progress = SpoolProgress(stored_progress(store))
+        """How far each spool is stored."""
         self.starts = Starts(stored_starts(store), [one.spool for one in pruned_progress(store)])
-        """As which attempt each spool is stored."""
+        """The attempt under which each spool is stored."""
         self._stacks = stored_stacks(store)
         self._summaries = Summaries(store)
-        self._progress.remember(pruned_progress(store))
-        self._keeper = Keeper(store, Limits.of(config), buried=self._bury, cleaned=self._reload)
-        self._given_up = threading.Event()
+        self.progress.set_tombstones(pruned_progress(store))
+        self._retention = RetentionWorker(
+            store, Limits.of(config), deleted=self._add_tombstones, cleaned=self._reload
+        )
+        self._abandoned = threading.Event()
         self._warned_at_s = float("-inf")
         self._group_began_s = float("-inf")
         self._thread = threading.Thread(target=self._run, name="rankmem-writer", daemon=True)
@@ -104,42 +107,29 @@ class Writer:
     @property
     def num_pruned(self) -> int:
         """Sessions deleted since the start, for the limits on what is kept."""
-        return self._keeper.num_pruned
+        return self._retention.num_pruned
 
-    def keep(self) -> None:
-        """Lets the writer look after the store and the limits on what is kept, if it is time. Any thread."""
-        if self._keeper.is_due or self._store.instance.is_invalidated:
-            self.queue.nudge()
+    def maintain(self) -> None:
+        """Wakes the writer if it has to reopen the instance or to delete sessions. Any thread."""
+        if self._retention.is_due or self._store.instance.is_invalidated:
+            self.queue.wake()
 
     @property
     def is_alive(self) -> bool:
         """Whether batches are still committed."""
         return self._thread.is_alive()
 
-    def submit(self, submission: Submission, admitted_bytes: int | None = None) -> bool:
-        """Queues a batch, waiting while the queue is full; False once the writer is closing. Any thread.
-
-        Args:
-            submission: a decoded batch.
-            admitted_bytes: what the queue admitted for it before; None: nothing.
-        """
-        return self.queue.put(submission, admitted_bytes)
-
-    def last_sequence(self, spool: Spool) -> int:
-        """Last sequence of the spool that is stored, -1 for none. Any thread."""
-        return self._progress.stored(spool)
-
     def close(self, timeout_s: float) -> bool:
-        """Commits what is queued and ends the thread; False if that took longer and the rest was given up."""
+        """Commits what is queued and ends the thread; False if time ran out and the rest was abandoned."""
         self.queue.close()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         in_time = not self._thread.is_alive()
-        self._given_up.set()
+        self._abandoned.set()
         for submission in self.queue.abandon():
             submission.done(_refused(submission, _closing()))
         if self._thread.is_alive():
-            self._thread.join()  # one group at most: a commit under way cannot be left
+            self._thread.join()  # one group at most: a running commit cannot be left
         return in_time
 
     def _run(self) -> None:
@@ -153,34 +143,34 @@ class Writer:
                 if not len(self.queue):
                     self._store.checkpoint(self._config.idle_checkpoint_bytes)
                 self._summarise()
-                self._keep()
+                self._delete_due()
         except BaseException as exc:  # noqa: BLE001  a dead writer stops the whole service
-            if self._given_up.is_set():
+            if self._abandoned.is_set():
                 return  # close() ran out of time: what is left is in the shippers' spools
             logger.error("the writer stopped: %s", exc)
             self.queue.close()
             self._died(exc)
 
     def _summarise(self) -> None:
-        """Brings the summaries on while no batch waits."""
-        while not len(self.queue) and not self._given_up.is_set() and self._summaries.advance():
+        """Writes summaries while no batch waits."""
+        while not len(self.queue) and not self._abandoned.is_set() and self._summaries.advance():
             pass
 
-    def _keep(self) -> None:
-        """Deletes what is over the limits: a step while batches wait, all of it while none does."""
-        while self._keeper.advance() and not len(self.queue) and not self._given_up.is_set():
+    def _delete_due(self) -> None:
+        """Deletes sessions over the limits: one step while batches wait, all steps while none does."""
+        while self._retention.advance() and not len(self.queue) and not self._abandoned.is_set():
             pass
 
-    def _bury(self, session_id: str) -> None:
-        self._progress.bury(session_id)
-        self.starts.bury(session_id)
+    def _add_tombstones(self, session_id: str) -> None:
+        self.progress.add_tombstones(session_id)
+        self.starts.add_tombstones(session_id)
         self._summaries.forget(session_id)
 
     def _reload(self) -> None:
         self._stacks = stored_stacks(self._store)
-        pruned = pruned_progress(self._store)
-        self._progress.remember(pruned)
-        self.starts.remember(one.spool for one in pruned)
+        tombstones = pruned_progress(self._store)
+        self.progress.set_tombstones(tombstones)
+        self.starts.set_tombstones(one.spool for one in tombstones)
 
     def _take(self) -> list[Submission] | None:
         config = self._config
@@ -195,7 +185,7 @@ class Writer:
         return group
 
     def _store_group(self, group: Sequence[Submission]) -> list[tuple[Submission, Outcome]]:
-        """Stores them in one transaction; if some row stops it, each in its own."""
+        """Stores a group in one transaction; if a row makes that fail, each batch in its own."""
         try:
             return self._store_together(group)
         except MemoryError:  # Arrow's is one of BAD_ROWS as well; the rows are not at fault
@@ -205,7 +195,7 @@ class Writer:
             self._rollback()
             if len(group) > 1:
                 return [pair for submission in group for pair in self._store_group([submission])]
-            error = RankmemError(Code.INVALID, f"the database did not take the rows of the batch: {exc}")
+            error = RankmemError(Code.INVALID, f"the database rejected the rows of the batch: {exc}")
             self._count(refused=1)
             self.errors.add("ingest", error.code)
             if (opening := group[0].opening) is not None:
@@ -220,7 +210,7 @@ class Writer:
         accepted: list[dict[str, pa.Table]] = []
         batches: list[IncomingBatch] = []
         num_rows = 0
-        closed: set[Opening] = set()  # by a refusal within this group, which may yet have to be built again
+        closed: set[Opening] = set()  # by a refusal within this group, which may have to be stored again
         for submission in sorted(group, key=lambda waiting: waiting.batch.spool.spool_id):
             try:
                 self.starts.check(submission.batch.spool)
@@ -238,11 +228,11 @@ class Writer:
                 accepted.append(self._stacks.replace(submission.batch.rows))
                 num_rows += submission.batch.num_rows
         if accepted:
-            self._write(concatenated(accepted) | self._taken_back(batches))
+            self._write(concatenated(accepted), self._summaries.invalidate(batches))
         for opening in closed:
             opening.refuse()
         refused = sum(outcome.error is not None for _, outcome in outcomes)
-        for lag_ns in self.pulses.stored(batches):
+        for lag_ns in self.liveness.stored(batches):
             self.lag_seconds.observe(lag_ns / NS_PER_S)
         self._count(
             batches=len(accepted),
@@ -261,17 +251,17 @@ class Writer:
             opening.check_writing()
             if opening in closed:
                 raise opening.error()
-        return self._progress.judge(submission.batch)
+        return self.progress.judge(submission.batch)
 
-    def _write(self, rows: dict[str, pa.Table]) -> None:
-        """One transaction with the rows, the progress and the new stack numbers; tried until it is in."""
-        rows[INGEST_PROGRESS.name] = progress_rows(self._progress.tentative())
-        pending = self._stacks.pending()
-        if pending.num_rows:
-            rows[STACK.name] = pending
-        begun = self.starts.rows()
-        if begun.num_rows:
-            rows[SPOOL_START.name] = begun
+    def _write(self, rows: dict[str, pa.Table], invalidated: pa.Table) -> None:
+        """One transaction with the rows, the progress and the new stack numbers; tried until it is stored."""
+        rows[INGEST_PROGRESS.name] = progress_rows(self.progress.tentative())
+        others = {
+            SUMMARY_PROGRESS.name: invalidated,
+            STACK.name: self._stacks.pending(),
+            SPOOL_START.name: self.starts.rows(),
+        }
+        rows |= {name: table for name, table in others.items() if table.num_rows}
         wait_s = RETRY_FIRST_S
         while True:
             started_ns = time.perf_counter_ns()
@@ -286,14 +276,10 @@ class Writer:
         took_ns = time.perf_counter_ns() - started_ns
         self.commit_seconds.observe(took_ns / NS_PER_S)
         self._count(groups=1, commit_ns=took_ns)
-        self._progress.commit()
+        self.progress.commit()
         self.starts.commit()
         self._stacks.commit()
         self._summaries.commit()
-
-    def _taken_back(self, batches: Sequence[IncomingBatch]) -> dict[str, pa.Table]:
-        rows = self._summaries.take_back(batches)
-        return {SUMMARY_PROGRESS.name: rows} if rows.num_rows else {}
 
     def _retry_after(self, exc: Exception, wait_s: float) -> None:
         if isinstance(exc, duckdb.OutOfMemoryException):
@@ -301,14 +287,12 @@ class Writer:
         self._count(retries=1)
         if time.monotonic() - self._warned_at_s > WARN_EVERY_S:
             self._warned_at_s = time.monotonic()
-            logger.warning(
-                "a commit failed and is tried again (%d times so far): %s", self.counters.retries, exc
-            )
-        if self._given_up.wait(wait_s):
+            logger.warning("a commit failed and is retried (%d times so far): %s", self.counters.retries, exc)
+        if self._abandoned.wait(wait_s):
             raise _closing() from exc
 
     def _rollback(self) -> None:
-        self._progress.rollback()
+        self.progress.rollback()
         self.starts.rollback()
         self._stacks.rollback()
         self._summaries.rollback()

@@ -1,9 +1,9 @@
-"""Deletes sessions of a database file that nobody holds, and gives the space back to the file system.
+"""Deletes sessions of a database file that is not in use, and returns the space to the file system.
 
-Stage: store, in the process of ``rankmem prune``, which owns the file meanwhile: an aggregator that starts is
-told so. In: the path and the limits; out: the file with less in it, and smaller. DuckDB (2.0) shortens a file
-only where free blocks stand at its end, so what is left is copied into a new file, which takes the old one's
-name when it is whole and on disk. Killed at any moment, there is one whole database under the name.
+Stage: store, in the process of ``rankmem prune``, which holds the file meanwhile: an aggregator cannot start
+on it. In: the path and the limits; out: a smaller file. DuckDB (2.0) shortens a file only where free blocks
+are at its end, so the remaining rows are copied into a new file, which takes the old one's name when it is
+whole and on disk. Killed at any moment, there is one whole database under the name.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from typing import Final
 
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.retention.limits import Limits
-from rankmem_aggregator.retention.worker import Keeper, stored_sessions
+from rankmem_aggregator.retention.worker import RetentionWorker, stored_sessions
 from rankmem_aggregator.store.copy import export_duckdb
 from rankmem_aggregator.store.store import Store, open_store
 from rankmem_protos.errors import Code, RankmemError
 
 COPY_SLACK: Final = 1.1
-"""Room that the copy needs, beside what is in use: row groups are filled anew."""
+"""Room for the copy, relative to the bytes in use: row groups are filled again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """What :func:`prune_file` did."""
+    """The result of :func:`prune_file`."""
 
     session_ids: tuple[str, ...]
     """Deleted, oldest first."""
     num_kept: int
-    """Sessions that are left."""
+    """Remaining sessions."""
     num_running: int
-    """Of these, sessions that may still go on."""
+    """Of these, sessions that may still be running."""
     bytes_before: int
     bytes_after: int
     """Of the file."""
 
 
 def prune_file(path: Path, limits: Limits, session_ids: Sequence[str] = (), *, pack: bool = True) -> Pruned:
-    """Deletes sessions and makes the file as small as what is left.
+    """Deletes sessions and shrinks the file.
 
     Args:
         path: of the database.
-        limits: what is kept; sessions that may still go on are never deleted.
-        session_ids: these go too, whether or not a limit says so.
-        pack: copy what is left into a new file; False: leave free blocks for the rows that come.
+        limits: what is kept; sessions that may still be running are never deleted.
+        session_ids: deleted as well, whatever the limits.
+        pack: copy the remaining rows into a new file; False: leave free blocks for later rows.
 
     Raises:
-        RankmemError: CONFLICT where an aggregator holds the file or a session runs, NOT_FOUND for a session
-            that is not there, EXHAUSTED where the copy does not fit beside the file.
+        RankmemError: CONFLICT where an aggregator holds the file or a session is running, NOT_FOUND for an
+            unknown session, EXHAUSTED where the copy does not fit beside the file.
     """
     if not path.is_file():
         raise RankmemError(Code.NOT_FOUND, f"no database {path}", "give its path with --db")
@@ -84,47 +84,49 @@ def _opened(path: Path) -> Store:
         if exc.code is not Code.CONFLICT:
             raise
         raise RankmemError(
-            exc.code, exc.message, "it deletes by itself: rankmem serve --keep-days D; or stop it first"
+            exc.code,
+            exc.message,
+            "let it delete sessions (rankmem serve --keep-days D), or stop it first",
         ) from exc
 
 
 def _delete(store: Store, limits: Limits, session_ids: Sequence[str]) -> list[str]:
     gone: list[str] = []
-    keeper = Keeper(store, limits, buried=gone.append)
-    _check_over(store, keeper, session_ids)
+    worker = RetentionWorker(store, limits, deleted=gone.append)
+    _check_over(store, worker, session_ids)
     for session_id in session_ids:
-        keeper.begin(session_id)
-    while keeper.advance():
+        worker.begin(session_id)
+    while worker.advance():
         pass
     return gone
 
 
-def _check_over(store: Store, keeper: Keeper, session_ids: Sequence[str]) -> None:
+def _check_over(store: Store, worker: RetentionWorker, session_ids: Sequence[str]) -> None:
     stored = {session.session_id: session for session in stored_sessions(store)}
     for session_id in session_ids:
         if session_id not in stored:
             raise RankmemError(
                 Code.NOT_FOUND,
                 f"no session {session_id} in {store.path}",
-                "rankmem sessions; give all of its id",
+                "give its full id, as rankmem sessions shows it",
             )
-        if not stored[session_id].is_over(keeper.now_ns()):
+        if not stored[session_id].is_over(worker.now_ns()):
             raise RankmemError(
                 Code.CONFLICT,
-                f"session {session_id} may still go on: not all of its ranks have ended, or only just now",
-                "wait ten minutes after its end; a rank that never said its end counts for a day",
+                f"session {session_id} may still be running: a rank has not ended, or only just now",
+                "wait ten minutes after its end, or a day if a rank did not report its end",
             )
 
 
 def _pack(store: Store) -> None:
-    """The new file takes the old one's name while that is still held: nobody can write to it in between."""
+    """The new file takes the old one's name while that is still held: nothing can write to it in between."""
     needed = int(store.used_bytes() * COPY_SLACK)
     if store.disk.free_bytes() < needed:
         raise RankmemError(
             Code.EXHAUSTED,
-            f"sessions are deleted, but to make {store.path} smaller takes {needed} bytes beside it, "
+            f"sessions are deleted, but shrinking {store.path} takes {needed} bytes beside it, "
             f"{store.disk.free_bytes()} are free",
-            "free space and run it again, or --no-pack: what comes next takes the free blocks",
+            "free space and run it again, or use --no-pack: later rows take the free blocks",
         )
     copy = store.path.with_name(f"{store.path.name}.{os.getpid()}.packed")
     copy.unlink(missing_ok=True)

@@ -1,10 +1,11 @@
 """Deletes whole sessions from an open database, in steps between which ingest goes on.
 
 Stage: store, in the writer's thread, which owns the write connection. In: ids of sessions that are over;
-out: their rows deleted, and what nobody names any more (stacks, hosts, clock offsets) with them. The first
-step makes a session unknown to every question, the next ones delete its rows in slices, the last one cleans
-and packs. Killed between two steps, the next process goes on: ``pruned_spool`` says what is left to do. It
-also remembers how far each log was stored, so that a shipper who comes back late brings nothing back to life.
+out: their rows deleted, and rows that nothing refers to any more (stacks, hosts, clock offsets) with them.
+The first step hides a session from every query, the next ones delete its rows in slices, the last one cleans
+and packs. If the process is killed between two steps, the next one goes on: ``pruned_spool`` has the
+tombstones, with the work that is left. They also keep how far each log was stored, so that a shipper that
+returns late restores nothing.
 """
 
 from __future__ import annotations
@@ -31,13 +32,12 @@ from rankmem_protos.tables import (
 logger = logging.getLogger(__name__)
 
 SLICE_ROWS: Final = 4_000_000
-"""Rows looked at in a step: 20 ms of CPU and 32 MB of log for a million deleted, measured 5 ms and 8 MB."""
+"""Rows scanned in a step: 20 ms of CPU and 32 MB of log for a million deleted, measured 5 ms and 8 MB."""
 REMEMBERED_DAYS: Final = 30.0
-"""How long a deleted session's logs are remembered. A spool that is shipped later than that becomes a
-session again, with a gap."""
+"""How long tombstones are kept. A spool that is shipped later becomes a session again, with a gap."""
 
 _AT_ONCE: Final = (SESSION, RANK_INFO, DEVICE_INFO, INGEST_PROGRESS)
-"""Tables whose rows make a session known: they go in the first step."""
+"""Tables by which a session is found: their rows are deleted in the first step."""
 _IN_SLICES: Final = tuple(
     table
     for table in schema.ALL_TABLES.values()
@@ -62,11 +62,11 @@ class Pruner:
 
     @property
     def is_busy(self) -> bool:
-        """Whether rows of a session that was begun are left."""
+        """Whether rows of a session are left to delete."""
         return bool(self._left)
 
-    def bury(self, session_id: str) -> None:
-        """The first step: from its commit on no question finds the session, and no batch of it is taken.
+    def tombstone(self, session_id: str) -> None:
+        """The first step: once it is committed no query finds the session, and no batch of it is taken.
 
         Raises:
             duckdb.Error, DiskLowError: nothing of it is done.
@@ -80,10 +80,10 @@ class Pruner:
         self._left.append(session_id)
 
     def step(self) -> None:
-        """The next slice of the session that was begun first.
+        """Deletes the next slice of the session that was tombstoned first.
 
         Raises:
-            duckdb.Error, DiskLowError: as :meth:`bury`; call again later.
+            duckdb.Error, DiskLowError: as :meth:`tombstone`; call again later.
         """
         session_id = self._left[0]
         if self._slices is None:
@@ -95,11 +95,11 @@ class Pruner:
             else:
                 self._delete(session_id, *piece)
         except BaseException:
-            self._slices = None  # looked for anew
+            self._slices = None  # determined again
             raise
 
     def clean(self) -> None:
-        """Deletes what no row names any more, and what was remembered for long enough; while not busy.
+        """Deletes rows that nothing refers to any more, and old tombstones; while not busy.
 
         Raises:
             duckdb.Error, DiskLowError: nothing of it is done.
@@ -124,7 +124,7 @@ class Pruner:
     def _slices_of(self, session_id: str) -> Iterator[tuple[Table, int, int]]:
         """Ranges of rowid that hold all its rows, the last first.
 
-        A checkpoint between two slices may move rows down: only such as were looked at already, that way.
+        A checkpoint between two slices may move rows down: in this order only scanned ones.
         """
         for table in _IN_SLICES:
             least, most = self._store.rows_between(table, session_id)
@@ -139,7 +139,7 @@ class Pruner:
             )
 
     def _finish(self, session_id: str) -> None:
-        """All of it once more, which is a look at every table and as a rule deletes nothing."""
+        """Deletes all rows again: a scan of every table that as a rule finds none."""
         with self._store.transaction() as connection:
             for table in _IN_SLICES:
                 connection.execute(schema.delete_statement(table), {"session": session_id})

@@ -1,7 +1,7 @@
-"""Which sessions are kept: the limits, and what they say of what is stored. Pure values; deletes nothing.
+"""Which sessions are kept: the limits, applied to the stored sessions. Pure values; deletes nothing.
 
 Stage: beside ingest. In: the limits of the configuration and the sessions of a database; out: the sessions
-to delete, oldest first. A session goes whole or not at all, and never while more of it can come.
+to delete, oldest first. A session is deleted whole or not at all, and never while it may send more.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ RESTART_S: Final = 600.0
 """A session whose ranks have all ended counts as running for so long: elastic launchers start the next
 attempt within seconds to minutes, and its rows belong to the same session."""
 SILENT_S: Final = 86_400.0
-"""A session with a rank that never said its end counts as running until it was silent for a day. A rank that
-runs is sampled once a second, so silence means that its host, its shipper or the way here is gone."""
+"""A session with a rank that did not report its end counts as running until it was silent for a day. A
+running rank is sampled once a second, so silence means that its host, shipper or connection is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSession:
-    """A session as far as keeping it is concerned."""
+    """The facts of a session that decide whether it is kept."""
 
     session_id: str
     last_ns: int
-    """When a batch of it was stored last, ns since 1970 on the aggregator's clock."""
+    """When its last batch was stored, ns since 1970 on the aggregator's clock."""
     final: bool
     """The last batch of each of its ranks is stored."""
 
@@ -43,11 +43,11 @@ class Limits:
     """What is kept; 0 sets no limit."""
 
     days: float = 0.0
-    """Sessions whose last batch is older go."""
+    """Sessions whose last batch is older are deleted."""
     sessions: int = 0
-    """So many of the newest stay."""
+    """So many of the newest are kept."""
     size_bytes: int = 0
-    """The oldest go until the used part of the database is at most so large."""
+    """The oldest are deleted until the used part of the database is at most so large."""
 
     @classmethod
     def of(cls, config: AggregatorConfig) -> Self:
@@ -67,14 +67,14 @@ def sessions_due(
 ) -> list[StoredSession]:
     """The sessions to delete now, oldest first.
 
-    What a session takes is not known before it is gone, so of the limit in bytes one session is named at a
-    time: the caller deletes it, looks how large the database is, and asks again.
+    The size of a session is unknown until it is deleted, so for the limit in bytes one session is returned at
+    a time: the caller deletes it, measures the database, and asks again.
 
     Args:
         stored: all sessions, oldest first.
         limits: what is kept.
         now_ns: on the aggregator's clock.
-        used_bytes: of the database, blocks that are free left out.
+        used_bytes: of the database, without free blocks.
     """
     over = [session for session in stored if session.is_over(now_ns)]
     due = {session.session_id for session in over if _is_old(session, limits, now_ns)}

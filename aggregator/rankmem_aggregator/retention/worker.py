@@ -1,9 +1,9 @@
-"""Holds the limits on what is kept, while ingest goes on: looks once a minute, deletes a step at a time.
+"""Enforces the limits on what is kept, during ingest: checks once a minute, deletes a step at a time.
 
 Stage: beside ingest, in the writer's thread, between two groups. In: the limits and the stored sessions; out:
-whole sessions deleted, oldest first, and their blocks free for the rows that come. A database shrinks on disk
-only where free blocks stand at the file's end (DuckDB 2.0); otherwise it stops growing. ``rankmem prune`` on
-a file that nobody holds gives the space back (see ``compact``).
+whole sessions deleted, oldest first, and their blocks free for later rows. A database shrinks on disk only
+where free blocks are at the file's end (DuckDB 2.0); otherwise it stops growing. ``rankmem prune`` on a file
+that is not in use returns the space (see ``compact``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rankmem_aggregator.store.store import Store
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 60.0
-"""Between two looks while nothing is to be deleted."""
+"""Between two checks while nothing is to be deleted."""
 WARN_EVERY_S: Final = 3600.0
 
 
@@ -36,14 +36,14 @@ def stored_sessions(store: Store) -> list[StoredSession]:
     ]
 
 
-class Keeper:
+class RetentionWorker:
     """Keeps a database within its limits.
 
     Args:
         store: the open database.
         limits: what is kept.
-        buried: told each session that is deleted, at once after it is not known any more.
-        cleaned: told that stacks and remembered logs have changed.
+        deleted: called with each session as soon as its tombstones are stored.
+        cleaned: called when stacks and tombstones have changed.
         clock_ns: the wall clock.
     """
 
@@ -52,7 +52,7 @@ class Keeper:
         store: Store,
         limits: Limits,
         *,
-        buried: Callable[[str], None] = lambda session_id: None,
+        deleted: Callable[[str], None] = lambda session_id: None,
         cleaned: Callable[[], None] = lambda: None,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -60,7 +60,7 @@ class Keeper:
         """Sessions deleted since this was made."""
         self._store = store
         self._limits = limits
-        self._buried = buried
+        self._deleted = deleted
         self._cleaned = cleaned
         self._clock_ns = clock_ns
         self._pruner = Pruner(store, clock_ns)
@@ -72,20 +72,20 @@ class Keeper:
 
     @property
     def is_due(self) -> bool:
-        """Whether :meth:`advance` has something to do or to look at. Any thread."""
+        """Whether :meth:`advance` has something to do or to check. Any thread."""
         if not self._is_on:
             return False
         looks = self._limits.are_set and time.monotonic() - self._look_s >= LOOK_EVERY_S
         return looks or self._pruner.is_busy or self._unclean
 
     def now_ns(self) -> int:
-        """The clock that sessions are judged by."""
+        """The current time by the clock for sessions."""
         return self._clock_ns()
 
     def advance(self) -> bool:
         """The next step; False if nothing is to be done now.
 
-        A failure of the database is said once and ends the deleting of this process.
+        A failure of the database is logged once and ends deletion in this process.
         """
         if not self.is_due:
             return False
@@ -95,7 +95,7 @@ class Keeper:
             logger.debug("nothing is deleted now: %s", exc)
         except duckdb.Error as exc:
             self._is_on = False
-            logger.warning("nothing more is deleted, the database may grow past its limits: %s", exc)
+            logger.warning("no more sessions are deleted, the database may grow beyond its limits: %s", exc)
         self._look_s = time.monotonic()
         return False
 
@@ -115,8 +115,8 @@ class Keeper:
 
     def begin(self, session_id: str) -> None:
         """Begins to delete a session; :meth:`advance` does the rest. Writer's thread."""
-        self._pruner.bury(session_id)
-        self._buried(session_id)
+        self._pruner.tombstone(session_id)
+        self._deleted(session_id)
         self.num_pruned += 1
         logger.info("deleting session %s", session_id)
 
@@ -124,7 +124,7 @@ class Keeper:
         if self._unpacked and self._limits.size_bytes:
             self._unpacked = not self._store.checkpoint(0)
         stored = stored_sessions(self._store)
-        # What was deleted counts until a checkpoint: not one more session goes for its bytes.
+        # Deleted rows count until a checkpoint: no other session is deleted for their bytes.
         used_bytes = 0 if self._unpacked else self._store.used_bytes()
         due = sessions_due(stored, self._limits, now_ns=self._clock_ns(), used_bytes=used_bytes)
         if not due and 0 < self._limits.size_bytes < used_bytes:
@@ -141,7 +141,7 @@ class Keeper:
         if time.monotonic() - self._warned_s > WARN_EVERY_S:
             self._warned_s = time.monotonic()
             logger.warning(
-                "the database uses %d bytes, more than the %d to keep, and all of it is of sessions that run",
+                "the database uses %d bytes, more than the %d to keep, and all its sessions are running",
                 used_bytes,
                 self._limits.size_bytes,
             )

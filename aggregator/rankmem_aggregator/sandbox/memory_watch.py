@@ -7,19 +7,17 @@ Stage: query. DuckDB's memory limit counts what its buffers hold, not what an ex
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from rankmem_aggregator.config import BESIDE_BYTES
+from rankmem_aggregator.machine import resident_bytes
 
 LOOK_EVERY_S: Final = 0.02
 """A list that a core fills grows by some 10 MiB in this time, an expression by 40."""
 GROWTH_BYTES: Final = 1 << 30
 """What statements may add where the process is over its limit already: freed pages go back late."""
-_STATM: Final = Path("/proc/self/statm")
 
 
 class MemoryWatch:
@@ -66,11 +64,3 @@ class MemoryWatch:
             if resident_bytes() > limit_bytes or self._is_over_limit():
                 self._over()
             self._idle.wait(LOOK_EVERY_S)
-
-
-def resident_bytes() -> int:
-    """Bytes of this process in memory; 0 where there is no procfs."""
-    try:
-        return int(_STATM.read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0

@@ -2,8 +2,8 @@
 
 Stage: wiring. :func:`open` makes store, writer, queries and gRPC server, binds the port and leaves the
 address beside the database; :meth:`Aggregator.serve` blocks until asked to stop or a thread died;
-:meth:`Aggregator.close` drains: no new streams, what is queued is committed and acknowledged, the file is
-checkpointed and closed.
+:meth:`Aggregator.close` drains: no new ingest calls, what is queued is committed and acknowledged, the file
+is checkpointed and closed.
 Threads only, no process, no signal handler: it may be embedded in another program.
 """
 
@@ -30,7 +30,7 @@ from rankmem_aggregator.sandbox.client_queries import ClientQueries
 from rankmem_aggregator.server.messages import ReadMessages
 from rankmem_aggregator.server.peers import (
     REFLECTIONS_MAX,
-    UNSAID_MAX,
+    UNSENT_MAX,
     WATCHES_MAX,
     FirstMessages,
     Health,
@@ -39,7 +39,7 @@ from rankmem_aggregator.server.peers import (
 from rankmem_aggregator.server.process_exit import CALLS
 from rankmem_aggregator.server.services import CollectorService, QueryService
 from rankmem_aggregator.server.tls import server_credentials
-from rankmem_aggregator.server.tokens import Gatekeeper, Right, Tokens
+from rankmem_aggregator.server.tokens import Right, TokenInterceptor, Tokens
 from rankmem_aggregator.server.watch import Condition, Watch, release_memory
 from rankmem_aggregator.store.address import remove_address, write_address
 from rankmem_aggregator.store.store import Store, open_store
@@ -54,21 +54,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MESSAGE_BYTES_MAX: Final = 4 << 20
-"""gRPC's default, said aloud: shippers and readers stay under it."""
+"""gRPC's default, made explicit: shippers and readers stay under it."""
 KEEPALIVE_MIN_MS: Final = 5_000
 """Clients may ping this often without a call; a stricter server answers with GOAWAY (too_many_pings)."""
 KEEPALIVE_MS: Final = 60_000
-"""A connection that answers no ping for so long is dead: its host vanished, its threads are free again."""
+"""A connection that answers no ping for so long is dead: its host is gone, its threads are released."""
 UNARY_THREADS: Final = 8
-"""For status and health beside streams and statements."""
+"""For status and health beside ingest calls and statements."""
 SIGNALS_SEEN_S: Final = 1.0
-"""A signal that another thread takes waits for the main one to look up; without a limit it never does."""
+"""A signal delivered to another thread is handled when the main one wakes; without a limit it never does."""
 CLOSE_TIMEOUT_S: Final = 30.0
 """To commit and acknowledge what was received; the rest stays in the spools."""
-STREAM_GRACE_SHARE: Final = 0.25
+CALL_GRACE_SHARE: Final = 0.25
 """Of the time to close: for the last acknowledgements to reach the shippers."""
-CUT_S: Final = 5.0
-"""For gRPC to end the calls that are cut after it; whatever gRPC keeps, the database is closed."""
+CANCEL_S: Final = 5.0
+"""For gRPC to end the calls that are then cancelled; the database is closed in any case."""
 
 _SERVICES: Final = (
     collector_pb2.DESCRIPTOR.services_by_name["Collector"].full_name,
@@ -105,7 +105,7 @@ class Aggregator:
             self._writer, store.facts.database_id, config, self._follow_threads
         )
         self._health = Health()
-        others_max = WATCHES_MAX + REFLECTIONS_MAX + UNSAID_MAX + UNARY_THREADS
+        others_max = WATCHES_MAX + REFLECTIONS_MAX + UNSENT_MAX + UNARY_THREADS
         calls_max = config.max_streams + config.queries_max + others_max
         self._threads = futures.ThreadPoolExecutor(
             max_workers=calls_max,
@@ -113,13 +113,13 @@ class Aggregator:
         )
         tokens = Tokens({Right.INGEST: config.ingest_token_file, Right.QUERY: config.query_token_file})
         self._server = _grpc_server(self._threads, tokens, calls_max)
-        self._watch = Watch(store, self._writer, self._tell_health, self._look, self._die)
+        self._watch = Watch(store, self._writer, self._set_health, self._enforce_limits, self._die)
         self._metrics: MetricsServer | None = None
         self._register()
 
     @property
     def counters(self) -> WriterCounters:
-        """What was written so far."""
+        """Totals of what was written so far."""
         return self._writer.counters
 
     def start(self) -> None:
@@ -164,7 +164,7 @@ class Aggregator:
         self._stop.set()
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
-        """Drains and closes; idempotent. True if all that was received is stored and acknowledged.
+        """Drains and closes; idempotent. True if everything received is stored and acknowledged.
 
         Args:
             timeout_s: for the whole; what is not committed by then stays in the shippers' spools.
@@ -181,13 +181,13 @@ class Aggregator:
         deadline = time.monotonic() + timeout_s
         self._health.enter_graceful_shutdown()
         self._collector.drain()
-        drained = self._writer.close(timeout_s * (1 - STREAM_GRACE_SHARE))
-        # Grace lets the last acknowledgements out; then what is left of the calls is cut.
-        grace_s = max(0.0, min(timeout_s * STREAM_GRACE_SHARE, deadline - time.monotonic()))
-        if not self._server.stop(grace_s).wait(grace_s + CUT_S):
-            logger.warning("some calls did not end when they were cut; they end with this process")
+        drained = self._writer.close(timeout_s * (1 - CALL_GRACE_SHARE))
+        # Grace lets the last acknowledgements out; then the remaining calls are cancelled.
+        grace_s = max(0.0, min(timeout_s * CALL_GRACE_SHARE, deadline - time.monotonic()))
+        if not self._server.stop(grace_s).wait(grace_s + CANCEL_S):
+            logger.warning("some calls did not end when they were cancelled; they end with this process")
         self._queries.interrupt_all(
-            RankmemError(Code.UNAVAILABLE, "the aggregator is closing", "ask again when it is back")
+            RankmemError(Code.UNAVAILABLE, "the aggregator is closing", "try again when it is back")
         )
         self._threads.shutdown(wait=False)
         self._collector.close()
@@ -217,48 +217,48 @@ class Aggregator:
 
     @property
     def metrics_address(self) -> str:
-        """HOST:PORT of the metrics; empty where none were asked for."""
+        """HOST:PORT of the metrics; empty: none are served."""
         return "" if self._metrics is None else self._metrics.address
 
     def _open_metrics(self) -> MetricsServer:
-        from rankmem_aggregator.server.metrics import MetricsServer, Sources
+        from rankmem_aggregator.server.metrics import MetricSources, MetricsServer
 
-        sources = Sources(
+        sources = MetricSources(
             writer=self._writer,
             condition=lambda: self._watch.condition,
-            streams_open=lambda: self._collector.streams_open,
+            streams_open=lambda: self._collector.num_calls,
             queries_running=lambda: self._queries.running,
             version=metadata.version("rankmem"),
         )
         return MetricsServer(self.config.metrics, sources)
 
-    def _tell_health(self, condition: Condition) -> None:
-        """NOT_SERVING while nothing can be stored: balancers and probes look at it, shippers do not."""
+    def _set_health(self, condition: Condition) -> None:
+        """NOT_SERVING while nothing can be stored: balancers and probes read it, shippers do not."""
         statuses = health_pb2.HealthCheckResponse
         status = statuses.SERVING if condition.is_serving else statuses.NOT_SERVING
         for service in ("", *_SERVICES):
             self._health.set(service, status)
 
-    def _look(self, condition: Condition) -> None:
-        """Once a second: limits are held, and whoever waits is told why."""
-        self._look_at_bound()
+    def _enforce_limits(self, condition: Condition) -> None:
+        """Once a second: enforces limits, and reports to waiting shippers why they wait."""
+        self._check_bound()
         budget_bytes = self.config.memory_budget()
-        is_full = condition.rss_bytes > budget_bytes
-        full = f"the aggregator uses {condition.rss_bytes} bytes of memory, more than {budget_bytes}"
-        self._writer.queue.narrow(is_full)
-        self._collector.be_full(full if is_full else "")
-        if is_full:
+        is_overloaded = condition.rss_bytes > budget_bytes
+        overload = f"the aggregator uses {condition.rss_bytes} bytes of memory, more than {budget_bytes}"
+        self._writer.queue.shrink(is_overloaded)
+        self._collector.set_overloaded(overload if is_overloaded else "")
+        if is_overloaded:
             release_memory()  # new shippers wait for as long as this process looks large
-        busy = condition.reason or (full if is_full else "other batches are before it in the queue")
-        self._collector.tell_busy(busy)
+        waiting = overload if is_overloaded else "other batches are before it in the queue"
+        self._collector.report_busy(condition.reason or waiting)
         self._collector.end_idle()
-        self._writer.keep()
+        self._writer.maintain()
 
-    def _look_at_bound(self) -> None:
-        if self._bound is not None and self._bound.look(self._relieve) and self._guard is not None:
+    def _check_bound(self) -> None:
+        if self._bound is not None and self._bound.look(self._stop_statements) and self._guard is not None:
             self._guard.settled()
 
-    def _relieve(self) -> None:
+    def _stop_statements(self) -> None:
         self._queries.stop_for_memory()
         release_memory()
 
@@ -271,7 +271,7 @@ class Aggregator:
             RankmemError(
                 Code.UNAVAILABLE,
                 "the statement was stopped because ingest needed the memory",
-                "ask for less, or again",
+                "ask for less, or try again",
             )
         )
 
@@ -293,9 +293,9 @@ def open(
 
     Args:
         config: its options.
-        guard: which statements are refused for what they did, and who is told which run; None: nobody.
-        bound: of this process's memory, where it has one.
-        pid: of the process that keeps it alive, which stands beside the database; None: this one.
+        guard: refuses statements that crashed the aggregator, and records which run; None: neither.
+        bound: of this process's memory; None: it has none.
+        pid: of the process that keeps it alive, for the address file; None: this one.
 
     Raises:
         RankmemError: CONFLICT if the database or the port is taken, and what :func:`store.open_store` raises.
@@ -317,8 +317,12 @@ def open(
 def _grpc_server(threads: futures.ThreadPoolExecutor, tokens: Tokens, calls_max: int) -> grpc.Server:
     return grpc.server(
         threads,
-        maximum_concurrent_rpcs=calls_max,  # more would wait for a thread, unseen: they are refused
-        interceptors=[ReadMessages(), FirstMessages(), *([Gatekeeper(tokens)] if tokens.are_asked else [])],
+        maximum_concurrent_rpcs=calls_max,  # more would wait for a thread unnoticed: they are refused
+        interceptors=[
+            ReadMessages(),
+            FirstMessages(),
+            *([TokenInterceptor(tokens)] if tokens.are_asked else []),
+        ],
         options=[
             ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
             ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),

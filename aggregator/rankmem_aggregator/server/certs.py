@@ -1,11 +1,11 @@
-"""A private CA and what a cluster needs of it: certificates, keys, tokens, in a folder of one's own.
+"""A private CA with the certificates, keys and tokens that a cluster needs, in a folder of the user's own.
 
 Stage: before anything runs, on the administrator's machine. In: a folder, names, days. Out: the files below.
-What is there already is kept: a CA is used again, so a certificate that was removed is made anew by the same
+Existing files are kept: the CA is used again, so a certificate that was removed is issued again by the same
 CA. Needs ``cryptography`` (the extra ``certs``), which nothing else of rankmem imports.
 
-    ca.pem                            who is trusted: a copy for every client and, for mTLS, the aggregator
-    ca.key                            signs certificates; nobody else needs it, keep it off the cluster
+    ca.pem                            the trusted CA: a copy for every client and, for mTLS, the aggregator
+    ca.key                            signs certificates; needed nowhere else, keep it off the cluster
     aggregator.pem, aggregator.key    rankmem serve --tls-cert --tls-key
     client.pem, client.key            clients' --tls-cert --tls-key, where the aggregator has --tls-client-ca
     ingest.token, query.token         rankmem serve --ingest-token-file --query-token-file; --token-file
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 DAYS_DEFAULT: Final = 365
 DAYS_MAX: Final = 3650
 CA_DAYS: Final = 3650
-"""A CA outlives what it signs: renewing a certificate must not mean giving every client a new CA."""
+"""A CA outlives its certificates: renewing a certificate must not mean giving every client a new CA."""
 SKEW: Final = timedelta(hours=1)
 """Certificates begin so much earlier: clocks of a cluster differ."""
 TOKEN_BYTES: Final = 32
@@ -47,7 +47,7 @@ _DNS_NAME: Final = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """What :func:`make` wrote, and what was there."""
+    """The files that :func:`make` wrote, and those that existed."""
 
     files: tuple[Path, ...]
     kept: tuple[Path, ...]
@@ -60,7 +60,7 @@ class _Pair:
 
 
 def make(folder: Path, names: Sequence[str] = (), days: int = DAYS_DEFAULT) -> Made:
-    """Writes what is missing of a cluster's files.
+    """Writes the missing files of a cluster.
 
     Args:
         folder: made with mode 0700 where it does not exist.
@@ -93,7 +93,7 @@ def make(folder: Path, names: Sequence[str] = (), days: int = DAYS_DEFAULT) -> M
                 made.append(_write(path, secrets.token_urlsafe(TOKEN_BYTES).encode() + b"\n", 0o600))
     except OSError as exc:
         raise RankmemError(
-            Code.DENIED, f"cannot write to {folder}: {exc.strerror}", "name a folder of your own"
+            Code.DENIED, f"cannot write to {folder}: {exc.strerror}", "give a folder of your own"
         ) from exc
     return Made(files=tuple(made), kept=tuple(kept))
 
@@ -105,7 +105,7 @@ def _require_cryptography() -> None:
         raise RankmemError(
             Code.UNSUPPORTED,
             "certificates are made with the package cryptography, which is not installed",
-            "pip install 'rankmem[certs]', on the machine that makes them alone",
+            "pip install 'rankmem[certs]', needed only on the machine that makes them",
         ) from exc
 
 
@@ -133,7 +133,7 @@ def _is_there(folder: Path, name: str, kept: list[Path]) -> bool:
     there = [path for path in (folder / f"{name}.pem", folder / f"{name}.key") if path.exists()]
     if len(there) == 1:
         raise RankmemError(
-            Code.CONFLICT, f"{there[0]} is there without its other half", "bring it, or remove this"
+            Code.CONFLICT, f"{there[0]} exists without its other half", "restore that one, or remove this one"
         )
     kept += there
     return bool(there)
@@ -154,7 +154,7 @@ def _new_ca() -> _Pair:
 
 
 def _signed(ca: _Pair, name: str, days: int, names: x509.SubjectAlternativeName | None) -> _Pair:
-    """A certificate of the CA: of an aggregator with these names, without names of a client."""
+    """A certificate of the CA: an aggregator's with these names, a client's without any."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -234,13 +234,13 @@ def _read_pair(cert_path: Path, key_path: Path) -> _Pair:
         raise RankmemError(
             Code.INVALID,
             f"{cert_path} and {key_path} are not a CA of rankmem certs: {exc}",
-            "name another folder",
+            "give another folder",
         ) from exc
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != cert.public_key():
         raise RankmemError(
             Code.INVALID,
             f"{key_path} is not the key of {cert_path}",
-            "bring the pair, or name another folder",
+            "restore the pair, or give another folder",
         )
     return _Pair(cert, key)
 
@@ -256,7 +256,7 @@ def _write_pair(folder: Path, name: str, pair: _Pair) -> list[Path]:
 
 
 def _write(path: Path, data: bytes, mode: int) -> Path:
-    """Never through a link, never over a file, never for a moment readable by others, whole or absent."""
+    """Writes a file whole or not at all: never through a link, over a file or readable by others."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:

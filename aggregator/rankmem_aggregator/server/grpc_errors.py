@@ -1,7 +1,7 @@
-"""An error becomes a gRPC status: code and hint in the trailing metadata ``rankmem-code``, ``rankmem-hint``.
+"""An error as a gRPC status: code and hint in the trailing metadata ``rankmem-code``, ``rankmem-hint``.
 
-Stage: the aggregator's door, where a call ends. In: a :class:`RankmemError`; out: the status that
-``remote`` makes the same error of again.
+Stage: the aggregator's gRPC boundary, where a call ends. In: a :class:`RankmemError`; out: the status from
+which ``remote`` makes the same error again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import grpc
 
 from rankmem_protos.errors import GRPC_STATUS_NAME, RankmemError
 
-TOLD_BYTES_MAX: Final = 2000
+TEXT_BYTES_MAX: Final = 2000
 """Of a message, UTF-8. gRPC writes each byte that is not ASCII as three and refuses headers from 8 KiB
 on; DuckDB quotes the value that it could not convert, however long."""
 
@@ -24,8 +24,8 @@ def abort(
 
     Args:
         context: of the call.
-        error: what the client is told.
-        status: where another says it better than the one that belongs to the error's code.
+        error: for the client.
+        status: instead of the one that belongs to the error's code.
     """
     context.set_trailing_metadata(
         (("rankmem-code", error.code.value), ("rankmem-hint", _ascii(_short(error.hint))))
@@ -35,10 +35,10 @@ def abort(
 
 
 def _short(text: str) -> str:
-    told = text.encode("utf-8", "replace")
-    return text if len(told) <= TOLD_BYTES_MAX else told[:TOLD_BYTES_MAX].decode("utf-8", "ignore") + "…"
+    data = text.encode("utf-8", "replace")
+    return text if len(data) <= TEXT_BYTES_MAX else data[:TEXT_BYTES_MAX].decode("utf-8", "ignore") + "…"
 
 
 def _ascii(text: str) -> str:
-    """What gRPC metadata may carry: printable ASCII on one line."""
+    """The text as gRPC metadata may carry it: printable ASCII on one line."""
     return "".join(letter if " " <= letter <= "~" else "?" for letter in text)

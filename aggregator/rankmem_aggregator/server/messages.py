@@ -1,9 +1,9 @@
-"""A message that cannot be read ends its call once, and in our words.
+"""A message that cannot be read ends its call once, with an error of ours.
 
-Stage: the aggregator's door. In: the bytes of a request; out: the message, or an error where the service
-asks for it. Left to gRPC, such a call is given a status as the bytes are read and another as its service
-returns; if the first is out by then, the second is never sent, and gRPC (1.85 and before) keeps the call for
-good: its place is taken, and the server waits for it when it stops.
+Stage: the aggregator's gRPC boundary. In: the bytes of a request; out: the message, or an error where the
+service asks for it. Left to gRPC, such a call is given a status as the bytes are read and another as its
+service returns; if the first is out by then, the second is never sent, and gRPC (1.85 and before) keeps the
+call for good: its place is taken, and the server waits for it when it stops.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from rankmem_protos.sealing import DamagedError
 
 
 class ReadMessages(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs alone
-    """Reads what a call streams; the iterator of requests raises :class:`DamagedError`."""
+    """Reads a call's streamed requests; their iterator raises :class:`DamagedError`."""
 
     def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler[Any, Any] | None],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """The service's handler, which takes messages as they were read here."""
+        """The service's handler, with messages that are read here."""
         handler = continuation(handler_call_details)
         if handler is None or not handler.request_streaming:
             return handler

@@ -1,9 +1,9 @@
 """The aggregator's figures in Prometheus' text format, on an HTTP port of their own.
 
-Stage: beside ingest. In: counters that are kept anyway; out: an answer to each scrape, made when it is asked
-for, so that an aggregator nobody scrapes pays nothing. Labels are few and fixed (outcome, place, code): no
-session, rank or host is named, whatever it is called. Few connections at a time, each with a deadline.
-``prometheus_client`` is imported here alone, and only where metrics were asked for.
+Stage: beside ingest. In: existing counters; out: an answer to each scrape, made on request, so that an
+aggregator without scrapes pays nothing. Labels are few and fixed (outcome, place, code): no session, rank or
+host is named. Few connections at a time, each with a deadline. ``prometheus_client`` is imported here alone,
+and only where metrics are served.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from prometheus_client.registry import Collector
 
 from rankmem_aggregator.host_port import split_address
 from rankmem_aggregator.ingest.counters import Distribution
-from rankmem_aggregator.ingest.liveness import NS_PER_S
 from rankmem_aggregator.ingest.writer import Writer
+from rankmem_aggregator.retention.limits import NS_PER_S
 from rankmem_aggregator.server.watch import Condition
 from rankmem_protos.errors import Code, RankmemError
 
 logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S: Final = 5.0
-"""For a scraper to say what it wants and to take the answer, 10 KiB, from its first byte to the last."""
+"""For a scraper to send its request and to read the answer, 10 KiB, from first byte to last."""
 CONNECTIONS_MAX: Final = 16
-"""Open at a time; for one more the oldest is cut, which is no scrape: that takes milliseconds."""
+"""Open at a time; for one more the oldest is closed, which is no scrape: that takes milliseconds."""
 CLOSE_POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class MetricSources:
     """Where the figures come from."""
 
     writer: Writer
@@ -59,7 +59,7 @@ class Sources:
 class RankmemCollector(Collector):
     """All metrics of one aggregator, as of the moment."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: MetricSources) -> None:
         self._sources = sources
         self._started_s = time.time()
 
@@ -104,11 +104,11 @@ class RankmemCollector(Collector):
 
     def _now(self) -> Iterator[Metric]:
         writer, condition = self._sources.writer, self._sources.condition()
-        heard = writer.pulses.heard()
+        alive = writer.liveness.alive()
         yield _gauge("rankmem_serving", "1 while batches can be stored.", int(condition.is_serving))
-        yield _gauge("rankmem_sessions", "Sessions with a rank that is alive.", heard.sessions)
-        yield _gauge("rankmem_ranks_alive", "Ranks heard of within 30 s and not ended.", heard.ranks)
-        yield _gauge("rankmem_lag_max_seconds", "Longest lag of a rank alive.", heard.lag_ns / NS_PER_S)
+        yield _gauge("rankmem_sessions", "Sessions with a rank that is alive.", alive.sessions)
+        yield _gauge("rankmem_ranks_alive", "Ranks heard of within 30 s and not ended.", alive.ranks)
+        yield _gauge("rankmem_lag_max_seconds", "Longest lag of a rank alive.", alive.lag_ns / NS_PER_S)
         yield _gauge("rankmem_queue_batches", "Decoded batches that wait.", len(writer.queue))
         yield _gauge("rankmem_queue_bytes", "Their bytes.", writer.queue.size_bytes)
         yield _gauge("rankmem_streams", "Shippers connected.", self._sources.streams_open())
@@ -131,7 +131,7 @@ class MetricsServer:
         RankmemError: INVALID for a bad address, CONFLICT where the port is taken.
     """
 
-    def __init__(self, listen: str, sources: Sources) -> None:
+    def __init__(self, listen: str, sources: MetricSources) -> None:
         host, port = split_address(listen)
         registry = CollectorRegistry(auto_describe=False)
         registry.register(RankmemCollector(sources))
@@ -164,7 +164,7 @@ class MetricsServer:
 
 
 class _Server(HTTPServer):
-    """A thread a connection, for as long as one may take: who connects and says nothing keeps no scrape."""
+    """A thread a connection, until its deadline: a silent client cannot hold up scrapes."""
 
     allow_reuse_address = True
 
@@ -190,7 +190,7 @@ class _Server(HTTPServer):
         try:
             self.finish_request(request, client_address)
         except OSError:
-            logger.debug("a scrape of %s failed", client_address, exc_info=True)
+            logger.debug("a scrape by %s failed", client_address, exc_info=True)
         finally:
             timer.cancel()
             with self._lock, contextlib.suppress(ValueError):
@@ -199,7 +199,7 @@ class _Server(HTTPServer):
 
 
 def _cut(connection: socket.socket) -> None:
-    """Ends what reads from it or writes to it. Any thread; also after its end."""
+    """Ends reads and writes of the connection. Any thread; also after its end."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
@@ -207,7 +207,7 @@ def _cut(connection: socket.socket) -> None:
 def _handler(registry: CollectorRegistry) -> type[MetricsHandler]:
     class Handler(MetricsHandler.factory(registry)):  # type: ignore[misc]  # made at run time
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing: a scrape every few seconds is no news."""
+            """Nothing: a scrape every few seconds is not worth a line."""
 
     return Handler
 

@@ -1,8 +1,8 @@
-"""Who calls, and how many calls that stay open one caller may have: nobody keeps the others out.
+"""Bounds on the calls that a client may keep open, so that no client keeps the others out.
 
-Stage: the aggregator's door. In: a call's peer, as gRPC names it; out: the host that it counts for, or a
-refusal that says why. A call that stays open keeps one of a bounded number of places: shippers' streams are
-counted by their service; health watches, reflection and calls that have not said yet what they ask, here.
+Stage: the aggregator's gRPC boundary. In: a call's peer, as gRPC names it; out: its host, or a refusal with
+the reason. A call that stays open holds one of a bounded number of slots: shippers' calls are counted by
+their service; health watches, reflection and calls whose message has not arrived, here.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from rankmem_protos.sealing import DamagedError
 WATCHES_MAX: Final = 64
 """Health watches at once: balancers and sidecars, each with one."""
 REFLECTIONS_MAX: Final = 4
-"""Reflection calls at once: somebody with a tool in hand; each holds a thread."""
+"""Reflection calls at once: interactive tools; each holds a thread."""
 REFLECTION_TIMEOUT_S: Final = 60.0
-"""Longest reflection call; a tool asks and is gone."""
-UNSAID_MAX: Final = 64
-"""Calls whose one message has not come. gRPC gives each a thread that waits for it, for ever."""
-UNSAID_TIMEOUT_S: Final = 20.0
+"""Longest reflection call; a tool needs a moment."""
+UNSENT_MAX: Final = 64
+"""Calls whose one message has not arrived. gRPC gives each a thread that waits for it, for ever."""
+UNSENT_TIMEOUT_S: Final = 20.0
 """For that message, which a client sends with the call."""
 PEER_SHARE: Final = 2
-"""One caller may have one in so many of these places."""
+"""One client may have one in so many of these slots."""
 
 
 def host_of(peer: str) -> str:
-    """The host that a call comes from, without the port: of IPv6 the /64, since a host may have all of it.
+    """The host that a call comes from, without the port; for IPv6 its /64, since a host may have all of it.
 
     Args:
-        peer: as ``ServicerContext.peer()`` tells it: ``ipv4:10.0.0.7:41234``, ``ipv6:[::1]:41234``.
+        peer: from ``ServicerContext.peer()``: ``ipv4:10.0.0.7:41234``, ``ipv6:[::1]:41234``.
     """
     kind, _, rest = urllib.parse.unquote(peer).partition(":")
     host = rest.rpartition(":")[0].strip("[]").partition("%")[0]
@@ -56,22 +56,22 @@ def host_of(peer: str) -> str:
     return str(address)
 
 
-class Places:
-    """A bounded number of places for calls of one kind.
+class CallSlots:
+    """A bounded number of slots for calls of one kind.
 
     Args:
-        what: the calls, in a refusal.
-        places_max: at once; one host has half of them.
+        what: the name of the calls in a refusal.
+        slots_max: at once; one host may have half of them.
     """
 
-    def __init__(self, what: str, places_max: int) -> None:
+    def __init__(self, what: str, slots_max: int) -> None:
         self._what = what
-        self._max = places_max
+        self._max = slots_max
         self._lock = threading.Lock()
         self._taken: Counter[str] = Counter()
 
     def take(self, context: grpc.ServicerContext) -> None:
-        """Takes a place until the call ends; refuses the call where there is none."""
+        """Takes a slot until the call ends; refuses the call where there is none."""
         host = self._enter(context)
         if not context.add_callback(lambda: self._leave(host)):
             self._leave(host)  # it has ended meanwhile
@@ -94,7 +94,7 @@ class Places:
         if not is_free:
             error = RankmemError(
                 Code.EXHAUSTED,
-                f"too many {self._what} are open: {self._max} in all, {self._max // PEER_SHARE} of one host",
+                f"too many {self._what} are open: {self._max} at once, {self._max // PEER_SHARE} a host",
                 "end one, or try again later",
             )
             abort(context, error)
@@ -111,12 +111,12 @@ class Health(health.HealthServicer):
     """Standard health checking, with a bounded number of watches: it asks for no token."""
 
     def __init__(self) -> None:
-        self._places = Places("health watches", WATCHES_MAX)
+        self._slots = CallSlots("health watches", WATCHES_MAX)
         super().__init__()
 
     def Watch(self, request: Any, context: Any, send_response_callback: Any = None) -> Any:
-        """As the standard has it."""
-        self._places.take(context)
+        """As in the standard."""
+        self._slots.take(context)
         return super().Watch(request, context, send_response_callback)
 
 
@@ -124,12 +124,12 @@ class Reflection(reflection.ReflectionServicer):
     """Standard reflection, with a bounded number of calls of a bounded length."""
 
     def __init__(self, service_names: tuple[str, ...]) -> None:
-        self._places = Places("reflection calls", REFLECTIONS_MAX)
+        self._slots = CallSlots("reflection calls", REFLECTIONS_MAX)
         super().__init__(service_names)
 
     def ServerReflectionInfo(self, request_iterator: Any, context: Any) -> Any:
-        """As the standard has it."""
-        self._places.take(context)
+        """As in the standard."""
+        self._slots.take(context)
         with cut_after(REFLECTION_TIMEOUT_S, context):
             reflect: Any = super().ServerReflectionInfo
             try:
@@ -139,20 +139,20 @@ class Reflection(reflection.ReflectionServicer):
 
 
 class FirstMessages(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs alone
-    """Has calls of one message wait for it here, for a while and a few at a time.
+    """Has calls with one message wait for it here, for a while and a few at a time.
 
-    Otherwise whoever opens calls and says nothing has every thread. On the wire nothing is different.
+    Otherwise a client that opens calls and sends nothing holds every thread. The wire is the same.
     """
 
     def __init__(self) -> None:
-        self._places = Places("calls without a message", UNSAID_MAX)
+        self._slots = CallSlots("calls without a message", UNSENT_MAX)
 
     def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler[Any, Any] | None],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """The service's handler; of one message, as one that reads it off a stream."""
+        """The service's handler; one that takes a single message becomes one that reads it from a stream."""
         handler = continuation(handler_call_details)
         if handler is None or handler.request_streaming:
             return handler
@@ -170,7 +170,7 @@ class FirstMessages(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generi
         return grpc.stream_unary_rpc_method_handler(one, *forms)
 
     def _first(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
-        with self._places.taken(context), cut_after(UNSAID_TIMEOUT_S, context):
+        with self._slots.taken(context), cut_after(UNSENT_TIMEOUT_S, context):
             try:
                 request = next(requests, None)
             except DamagedError as exc:
@@ -182,7 +182,7 @@ class FirstMessages(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generi
 
 @contextlib.contextmanager
 def cut_after(seconds: float, context: grpc.ServicerContext) -> Iterator[None]:
-    """Ends the call of a client that goes on for longer, or does not read: it would keep its place."""
+    """Cancels a call that lasts longer, also because its client does not read: it would keep its slot."""
     timer = threading.Timer(seconds, context.cancel)
     timer.name, timer.daemon = "rankmem-call-timer", True
     timer.start()

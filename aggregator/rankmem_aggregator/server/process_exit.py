@@ -1,27 +1,49 @@
-"""How a process that served ends, although a client's statement may run on.
+"""The exit of a process that served, although a client's statement may still be running.
 
-Stage: wiring, last. DuckDB looks for an interrupt between two vectors of rows; a statement whose vector takes
-minutes keeps its thread meanwhile, and Python waits for every thread before it ends. What was acknowledged is
-on disk when an aggregator has been closed, so nothing is lost with such a thread. Loads nothing of ours.
+Stage: wiring, last. DuckDB checks for an interrupt between two vectors of rows; a statement whose vector
+takes minutes keeps its thread meanwhile, and Python waits for every thread before it exits. What was
+acknowledged is on disk once an aggregator is closed, so nothing is lost with such a thread. Loads nothing of
+ours.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
+from types import FrameType
 from typing import Final
 
 CALLS: Final = "rankmem-rpc"
-"""What the names of threads that answer calls begin with."""
+"""Prefix of the names of threads that answer calls."""
 LAST_WAIT_S: Final = 2.0
-"""For calls that were cut to unwind: those without a statement take milliseconds."""
+"""For cancelled calls to end: those without a statement take milliseconds."""
+
+
+def drain_on_signals(drain: Callable[[], None], kill: Callable[[], None] = lambda: None) -> None:
+    """The first SIGTERM or SIGINT drains, the second kills and ends this process; what is acknowledged is
+    stored.
+    """
+    is_draining = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal is_draining
+        if is_draining:
+            kill()
+            os._exit(128 + number)
+        is_draining = True
+        drain()
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, handle)
 
 
 def leave(code: int) -> int:
-    """The exit code, for whoever ends the process with it; ends it at once where a call runs on.
+    """Returns the exit code; exits the process with it at once if a call is still running.
 
     Main thread, after every aggregator of this process is closed.
     """

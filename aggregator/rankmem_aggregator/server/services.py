@@ -1,8 +1,8 @@
-"""The gRPC services: Collector (the way in) and Query (the way out), thin over stream, queries and exports.
+"""The gRPC services: Collector (the way in) and Query (the way out), thin over ingest calls and queries.
 
-Stage: the aggregator's door. Handlers run in gRPC's thread pool; a :class:`RankmemError` becomes a status
-with its code and hint in the trailing metadata (``rankmem-code``, ``rankmem-hint``), anything else INTERNAL.
-No logic of ingest or SQL lives here.
+Stage: the aggregator's gRPC boundary. Handlers run in gRPC's thread pool; a :class:`RankmemError` becomes a
+status with its code and hint in the trailing metadata (``rankmem-code``, ``rankmem-hint``), anything else
+INTERNAL. No logic of ingest or SQL lives here.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.ingest.writer import Writer
 from rankmem_aggregator.sandbox.client_queries import ClientQueries, Parameter
 from rankmem_aggregator.server.grpc_errors import abort
-from rankmem_aggregator.server.ingest_stream import IngestStream
-from rankmem_aggregator.server.peers import Places, cut_after, host_of
+from rankmem_aggregator.server.ingest_call import IngestCall
+from rankmem_aggregator.server.peers import CallSlots, cut_after, host_of
 from rankmem_aggregator.server.watch import Condition
 from rankmem_aggregator.store.copy import export_duckdb
 from rankmem_aggregator.store.store import Store
@@ -43,22 +43,22 @@ logger = logging.getLogger(__name__)
 CHUNK_BYTES_MAX: Final = 2 << 20
 """Half of gRPC's default limit of 4 MiB a message."""
 DECODERS: Final = max(2, len(os.sched_getaffinity(0)))
-"""Threads that decode batches, of all streams: more would only wait for a processor."""
+"""Threads that decode batches, of all calls: more would only wait for a processor."""
 FILE_CHUNK_BYTES: Final = 1 << 20
 READ_GRACE_S: Final = 5.0
-"""Beyond a statement's time limit, for the client to read the error; one that reads nothing is cut off."""
+"""Beyond a statement's time limit, for the client to read the error; then the call is cancelled."""
 EXPORT_TIMEOUT_S: Final = 3600.0
 """A copy of a database of 100 GiB at 30 MiB/s."""
 EXPORT_READ_S: Final = 3600.0
-"""The same for its client to read it; one that does not is cut off, and the copy removed."""
+"""The same for its client to read it; then the call is cancelled and the copy removed."""
 EXPORTS_MAX: Final = 4
-"""Copies of the database at once, made and read: each takes its room on the disk."""
-_LEFT: Final = "[a-z0-9_]{8}"
-"""What ``tempfile`` puts behind a prefix."""
+"""Copies of the database at once, being made or read: each takes its room on the disk."""
+_TEMPORARY_NAME: Final = "[a-z0-9_]{8}"
+"""The part of a name that ``tempfile`` adds to a prefix."""
 
 
 class CollectorService(collector_pb2_grpc.CollectorServicer):
-    """``Collector``: one :class:`IngestStream` for each call."""
+    """``Collector``: one :class:`IngestCall` for each call."""
 
     def __init__(
         self,
@@ -67,108 +67,110 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         config: AggregatorConfig,
         began: Callable[[], None] = lambda: None,
     ) -> None:
-        """``began`` is called as a stream begins, in its thread."""
+        """``began`` is called as a call begins, in its thread."""
         self._writer = writer
         self._began = began
         self._database_id = database_id
         self._config = config
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._streams: dict[IngestStream, tuple[str, grpc.ServicerContext]] = {}
+        self._calls: dict[IngestCall, tuple[str, grpc.ServicerContext]] = {}
         """With the host that each counts for, and its call."""
         self._draining = False
-        self._full = ""
-        self._admits = 0  # streams that may come although it is full
+        self._overload = ""
+        self._admits_left = 0  # calls that are let in although it is overloaded
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="rankmem-decode")
 
     @property
-    def streams_open(self) -> int:
+    def num_calls(self) -> int:
         """Shippers connected now."""
-        return len(self._streams)
+        return len(self._calls)
 
     def Ingest(
         self, request_iterator: Iterator[collector_pb2.IngestRequest], context: grpc.ServicerContext
     ) -> Iterator[collector_pb2.IngestReply]:
-        """Takes a shipper's stream."""
+        """Serves a shipper until its call ends."""
         self._began()
-        name = f"rankmem-stream-{next(self._numbers)}"
-        stream = IngestStream(request_iterator, self._writer, self._decoders, self._database_id, name)
+        name = f"rankmem-ingest-{next(self._numbers)}"
+        call = IngestCall(request_iterator, self._writer, self._decoders, self._database_id, name)
         try:
-            self._admit(stream, context)
+            self._admit(call, context)
         except RankmemError as exc:
             self._writer.errors.add("ingest", exc.code)
             abort(context, exc)
-        context.add_callback(stream.abandon)
+        context.add_callback(call.abandon)
         try:
-            yield from stream.replies()
+            yield from call.replies()
         finally:
             with self._lock:
-                self._streams.pop(stream, None)
-        if stream.error is not None:
-            self._writer.errors.add("ingest", stream.error.code)
-            abort(context, stream.error)
+                self._calls.pop(call, None)
+        if call.error is not None:
+            self._writer.errors.add("ingest", call.error.code)
+            abort(context, call.error)
 
     def drain(self) -> None:
-        """Refuses new streams and ends those that are open once their batches are answered. Any thread."""
+        """Refuses new calls and ends the open ones once their batches are answered. Any thread."""
         with self._lock:
             self._draining = True
-            streams = list(self._streams)
-        for stream in streams:
-            stream.stop(_draining())
+            calls = list(self._calls)
+        for call in calls:
+            call.stop(_draining())
 
-    def tell_busy(self, reason: str) -> None:
-        """Tells the shippers whose batches have waited for seconds why they do. Any thread."""
+    def report_busy(self, reason: str) -> None:
+        """Reports to shippers whose batches have waited for seconds why they do. Any thread."""
         with self._lock:
-            streams = list(self._streams)
-        for stream in streams:
-            stream.tell_busy(reason)
+            calls = list(self._calls)
+        for call in calls:
+            call.report_busy(reason)
 
     def end_idle(self) -> None:
-        """Ends streams that have been silent for too long, and cuts those that do not take it. Any thread."""
+        """Ends calls that were silent for too long, and cancels those that do not read it. Any thread."""
         with self._lock:
-            streams = list(self._streams.items())
-        for stream, (_, context) in streams:
-            if not stream.look(self._config.stream_idle_s):
+            calls = list(self._calls.items())
+        for call, (_, context) in calls:
+            if not call.end_if_idle(self._config.stream_idle_s):
                 context.cancel()  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """Ends the decoding threads, once nobody waits for them. Idempotent."""
+        """Ends the decoding threads once they are idle. Idempotent."""
         self._decoders.shutdown(wait=False)
 
-    def be_full(self, reason: str) -> None:
-        """New streams are refused for this reason from now on but for the next one; empty: they are taken.
+    def set_overloaded(self, reason: str) -> None:
+        """Refuses new calls for this reason from now on, but for the next one; empty: they are taken.
 
-        Called once a second, so one comes in a second: a process may look large for as long as it lives, and
-        nobody may wait for ever. Any thread.
+        Called once a second, so one is let in each second: a process may look large for as long as it lives,
+        and no shipper may wait for ever. Any thread.
         """
         with self._lock:
-            self._full = reason
-            self._admits = 1
+            self._overload = reason
+            self._admits_left = 1
 
-    def _admit(self, stream: IngestStream, context: grpc.ServicerContext) -> None:
+    def _admit(self, call: IngestCall, context: grpc.ServicerContext) -> None:
         host = host_of(context.peer())
         with self._lock:
             if self._draining:
                 raise _draining()
-            if self._full and not self._admits:
+            if self._overload and not self._admits_left:
                 raise RankmemError(
-                    Code.EXHAUSTED, self._full, "nothing is lost: the spools keep it, it is tried again"
+                    Code.EXHAUSTED,
+                    self._overload,
+                    "nothing is lost: the spools keep it, and the shipper tries again",
                 )
-            if len(self._streams) >= self._config.max_streams:
+            if len(self._calls) >= self._config.max_streams:
                 raise RankmemError(
                     Code.EXHAUSTED,
                     f"{self._config.max_streams} shippers are connected already",
                     "raise --max-streams, or run another aggregator",
                 )
-            num_own = sum(other == host for other, _ in self._streams.values())
+            num_own = sum(other == host for other, _ in self._calls.values())
             if num_own >= self._config.max_streams_per_peer:
                 raise RankmemError(
                     Code.EXHAUSTED,
                     f"{num_own} shippers are connected from {host}, as many as one address may have",
                     "raise --max-streams-per-peer: behind a NAT or a proxy all hosts have one address",
                 )
-            self._admits = 0
-            self._streams[stream] = host, context
+            self._admits_left = 0
+            self._calls[call] = host, context
 
 
 class QueryService(query_pb2_grpc.QueryServicer):
@@ -188,9 +190,9 @@ class QueryService(query_pb2_grpc.QueryServicer):
         self._collector = collector
         self._condition = condition
         self._started_ns = time.time_ns()
-        self._exports = Places("copies of the database", EXPORTS_MAX)
+        self._exports = CallSlots("copies of the database", EXPORTS_MAX)
         self._export_prefix = f".{store.path.name}.export-"
-        self._remove_left()
+        self._remove_stale_copies()
 
     def Sql(
         self, request: query_pb2.SqlRequest, context: grpc.ServicerContext
@@ -241,9 +243,9 @@ class QueryService(query_pb2_grpc.QueryServicer):
     def Status(
         self, request: query_pb2.StatusRequest, context: grpc.ServicerContext
     ) -> query_pb2.StatusReply:
-        """What this aggregator is and how far it is."""
+        """This aggregator's version, progress and condition."""
         counters, condition, queue = self._writer.counters, self._condition(), self._writer.queue
-        heard = self._writer.pulses.heard()
+        alive = self._writer.liveness.alive()
         return query_pb2.StatusReply(
             database_id=self._store.facts.database_id,
             database_path=str(self._store.path.absolute()),
@@ -251,7 +253,7 @@ class QueryService(query_pb2_grpc.QueryServicer):
             schema_version=self._store.facts.schema_version,
             batches_committed=counters.batches,
             rows_committed=counters.rows,
-            streams_open=self._collector.streams_open,
+            streams_open=self._collector.num_calls,
             batches_queued=len(queue),
             not_serving_reason=condition.reason,
             started_ns=self._started_ns,
@@ -264,17 +266,17 @@ class QueryService(query_pb2_grpc.QueryServicer):
             rss_bytes=condition.rss_bytes,
             batches_refused=counters.refused,
             commit_retries=counters.retries,
-            ranks_alive=heard.ranks,
-            lag_ns=heard.lag_ns,
+            ranks_alive=alive.ranks,
+            lag_ns=alive.lag_ns,
             sessions_pruned=self._writer.num_pruned,
             messages_damaged=self._writer.errors.num_damaged,
         )
 
-    def _remove_left(self) -> None:
-        """Copies of a process that was killed while it made or sent them: nobody else has this database."""
+    def _remove_stale_copies(self) -> None:
+        """Removes copies left by a process that was killed: no other process has this database open."""
         with contextlib.suppress(OSError):
             for entry in self._store.path.parent.iterdir():
-                if re.fullmatch(re.escape(self._export_prefix) + _LEFT, entry.name):
+                if re.fullmatch(re.escape(self._export_prefix) + _TEMPORARY_NAME, entry.name):
                     shutil.rmtree(entry, ignore_errors=True)
 
 

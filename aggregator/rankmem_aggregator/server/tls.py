@@ -1,7 +1,7 @@
-"""The aggregator's certificate, and whose clients it takes.
+"""The aggregator's certificate, and the CA of its clients.
 
-Stage: the aggregator's door, before the port is bound. In: PEM files; out: gRPC's server credentials, which
-look at the files again at each handshake: a certificate that was renewed counts without a restart.
+Stage: the aggregator's gRPC boundary, before the port is bound. In: PEM files; out: gRPC's server
+credentials, which check the files at each handshake: a renewed certificate is used without a restart.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def server_credentials(cert: Path, key: Path, client_ca: Path | None) -> grpc.Se
     """Credentials for ``add_secure_port``.
 
     Args:
-        cert: the aggregator's certificate, with those between it and its CA behind it.
+        cert: the aggregator's certificate, followed by intermediate ones.
         key: its private key.
         client_ca: only clients with a certificate of this CA are served; None: all are.
 
@@ -65,7 +65,7 @@ class _Files:
             try:
                 configuration = self.configuration()
             except RankmemError as exc:
-                logger.warning("%s; the certificate of before is served on", exc)
+                logger.warning("%s; the previous certificate stays in use", exc)
                 return None
             logger.info("%s was read again", self._cert)
             return configuration
@@ -79,7 +79,7 @@ class _Files:
 
 
 def _check_pair(cert: Path, key: Path) -> None:
-    """OpenSSL reads both and compares them: gRPC itself would say nothing and fail every handshake."""
+    """Has OpenSSL read and compare both: gRPC itself would report nothing and fail every handshake."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(cert, key, password=_no_password)

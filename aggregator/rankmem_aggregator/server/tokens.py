@@ -1,11 +1,10 @@
-"""Who may do what: bearer tokens, one set that writes events and one that reads.
+"""Access by bearer tokens: one set may write events, one may read.
 
-Stage: the aggregator's door, before any service. In: a call's method and metadata; out: the service's own
-handler, or one that refuses. Where no token file is given everything is open (the configuration allows that
-on loopback alone, or by ``--insecure``); where one is, a right without a file belongs to nobody.
-Health checking is open always: it tells nothing but whether the service serves.
-Tokens are held as SHA-256 digests, compared in constant time with all that count, and never said.
-Runs in gRPC's threads.
+Stage: the aggregator's gRPC boundary, before any service. In: a call's method and metadata; out: the
+service's own handler, or one that refuses. Where no token file is given everything is open (the configuration
+allows that on loopback alone, or by ``--insecure``); where one is, a right without a file is granted to
+nobody. Health checking is always open: it reveals only whether the service serves. Tokens are held as SHA-256
+digests, compared in constant time with all valid ones, and never shown. Runs in gRPC's threads.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from rankmem_protos.errors import Code, RankmemError
 
 logger = logging.getLogger(__name__)
 
-SAY_EVERY_S: Final = 60.0
+LOG_EVERY_S: Final = 60.0
 """Refused calls are logged at most once in this time, with their count: guessing must not fill the disk."""
 
 
@@ -58,16 +57,16 @@ class TokenFile:
         self._digests = self._read()
 
     def digests(self) -> tuple[bytes, ...]:
-        """Of the tokens that count now. A change that cannot be used is logged and changes nothing."""
+        """Digests of the valid tokens. A change that cannot be used is logged and has no effect."""
         with self._lock:
             now = self._state()
             if now != self._seen:
                 self._seen = now
                 try:
                     self._digests = self._read()
-                    logger.info("%s was read again: %d tokens count", self._path, len(self._digests))
+                    logger.info("%s was read again: %d tokens are valid", self._path, len(self._digests))
                 except RankmemError as exc:
-                    logger.warning("%s; the tokens of before count on", exc)
+                    logger.warning("%s; the previous tokens stay valid", exc)
             return self._digests
 
     def _read(self) -> tuple[bytes, ...]:
@@ -104,7 +103,7 @@ class Tokens:
         return bool(self._files)
 
     def rights_of(self, token: str) -> frozenset[Right]:
-        """What the token allows; every token that counts is compared, whichever fits."""
+        """The rights of the token; every valid token is compared, whether or not one fits."""
         shown = _digest(token)
         found: set[Right] = set()
         for right, file in self._files.items():
@@ -127,29 +126,33 @@ class Tokens:
             return None
         shown = metadata.get(AUTHORIZATION, "")
         if not isinstance(shown, str) or not shown.startswith(SCHEME):
-            return _stranger("this aggregator asks for a token", "--token-file FILE (RANKMEM_TOKEN_FILE)")
+            return _unauthenticated(
+                "this aggregator requires a token", "--token-file FILE (RANKMEM_TOKEN_FILE)"
+            )
         rights = self.rights_of(shown.removeprefix(SCHEME))
         if not rights:
-            return _stranger("the token is not one that this aggregator knows", "ask who runs it for another")
+            return _unauthenticated(
+                "this aggregator does not know the token", "ask its administrator for a valid one"
+            )
         needed = _RIGHT_OF_SERVICE.get(service)
         if needed is None or needed in rights:
             return None
         error = RankmemError(
-            Code.DENIED, f"the token may not {_DOES[needed]} here", f"show one of its {needed} tokens"
+            Code.DENIED, f"the token may not {_DOES[needed]} here", f"use one of its {needed} tokens"
         )
         return Refusal(error, grpc.StatusCode.PERMISSION_DENIED)
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What a refused client is told, and the status: of a stranger, or of one who may do something else."""
+    """The error for a refused client, and the status: unknown token, or one with another right."""
 
     error: RankmemError
     status: grpc.StatusCode
 
 
-class Gatekeeper(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs alone
-    """Lets calls through to their services by their token."""
+class TokenInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs alone
+    """Passes calls to their services by their tokens."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
@@ -170,27 +173,27 @@ class Gatekeeper(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic i
 
 
 class _RefusedCalls:
-    """Counts them for the log."""
+    """Counts refused calls for the log."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._count = 0
-        self._said_s = float("-inf")
+        self._logged_s = float("-inf")
 
     def add(self, peer: str, reason: str) -> None:
         with self._lock:
             self._count += 1
             now_s = time.monotonic()
-            if now_s - self._said_s < SAY_EVERY_S:
+            if now_s - self._logged_s < LOG_EVERY_S:
                 return
-            count, self._count, self._said_s = self._count, 0, now_s
-        logger.warning("%d calls were refused, the last of %s: %s", count, peer, reason)
+            count, self._count, self._logged_s = self._count, 0, now_s
+        logger.warning("%d calls were refused, the last one from %s: %s", count, peer, reason)
 
 
 def _refusing(
     handler: grpc.RpcMethodHandler[Any, Any] | None, refusal: Refusal, refused: _RefusedCalls
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """A handler of the same shape: a stream is refused at once, not after its first message."""
+    """A handler of the same shape: a streaming call is refused at once, not after its first message."""
 
     def one(request: Any, context: grpc.ServicerContext) -> Any:
         refused.add(context.peer(), refusal.error.message)
@@ -208,7 +211,7 @@ def _refusing(
     return grpc.stream_stream_rpc_method_handler(many)
 
 
-def _stranger(message: str, hint: str) -> Refusal:
+def _unauthenticated(message: str, hint: str) -> Refusal:
     return Refusal(RankmemError(Code.DENIED, message, hint), grpc.StatusCode.UNAUTHENTICATED)
 
 

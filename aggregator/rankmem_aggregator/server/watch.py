@@ -1,36 +1,34 @@
-"""The aggregator's watch over itself: is the writer alive, is there room on the disk, how large is it all.
+"""The aggregator's own health check: whether the writer is alive, room on the disk, memory, file sizes.
 
 Stage: beside ingest, in a thread of its own (``rankmem-watch``), once a second; it costs a few system calls.
-In: store and writer; out: a :class:`Condition`, and a call whenever the aggregator stops or starts again to
-be able to store. It changes nothing itself and never touches the database's connection.
+In: store and writer; out: a :class:`Condition`, and a callback whenever the aggregator becomes able or unable
+to store. It changes nothing itself and never touches the database's connection.
 """
 
 from __future__ import annotations
 
 import ctypes
 import logging
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
 from rankmem_aggregator.ingest.writer import Writer
+from rankmem_aggregator.machine import resident_bytes
 from rankmem_aggregator.store.disk import DiskLowError
 from rankmem_aggregator.store.store import Store
 
 logger = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 1.0
-_STATM: Final = Path("/proc/self/statm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """How an aggregator is."""
+    """The condition of an aggregator."""
 
     reason: str = ""
     """Why it cannot store now; empty: it can."""
@@ -50,13 +48,13 @@ class Condition:
 
 
 class Watch:
-    """Looks once a second.
+    """Looks once a second; callbacks run in its thread.
 
     Args:
         store, writer: what is watched.
-        changed: told the condition at the first look and whenever ``is_serving`` turns. Watch's thread.
-        looked: called after each look, with the condition. Watch's thread.
-        died: told what ended the thread, which nothing should. Watch's thread.
+        changed: called with the condition at the first look and whenever ``is_serving`` changes.
+        looked: called with the condition after each look.
+        died: called with the exception that ended the thread, which should not happen.
     """
 
     def __init__(
@@ -136,7 +134,7 @@ class Watch:
 
 
 def release_memory() -> None:
-    """Gives back to the system what allocators keep for later: it counts against the memory budget.
+    """Returns to the system what allocators keep for later: it counts against the memory budget.
 
     Some milliseconds; only where the C library has ``malloc_trim`` (glibc).
     """
@@ -144,11 +142,3 @@ def release_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(ctypes.c_size_t(0))
-
-
-def resident_bytes() -> int:
-    """Resident memory of this process; 0 where the system does not say."""
-    try:
-        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0

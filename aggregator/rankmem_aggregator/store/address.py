@@ -1,10 +1,10 @@
-"""The file `<database>.address`: where the aggregator that holds a database can be reached.
+"""The file `<database>.address`: the address of the aggregator that holds a database.
 
 Stage: between server and readers. While one process holds a DuckDB file no other can open it, so the
-server leaves its address beside the file and a reader who names the file is led to it.
+server leaves its address beside the file and a reader of the file is redirected to it.
 Written by the server (whole or absent: temporary name, then rename), read by any process of the host.
-It is a hint, never a lock: a file whose process is gone is *stale* and reads as absent. Whoever made the
-database may have written it, too: one of another user leads there, and says that no token is wanted.
+It is a hint, never a lock: a file whose process is gone is *stale* and reads as absent. A stranger who made
+the database may have written it, too: that of another user redirects, but never asks for a token.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ FILE_BYTES_MAX: Final = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAddress:
-    """Where a database is served, and by which process."""
+    """The address at which a database is served, and the process that serves it."""
 
     address: str
     """HOST:PORT as a client on the same host dials it."""
     pid: int
     process_start_ticks: int
-    """Start of that process in clock ticks since boot; with pid it names the process for good. 0: unknown."""
+    """Start of that process in clock ticks since boot; with pid it identifies the process. 0: unknown."""
     host_name: str
     tls: bool = False
     """Whether it must be dialled with TLS."""
     token: bool = False
-    """Whether it asks for a token."""
+    """Whether it requires a token."""
     version: int = FORMAT_VERSION
 
 
@@ -47,13 +47,13 @@ def address_path(database_path: Path) -> Path:
 def write_address(
     database_path: Path, address: str, *, tls: bool = False, token: bool = False, pid: int | None = None
 ) -> Path:
-    """Leaves an address beside the database; replaces one that is there.
+    """Writes an address beside the database; replaces an existing one.
 
     Args:
         database_path: the database.
         address: HOST:PORT as a client on this host dials it.
         tls: whether it must be dialled with TLS.
-        token: whether it asks for a token.
+        token: whether it requires a token.
         pid: of the process that lives as long as it is served; None: this one.
     """
     path = address_path(database_path)
@@ -73,7 +73,7 @@ def write_address(
 
 
 def read_address(database_path: Path) -> ServerAddress | None:
-    """Who serves this database now; None if nobody does, or the file is stale or not ours."""
+    """The address at which the database is served; None if it is not, or the file is stale or not ours."""
     entry = _parse(address_path(database_path))
     return entry if entry is not None and is_alive(entry) else None
 
@@ -88,7 +88,7 @@ def remove_address(database_path: Path, pid: int | None = None) -> None:
 
 
 def is_alive(entry: ServerAddress) -> bool:
-    """Whether the process that wrote it still runs; on another host (shared disk) it cannot be told: True."""
+    """Whether the process that wrote it still runs; on another host (shared disk) that is unknown: True."""
     if entry.host_name != socket.gethostname():
         return True
     try:
@@ -96,13 +96,13 @@ def is_alive(entry: ServerAddress) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # it runs, as another user
+        pass  # it runs as another user
     now = _process_start_ticks(entry.pid)
     return now == 0 or entry.process_start_ticks in (0, now)
 
 
 def is_of_this_process(entry: ServerAddress) -> bool:
-    """Whether this very process wrote it: in a container its number is often 1, and in the next one too."""
+    """Whether this process wrote it: in a container its number is often 1, and in the next container too."""
     own = os.getpid(), socket.gethostname()
     ticks = _process_start_ticks(os.getpid())
     return (entry.pid, entry.host_name) == own and entry.process_start_ticks in (0, ticks)
@@ -123,7 +123,7 @@ def _parse(path: Path) -> ServerAddress | None:
             version=int(value["version"]),
         )
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # absent, half of another program's file, or not ours: nobody to be led to
+        return None  # absent, half of another program's file, or not ours
 
 
 def _process_start_ticks(pid: int) -> int:

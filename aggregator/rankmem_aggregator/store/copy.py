@@ -1,8 +1,8 @@
-"""A consistent copy of a database that is in use, as a plain DuckDB file of its own.
+"""A consistent copy of a database in use, as a plain DuckDB file.
 
-Stage: export. In: a cursor in one read transaction, so every table is of the same instant; out: a file with
+Stage: export. In: a cursor in one read transaction, so all tables are of one instant; out: a file with
 all tables, comments, views and macros. A confined instance may neither COPY nor ATTACH, so the rows are
-read as Arrow and written by another instance. The file appears under its name only when it is whole.
+read as Arrow and written by another instance. The file gets its name only when it is whole.
 Runs in the caller's thread; holds one Arrow batch at a time.
 """
 
@@ -16,6 +16,7 @@ from typing import Final
 import duckdb
 
 from rankmem_aggregator.store import schema
+from rankmem_aggregator.store.instance import Settings
 from rankmem_aggregator.store.private_files import PRIVATE_MODE
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import SCHEMA_VERSION
@@ -23,7 +24,7 @@ from rankmem_protos.tables import SCHEMA_VERSION
 BATCH_ROWS: Final = 122_880
 """DuckDB's row group: one batch fills one."""
 
-_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
+_SETTINGS: Final[Settings] = {
     "memory_limit": "1GB",
     "threads": 1,
     "default_block_size": schema.BLOCK_BYTES,
@@ -40,14 +41,14 @@ def export_duckdb(
 
     Args:
         source: a connection in a transaction; all tables are read in it.
-        out_path: must not exist; it will be this user's alone.
-        present: the columns that each table has; None: as the source's catalog says.
+        out_path: must not exist; only this user may read the file.
+        present: the columns that each table has; None: those in the source's catalog.
 
     Raises:
-        RankmemError: CONFLICT if the file is there; EXHAUSTED where the disk is full.
+        RankmemError: CONFLICT if the file exists; EXHAUSTED where the disk is full.
     """
     if out_path.exists():
-        raise RankmemError(Code.CONFLICT, f"{out_path} is there already", "give another name, or remove it")
+        raise RankmemError(Code.CONFLICT, f"{out_path} already exists", "give another name, or remove it")
     has = schema.columns_present(source) if present is None else present
     try:
         # A folder of mode 0700: no other user sees the file or its log before it has its own mode.

@@ -1,9 +1,9 @@
-"""Room for a database to grow: how much there is, and which errors say that there was none.
+"""Room for a database to grow: how much there is, and which errors mean that there was none.
 
 Stage: store. In: the path of the database; out: a :class:`DiskLowError` before a commit that the disk might
-not hold. Free space is looked at before each commit, but another program may take it meanwhile, and a quota
-or a network disk may not show in it. So after a file could not be written, the room is reserved on trial
-before anything is tried again.
+not hold. Free space is checked before each commit, but another program may take it meanwhile, and a quota or
+a network disk may not show in it. So after a file could not be written, the room is reserved as a test before
+anything is tried again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _FILE_FAILED: Final = (
     "file too large",
     "disk quota exceeded",
 )
-"""What DuckDB 2.0 says of a file that it could not write. At a COMMIT it is an error of the transaction, at a
-checkpoint an error of the database, which is invalidated."""
+"""In messages of DuckDB 2.0 about a file that it could not write. At a COMMIT it is an error of the
+transaction, at a checkpoint an error of the database, which is invalidated."""
 _UNSYNCED: Final = "fsync"
 
 
@@ -36,13 +36,13 @@ class DiskLowError(Exception):
 
 
 def could_not_write(exc: BaseException) -> bool:
-    """Whether the error says that a file could not be written: a full disk, a quota, a limit, a bad disk."""
+    """Whether the error means that a file could not be written: a full disk, a quota, a limit, a bad disk."""
     text = str(exc).lower()
     return any(words in text for words in _FILE_FAILED)
 
 
 def could_not_sync(exc: BaseException) -> bool:
-    """Whether what was written may never reach the disk, although it can be read (Linux tells it once)."""
+    """Whether written data may never reach the disk, although it can be read (Linux reports it once)."""
     return _UNSYNCED in str(exc).lower()
 
 
@@ -52,7 +52,7 @@ class Disk:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.has_failed = False
-        """A file could not be written, and none was since."""
+        """A file could not be written, and none has been since."""
 
     def free_bytes(self) -> int:
         """Free on the file system, for this user."""
@@ -90,7 +90,7 @@ class Disk:
             self._reserve(needed)
 
     def _check_limit(self, log_bytes: int, to_pack: int) -> None:
-        """The limit on the size of files that a shell or a container may set."""
+        """Checks the limit on the size of files that a shell or a container may set."""
         limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
         if limit == resource.RLIM_INFINITY:
             return

@@ -1,8 +1,7 @@
-"""DuckDB's instance with our file in it, ready and confined: how the store gets its write connection.
+"""DuckDB's instance with the database attached, confined: it gives the store its write connection.
 
-Stage: open, before and beside the store. In: options; out: a connection whose database has this version's
-tables and views. From then on the instance sees no files, extensions or settings but its own (see
-``confine``).
+Stage: open, before the store. In: options; out: a connection whose database has this version's tables and
+views. From then on the instance sees no files, extensions or settings but its own (see ``sandbox``).
 """
 
 from __future__ import annotations
@@ -21,21 +20,28 @@ from rankmem_aggregator.store.stored_tables import check_nothing_runs, stored_ta
 from rankmem_protos.errors import Code, RankmemError
 
 SPILL_FACTOR: Final = 4
-"""Times the memory limit: a sort or a join of that size is what a client may ask for."""
+"""Times the memory limit: a client may ask for a sort or a join of that size."""
 VACUUM_TASKS_MAX: Final = 4
 """Of a table in a checkpoint: each makes three full row groups of four, in a tenth of a second for which
 commits wait. DuckDB's own is 100: a checkpoint took 0.65 CPU seconds a million events, with 4 0.33, for 0.6
 bytes an event more."""
 _CATALOG: Final = "rankmem"
-"""Name of the database within the instance. No statement says it: the file may have any name."""
+"""Name of the database within the instance. No statement contains it: the file may have any name."""
 USE: Final = f"USE {_CATALOG}"
 """The first statement of every cursor."""
-_TIME_ZONE: Final = "SET GLOBAL TimeZone = 'UTC'"
-"""What the columns named _utc promise; the default is the machine's zone."""
-_CONFINEMENT: Final = ("SET enable_external_access = false", "SET lock_configuration = true")
+TIME_ZONE: Final = "SET GLOBAL TimeZone = 'UTC'"
+"""Promised by columns named _utc; the default is the machine's zone."""
+CONFINEMENT: Final = ("SET enable_external_access = false", "SET lock_configuration = true")
 """After the file is attached: with external access off, DuckDB refuses even the temp_directory of its own
 options."""
 
+ISOLATED: Final = {
+    # Otherwise a client's FROM name would find Python variables of this process.
+    "python_enable_replacements": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+}
+"""Settings of every instance of ours."""
 _INVALIDATED: Final = "has been invalidated"
 
 Settings = dict[str, str | bool | int | float | list[str]]
@@ -47,13 +53,13 @@ def open_instance(config: AggregatorConfig) -> tuple[duckdb.DuckDBPyConnection, 
 
     Raises:
         RankmemError: CONFLICT if another process holds the file, INVALID if it is not a DuckDB file or has
-            what would run when we write, UNSUPPORTED for a newer schema.
+            code that would run on our writes, UNSUPPORTED for a newer schema.
     """
     path = config.database_path
     connection = _attached(path, config)
     try:
-        # Before anything is looked up: a file that is there may have been made by a stranger.
-        for setting in (_TIME_ZONE, *_CONFINEMENT):
+        # Before anything is looked up: an existing file may have been made by a stranger.
+        for setting in (TIME_ZONE, *CONFINEMENT):
             connection.execute(setting)
         check_nothing_runs(connection, _CATALOG)
         facts = schema.prepare(connection)
@@ -69,7 +75,7 @@ def open_instance(config: AggregatorConfig) -> tuple[duckdb.DuckDBPyConnection, 
 
 
 def is_invalidating(exc: BaseException) -> bool:
-    """Whether DuckDB will not use the database any more after this error, but a new instance can.
+    """Whether DuckDB refuses to use the database after this error, but a new instance can.
 
     A failed rollback invalidates the instance, a failed checkpoint the database in it (seen: DuckDB 2.0).
     """
@@ -77,9 +83,9 @@ def is_invalidating(exc: BaseException) -> bool:
 
 
 def _attached(path: Path, config: AggregatorConfig) -> duckdb.DuckDBPyConnection:
-    """A connection to the file, in an instance that has nothing else.
+    """A connection to the file, in an instance without other databases.
 
-    Attached, not opened: only so does DuckDB 2.0 take the size of a row group, which is not in the file.
+    Attached, not opened: only then does DuckDB 2.0 take the size of a row group, which is not in the file.
     """
     connection = duckdb.connect(":memory:", config=_settings(config))
     try:
@@ -104,15 +110,12 @@ def _settings(config: AggregatorConfig) -> Settings:
         "max_vacuum_tasks": VACUUM_TASKS_MAX,
         "checkpoint_threshold": f"{config.checkpoint_threshold_bytes}B",
         "default_block_size": schema.BLOCK_BYTES,
-        # Otherwise a client's FROM name would find Python variables of this process.
-        "python_enable_replacements": False,
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
+        **ISOLATED,
     }
 
 
 def _spill_bytes(config: AggregatorConfig) -> int:
-    """What queries may spill: never so much that the database beside it has no room to grow."""
+    """Bytes that queries may spill: never so many that the database has no room to grow."""
     free = shutil.disk_usage(config.database_path.parent).free
     return min(SPILL_FACTOR * config.memory_limit(), free // 2)
 
@@ -144,8 +147,8 @@ def _cannot_open(path: Path, exc: duckdb.Error) -> RankmemError:
     if could_not_write(exc):
         return RankmemError(
             Code.EXHAUSTED,
-            f"{path} cannot be opened, its disk takes no more: {text}",
-            "free space there, or raise the quota or limit that it names",
+            f"{path} cannot be opened, its disk is full: {text}",
+            "free space there, or raise the quota or limit",
         )
     if isinstance(exc, duckdb.IOException | duckdb.SerializationException):
         return RankmemError(

@@ -1,12 +1,12 @@
-"""The columns that stand on disk in another form than they are read in: smaller, and given back exactly.
+"""Columns that are stored in another form than they are read in: smaller, and restored exactly.
 
-Stage: store. In: the names of declared tables; out: where and as what their columns stand in the file, and
-the SQL between the two forms: ``sql/packing`` on the way in, ``sql/packed`` (a view of the declared name
-and columns, which readers ask) on the way out. Pure values; nothing here touches a database.
+Stage: store. In: the names of declared tables; out: the form of their columns in the file, and the SQL
+between the two forms: ``sql/packing`` on the way in, ``sql/packed`` (a view with the declared name and
+columns, which readers query) on the way out. Pure values; nothing here touches a database.
 
 Why: DuckDB packs 2,048 integers in the bits that their widest difference takes, so a few large sizes make
 all of them wide; text has a dictionary. Measured on a real training, bytes an event: memory_event.size_bytes
-2.5 as integer and 0.5 as text, all that is listed here 14.6 and 8.0. Columns that questions about peaks
+2.5 as integer and 0.5 as text, all columns listed here 14.6 and 8.0. Columns that queries for peaks
 scan (time, running total, sequence) are left as they are.
 """
 
@@ -28,7 +28,7 @@ class Packed:
     type: str
     """In DuckDB."""
     doc: str
-    """What stands there; its ``COMMENT``."""
+    """Meaning of the stored value; its ``COMMENT``."""
     null_means: bool = False
     """NULL stands for a value: the column must not be declared NOT NULL on disk."""
 
@@ -70,7 +70,7 @@ PACKED: Final[Mapping[str, Mapping[str, Packed]]] = {
         "reserved_last_bytes": _BESIDE_LAST,
     },
 }
-"""By table and column. All other columns of these tables stand as they are declared."""
+"""By table and column. All other columns of these tables are stored as declared."""
 
 
 def is_packed(table_name: str) -> bool:
@@ -84,7 +84,7 @@ def form_of(table_name: str, column_name: str) -> Packed | None:
 
 
 def packed_rows(table_name: str, source: str) -> str:
-    """What stands behind FROM for the rows of ``source`` (a name of ours) in their form on disk."""
+    """The FROM clause for the rows of ``source`` (a name of ours) in their form on disk."""
     if not is_packed(table_name):
         return source
     return f"(WITH incoming AS (FROM {source})\n{statement_text('packing', table_name)})"

@@ -1,9 +1,9 @@
-"""The files of a database are its user's alone: they hold stacks, file names, command lines.
+"""The files of a database are private to its user: they hold stacks, file names, command lines.
 
-Stage: store, in the process that writes a database. DuckDB makes the file, its log and what it spills with
-the process's umask, the log anew after each checkpoint, so the umask holds while a database is open. A
-database that is there keeps its mode, which its owner may have chosen, and its log gets the same. The user's
-own commands are started by a process that writes none.
+Stage: store, in the process that writes a database. DuckDB makes the file, its log and its spill files with
+the process's umask, and the log again after each checkpoint, so the umask is set while a database is open. An
+existing database keeps its mode, which its owner may have chosen, and its log gets the same. The user's own
+commands are started by a process that has no database open.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _before = 0
 
 
 def hold(database_path: Path) -> None:
-    """From now on what this process makes is as private as the database; a new one is its user's alone."""
+    """Sets the umask: new files become as private as the database, a new database its user's alone."""
     global _held, _before
     with _lock:
         _held += 1
@@ -31,7 +31,7 @@ def hold(database_path: Path) -> None:
 
 
 def release() -> None:
-    """The umask is as before, once for each :func:`hold` this was called."""
+    """Restores the umask once this was called for each :func:`hold`."""
     global _held
     with _lock:
         _held -= 1
@@ -42,5 +42,5 @@ def release() -> None:
 def _mode(path: Path) -> int:
     try:
         return path.stat().st_mode
-    except OSError:  # it is to be made
+    except OSError:  # it does not exist yet
         return 0

@@ -1,13 +1,12 @@
-"""DuckDB's instance in which a database file is read: ours, with the file attached read-only.
+"""DuckDB's instance in which a database file is read: an empty one, with the file attached read-only.
 
-Stage: open, in the reader's process. In: the path of a file that may come from a stranger; out: cursors in
-whose catalog are our own views over the file's tables. The file's views, macros and types are in another
-catalog, which no name of ours or of the user's leads to unless it says so (``stored.main.…``); and what is
-run there sees no other files, extensions, settings: the instance is confined before the first name is looked
-up.
+Stage: open, in the reader's process. In: the path of a file that may come from a stranger; out: cursors whose
+catalog has our own views over the file's tables. The file's views, macros and types are in another catalog,
+which no name refers to unless it says so (``stored.main.…``); and statements see no other files, extensions,
+settings: the instance is confined before the first name is looked up.
 
-Making all views takes half a second, more than most questions. So only those are made that a statement names,
-with what they read; all of them where it asks for the catalog, or names something that is not found.
+Making all views takes half a second, more than most queries. So only those that a statement names are made,
+with those that they read; all of them where it reads the catalog, or a name is not found.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ import duckdb
 from rankmem_aggregator.sandbox.statements import name_of, type_of
 from rankmem_aggregator.sql import mindstudio_names, mindstudio_text, view_names, view_text
 from rankmem_aggregator.store import schema
+from rankmem_aggregator.store.instance import CONFINEMENT, ISOLATED, TIME_ZONE, Settings
 from rankmem_aggregator.store.stored_tables import reading_statements, stored_tables
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.summary_tables import SUMMARY_TABLES
@@ -31,8 +31,6 @@ from rankmem_protos.summary_tables import SUMMARY_TABLES
 FILE: Final = "stored"
 """Name of the file's own database within the instance."""
 _MINDSTUDIO: Final = "mindstudio"
-_TIME_ZONE: Final = "SET GLOBAL TimeZone = 'UTC'"
-_CONFINEMENT: Final = ("SET enable_external_access = false", "SET lock_configuration = true")
 
 _READING: Final = frozenset(
     {
@@ -47,8 +45,8 @@ _READING: Final = frozenset(
     }
 )
 _HOLDS_ANOTHER: Final = frozenset({duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI})
-"""These may be a COPY in truth, of which the kind says nothing: EXPLAIN ANALYZE runs one, and one of a PIVOT
-is several statements. DuckDB lets it write to an attached file itself, whatever is confined (2.0)."""
+"""These may hold a COPY, which the kind does not show: EXPLAIN ANALYZE runs one, and a PIVOT is several
+statements. DuckDB lets it write to an attached file itself, whatever is confined (2.0)."""
 _WORD: Final = re.compile(r"\w+")
 _NO_NAMES: Final = re.compile(r"--[^\n]*|'(?:[^']|'')*'")
 """Comments and texts."""
@@ -57,7 +55,7 @@ _CATALOG_WORDS: Final = re.compile(
     r"|\bquery\s*\(|(?:^|;)\s*desc\b",
     re.IGNORECASE,
 )
-"""A statement with one of these may ask what there is."""
+"""A statement with one of these may read the catalog."""
 
 
 class ReadingInstance:
@@ -72,7 +70,9 @@ class ReadingInstance:
     """
 
     def __init__(self, path: Path) -> None:
-        self._connection = duckdb.connect(":memory:", config=_settings(path))
+        # The temporary folder is DuckDB's own for a file that it opens.
+        settings: Settings = {"temp_directory": f"{path}.tmp", **ISOLATED}
+        self._connection = duckdb.connect(":memory:", config=settings)
         try:
             self._attach(path)
             self._tables = stored_tables(self._connection, FILE)
@@ -88,11 +88,11 @@ class ReadingInstance:
         # An absolute path has no prefix that DuckDB takes for another kind of database.
         place = schema.literal(str(path.absolute()))
         self._connection.execute(f"ATTACH {place} AS {FILE} (TYPE duckdb, READ_ONLY)")
-        for setting in (_TIME_ZONE, *_CONFINEMENT):
+        for setting in (TIME_ZONE, *CONFINEMENT):
             self._connection.execute(setting)
 
     def _check_version(self, meta: str) -> None:
-        """Refuses a newer file; of an older one the summaries are passed over: they name other groups."""
+        """Refuses a newer file; ignores the summaries of an older one, which name other groups."""
         schema.check_version(self._connection, meta)
         if schema.version_of(self._connection, meta) < schema.SUMMARIES_SINCE:
             for name in SUMMARY_TABLES:
@@ -100,11 +100,11 @@ class ReadingInstance:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all views are there."""
+        """Whether all views are made."""
         return not self._missing
 
     def cursor(self, text: str) -> duckdb.DuckDBPyConnection:
-        """A connection of its own, with the views that the statement names, in a read-only transaction."""
+        """A new connection, with the views that the statement names, in a read-only transaction."""
         asks_for_catalog = _CATALOG_WORDS.search(_NO_NAMES.sub(" ", text))
         self._make(frozenset(_in_order()) if asks_for_catalog else _needed(text))
         cursor = self._connection.cursor()
@@ -125,7 +125,7 @@ class ReadingInstance:
         self._make(frozenset(_in_order()))
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Closes the file."""
         self._connection.close()
 
     def _make(self, names: frozenset[str]) -> None:
@@ -155,21 +155,21 @@ class ReadingInstance:
 
 
 class BareInstance:
-    """A file as DuckDB itself opens it: its own views and macros, no limits but read-only. Like the above."""
+    """A file as DuckDB opens it: its own views and macros, no limits but read-only. The same interface."""
 
     is_whole = True
 
     def __init__(self, path: Path) -> None:
         self._connection = duckdb.connect(str(path), read_only=True)
-        # GLOBAL: each question runs on a cursor of its own, which would have the machine's zone.
-        self._connection.execute(_TIME_ZONE)
+        # GLOBAL: each query runs on a cursor of its own, which would have the machine's zone.
+        self._connection.execute(TIME_ZONE)
 
     def cursor(self, text: str) -> duckdb.DuckDBPyConnection:
-        """A connection of its own."""
+        """A new connection."""
         return self._connection.cursor()
 
     def complete(self) -> None:
-        """Nothing is to be made."""
+        """Does nothing: there are no views to make."""
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[str, set[str]]]]:
@@ -179,15 +179,15 @@ class BareInstance:
             yield cursor, schema.columns_present(cursor)
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Closes the file."""
         self._connection.close()
 
 
 def _check_kinds(cursor: duckdb.DuckDBPyConnection, text: str) -> None:
-    """Refuses statements that do not read. The fences stand behind it: this one says what to do instead."""
+    """Refuses statements that do not read. The instance would, too: this adds what to do instead."""
     for statement in cursor.extract_statements(text):
         kind = type_of(statement)
-        if kind in _HOLDS_ANOTHER and _says_copy(statement.query):
+        if kind in _HOLDS_ANOTHER and _has_copy(statement.query):
             kind = duckdb.StatementType.COPY
         if kind in _READING:
             continue
@@ -198,8 +198,8 @@ def _check_kinds(cursor: duckdb.DuckDBPyConnection, text: str) -> None:
         raise RankmemError(Code.DENIED, f"{name_of(kind)} is not allowed on a database file", hint)
 
 
-def _says_copy(text: str) -> bool:
-    """Whether the word COPY stands in a statement, outside of quotes and comments."""
+def _has_copy(text: str) -> bool:
+    """Whether the word COPY is in a statement, outside of quotes and comments."""
     data = text.encode()
     begins = duckdb.tokenize(text)
     ends = [*(offset for offset, _ in begins[1:]), len(data)]
@@ -207,16 +207,6 @@ def _says_copy(text: str) -> bool:
         kind == duckdb.token_type.keyword and data[begin:end].strip().lower() == b"copy"
         for (begin, kind), end in zip(begins, ends, strict=True)
     )
-
-
-def _settings(path: Path) -> dict[str, str | bool | int | float | list[str]]:
-    return {
-        "temp_directory": f"{path}.tmp",  # DuckDB's own for a file that it opens
-        # Otherwise FROM name would find Python variables of this process.
-        "python_enable_replacements": False,
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
-    }
 
 
 @cache
@@ -231,7 +221,7 @@ def _text_of(name: str) -> str:
 
 
 def _needed(text: str) -> frozenset[str]:
-    """What a statement names, and what that reads."""
+    """The tables and views that a statement names, and those that they read."""
     needed: set[str] = set()
     waiting = list(_named(text))
     while waiting:
@@ -244,7 +234,7 @@ def _needed(text: str) -> frozenset[str]:
 
 @cache
 def _reads(name: str) -> frozenset[str]:
-    """What one of ours names in its text."""
+    """The tables and views that a table or view of ours reads."""
     return frozenset() if name in schema.ALL_TABLES else _named(_NO_NAMES.sub(" ", _text_of(name)))
 
 

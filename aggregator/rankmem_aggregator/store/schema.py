@@ -3,8 +3,8 @@
 Stage: store. In: ``rankmem_protos.tables``. Out: the SQL text that creates, comments, fills and
 upgrades them, and :func:`prepare`, which brings an opened file to this version. Identifiers and
 comments come from declarations in this source tree and are quoted; no value from outside enters SQL text.
-Besides the declared tables there are its own: the summaries, and a few small :data:`INTERNAL_TABLES`.
-The largest tables stand in the schema ``packed`` in another form (``packing``), and are views of it.
+Besides the declared tables a database has summaries and a few small :data:`INTERNAL_TABLES`. The largest
+tables are stored in the schema ``packed`` in another form (``packing``), and are views of it.
 """
 
 from __future__ import annotations
@@ -37,41 +37,33 @@ INCOMING: Final = "rankmem_incoming"
 BLOCK_BYTES: Final = 65_536
 """Block of a new file. Every table fills at least one: 20 small ones took 5 MB with DuckDB's own 262,144,
 and the large ones 3 bytes an event more. With less DuckDB 2.0 does not compress (102 bytes an event)."""
+
+
+def _required(name: str, kind: pa.DataType, doc: str, unit: str = "") -> Column:
+    return Column(name=name, type=kind, doc=doc, unit=unit, nullable=False)
+
+
 META: Final = Table(
     name="rankmem_meta",
     doc="One row: which database this is. Made with the file.",
     columns=(
-        Column(
-            name="schema_version",
-            type=pa.int32(),
-            doc="Version of the tables; see docs/schema.md.",
-            nullable=False,
-        ),
-        Column(name="database_id", type=pa.string(), doc="Random name of this database.", nullable=False),
-        Column(name="created_ns", type=pa.int64(), doc="When the file was made.", unit="ns", nullable=False),
+        _required("schema_version", pa.int32(), "Version of the tables; see docs/schema.md."),
+        _required("database_id", pa.string(), "Random name of this database."),
+        _required("created_ns", pa.int64(), "When the file was made.", "ns"),
     ),
 )
-
 INGEST_PROGRESS: Final = Table(
     name="ingest_progress",
     doc="How far each spool (the log of one rank process) is stored; written in the transaction of its rows.",
     key=("spool_id",),
     columns=(
-        Column(name="spool_id", type=pa.string(), doc="The spool; see rank_info.", nullable=False),
-        Column(name="session_id", type=pa.string(), doc="The job.", nullable=False),
-        Column(name="attempt", type=pa.int32(), doc="Which start of the workers.", nullable=False),
-        Column(name="rank", type=pa.int32(), doc="Global rank.", nullable=False),
-        Column(name="last_sequence", type=pa.int64(), doc="Last position stored.", nullable=False),
-        Column(
-            name="final", type=pa.bool_(), doc="True once the spool's last batch is stored.", nullable=False
-        ),
-        Column(
-            name="updated_ns",
-            type=pa.int64(),
-            doc="When, on the aggregator's clock.",
-            unit="ns",
-            nullable=False,
-        ),
+        _required("spool_id", pa.string(), "The spool; see rank_info."),
+        _required("session_id", pa.string(), "The job."),
+        _required("attempt", pa.int32(), "Which start of the workers."),
+        _required("rank", pa.int32(), "Global rank."),
+        _required("last_sequence", pa.int64(), "Last position stored."),
+        _required("final", pa.bool_(), "True once the spool's last batch is stored."),
+        _required("updated_ns", pa.int64(), "When, on the aggregator's clock.", "ns"),
         Column(
             name="secret_hash",
             type=pa.string(),
@@ -79,63 +71,40 @@ INGEST_PROGRESS: Final = Table(
         ),
     ),
 )
-
 STACK: Final = Table(
     name="stack_hash",
     doc="The number this database gave to a stack, by the hash of its frames.",
     columns=(
-        Column(name="stack_id", type=pa.int32(), doc="Number of the stack; see stack_frame.", nullable=False),
-        Column(
-            name="stack_hash", type=pa.int64(), doc="Hash of its frames, as shippers send it.", nullable=False
-        ),
+        _required("stack_id", pa.int32(), "Number of the stack; see stack_frame."),
+        _required("stack_hash", pa.int64(), "Hash of its frames, as shippers send it."),
     ),
 )
-
 PRUNED_SPOOL: Final = Table(
     name="pruned_spool",
     doc="A log of a session that was deleted by rankmem prune or for a limit: how far it was stored.",
     columns=(
         *(column for column in INGEST_PROGRESS.columns if column.name != "updated_ns"),
-        Column(
-            name="pruned_ns",
-            type=pa.int64(),
-            doc="When, on the aggregator's clock.",
-            unit="ns",
-            nullable=False,
-        ),
-        Column(
-            name="has_rows",
-            type=pa.bool_(),
-            doc="True until all that was stored of its session is deleted.",
-            nullable=False,
-        ),
+        _required("pruned_ns", pa.int64(), "When, on the aggregator's clock.", "ns"),
+        _required("has_rows", pa.bool_(), "True until all that was stored of its session is deleted."),
     ),
 )
-
 SPOOL_START: Final = Table(
     name="spool_start",
     doc="As which attempt a spool is stored, and of which start of the workers; written with its rows.",
     key=("spool_id",),
     columns=(
         *INGEST_PROGRESS.columns[:4],
-        Column(
-            name="declared_attempt",
-            type=pa.int32(),
-            doc="The attempt by the count of its host; another one where that was another start's already.",
-            nullable=False,
+        _required(
+            "declared_attempt",
+            pa.int32(),
+            "The attempt by the count of its host; another one where that was another start's already.",
         ),
-        Column(
-            name="start",
-            type=pa.string(),
-            doc="Names the start of the workers: the same for all its ranks; empty: an older agent's.",
-            nullable=False,
+        _required(
+            "start",
+            pa.string(),
+            "Names the start of the workers: the same for all its ranks; empty: an older agent's.",
         ),
-        Column(
-            name="launch",
-            type=pa.string(),
-            doc="Names what launched the rank on its host; empty: not known.",
-            nullable=False,
-        ),
+        _required("launch", pa.string(), "Names what launched the rank on its host; empty: not known."),
     ),
 )
 
@@ -143,14 +112,13 @@ INTERNAL_TABLES: Final = {
     table.name: table for table in (META, INGEST_PROGRESS, STACK, PRUNED_SPOOL, SPOOL_START)
 }
 SUMMARIES_SINCE: Final = 11
-"""Summaries of a database of an older version name no group for what is older than a recording: they are made
-anew."""
+"""In older databases summaries have no group for blocks older than a recording: they are written again."""
 ALL_TABLES: Final = TABLES | SUMMARY_TABLES | INTERNAL_TABLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseFacts:
-    """What ``rankmem_meta`` says."""
+    """The row of ``rankmem_meta``."""
 
     database_id: str
     schema_version: int
@@ -158,7 +126,7 @@ class DatabaseFacts:
 
 
 def prepare(connection: duckdb.DuckDBPyConnection) -> DatabaseFacts:
-    """Creates what is missing, in one transaction, and says which database this is.
+    """Creates missing tables and columns in one transaction; returns which database this is.
 
     Raises:
         RankmemError: UNSUPPORTED for a file of a newer schema, or of one before packed tables; INVALID for a
@@ -171,7 +139,7 @@ def prepare(connection: duckdb.DuckDBPyConnection) -> DatabaseFacts:
         if META.name in present:
             check_version(connection, META.name)
         for table in ALL_TABLES.values():
-            for statement in _statements_to_bring(table, present.get(_place(table))):
+            for statement in _statements_to_upgrade(table, present.get(_key(table))):
                 connection.execute(statement)
         if META.name in present and version_of(connection, META.name) < SUMMARIES_SINCE:
             for name in SUMMARY_TABLES:
@@ -179,19 +147,19 @@ def prepare(connection: duckdb.DuckDBPyConnection) -> DatabaseFacts:
         facts = _write_meta(connection)
         connection.execute("COMMIT")
     except BaseException:
-        with contextlib.suppress(duckdb.Error):  # a COMMIT that failed has done it
+        with contextlib.suppress(duckdb.Error):  # a failed COMMIT has done it
             connection.execute("ROLLBACK")
         raise
     return facts
 
 
 def stored_name(table: Table) -> str:
-    """Where the rows of a table stand: the table itself, or the packed one that it is a view of. Quoted."""
+    """The table that holds the rows of a table: itself, or the packed one that it is a view of. Quoted."""
     return f"{PACKED_SCHEMA}.{quoted(table.name)}" if is_packed(table.name) else quoted(table.name)
 
 
 def creating_statements(table: Table) -> list[str]:
-    """All that makes one table: the schema, itself, its view where it is packed, and the comments."""
+    """The statements that create a table: schema, table, view where it is packed, comments."""
     made = [create_statement(table), *comment_statements(table)]
     if not is_packed(table.name):
         return made
@@ -208,7 +176,7 @@ def create_statement(table: Table) -> str:
 
 
 def comment_statements(table: Table) -> list[str]:
-    """``COMMENT ON`` the table as it is stored and each of its columns; a unit stands behind the sentence."""
+    """``COMMENT ON`` the stored table and each of its columns; a unit follows the sentence."""
     if not is_packed(table.name):
         return _comments("TABLE", quoted(table.name), table.doc, _column_docs(table))
     docs = _column_docs(table)
@@ -234,7 +202,7 @@ def select_statement(table: Table, present: Collection[str] | None = None) -> st
     """All rows of a table, columns in declared order.
 
     Args:
-        present: the columns that it has where it may be of a file of an older version: others are NULL.
+        present: its columns in a file that may be of an older version; others are NULL.
     """
     columns = ", ".join(
         quoted(c.name)
@@ -248,15 +216,15 @@ def select_statement(table: Table, present: Collection[str] | None = None) -> st
 def columns_present(connection: duckdb.DuckDBPyConnection) -> dict[str, set[str]]:
     """The columns of each of our tables that the database has, by the table's name."""
     present = _columns_present(connection)
-    # A packed table has a view of its name, which says what it is read as.
-    return {table.name: present[_place(table)] for table in ALL_TABLES.values() if _place(table) in present}
+    # A packed table has a view of its name with the declared columns.
+    return {table.name: present[_key(table)] for table in ALL_TABLES.values() if _key(table) in present}
 
 
 def check_version(connection: duckdb.DuckDBPyConnection, meta: str) -> None:
-    """Refuses a database of a newer schema: what its tables mean is not known here.
+    """Refuses a database of a newer schema: the meaning of its tables is unknown.
 
     Args:
-        meta: where ``rankmem_meta`` is read, a name of ours.
+        meta: the name of ``rankmem_meta`` in the statement, one of ours.
 
     Raises:
         RankmemError: UNSUPPORTED, with both versions.
@@ -271,7 +239,7 @@ def check_version(connection: duckdb.DuckDBPyConnection, meta: str) -> None:
 
 
 def version_of(connection: duckdb.DuckDBPyConnection, meta: str) -> int:
-    """The schema version of a database, 0 where it says none. ``meta``: as in :func:`check_version`."""
+    """The schema version of a database, 0 where it has none. ``meta``: as in :func:`check_version`."""
     ((version,),) = connection.execute(f"SELECT max(schema_version) FROM {meta}").fetchall()
     return int(version or 0)
 
@@ -281,8 +249,8 @@ def append_statement(table: Table, source: str = INCOMING, *, few: bool = False)
 
     Args:
         few: less than a row group. Where an insert's sources can be numbered in batches, DuckDB 2.0 with
-            several threads plans one that collects few rows apart and appends them once more. A second source
-            that cannot be, and has no rows, keeps it from that: 0.4 CPU seconds a million events less.
+            several threads plans one that first collects few rows elsewhere and then appends them again. A
+            second, empty source that cannot be numbered prevents that: 0.4 CPU seconds a million events less.
     """
     columns = _column_list(table)
     rows = packed_rows(table.name, source)
@@ -371,8 +339,8 @@ def _comments(kind: str, name: str, doc: str, column_docs: dict[str, str]) -> li
     return lines
 
 
-def _place(table: Table) -> str:
-    """Its key in what :func:`_columns_present` says."""
+def _key(table: Table) -> str:
+    """Its key in the result of :func:`_columns_present`."""
     return f"{PACKED_SCHEMA}.{table.name}" if is_packed(table.name) else table.name
 
 
@@ -388,9 +356,9 @@ def _columns_present(connection: duckdb.DuckDBPyConnection) -> dict[str, set[str
 
 
 def _check_names(present: Collection[str]) -> None:
-    """Refuses a database that has tables where ours or our views would stand."""
+    """Refuses a database with tables under the names of our tables or views."""
     if META.name not in present:
-        taken = sorted({*ALL_TABLES, *map(_place, ALL_TABLES.values())} & set(present))
+        taken = sorted({*ALL_TABLES, *map(_key, ALL_TABLES.values())} & set(present))
         if taken:
             raise RankmemError(
                 Code.INVALID,
@@ -400,20 +368,20 @@ def _check_names(present: Collection[str]) -> None:
     elif unpacked := sorted(set(PACKED) & set(present)):
         raise RankmemError(
             Code.UNSUPPORTED,
-            f"the database keeps {', '.join(unpacked)} in the form of an unreleased version of rankmem",
+            f"the database stores {', '.join(unpacked)} in the form of an unreleased version of rankmem",
             "record into a new file: give another one with --db",
         )
 
 
-def _statements_to_bring(table: Table, present: set[str] | None) -> list[str]:
-    """What is missing of one table. A column that came later is nullable: older rows have no value for it."""
+def _statements_to_upgrade(table: Table, present: set[str] | None) -> list[str]:
+    """The statements that add what a table lacks. Later columns are nullable: older rows have no value."""
     if present is None:
         return creating_statements(table)
     missing = [column for column in table.columns if column.name not in present]
     name = stored_name(table)
     added = [f"ALTER TABLE {name} ADD COLUMN {quoted(c.name)} {_stored_type(table, c)}" for c in missing]
-    brought = [*added, *comment_statements(table)] if added else []
-    return [*brought, *view_statements(table)] if is_packed(table.name) else brought
+    upgraded = [*added, *comment_statements(table)] if added else []
+    return [*upgraded, *view_statements(table)] if is_packed(table.name) else upgraded
 
 
 def _write_meta(connection: duckdb.DuckDBPyConnection) -> DatabaseFacts:

@@ -61,7 +61,7 @@ def render() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes the page, or with ``--check`` says whether it is current; returns the exit code."""
+    """Writes the page, or with ``--check`` checks that it is current; returns the exit code."""
     parser = argparse.ArgumentParser(description="Writes docs/schema.md.")
     parser.add_argument("--check", action="store_true", help="fail where the page is not current")
     parser.add_argument("--path", type=Path, default=PATH, help="the page (default: %(default)s)")

@@ -1,9 +1,9 @@
 """The tables of a database file, checked before anything is read: they may come from a stranger.
 
-Stage: open. In: a connection in which the file is attached, external access already off; out: what of our
-tables is there, or a refusal. Only tables count, with the declared columns in their declared types: a view, a
-macro or a generated column of the file is code of whoever made it. Asks the catalog alone, no row but that of
-``rankmem_meta``.
+Stage: open. In: a connection in which the file is attached, external access already off; out: the tables of
+ours that it has, or a refusal. Only tables count, with the declared columns in their declared types: a view,
+a macro or a generated column of the file is code of the file's maker. Reads the catalog and the row of
+``rankmem_meta`` alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rankmem_aggregator.store.packing import PACKED_SCHEMA, form_of, is_packed
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import Table
 
-Place = tuple[str, str]
+TableName = tuple[str, str]
 """Schema and table."""
 _COLUMNS: Final = """
 SELECT schema_name, table_name, column_name, data_type, is_generated
@@ -35,22 +35,22 @@ _OURS_ALONE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTable:
-    """One of our tables as a file has it."""
+    """One of our tables in a file."""
 
-    place: Place
+    table_name: TableName
     columns: frozenset[str]
     is_packed: bool
-    """Whether it is in its form on disk; files of an unreleased version have it as declared."""
+    """Whether it is in the packed form; files of an unreleased version have it as declared."""
 
 
 def stored_tables(connection: duckdb.DuckDBPyConnection, file: str) -> dict[str, StoredTable]:
     """Our tables in the database ``file``, by their names.
 
     Raises:
-        RankmemError: INVALID for a database that rankmem did not make, or a table that is not as it makes it.
+        RankmemError: INVALID for a database that rankmem did not make, or a table that differs from its own.
         duckdb.Error: the catalog cannot be read.
     """
-    present: dict[Place, dict[str, tuple[str, bool]]] = {}
+    present: dict[TableName, dict[str, tuple[str, bool]]] = {}
     for place_schema, table, column, kind, is_generated in connection.execute(
         _COLUMNS, {"file": file}
     ).fetchall():
@@ -64,7 +64,7 @@ def stored_tables(connection: duckdb.DuckDBPyConnection, file: str) -> dict[str,
 
 
 def check_nothing_runs(connection: duckdb.DuckDBPyConnection, file: str) -> None:
-    """Refuses a file in which writing or our own SQL would run what somebody else put there.
+    """Refuses a file in which writing or our own SQL would run foreign code.
 
     Triggers run on our inserts; a macro of the file hides DuckDB's function of the same name, in any case.
 
@@ -89,16 +89,16 @@ def check_nothing_runs(connection: duckdb.DuckDBPyConnection, file: str) -> None
 
 
 def reading_statements(table: Table, stored: StoredTable | None, file: str) -> list[str]:
-    """What makes the views from which a table is read: all declared columns, NULL where the file has none.
+    """The statements for the view of a table: all declared columns, NULL where the file has none.
 
     Args:
-        stored: the table in the file; None: it has none of that name, and the view no rows.
-        file: the database in which it is.
+        stored: the table in the file; None: the file has none, and the view no rows.
+        file: the name of its database.
     """
     in_own_form = is_packed(table.name) and (stored is None or stored.is_packed)
     name = schema.stored_name(table) if in_own_form else schema.quoted(table.name)
     columns = ", ".join(_column(table, c.name, stored, in_own_form=in_own_form) for c in table.columns)
-    rows = f"{file}.{'.'.join(map(schema.quoted, stored.place))}" if stored else "range(0)"
+    rows = f"{file}.{'.'.join(map(schema.quoted, stored.table_name))}" if stored else "range(0)"
     made = [f"CREATE VIEW {name} AS SELECT {columns} FROM {rows}"]
     return [*made, *schema.view_statements(table)[:1]] if in_own_form else made
 
@@ -115,19 +115,19 @@ def _type(table: Table, column: str, *, in_own_form: bool) -> str:
     return schema.duckdb_type(declared) if form is None else form.type
 
 
-def _stored(table: Table, present: Mapping[Place, Mapping[str, tuple[str, bool]]]) -> StoredTable | None:
+def _stored(table: Table, present: Mapping[TableName, Mapping[str, tuple[str, bool]]]) -> StoredTable | None:
     packed = is_packed(table.name)
     for in_own_form in (True, False) if packed else (False,):
-        place = (PACKED_SCHEMA if in_own_form else "main", table.name)
-        if place in present:
-            _check_columns(table, place, present[place], in_own_form=in_own_form)
-            ours = frozenset(c.name for c in table.columns if c.name in present[place])
-            return StoredTable(place=place, columns=ours, is_packed=in_own_form)
+        table_name = (PACKED_SCHEMA if in_own_form else "main", table.name)
+        if table_name in present:
+            _check_columns(table, table_name, present[table_name], in_own_form=in_own_form)
+            ours = frozenset(c.name for c in table.columns if c.name in present[table_name])
+            return StoredTable(table_name=table_name, columns=ours, is_packed=in_own_form)
     return None
 
 
 def _check_columns(
-    table: Table, place: Place, columns: Mapping[str, tuple[str, bool]], *, in_own_form: bool
+    table: Table, table_name: TableName, columns: Mapping[str, tuple[str, bool]], *, in_own_form: bool
 ) -> None:
     for column in table.columns:
         if column.name not in columns:
@@ -138,6 +138,6 @@ def _check_columns(
             found = "a generated column" if is_generated else kind
             raise RankmemError(
                 Code.INVALID,
-                f"its column {'.'.join(place)}.{column.name} is {found}, not {declared}",
+                f"its column {'.'.join(table_name)}.{column.name} is {found}, not {declared}",
                 _NOT_OURS,
             )

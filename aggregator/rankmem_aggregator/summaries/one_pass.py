@@ -1,9 +1,9 @@
-"""One pass of the summaries: the next stretch of some ranks' logs, from stored rows into the summary tables.
+"""One pass of the summaries: the next range of some ranks' logs, from stored rows into the summary tables.
 
 Stage: summaries, in the writer's thread, inside one transaction that the caller owns. In: which ranks, from
-where to where (rows of ``sql/summaries/due.sql``), and the blocks alive where the stretches begin. Out: rows
-of ``rankmem_protos.summary_tables``, and the blocks alive where they end. How a log is cut into stretches
-changes how many rows tell it, never what they say together.
+where to where (rows of ``sql/summaries/due.sql``), and the blocks alive where the ranges begin. Out: rows
+of ``rankmem_protos.summary_tables``, and the blocks alive where they end. How a log is cut into ranges
+changes the number of rows, never what they add up to.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ DUE: Final = pa.schema(
         pa.field("final", pa.bool_()),
     ]
 )
-"""What a pass is told: a row for each rank, numbered from 0."""
+"""Input of a pass: a row for each rank, numbered from 0."""
 
 
 def ranks_of(rows: pa.Table) -> list[Rank]:
-    """Whose these rows are."""
+    """The rank of each row."""
     return list(zip(*(rows[name].to_pylist() for name in ("session_id", "attempt", "rank")), strict=True))
 
 
@@ -56,7 +56,7 @@ class Pass:
     Args:
         connection: in a transaction.
         due: schema :data:`DUE`.
-        alive: of each rank that the same process took a pass of before, its blocks alive at seq_from.
+        alive: by rank, the blocks alive at seq_from, where this process has done its pass before.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -65,23 +65,23 @@ class Pass:
 
     def run(self) -> dict[Rank, pa.Table]:
         """Writes the rows and the progress; returns the blocks alive at seq_upto, by rank."""
-        self._clear_taken_back()
-        self._tell(self.due)
+        self._delete_invalidated()
+        self._set_due(self.due)
         blocks = self._blocks()
-        told = group_rows(self.due, blocks, self._rows("turn"))
-        for rows in told.buckets:
+        found = group_rows(self.due, blocks, self._rows("turn"))
+        for rows in found.buckets:
             self._store(GROUP_BUCKET, rows)
-        self._store(GROUP_TOTAL, told.totals)
+        self._store(GROUP_TOTAL, found.totals)
         progress = self.due.select(["session_id", "attempt", "rank", "seq_upto", "final"])
         self._store(SUMMARY_PROGRESS, progress.rename_columns(SUMMARY_PROGRESS.column_names()))
         self.connection.execute("DROP TABLE summary_due")
-        return _alive_after(self.due, blocks, told.categories)
+        return _alive_after(self.due, blocks, found.categories)
 
-    def _clear_taken_back(self) -> None:
-        """Rows of an earlier telling of the ranks that begin anew."""
+    def _delete_invalidated(self) -> None:
+        """Deletes earlier rows of the ranks that start again."""
         fresh = self.due.filter(pc.equal(self.due["seq_from"], NOTHING))
         if fresh.num_rows:
-            self._tell(fresh)
+            self._set_due(fresh)
             for name in SUMMARY_TABLES:
                 columns = ("session_id", "attempt", "rank")
                 same = " AND ".join(f"{schema.quoted(name)}.{column} = due.{column}" for column in columns)
@@ -89,8 +89,8 @@ class Pass:
                     f"DELETE FROM {schema.quoted(name)} USING summary_due AS due WHERE {same}"
                 )
 
-    def _tell(self, due: pa.Table) -> None:
-        """The temporary table that the statements of the pass read."""
+    def _set_due(self, due: pa.Table) -> None:
+        """Fills the temporary table that the statements of the pass read."""
         self.connection.register(schema.INCOMING, due)
         self.connection.execute(f"CREATE OR REPLACE TEMP TABLE summary_due AS FROM {schema.INCOMING}")
         self.connection.unregister(schema.INCOMING)
@@ -108,9 +108,9 @@ class Pass:
                     rows.add_column(0, "number", pa.repeat(pa.scalar(number, pa.int32()), len(rows)))
                 )
         if unknown.any():
-            self._tell(self.due.filter(pa.array(unknown)))
+            self._set_due(self.due.filter(pa.array(unknown)))
             parts.append(self._rows("carried"))
-            self._tell(self.due)
+            self._set_due(self.due)
         rows = pa.concat_tables([part.cast(parts[0].schema) for part in parts])
         return blocks_of(rows, self._rows("ending"), seq_from, seq_upto)
 
@@ -125,7 +125,7 @@ class Pass:
 
 
 def _alive_after(due: pa.Table, blocks: Blocks, categories: pa.Array) -> dict[Rank, pa.Table]:
-    """The blocks that live on, by rank, with what they mean by then."""
+    """The blocks that are still alive, by rank, with their categories by then."""
     at = np.flatnonzero(blocks.freed_seq == NEVER)
     rows = blocks.rows.take(pa.array(at))
     place = rows.schema.get_field_index("category")

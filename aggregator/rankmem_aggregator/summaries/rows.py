@@ -1,7 +1,7 @@
-"""Arrow in and out of the summaries' arithmetic: blocks as changes of groups, stretches as rows.
+"""Arrow in and out of the summaries' arithmetic: blocks as changes of groups, buckets as rows.
 
 Stage: summaries, in the writer's thread; pure functions over Arrow tables of ``sql/summaries``. A track is a
-device of a rank, numbered from 0; a course is a group on a track: ``track * num_groups + group``.
+device of a rank, numbered from 0; a curve is a group on a track: ``track * num_groups + group``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rankmem_aggregator.summaries.curves import Array, Stretches, stretches_of
+from rankmem_aggregator.summaries.curves import Array, Buckets, buckets_of
 from rankmem_protos.groupings import SUMMARIZED
 
 NEVER: Final = int(np.iinfo(np.int64).max)
@@ -23,18 +23,18 @@ _ID_BITS: Final = 45
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """The blocks that lived in the stretch of a pass, by rank's number and allocation_id."""
+    """The blocks alive in the range of a pass, by the rank's number and allocation_id."""
 
     rows: pa.Table
     """Columns of ``made.sql``."""
     number: Array
     """The rank's number in the pass; likewise of each block what follows."""
     is_new: Array
-    """Made in the stretch; the others are there when it begins."""
+    """Allocated in the range; the others are alive when it begins."""
     seq: Array
     """Of its alloc; -1 for a block older than the recording."""
     freed_seq: Array
-    """int64's highest where it lives on after the stretch."""
+    """int64's highest where it is still alive after the range."""
     freed_ns: Array
     size_bytes: Array
 
@@ -53,7 +53,7 @@ def blocks_of(rows: pa.Table, ending: pa.Table, seq_from: Array, seq_upto: Array
     Args:
         rows: of ``made.sql``, and those carried on; in any order.
         ending: of ``ending.sql``.
-        seq_from, seq_upto: of each number, where the stretch begins and ends.
+        seq_from, seq_upto: of each number, where the range begins and ends.
     """
     order = np.argsort(_keys(ints(rows, "number"), ints(rows, "allocation_id")), kind="stable")
     rows = rows.take(pa.array(order))
@@ -79,7 +79,7 @@ def blocks_of(rows: pa.Table, ending: pa.Table, seq_from: Array, seq_upto: Array
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Changes:
-    """What blocks add to and take from groups; several may be of one block."""
+    """What blocks add to and take from groups; a block may have several."""
 
     block: Array
     """Index of the block; likewise of each change what follows."""
@@ -95,18 +95,18 @@ class _Changes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What a pass has to say."""
+class PassRows:
+    """The rows that a pass writes."""
 
     buckets: list[pa.Table]
     """Rows of group_bucket, a table for each grouping."""
     totals: pa.Table
     """Rows of group_total."""
     categories: pa.Array
-    """What each block means at the end."""
+    """Category of each block at the end."""
 
 
-def group_rows(due: pa.Table, blocks: Blocks, turns: pa.Table) -> Told:
+def group_rows(due: pa.Table, blocks: Blocks, turns: pa.Table) -> PassRows:
     """The rows of a pass.
 
     Args:
@@ -114,22 +114,22 @@ def group_rows(due: pa.Table, blocks: Blocks, turns: pa.Table) -> Told:
         turns: of ``turn.sql``.
     """
     tracks = _tracks_of(blocks)
-    changes, _ = _comings_and_goings(blocks).in_order()
+    changes, _ = _allocs_and_frees(blocks).in_order()
     found: list[pa.Table] = []
-    alone: Stretches | None = None
+    single: Buckets | None = None
     for by in SUMMARIZED:
         if by == "category":  # whose blocks turn from one group to another: below
             continue
         names, (group,) = _codes_of(blocks.rows[by])
-        if len(names) == 1:  # as a rule: one stream, one component; then their curve is one and the same
-            alone = alone or _stretches(blocks, tracks, changes, 1, group, group[changes.block])
-            stretches = alone
+        if len(names) == 1:  # as a rule: one stream, one component; then they all have the same curve
+            single = single or _buckets(blocks, tracks, changes, 1, group, group[changes.block])
+            buckets = single
         else:
-            stretches = _stretches(blocks, tracks, changes, len(names), group, group[changes.block])
-        found.append(_bucket_rows(due, tracks, by, names, stretches))
-    names, stretches, last = _categories(blocks, tracks, turns)
-    found.append(_bucket_rows(due, tracks, "category", names, stretches))
-    return Told(
+            buckets = _buckets(blocks, tracks, changes, len(names), group, group[changes.block])
+        found.append(_bucket_rows(due, tracks, by, names, buckets))
+    names, buckets, last = _categories(blocks, tracks, turns)
+    found.append(_bucket_rows(due, tracks, "category", names, buckets))
+    return PassRows(
         buckets=found,
         totals=_total_rows(due, blocks, tracks, names, last),
         categories=names.take(pa.array(last)),
@@ -145,7 +145,7 @@ def ints(table: pa.Table, name: str, *, missing: int = 0) -> Array:
     return values
 
 
-def _comings_and_goings(blocks: Blocks) -> _Changes:
+def _allocs_and_frees(blocks: Blocks) -> _Changes:
     begun, ended = np.flatnonzero(blocks.is_new), np.flatnonzero(blocks.freed_seq != NEVER)
     allocated_ns = ints(blocks.rows, "allocated_ns")
     return _Changes(
@@ -156,8 +156,8 @@ def _comings_and_goings(blocks: Blocks) -> _Changes:
     )
 
 
-def _categories(blocks: Blocks, tracks: _Tracks, turns: pa.Table) -> tuple[pa.Array, Stretches, Array]:
-    """(names, stretches, what each block means at the end); a block that turns leaves one, joins another."""
+def _categories(blocks: Blocks, tracks: _Tracks, turns: pa.Table) -> tuple[pa.Array, Buckets, Array]:
+    """(names, buckets, category of each block at the end); a block that changes leaves one, joins another."""
     place = blocks.place(ints(turns, "number"), ints(turns, "allocation_id"))
     alive = ints(turns, "seq") < np.append(blocks.freed_seq, 0)[place]
     kept = np.flatnonzero((place >= 0) & alive)
@@ -168,7 +168,7 @@ def _categories(blocks: Blocks, tracks: _Tracks, turns: pa.Table) -> tuple[pa.Ar
     last = first.copy()
     is_last = np.append(is_first[1:], True)[: len(place)]
     last[place[is_last]] = joined[is_last]
-    plain, size = _comings_and_goings(blocks), blocks.size_bytes[place]
+    plain, size = _allocs_and_frees(blocks), blocks.size_bytes[place]
     begun = int(blocks.is_new.sum())
     group = np.concatenate([first[plain.block[:begun]], last[plain.block[begun:]], left, joined])
     seq, time_ns = np.maximum(ints(turns, "seq"), blocks.seq[place]), ints(turns, "time_ns")
@@ -178,7 +178,7 @@ def _categories(blocks: Blocks, tracks: _Tracks, turns: pa.Table) -> tuple[pa.Ar
         seq=np.concatenate([plain.seq, seq, seq]),
         time_ns=np.concatenate([plain.time_ns, time_ns, time_ns]),
     ).in_order()
-    return names, _stretches(blocks, tracks, changes, len(names), first, group[order]), last
+    return names, _buckets(blocks, tracks, changes, len(names), first, group[order]), last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,27 +200,27 @@ def _tracks_of(blocks: Blocks) -> _Tracks:
     )
 
 
-def _stretches(
+def _buckets(
     blocks: Blocks, tracks: _Tracks, changes: _Changes, num_groups: int, first: Array, group: Array
-) -> Stretches:
-    """The stretches of each course.
+) -> Buckets:
+    """The buckets of each curve.
 
     Args:
-        first: of each block, its group where the stretch begins.
+        first: of each block, its group where the range begins.
         group: of each change.
     """
     entry = np.zeros(len(tracks.number) * num_groups, np.int64)
     there = np.flatnonzero(~blocks.is_new)
     np.add.at(entry, tracks.of_block[there] * num_groups + first[there], blocks.size_bytes[there])
-    course = tracks.of_block[changes.block] * num_groups + group
+    curve = tracks.of_block[changes.block] * num_groups + group
     if len(entry) <= 1 << 16:  # numpy sorts 16 bits by radix, eight times faster
-        course = course.astype(np.uint16)
-    return stretches_of(course, changes.seq, changes.time_ns, changes.change_bytes, entry)
+        curve = curve.astype(np.uint16)
+    return buckets_of(curve, changes.seq, changes.time_ns, changes.change_bytes, entry)
 
 
-def _bucket_rows(due: pa.Table, tracks: _Tracks, by: str, names: pa.Array, found: Stretches) -> pa.Table:
-    course = found.course.astype(np.int64)
-    track, group = course // len(names), course % len(names)
+def _bucket_rows(due: pa.Table, tracks: _Tracks, by: str, names: pa.Array, found: Buckets) -> pa.Table:
+    curve = found.curve.astype(np.int64)
+    track, group = curve // len(names), curve % len(names)
     number = pa.array(tracks.number[track])
     return pa.table(
         {name: due[name].take(number) for name in ("session_id", "attempt", "rank")}
@@ -240,26 +240,26 @@ def _bucket_rows(due: pa.Table, tracks: _Tracks, by: str, names: pa.Array, found
 
 
 def _total_rows(due: pa.Table, blocks: Blocks, tracks: _Tracks, names: pa.Array, last: Array) -> pa.Table:
-    """Rows of group_total for what blocks meant last: of those that ended, or whose log has."""
+    """Rows of group_total by the last category of blocks: of those that ended, or whose log has."""
     over = (blocks.freed_seq != NEVER) | due["final"].to_numpy()[blocks.number]
     counted = over & ~blocks.rows["preexisting"].to_numpy()
-    course = tracks.of_block * len(names) + last
+    curve = tracks.of_block * len(names) + last
     sums, counts, largest = (np.zeros(len(tracks.number) * len(names), np.int64) for _ in range(3))
-    np.add.at(sums, course[counted], blocks.size_bytes[counted])
-    np.add.at(counts, course[counted], 1)
-    np.maximum.at(largest, course[over], blocks.size_bytes[over])
-    told = np.unique(course[over])
-    number = pa.array(tracks.number[told // len(names)])
+    np.add.at(sums, curve[counted], blocks.size_bytes[counted])
+    np.add.at(counts, curve[counted], 1)
+    np.maximum.at(largest, curve[over], blocks.size_bytes[over])
+    present = np.unique(curve[over])
+    number = pa.array(tracks.number[present // len(names)])
     return pa.table(
         {name: due[name].take(number) for name in ("session_id", "attempt", "rank")}
         | {
-            "device": tracks.device.take(pa.array(told // len(names))),
-            "group_by": pa.repeat(pa.scalar("category"), len(told)),
-            "group_name": names.take(pa.array(told % len(names))),
+            "device": tracks.device.take(pa.array(present // len(names))),
+            "group_by": pa.repeat(pa.scalar("category"), len(present)),
+            "group_name": names.take(pa.array(present % len(names))),
             "seq_last": due["seq_upto"].take(number),
-            "allocated_bytes": pa.array(sums[told]),
-            "num_allocations": pa.array(counts[told]),
-            "largest_bytes": pa.array(largest[told]),
+            "allocated_bytes": pa.array(sums[present]),
+            "num_allocations": pa.array(counts[present]),
+            "largest_bytes": pa.array(largest[present]),
         }
     )
 

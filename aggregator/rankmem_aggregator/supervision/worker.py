@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from rankmem_aggregator import logs
 from rankmem_aggregator.sandbox.running_statements import RunningStatements
+from rankmem_aggregator.server.process_exit import drain_on_signals
 from rankmem_aggregator.store.address import address_path, read_address
 from rankmem_aggregator.supervision.crashed_statements import CrashedStatements, StatementGuard
 from rankmem_aggregator.supervision.memory_bound import MemoryBound
@@ -43,7 +44,7 @@ PREDECESSOR_WAIT_S: Final = 5.0
 PREDECESSOR_LOOK_S: Final = 0.05
 STDIN: Final = 0
 OOM_SCORE: Final = 500
-"""Within a training: if the host runs out of memory, the kernel ends this process first. It is restarted."""
+"""Beside a training: when the host's memory runs out, the kernel kills this one first; it is restarted."""
 _NO_THREAD: Final = "can't start new thread"
 """What Python raises where there is no memory for its stack, or the system allows no more."""
 _OOM_SCORE_PATH: Final = Path("/proc/self/oom_score_adj")
@@ -150,10 +151,8 @@ def _yield_to_training(options: WorkerOptions) -> None:
 
 
 def _handle_signals(options: WorkerOptions, aggregator: Aggregator) -> None:
-    from rankmem_aggregator.__main__ import stop_on_signals
-
     if not options.is_embedded:
-        stop_on_signals(aggregator)
+        drain_on_signals(aggregator.stop)
         return
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # they are for the command, which sends STOP

@@ -1,10 +1,10 @@
-"""One shipper's stream: what it sends becomes submissions, what became of them goes back as replies.
+"""One ``Ingest`` call of a shipper: its requests become submissions, their outcomes go back as replies.
 
-Stage: the aggregator's door. Two threads a stream: gRPC's handler thread yields replies, a reading thread
-(``rankmem-stream-N``) takes requests, has batches decoded and waits where the queue is full. So
-acknowledgements flow while reading waits. A few threads decode for all streams: when each did it for itself,
-600 of them spent a third of the time on switching, and every one kept a heap of its own (1.4 GB). A stream's
-spools are known to it alone; the writer judges their sequences.
+Stage: the aggregator's gRPC boundary. Two threads a call: gRPC's handler thread yields replies, a reading
+thread (``rankmem-ingest-N``) takes requests, has batches decoded and waits where the queue is full. So
+acknowledgements flow while reading waits. A few threads decode for all calls: when each did it for itself,
+600 of them spent a third of the time on switching, and every one kept a heap of its own (1.4 GB). A call's
+spools are known to it alone; the writer checks their sequences.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from rankmem_protos.sealing import DamagedError, seal, unseal
 logger = logging.getLogger(__name__)
 
 SPOOLS_MAX: Final = 4096
-"""Spools opened on one stream: ranks of a host times restarts."""
+"""Spools opened by one call: ranks of a host times restarts."""
 SPOOL_ID_SHOWN: Final = 200
-"""Characters of a spool's id in a reply: a client's text is not sent back as long as it came."""
+"""Characters of a spool's id in a reply: a client's text is not sent back in full."""
 REFUSAL_CHARS_MAX: Final = 2_000
-"""Of a refusal's message: it may quote a name that came, and that may have megabytes."""
+"""Of a refusal's message: it may quote a received name, which may have megabytes."""
 BUSY_EVERY_S: Final = 5.0
-"""Between two words to a stream whose batches wait; shippers give up after 30 s of silence."""
+"""Between two replies to a call whose batches wait; shippers give up after 30 s of silence."""
 UNREAD_BUSY_MAX: Final = 1000
-"""Replies that wait to be read, above which nothing is said of waiting: nobody listens."""
+"""Unread replies above which waiting is not reported: nobody reads it."""
 GREETING_TIMEOUT_S: Final = 20.0
-"""For a stream's Hello, which a shipper says at once."""
-UNTAKEN_END_S: Final = 10.0
-"""For the end of a stream to reach a client; one that reads nothing is cut off."""
+"""For a call's Hello, which a shipper sends at once."""
+UNREAD_END_S: Final = 10.0
+"""For the end of a call to reach a client; one that reads nothing is cancelled."""
 REPLIES_MAX: Final = 100_000
-"""Replies that the shipper has not taken: a client that asks and never reads must not fill the memory."""
+"""Replies that the shipper has not read: a client that never reads must not fill the memory."""
 
 
-class IngestStream:
+class IngestCall:
     """The state of one ``Ingest`` call."""
 
     def __init__(
@@ -63,50 +63,50 @@ class IngestStream:
         self._database_id = database_id
         self._spools: dict[str, Opening] = {}
         self._greeted = False
-        self._is_checked = False  # every message of this stream has its checksum, both ways
+        self._is_checked = False  # every message of this call has its checksum, both ways
         self._pending = 0  # batches submitted and not yet answered
-        self._waits_since_s: float | None = None  # a batch without an answer; moved on by every word to it
+        self._waits_since_s: float | None = None  # an unanswered batch; every reply to it resets this
         self._ended = False  # the reading thread is done
-        self._heard_s = time.monotonic()  # the last request, or its answer
+        self._last_message_s = time.monotonic()  # the last request, or its answer
         self._lock = threading.Lock()
         # Bounded by what the shipper has in flight: every reply but a clock's answers a batch or a spool.
         self._replies: queue.SimpleQueue[pb.IngestReply | _ClockProbe | None] = queue.SimpleQueue()
         self.error: RankmemError | None = None
-        """Why the stream was ended by us; None if the shipper ended it."""
+        """Why the aggregator ended the call; None if the shipper ended it."""
         self._reader = threading.Thread(target=self._read, name=name, daemon=True)
 
     def replies(self) -> Iterator[pb.IngestReply]:
         """Starts reading and yields replies until the shipper is done and every batch of it is answered."""
         self._reader.start()
         while (reply := self._replies.get()) is not None:
-            said = reply.reply() if isinstance(reply, _ClockProbe) else reply
-            yield seal(said) if self._is_checked else said
+            message = reply.reply() if isinstance(reply, _ClockProbe) else reply
+            yield seal(message) if self._is_checked else message
 
     def stop(self, error: RankmemError) -> None:
-        """Takes no more from this stream; batches under way are still answered. Any thread."""
+        """Takes no more requests; submitted batches are still answered. Any thread."""
         self._end(error)
 
     def abandon(self) -> None:
-        """The call is gone (cancelled, connection lost): nobody reads the replies any more."""
+        """The call is gone (cancelled, connection lost): the replies are not read any more."""
         self._replies.put(None)
 
-    def look(self, idle_s_max: float) -> bool:
-        """Ends the stream if it has been silent for too long, without a batch under way. Any thread.
+    def end_if_idle(self, idle_s_max: float) -> bool:
+        """Ends the call if it has been silent for too long, without a submitted batch. Any thread.
 
         Args:
             idle_s_max: longest silence, in seconds.
 
         Returns:
-            False if it has ended and nobody takes the word of it: its call is to be cut.
+            False if it has ended and its client does not read that: it is to be cancelled.
         """
         with self._lock:
-            silent_s = 0.0 if self._pending else time.monotonic() - self._heard_s
+            silent_s = 0.0 if self._pending else time.monotonic() - self._last_message_s
         if self._ended:
-            return silent_s < UNTAKEN_END_S
+            return silent_s < UNREAD_END_S
         limit_s = idle_s_max if self._greeted else min(idle_s_max, GREETING_TIMEOUT_S)
         if silent_s > limit_s:
-            error = f"the stream said nothing for {limit_s:.0f} s, and others may need its place"
-            self.stop(RankmemError(Code.UNAVAILABLE, error, "connect again; a shipper does by itself"))
+            error = f"the call was silent for {limit_s:.0f} s, and others may need its place"
+            self.stop(RankmemError(Code.UNAVAILABLE, error, "connect again; a shipper does so by itself"))
         return True
 
     def _read(self) -> None:
@@ -114,22 +114,22 @@ class IngestStream:
         try:
             for request in self._requests:
                 received_ns = time.time_ns()
-                self._heard_s = time.monotonic()
+                self._last_message_s = time.monotonic()
                 if self._ended:
                     return
                 if self._replies.qsize() > REPLIES_MAX:
                     raise RankmemError(Code.EXHAUSTED, f"{REPLIES_MAX} replies wait to be read", "read them")
-                self._heed(request, received_ns)
+                self._receive(request, received_ns)
         except DamagedError as exc:
             self._writer.errors.add_damaged()
             error = exc
         except RankmemError as exc:
             error = exc
         except Exception as exc:  # noqa: BLE001  the iterator raises a bare Exception when the call is cancelled
-            logger.debug("stream ended: %r", exc)
+            logger.debug("ingest call ended: %r", exc)
         self._end(error)
 
-    def _heed(self, request: pb.IngestRequest, received_ns: int) -> None:
+    def _receive(self, request: pb.IngestRequest, received_ns: int) -> None:
         try:
             self._handle(unseal(request, must=self._is_checked), received_ns)
         except RankmemError:
@@ -143,7 +143,7 @@ class IngestStream:
             self._greet(request.hello)
             return
         if not self._greeted:
-            raise RankmemError(Code.INVALID, f"the stream began with {kind}", "send Hello first")
+            raise RankmemError(Code.INVALID, f"the call began with {kind}", "send Hello first")
         if kind == "batch":
             self._take_batch(request.batch)
         elif kind == "open_spool":
@@ -159,7 +159,7 @@ class IngestStream:
 
     def _greet(self, hello: pb.Hello) -> None:
         if self._greeted:
-            raise RankmemError(Code.INVALID, "the stream says Hello again", "send it once, at its beginning")
+            raise RankmemError(Code.INVALID, "the call sent Hello again", "send it once, at its beginning")
         if hello.protocol_version != PROTOCOL_VERSION:
             raise RankmemError(
                 Code.UNSUPPORTED,
@@ -168,7 +168,7 @@ class IngestStream:
             )
         self._greeted = True
         self._is_checked = hello.checksums
-        unchecked = "" if hello.checksums else ", an older version: what it sends has no checksums"
+        unchecked = "" if hello.checksums else ", an older version: its messages have no checksums"
         logger.info("shipper %s of host %s connected%s", hello.shipper_id, hello.host_uid, unchecked)
         welcome = pb.Welcome(protocol_version=PROTOCOL_VERSION, database_id=self._database_id, checksums=True)
         self._replies.put(pb.IngestReply(welcome=welcome))
@@ -177,7 +177,7 @@ class IngestStream:
         try:
             if len(self._spools) >= SPOOLS_MAX and message.spool_id not in self._spools:
                 raise RankmemError(
-                    Code.EXHAUSTED, f"{SPOOLS_MAX} spools are open on this stream", "open another stream"
+                    Code.EXHAUSTED, f"{SPOOLS_MAX} spools are open in this call", "start another call"
                 )
             spool = self._writer.starts.place(Spool.of(message))
             last_sequence = self._last_sequence(spool)
@@ -196,7 +196,7 @@ class IngestStream:
 
     def _last_sequence(self, spool: Spool) -> int:
         try:
-            return self._writer.last_sequence(spool)
+            return self._writer.progress.stored(spool)
         except RankmemError:
             self._writer.starts.release([spool])
             raise
@@ -232,14 +232,14 @@ class IngestStream:
             batch = self._decoded(message, opening.spool)
         except RankmemError as exc:
             queue_.release(size_bytes)
-            if exc.code is Code.UNAVAILABLE:  # none of the batch's fault: it may come again
+            if exc.code is Code.UNAVAILABLE:  # not the batch's fault: it may be sent again
                 self._answered()
                 raise
             self._refuse(message, exc)
             self._answered()
             return True
         submission = Submission(batch=batch, done=self._answer, opening=opening)
-        return self._writer.submit(submission, size_bytes)
+        return self._writer.queue.put(submission, size_bytes)
 
     def _decoded(self, message: pb.Batch, spool: Spool) -> IncomingBatch:
         try:
@@ -252,7 +252,7 @@ class IngestStream:
             return decoding.result()
         except RankmemError:
             raise
-        except Exception as exc:  # an answer of some kind, or its shipper waits for ever
+        except Exception as exc:  # it must be answered, or its shipper waits for ever
             raise _unexpected("the batch", exc) from exc
 
     def _refuse(self, message: pb.Batch, error: RankmemError) -> None:
@@ -262,8 +262,8 @@ class IngestStream:
         self._writer.errors.add("ingest", error.code)
         self._replies.put(_refusal(message.spool_id[:SPOOL_ID_SHOWN], message.batch_number, error))
 
-    def tell_busy(self, reason: str) -> None:
-        """Says so if a batch of this stream has waited for seconds, so that its shipper stays. Any thread."""
+    def report_busy(self, reason: str) -> None:
+        """Reports to the shipper if a batch has waited for seconds, so that it stays. Any thread."""
         now_s = time.monotonic()
         with self._lock:
             since_s = self._waits_since_s
@@ -289,8 +289,8 @@ class IngestStream:
     def _answered(self) -> None:
         with self._lock:
             self._pending -= 1
-            self._heard_s = time.monotonic()
-            self._waits_since_s = self._heard_s if self._pending else None
+            self._last_message_s = time.monotonic()
+            self._waits_since_s = self._last_message_s if self._pending else None
             done = self._ended and self._pending == 0
         if done:
             self._replies.put(None)
@@ -300,19 +300,19 @@ class IngestStream:
             if self._ended:
                 return
             self._ended = True
-            self._heard_s = time.monotonic()
+            self._last_message_s = time.monotonic()
             self.error = error
             idle = self._pending == 0
         if error is not None:
             self._replies.put(_refusal("", 0, error, fatal=True))
-        openings = list(self._spools.values())  # at once: this may be another thread than the reading one
+        openings = list(self._spools.values())  # a copy: this may be another thread than the reading one
         self._writer.starts.release(opening.spool for opening in openings)
         if idle:
             self._replies.put(None)
 
 
 class _ClockProbe:
-    """A probe on its way: the reply's stamp is taken when it is yielded."""
+    """A probe to be answered: the reply's time is taken when it is yielded."""
 
     __slots__ = ("received_ns", "sent_ns")
 
@@ -329,7 +329,7 @@ class _ClockProbe:
 
 
 def _unexpected(what: str, exc: Exception) -> RankmemError:
-    """What the sender is told of an error that nothing here expects; the log has where it happened."""
+    """The error that the sender gets for an unexpected exception, which is logged."""
     if isinstance(exc, MemoryError):
         return RankmemError(
             Code.UNAVAILABLE, f"the aggregator has no memory for {what}", "send it again later"
