@@ -2,7 +2,7 @@
 
 Stage: shipper process, on the loop's thread. In: exchanges with the aggregator, the spools' control counters
 and the shipper's own resource usage. Out: rows of clock_offset and self_cost, and the clock columns of
-rank_info, now and then and with a rank's last batch. Measurements, not functions of the log.
+rank_info, at intervals and with a rank's last batch. They are not functions of the log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Measurements:
         """The attachments of the upload's next batch, if it is time or the batch is the last."""
         now_ns = time.monotonic_ns()
         clock = self.clock.estimate(upload.base_ns, now_ns)
-        # Nothing before the first exchange, which takes a moment; then all goes out together.
+        # Nothing before the first exchange, which takes a moment; then all is sent together.
         due = (
             clock is not None
             and now_s - self._sent_s.get(upload.folder, -ATTACH_INTERVAL_S) >= ATTACH_INTERVAL_S
@@ -66,7 +66,7 @@ def clock_offset_row(upload: SpoolUpload, host_time_ns: int, clock: ClockEstimat
 
 
 def self_cost_row(reader: SpoolReader, host_time_ns: int, sent_bytes: int) -> Rows:
-    """The row of this rank as of now.
+    """The rank's row of self_cost as of now.
 
     Args:
         host_time_ns: now, in the rank's host time.

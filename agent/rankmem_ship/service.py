@@ -1,10 +1,10 @@
 """The shipper's life: take the lock, ship, drain, leave.
 
 Stage: shipper process. It leaves when every spool found is acknowledged and none came for a while; or the
-last rank is dead, and the drain limit has passed or somebody asks for the spools: then they stay on disk for
-``rankmem ship DIR``. Leaving is safe at any time: a rank that starts later starts a shipper, and one that
-asked while we were leaving is found by a last look after the lock is given back. The first signal drains
-(what is written now is shipped, then we leave), the second stops.
+last rank is dead, and the drain limit has passed or another process asks for the spools: then they stay on
+disk for ``rankmem ship DIR``. Leaving is safe at any time: a rank that starts later starts a shipper, and one
+that came while this one was leaving is found by a last look after the lock is released. The first signal
+drains (what is written now is shipped), the second stops.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Service:
 
     Args:
         session_dir: folder of the session on this host.
-        config: what it was told.
+        config: its configuration.
     """
 
     def __init__(self, session_dir: Path, config: ShipConfig) -> None:
@@ -45,7 +45,7 @@ class Service:
         self._shipper: Shipper | None = None
 
     def run(self) -> int:
-        """Ship until there is nothing left; 0 if all was delivered (or another process ships), 1 if not."""
+        """Ship until nothing is left; returns 0 if all was delivered (or another process ships), 1 if not."""
         self._listen_to_signals()
         code = 0
         while (lock_fd := take_lock(self._dir)) is not None:
@@ -60,7 +60,7 @@ class Service:
             if removed:
                 break
             # A rank that came while we held the lock started no shipper of its own.
-            if code or self._signals or not self._someone_came(shipper):
+            if code or self._signals or not self._has_new_spools(shipper):
                 break
         return code
 
@@ -87,7 +87,7 @@ class Service:
         return 1
 
     def _is_over(self, shipper: Shipper, quiet_s: float, age_s: float) -> bool:
-        """Nothing to do for a while: longer at the very start, when the first rank is still on its way."""
+        """Whether there was nothing to do for a while: longer at first, while the first rank starts."""
         if not shipper.is_done:
             return False
         if closing.is_closed(self._dir):
@@ -98,8 +98,8 @@ class Service:
     def _is_drained(self, shipper: Shipper, now_s: float) -> bool:
         return shipper.is_idle or now_s - self._signalled_s > SIGNALLED_DRAIN_S
 
-    def _someone_came(self, shipper: Shipper) -> bool:
-        # A look alone: the lock is free, and another shipper may be at work on them.
+    def _has_new_spools(self, shipper: Shipper) -> bool:
+        # Reads only: the lock is free, and another shipper may be at work on them.
         return shipper.has_new_spools
 
     def _listen_to_signals(self) -> None:

@@ -1,12 +1,12 @@
 """Spools that cannot be stored: kept on disk, out of the way, and reported as missing.
 
 Stage: shipper process, on the loop's thread. In: an upload whose rest was refused for good, or cannot be
-read, paired or encoded. Out: a row of ``gap`` over that rest, so that no answer counts as complete, and the
-spool in the folder ``set-aside`` next to the others, where no shipper looks. ``rankmem ship`` of that folder
-tries again.
+read, paired or encoded. Out: a row of ``gap`` over that rest, so that no answer claims to be complete, and
+the spool in the folder ``set-aside`` next to the others, where no shipper looks. ``rankmem ship`` of that
+folder tries again.
 
-A mark in the spool says why (see ``marks``). A spool whose rank lives stays where the rank writes, and is
-moved when nothing more comes.
+A mark in the spool gives the reason (see ``marks``). A spool whose rank lives stays where the rank writes,
+and is moved when nothing more comes.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class SetAsideUpload(SpoolUpload):
         return self._mark.databases.get(self.database_id, -1)
 
     def _rows(self, first: int, last: int, final: bool) -> Sequence[Rows]:
-        """The gap row, and the rank's own as far as they can be made."""
+        """The gap row, and the rank's own rows as far as they can be made."""
         known = self._paired or PairingState()
         state = replace(known, is_off=True, saw_end=known.saw_end or (final and self.reader.ended))
         missing = last - first + 1 - final

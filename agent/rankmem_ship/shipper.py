@@ -51,7 +51,7 @@ class Shipper:
 
     Args:
         session_dir: the folder.
-        config: what it was told.
+        config: its configuration.
         only: ship these spools alone; default: all, also those that come later.
     """
 
@@ -104,7 +104,7 @@ class Shipper:
         self.wake.clear()
 
     def scan(self) -> bool:
-        """Take up spools that are new; returns whether there were any."""
+        """Take up new spools; returns whether there were any."""
         self._scan_s = time.monotonic()
         found = self._spools.new_uploads(self.uploads)
         self.uploads |= {upload.folder: upload for upload in found}
@@ -126,7 +126,7 @@ class Shipper:
 
     @property
     def is_idle(self) -> bool:
-        """All that is written is acknowledged; ranks may still write."""
+        """Whether all that is written is acknowledged; ranks may still write."""
         return not any(
             upload.pending_records or upload.queue.num_in_flight or upload.reader.is_finished()
             for upload in self._open_uploads()
@@ -134,12 +134,12 @@ class Shipper:
 
     @property
     def is_done(self) -> bool:
-        """Every spool that was found is delivered, or cannot be."""
+        """Whether every spool that was found is delivered, or cannot be."""
         return not self._open_uploads()
 
     @property
     def ranks_are_gone(self) -> bool:
-        """No process that writes one of the spools lives."""
+        """Whether no process that writes one of the spools is alive."""
         return all(upload.reader.writer_is_gone() for upload in self._open_uploads())
 
     @property
@@ -150,15 +150,15 @@ class Shipper:
 
     @property
     def error(self) -> str:
-        """What stands in the way now; empty if nothing does."""
+        """What prevents delivery now; empty if nothing does."""
         if self.sender is not None and self.sender.error is not None:
             return str(self.sender.error)
         if self._waits_for:
-            return f"the aggregator lets us wait: {self._waits_for}"
+            return f"waiting for the aggregator: {self._waits_for}"
         return "; ".join(str(error) for error in self.failures)
 
     def close(self, state: str) -> None:
-        """End the stream, let go of the spools, say how it ended. Idempotent."""
+        """Write the final status, end the connection and let go of the spools. Idempotent."""
         self._status.write(state, self.pending_records, self._aggregator(), self.error, now=True)
         if self.sender is not None:
             self.sender.close()
@@ -181,12 +181,12 @@ class Shipper:
         )
 
     def _credentials(self, aggregator: str) -> Credentials:
-        """What this process was told; else, for an aggregator that a spool names, what it names beside."""
-        told = self._config.credentials
-        if self._config.aggregator or told.are_given:
-            return told
+        """Those of the configuration; else, for an aggregator that a spool names, the ones named with it."""
+        configured = self._config.credentials
+        if self._config.aggregator or configured.are_given:
+            return configured
         named = [upload.meta for upload in self.uploads.values() if upload.meta.aggregator == aggregator]
-        return named[0].credentials if named else told
+        return named[0].credentials if named else configured
 
     @property
     def records_set_aside(self) -> int:
@@ -196,16 +196,16 @@ class Shipper:
         )
 
     def _fail(self, upload: SpoolUpload, exc: Exception) -> None:
-        """One spool cannot go on; the others do."""
-        error, is_for_ever = failure_of(exc)
-        if is_for_ever:
+        """Stop one spool; the others go on."""
+        error, is_permanent = failure_of(exc)
+        if is_permanent:
             self._set_aside(upload, error)
             return
         upload.fail(error)
         self._faults.log(str(upload.folder), f"cannot ship {upload.folder}: {error}")
 
     def _set_aside(self, upload: SpoolUpload, error: RankmemError) -> None:
-        """Nothing more of this spool is sent but that it is missing, and not even that if it is refused."""
+        """Send nothing more of this spool but that it is missing, and not even that if it is refused."""
         self._faults.log(str(upload.folder), f"{upload.folder} is set aside: {error}")
         self._reopen_s[upload.folder] = time.monotonic() + REOPEN_S
         if isinstance(upload, SetAsideUpload):
@@ -266,7 +266,7 @@ class Shipper:
         if self.sender.generation != self._generation:
             self._generation = self.sender.generation
             self._measured.clock.forget()
-            self._send_probes(time.monotonic())  # now, while no batch stands before them in a queue
+            self._send_probes(time.monotonic())  # now, before a batch is queued ahead of them
             for upload in self._open_uploads():
                 upload.disconnected()
         for reply in replies:
@@ -281,7 +281,7 @@ class Shipper:
             upload.queue.num_in_flight or upload.state is UploadState.OPENING
             for upload in self._open_uploads()
         ):
-            self.sender.nothing_asked()
+            self.sender.expect_no_reply()
         return len(replies)
 
     def _take_reply(self, reply: IngestReply) -> None:
@@ -303,7 +303,7 @@ class Shipper:
             )
         elif body == "busy":
             self._waits_for = reply.busy.reason
-            self._faults.log("busy", f"{self._aggregator()} lets us wait: {self._waits_for}")
+            self._faults.log("busy", f"{self._aggregator()} is busy: {self._waits_for}")
         elif body == "refusal":
             self._refused(reply.refusal)
 
@@ -325,7 +325,7 @@ class Shipper:
         upload = self._upload(refusal.spool_id) if refusal.spool_id else None
         is_over = any(known.meta.spool_id == refusal.spool_id for known in self.uploads.values())
         if upload is None and is_over and not refusal.fatal:
-            return  # of a spool that has failed, what was sent before it did
+            return  # sent before its spool failed
         if upload is None or refusal.fatal:
             if self.sender is not None:
                 self.sender.drop(error)

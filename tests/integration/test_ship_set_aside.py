@@ -267,21 +267,21 @@ def test_the_last_look_for_others_touches_nothing(session: Path) -> None:
     """The lock is given back by then: another shipper may be at work on them."""
     config = ShipConfig(grace_s=0.0)
     service, shipper = Service(session, config), Shipper(session, config)
-    assert not service._someone_came(shipper)
+    assert not service._has_new_spools(shipper)
     spool = spool_of(session, "127.0.0.1:9")
     write_mark(spool.path, Mark(code=Code.INVALID, message="refused", databases={"another": 7}))
     before = {path.name: path.stat().st_mtime_ns for path in spool.path.iterdir()}
-    assert service._someone_came(shipper)
+    assert service._has_new_spools(shipper)
     assert {path.name: path.stat().st_mtime_ns for path in spool.path.iterdir()} == before
     shipper.scan()
-    assert not service._someone_came(shipper), "it is known"
+    assert not service._has_new_spools(shipper), "it is known"
     shipper.close("done")
 
 
-def test_a_spool_that_cannot_be_read_is_nobody_who_came(session: Path) -> None:
+def test_a_spool_that_cannot_be_read_is_not_new(session: Path) -> None:
     config = ShipConfig(grace_s=0.0)
     service, shipper = Service(session, config), Shipper(session, config)
     (spool_of(session, "127.0.0.1:9").path / "meta.json").write_text("{")
     shipper.scan()
-    assert not service._someone_came(shipper)
+    assert not service._has_new_spools(shipper)
     shipper.close("done")

@@ -168,6 +168,6 @@ def test_a_shipper_that_is_told_to_wait_says_why_until_it_is_acknowledged(tmp_pa
     shipper = Shipper(tmp_path, ShipConfig(aggregator="127.0.0.1:1"))
     assert shipper.error == ""
     shipper._take_reply(pb.IngestReply(busy=pb.Busy(reason="the disk is full")))
-    assert shipper.error == "the aggregator lets us wait: the disk is full"
+    assert shipper.error == "waiting for the aggregator: the disk is full"
     shipper._take_reply(pb.IngestReply(ack=pb.Ack(spool_id="gone")))
     assert shipper.error == ""
