@@ -142,7 +142,7 @@ class Sender:
         )
         self._call: IngestCall | None = None
         self._welcomed = False
-        self._reply_due_since_s: float | None = None
+        self._waiting_since_s: float | None = None
         self._failures = 0
         self._next_try_s = 0.0
 
@@ -155,8 +155,8 @@ class Sender:
         """Queue a request; only while connected."""
         if self._call is None:
             raise RankmemError(Code.UNAVAILABLE, f"not connected to {self.aggregator}")
-        if self._reply_due_s is None:
-            self._reply_due_s = time.monotonic()
+        if self._waiting_since_s is None:
+            self._waiting_since_s = time.monotonic()
         self._call.send(request)
 
     def poll(self) -> list[IngestReply]:
@@ -168,7 +168,7 @@ class Sender:
             return []
         ended = self._call.error  # before the replies: what came before the end is taken first
         replies = self._take(now_s)
-        if ended is None and self._reply_due_s is not None and now_s - self._reply_due_s > SILENCE_S:
+        if ended is None and self._waiting_since_s is not None and now_s - self._waiting_since_s > SILENCE_S:
             ended = RankmemError(Code.UNAVAILABLE, f"no answer from {self.aggregator} for {SILENCE_S:.0f} s")
         if ended is not None:
             self.drop(ended)
@@ -177,21 +177,21 @@ class Sender:
     def _open(self, now_s: float) -> None:
         try:
             self._call = IngestCall(self.aggregator, self._credentials, self._hello, self._wake)
-            self._reply_due_s = now_s
+            self._waiting_since_s = now_s
         except RankmemError as exc:  # a token file that is not there yet may come
             self.drop(exc)
 
     def expect_no_reply(self) -> None:
         """No reply is due: silence is no fault, except before the Welcome."""
         if self._welcomed:
-            self._reply_due_s = None
+            self._waiting_since_s = None
 
     def drop(self, reason: RankmemError) -> None:
         """End the connection; the next attempt comes after a pause."""
         self.error = reason
         if self._call is not None:
             self._call.close()
-        self._call, self._welcomed, self._reply_due_s = None, False, None
+        self._call, self._welcomed, self._waiting_since_s = None, False, None
         pause_s = min(BACKOFF_FIRST_S * 2.0 ** min(self._failures, 16), BACKOFF_MAX_S)
         self._failures += 1
         self.num_failures += 1
@@ -208,7 +208,7 @@ class Sender:
         with contextlib.suppress(queue.Empty):
             while self._call is not None:
                 reply = self._call.replies.get_nowait()
-                self._reply_due_s = now_s  # the time of silence starts again with each reply
+                self._waiting_since_s = now_s  # the time of silence starts again with each reply
                 if reply.WhichOneof("body") == "welcome":
                     self._take_welcome(reply)
                 else:
