@@ -189,9 +189,7 @@ class Sender:
     def drop(self, reason: RankmemError) -> None:
         """End the connection; the next attempt comes after a pause."""
         self.error = reason
-        if self._call is not None:
-            self._call.close()
-        self._call, self._welcomed, self._waiting_since_s = None, False, None
+        self.close()
         pause_s = min(BACKOFF_FIRST_S * 2.0 ** min(self._failures, 16), BACKOFF_MAX_S)
         self._failures += 1
         self.num_failures += 1
@@ -201,7 +199,7 @@ class Sender:
         """End the connection. Idempotent."""
         if self._call is not None:
             self._call.close()
-            self._call, self._welcomed = None, False
+        self._call, self._welcomed, self._waiting_since_s = None, False, None
 
     def _take(self, now_s: float) -> list[IngestReply]:
         replies: list[IngestReply] = []

@@ -41,12 +41,14 @@ class Service:
         self._dir = session_dir
         self._config = config
         self._signals = 0
+        self._signalled_s = 0.0
         self._stop = threading.Event()
         self._shipper: Shipper | None = None
 
     def run(self) -> int:
         """Ship until nothing is left; returns 0 if all was delivered (or another process ships), 1 if not."""
-        self._listen_to_signals()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
         code = 0
         while (lock_fd := take_lock(self._dir)) is not None:
             closing.forget_asked(self._dir)
@@ -60,7 +62,7 @@ class Service:
             if removed:
                 break
             # A rank that came while we held the lock started no shipper of its own.
-            if code or self._signals or not self._has_new_spools(shipper):
+            if code or self._signals or not shipper.has_new_spools:
                 break
         return code
 
@@ -81,7 +83,7 @@ class Service:
             if gone_s is not None and not shipper.is_done and closing.is_asked(self._dir):
                 logger.info("asked to leave: %d records stay in %s", shipper.pending_records, self._dir)
                 return 1
-            if self._signals and self._is_drained(shipper, now_s):
+            if self._signals and (shipper.is_idle or now_s - self._signalled_s > SIGNALLED_DRAIN_S):
                 return 0 if shipper.is_idle else 1
             shipper.wait(self._stop)
         return 1
@@ -94,18 +96,6 @@ class Service:
             return True
         found_any = bool(shipper.num_delivered or shipper.uploads or shipper.failures)
         return quiet_s > self._config.grace_s if found_any else age_s > self._config.first_spool_s
-
-    def _is_drained(self, shipper: Shipper, now_s: float) -> bool:
-        return shipper.is_idle or now_s - self._signalled_s > SIGNALLED_DRAIN_S
-
-    def _has_new_spools(self, shipper: Shipper) -> bool:
-        # Reads only: the lock is free, and another shipper may be at work on them.
-        return shipper.has_new_spools
-
-    def _listen_to_signals(self) -> None:
-        self._signalled_s = 0.0
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1

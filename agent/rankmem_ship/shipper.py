@@ -60,7 +60,6 @@ class Shipper:
         self.wake = threading.Event()
         self.sender: Sender | None = None
         self.num_delivered = 0
-        self.records_delivered = 0
         self._config = config
         self._faults = Faults(logger)
         self._buffer = SendBuffer()
@@ -77,21 +76,18 @@ class Shipper:
 
     # -- the loop's step -------------------------------------------------------------------------
 
-    def step(self) -> bool:
-        """Do all that can be done now; returns whether records moved."""
+    def step(self) -> None:
+        """Do all that can be done now."""
         now_s = time.monotonic()
         if now_s - self._scan_s >= SCAN_INTERVAL_S:
             self.scan()
         if not self.uploads:
-            return False
-        replies = self._poll()
-        moved = self._send_batches(now_s)
+            return
+        if self._poll() | self._send_batches(now_s):
+            self._busy_s = now_s
         self._send_probes(now_s)
         self._maintain(now_s)
         self._write_status()
-        if moved or replies:
-            self._busy_s = now_s
-        return moved
 
     def wait(self, stop: threading.Event | None = None) -> None:
         """Sleep until a reply comes or it is time to look again."""
@@ -103,8 +99,8 @@ class Shipper:
         self.wake.wait(min(poll_s, max(flush_s, POLL_LEAST_S)))
         self.wake.clear()
 
-    def scan(self) -> bool:
-        """Take up new spools; returns whether there were any."""
+    def scan(self) -> None:
+        """Take up new spools."""
         self._scan_s = time.monotonic()
         found = self._spools.new_uploads(self.uploads)
         self.uploads |= {upload.folder: upload for upload in found}
@@ -112,7 +108,6 @@ class Shipper:
             host_uid = str(found[0].meta.host.get("host_uid") or "")
             aggregator = self._aggregator()
             self.sender = Sender(aggregator, self._credentials(aggregator), host_uid, self.wake)
-        return bool(found)
 
     @property
     def has_new_spools(self) -> bool:
@@ -176,9 +171,7 @@ class Shipper:
             return self.sender.aggregator
         if self._config.aggregator:
             return self._config.aggregator
-        return next(
-            (upload.meta.aggregator for upload in self.uploads.values() if upload.meta.aggregator), ""
-        )
+        return next(filter(None, (upload.meta.aggregator for upload in self.uploads.values())), "")
 
     def _credentials(self, aggregator: str) -> Credentials:
         """Those of the configuration; else, for an aggregator that a spool names, the ones named with it."""
@@ -191,9 +184,8 @@ class Shipper:
     @property
     def records_set_aside(self) -> int:
         """Records of spools that cannot be shipped."""
-        return sum(
-            upload.pending_records for upload in self.uploads.values() if upload.state is UploadState.FAILED
-        )
+        failed = (upload for upload in self.uploads.values() if upload.state is UploadState.FAILED)
+        return sum(upload.pending_records for upload in failed)
 
     def _fail(self, upload: SpoolUpload, exc: Exception) -> None:
         """Stop one spool; the others go on."""
@@ -224,6 +216,7 @@ class Shipper:
             self.sender.send(IngestRequest(**body))  # type: ignore[arg-type]
 
     def _send_batches(self, now_s: float) -> bool:
+        """Open spools and send what may be sent; returns whether there was a batch."""
         if self.sender is None or not self.sender.connected:
             return False
         moved = False
@@ -258,9 +251,10 @@ class Shipper:
 
     # -- replies ---------------------------------------------------------------------------------
 
-    def _poll(self) -> int:
+    def _poll(self) -> bool:
+        """Take the replies that came; returns whether there were any."""
         if self.sender is None:
-            return 0
+            return False
         was_connected = self.sender.connected
         replies = self.sender.poll()
         if self.sender.generation != self._generation:
@@ -277,12 +271,9 @@ class Shipper:
         if self.sender.error is not None and self.sender.num_failures != self._failures_logged:
             self._failures_logged = self.sender.num_failures
             self._faults.log("connection", f"not connected: {self.sender.error}")
-        if not any(
-            upload.queue.num_in_flight or upload.state is UploadState.OPENING
-            for upload in self._open_uploads()
-        ):
+        if not any(upload.expects_reply for upload in self._open_uploads()):
             self.sender.expect_no_reply()
-        return len(replies)
+        return bool(replies)
 
     def _take_reply(self, reply: IngestReply) -> None:
         body = reply.WhichOneof("body")
@@ -355,7 +346,6 @@ class Shipper:
                 self._fail(upload, exc)
             if upload.state is UploadState.DONE:
                 self.num_delivered += 1
-                self.records_delivered += upload.stored
                 logger.info("delivered %s: %d records", upload.folder.name, upload.stored)
                 del self.uploads[upload.folder]
 

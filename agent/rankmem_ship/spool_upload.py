@@ -123,6 +123,11 @@ class SpoolUpload:
         return max(self.reader.next_seq - 1 - max(self.stored, self.queue.sequence_sent), 0)
 
     @property
+    def expects_reply(self) -> bool:
+        """Whether the aggregator has to answer something."""
+        return self.state is UploadState.OPENING or self.queue.num_in_flight > 0
+
+    @property
     def is_over(self) -> bool:
         """Whether nothing more is to be done with it."""
         return self.state in (UploadState.DONE, UploadState.FAILED)
