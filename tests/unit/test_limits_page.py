@@ -33,7 +33,7 @@ def test_every_kind_of_bound_is_found() -> None:
     text = limits_page.page()
     for name in (
         "rankmem_agent.spool.layout.STRING_BYTES_MAX",
-        "rankmem_ship.shipper.WINDOW_BYTES_MAX",
+        "rankmem_ship.send_buffer.IN_FLIGHT_BYTES_MAX",
         "rankmem_ship.sender.SILENCE_S",
         "rankmem_protos.arrow_sizes.MESSAGES_MAX",
         "rankmem_aggregator.ingest.batch.DECODED_BYTES_MAX",
