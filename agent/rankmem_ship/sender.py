@@ -37,6 +37,8 @@ BACKOFF_MAX_S: Final = 10.0
 """A restarted aggregator is found within this; a thousand shippers try 100 times a second at most."""
 SILENCE_S: Final = 30.0
 """Longest wait for the Welcome, an acknowledgement or a clock reply. A commit takes far less."""
+CLOSE_TIMEOUT_S: Final = 2.0
+"""For the thread of a call that is ended; it needs a moment."""
 HINT: Final = "rankmem-hint"
 """Key of the aggregator's advice, in the metadata that ends a call."""
 CHANNEL_OPTIONS: Final = (
@@ -75,12 +77,12 @@ class IngestCall:
         """Queue a request; gRPC takes it when its own window has room."""
         self._requests.put(request)
 
-    def close(self, timeout_s: float = 2.0) -> None:
+    def close(self) -> None:
         """End the call; what is not acknowledged may not be stored. Idempotent."""
         self._requests.put(None)
         self._grpc_call.cancel()  # type: ignore[no-untyped-call]
         self._channel.close()
-        self._reader.join(timeout_s)
+        self._reader.join(CLOSE_TIMEOUT_S)
 
     def _sent(self) -> Iterator[IngestRequest]:
         while (request := self._requests.get()) is not None:
