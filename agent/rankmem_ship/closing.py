@@ -31,7 +31,7 @@ _ASKED_FOR_S: Final = 5.0
 
 
 def close(session_dir: Path) -> None:
-    """Mark the session as closed: no further rank will come. Running ranks are delivered to their end.
+    """Mark the session as closed: no further rank will come; running ones are recorded and delivered.
 
     If another run has closed the session, and all was delivered, the folder is gone and nothing is done.
     """
