@@ -305,6 +305,6 @@ class SpoolUpload:
 
 
 def remove_gone(folder: Path) -> None:
-    """Delete a finished spool's folder, its meta.json first: without it the folder does not count as a spool."""
+    """Delete a finished spool's folder, its meta.json first: without it, it is no spool."""
     (folder / "meta.json").unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
