@@ -91,7 +91,7 @@ class Delivery:
                 raise self._too_long(patience_s)
             if not log.is_done:
                 self._wake.wait(WAIT_S)
-        self._sender.nothing_asked()
+        self._sender.expect_no_reply()
         return log.had_to_send
 
     def _take(self, log: _Log, reply: IngestReply) -> bool:

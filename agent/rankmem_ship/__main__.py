@@ -1,8 +1,8 @@
 """``python -m rankmem_ship SESSION_DIR``: the shipper process, as a rank starts it.
 
-Stage: shipper process, its door. Says nothing on stdout or stderr but for a wrong call; its log is
-shipper.log in the session's folder. Exit status 0: all delivered, or another shipper is at work; 1: spools
-were left on disk; 2: called wrongly.
+Stage: shipper process, its error boundary. Prints nothing except usage errors; its log is shipper.log in the
+session's folder. Exit status 0: all delivered, or another shipper is at work; 1: spools were left on disk; 2:
+usage error.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ logger = logging.getLogger("rankmem_ship")
 
 
 def main(arguments: list[str]) -> int:
-    """Run the shipper for the session folder named; returns the exit status."""
+    """Run the shipper for the given session folder; returns the exit status."""
     if len(arguments) != 1 or not Path(arguments[0]).is_dir():
-        print("Error: one argument is needed, the folder of a session", file=sys.stderr)
+        print("Error: exactly one argument is required, the folder of a session", file=sys.stderr)
         print("Try: rankmem ship DIR", file=sys.stderr)
         return 2
     session_dir = Path(arguments[0]).absolute()
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
         logger.error("%s", exc)
         return 1
     except Exception:
-        logger.exception("the shipper died of a fault of its own")
+        logger.exception("the shipper failed with an internal error")
         return 1
 
 

@@ -28,9 +28,9 @@ from rankmem_ship.pairing.state import PairingState
 CHECKPOINT_NAME: Final = "checkpoint"
 TEMPORARY_NAME: Final = f"{CHECKPOINT_NAME}.new"
 RESERVE_BYTES_MIN: Final = 256 << 10
-"""Reserved for the next checkpoint at least; 2,000 living blocks take half of it."""
+"""The least that is reserved for the next checkpoint; 2,000 live blocks take half of it."""
 RESERVE_FACTOR: Final = 2
-"""Times the size of the one before: how much more may live by then."""
+"""Times the size of the last checkpoint: how much more may be live by then."""
 CHECKPOINT_VERSION: Final = 5
 _FORMAT: Final = "rankmem-checkpoint"
 _ARRAYS: Final = (
@@ -43,10 +43,10 @@ _PLAIN: Final = tuple(
 
 
 def save_checkpoint(folder: Path, state: PairingState) -> None:
-    """Put the state into the spool's folder, durably, in place of the one before.
+    """Write the state into the spool's folder, durably, in place of the last checkpoint.
 
     Raises:
-        OSError: it could not be written; the one before is untouched.
+        OSError: it could not be written; the last one is untouched.
     """
     facts = {name: getattr(state, name) for name in _PLAIN}
     text = json.dumps({"format": _FORMAT, "version": CHECKPOINT_VERSION, "state": facts})
@@ -64,7 +64,7 @@ def save_checkpoint(folder: Path, state: PairingState) -> None:
 
 
 def reserve(folder: Path, size_bytes: int = 0) -> None:
-    """Reserves the blocks of the next checkpoint; where there are none, that one may fail."""
+    """Reserve blocks for the next checkpoint; without them it may fail."""
     with contextlib.suppress(OSError):
         fd = os.open(folder / TEMPORARY_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -74,7 +74,7 @@ def reserve(folder: Path, size_bytes: int = 0) -> None:
 
 
 def load_checkpoint(folder: Path) -> PairingState | None:
-    """The state of the spool's checkpoint; None if it has none.
+    """The state in the spool's checkpoint; None if it has none.
 
     Raises:
         RankmemError: INVALID if the file is damaged, UNSUPPORTED if another version of rankmem wrote it.
@@ -88,7 +88,7 @@ def load_checkpoint(folder: Path) -> PairingState | None:
             if facts["version"] != CHECKPOINT_VERSION:
                 raise RankmemError(
                     Code.UNSUPPORTED,
-                    f"{path} has version {facts['version']}; this rankmem reads {CHECKPOINT_VERSION} alone",
+                    f"{path} has version {facts['version']}; this rankmem reads only {CHECKPOINT_VERSION}",
                     "ship it with the version of rankmem that wrote it",
                 )
             return _state(facts["state"], {name: archive[name] for name in _ARRAYS})
@@ -102,5 +102,5 @@ def _state(plain: dict[str, Any], arrays: dict[str, Any]) -> PairingState:
     empty = PairingState()
     for name, array in arrays.items():
         if array.dtype != getattr(empty, name).dtype or array.ndim != 1:
-            raise ValueError(f"{name} has another layout than this version's")
+            raise ValueError(f"{name} does not have the layout of this version")
     return PairingState(**{**plain, "notes": tuple(plain["notes"])}, **arrays)

@@ -15,17 +15,17 @@ from typing import Final
 from rankmem_ship.pairing.upserts import ClockEstimate
 
 WINDOW_NS: Final = 60_000_000_000
-"""Exchanges older than this no longer count: crystals part by some microseconds a second."""
+"""Exchanges older than this no longer count: clocks drift apart by some microseconds a second."""
 DRIFT_PPM: Final = 20
-"""How fast two hosts' clocks may part; an old exchange's bound grows by it."""
+"""How fast two hosts' clocks may drift apart; an old exchange's bound grows by it."""
 PROBE_INTERVAL_S: Final = 10.0
 PROBES_AT_ONCE: Final = 4
-"""One of four finds the queues empty; more only cost."""
+"""One of four finds the queues empty; more only add cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """What one probe told."""
+    """The result of one probe."""
 
     at_ns: int
     """CLOCK_MONOTONIC when the reply came."""
@@ -36,14 +36,14 @@ class Exchange:
 
 
 class ClockOffset:
-    """Collects exchanges; gives the best of the window."""
+    """Collects exchanges; estimates the offset from the best of the window."""
 
     def __init__(self) -> None:
         self._exchanges: deque[Exchange] = deque()
         self._probed_s = float("-inf")
 
     def num_probes_due(self, now_s: float) -> int:
-        """How many probes are to be sent now (CLOCK_MONOTONIC), counted as sent."""
+        """How many probes are to be sent now (CLOCK_MONOTONIC); they count as sent."""
         if now_s - self._probed_s < PROBE_INTERVAL_S:
             return 0
         self._probed_s = now_s
@@ -53,7 +53,7 @@ class ClockOffset:
         """Take in one exchange: sent and got are CLOCK_MONOTONIC here, the others the aggregator's time."""
         round_trip_ns = (got_ns - sent_ns) - (replied_ns - received_ns)
         if round_trip_ns < 0 or got_ns < sent_ns:
-            return  # a reply that overtakes its probe is no measurement
+            return  # a reply that came before its probe is no measurement
         offset_ns = ((received_ns - sent_ns) + (replied_ns - got_ns)) // 2
         exchange = Exchange(at_ns=got_ns, offset_ns=offset_ns, error_ns=(round_trip_ns + 1) // 2)
         self._exchanges.append(exchange)
@@ -61,7 +61,7 @@ class ClockOffset:
             self._exchanges.popleft()
 
     def forget(self) -> None:
-        """Another aggregator answers from now on, with another clock: it is probed at once."""
+        """Drop all exchanges: another aggregator, with another clock, is probed at once."""
         self._exchanges.clear()
         self._probed_s = float("-inf")
 

@@ -17,17 +17,17 @@ from rankmem_protos.errors import Code, RankmemError
 DRAIN_S_DEFAULT: Final = 300.0
 """Five minutes: an aggregator that is restarted on another node is back by then."""
 DRAIN_S_MAX: Final = 7 * 86_400.0
-"""Of RANKMEM_SHIP_DRAIN_S: a week; a host that is left alone for longer keeps the spools on disk."""
+"""Of RANKMEM_SHIP_DRAIN_S: a week; after that the spools stay on disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShipConfig:
-    """What a shipper can be told."""
+    """The settings of a shipper."""
 
     aggregator: str = ""
-    """HOST:PORT to ship to, instead of what the spools name. Default: what they name."""
+    """HOST:PORT to ship to. Default: the one that the spools name."""
     credentials: Credentials = field(default_factory=Credentials)
-    """What the aggregator is shown. Default: what the spools name, for the aggregator that they name.
+    """Credentials for the aggregator. Default: those that the spools name, for the aggregator that they name.
     Environment: RANKMEM_TLS_CA, RANKMEM_TLS_CERT, RANKMEM_TLS_KEY, RANKMEM_TOKEN_FILE, RANKMEM_INSECURE."""
     drain_s: float = DRAIN_S_DEFAULT
     """Seconds to go on trying after the last rank has gone; then the spools stay on disk.

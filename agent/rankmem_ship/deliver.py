@@ -1,8 +1,8 @@
-"""Deliver what lies on disk: the work behind ``rankmem ship DIR``.
+"""Deliver the spools on disk: the work behind ``rankmem ship DIR``.
 
-Stage: the command's process. In: a spool, a session's folder or the root of all, and an aggregator. Out: a
-report. Sessions that a shipper is at work on are left to it, unless it reaches no aggregator and no rank
-lives: then it leaves them to us. A session that a launcher has closed goes with its last spool.
+Stage: the command's process. In: a spool, a session's folder or the root of all sessions, and an aggregator.
+Out: a report. A session with a running shipper is left to it, unless the shipper cannot reach an aggregator
+and no rank lives: then it hands them over. The folder of a closed session is removed with its last spool.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from rankmem_ship.shipper import Shipper
 from rankmem_ship.status import WAITING, state_of
 
 Progress = Callable[[int, int], None]
-"""Told (records acknowledged, records found) now and then."""
+"""Called with (records acknowledged, records found) from time to time."""
 
 
 @dataclass(slots=True, kw_only=True)
 class DeliveryReport:
-    """What :func:`deliver` did."""
+    """The result of :func:`deliver`."""
 
     spools_delivered: int = 0
     """Spools that are acknowledged to their end, and deleted."""
     spools_left: int = 0
-    """Spools that stay on disk: their rank lives, the time was over, or they cannot be read or stored."""
+    """Spools that stay on disk: their rank lives, time ran out, or they cannot be read or stored."""
     spools_set_aside: list[Path] = field(default_factory=list)
-    """Those of them that lie in the folder for what cannot be stored."""
+    """Those of them in the folder for spools that cannot be stored."""
     records: int = 0
     """Records acknowledged."""
     busy_sessions: list[Path] = field(default_factory=list)
@@ -58,8 +58,8 @@ def deliver(
         directory: one spool, the folder of a session, or the root of the sessions.
         aggregator: HOST:PORT; default: the one that each spool names.
         timeout_s: longest time for each session, in seconds.
-        progress: called now and then.
-        credentials: for the aggregator; default: those that each spool names, for the one that it names.
+        progress: called from time to time.
+        credentials: for the aggregator; default: those named by each spool, for the one that it names.
 
     Raises:
         RankmemError: NOT_FOUND if there is no spool in the directory, DENIED if a folder cannot be written.
@@ -92,20 +92,20 @@ def deliver(
 
 
 def _settle(directory: Path) -> None:
-    """Finds a place for what processes left that were killed before they were known to be ranks."""
+    """Place the recordings of processes that were killed before they were known to be ranks."""
     for pattern in ("*", "*/*"):
         for found in sorted(directory.absolute().glob(f"{pattern}/{folder.CANDIDATE_NAME}")):
             places.settle(found.parent.parent)
 
 
 def _remove_if_empty(session_dir: Path) -> None:
-    """Removes the folder of what was set aside once nothing is left in it; its lock is held."""
+    """Remove the folder for spools that were set aside once it is empty; its lock is held."""
     if session_dir.name == FOLDER_NAME and not folder.spools(session_dir):
         closing.remove_with_files(session_dir)  # the session's shipper may put one more there at any moment
 
 
 def find_spools(directory: Path) -> dict[Path, list[Path]]:
-    """The spools in a directory by their session's folder; those set aside only where it is their folder."""
+    """The spools in a directory by session folder; those set aside only if it is their folder."""
     directory = directory.absolute()
     if (directory / "meta.json").exists():
         return {directory.parent: [directory]}
@@ -128,7 +128,7 @@ def _lock_of(session_dir: Path) -> int | None:
         raise RankmemError(
             Code.DENIED,
             f"{session_dir} cannot be written: {exc.strerror}; what is stored is deleted there",
-            "copy the folder to where you may write, and ship the copy",
+            "copy the folder to a place where you can write, and ship the copy",
         ) from exc
 
 
@@ -149,7 +149,7 @@ def _deliver_session(
         if progress is not None:
             progress(max(total - shipper.pending_records, 0), total)
         if shipper.is_idle and not shipper.ranks_are_gone and shipper.sender and shipper.sender.connected:
-            break  # all that is written is stored; the rank's own shipper will do the rest
+            break  # all that is written is stored; the rank's own shipper does the rest
         shipper.wait()
     report.spools_delivered += shipper.num_delivered
     report.spools_left += len(spools) - shipper.num_delivered

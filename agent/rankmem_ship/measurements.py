@@ -2,7 +2,7 @@
 
 Stage: shipper process, on the loop's thread. In: exchanges with the aggregator, the spools' control counters
 and the shipper's own resource usage. Out: rows of clock_offset and self_cost, and the clock columns of
-rank_info, now and then and with a rank's last batch. Measurements, not functions of the log.
+rank_info, at intervals and with a rank's last batch. They are not functions of the log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from rankmem_ship.clock import ClockOffset
 from rankmem_ship.pairing.columns import rows_of
 from rankmem_ship.pairing.rows import Rows
 from rankmem_ship.pairing.upserts import ClockEstimate
-from rankmem_ship.spool_reader.reader import SpoolReader
 from rankmem_ship.spool_upload import Attachments, SpoolUpload
 
 ATTACH_INTERVAL_S: Final = 10.0
@@ -36,7 +35,7 @@ class Measurements:
         """The attachments of the upload's next batch, if it is time or the batch is the last."""
         now_ns = time.monotonic_ns()
         clock = self.clock.estimate(upload.base_ns, now_ns)
-        # Nothing before the first exchange, which takes a moment; then all goes out together.
+        # Nothing before the first exchange, which takes a moment; then all is sent together.
         due = (
             clock is not None
             and now_s - self._sent_s.get(upload.folder, -ATTACH_INTERVAL_S) >= ATTACH_INTERVAL_S
@@ -45,7 +44,7 @@ class Measurements:
         def rows() -> Sequence[Rows]:
             self._sent_s[upload.folder] = now_s
             time_ns = now_ns + upload.base_ns
-            own_cost = self_cost_row(upload.reader, time_ns, upload.sent_bytes)
+            own_cost = self_cost_row(upload, time_ns)
             if clock is None or now_s - self._offset_sent_s < ATTACH_INTERVAL_S:
                 return [own_cost]
             self._offset_sent_s = now_s
@@ -65,13 +64,9 @@ def clock_offset_row(upload: SpoolUpload, host_time_ns: int, clock: ClockEstimat
     return "clock_offset", rows_of("clock_offset", [row])
 
 
-def self_cost_row(reader: SpoolReader, host_time_ns: int, sent_bytes: int) -> Rows:
-    """The row of this rank as of now.
-
-    Args:
-        host_time_ns: now, in the rank's host time.
-        sent_bytes: sent for this rank so far.
-    """
+def self_cost_row(upload: SpoolUpload, host_time_ns: int) -> Rows:
+    """The rank's row of self_cost as of now, which is ``host_time_ns`` in the rank's host time."""
+    reader = upload.reader
     row = {
         "session_id": reader.meta.session_id,
         "attempt": reader.meta.attempt,
@@ -83,7 +78,7 @@ def self_cost_row(reader: SpoolReader, host_time_ns: int, sent_bytes: int) -> Ro
         "spool_bytes": reader.size_bytes(),
         "shipper_cpu_ns": time.process_time_ns(),
         "shipper_rss_bytes": _rss_bytes(),
-        "sent_bytes": sent_bytes,
+        "sent_bytes": upload.sent_bytes,
         "strings_dropped": reader.control_value("strings_dropped"),
     }
     return "self_cost", rows_of("self_cost", [row])

@@ -1,10 +1,10 @@
 """The shipper's life: take the lock, ship, drain, leave.
 
 Stage: shipper process. It leaves when every spool found is acknowledged and none came for a while; or the
-last rank is dead, and the drain limit has passed or somebody asks for the spools: then they stay on disk for
-``rankmem ship DIR``. Leaving is safe at any time: a rank that starts later starts a shipper, and one that
-asked while we were leaving is found by a last look after the lock is given back. The first signal drains
-(what is written now is shipped, then we leave), the second stops.
+last rank is dead, and the drain limit has passed or another process asks for the spools: then they stay on
+disk for ``rankmem ship DIR``. Leaving is safe at any time: a rank that starts later starts a shipper, and one
+that came while this one was leaving is found by a last look after the lock is released. The first signal
+drains (what is written now is shipped), the second stops.
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ class Service:
 
     Args:
         session_dir: folder of the session on this host.
-        config: what it was told.
+        config: its configuration.
     """
 
     def __init__(self, session_dir: Path, config: ShipConfig) -> None:
         self._dir = session_dir
         self._config = config
         self._signals = 0
+        self._signalled_s = 0.0
         self._stop = threading.Event()
         self._shipper: Shipper | None = None
 
     def run(self) -> int:
-        """Ship until there is nothing left; 0 if all was delivered (or another process ships), 1 if not."""
-        self._listen_to_signals()
+        """Ship until nothing is left; returns 0 if all was delivered (or another process ships), 1 if not."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
         code = 0
         while (lock_fd := take_lock(self._dir)) is not None:
             closing.forget_asked(self._dir)
@@ -60,7 +62,7 @@ class Service:
             if removed:
                 break
             # A rank that came while we held the lock started no shipper of its own.
-            if code or self._signals or not self._someone_came(shipper):
+            if code or self._signals or not shipper.has_new_spools:
                 break
         return code
 
@@ -81,31 +83,19 @@ class Service:
             if gone_s is not None and not shipper.is_done and closing.is_asked(self._dir):
                 logger.info("asked to leave: %d records stay in %s", shipper.pending_records, self._dir)
                 return 1
-            if self._signals and self._is_drained(shipper, now_s):
+            if self._signals and (shipper.is_idle or now_s - self._signalled_s > SIGNALLED_DRAIN_S):
                 return 0 if shipper.is_idle else 1
             shipper.wait(self._stop)
         return 1
 
     def _is_over(self, shipper: Shipper, quiet_s: float, age_s: float) -> bool:
-        """Nothing to do for a while: longer at the very start, when the first rank is still on its way."""
+        """Whether there was nothing to do for a while: longer at first, while the first rank starts."""
         if not shipper.is_done:
             return False
         if closing.is_closed(self._dir):
             return True
         found_any = bool(shipper.num_delivered or shipper.uploads or shipper.failures)
         return quiet_s > self._config.grace_s if found_any else age_s > self._config.first_spool_s
-
-    def _is_drained(self, shipper: Shipper, now_s: float) -> bool:
-        return shipper.is_idle or now_s - self._signalled_s > SIGNALLED_DRAIN_S
-
-    def _someone_came(self, shipper: Shipper) -> bool:
-        # A look alone: the lock is free, and another shipper may be at work on them.
-        return shipper.has_new_spools
-
-    def _listen_to_signals(self) -> None:
-        self._signalled_s = 0.0
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1

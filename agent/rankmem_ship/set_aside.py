@@ -1,12 +1,12 @@
 """Spools that cannot be stored: kept on disk, out of the way, and reported as missing.
 
 Stage: shipper process, on the loop's thread. In: an upload whose rest was refused for good, or cannot be
-read, paired or encoded. Out: a row of ``gap`` over that rest, so that no answer counts as complete, and the
-spool in the folder ``set-aside`` next to the others, where no shipper looks. ``rankmem ship`` of that folder
-tries again.
+read, paired or encoded. Out: a row of ``gap`` over that rest, so that no answer claims to be complete, and
+the spool in the folder ``set-aside`` next to the others, where no shipper looks. ``rankmem ship`` of that
+folder tries again.
 
-A mark in the spool says why (see ``marks``). A spool whose rank lives stays where the rank writes, and is
-moved when nothing more comes.
+A mark in the spool gives the reason (see ``marks``). A spool whose rank lives stays where the rank writes,
+and is moved when nothing more comes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Final
 
 from rankmem_protos.arrow_wire import encode_rows
+from rankmem_protos.bounds import NUMBER_MAX
 from rankmem_protos.collector_pb2 import Batch, TableRows
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_ship.encoding import EncodedBatch
@@ -63,6 +64,7 @@ class SetAsideUpload(SpoolUpload):
         self.error = error
         self._paired = self.queue.acked_state  # what is known of the log up to what is stored
         self._drop_batches()
+        self._report_last = NUMBER_MAX  # least end of a report that was sent: below it, no report is stored
         self._is_reported = False  # while the rank lives: that all from here on is missing
         self._gap_only = False  # the other rows of the report were refused, too
         self._is_silent = False  # even the gap row was refused
@@ -90,13 +92,8 @@ class SetAsideUpload(SpoolUpload):
 
     def opened(self, last_sequence: int) -> Sequence[EncodedBatch]:
         """Go on behind ``last_sequence``. Raises OSError where the mark cannot be written."""
-        stored = self._before.stored(self.database_id, last_sequence)
-        databases = {self.database_id: stored} | self._mark.databases
-        if databases != self._mark.databases:
-            self._mark = replace(self._mark, databases=databases)
-            write_mark(self.folder, self._mark)
-        self._pair_stored()
         self.state, self.stored = UploadState.READY, last_sequence
+        self._mark_stored()
         self._drop_batches()
         return ()
 
@@ -128,7 +125,9 @@ class SetAsideUpload(SpoolUpload):
         span = self._next_range()
         if not self.queue.is_empty or span is None:
             return ()
+        self._mark_stored()
         first, last, final = span
+        self._report_last = min(self._report_last, last)
         message = Batch(
             spool_id=self.meta.spool_id,
             sequence_first=first,
@@ -141,13 +140,23 @@ class SetAsideUpload(SpoolUpload):
     def _drop_batches(self) -> None:
         self.queue.restart(self.stored + 1, PairingState())
 
-    def _pair_stored(self) -> None:
-        """After a restart: pair what the database has once more, so that the rank's row is right."""
+    def _mark_stored(self) -> None:
+        """Write what the database has really stored, before more is reported to it as missing; and pair it to
+        its end, for the counts in the rank's row. Raises OSError."""
+        last_sequence = self.stored
+        stored = self._before.stored(self.database_id, last_sequence)
+        databases = {self.database_id: stored} | self._mark.databases
+        if last_sequence < self._report_last:
+            databases[self.database_id] = stored  # may have grown: batches are committed after the opening
+        if databases != self._mark.databases:
+            self._mark = replace(self._mark, databases=databases)
+            write_mark(self.folder, self._mark)
         stored = self._really_stored()
-        if self._paired is None and stored >= 0:
+        if stored >= (0 if self._paired is None else self._paired.next_seq):
             with contextlib.suppress(Exception):  # whatever stopped the spool may stand there
                 self._restart(stored)
                 self._paired = self.queue.acked_state
+            self.stored = last_sequence
 
     def _has_ended(self) -> bool:
         return self.reader.ended or self.reader.writer_is_gone()
@@ -165,7 +174,7 @@ class SetAsideUpload(SpoolUpload):
         return self._mark.databases.get(self.database_id, -1)
 
     def _rows(self, first: int, last: int, final: bool) -> Sequence[Rows]:
-        """The gap row, and the rank's own as far as they can be made."""
+        """The gap row, and the rank's own rows as far as they can be made."""
         known = self._paired or PairingState()
         state = replace(known, is_off=True, saw_end=known.saw_end or (final and self.reader.ended))
         missing = last - first + 1 - final

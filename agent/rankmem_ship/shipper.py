@@ -51,7 +51,7 @@ class Shipper:
 
     Args:
         session_dir: the folder.
-        config: what it was told.
+        config: its configuration.
         only: ship these spools alone; default: all, also those that come later.
     """
 
@@ -60,7 +60,6 @@ class Shipper:
         self.wake = threading.Event()
         self.sender: Sender | None = None
         self.num_delivered = 0
-        self.records_delivered = 0
         self._config = config
         self._faults = Faults(logger)
         self._buffer = SendBuffer()
@@ -77,21 +76,18 @@ class Shipper:
 
     # -- the loop's step -------------------------------------------------------------------------
 
-    def step(self) -> bool:
-        """Do all that can be done now; returns whether records moved."""
+    def step(self) -> None:
+        """Do all that can be done now."""
         now_s = time.monotonic()
         if now_s - self._scan_s >= SCAN_INTERVAL_S:
             self.scan()
         if not self.uploads:
-            return False
-        replies = self._poll()
-        moved = self._send_batches(now_s)
+            return
+        if self._poll() | self._send_batches(now_s):
+            self._busy_s = now_s
         self._send_probes(now_s)
         self._maintain(now_s)
         self._write_status()
-        if moved or replies:
-            self._busy_s = now_s
-        return moved
 
     def wait(self, stop: threading.Event | None = None) -> None:
         """Sleep until a reply comes or it is time to look again."""
@@ -103,8 +99,8 @@ class Shipper:
         self.wake.wait(min(poll_s, max(flush_s, POLL_LEAST_S)))
         self.wake.clear()
 
-    def scan(self) -> bool:
-        """Take up spools that are new; returns whether there were any."""
+    def scan(self) -> None:
+        """Take up new spools."""
         self._scan_s = time.monotonic()
         found = self._spools.new_uploads(self.uploads)
         self.uploads |= {upload.folder: upload for upload in found}
@@ -112,7 +108,6 @@ class Shipper:
             host_uid = str(found[0].meta.host.get("host_uid") or "")
             aggregator = self._aggregator()
             self.sender = Sender(aggregator, self._credentials(aggregator), host_uid, self.wake)
-        return bool(found)
 
     @property
     def has_new_spools(self) -> bool:
@@ -126,7 +121,7 @@ class Shipper:
 
     @property
     def is_idle(self) -> bool:
-        """All that is written is acknowledged; ranks may still write."""
+        """Whether all that is written is acknowledged; ranks may still write."""
         return not any(
             upload.pending_records or upload.queue.num_in_flight or upload.reader.is_finished()
             for upload in self._open_uploads()
@@ -134,12 +129,12 @@ class Shipper:
 
     @property
     def is_done(self) -> bool:
-        """Every spool that was found is delivered, or cannot be."""
+        """Whether every spool that was found is delivered, or cannot be."""
         return not self._open_uploads()
 
     @property
     def ranks_are_gone(self) -> bool:
-        """No process that writes one of the spools lives."""
+        """Whether no process that writes one of the spools is alive."""
         return all(upload.reader.writer_is_gone() for upload in self._open_uploads())
 
     @property
@@ -150,15 +145,15 @@ class Shipper:
 
     @property
     def error(self) -> str:
-        """What stands in the way now; empty if nothing does."""
+        """What prevents delivery now; empty if nothing does."""
         if self.sender is not None and self.sender.error is not None:
             return str(self.sender.error)
         if self._waits_for:
-            return f"the aggregator lets us wait: {self._waits_for}"
+            return f"waiting for the aggregator: {self._waits_for}"
         return "; ".join(str(error) for error in self.failures)
 
     def close(self, state: str) -> None:
-        """End the stream, let go of the spools, say how it ended. Idempotent."""
+        """Write the final status, end the connection and let go of the spools. Idempotent."""
         self._status.write(state, self.pending_records, self._aggregator(), self.error, now=True)
         if self.sender is not None:
             self.sender.close()
@@ -176,36 +171,33 @@ class Shipper:
             return self.sender.aggregator
         if self._config.aggregator:
             return self._config.aggregator
-        return next(
-            (upload.meta.aggregator for upload in self.uploads.values() if upload.meta.aggregator), ""
-        )
+        return next(filter(None, (upload.meta.aggregator for upload in self.uploads.values())), "")
 
     def _credentials(self, aggregator: str) -> Credentials:
-        """What this process was told; else, for an aggregator that a spool names, what it names beside."""
-        told = self._config.credentials
-        if self._config.aggregator or told.are_given:
-            return told
+        """Those of the configuration; else, for an aggregator that a spool names, the ones named with it."""
+        configured = self._config.credentials
+        if self._config.aggregator or configured.are_given:
+            return configured
         named = [upload.meta for upload in self.uploads.values() if upload.meta.aggregator == aggregator]
-        return named[0].credentials if named else told
+        return named[0].credentials if named else configured
 
     @property
     def records_set_aside(self) -> int:
         """Records of spools that cannot be shipped."""
-        return sum(
-            upload.pending_records for upload in self.uploads.values() if upload.state is UploadState.FAILED
-        )
+        failed = (upload for upload in self.uploads.values() if upload.state is UploadState.FAILED)
+        return sum(upload.pending_records for upload in failed)
 
     def _fail(self, upload: SpoolUpload, exc: Exception) -> None:
-        """One spool cannot go on; the others do."""
-        error, is_for_ever = failure_of(exc)
-        if is_for_ever:
+        """Stop one spool; the others go on."""
+        error, is_permanent = failure_of(exc)
+        if is_permanent:
             self._set_aside(upload, error)
             return
         upload.fail(error)
         self._faults.log(str(upload.folder), f"cannot ship {upload.folder}: {error}")
 
     def _set_aside(self, upload: SpoolUpload, error: RankmemError) -> None:
-        """Nothing more of this spool is sent but that it is missing, and not even that if it is refused."""
+        """Send nothing more of this spool but that it is missing, and not even that if it is refused."""
         self._faults.log(str(upload.folder), f"{upload.folder} is set aside: {error}")
         self._reopen_s[upload.folder] = time.monotonic() + REOPEN_S
         if isinstance(upload, SetAsideUpload):
@@ -224,6 +216,7 @@ class Shipper:
             self.sender.send(IngestRequest(**body))  # type: ignore[arg-type]
 
     def _send_batches(self, now_s: float) -> bool:
+        """Open spools and send what may be sent; returns whether there was a batch."""
         if self.sender is None or not self.sender.connected:
             return False
         moved = False
@@ -258,15 +251,16 @@ class Shipper:
 
     # -- replies ---------------------------------------------------------------------------------
 
-    def _poll(self) -> int:
+    def _poll(self) -> bool:
+        """Take the replies that came; returns whether there were any."""
         if self.sender is None:
-            return 0
+            return False
         was_connected = self.sender.connected
         replies = self.sender.poll()
         if self.sender.generation != self._generation:
             self._generation = self.sender.generation
             self._measured.clock.forget()
-            self._send_probes(time.monotonic())  # now, while no batch stands before them in a queue
+            self._send_probes(time.monotonic())  # now, before a batch is queued ahead of them
             for upload in self._open_uploads():
                 upload.disconnected()
         for reply in replies:
@@ -277,12 +271,9 @@ class Shipper:
         if self.sender.error is not None and self.sender.num_failures != self._failures_logged:
             self._failures_logged = self.sender.num_failures
             self._faults.log("connection", f"not connected: {self.sender.error}")
-        if not any(
-            upload.queue.num_in_flight or upload.state is UploadState.OPENING
-            for upload in self._open_uploads()
-        ):
-            self.sender.nothing_asked()
-        return len(replies)
+        if not any(upload.expects_reply for upload in self._open_uploads()):
+            self.sender.expect_no_reply()
+        return bool(replies)
 
     def _take_reply(self, reply: IngestReply) -> None:
         body = reply.WhichOneof("body")
@@ -303,7 +294,7 @@ class Shipper:
             )
         elif body == "busy":
             self._waits_for = reply.busy.reason
-            self._faults.log("busy", f"{self._aggregator()} lets us wait: {self._waits_for}")
+            self._faults.log("busy", f"{self._aggregator()} is busy: {self._waits_for}")
         elif body == "refusal":
             self._refused(reply.refusal)
 
@@ -325,7 +316,7 @@ class Shipper:
         upload = self._upload(refusal.spool_id) if refusal.spool_id else None
         is_over = any(known.meta.spool_id == refusal.spool_id for known in self.uploads.values())
         if upload is None and is_over and not refusal.fatal:
-            return  # of a spool that has failed, what was sent before it did
+            return  # sent before its spool failed
         if upload is None or refusal.fatal:
             if self.sender is not None:
                 self.sender.drop(error)
@@ -355,7 +346,6 @@ class Shipper:
                 self._fail(upload, exc)
             if upload.state is UploadState.DONE:
                 self.num_delivered += 1
-                self.records_delivered += upload.stored
                 logger.info("delivered %s: %d records", upload.folder.name, upload.stored)
                 del self.uploads[upload.folder]
 

@@ -123,6 +123,11 @@ class SpoolUpload:
         return max(self.reader.next_seq - 1 - max(self.stored, self.queue.sequence_sent), 0)
 
     @property
+    def expects_reply(self) -> bool:
+        """Whether the aggregator has to answer something."""
+        return self.state is UploadState.OPENING or self.queue.num_in_flight > 0
+
+    @property
     def is_over(self) -> bool:
         """Whether nothing more is to be done with it."""
         return self.state in (UploadState.DONE, UploadState.FAILED)
@@ -300,6 +305,6 @@ class SpoolUpload:
 
 
 def remove_gone(folder: Path) -> None:
-    """Delete a finished spool's folder, its meta.json first: without it nobody counts it as a spool."""
+    """Delete a finished spool's folder, its meta.json first: without it, it is no spool."""
     (folder / "meta.json").unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)

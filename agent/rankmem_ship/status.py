@@ -1,4 +1,4 @@
-"""What the shipper says of itself: shipper.json for programs, repeated faults for the log.
+"""The shipper's own status: shipper.json for programs, repeated faults for the log.
 
 Stage: shipper process. ``shipper.json`` is renamed into place, so a reader sees it whole.
 """
@@ -17,10 +17,10 @@ from rankmem_agent.spool.whole_file import write_whole
 
 STATUS_NAME: Final = "shipper.json"
 WAITING: Final = "waiting"
-"""The state of a shipper that reaches no aggregator."""
+"""The state of a shipper that cannot reach an aggregator."""
 STATUS_INTERVAL_S: Final = 1.0
 REPEAT_S: Final = 60.0
-"""The same fault is said at most once in this time, with how often it came."""
+"""The same fault is logged at most once in this time, with its count."""
 
 
 class StatusFile:
@@ -55,7 +55,7 @@ class StatusFile:
 
 
 def state_of(session_dir: Path) -> str:
-    """What the shipper last said of itself; empty where it has said nothing."""
+    """The last state that the shipper wrote; empty if it wrote none."""
     try:
         return str(json.loads((session_dir / STATUS_NAME).read_text("utf-8"))["state"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -63,14 +63,14 @@ def state_of(session_dir: Path) -> str:
 
 
 class Faults:
-    """Repeated faults, said at most once a minute each, with their count."""
+    """Repeated faults, each logged at most once a minute, with its count."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
         self._logged: dict[str, tuple[float, int]] = {}
 
     def log(self, key: str, message: str) -> None:
-        """Log the fault unless it was logged lately; then only count it."""
+        """Log the fault unless it was logged recently; then only count it."""
         now_s = time.monotonic()
         logged_s, count = self._logged.get(key, (-REPEAT_S, 0))
         if now_s - logged_s < REPEAT_S:

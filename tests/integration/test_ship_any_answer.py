@@ -71,7 +71,7 @@ class Model:
         self.is_open = False
         self.replies, self.late = [], []
 
-    def nothing_asked(self) -> None:
+    def expect_no_reply(self) -> None:
         pass
 
     def close(self) -> None:

@@ -23,7 +23,6 @@ from rankmem_ship.deliver import deliver
 from rankmem_ship.encoding import EncodedBatch, encode
 from rankmem_ship.marks import MARK_NAME, Mark, write_mark
 from rankmem_ship.pairing.pairing import Pairing
-from rankmem_ship.service import Service
 from rankmem_ship.shipper import Shipper
 from spool_synthetic import SECRET, SyntheticSpool, training_records
 
@@ -266,22 +265,22 @@ def test_a_mark_that_cannot_be_written_leaves_the_spool_as_it_is_and_tells_nothi
 def test_the_last_look_for_others_touches_nothing(session: Path) -> None:
     """The lock is given back by then: another shipper may be at work on them."""
     config = ShipConfig(grace_s=0.0)
-    service, shipper = Service(session, config), Shipper(session, config)
-    assert not service._someone_came(shipper)
+    shipper = Shipper(session, config)
+    assert not shipper.has_new_spools
     spool = spool_of(session, "127.0.0.1:9")
     write_mark(spool.path, Mark(code=Code.INVALID, message="refused", databases={"another": 7}))
     before = {path.name: path.stat().st_mtime_ns for path in spool.path.iterdir()}
-    assert service._someone_came(shipper)
+    assert shipper.has_new_spools
     assert {path.name: path.stat().st_mtime_ns for path in spool.path.iterdir()} == before
     shipper.scan()
-    assert not service._someone_came(shipper), "it is known"
+    assert not shipper.has_new_spools, "it is known"
     shipper.close("done")
 
 
-def test_a_spool_that_cannot_be_read_is_nobody_who_came(session: Path) -> None:
+def test_a_spool_that_cannot_be_read_is_not_new(session: Path) -> None:
     config = ShipConfig(grace_s=0.0)
-    service, shipper = Service(session, config), Shipper(session, config)
+    shipper = Shipper(session, config)
     (spool_of(session, "127.0.0.1:9").path / "meta.json").write_text("{")
     shipper.scan()
-    assert not service._someone_came(shipper)
+    assert not shipper.has_new_spools
     shipper.close("done")

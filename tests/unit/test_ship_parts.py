@@ -165,7 +165,7 @@ def test_the_clock_is_probed_now_and_then_and_at_once_when_another_aggregator_an
     assert clock.num_probes_due(100.0 + 2 * PROBE_INTERVAL_S) == PROBES_AT_ONCE
 
 
-def test_a_shipper_that_is_told_to_wait_says_why_until_it_is_acknowledged(tmp_path: Path) -> None:
+def test_a_shipper_that_has_to_wait_reports_why_until_it_is_acknowledged(tmp_path: Path) -> None:
     from rankmem_protos import collector_pb2 as pb
     from rankmem_ship.config import ShipConfig
     from rankmem_ship.shipper import Shipper
@@ -173,6 +173,6 @@ def test_a_shipper_that_is_told_to_wait_says_why_until_it_is_acknowledged(tmp_pa
     shipper = Shipper(tmp_path, ShipConfig(aggregator="127.0.0.1:1"))
     assert shipper.error == ""
     shipper._take_reply(pb.IngestReply(busy=pb.Busy(reason="the disk is full")))
-    assert shipper.error == "the aggregator lets us wait: the disk is full"
+    assert shipper.error == "waiting for the aggregator: the disk is full"
     shipper._take_reply(pb.IngestReply(ack=pb.Ack(spool_id="gone")))
     assert shipper.error == ""

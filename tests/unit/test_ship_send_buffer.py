@@ -78,7 +78,10 @@ TABLE: Final[dict[Row, list[Case]]] = {
         ("end", "restart", "flushing "),
     ],
     ("FLUSHING", "added short or last"): [("full", "short", "collecting RR")],
-    ("FLUSHING", "nothing is left to encode"): [("", "end", "collecting ")],
+    ("FLUSHING", "nothing is left to encode"): [
+        ("", "end", "collecting "),
+        ("full full full next next next", "end", "collecting III"),
+    ],
     ("FLUSHING", "too many short ones in flight"): [
         (" ".join(["short next flush"] * SHORT_BATCHES_MAX), "end", "flushing " + "I" * SHORT_BATCHES_MAX)
     ],
