@@ -1,10 +1,11 @@
 """The agent's configuration in the trainer, read from the environment once.
 
 Stage: trainer, when the agent attaches. Comes in: ``os.environ`` (names in ``docs/internals.md``).
-Goes out: one frozen :class:`AgentConfig`. A value that cannot be used is said with its name and value;
+Goes out: one frozen :class:`AgentConfig`. A value that cannot be used is reported with its name and value;
 it switches the agent off, never the training. Standard library only. The few names that decide whether
-this process attaches at all are read by :mod:`rankmem_agent.preload.claim`, before this module is worth
-its import; ``RANKMEM_TAP_CACHE`` and ``CXX`` by :mod:`rankmem_agent.tap.build`, for ``rankmem doctor`` too.
+this process attaches at all are read by :mod:`rankmem_agent.preload.rank_detection`, before this module is
+worth its import; ``RANKMEM_TAP_CACHE`` and ``CXX`` by :mod:`rankmem_agent.tap.build`, which
+``rankmem doctor`` uses too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
 
 AGGREGATOR_DEFAULT: Final = "127.0.0.1:7077"
-SPOOL_BYTES_DEFAULT: Final = 512 * 2**20  # RANKMEM_SPOOL_BYTES: 8 M records while nobody takes them
+SPOOL_BYTES_DEFAULT: Final = 512 * 2**20  # RANKMEM_SPOOL_BYTES: 8 M records while none is taken
 SPOOL_BYTES_MIN: Final = 16 * 2**20  # three segments: one being written, one ready, one being shipped
 DRAIN_S_DEFAULT: Final = 10.0  # RANKMEM_DRAIN_S: a job that has ended should end
 DRAIN_S_MAX: Final = 3600.0  # a job that ends later than that was forgotten, not drained
@@ -120,7 +121,8 @@ class AgentConfig:
 
     @classmethod
     def of_what_is_usable(cls, environment: Mapping[str, str]) -> AgentConfig:
-        """The same without the values that cannot be used: for a rank that is not recorded and has to say so.
+        """The same without the values that cannot be used: for a rank that can only report that it is not
+        recorded.
 
         Of a user whose wishes about paths cannot be read no file leaves the host.
         """

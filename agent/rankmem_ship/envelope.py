@@ -47,7 +47,7 @@ class Stretch:
     final: bool = False
     ended_ns: int | None = None
     exited: Exit | None = None
-    said_end: bool = False
+    wrote_end: bool = False
     clock: ClockEstimate | None = None
     full: bool = False
     """Cut because it was long enough, not for a beat or the log's end."""
@@ -69,7 +69,7 @@ def pack(
         ended_ns=stretch.ended_ns,
         clock=stretch.clock,
         exited=stretch.exited,
-        said_end=stretch.said_end,
+        wrote_end=stretch.wrote_end,
     )
     message = Batch(
         spool_id=spool_id,

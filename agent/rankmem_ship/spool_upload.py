@@ -256,7 +256,7 @@ class Lane:
         if stretch.final:
             ended_ns = self.reader.control_value("heartbeat_ns") + self.base_ns
             stretch = dataclasses.replace(
-                stretch, ended_ns=ended_ns, exited=self.reader.exited(), said_end=self.reader.ended
+                stretch, ended_ns=ended_ns, exited=self.reader.exited(), wrote_end=self.reader.ended
             )
         envelopes = pack(self._pairing, self.meta.spool_id, stretch, rows)
         self._outgoing.put(envelopes, is_short=not stretch.full)

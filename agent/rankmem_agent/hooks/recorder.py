@@ -91,7 +91,7 @@ class Recorder(RecordWriter, Protocol):
         ``set_module`` does, at a tenth of the cost."""
 
     def module_reader(self) -> ModuleReader | None:
-        """What reads modules from Python frames; None if only hooks can tell them."""
+        """What reads modules from Python frames; None if only hooks can see them."""
 
     def step_calls(self) -> StepCalls | None:
         """The native calls around an optimizer's step; None where Python has to do the work."""

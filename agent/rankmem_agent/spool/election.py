@@ -55,7 +55,7 @@ _NICELY: Final = (
 
 
 class Start(Protocol):
-    """Starts a command that is nobody's child here; in a session of its own, in "/", with nothing to read."""
+    """Starts a command detached from this process; in a session of its own, in "/", with nothing to read."""
 
     def __call__(
         self, command: Sequence[str], environment: Mapping[str, str], *, output_fd: int, kept_fd: int
@@ -76,7 +76,7 @@ class Start(Protocol):
 def start_by_shell(
     command: Sequence[str], environment: Mapping[str, str], *, output_fd: int, kept_fd: int
 ) -> None:
-    """A :class:`Start`: a shell forks the command and ends, so that the command is nobody's child but init's.
+    """A :class:`Start`: a shell forks the command and ends, so that the command is a child of init's.
 
     The shell itself is a child of this process for 2 ms: a handler of SIGCHLD or a ``wait`` in another thread
     could meet its end.

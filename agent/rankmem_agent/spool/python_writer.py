@@ -243,7 +243,7 @@ class PythonSpoolWriter:
             self._set_control("dropped", self._dropped)
 
     def _new_segment(self, segment_number: int) -> mmap.mmap | None:
-        """Reserve and map a segment; None, and the segment is lost, where budget or disk say no."""
+        """Reserve and map a segment; None, and the segment is lost, where budget or disk refuse."""
         if self._segment is not None:
             self._segment.close()
         made = [n for n in self._segments_made if (self._path / layout.segment_name(n)).exists()]

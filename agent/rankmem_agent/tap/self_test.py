@@ -1,4 +1,4 @@
-"""``python -m rankmem_agent.tap.self_test FOLDER BLOCKS``: records BLOCKS tensors and says what it finds.
+"""``python -m rankmem_agent.tap.self_test FOLDER BLOCKS``: records BLOCKS tensors and prints what it finds.
 
 Stage: tap, in a process of its own that ``rankmem_agent.tap.doctor`` starts. In: an empty folder. Out: one
 JSON object on stdout: blocks got and given back as the spool has them, stacks, records lost, nanoseconds an

@@ -1,7 +1,7 @@
 """What pairing remembers between two batches: one frozen value, made of arrays.
 
 Stage: pairing. :class:`PairingState` is a function of the records fed so far and of nothing else, except
-for the fields marked *sent*, which say what earlier batches carried. It is never changed in place: a batch
+for the fields marked *sent*, which record what earlier batches carried. It is never changed in place: a batch
 makes a new one, so the state before a batch can be kept and gone back to for nothing. The checkpoint
 stores it as it is (plain arrays and numbers). Runs in the shipper process.
 """
@@ -82,7 +82,7 @@ RANGE_DTYPE: Final = np.dtype(
         ("last", "<i8"),
         ("call_id", "<u8"),
         ("end_seq", "<i8"),
-        ("module", "<u4"),  # as told in the call's row; likewise annotation
+        ("module", "<u4"),  # as in the call's row; likewise annotation
         ("annotation", "<u4"),
         ("stack", "<u4"),
         ("spare", "V4"),
@@ -126,13 +126,13 @@ WEIGHT_DTYPE: Final = np.dtype(
         ("spare", "V7"),
     ]
 )
-"""A parameter, as it was last told."""
+"""A parameter, as it was last recorded."""
 
 CATEGORY_DTYPE: Final = np.dtype(
     [
         ("allocation_id", "<i8"),
         ("node", "<u8"),  # the autograd node it was made in; 0: none
-        ("told_seq", "<i8"),  # seq of the last category_change told; ABSENT: none
+        ("told_seq", "<i8"),  # seq of the last category_change sent; ABSENT: none
         ("category", "u1"),  # layout.Category
         ("source", "u1"),  # why, see rankmem_ship.pairing.categories.Source
         ("frozen", "?"),  # a parameter that wants no gradient
@@ -268,11 +268,11 @@ class PairingState:
     implied_free_bytes: int = 0
     """Bytes of blocks whose free we never saw but whose address was allocated again."""
     is_off: bool = False
-    """Events are missing from some record on to the log's end, nobody knows how many (see Kind.OFF)."""
+    """Events are missing from some record on to the log's end, how many is not known (see Kind.OFF)."""
     infers: bool = True
     """Whether what a block means may still be inferred: not once the hooks that it follows from are off."""
     notes: tuple[int, ...] = ()
     """String ids of the NOTE records so far."""
     saw_end: bool = False
     rank_sent_ns: int = -1
-    """Host time up to which rank_info was last told; -1: never."""
+    """Host time up to which rank_info was last sent; -1: never."""

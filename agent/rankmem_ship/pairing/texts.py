@@ -41,7 +41,7 @@ TORCHS_OWN_RANGES: Final = (
     "## ",  # inductor's graphs
 )
 """How the names of ranges begin that torch (2.6 to 2.15) opens by itself through record_function. They are
-rows of ``marker`` like others, and nobody's annotation: they would hide the user's own around them."""
+rows of ``marker`` like others, and no annotations: they would hide the user's own around them."""
 
 
 def _aten(names: str) -> frozenset[str]:
@@ -58,7 +58,7 @@ UNINITIALIZED: Final = _aten(
     "empty empty_like empty_permuted empty_quantized empty_strided new_empty new_empty_strided resize_"
     " resize_as_"
 )
-"""Operators that leave the content to whoever writes it: buffers of the reducer, of FSDP, of the user."""
+"""Operators that leave the content open: buffers of the reducer, of FSDP, of the user."""
 
 OPAQUE: Final = _aten(
     "__and__ __or__ __xor__ all allclose any argmax argmin argsort bincount bitwise_and bitwise_not"
@@ -67,8 +67,8 @@ OPAQUE: Final = _aten(
     " logical_or logical_xor lt multinomial ne nonzero nonzero_numpy nonzero_static not_equal one_hot"
     " searchsorted signbit"
 )
-"""Operators that never make an autograd node, so that making none says nothing; and ``clone``, which outside
-of forward copies weights (an average of them, the best so far) rather than data."""
+"""Operators that never make an autograd node, so that making none proves nothing; and ``clone``, which
+outside of forward copies weights (an average of them, the best so far) rather than data."""
 
 BLANK: Final = _aten("full_like new_zeros zeros zeros_like")
 """Operators whose result is there to be written to. Made outside of modules it is as a rule no data: the
@@ -125,7 +125,7 @@ class Texts:
         return self._uninitialized.of(name_ids)
 
     def are_opaque(self, name_ids: Array) -> Array:
-        """Whether it says nothing that an operator of that name made no autograd node."""
+        """Whether it proves nothing that an operator of that name made no autograd node."""
         return self._opaque.of(name_ids)
 
     def are_blank(self, name_ids: Array) -> Array:

@@ -39,9 +39,9 @@ class Ended:
     at_ns: int
     """Host time."""
     exited: Exit | None = None
-    """How, where somebody said."""
-    said_end: bool = False
-    """The control page says that it wrote END, which may stand in a hole of its log."""
+    """How, where known."""
+    wrote_end: bool = False
+    """By the control page it wrote END, which may stand in a hole of its log."""
 
 
 def session_row(meta: SpoolMeta, notes: dict[str, Any], ended_at_ns: int | None) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def rank_row(
         row |= {"clock_offset_ns": clock.offset_ns, "clock_error_ns": clock.error_ns}
     exception = row.pop("exception", None)
     if ended is not None:
-        found = end_of(ended.exited, exception, saw_end=state.saw_end or ended.said_end)
+        found = end_of(ended.exited, exception, saw_end=state.saw_end or ended.wrote_end)
         row |= {"ended_at_ns": ended.at_ns, "end_reason": found.reason}
         row |= {"exit_code": found.exit_code, "exception": found.exception}
     return row

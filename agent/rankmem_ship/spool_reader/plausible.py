@@ -1,6 +1,6 @@
 """Which committed records cannot be what a writer wrote: a disk or a memory gave other bytes back.
 
-Stage: spool, reading side, between the mapped segment and whoever takes records. In: records whose marks are
+Stage: spool, reading side, between the mapped segment and the reader of records. In: records whose marks are
 right; out: a mask. A record that fails here would stop the pairing of all ranks of the host, or be refused by
 the aggregator with everything behind it, so the reader makes a hole of it that names the reason. 0.03 CPU
 seconds a million events. A pure function.

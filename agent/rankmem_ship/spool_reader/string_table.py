@@ -2,8 +2,8 @@
 
 Stage: spool, reading side. In: the append-only file ``strings`` of one spool. Out: text by string id,
 frames by stack id. Runs in the shipper process, on its loop's thread; never in the trainer. It must
-never guess: an entry that is cut short or whose CRC is wrong ends the reading until the file says
-otherwise, and an id that never came is "unknown" to whoever asks.
+never guess: an entry that is cut short or whose CRC is wrong ends the reading until the file
+has more, and the text of an id that never came is "unknown".
 """
 
 from __future__ import annotations
