@@ -100,7 +100,8 @@ class Kind(enum.IntEnum):
     """Recording of a device starts. A second one for a device: its recording ended here, or begins anew; the
     blocks alive are followed no more."""
     PREEXISTING = 14
-    """A block (action ALLOC) or segment (SEGMENT_ALLOC) older than the recording. Fields as EVENT."""
+    """A block (action ALLOC; then FREE_REQUESTED where it awaits a stream) or segment (SEGMENT_ALLOC) older
+    than the recording. Fields as EVENT."""
     NOTE = 15
     """A fact learned late (e.g. parallel dimensions), merged over meta.json's."""
     END = 16

@@ -54,7 +54,7 @@ _MOST: Final[Mapping[Value, int]] = {
 _ACTIONS: Final[Mapping[Kind, tuple[int, ...]]] = {
     Kind.OFF: tuple(Missing),
     Kind.EVENT: tuple(Action),
-    Kind.PREEXISTING: (Action.ALLOC, Action.SEGMENT_ALLOC),
+    Kind.PREEXISTING: (Action.ALLOC, Action.FREE_REQUESTED, Action.SEGMENT_ALLOC),
     Kind.CALL_BEGIN: (*Phase, NO_PHASE),
     Kind.MARKER_BEGIN: tuple(MarkerKind),
     Kind.TAG: tuple(Category),
