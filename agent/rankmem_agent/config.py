@@ -161,9 +161,7 @@ def _invalid(name: str, value: str, wanted: str) -> RankmemError:
 
 def _session(env: Mapping[str, str]) -> str | None:
     value = env.get("RANKMEM_SESSION")
-    if not value:
-        return None
-    return given_id(value)
+    return given_id(value) if value else None
 
 
 def _address(env: Mapping[str, str]) -> str:

@@ -70,8 +70,9 @@ def test_whether_it_trains_is_seen_where_no_hook_can_be_installed(
         raise AttributeError("torch has changed")
 
     stepped: list[int] = []
-    agent: Any = SimpleNamespace(_guard=Guard(0), _stop_hooks=lambda: None, _install_hooks=changed,
-    _torch=torch)
+    agent: Any = SimpleNamespace(
+        _guard=Guard(0), _stop_hooks=lambda: None, _install_hooks=changed, _torch=torch
+    )
     deciding: Any = SimpleNamespace(stepped=lambda: stepped.append(1))
     Agent._install_all_hooks(agent, agent, deciding)
     weight = torch.nn.Parameter(torch.ones(1))

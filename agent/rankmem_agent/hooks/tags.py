@@ -133,14 +133,9 @@ class Tags:
             place = place_of(tensor)
             if place is not None:
                 string_id = self._recorder.intern(name)
-                self._recorder.record(
-                    Kind.TAG,
-                    category=category,
-                    since_allocation=1,
-                    qualifier=FROZEN if frozen else 0,
-                    name=string_id,
-                    **place,
-                )
+                qualifier = FROZEN if frozen else 0
+                meant = {"category": category, "since_allocation": 1, "qualifier": qualifier}
+                self._recorder.record(Kind.TAG, name=string_id, **meant, **place)
 
     def names(self) -> dict[int, str]:
         """Full names of the parameters of all modules known, by identity."""

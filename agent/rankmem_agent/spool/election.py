@@ -34,15 +34,8 @@ START_TIMEOUT_S: Final = 10.0
 """For the shell that puts the shipper in the background; it takes about 2 ms."""
 _PRELOAD_SITE: Final = str(Path(__file__).resolve().parents[1] / "preload" / "site")
 _LAUNCHER_VARIABLES: Final = frozenset(
-    {
-        "RANK",
-        "WORLD_SIZE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "RANKMEM_PRELOAD",
-        "RANKMEM_CLAIMED",
-        "RANKMEM_LAUNCH",
-    }
+    {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+    | {"RANKMEM_PRELOAD", "RANKMEM_CLAIMED", "RANKMEM_LAUNCH"}
 )
 _LAUNCHER_PREFIXES: Final = ("TORCHELASTIC_", "LOCAL_", "GROUP_", "ROLE_")
 _SHELL: Final = "/bin/sh"

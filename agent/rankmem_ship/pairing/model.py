@@ -7,7 +7,6 @@ another database; a later record of the same text replaces the earlier one.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from rankmem_ship.pairing.categories_tags import blocks_at
 from rankmem_ship.pairing.devices import dense_numbers, device_codes
 from rankmem_ship.pairing.state import ABSENT, MODULE_DTYPE, WEIGHT_DTYPE, Array, joined, of_kind, rows_at
 from rankmem_ship.spool_reader.segments import named
-from rankmem_ship.spool_reader.string_table import StringTable
+from rankmem_ship.spool_reader.string_table import StringTable, json_object
 
 
 def with_modules(modules: Array, records: Array) -> Array:
@@ -66,7 +65,7 @@ def weight_rows(weights: Array, strings: StringTable, hashes: Array) -> list[dic
     """
     rows: dict[str, dict[str, Any]] = {}
     for weight, stack_hash in zip(weights, hashes, strict=True):
-        facts = _facts(strings.text(int(weight["text"])))
+        facts = json_object(strings.text(int(weight["text"])))
         name = str(facts.get("name") or "")
         shape = facts.get("shape")
         rows.pop(name, None)
@@ -79,11 +78,3 @@ def weight_rows(weights: Array, strings: StringTable, hashes: Array) -> list[dic
             "stack_id": int(stack_hash) if weight["stack"] else None,
         }
     return list(rows.values())
-
-
-def _facts(text: str | None) -> Mapping[str, Any]:
-    try:
-        facts = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return facts if isinstance(facts, dict) else {}
