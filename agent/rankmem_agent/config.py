@@ -35,7 +35,7 @@ PARALLEL_DIMENSIONS: Final = ("dp", "tp", "pp", "cp", "ep")  # columns of rank_i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """What the user may set for the agent in a rank's process."""
+    """The user's settings for the agent in a rank's process."""
 
     session_id: str | None
     """The job's id, 12 characters, made of any other text that is given; None: derived (see facts).
@@ -62,7 +62,7 @@ class AgentConfig:
     """Gather Python stacks of calls that allocate. ``RANKMEM_STACKS`` full (default), names or off; not below
     full detail."""
     privacy: Privacy
-    """What of paths leaves this host. ``RANKMEM_STACKS=names``: functions without files and lines;
+    """How paths leave this host. ``RANKMEM_STACKS=names``: functions without files and lines;
     ``RANKMEM_PATH_MAP``, as /home/me=~,/scratch/x=X."""
     modules: bool
     """Name the module around each call and the weights. ``RANKMEM_MODULES`` on (default), hooks or off; none
@@ -78,7 +78,7 @@ class AgentConfig:
     """Store the script's arguments, secrets masked. ``RANKMEM_COMMAND`` script (default) or full."""
 
     def not_recorded(self) -> tuple[str, ...]:
-        """What answers cannot know of this process: of operators, stacks, modules."""
+        """Which of operators, stacks and modules are not recorded in this process."""
         is_recorded = {
             "operators": self.detail != "events",
             "stacks": self.stacks,

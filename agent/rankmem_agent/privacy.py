@@ -1,4 +1,4 @@
-"""What of a job stays on its host: file paths of stacks, prefixes of paths, secrets in the command line.
+"""What stays on a job's host: file paths of stacks, prefixes of paths, secrets in the command line.
 
 Stage: the trainer writes the choice into ``meta.json`` and masks the command; the shipper cuts the paths of
 stacks before they leave the host (the spool, 0700, has them whole: categories depend on them). Environment
@@ -98,7 +98,7 @@ class Privacy:
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, object]) -> Self:
-        """What :meth:`facts` gave; nothing: everything leaves the host."""
+        """From :meth:`facts`; nothing: everything leaves the host."""
         pairs = facts.get("path_map") or ()
         assert isinstance(pairs, list | tuple)
         return cls(

@@ -135,13 +135,13 @@ def unseen_by_listeners() -> Iterator[None]:
 
 
 def described(error: Exception) -> str:
-    """What happened and what to try."""
+    """The error and its hint."""
     if isinstance(error, RankmemError):
         return str(error)
     return f"{happened(error)} (try: rankmem doctor)"
 
 
 def happened(error: Exception) -> str:
-    """What happened, on one line."""
+    """The error on one line."""
     text = error.message if isinstance(error, RankmemError) else f"{type(error).__name__}: {error}"
     return " | ".join(part.strip() for part in text.splitlines() if part.strip())[:LINE_CHARS_MAX]

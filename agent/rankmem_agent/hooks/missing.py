@@ -64,5 +64,5 @@ def record_names_off(recorder: RecordWriter, what: str, detail: str, *, infers: 
 
 
 def fit_to_leave(detail: str, privacy: Privacy) -> str:
-    """What happened as it may leave this host: without secrets; where no path may leave, its kind alone."""
+    """The message as it may leave this host: without secrets; where no path may leave, its kind alone."""
     return privacy.text(detail) if privacy.files else detail.partition(":")[0]

@@ -56,7 +56,7 @@ class Sharding:
             deepspeed.STAGE_3: functools.partial(deepspeed.wrap_optimizer, gradient=gradient),
             caches.TRANSFORMERS: functools.partial(caches.wrap_caches, cache=cache),
         }
-        """What to do with each module of theirs, once it is imported."""
+        """The wrapper for each of their modules, once it is imported."""
 
     def look(self, root: object = None) -> None:
         """Wraps what has been imported by now: when a model is called first."""

@@ -11,7 +11,7 @@ nothing while Dynamo traces.
 - *Optimizer state* after a step, as long as it is new: when the optimizer's state was replaced or has grown,
   or its first tensor moved.
 - *Buffers* (``running_mean``, a mask) are unknown at first. At the second step after they appeared those of a
-  module to none of which anybody has written are inputs; the others stay unknown.
+  module none of which was written to are inputs; the others stay unknown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rankmem_agent.spool.layout import FROZEN, Category, DeviceType, Kind
 NESTING_MAX: Final = 3
 """Containers around a tensor of an optimizer's state: LBFGS keeps lists, Shampoo lists in mappings."""
 UNREADABLE: Final = (Exception,)
-"""What tensors without an address raise when asked for it, and classes of the user's own when asked for
+"""Raised by tensors without an address when asked for it, and by classes of the user's own when asked for
 anything: such a tensor is left out."""
 _HIGH: Final = 1 << 32
 """An address from here on is believed; one below may be an offset in a freed storage."""

@@ -1,4 +1,4 @@
-"""What the training script can record itself: named ranges, steps, tensors, its place among the ranks.
+"""Calls for the training script: named ranges, steps, tensors, its place among the ranks.
 
 Stage: trainer, the user's threads. Comes in: the user's calls. Goes out: MARKER, STEP and NOTE records.
 Public through :mod:`rankmem_agent`; imported in every process below ``rankmem run``, so it imports next to
@@ -24,7 +24,7 @@ FIRST_MARKER = 1 << 48
 
 
 class _Connected:
-    """What the calls go to while the agent is on."""
+    """Receivers of the calls while the agent is on."""
 
     recorder: Recorder | None = None
     steps: Steps | None = None

@@ -17,7 +17,7 @@ TensorSink = Callable[[Any], None]
 
 
 class Call(NamedTuple):
-    """What a function was called with."""
+    """The arguments of a call."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]

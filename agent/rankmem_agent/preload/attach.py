@@ -55,7 +55,7 @@ class Stoppable(Protocol):
 
 
 class Agent:
-    """What runs in a process while it is recorded.
+    """The agent in a process while it is recorded.
 
     Args:
         is_worker: see :class:`Candidate`.
@@ -164,7 +164,7 @@ class Agent:
         return meta
 
     def _record_exit(self, candidate: Candidate) -> None:
-        """What ended the process; its exit code follows END, unless it waits for END to be stored."""
+        """Records what ended the process; its exit code follows END, unless it waits for END to be stored."""
         if self._recorder is not None:
             exits.record_exception(self._recorder)
         if self._config.drain_s == 0 and self._recording.knows_exit and candidate.is_published:
@@ -288,7 +288,7 @@ def _is_beside_its_rank(detected: DetectedRank, config: AgentConfig) -> bool:
 
 
 def _keep_out_of_the_users_log() -> None:
-    """What our modules log stays inside: the guard's one line is all that a rank prints."""
+    """Keeps our modules' logs inside: the guard's one line is all that a rank prints."""
     ours = logging.getLogger("rankmem_agent")
     ours.addHandler(logging.NullHandler())
     ours.propagate = False

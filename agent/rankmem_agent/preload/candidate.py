@@ -54,7 +54,7 @@ NOT_RECORDED: Final = (
 
 
 class Evidence(enum.Enum):
-    """What shows that a process is a rank."""
+    """Evidence that a process is a rank."""
 
     GIVEN = enum.auto()
     """The user named it."""
@@ -103,7 +103,7 @@ class Candidate:
         self.ran_a_model: Callable[[], bool] = lambda: False
         """Asked at the end of a process that is no rank."""
         self.contradiction = ""
-        """What its process group showed too late for its rows."""
+        """Numbers of its process group that came too late for its rows, in a line."""
         self.attempt: int | None = None
         """None until it is published."""
         self.spool_dir = folder.create_candidate(session_dir)

@@ -25,7 +25,7 @@ from rankmem_agent.spool.layout import Kind
 
 
 class Deciding:
-    """What a process shows, and what follows."""
+    """Collects the evidence of a process and acts on it."""
 
     def __init__(self, candidate: Candidate, guard: Guard, recorder: Recorder, torch: Any) -> None:
         self._candidate: Candidate | None = candidate

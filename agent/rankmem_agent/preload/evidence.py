@@ -1,4 +1,4 @@
-"""What shows that a process trains: its process group, an optimizer's step.
+"""Evidence that a process trains: its process group, an optimizer's step.
 
 Stage: trainer, the thread that does it. Comes in: torch's own calls. Goes out: a call back. What it wraps is
 private to torch and called once a process group, so that nothing of ours stands on the stack of a rendezvous
@@ -80,7 +80,7 @@ def when_stepped(torch: Any, callback: Callable[[], None]) -> None:
 
 
 def _rendezvous(store: Any) -> str:
-    """What identifies a store's place; empty for one that has none (MPI's)."""
+    """The identity of a store's place; empty for one that has none (MPI's)."""
     while (inner := getattr(store, "underlying_store", None)) is not None:
         store = inner
     place = getattr(store, "port", None) or getattr(store, "path", None)

@@ -1,4 +1,4 @@
-"""What kind of process this is, as far as multiprocessing started it: and so when and whether to attach.
+"""The kind of this process, as far as multiprocessing started it: and so when and whether to attach.
 
 Stage: trainer, right after the import of torch, and in multiprocessing's children once their work is
 known. Comes in: the candidate's detected rank. Goes out: a call of
@@ -40,7 +40,7 @@ _STARTED_BY: Final = "from multiprocessing."
 
 
 class ProcessKind(enum.Enum):
-    """What a process was started for."""
+    """The purpose of a process."""
 
     SCRIPT = enum.auto()
     WORKER = enum.auto()

@@ -121,7 +121,7 @@ class DetectedRank:
 
 
 def detect_rank(environment: Mapping[str, str], program: Sequence[str]) -> DetectedRank | None:
-    """What this process would be as a rank, or None for a launcher.
+    """The rank that this process would be, or None for a launcher.
 
     Args:
         environment: ``os.environ``.

@@ -1,4 +1,4 @@
-"""What records in this process: the native tap, or PyTorch's own memory history where no tap can be built.
+"""The recording of this process: by the native tap, or by PyTorch's memory history where no tap can be built.
 
 Stage: trainer, while the agent attaches. Comes in: torch, the configuration, whatever a compiler and headers
 allow here. Goes out: one :class:`Recording` over an open spool. On CPU there is no second way: without a

@@ -24,7 +24,7 @@ _OFFSETS: Final = {field.name: field.offset for field in CONTROL_FIELDS}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """What is known of a process's end."""
+    """How a process ended."""
 
     kind: ExitKind
     code: int

@@ -172,7 +172,7 @@ BY_USER: Final = 2
 NO_PHASE: Final = 255
 """In place of a Phase: not known."""
 IN_CLOSURE: Final = 254
-"""What the hooks pass to the tap in place of a Phase: an optimizer's step that was given a closure. The
+"""From the hooks to the tap in place of a Phase: an optimizer's step that was given a closure. The
 closure runs forward and backward in it, the optimizer its own work around them; the tap distinguishes them.
 In no record."""
 

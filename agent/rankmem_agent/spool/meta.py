@@ -43,7 +43,7 @@ class SpoolMeta:
     credentials: Credentials = field(default_factory=Credentials)
     """Files for the aggregator."""
     privacy: Privacy = field(default_factory=Privacy)
-    """What of paths may leave this host."""
+    """How paths may leave this host."""
     secret: bytes = b""
     """Opens the spool at an aggregator; empty: an older version made it."""
     infers: bool = True

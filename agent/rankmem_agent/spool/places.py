@@ -90,7 +90,7 @@ class Place:
         return placed
 
     def _start(self, launched_by: str, attempt: int) -> dict[str, str]:
-        """What the aggregator knows a start of the workers by: ``OpenSpool`` in collector.proto."""
+        """The keys of a start of the workers at the aggregator: ``OpenSpool`` in collector.proto."""
         if self.launch.startswith(SHARED_LAUNCHES):
             key = f"{self.launch} {self.restart} {self.world_size}"
         else:

@@ -29,7 +29,7 @@ from rankmem_agent.spool.records import RECORD_STRUCT as RECORD_STRUCT
 from rankmem_agent.spool.records import packed, struct_of
 
 DROPPED: Final = -1
-"""What :meth:`PythonSpoolWriter.record` returns for a record that found no room."""
+"""Returned by :meth:`PythonSpoolWriter.record` for a record that found no room."""
 
 _Key = TypeVar("_Key", str, tuple[int, int, int], tuple[int, ...])
 _U32_MAX: Final = 2**32 - 1

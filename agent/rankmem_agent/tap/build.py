@@ -67,7 +67,7 @@ class Build:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Target:
-    """What a build is for: everything that may change the library is in the key."""
+    """The target of a build: everything that may change the library is in the key."""
 
     include_dirs: tuple[Path, ...]
     library_dir: Path
@@ -229,7 +229,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _compile(compiler: str, target: _Target, path: Path) -> None:
-    """Compile into a folder beside the target, then rename: who sees the library sees all of it."""
+    """Compile into a folder beside the target, then rename: the library is seen whole or not at all."""
     with tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as folder:
         Path(folder, "spool_layout.h").write_text(c_header())
         output = Path(folder, "tap.so")

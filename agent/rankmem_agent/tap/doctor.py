@@ -40,7 +40,7 @@ class Check:
     name: str
     ok: bool
     detail: str
-    """What was found, with the value."""
+    """The finding, with the value."""
     hint: str = ""
     """What to do if it is not ok."""
 

@@ -24,7 +24,7 @@ from rankmem_protos.errors import Code, RankmemError
 
 
 class What(enum.IntFlag):
-    """What :meth:`Tap.enable` switches."""
+    """The switches of :meth:`Tap.enable`."""
 
     CPU_EVENTS = 1
     CUDA_EVENTS = 2
@@ -74,7 +74,7 @@ class Stat(enum.IntEnum):
 
 
 class CpuSees(enum.IntFlag):
-    """What of torch's CPU memory the tap sees; the bits of tap_cpu.h."""
+    """The parts of torch's CPU memory that the tap sees; the bits of tap_cpu.h."""
 
     REGISTERED = 1
     """Blocks of the allocator that torch has registered for CPU: tensors."""
@@ -222,7 +222,7 @@ class Tap:
         _check(self._library.rkm_attach_cpu(), "record the CPU allocator")
 
     def cpu_sees(self) -> CpuSees:
-        """What of torch's CPU memory is seen since :meth:`attach_cpu`."""
+        """The parts of torch's CPU memory seen since :meth:`attach_cpu`."""
         return CpuSees(self.stat(Stat.CPU_SEES))
 
     def attach_cuda(self) -> bool:

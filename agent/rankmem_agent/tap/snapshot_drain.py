@@ -102,7 +102,7 @@ class SnapshotDrain:
             self._drained_allocations = self._history.allocations()
             now_ns, realtime_ns = time.monotonic_ns(), time.time_ns()
             if not self._history.is_recording():
-                self._end_device()
+                self._end_history()
                 return
             raw = self._history.look()
             records, self._pending = self._pending, []
@@ -236,7 +236,7 @@ class SnapshotDrain:
         records.sort(key=lambda item: item[0])
         self._writer.record_many(b"".join(record for _, record in records))
 
-    def _end_device(self) -> None:
+    def _end_history(self) -> None:
         """The program switched the history off, which erased what was not read: record what is lost, and
         end."""
         why = self._writer.intern("history_switched_off")

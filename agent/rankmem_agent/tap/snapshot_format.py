@@ -31,7 +31,7 @@ ACTION_OF_NAME: Final[dict[str, Action]] = {action.name.lower(): action for acti
 _HINT: Final = "give a snapshot written by torch.cuda.memory._dump_snapshot()"
 _U64_MASK: Final = 2**64 - 1
 MALFORMED: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
-"""What plain data that is no snapshot makes its reading raise."""
+"""Raised while plain data that is no snapshot is read."""
 
 
 class Event(NamedTuple):
@@ -182,7 +182,7 @@ def packed_pool(pool_id: Sequence[int] | None) -> int:
 
 
 def baseline(device: DeviceSnapshot) -> MemoryState:
-    """What was alive just before the first event of the trace."""
+    """The memory alive just before the first event of the trace."""
     state = MemoryState(
         blocks=dict(device.blocks), segments={segment.address: segment for segment in device.segments}
     )

@@ -173,7 +173,7 @@ def _rounds_before(state: PairingState) -> tuple[int, int, int, int]:
 
 
 def _clock_base(records: Array, fallback_ns: int) -> int:
-    """What makes monotonic times host times: the first record's pair.
+    """The difference from monotonic to host times: the first record's pair.
 
     One base for the whole log: a step of the host's clock then moves nothing, and the offset to the
     aggregator is measured against the same base (see rankmem_ship.clock).

@@ -75,7 +75,7 @@ def describe_outside(blocks: Array, points: Points, places: Array, phases: Phase
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """What goes out and what stays; all BLOCK_DTYPE."""
+    """The blocks that go out and those that stay; all BLOCK_DTYPE."""
 
     records_due: Array
     ends_due: Array

@@ -85,7 +85,7 @@ def _device_buckets(points: Places, totals: Totals, number: int, on_host: bool) 
 
 
 def _course(totals: Totals, name: str, at: Array, on_host: bool) -> tuple[Array, Array]:
-    """A total over the points, and beside it what the allocator's own peaks add."""
+    """A total over the points, and what the allocator's own peaks add to it."""
     if on_host:
         return totals.requested[at], totals.requested[at]
     if name == "reserved":

@@ -1,4 +1,4 @@
-"""What blocks mean: the category of each block as its row goes out, and what is learned of it later.
+"""The category of each block as its row goes out, and what is learned of it later.
 
 Stage: pairing; shipper process, pure functions over arrays. In: a batch's facts and what was known of the
 blocks alive before it. Out: a category for each row of allocation_record, and the changes of earlier rows.
@@ -160,7 +160,7 @@ def _find_temporaries(table: Array, batch: Batch, places: Array) -> None:
 
 
 def _find_gradients(table: Array, batch: Batch, places: Array) -> None:
-    """What backward made and left behind was a gradient, whether or not an optimizer has seen it.
+    """Blocks that backward made and left behind were gradients, whether or not an optimizer has seen it.
 
     The engine keeps nothing when it has run but what it put into some ``.grad``, or gave to who asked
     (``torch.autograd.grad``). It is seen when the next forward runs while the block lives, or when the block

@@ -1,4 +1,5 @@
-"""What blocks mean by how they live: data of the script's, results of a forward, scratch of an optimizer.
+"""The category of blocks by how they live: data of the script's, results of a forward, scratch of an
+optimizer.
 
 Stage: pairing; shipper process, pure functions over arrays. In: the table of blocks that the rules could not
 place yet (``Source.CANDIDATE``, ``PENDING``, ``SCRATCH``, ``SETUP``) and a batch's rounds. Out: their

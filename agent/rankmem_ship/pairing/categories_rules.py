@@ -1,4 +1,4 @@
-"""What a block means by the call that made it, before any tag and any free is looked at.
+"""The category of a block by the call that made it, before any tag and any free is looked at.
 
 Stage: pairing; shipper process, pure functions over arrays. In: the blocks whose rows go out and their calls.
 Out: a category for each, unknown where the call does not show it. See docs/categories.md.

@@ -1,6 +1,6 @@
 """Rows of the smaller tables: markers, steps, samples, out-of-memories, gaps, modules and parameters.
 
-Stage: pairing; shipper process. In: a batch's facts; out: record batches. They are few beside events.
+Stage: pairing; shipper process. In: a batch's facts; out: record batches. They are few compared with events.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What pairing remembers between two batches: one frozen value, made of arrays.
+"""The state of pairing between two batches: one frozen value, made of arrays.
 
 Stage: pairing. :class:`PairingState` is a function of the records fed so far and of nothing else, except
 for the fields marked *sent*, which record what earlier batches carried. It is never changed in place: a batch
@@ -147,7 +147,7 @@ CATEGORY_DTYPE: Final = np.dtype(
         ("spare", "V6"),
     ]
 )
-"""What a living block means."""
+"""The category of a living block."""
 
 LINE_DTYPE: Final = np.dtype([("line", "<u8"), ("seq", "<i8")])
 """A line of the script that makes data, and since where in the log that is known."""
@@ -234,12 +234,12 @@ class PairingState:
     weights: Array = field(default_factory=lambda: _empty(WEIGHT_DTYPE))
     """Parameters, in order of their last telling."""
     categories: Array = field(default_factory=lambda: _empty(CATEGORY_DTYPE))
-    """What blocks mean whose row went out and that live, sorted by allocation_id."""
+    """Categories of living blocks whose row went out, sorted by allocation_id."""
     lines: Array = field(default_factory=lambda: _empty(LINE_DTYPE))
     """Lines that make data, sorted."""
     devices: Array = field(default_factory=lambda: _empty(DEVICE_DTYPE))
     steps: Array = field(default_factory=lambda: _empty(STEP_DTYPE))
-    """What each device did since the last STEP."""
+    """Sums of each device since the last STEP."""
     stacks_sent: Array = field(default_factory=lambda: np.zeros(0, np.bool_))
     """By stack id, whether its frames went out. Not stored in a checkpoint: sending twice is harmless."""
     clock_base_ns: int | None = None

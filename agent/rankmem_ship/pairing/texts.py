@@ -1,4 +1,4 @@
-"""What a spool's names and stacks mean: whether a range is the user's own, whether a stack recomputes.
+"""The meaning of a spool's names and stacks: whether a range is the user's own, whether a stack recomputes.
 
 Stage: pairing; shipper process. In: string and stack ids; out: masks. The answers are functions of the texts
 alone, so remembering them is no state: an id is looked at once, later by its place in an array.
