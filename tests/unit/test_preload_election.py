@@ -25,7 +25,7 @@ Elect = Callable[[Path], bool]
 SHIPPER = """
 import json, os, sys
 from pathlib import Path
-from rankmem_ship import election
+from rankmem_agent.spool import election
 session = Path(sys.argv[1])
 lock = election.take_lock(session)
 told = {"pid": os.getpid(), "ppid": os.getppid(), "lock": lock, "nice": os.nice(0), "sid": os.getsid(0),
