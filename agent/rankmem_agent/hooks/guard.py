@@ -1,9 +1,9 @@
 """The trainer's guard: a failure of the agent is reported once, and the part that failed is switched off.
 
 Stage: trainer, every thread in which the agent's code runs. Comes in: an exception of ours. Goes out: one
-line on stderr, and a record in the log for the answers; the training goes on unaffected. A set
-of hooks has a guard of its own: it goes off alone, and the allocators' events, which it cannot harm, go on.
-Nothing is raised, nothing is printed twice.
+line on stderr, and a record in the log for the answers; the training goes on unaffected. A set of hooks has a
+guard of its own: it goes off alone, and the allocators' events, which it cannot harm, go on. Nothing is
+raised, nothing is printed twice.
 """
 
 from __future__ import annotations

@@ -46,15 +46,15 @@ def record(detected: DetectedRank, error: Exception, *, is_worker: bool = False)
     if detected.is_child or is_worker:
         watch(sys.modules["torch"], lambda: _record_quietly(detected, error))
         return None
-    return _tell(detected, error, trains=False)
+    return _record(detected, error, trains=False)
 
 
 def _record_quietly(detected: DetectedRank, error: Exception) -> None:
     with contextlib.suppress(Exception):  # the guard has reported it; this may fail of the same
-        _tell(detected, error, trains=True)
+        _record(detected, error, trains=True)
 
 
-def _tell(detected: DetectedRank, error: Exception, *, trains: bool) -> Path | None:
+def _record(detected: DetectedRank, error: Exception, *, trains: bool) -> Path | None:
     config = AgentConfig.of_what_is_usable(os.environ)
     session = facts.session_id(os.environ, detected, config.session_id)
     for root in _roots(config, detected):
