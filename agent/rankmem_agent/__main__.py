@@ -17,7 +17,7 @@ from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 from typing import Final, NoReturn
 
-from rankmem_agent.preload import claim, start
+from rankmem_agent.preload import rank_detection, start
 
 USAGE: Final = "usage: python -m rankmem_agent [-m MODULE | SCRIPT] [ARGUMENTS...]"
 _OUR_FRAMES: Final = frozenset({__file__, "<frozen runpy>", runpy.__file__})
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> None:
     """Runs the user's program as ``__main__`` with the agent attached after its import of torch."""
     if not arguments or arguments[0] in ("-h", "--help") or list(arguments) == ["-m"]:
         _show_usage(arguments)
-    mine = claim.claim(os.environ, [sys.executable, "-m", "__main__"])
+    mine = rank_detection.detect_rank(os.environ, [sys.executable, "-m", "__main__"])
     if mine is not None:
         mine.is_given = True
         start.attach_after_torch(mine)
@@ -61,8 +61,8 @@ def _run_script(arguments: Sequence[str]) -> None:
         with open(path, "rb") as file:
             source = file.read()
     except OSError as error:
-        said = f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}"
-        print(said, file=sys.stderr)
+        message = f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}"
+        print(message, file=sys.stderr)
         raise SystemExit(2) from None
     module = _new_main()
     module.__file__ = path

@@ -1,10 +1,11 @@
 """The agent's configuration in the trainer, read from the environment once.
 
 Stage: trainer, when the agent attaches. Comes in: ``os.environ`` (names in ``docs/internals.md``).
-Goes out: one frozen :class:`AgentConfig`. A value that cannot be used is said with its name and value;
+Goes out: one frozen :class:`AgentConfig`. A value that cannot be used is reported with its name and value;
 it switches the agent off, never the training. Standard library only. The few names that decide whether
-this process attaches at all are read by :mod:`rankmem_agent.preload.claim`, before this module is worth
-its import; ``RANKMEM_TAP_CACHE`` and ``CXX`` by :mod:`rankmem_agent.tap.build`, for ``rankmem doctor`` too.
+this process attaches at all are read by :mod:`rankmem_agent.preload.rank_detection`, before this module is
+worth its import; ``RANKMEM_TAP_CACHE`` and ``CXX`` by :mod:`rankmem_agent.tap.build`, which
+``rankmem doctor`` uses too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
 
 AGGREGATOR_DEFAULT: Final = "127.0.0.1:7077"
-SPOOL_BYTES_DEFAULT: Final = 512 * 2**20  # RANKMEM_SPOOL_BYTES: 8 M records while nobody takes them
+SPOOL_BYTES_DEFAULT: Final = 512 * 2**20  # RANKMEM_SPOOL_BYTES: 8 M records while none is taken
 SPOOL_BYTES_MIN: Final = 16 * 2**20  # three segments: one being written, one ready, one being shipped
 DRAIN_S_DEFAULT: Final = 10.0  # RANKMEM_DRAIN_S: a job that has ended should end
 DRAIN_S_MAX: Final = 3600.0  # a job that ends later than that was forgotten, not drained
@@ -34,7 +35,7 @@ PARALLEL_DIMENSIONS: Final = ("dp", "tp", "pp", "cp", "ep")  # columns of rank_i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """What the user may set for the agent in a rank's process."""
+    """The user's settings for the agent in a rank's process."""
 
     session_id: str | None
     """The job's id, 12 characters, made of any other text that is given; None: derived (see facts).
@@ -61,7 +62,7 @@ class AgentConfig:
     """Gather Python stacks of calls that allocate. ``RANKMEM_STACKS`` full (default), names or off; not below
     full detail."""
     privacy: Privacy
-    """What of paths leaves this host. ``RANKMEM_STACKS=names``: functions without files and lines;
+    """How paths leave this host. ``RANKMEM_STACKS=names``: functions without files and lines;
     ``RANKMEM_PATH_MAP``, as /home/me=~,/scratch/x=X."""
     modules: bool
     """Name the module around each call and the weights. ``RANKMEM_MODULES`` on (default), hooks or off; none
@@ -77,7 +78,7 @@ class AgentConfig:
     """Store the script's arguments, secrets masked. ``RANKMEM_COMMAND`` script (default) or full."""
 
     def not_recorded(self) -> tuple[str, ...]:
-        """What answers cannot know of this process: of operators, stacks, modules."""
+        """Which of operators, stacks and modules are not recorded in this process."""
         is_recorded = {
             "operators": self.detail != "events",
             "stacks": self.stacks,
@@ -120,7 +121,8 @@ class AgentConfig:
 
     @classmethod
     def of_what_is_usable(cls, environment: Mapping[str, str]) -> AgentConfig:
-        """The same without the values that cannot be used: for a rank that is not recorded and has to say so.
+        """The same without the values that cannot be used: for a rank that can only report that it is not
+        recorded.
 
         Of a user whose wishes about paths cannot be read no file leaves the host.
         """
@@ -159,9 +161,7 @@ def _invalid(name: str, value: str, wanted: str) -> RankmemError:
 
 def _session(env: Mapping[str, str]) -> str | None:
     value = env.get("RANKMEM_SESSION")
-    if not value:
-        return None
-    return given_id(value)
+    return given_id(value) if value else None
 
 
 def _address(env: Mapping[str, str]) -> str:

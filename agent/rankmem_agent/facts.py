@@ -1,9 +1,9 @@
 """Facts about job, rank and host that never change: the content of a spool's ``meta.json``.
 
 Stage: trainer, once, when the agent attaches. Comes in: the
-claim, the configuration, /proc. Goes out: dictionaries whose keys are columns of ``session``, ``rank_info``
-and ``host_info``. Nothing here asks the network (no DNS: a wrong resolver hangs for many seconds) and
-nothing of the environment is stored but the launcher's numbers. Standard library only.
+detected rank, the configuration, /proc. Goes out: dictionaries whose keys are columns of ``session``,
+``rank_info`` and ``host_info``. Nothing here asks the network (no DNS: a wrong resolver hangs for many
+seconds) and nothing of the environment is stored but the launcher's numbers. Standard library only.
 
 **The session's id.** ``RANKMEM_SESSION`` where it is set (``rankmem run`` sets it). Else every rank derives
 it, without talking to another, from what all ranks of a launch share and no other launch does:
@@ -15,7 +15,7 @@ it, without talking to another, from what all ranks of a launch share and no oth
 - several hosts of a torchrun: the launcher's name of the job that torchrun is a task of, the Slurm job, or
   ``--rdzv-id`` where one was given (it should differ from job to job; where it comes back, the aggregator
   makes another attempt of the second job).
-- several hosts and neither of them: nothing that the hosts share tells two launches apart (the master's
+- several hosts and neither of them: nothing that the hosts share distinguishes two launches (the master's
   address and port come back with the next job), so each host is a session of its own.
   ``RANKMEM_SESSION`` makes them one.
 """
@@ -35,7 +35,7 @@ from typing import Any, Final
 import rankmem_agent
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.launchers import job_name
-from rankmem_agent.preload.claim import PLAIN, Claim
+from rankmem_agent.preload.rank_detection import PLAIN, DetectedRank
 from rankmem_agent.session_ids import id_of_hosts, id_of_text
 from rankmem_agent.spool import layout
 from rankmem_agent.spool.process_stat import process_start_ticks
@@ -49,64 +49,66 @@ _ELSEWHERE: Final = (
 )  # TEST-NET-1, discard: only the route to it is looked up, nothing is sent
 
 
-def session_id(environment: Mapping[str, str], claim: Claim, configured: str | None = None) -> str:
+def session_id(environment: Mapping[str, str], detected: DetectedRank, configured: str | None = None) -> str:
     """The session's id: ``configured`` where given, else derived (see the module's head).
 
     The same on every rank of a launch and over its restarts.
     """
     if configured:
         return configured
-    if claim.key == PLAIN:
+    if detected.key == PLAIN:
         return id_of_process(os.getpid())
     is_on_several = _number(environment, "GROUP_WORLD_SIZE", "SLURM_NNODES") > 1
-    if is_on_several or (job_name(environment) and not _is_torchrun(claim)):
+    if is_on_several or (job_name(environment) and not _is_torchrun(detected)):
         shared = id_of_hosts(environment)
         if shared is not None:
             return shared
     return id_of_process(os.getppid())
 
 
-def launch(claim: Claim, environment: Mapping[str, str] = os.environ) -> str:
+def launch(detected: DetectedRank, environment: Mapping[str, str] = os.environ) -> str:
     """Names what launched this rank: the same for all ranks of the launch that are on this host.
 
     As a rule that is a process: the launcher, or for a plain script the first of its name. Where each rank or
     each part of a job's hosts has a launcher process of its own (``srun rankmem run``, two nodes on one
     machine) it is what these share; :data:`rankmem_agent.spool.places.SHARED_LAUNCHES`.
     """
-    port, run_id = _rendezvous(claim)
-    if _is_torchrun(claim):
+    port, run_id = _rendezvous(detected)
+    if _is_torchrun(detected):
         if port and _number(environment, "GROUP_WORLD_SIZE") > 1:
             return f"torchrun {run_id} {port}"
-    elif claim.key != PLAIN:
+    elif detected.key != PLAIN:
         if (name := job_name(environment)) is not None:
             return f"tasks {name}"
-        numbered_by = claim.key.partition("/")[0]
+        numbered_by = detected.key.partition("/")[0]
         if port or numbered_by != "RANK":
             return f"numbered {numbered_by} {port}".rstrip()
-    return launched_by(claim)
+    return launched_by(detected)
 
 
-def launched_by(claim: Claim) -> str:
+def launched_by(detected: DetectedRank) -> str:
     """Names the process that launched this rank, on this host."""
-    kind = "script" if claim.key == PLAIN else "launcher"
-    return f"{kind} {claim.launch_pid}-{process_start_ticks(claim.launch_pid)}"
+    kind = "script" if detected.key == PLAIN else "launcher"
+    return f"{kind} {detected.launch_pid}-{process_start_ticks(detected.launch_pid)}"
 
 
-def start_facts(claim: Claim, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What tells the launch of this rank from any other, also one on another host or of another day."""
-    name = launch(claim, environment)
-    own = name if name.startswith("tasks ") else f"{host_uid()} {launched_by(claim)}"
+def start_facts(detected: DetectedRank, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Distinguishes the launch of this rank from any other, also on another host or day."""
+    name = launch(detected, environment)
+    own = name if name.startswith("tasks ") else f"{host_uid()} {launched_by(detected)}"
     return {"launch": own}
 
 
-def session_facts(config: AgentConfig, session: str, claim: Claim, torch_version: str) -> dict[str, object]:
+def session_facts(
+    config: AgentConfig, session: str, detected: DetectedRank, torch_version: str
+) -> dict[str, object]:
     """The columns of ``session`` that a rank knows."""
     script = script_name()
     return {
         "session_id": session,
         "name": config.name or os.path.basename(script),
         "source": "live",
-        "world_size": claim.world_size or None,
+        "world_size": detected.world_size or None,
         "command": config.privacy.command(script, sys.argv[1:] if config.command_arguments else ()),
         "started_at_ns": time.time_ns(),
         "rankmem_version": rankmem_agent.__version__,
@@ -115,7 +117,7 @@ def session_facts(config: AgentConfig, session: str, claim: Claim, torch_version
     }
 
 
-def meta(config: AgentConfig, session: str, claim: Claim, torch_version: str) -> dict[str, Any]:
+def meta(config: AgentConfig, session: str, detected: DetectedRank, torch_version: str) -> dict[str, Any]:
     """The content of ``meta.json``, but for the rank's place, which comes with
     :class:`rankmem_agent.spool.places.Place`."""
     return {
@@ -125,22 +127,22 @@ def meta(config: AgentConfig, session: str, claim: Claim, torch_version: str) ->
         "credentials": config.credentials.facts(),
         "project_root": project_root(),
         "privacy": config.privacy.facts(),
-        "start": start_facts(claim),
-        "session": session_facts(config, session, claim, torch_version),
-        "rank": rank_facts(session, claim),
+        "start": start_facts(detected),
+        "session": session_facts(config, session, detected, torch_version),
+        "rank": rank_facts(session, detected),
         "host": host_facts(),
         "clock": {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()},
     }
 
 
-def rank_facts(session: str, claim: Claim) -> dict[str, object]:
+def rank_facts(session: str, detected: DetectedRank) -> dict[str, object]:
     """The columns of ``rank_info`` that the rank knows at its start, but for its place."""
     return {
         "session_id": session,
-        "attempt": claim.attempt,
-        "rank": claim.rank,
-        "local_rank": claim.local_rank,
-        "world_size": claim.world_size or None,
+        "attempt": detected.attempt,
+        "rank": detected.rank,
+        "local_rank": detected.local_rank,
+        "world_size": detected.world_size or None,
         "host_uid": host_uid(),
         "pid": os.getpid(),
         "process_started_ns": process_started_ns(os.getpid()),
@@ -204,7 +206,7 @@ def script_name() -> str:
 
 
 def project_root() -> str:
-    """The folder that source paths are told relative to: the nearest one up from here that is a project."""
+    """The folder that source paths are relative to: the nearest one up from here that is a project."""
     here = Path.cwd()
     for folder in (here, *here.parents):
         if any((folder / sign).exists() for sign in (".git", "pyproject.toml", "setup.py")):
@@ -230,13 +232,13 @@ def id_of_process(pid: int) -> str:
     return id_of_text(shared, process_started_ns(pid) // _NS_A_SECOND)
 
 
-def _is_torchrun(claim: Claim) -> bool:
-    return claim.key.startswith("RANK/") and bool(_rendezvous(claim)[1])
+def _is_torchrun(detected: DetectedRank) -> bool:
+    return detected.key.startswith("RANK/") and bool(_rendezvous(detected)[1])
 
 
-def _rendezvous(claim: Claim) -> tuple[str, str]:
+def _rendezvous(detected: DetectedRank) -> tuple[str, str]:
     """MASTER_PORT and torchrun's run id at the interpreter's start: scripts set variables themselves."""
-    parts = claim.key.split("/", 6)
+    parts = detected.key.split("/", 6)
     return (parts[5], parts[6]) if parts[0] == "RANK" and len(parts) == 7 else ("", "")
 
 

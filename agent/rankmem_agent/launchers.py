@@ -1,7 +1,7 @@
-"""What a scheduler's launcher says of the tasks it started: which of how many this is, and of which job.
+"""The tasks that a scheduler's launcher started: which of how many this is, and of which job.
 
 Stage: trainer, once, and ``rankmem run``. Comes in: an environment. Goes out: numbers, a name, or None.
-Standard library only; asks nobody. torchrun is not one of them: it is started as a task itself, and numbers
+Standard library only; no network. torchrun is not one of them: it is started as a task itself, and numbers
 its workers on its own.
 
 Each launcher starts its tasks with the same name of the job on every host:
@@ -51,7 +51,7 @@ def task_of(environment: Mapping[str, str]) -> Task | None:
 
 
 def job_name(environment: Mapping[str, str]) -> str | None:
-    """What the launcher of this task calls its job: the same for all its tasks, and for no other job's."""
+    """The launcher's name for the job of this task: the same for all its tasks, and for no other job's."""
     if environment.get("OMPI_COMM_WORLD_SIZE"):
         namespace = environment.get("PMIX_NAMESPACE") or environment.get("OMPI_MCA_ess_base_jobid")
         key = environment.get("OMPI_MCA_orte_precondition_transports", "")

@@ -1,7 +1,7 @@
-"""What of a job stays on its host: file paths of stacks, prefixes of paths, secrets in the command line.
+"""What stays on a job's host: file paths of stacks, prefixes of paths, secrets in the command line.
 
 Stage: the trainer writes the choice into ``meta.json`` and masks the command; the shipper cuts the paths of
-stacks before they leave the host (the spool, 0700, has them whole: categories are told by them). Environment
+stacks before they leave the host (the spool, 0700, has them whole: categories depend on them). Environment
 variables are recorded nowhere. Standard library only.
 """
 
@@ -52,14 +52,14 @@ _URL: Final = re.compile(
     r"""(?i)(?P<host>\b(?:https?|wss?)://[^/\s?#'"]+|\bhooks\.[\w.-]+)(?P<path>/[^\s?#'",;}\])]+)"""
 )
 _HOOKS: Final = frozenset({"hook", "hooks", "webhook", "webhooks", "webhookb2"})
-"""A label of the host or a part of the path that says that the rest of the path is the secret."""
+"""A label of the host or a part of the path after which the rest of the path is the secret."""
 _ID_IN_PATH: Final = re.compile(
     r"(?:bot)?\d+:[\w-]{16,}|[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}"
 )
 """Telegram's tokens, and UUIDs."""
 _PIECES: Final = re.compile(r"[^A-Za-z0-9]+")
 _PIECE_CHARS_MIN: Final = 16
-"""So many letters and digits in one piece are nobody's name for a folder."""
+"""So many letters and digits in one piece are hardly the name of a folder."""
 _HEADER: Final = re.compile(r"(?i)(?P<name>\b(?:authorization|x-api-key|cookie)\s*:\s*).+")
 _BEARER: Final = re.compile(r"(?i)(?P<name>\bbearer\s+)\S+")
 _KNOWN: Final = re.compile(
@@ -98,7 +98,7 @@ class Privacy:
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, object]) -> Self:
-        """What :meth:`facts` gave; nothing: everything is told."""
+        """From :meth:`facts`; nothing: everything leaves the host."""
         pairs = facts.get("path_map") or ()
         assert isinstance(pairs, list | tuple)
         return cls(
@@ -216,7 +216,7 @@ def _masked_text(text: str) -> str:
 
 
 def _masked_url(found: re.Match[str]) -> str:
-    """The URL without the secrets in its path: whoever has the address of a webhook may post to it."""
+    """The URL without the secrets in its path: anyone who has the address of a webhook may post to it."""
     labels, parts = re.split(r"[/.@]", found["host"].lower()), found["path"].split("/")
     if not _HOOKS.isdisjoint(labels) or not _HOOKS.isdisjoint(parts):
         return f"{found['host']}/{MASK}"

@@ -1,7 +1,7 @@
 """Ids of sessions: made anew, or derived from what the hosts of a job share.
 
 Stage: trainer, once, and ``rankmem run``. Comes in: a time, a text, an environment. Goes out: 12 characters
-of Crockford's base32. Standard library only; asks nobody.
+of Crockford's base32. Standard library only; no network.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def id_of_launch(command: Sequence[str], environment: Mapping[str, str]) -> str 
 
 
 def on_several_hosts(command: Sequence[str]) -> bool:
-    """True where torchrun is told of more than one host."""
+    """True where torchrun starts on more than one host."""
     return (_option(command, "nnodes") or "1").rpartition(":")[2] != "1"
 
 

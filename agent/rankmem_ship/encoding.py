@@ -60,7 +60,7 @@ def encode(
         ended_ns=log_slice.ended_ns,
         clock=log_slice.clock,
         exited=log_slice.exited,
-        said_end=log_slice.said_end,
+        wrote_end=log_slice.wrote_end,
     )
     message = Batch(
         spool_id=spool_id,

@@ -25,7 +25,7 @@ class LogSlice:
     final: bool = False
     ended_ns: int | None = None
     exited: Exit | None = None
-    said_end: bool = False
+    wrote_end: bool = False
     clock: ClockEstimate | None = None
     full: bool = False
     """Cut because it was long enough, not for a flush or the log's end."""

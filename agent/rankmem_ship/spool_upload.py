@@ -227,7 +227,7 @@ class SpoolUpload:
         if log_slice.final:
             ended_ns = self.reader.control_value("heartbeat_ns") + self.base_ns
             log_slice = dataclasses.replace(
-                log_slice, ended_ns=ended_ns, exited=self.reader.exited(), said_end=self.reader.ended
+                log_slice, ended_ns=ended_ns, exited=self.reader.exited(), wrote_end=self.reader.ended
             )
         self._final_encoded = log_slice.final
         return encode(self._pairing, self.meta.spool_id, log_slice, rows)

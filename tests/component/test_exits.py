@@ -105,7 +105,7 @@ def test_leaving_at_once_is_told_and_a_forked_child_is_not(tmp_path: Path, genui
         os.kill(os.getpid(), signal.SIGKILL)  # what stands for the genuine one returns
     os.waitpid(child, 0)
     _, control = open_control(tmp_path / "s" / "control")
-    assert int(control["exit_kind"][0]) == ExitKind.NOT_SAID
+    assert int(control["exit_kind"][0]) == ExitKind.UNREPORTED
     os._exit(5)
     assert left == [5]
     assert (int(control["exit_kind"][0]), int(control["exit_code"][0])) == (AT_ONCE, 5)

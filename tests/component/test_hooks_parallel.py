@@ -156,7 +156,7 @@ def test_megatrons_ranks_are_learned_at_the_first_steps(
 
 def test_what_the_user_tells_wins_and_what_he_does_not_tell_stays(recorded: Recorded, as_rank: Start) -> None:
     made = Parallel(recorded, torch.compiler.is_compiling, Guard(0), {"tp": 7, "pp": 4})
-    made.told({"dp": 9, "tp": 8})
+    made.set_by_user({"dp": 9, "tp": 8})
     as_rank(1, 4)
     made.mesh_made(init_device_mesh("cpu", (2, 2), mesh_dim_names=("ep", "tp")))
     assert notes(recorded) == [
@@ -183,7 +183,7 @@ def test_a_place_that_cannot_be_is_left_out_and_said_once(
     recorded: Recorded, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = Parallel(recorded, lambda: False, Guard(0), {"dp": 99_999_999_999, "tp": 1})
-    made.told({"dp": 10**30, "pp": 2})
+    made.set_by_user({"dp": 10**30, "pp": 2})
     assert notes(recorded)[-1] == {"rank": {"tp": 1, "pp": 2}}
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1

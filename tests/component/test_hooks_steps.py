@@ -199,9 +199,9 @@ def test_a_step_that_the_user_tells_ends_the_guessing(made: Made) -> None:
     recorded, steps = made
     optimizer = _optimizer()
     _step(optimizer)
-    steps.told()
+    steps.ended_by_user()
     _step(optimizer, optimizer)
-    steps.told()
+    steps.ended_by_user()
     assert recorded.steps() == [(0, "SGD"), (1, "user"), (2, "user")]
 
 
@@ -213,7 +213,7 @@ def test_after_stop_nothing_is_told() -> None:
     for each in (hooks, steps):
         each.stop()
     _step(_optimizer())
-    steps.told()
+    steps.ended_by_user()
     for handle in handles:
         handle.remove()
     assert recorded.steps() == []

@@ -16,7 +16,7 @@ from torch.optim import optimizer
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.preload import process_kind
 from rankmem_agent.preload.attach import Agent
-from rankmem_agent.preload.claim import Claim
+from rankmem_agent.preload.rank_detection import DetectedRank
 
 
 class Interrupted(BaseException):
@@ -35,7 +35,7 @@ def _ending(end: Callable[[], None], did: list[str]) -> Any:
         _candidate=SimpleNamespace(discard=does("discard"), is_published=False),
         _deciding=SimpleNamespace(is_over=False, end=end),
         _recording=SimpleNamespace(finish=does("finish")),
-        _tell_the_exit=lambda candidate: did.append("exit"),
+        _record_exit=lambda candidate: did.append("exit"),
         stop=does("stop"),
     )
 
@@ -70,7 +70,9 @@ def test_whether_it_trains_is_seen_where_no_hook_can_be_installed(
         raise AttributeError("torch has changed")
 
     stepped: list[int] = []
-    agent: Any = SimpleNamespace(_guard=Guard(0), _hush=lambda: None, _install_hooks=changed, _torch=torch)
+    agent: Any = SimpleNamespace(
+        _guard=Guard(0), _stop_hooks=lambda: None, _install_hooks=changed, _torch=torch
+    )
     deciding: Any = SimpleNamespace(stepped=lambda: stepped.append(1))
     Agent._install_all_hooks(agent, agent, deciding)
     weight = torch.nn.Parameter(torch.ones(1))
@@ -87,5 +89,5 @@ def test_a_child_of_multiprocessing_that_cannot_attach_begins_its_work(
         raise AttributeError("multiprocessing has changed")
 
     monkeypatch.setattr(process_kind, "kind_of_process", unknown)
-    process_kind._attach(Claim(rank=3))  # multiprocessing calls it
+    process_kind._attach(DetectedRank(rank=3))  # multiprocessing calls it
     assert "rankmem: rank 3: the agent is off: " in capsys.readouterr().err

@@ -13,8 +13,8 @@ import pytest
 
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.preload.candidate import Candidate, Evidence
-from rankmem_agent.preload.claim import Claim
 from rankmem_agent.preload.evidence import Group
+from rankmem_agent.preload.rank_detection import DetectedRank
 from rankmem_agent.spool import folder
 from rankmem_agent.spool.launches import process, take
 from rankmem_agent.spool.meta import read_meta
@@ -53,15 +53,15 @@ class FakeRecording:
 class Case:
     """A candidate in ``folder``, and what became of it."""
 
-    def __init__(self, session_dir: Path, *, is_worker: bool = False, **claim: Any) -> None:
+    def __init__(self, session_dir: Path, *, is_worker: bool = False, **detected: Any) -> None:
         self.dir = session_dir
         self.told: list[str] = []
         self.recording = FakeRecording()
-        self.claim = Claim(**claim)
+        self.detected = DetectedRank(**detected)
         recording: Any = self.recording
         self.candidate = Candidate(
-            self.claim,
-            Guard(self.claim.rank),
+            self.detected,
+            Guard(self.detected.rank),
             recording,
             session_dir,
             is_worker=is_worker,
@@ -108,7 +108,7 @@ def test_a_launcher_s_numbers_are_those_of_its_worker(evidence: Evidence, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("claim", "group", "place"),
+    ("detected", "group", "place"),
     [
         ({}, _group(3, 4), (3, 4)),
         ({}, _group(0, 1), (0, 1)),
@@ -120,9 +120,9 @@ def test_a_launcher_s_numbers_are_those_of_its_worker(evidence: Evidence, tmp_pa
     ],
 )
 def test_a_process_group_s_numbers_win_unless_it_is_smaller_than_the_launch(
-    claim: dict[str, Any], group: Group, place: tuple[int, int], tmp_path: Path
+    detected: dict[str, Any], group: Group, place: tuple[int, int], tmp_path: Path
 ) -> None:
-    assert Case(tmp_path, **claim).gives(Evidence.GROUP, group=group) == (0, *place)
+    assert Case(tmp_path, **detected).gives(Evidence.GROUP, group=group) == (0, *place)
 
 
 def test_a_worker_of_multiprocessing_is_a_rank_by_training_alone(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_script_whose_child_trained_is_none_at_its_end(tmp_path: Path, another
 
 def test_a_child_that_used_tensors_is_none_at_its_end(tmp_path: Path) -> None:
     case = Case(tmp_path)
-    case.claim.is_child = True
+    case.detected.is_child = True
     assert case.gives(Evidence.EXIT) is None
 
 
@@ -174,7 +174,7 @@ def test_tensors_are_used_only_where_a_block_was_recorded(
 
 def test_a_child_that_is_busy_is_none_until_it_trains(tmp_path: Path) -> None:
     case = Case(tmp_path, **NUMBERED)
-    case.claim.is_child = True
+    case.detected.is_child = True
     assert case.gives(Evidence.BUSY) is None
     assert case.gives(Evidence.STEP) == (0, 5, 8)
 
@@ -205,7 +205,7 @@ def test_a_process_that_trains_beside_its_rank_is_refused_and_says_so(
     from rankmem_agent import facts
 
     case = Case(tmp_path)
-    take(tmp_path, facts.launch(case.claim), 0, 0, another)
+    take(tmp_path, facts.launch(case.detected), 0, 0, another)
     assert case.gives(Evidence.BUSY) is None
     assert case.told == []
     assert case.gives(Evidence.STEP, Evidence.STEP) is None
@@ -236,7 +236,7 @@ def test_an_inference_below_another_process_says_that_it_is_not_recorded(
     below: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     case = Case(tmp_path, is_worker=below == "worker")
-    case.claim.is_child = below == "child"
+    case.detected.is_child = below == "child"
     case.candidate.ran_a_model = lambda: True
     assert case.gives(Evidence.BUSY, Evidence.EXIT) is None
     (line,) = capsys.readouterr().err.splitlines()

@@ -34,7 +34,7 @@ def test_a_process_that_never_imports_torch_loads_only_what_waits_for_it(tmp_pat
             "rankmem_agent.hooks",
             "rankmem_agent.hooks.user_api",
             "rankmem_agent.preload",
-            "rankmem_agent.preload.claim",
+            "rankmem_agent.preload.rank_detection",
             "rankmem_agent.preload.start",
             "rankmem_agent.preload.torch_import",
         ]

@@ -13,13 +13,13 @@ import pytest
 import rankmem_agent
 from rankmem_agent import facts
 from rankmem_agent.config import AgentConfig
-from rankmem_agent.preload.claim import Claim
+from rankmem_agent.preload.rank_detection import DetectedRank
 from rankmem_agent.session_ids import ALPHABET, TIME_CHARS
 from rankmem_agent.spool.process_stat import process_start_ticks
 from rankmem_protos.tables import TABLES
 
-TORCHRUN = Claim(rank=3, world_size=8, local_rank=1, local_world_size=2, attempt=2, key="RANK/3/8/1/2")
-PLAIN = Claim()
+TORCHRUN = DetectedRank(rank=3, world_size=8, local_rank=1, local_world_size=2, attempt=2, key="RANK/3/8/1/2")
+PLAIN = DetectedRank()
 
 
 def _decoded(text: str) -> int:
@@ -37,7 +37,7 @@ def test_a_configured_session_wins() -> None:
 
 
 def test_ranks_of_one_launcher_derive_the_same_session() -> None:
-    other = Claim(rank=0, world_size=8, local_rank=0, attempt=3, key="RANK/0/8/0/3")
+    other = DetectedRank(rank=0, world_size=8, local_rank=0, attempt=3, key="RANK/0/8/0/3")
     assert facts.session_id({"GROUP_WORLD_SIZE": "1"}, TORCHRUN) == facts.session_id({}, other)
     started_s = _decoded(facts.session_id({}, TORCHRUN)[:TIME_CHARS])
     assert started_s == facts.process_started_ns(os.getppid()) // 1_000_000_000
@@ -75,40 +75,45 @@ PMI2 = {"PMI_SIZE": "4", "PMI_JOBID": "7.0"}
 
 @pytest.mark.parametrize("launcher", [SRUN, OPEN_MPI, PMI2], ids=["srun", "mpirun", "pmi"])
 def test_tasks_of_a_launcher_are_one_session_and_one_launch(launcher: dict[str, str]) -> None:
-    claims = [Claim(rank=rank, world_size=4, key=f"TASK/{rank}/4/0/0//", launch_pid=rank) for rank in (0, 3)]
-    assert len({facts.session_id(launcher, each) for each in claims}) == 1
-    assert len({facts.launch(each, launcher) for each in claims}) == 1
-    assert facts.start_facts(claims[0], launcher) == facts.start_facts(claims[1], launcher)
-    assert facts.launched_by(claims[0]) != facts.launched_by(claims[1])
+    ranks = [
+        DetectedRank(rank=rank, world_size=4, key=f"TASK/{rank}/4/0/0//", launch_pid=rank) for rank in (0, 3)
+    ]
+    assert len({facts.session_id(launcher, each) for each in ranks}) == 1
+    assert len({facts.launch(each, launcher) for each in ranks}) == 1
+    assert facts.start_facts(ranks[0], launcher) == facts.start_facts(ranks[1], launcher)
+    assert facts.launched_by(ranks[0]) != facts.launched_by(ranks[1])
 
 
 def test_tasks_of_a_launcher_that_names_no_job_are_one_launch_of_their_session() -> None:
     """MPICH's Hydra: each task below a rankmem run of its own."""
-    claims = [
-        Claim(rank=rank, world_size=4, key=f"PMI_RANK/{rank}/4/0/0//", launch_pid=rank) for rank in (0, 3)
+    ranks = [
+        DetectedRank(rank=rank, world_size=4, key=f"PMI_RANK/{rank}/4/0/0//", launch_pid=rank)
+        for rank in (0, 3)
     ]
-    assert len({facts.launch(each, {"PMI_SIZE": "4"}) for each in claims}) == 1
-    assert facts.start_facts(claims[0], {}) != facts.start_facts(claims[1], {})
+    assert len({facts.launch(each, {"PMI_SIZE": "4"}) for each in ranks}) == 1
+    assert facts.start_facts(ranks[0], {}) != facts.start_facts(ranks[1], {})
 
 
 def test_ranks_that_a_script_numbers_for_srun_are_one_launch() -> None:
     """``RANK=$SLURM_PROCID`` in a wrapper, as many have it."""
-    claims = [
-        Claim(rank=rank, world_size=4, key=f"RANK/{rank}/4/0/0/29500/", launch_pid=rank) for rank in (0, 3)
+    ranks = [
+        DetectedRank(rank=rank, world_size=4, key=f"RANK/{rank}/4/0/0/29500/", launch_pid=rank)
+        for rank in (0, 3)
     ]
-    assert len({facts.launch(each, SRUN) for each in claims}) == 1
-    assert len({facts.launch(each, {}) for each in claims}) == 1
+    assert len({facts.launch(each, SRUN) for each in ranks}) == 1
+    assert len({facts.launch(each, {}) for each in ranks}) == 1
 
 
 def test_two_torchruns_of_one_job_on_one_host_are_one_launch() -> None:
     several, one = {"GROUP_WORLD_SIZE": "2"}, {"GROUP_WORLD_SIZE": "1"}
-    claims = [
-        Claim(rank=rank, world_size=4, key=f"RANK/{rank}/4/0/0/29500/job", launch_pid=rank) for rank in (0, 3)
+    ranks = [
+        DetectedRank(rank=rank, world_size=4, key=f"RANK/{rank}/4/0/0/29500/job", launch_pid=rank)
+        for rank in (0, 3)
     ]
-    assert len({facts.launch(each, several) for each in claims}) == 1
-    assert len({facts.launch(each, one) for each in claims}) == 2
-    other = Claim(rank=0, world_size=4, key="RANK/0/4/0/0/29501/job")
-    assert facts.launch(claims[0], several) != facts.launch(other, several)
+    assert len({facts.launch(each, several) for each in ranks}) == 1
+    assert len({facts.launch(each, one) for each in ranks}) == 2
+    other = DetectedRank(rank=0, world_size=4, key="RANK/0/4/0/0/29501/job")
+    assert facts.launch(ranks[0], several) != facts.launch(other, several)
 
 
 def test_hosts_of_a_rendezvous_derive_the_same_session_from_its_id() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmem_agent.spool.layout import UNKNOWN, Kind
+from rankmem_agent.spool.layout import UNKNOWN, Action, Kind
 from rankmem_ship.spool_reader.plausible import implausible
 from rankmem_ship.spool_reader.reader import Chunk, Gap, SpoolReader
 from spool_synthetic import SyntheticSpool, make_records, training_records
@@ -53,6 +53,7 @@ def test_what_is_not_known_is_no_damage() -> None:
         make_records(1, kind=Kind.COUNTERS, a=UNKNOWN, b=2**46),
         make_records(1, kind=Kind.CALL_END, b=UNKNOWN, c=UNKNOWN),
         make_records(1, kind=Kind.LOST, a=UNKNOWN),
+        make_records(1, kind=Kind.PREEXISTING, action=Action.FREE_REQUESTED, a=0x1000, b=512),
         make_records(1, kind=Kind.EVENT, a=UNKNOWN, b=2**46, c=UNKNOWN, d=UNKNOWN),
         make_records(1, kind=Kind.CALL_BEGIN, action=255),
     ]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rankmem_agent.preload import not_recorded
-from rankmem_agent.preload.claim import Claim
+from rankmem_agent.preload.rank_detection import DetectedRank
 from rankmem_agent.spool import folder
 
 ERROR = RuntimeError("no compiler")
@@ -27,7 +27,7 @@ def roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
 
 
 def test_it_says_so_where_its_spool_would_be(roots: tuple[Path, Path]) -> None:
-    said = not_recorded.tell(Claim(), ERROR)
+    said = not_recorded.record(DetectedRank(), ERROR)
     assert said == roots[0] / "0123456789ab" / f"0-0-{os.getpid()}"
     assert (said / "meta.json").exists()
 
@@ -43,6 +43,6 @@ def test_what_cannot_be_said_there_is_said_elsewhere_and_leaves_nothing(
         genuine(spool_dir, facts)
 
     monkeypatch.setattr(folder, "write_meta", full)
-    said = not_recorded.tell(Claim(), ERROR)
+    said = not_recorded.record(DetectedRank(), ERROR)
     assert said == roots[1] / "0123456789ab" / f"0-0-{os.getpid()}"
     assert not list((roots[0] / "0123456789ab").glob("0-*")), "a segment of 4 MiB, and nobody to remove it"

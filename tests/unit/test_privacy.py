@@ -11,7 +11,7 @@ import pytest
 from constructed import empty_database, store_rows
 from rankmem_agent import facts
 from rankmem_agent.config import AgentConfig
-from rankmem_agent.preload.claim import Claim
+from rankmem_agent.preload.rank_detection import DetectedRank
 from rankmem_agent.privacy import OUTSIDE, Privacy, is_secret, masked
 from rankmem_protos.errors import RankmemError
 from rankmem_ship.pairing.stacks import stack_hash
@@ -136,13 +136,13 @@ def test_the_command_is_told_on_demand_masked_and_with_its_paths_cut(monkeypatch
     argv = ["/home/me/train.py", "--out=/home/me/x", "--token", SECRET, "/home/mellow", "a:/home/me"]
     monkeypatch.setattr("sys.argv", argv)
     monkeypatch.setattr(facts, "script_name", lambda: argv[0])
-    claim = Claim.__new__(Claim)
-    claim.world_size = 1
+    detected = DetectedRank.__new__(DetectedRank)
+    detected.world_size = 1
     environment = {"RANKMEM_PATH_MAP": "/home/me=~"}
-    told = facts.session_facts(AgentConfig.from_environment(environment), "s", claim, "2")
+    told = facts.session_facts(AgentConfig.from_environment(environment), "s", detected, "2")
     assert told["command"] == "~/train.py"
     full = AgentConfig.from_environment(environment | {"RANKMEM_COMMAND": "full"})
-    told = facts.session_facts(full, "s", claim, "2")
+    told = facts.session_facts(full, "s", detected, "2")
     assert told["command"] == "~/train.py --out=~/x --token *** /home/mellow a:~"
 
 
@@ -150,11 +150,11 @@ def test_no_variable_of_the_environment_is_recorded(monkeypatch: pytest.MonkeyPa
     for name in ("MY_TOKEN", "AWS_SECRET_ACCESS_KEY", "HOME", "RANKMEM_TOKEN_FILE", "HF_HOME"):
         monkeypatch.setenv(name, "/canary/of/the/environment")
     config = AgentConfig.from_environment({**os.environ, "RANKMEM_COMMAND": "full"})
-    claim = Claim.__new__(Claim)
-    claim.world_size, claim.attempt, claim.rank, claim.local_rank = 1, 0, 0, 0
+    detected = DetectedRank.__new__(DetectedRank)
+    detected.world_size, detected.attempt, detected.rank, detected.local_rank = 1, 0, 0, 0
     told = [
-        facts.session_facts(config, "s", claim, "2"),
-        facts.rank_facts("s", claim),
+        facts.session_facts(config, "s", detected, "2"),
+        facts.rank_facts("s", detected),
         facts.host_facts(),
         {"root": facts.project_root(), "privacy": config.privacy.facts()},
     ]

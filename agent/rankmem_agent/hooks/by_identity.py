@@ -1,4 +1,4 @@
-"""What is known of objects of the user's, for as long as they live, whatever they say of themselves.
+"""Facts about the user's objects, for as long as they live, without asking the objects.
 
 Stage: trainer; used by the hooks. A ``WeakKeyDictionary`` asks its keys for hash and equality, torch's
 ``WeakIdKeyDictionary`` for attributes: a class of the user's may refuse each of them. Here no method of an

@@ -2,10 +2,9 @@
 
 Stage: trainer, the threads that generate. Comes in: calls of the ``update`` of the cache classes of
 ``transformers``, which :mod:`rankmem_agent.hooks.sharding` has wrapped here (4.36 to 5; where a name is
-missing, nothing is wrapped). Goes out: tensors, to whoever tells the spool. It keeps none.
+missing, nothing is wrapped). Goes out: tensors, to the sharding hooks. It keeps none.
 
-A cache is known by its class alone. What a model of the script's own keeps is not: ``rankmem_agent.tag`` says
-it.
+A cache is known by its class alone. One that the script's own model keeps is not: use ``rankmem_agent.tag``.
 """
 
 from __future__ import annotations
@@ -13,17 +12,17 @@ from __future__ import annotations
 import functools
 from typing import Any, Final
 
-from rankmem_agent.hooks.wrapping import Tell, wrapped
+from rankmem_agent.hooks.wrapping import TensorSink, wrapped
 
 TRANSFORMERS: Final = "transformers.cache_utils"
 
 
-def wrap_caches(module: Any, cache: Tell) -> None:
+def wrap_caches(module: Any, cache: TensorSink) -> None:
     """Wraps ``update`` of each class of caches that has one of its own.
 
     Args:
         module: ``transformers.cache_utils``.
-        cache: told the keys and values that a layer keeps.
+        cache: receives the keys and values that a layer keeps.
     """
     base = getattr(module, "Cache", None)
     if not isinstance(base, type):

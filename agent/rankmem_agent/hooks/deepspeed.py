@@ -2,8 +2,8 @@
 
 Stage: trainer, the threads that run modules and backward. Comes in: calls of DeepSpeed's gather handles and
 of its optimizer, which :mod:`rankmem_agent.hooks.sharding` has wrapped here (run with 0.18; where a name is
-missing, nothing is wrapped), and the attributes that it gives to parameters. Goes out: tensors, to whoever
-tells the spool. It keeps none.
+missing, nothing is wrapped), and the attributes that it gives to parameters. Goes out: tensors, to
+:mod:`rankmem_agent.hooks.sharding`. It keeps none.
 
 - *Parameters*: the partitions (``param.ds_tensor``), once a model runs; the whole ones, and the buffer that
   they were received in, each time that they are gathered. The optimizer's own copies are an optimizer's
@@ -18,18 +18,18 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final
 
-from rankmem_agent.hooks.wrapping import Call, Tell, wrapped
+from rankmem_agent.hooks.wrapping import Call, TensorSink, wrapped
 
 PARTITION: Final = "deepspeed.runtime.zero.partition_parameters"
 STAGE_3: Final = "deepspeed.runtime.zero.stage3"
 
 
-def wrap_handles(module: Any, parameter: Tell) -> None:
+def wrap_handles(module: Any, parameter: TensorSink) -> None:
     """Wraps what waits for gathered parameters.
 
     Args:
         module: ``deepspeed.runtime.zero.partition_parameters``.
-        parameter: told each of them.
+        parameter: receives each of them.
     """
     _wrap_wait(
         getattr(module, "AllGatherHandle", None),
@@ -50,7 +50,7 @@ def wrap_handles(module: Any, parameter: Tell) -> None:
         )
 
 
-def _wrap_wait(handle: Any, received: Callable[[Any], Any], parameter: Tell) -> None:
+def _wrap_wait(handle: Any, received: Callable[[Any], Any], parameter: TensorSink) -> None:
     genuine = getattr(handle, "wait", None)
     if genuine is None:
         return
@@ -58,12 +58,12 @@ def _wrap_wait(handle: Any, received: Callable[[Any], Any], parameter: Tell) -> 
     handle.wait = wrapped(genuine, after=lambda call, _: parameter(functools.partial(received, call.args[0])))
 
 
-def wrap_optimizer(module: Any, gradient: Tell) -> None:
+def wrap_optimizer(module: Any, gradient: TensorSink) -> None:
     """Wraps the method that keeps a rank's part of the gradients.
 
     Args:
         module: ``deepspeed.runtime.zero.stage3``.
-        gradient: told each gradient.
+        gradient: receives each gradient.
     """
     optimizer: Any = getattr(module, "DeepSpeedZeroOptimizer_Stage3", None)
     genuine = getattr(optimizer, "partition_grads", None)

@@ -2,7 +2,7 @@
 
 Stage: trainer, the threads that run modules and backward. Comes in: calls of torch's ``FlatParamHandle`` and
 of two functions of its runtime, which :mod:`rankmem_agent.hooks.sharding` has wrapped here (2.6 to 2.13;
-where they are missing, nothing is wrapped). Goes out: tensors, to whoever tells the spool. It keeps none.
+where they are missing, nothing is wrapped). Goes out: tensors, to the sharding hooks. It keeps none.
 
 - *Parameters*: a rank's own part when the training begins, and the whole flat parameter each time that it is
   gathered, also in low precision.
@@ -14,18 +14,18 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from rankmem_agent.hooks.wrapping import Call, Tell, wrapped
+from rankmem_agent.hooks.wrapping import Call, TensorSink, wrapped
 
 FLAT: Final = "torch.distributed.fsdp._flat_param"
 RUNTIME: Final = "torch.distributed.fsdp._runtime_utils"
 
 
-def wrap_handles(module: Any, parameter: Tell) -> None:
+def wrap_handles(module: Any, parameter: TensorSink) -> None:
     """Wraps the methods that make flat parameters.
 
     Args:
         module: ``torch.distributed.fsdp._flat_param``.
-        parameter: told each of them.
+        parameter: receives each of them.
     """
     handle: Any = getattr(module, "FlatParamHandle", None)
     made_in = {
@@ -35,22 +35,22 @@ def wrap_handles(module: Any, parameter: Tell) -> None:
     }
     for method, attribute in made_in.items():
         if hasattr(handle, method):
-            setattr(handle, method, _telling(getattr(handle, method), attribute, parameter))
+            setattr(handle, method, _reporting(getattr(handle, method), attribute, parameter))
 
 
-def _telling(genuine: Any, attribute: str, parameter: Tell) -> Any:
-    def tell(call: Call, result: Any) -> None:
+def _reporting(genuine: Any, attribute: str, parameter: TensorSink) -> Any:
+    def report(call: Call, result: Any) -> None:
         parameter([result, getattr(getattr(call.args[0], "flat_param", None), attribute, None)])
 
-    return wrapped(genuine, after=tell)
+    return wrapped(genuine, after=report)
 
 
-def wrap_runtime(module: Any, gradient: Tell) -> None:
+def wrap_runtime(module: Any, gradient: TensorSink) -> None:
     """Wraps the functions that reduce gradients.
 
     Args:
         module: ``torch.distributed.fsdp._runtime_utils``.
-        gradient: told each gradient.
+        gradient: receives each gradient.
     """
     arrived, prepared = (
         getattr(module, name, None) for name in ("_post_backward_hook", "_get_reduce_scatter_tensors")

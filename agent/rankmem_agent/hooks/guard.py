@@ -1,9 +1,9 @@
-"""The trainer's guard: whatever goes wrong in the agent is said once, and what failed is off.
+"""The trainer's guard: a failure of the agent is reported once, and the part that failed is switched off.
 
 Stage: trainer, every thread in which the agent's code runs. Comes in: an exception of ours. Goes out: one
-line on stderr, and a word in the log for the answers; the training goes on as if there were no agent. A set
-of hooks has a guard of its own: it goes off alone, and the allocators' events, which it cannot harm, go on.
-Nothing is raised, nothing is printed twice.
+line on stderr, and a record in the log for the answers; the training goes on unaffected. A set of hooks has a
+guard of its own: it goes off alone, and the allocators' events, which it cannot harm, go on. Nothing is
+raised, nothing is printed twice.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ LINE_CHARS_MAX: Final = 600
 
 
 class PartGuard:
-    """The guard of one set of hooks: its first failure is said and switches that set off.
+    """The guard of one set of hooks: its first failure is reported and switches that set off.
 
     Args:
         whole: the agent's guard.
-        part: what the set tells, in a word: ``gap.what``.
+        part: the name of what the set records: ``gap.what``.
         stop: switches the set off. It must not raise.
-        infers: whether what blocks mean still follows from calls and lives without what the set tells.
+        infers: whether the meaning of blocks still follows from calls and lives without the set.
     """
 
     def __init__(self, whole: Guard, part: str, stop: Callable[[], None], *, infers: bool) -> None:
@@ -39,21 +39,21 @@ class PartGuard:
         self.infers = infers
 
     def failed(self, error: Exception) -> None:
-        """The first failure is said and switches the set off."""
+        """Reports the first failure and switches the set off."""
         if self._has_failed:
             return
         self._has_failed = True
-        with contextlib.suppress(Exception):  # whatever it would say is said
+        with contextlib.suppress(Exception):  # the failure itself is reported below
             self._stop()
         self._whole.part_failed(self, error)
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Writes one line to stderr."""
-        self._whole.say(text)
+        self._whole.report(text)
 
 
 class Guard:
-    """Says the first failure and switches everything off.
+    """Reports the first failure and switches everything off.
 
     Args:
         rank: for the line on stderr, where the output of all ranks meets.
@@ -81,7 +81,7 @@ class Guard:
         return PartGuard(self, part, stop, infers=infers)
 
     def failed(self, error: Exception) -> None:
-        """Counts a failure; the first one is said and switches the agent off."""
+        """Counts a failure; the first one is reported and switches the agent off."""
         self.failures += 1
         if self._is_off:
             return
@@ -89,17 +89,17 @@ class Guard:
         for switch in self._switches:
             with contextlib.suppress(Exception):
                 switch(happened(error))
-        self.say(f"the agent is off: {described(error)}")
+        self.report(f"the agent is off: {described(error)}")
 
     def part_failed(self, part: PartGuard, error: Exception) -> None:
-        """A set of hooks is off: says so, here and in the log."""
+        """A set of hooks is off: reports it on stderr and in the log."""
         self.failures += 1
         for switch in self._part_switches:
             with contextlib.suppress(Exception):
                 switch(part, happened(error))
-        self.say(f"{part.part} are no longer recorded: {described(error)}")
+        self.report(f"{part.part} are no longer recorded: {described(error)}")
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Writes one line to stderr; a forked child keeps silent."""
         if os.getpid() != self._pid or sys.stderr is None:
             return
@@ -135,13 +135,13 @@ def unseen_by_listeners() -> Iterator[None]:
 
 
 def described(error: Exception) -> str:
-    """What happened and what to try."""
+    """The error and its hint."""
     if isinstance(error, RankmemError):
         return str(error)
     return f"{happened(error)} (try: rankmem doctor)"
 
 
 def happened(error: Exception) -> str:
-    """What happened, on one line."""
+    """The error on one line."""
     text = error.message if isinstance(error, RankmemError) else f"{type(error).__name__}: {error}"
     return " | ".join(part.strip() for part in text.splitlines() if part.strip())[:LINE_CHARS_MAX]

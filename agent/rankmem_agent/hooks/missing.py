@@ -1,4 +1,4 @@
-"""What is not recorded from here on, told in the log: an OFF record, which becomes a row of ``gap``.
+"""What is not recorded from here on: an OFF record in the log, which becomes a row of ``gap``.
 
 Stage: trainer, when something of the agent goes off. Comes in: a log and what happened. Goes out: one record.
 Standard library only.
@@ -19,7 +19,7 @@ DEVICE_OFF: Final = "device_off"
 HOOKS_OFF: Final = "hooks_off"
 
 
-def tell_all(recorder: RecordWriter, why: str, detail: str) -> None:
+def record_all_off(recorder: RecordWriter, why: str, detail: str) -> None:
     """No event is recorded from here on."""
     recorder.record(
         Kind.OFF,
@@ -30,7 +30,7 @@ def tell_all(recorder: RecordWriter, why: str, detail: str) -> None:
     )
 
 
-def tell_device(recorder: RecordWriter, device_type: DeviceType, detail: str) -> None:
+def record_device_off(recorder: RecordWriter, device_type: DeviceType, detail: str) -> None:
     """No event of this kind of device is recorded."""
     recorder.record(
         Kind.OFF,
@@ -42,12 +42,12 @@ def tell_device(recorder: RecordWriter, device_type: DeviceType, detail: str) ->
     )
 
 
-def tell_part(recorder: RecordWriter, part: PartGuard, detail: str) -> None:
-    """What one set of hooks tells is missing from here on."""
-    tell_names(recorder, part.part, detail, infers=part.infers)
+def record_part_off(recorder: RecordWriter, part: PartGuard, detail: str) -> None:
+    """One set of hooks records nothing from here on."""
+    record_names_off(recorder, part.part, detail, infers=part.infers)
 
 
-def tell_names(recorder: RecordWriter, what: str, detail: str, *, infers: bool = True) -> None:
+def record_names_off(recorder: RecordWriter, what: str, detail: str, *, infers: bool = True) -> None:
     """These names are no longer recorded; byte figures stay exact.
 
     Args:
@@ -64,5 +64,5 @@ def tell_names(recorder: RecordWriter, what: str, detail: str, *, infers: bool =
 
 
 def fit_to_leave(detail: str, privacy: Privacy) -> str:
-    """What happened as it may leave this host: without secrets; where no path may leave, its kind alone."""
+    """The message as it may leave this host: without secrets; where no path may leave, its kind alone."""
     return privacy.text(detail) if privacy.files else detail.partition(":")[0]

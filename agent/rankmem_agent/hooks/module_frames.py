@@ -3,7 +3,7 @@
 Stage: trainer, while the agent attaches, and then the thread that meets a module without a name. Any global
 forward hook sends every call of a module down torch's slow path: 1.5 us become 7.5 us (measured). Each call
 of a module runs the code of ``torch.nn.Module._wrapped_call_impl`` (2.1 to 2.13), so the nearest frame of
-it on the stack says the module (``tap/modules.cpp``).
+it on the stack shows the module (``tap/modules.cpp``).
 
 **Nothing is believed unseen.** :func:`follow` calls two modules, one within the other, and asks the tap which
 it finds there. Where it finds anything else (a Python whose frames are not known, another ``__call__``), the

@@ -1,4 +1,4 @@
-"""What each module is called: its name in the module tree that it belongs to.
+"""The path of each module: its name in the module tree that it belongs to.
 
 Stage: trainer; asked by ``hooks.modules`` when a module runs for the first time, and by ``hooks.weights``.
 Comes in: modules, and which was put into which (torch's global registration hook, 2.6 to 2.13). Goes out:
@@ -40,18 +40,18 @@ TWINS_MAX: Final = 100
 
 
 class Named(NamedTuple):
-    """What is known of a module."""
+    """Path and class of a module."""
 
     reference: weakref.ref[Any]
     path: str
     class_name: str
     """Of the module, or of the one that it wraps."""
     prefix: str
-    """What stands before its children's names: the path, or nothing for a root."""
+    """Prefix of its children's names: the path, or nothing for a root."""
 
 
 class Learnt(NamedTuple):
-    """What was named at once."""
+    """Modules that were named together."""
 
     keys: list[int]
     """Identities of the modules, some of them named anew."""
@@ -85,11 +85,11 @@ class ModuleNames:
         self._put_into[id(child)] = (weakref.ref(child, gone), weakref.ref(parent))
 
     def of(self, module: Any) -> Named | None:
-        """What is known of a module, or None."""
+        """Path and class of a module, or None."""
         return self._named.get(id(module))
 
     def known(self, key: int) -> Named:
-        """What is known of the module with this identity. Raises KeyError if nothing is."""
+        """Path and class of the module with this identity. Raises KeyError if not known."""
         return self._named[key]
 
     def is_final(self, key: int) -> bool:

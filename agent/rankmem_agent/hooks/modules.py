@@ -1,4 +1,4 @@
-"""The module around each operator call, and the forward phase: read by the tap, or from torch's global hooks.
+"""The module around each operator call, and the forward phase: read by the tap, or from torch's hooks.
 
 Stage: trainer, every thread that calls modules. Goes out: paths (see ``hooks.module_names``) to the tap, and
 a MODULE record with path and class when a module runs for the first time. No tensor is seen, no module kept
@@ -7,7 +7,7 @@ alive. Which of two ways it is, :meth:`Modules.install` decides for the process:
 - *From frames*: the tap finds the module of each call itself (``hooks.module_frames``), and asks
   :meth:`Modules.name` for the path of one that it has not met. Nothing of ours runs in a module's call.
 - *Hooks*, where frames cannot be read: torch's global ones (2.6 to 2.13:
-  ``torch.nn.modules.module.register_module_forward_pre_hook``, ``..._forward_hook(always_call=True)``) tell
+  ``torch.nn.modules.module.register_module_forward_pre_hook``, ``..._forward_hook(always_call=True)``) give
   the tap the path, per thread, and phase ``forward`` while a module runs. For a module that has run: two
   look-ups by identity and two stores into the tap's memory, no foreign call: 0.55 us a module call, beside
   1.15 us that torch takes to call any two global hooks, and 3 to 4 us more on its slow path.
@@ -66,11 +66,11 @@ class Modules:
         self._tracing = tracing if tracing is not None else tracing_of(torch)
         self._recorder = recorder
         self._is_compiling = is_compiling
-        self._guard = guard.of("modules", self._give_up, infers=False)
+        self._guard = guard.of("modules", self._switch_off, infers=False)
         self._when_named: list[Callable[[Any], None]] = []
         self._paths: dict[int, int] = {OUTSIDE: 0}
         """By identity of a module that has run: the string id of its path."""
-        self._told: dict[str, int] = {}
+        self._recorded: dict[str, int] = {}
         """By path: its string id, once it has a MODULE record."""
         self._frozen: set[int] = set()
         """String ids of the paths of modules whose parameters want no gradient, all of them."""
@@ -102,18 +102,18 @@ class Modules:
         hide_from_export(sys.modules.get("torch.export"), torch_module, ids=(before.id, after.id))
         return [before, after]
 
-    def when_named(self, tell: Callable[[Any], None]) -> None:
-        """Has ``tell(root)`` called when a tree was named, in the thread that calls into it first."""
-        self._when_named.append(tell)
+    def when_named(self, callback: Callable[[Any], None]) -> None:
+        """Has ``callback(root)`` called when a tree was named, in the thread that calls into it first."""
+        self._when_named.append(callback)
 
-    def when_unread(self, tell: Callable[[], None]) -> None:
-        """Has ``tell()`` called where :meth:`read_unread` has to be called again later."""
-        self._has_unread = tell
+    def when_unread(self, callback: Callable[[], None]) -> None:
+        """Has ``callback()`` called where :meth:`read_unread` has to be called again later."""
+        self._has_unread = callback
 
     @property
     def has_run(self) -> bool:
         """Whether a module has run."""
-        return bool(self._told)
+        return bool(self._recorded)
 
     def stop(self) -> None:
         """Does nothing from now on; the hooks stay registered."""
@@ -196,7 +196,7 @@ class Modules:
 
         return before, after
 
-    def _give_up(self) -> None:
+    def _switch_off(self) -> None:
         self.stop()
         self._recorder.set_module(0)
         self._recorder.set_phase(NO_PHASE)
@@ -218,7 +218,7 @@ class Modules:
             self._guard.failed(error)
 
     def _first_sight(self, module: Any, around: int) -> int:
-        """The path of a module that has not run yet, told with its class; 0 while it is only traced.
+        """The path of a module that has not run yet, recorded with its class; 0 while it is only traced.
 
         While tensors cannot be asked its tree stays unread.
         """
@@ -226,24 +226,22 @@ class Modules:
             return 0
         if self.names.of(module) is None:
             self._learn(module, around)
-        path = self._told.get(self.names.known(id(module)).path)
+        path = self._recorded.get(self.names.known(id(module)).path)
         if path is None:
             with unseen_by_modes():
                 wants_gradient = [tags.wants_gradient(each) for _, each in parameters(module)]
             is_frozen = not any(wants_gradient) if wants_gradient else self._paths.get(around) in self._frozen
-            path = self._tell(id(module), is_frozen=is_frozen)
+            path = self._record(id(module), is_frozen=is_frozen)
         self.read_unread()
         if self._unread and self._reader is None:
-            return (
-                path  # the hook comes here again at the next call; frames are asked once, see read_unread()
-            )
+            return path  # the hook comes here again at the next call; frames are asked once
         return self._put(id(module), path)
 
     def _learn(self, module: Any, around: int) -> None:
         keys, root = self.names.learn(module, around)
         for key in keys:
             if key in self._paths:  # it ran before its whole did, under another name
-                self._put(key, self._tell(key, is_frozen=self._paths[key] in self._frozen))
+                self._put(key, self._record(key, is_frozen=self._paths[key] in self._frozen))
         if root is not None:
             self._unread.append(weakref.ref(root))
 
@@ -256,8 +254,8 @@ class Modules:
             return
         unread, self._unread = self._unread, []
         for root in (reference() for reference in unread):
-            for tell in self._when_named if root is not None else ():
-                tell(root)
+            for callback in self._when_named if root is not None else ():
+                callback(root)
 
     def _put(self, key: int, path: int) -> int:
         self._paths[key] = path
@@ -270,11 +268,11 @@ class Modules:
         if self._reader is not None:
             self._reader.forget_module(key)
 
-    def _tell(self, key: int, *, is_frozen: bool) -> int:
+    def _record(self, key: int, *, is_frozen: bool) -> int:
         named = self.names.known(key)
-        path = self._told.get(named.path)
+        path = self._recorded.get(named.path)
         if path is None:
-            path = self._told[named.path] = self._recorder.intern(named.path)
+            path = self._recorded[named.path] = self._recorder.intern(named.path)
             class_name = self._recorder.intern(named.class_name)
             self._recorder.record(Kind.MODULE, path=path, is_frozen=int(is_frozen), class_name=class_name)
             if is_frozen:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from rankmem_agent.hooks import user_api as told
+from rankmem_agent.hooks import user_api
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.wrapping import Call, wrapped
 from rankmem_agent.spool.layout import MarkerKind
@@ -26,7 +26,7 @@ class NvtxRanges:
     """Follows the ranges of each thread; made once, when the agent attaches."""
 
     def __init__(self, guard: Guard) -> None:
-        self._guard = guard.of("NVTX ranges", lambda: None)  # the next one may be one that can be told
+        self._guard = guard.of("NVTX ranges", lambda: None)  # the next one may be recorded
         self._open = threading.local()
 
     def install(self, nvtx: Any) -> None:
@@ -44,13 +44,13 @@ class NvtxRanges:
         ranges = self._ranges()
         if len(ranges) < DEPTH_MAX:
             text = call.args[0] if call.args else call.kwargs.get("msg", "")
-            ranges.append(told.begin_range(text, MarkerKind.NVTX))
+            ranges.append(user_api.begin_range(text, MarkerKind.NVTX))
 
     def _popped(self, _: Call) -> None:
         ranges = self._ranges()
         marker = ranges.pop() if ranges else 0
         if marker:
-            told.end_range(marker)
+            user_api.end_range(marker)
 
     def _ranges(self) -> list[int]:
         """This thread's open ranges, outermost first; 0 for one that was not recorded."""

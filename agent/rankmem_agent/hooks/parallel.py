@@ -1,13 +1,13 @@
 """This rank's coordinates in the job's parallel dimensions: dp, tp, pp, cp, ep.
 
-Stage: trainer. Comes in: what the user tells, ``RANKMEM_PARALLEL``, Megatron's ``parallel_state`` where the
+Stage: trainer. Comes in: the user's calls, ``RANKMEM_PARALLEL``, Megatron's ``parallel_state`` where the
 training has imported it, torch's ``DeviceMesh`` as meshes are made (2.6 to 2.13). Goes out: a NOTE record
 with columns of ``rank_info``, another when more is known. It asks no process group to communicate.
 
-Where two sources name the same dimension, the first of these wins: told, environment, Megatron, mesh. A
+Where two sources name the same dimension, the first of these wins: user, environment, Megatron, mesh. A
 mesh's dimension is known by its name (:data:`MESH_NAMES`); dimensions that make one up together, as
 ``dp_replicate`` and ``dp_shard``, count in the mesh's order, unless a mesh has ``dp`` itself. Meshes without
-names say nothing.
+names are no coordinates.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MESHES_MAX: Final = 64
 """Meshes kept to be read later; a training makes a handful."""
 COORDINATE_MAX: Final = 1 << 20
 """Of a rank's place in a dimension: the ranks of a job (see ``bounds`` in rankmem_protos)."""
-_SOURCES: Final = ("mesh", "megatron", "environment", "told")
+_SOURCES: Final = ("mesh", "megatron", "environment", "user")
 """The later ones win."""
 
 
@@ -73,7 +73,7 @@ class Parallel:
         """Dimensions that some mesh has under their own name."""
         self._written: dict[str, int] = {}
         self._refused: set[str] = set()
-        """Dimensions whose coordinate was said to be none."""
+        """Dimensions whose coordinate cannot be, each reported once."""
         self._unread: list[weakref.ref[Any]] = []
         """Meshes that were made while the program was traced."""
         self._steps_left = STEPS_LOOKED_AT
@@ -89,12 +89,12 @@ class Parallel:
         """Does nothing from now on."""
         self._is_on = False
 
-    def told(self, dimensions: Mapping[str, int]) -> None:
-        """The user says where this rank is."""
-        self._guarded(lambda: self._learn("told", dimensions))
+    def set_by_user(self, dimensions: Mapping[str, int]) -> None:
+        """Takes the coordinates that the user gives."""
+        self._guarded(lambda: self._learn("user", dimensions))
 
     def mesh_made(self, mesh: Any) -> None:
-        """A mesh exists: what its names say of this rank, now or, where the program is traced, at a step."""
+        """A mesh exists: reads this rank's coordinates, now or, where the program is traced, at a step."""
         if self._is_compiling():
             if len(self._unread) < MESHES_MAX:
                 self._unread.append(weakref.ref(mesh))
@@ -140,12 +140,12 @@ class Parallel:
             self._recorder.record(Kind.NOTE, facts=self._recorder.intern(json.dumps({"rank": merged})))
 
     def _is_place(self, name: str, at: int) -> bool:
-        """Whether a rank can be there; where not it is said once, and left out."""
+        """Whether a rank can be there; where not it is reported once, and left out."""
         if 0 <= at < COORDINATE_MAX:
             return True
         if name not in self._refused:
             self._refused.add(name)
-            self._guard.say(
+            self._guard.report(
                 f"{name}={at} is no place in a dimension of at most {COORDINATE_MAX} ranks: left out"
             )
         return False

@@ -1,4 +1,4 @@
-"""Tensors that the training script tells of: ``rankmem_agent.tag``, as TAG records.
+"""Tensors that the training script tags: ``rankmem_agent.tag``, as TAG records.
 
 Stage: trainer, the user's threads. Comes in: tensors, in whatever containers the script keeps them. Goes out:
 a TAG record for each with the address and size of its elements. It keeps no
@@ -18,15 +18,15 @@ from rankmem_agent.spool.layout import BY_USER, Category, Kind
 NESTING_MAX: Final = 6
 """Containers around a tensor: a cache holds layers, these lists of pairs."""
 TENSORS_MAX: Final = 100_000
-"""Told in one call; the training waits for it (about 1 us each)."""
+"""Tagged in one call; the training waits for it (about 1 us each)."""
 
 
 def tag_tensors(recorder: Recorder, value: object, category: str, name: str) -> None:
-    """Tags the tensors in a value as what the user says they are."""
+    """Tags the tensors in a value with the user's category."""
     try:
         with unseen_by_modes():
             _tag(recorder, value, Category[category.upper()], recorder.intern(name) if name else 0)
-    except Exception:  # noqa: BLE001  the trainer's guard: what cannot be read is not told
+    except Exception:  # noqa: BLE001  the trainer's guard: what cannot be read is not tagged
         pass
 
 

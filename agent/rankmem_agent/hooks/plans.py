@@ -1,4 +1,4 @@
-"""What is known of an optimizer's parameters between its steps, and the walk over them: TAG records.
+"""An optimizer's parameters, kept between its steps, and the walk over them: TAG records.
 
 Stage: trainer, the threads that call ``optimizer.step()``. Comes in: optimizers before their steps. Goes out:
 TAG records of parameters whose address has changed since (after ``.to()``, sharding,

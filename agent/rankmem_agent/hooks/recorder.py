@@ -1,4 +1,4 @@
-"""What the hooks ask of whatever records: the native tap, its fallback, or a test's list.
+"""The interface between the hooks and a recorder: the native tap, its fallback, or a test's list.
 
 Stage: trainer; the seam between hooks and tap. Types only.
 """
@@ -14,8 +14,8 @@ from rankmem_agent.spool.layout import Category
 from rankmem_agent.spool.records import RecordWriter
 
 FOUND_OTHER: Final = 1
-"""What :class:`StepCalls` find, in bits: the optimizer has other parameters than the plan; nothing was
-tagged."""
+"""A finding of :class:`StepCalls`, one bit each: the optimizer has other parameters than the plan; nothing
+was tagged."""
 FOUND_ODD: Final = 2
 """Some parameters or gradients are left to Python."""
 FOUND_LOOK: Final = 4
@@ -25,7 +25,7 @@ FOUND_STATE: Final = 8
 FOUND_SECOND: Final = 16
 """A second has gone by since this was found last."""
 ODD_PARAMETER: Final = 1
-"""What of a parameter is left to Python: itself and its gradient."""
+"""Left to Python of a parameter: itself and its gradient."""
 ODD_GRADIENT: Final = 2
 """Its gradient alone, in this step."""
 
@@ -91,7 +91,7 @@ class Recorder(RecordWriter, Protocol):
         ``set_module`` does, at a tenth of the cost."""
 
     def module_reader(self) -> ModuleReader | None:
-        """What reads modules from Python frames; None if only hooks can tell them."""
+        """The reader of modules from Python frames; None if only hooks can see them."""
 
     def step_calls(self) -> StepCalls | None:
         """The native calls around an optimizer's step; None where Python has to do the work."""

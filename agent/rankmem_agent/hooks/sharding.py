@@ -2,10 +2,11 @@
 
 Stage: trainer, the threads that run modules and backward. Comes in: calls of classes of torch's (2.6 to
 2.13), DeepSpeed's and transformers', whose methods are wrapped once a model runs that may use them; where
-they are missing or raise, nothing is told. Goes out: TAG records. It keeps no tensor and changes no result.
+they are missing or raise, nothing is recorded. Goes out: TAG records. It keeps no tensor and changes no
+result.
 
 - *FSDP2* gathers the parameters of a group of modules before they run and frees them after; no optimizer ever
-  sees them, nor the gradients that it reduces and scatters. Told when the parameters of a group are whole,
+  sees them, nor the gradients that it reduces and scatters. Tagged when the parameters of a group are whole,
   with the buffer that they were received in, and when its backward has ended, before and after the reduction.
 - *A reentrant checkpoint* runs a backward of its own within backward, whose leaves are the inputs of what it
   computed again. Their gradients are ``.grad`` of leaves like any parameter's, until they are handed on.
@@ -43,7 +44,7 @@ class Sharding:
         self._is_on = True
         self._wrapped: set[str] = set()
         parameter, gradient, cache = (
-            functools.partial(self._told, category)
+            functools.partial(self._tag_found, category)
             for category in (Category.PARAMETER, Category.GRADIENT, Category.KV_CACHE)
         )
         self._wraps: dict[str, Callable[[Any], None]] = {
@@ -55,7 +56,7 @@ class Sharding:
             deepspeed.STAGE_3: functools.partial(deepspeed.wrap_optimizer, gradient=gradient),
             caches.TRANSFORMERS: functools.partial(caches.wrap_caches, cache=cache),
         }
-        """What to do with each module of theirs, once it is imported."""
+        """The wrapper for each of their modules, once it is imported."""
 
     def look(self, root: object = None) -> None:
         """Wraps what has been imported by now: when a model is called first."""
@@ -120,8 +121,8 @@ class Sharding:
         self._tag(Category.PARAMETER, parameters)
         self._tag(Category.GRADIENT, gradients)
 
-    def _told(self, category: Category, about: Any) -> None:
-        """Tags what one of the other modules tells: tensors in containers, or a function that gives them."""
+    def _tag_found(self, category: Category, about: Any) -> None:
+        """Tags tensors that another module found: in containers, or returned by a function."""
         if self._is_on:
             self._guarded(functools.partial(self._tag_all, category), about)
 

@@ -1,9 +1,9 @@
-"""torch's hooks around ``optimizer.step()``: one before, one after, whatever is to be done there.
+"""torch's hooks around ``optimizer.step()``: one before and one after, for all parts.
 
 Stage: trainer, the thread that calls ``optimizer.step()``. Comes in: torch's global step hooks (2.6 to 2.13:
 ``torch.optim.optimizer.register_optimizer_step_pre_hook`` and ``..._post_hook``, for every ``Optimizer``).
-Goes out: what :mod:`~rankmem_agent.hooks.steps`, ``plans``, ``tags``, ``weights`` and ``parallel`` have to
-say at a step, in this order. It touches no optimizer, keeps none alive, and does nothing while torch traces.
+Goes out: calls of :mod:`~rankmem_agent.hooks.steps`, ``plans``, ``tags``, ``weights`` and ``parallel``, in
+this order. It touches no optimizer, keeps none alive, and does nothing while torch traces.
 
 A step in which nothing is new costs one native call before and one after; the rest of Python is asked only
 when they find something, or when a part waits for the next step. Each line of these two functions is run
@@ -36,8 +36,6 @@ from rankmem_agent.spool.layout import Phase
 
 _OTHER: Final = int(Phase.OTHER)
 _OPTIMIZER: Final = int(Phase.OPTIMIZER)
-
-
 _TORCH_STEP: Final = "Optimizer.profile_hook_step.<locals>.wrapper"
 """The function of torch's around every ``step()`` (2.6 to 2.13)."""
 
@@ -65,7 +63,7 @@ class StepHooks:
         self._recorder = recorder
         self._is_compiling = is_compiling
         self._by_dynamo = by_dynamo or is_compiling
-        self._guard = guard.of("steps and gradients", self._give_up, infers=False)
+        self._guard = guard.of("steps and gradients", self._switch_off, infers=False)
         self._steps = steps
         self._inside = steps.inside
         self._tags = tags
@@ -99,9 +97,9 @@ class StepHooks:
         """Does nothing from now on; the hooks stay registered, torch calls them for nothing."""
         self._is_on = False
 
-    def _give_up(self) -> None:
+    def _switch_off(self) -> None:
         self.stop()
-        self._steps.give_up()
+        self._steps.switch_off()
 
     def before(self, optimizer: Any, args: Any, kwargs: Any, /) -> None:
         """The hook before ``optimizer.step()``."""
@@ -238,7 +236,7 @@ def _keep_stepping(inside: list[int], key: int) -> None:
 
     Args:
         inside: identities of optimizers, outermost first.
-        key: the one whose step has just begun; without it on the stack, steps cannot be told there.
+        key: the one whose step has just begun; without it on the stack, steps cannot be recognised there.
     """
     stepping = set()
     frame = sys._getframe()

@@ -10,7 +10,7 @@ steps its discriminator five times for each step of the generator counts one ste
 generator. Which optimizers are in use is learned in the first round: there, each ``step()`` of those known
 so far ends a step, and a new one ends the round without a row of its own. An optimizer is no longer waited
 for when others have stepped REPEATS_MAX times again without it. One that steps inside another's ``step()``
-(ZeRO wraps one) is part of it. A step that the user tells (``rankmem_agent.step()``) ends all that.
+(ZeRO wraps one) is part of it. A step that the user ends (``rankmem_agent.step()``) stops all that.
 
 **Closures.** ``optimizer.step(closure)`` runs forward and backward within the step (LBFGS; Lightning gives
 one to every optimizer). The phase is then IN_CLOSURE, which the tap resolves call by call.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 REPEATS_MAX: Final = 8
 """More than the usual ratio of critic to generator steps (5), few enough to notice that a run changed its
 optimizer."""
-TOLD_BY_USER: Final = "user"
+ENDED_BY_USER: Final = "user"
 
 
 @dataclass(slots=True, eq=False)
@@ -72,7 +72,7 @@ class Steps:
         """Steps in this round of optimizers that had stepped in it before."""
         self._only: Optimizer | None = None
         """The one in use, if there is but one."""
-        self._is_told = False
+        self._user_ends = False
         self.inside = _Inside()
         self.phase_outside: int = Phase.OTHER
         """The phase when the outermost module returns."""
@@ -109,7 +109,7 @@ class Steps:
         """Whether a training step ends with this one's: all in use have stepped since the last end."""
         if optimizer is self._only:
             return True
-        if self._is_told:
+        if self._user_ends:
             return False
         is_new = not optimizer.is_in_use
         if is_new:
@@ -117,7 +117,7 @@ class Steps:
             self._in_use = [*self._in_use, optimizer]
         if is_new and len(self._in_use) > 1:
             self._only = None
-            self._begin_round()  # what the first round did is told by the rows before
+            self._begin_round()  # the rows before show what the first round did
             return False
         self._repeats += optimizer.has_stepped
         optimizer.has_stepped = True
@@ -134,11 +134,11 @@ class Steps:
         """It exists no more: it is not waited for."""
         self._wait_for([each for each in self._in_use if each is not optimizer])
 
-    def told(self) -> None:
-        """The user says that a step has ended."""
-        self._is_told, self._only = True, None
+    def ended_by_user(self) -> None:
+        """The user has ended a step."""
+        self._user_ends, self._only = True, None
         if self._recorder is not None:
-            self.record(self._recorder.intern(TOLD_BY_USER))
+            self.record(self._recorder.intern(ENDED_BY_USER))
             self.ended()
 
     def record(self, name: int) -> None:
@@ -157,8 +157,8 @@ class Steps:
         """Records nothing from now on."""
         self._recorder = None
 
-    def give_up(self) -> None:
-        """After a failure of the hooks: whatever follows, nobody says whether it is an optimizer's work."""
+    def switch_off(self) -> None:
+        """After a failure of the hooks: what follows may or may not be an optimizer's work."""
         recorder = self._recorder
         self.stop()
         self.phase_outside = NO_PHASE

@@ -11,7 +11,7 @@ nothing while Dynamo traces.
 - *Optimizer state* after a step, as long as it is new: when the optimizer's state was replaced or has grown,
   or its first tensor moved.
 - *Buffers* (``running_mean``, a mask) are unknown at first. At the second step after they appeared those of a
-  module to none of which anybody has written are inputs; the others stay unknown.
+  module none of which was written to are inputs; the others stay unknown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rankmem_agent.spool.layout import FROZEN, Category, DeviceType, Kind
 NESTING_MAX: Final = 3
 """Containers around a tensor of an optimizer's state: LBFGS keeps lists, Shampoo lists in mappings."""
 UNREADABLE: Final = (Exception,)
-"""What tensors without an address raise when asked for it, and classes of the user's own when asked for
+"""Raised by tensors without an address when asked for it, and by classes of the user's own when asked for
 anything: such a tensor is left out."""
 _HIGH: Final = 1 << 32
 """An address from here on is believed; one below may be an offset in a freed storage."""
@@ -133,14 +133,9 @@ class Tags:
             place = place_of(tensor)
             if place is not None:
                 string_id = self._recorder.intern(name)
-                self._recorder.record(
-                    Kind.TAG,
-                    category=category,
-                    since_allocation=1,
-                    qualifier=FROZEN if frozen else 0,
-                    name=string_id,
-                    **place,
-                )
+                qualifier = FROZEN if frozen else 0
+                meant = {"category": category, "since_allocation": 1, "qualifier": qualifier}
+                self._recorder.record(Kind.TAG, name=string_id, **meant, **place)
 
     def names(self) -> dict[int, str]:
         """Full names of the parameters of all modules known, by identity."""
@@ -157,8 +152,8 @@ class Tags:
             self._tag(Category.OPTIMIZER_STATE, tensors_in(values, prefix))
 
     def judge_buffers(self) -> None:
-        """At the second step after a buffer appeared: if nobody has written to it, it is input. The caller is
-        guarded."""
+        """At the second step after a buffer appeared: if nothing has written to it, it is input. The caller
+        is guarded."""
         if not self._buffers:
             return
         with self._lock:
@@ -202,7 +197,7 @@ def device_of(tensor: Any) -> Device | None:
 
 def address_of(tensor: Any) -> int:
     """Address of the tensor's first element; 0 where it has none: sparse, a subclass without storage, a freed
-    storage (of which torch tells the tensor's offset)."""
+    storage (torch gives the tensor's offset in it)."""
     try:
         local = getattr(tensor, "_local_tensor", None)  # DTensor: this rank's shard
         own = tensor if local is None else local
@@ -213,7 +208,7 @@ def address_of(tensor: Any) -> int:
 
 
 def size_of(tensor: Any) -> int:
-    """Bytes of the tensor's elements on this rank; 0 where it does not say."""
+    """Bytes of the tensor's elements on this rank; 0 where not known."""
     try:
         local = getattr(tensor, "_local_tensor", None)
         own = tensor if local is None else local
@@ -223,7 +218,7 @@ def size_of(tensor: Any) -> int:
 
 
 def _version_of(tensor: Any) -> int:
-    """How often it has been written to; 0 where nobody counts, as within ``torch.inference_mode``."""
+    """How often it has been written to; 0 where not counted, as within ``torch.inference_mode``."""
     try:
         return int(tensor._version)
     except UNREADABLE:
@@ -231,7 +226,7 @@ def _version_of(tensor: Any) -> int:
 
 
 def wants_gradient(tensor: Any) -> bool:
-    """Whether it requires a gradient; no where it does not say."""
+    """Whether it requires a gradient; no where not known."""
     try:
         return bool(tensor.requires_grad)
     except UNREADABLE:
@@ -251,10 +246,10 @@ def gradients_of(parameters: list[Any]) -> array[int]:
     """The address of each one's gradient; 0 where it has none."""
     gradients = [parameter.grad for parameter in parameters]
     try:
-        told = [0 if each is None else each.data_ptr() for each in gradients]
+        addresses = [0 if each is None else each.data_ptr() for each in gradients]
     except UNREADABLE:
-        told = [0] * len(gradients)
-    both = zip(told, gradients, strict=True)
+        addresses = [0] * len(gradients)
+    both = zip(addresses, gradients, strict=True)
     return array("Q", [at if at >= _HIGH or each is None else address_of(each) for at, each in both])
 
 

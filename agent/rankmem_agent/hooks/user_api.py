@@ -1,4 +1,4 @@
-"""What the training script tells of its own accord: named ranges, steps, its place among the ranks.
+"""Calls for the training script: named ranges, steps, tensors, its place among the ranks.
 
 Stage: trainer, the user's threads. Comes in: the user's calls. Goes out: MARKER, STEP and NOTE records.
 Public through :mod:`rankmem_agent`; imported in every process below ``rankmem run``, so it imports next to
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from rankmem_agent.spool.layout import MarkerKind
 
 FIRST_MARKER = 1 << 48
-"""Ids of ranges that Python tells; the tap numbers those that torch tells from 1."""
+"""Ids of ranges opened in Python; the tap numbers those of torch from 1."""
 
 
-class _Told:
-    """Whom to tell, while the agent is on."""
+class _Connected:
+    """Receivers of the calls while the agent is on."""
 
     recorder: Recorder | None = None
     steps: Steps | None = None
@@ -69,7 +69,7 @@ def begin_range(name: str, kind: MarkerKind) -> int:
         return 0
     from rankmem_agent.spool.layout import Kind
 
-    marker = next(_Told.markers)
+    marker = next(_Connected.markers)
     recorder.record(Kind.MARKER_BEGIN, marker_kind=kind, marker_id=marker, name=recorder.intern(str(name)))
     return marker
 
@@ -88,16 +88,16 @@ def step() -> None:
 
     For trainings whose optimizers do not show the steps: custom optimizers, or many that take turns.
     """
-    if _recorder() is not None and _Told.steps is not None:
-        if _Told.at_step is not None:
-            _Told.at_step()
-        _Told.steps.told()
+    if _recorder() is not None and _Connected.steps is not None:
+        if _Connected.at_step is not None:
+            _Connected.at_step()
+        _Connected.steps.ended_by_user()
 
 
 def tag(tensors: object, category: str, *, name: str = "") -> None:
-    """Says what tensors are: ``rankmem_agent.tag(cache, "kv_cache")``.
+    """Gives tensors a category: ``rankmem_agent.tag(cache, "kv_cache")``.
 
-    For what nothing else tells: caches of keys and values, the state of an optimizer that is not from
+    For what nothing else shows: caches of keys and values, the state of an optimizer that is not from
     torch.optim, plain tensors that are trained or kept. The blocks that hold them count as this from the
     moment they were allocated; this overrides hooks and rules.
 
@@ -133,10 +133,10 @@ def parallel(
     For trainings that use neither a torch ``DeviceMesh`` with named dimensions nor Megatron; it takes
     precedence over both. May be called again as more becomes known.
     """
-    if _recorder() is None or _Told.parallel is None:
+    if _recorder() is None or _Connected.parallel is None:
         return
     given = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": ep}
-    _Told.parallel.told({name: int(at) for name, at in given.items() if at is not None})
+    _Connected.parallel.set_by_user({name: int(at) for name, at in given.items() if at is not None})
 
 
 def connect(
@@ -149,19 +149,19 @@ def connect(
     """Called by the agent when it is on.
 
     Args:
-        at_step: called when the user tells that a step has ended, before it is counted.
+        at_step: called when the user ends a step, before it is counted.
     """
-    _Told.recorder, _Told.steps, _Told.is_compiling = recorder, steps, is_compiling
-    _Told.parallel, _Told.at_step = parallel, at_step
+    _Connected.recorder, _Connected.steps, _Connected.is_compiling = recorder, steps, is_compiling
+    _Connected.parallel, _Connected.at_step = parallel, at_step
 
 
 def disconnect() -> None:
     """Called by the agent when it is off, and in a forked child: whatever was connected is forgotten."""
-    _Told.recorder = _Told.steps = _Told.parallel = _Told.at_step = None
+    _Connected.recorder = _Connected.steps = _Connected.parallel = _Connected.at_step = None
 
 
 def _recorder() -> Recorder | None:
-    """Whom to tell, or None: a foreign call inside a region that is being compiled would break its graph."""
-    if _Told.recorder is None or (_Told.is_compiling is not None and _Told.is_compiling()):
+    """The recorder, or None: a foreign call inside a region that is being compiled would break its graph."""
+    if _Connected.recorder is None or (_Connected.is_compiling is not None and _Connected.is_compiling()):
         return None
-    return _Told.recorder
+    return _Connected.recorder

@@ -47,7 +47,7 @@ _Place = tuple[int, int, int]
 
 @dataclass(slots=True)
 class _Weight:
-    """A parameter as it was told last."""
+    """A parameter as it was recorded last."""
 
     module: weakref.ref[Any]
     key: str
@@ -65,7 +65,7 @@ class _Weight:
 
 
 class Weights:
-    """Tells the parameters; made once, when the agent attaches.
+    """Records the parameters; made once, when the agent attaches.
 
     Args:
         names: the module trees.
@@ -125,11 +125,11 @@ class Weights:
             self.want_look()
 
     def tree_named(self, root: Any) -> None:
-        """A tree has got its names: tells its parameters."""
+        """A tree has got its names: records its parameters."""
         self._guarded(lambda: self._read([root]))
 
     def at_step(self, *, is_due: bool = False) -> None:
-        """Before an optimizer's step, when gradients exist: tells what has changed, if it is time to look.
+        """Before an optimizer's step, when gradients exist: records what has changed, if it is time to look.
 
         Args:
             is_due: look in any case.
@@ -158,7 +158,7 @@ class Weights:
             self._look_for_gradients()
 
     def _read(self, roots: list[Any]) -> None:
-        """Tells the parameters of some trees that are new or have moved."""
+        """Records the parameters of some trees that are new or have moved."""
         seen: set[tuple[_Place, int, int]] = set()
         is_incomplete = False
         for name, module, key, parameter in self._parameters(roots):
@@ -171,7 +171,7 @@ class Weights:
                 is_incomplete = True
             elif (place, offset, size_bytes) not in seen:
                 seen.add((place, offset, size_bytes))
-                self._tell(name, module, key, parameter, place, size_bytes, facts)
+                self._update(name, module, key, parameter, place, size_bytes, facts)
         if is_incomplete and self._retries_left > 0:
             self._retries_left -= 1
             self.want_look()
@@ -185,7 +185,7 @@ class Weights:
                 for key, parameter in own_parameters(module):
                     yield ".".join(part for part in (prefix, path, key) if part), module, key, parameter
 
-    def _tell(
+    def _update(
         self,
         name: str,
         module: Any,

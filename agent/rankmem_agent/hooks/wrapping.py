@@ -12,12 +12,12 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-Tell = Callable[[Any], None]
+TensorSink = Callable[[Any], None]
 """Takes tensors in containers, or a function that gives them; raises nothing."""
 
 
 class Call(NamedTuple):
-    """What a function was called with."""
+    """The arguments of a call."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -30,7 +30,7 @@ def wrapped(
     after: Callable[[Call, Any], object] | None = None,
     lastly: Callable[[Call], object] | None = None,
 ) -> Callable[..., Any]:
-    """``genuine``, which tells of its calls. What tells must not raise.
+    """``genuine`` with callbacks around its calls. The callbacks must not raise.
 
     Args:
         before: called with the call.

@@ -1,10 +1,10 @@
 """Switches the agent on in a rank's process, and off again at its end.
 
 Stage: trainer; called once, right after the user's own import of torch, in the thread that imported it. Comes
-in: the claim and the environment. Goes out: a spool with ``meta.json``, the tap recording into it, hooks,
-and the host's shipper, elected. Nothing escapes: what fails is said in one line and the training goes on. It
-imports torch (which is loaded) and the standard library, starts no Python thread and never touches CUDA
-before the user does.
+in: the detected rank and the environment. Goes out: a spool with ``meta.json``, the tap recording into it,
+hooks, and the host's shipper, elected. Nothing escapes: a failure is reported in one line and the training
+goes on. It imports torch (which is loaded) and the standard library, starts no Python thread and never
+touches CUDA before the user does.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from typing import Any, Final, Protocol
 
 from rankmem_agent import facts
 from rankmem_agent.config import AgentConfig
-from rankmem_agent.hooks import missing, module_frames
-from rankmem_agent.hooks import user_api as told
+from rankmem_agent.hooks import missing, module_frames, user_api
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.modules import Modules
 from rankmem_agent.hooks.nvtx import NvtxRanges
@@ -35,11 +34,11 @@ from rankmem_agent.hooks.tracing import Tracing, tracing_of
 from rankmem_agent.hooks.weights import Weights
 from rankmem_agent.preload import drain, electing, exits, recording
 from rankmem_agent.preload.candidate import NOT_RECORDED, Candidate, is_numbered_late
-from rankmem_agent.preload.claim import Claim
 from rankmem_agent.preload.deciding import Deciding
 from rankmem_agent.preload.evidence import when_stepped
-from rankmem_agent.preload.failed_start import tell_that_nothing_is_recorded
+from rankmem_agent.preload.failed_start import record_failed_start
 from rankmem_agent.preload.interrupts import interrupts_put_off, when_the_program_ends
+from rankmem_agent.preload.rank_detection import DetectedRank
 from rankmem_agent.preload.unrecorded import watch
 from rankmem_agent.spool import folder, launches, layout
 from rankmem_agent.spool.exits import announce
@@ -56,26 +55,26 @@ class Stoppable(Protocol):
 
 
 class Agent:
-    """What runs in a process while it is recorded.
+    """The agent in a process while it is recorded.
 
     Args:
         is_worker: see :class:`Candidate`.
     """
 
-    def __init__(self, claim: Claim, guard: Guard, config: AgentConfig, *, is_worker: bool) -> None:
+    def __init__(self, detected: DetectedRank, guard: Guard, config: AgentConfig, *, is_worker: bool) -> None:
         import torch
 
         self._torch: Any = torch
-        self._claim = claim
+        self._detected = detected
         self._guard = guard
         self._config = config
         self._is_worker = is_worker
         self._pid = os.getpid()
-        self._session = facts.session_id(os.environ, claim, config.session_id)
-        self._session_dir = folder.choose_root(config, claim.local_world_size) / self._session
-        elsewhere = folder.passed_over(config, claim.local_world_size)
-        if elsewhere is not None and not claim.local_rank:  # once a host
-            guard.say(elsewhere)
+        self._session = facts.session_id(os.environ, detected, config.session_id)
+        self._session_dir = folder.choose_root(config, detected.local_world_size) / self._session
+        elsewhere = folder.passed_over(config, detected.local_world_size)
+        if elsewhere is not None and not detected.local_rank:  # once a host
+            guard.report(elsewhere)
         self._recording = recording.choose(torch, config, guard)
         self._candidate: Candidate | None = None
         self._deciding: Deciding | None = None
@@ -89,7 +88,7 @@ class Agent:
             began_ns: CLOCK_MONOTONIC when the attachment began, for its own cost.
         """
         candidate = self._candidate = Candidate(
-            self._claim,
+            self._detected,
             self._guard,
             self._recording,
             self._session_dir,
@@ -108,31 +107,31 @@ class Agent:
             raise
         deciding = self._deciding = Deciding(candidate, self._guard, recorder, self._torch)
         when_the_program_ends(self.finish, is_worker=self._is_worker)
-        self._tell_what_goes_off(recorder)
+        self._record_what_goes_off(recorder)
         self._install_all_hooks(recorder, deciding)
         exits.watch_for_exit_at_once(lambda: candidate.spool_dir)
-        deciding.look_for_evidence(self._recording, is_given=self._claim.is_given)
+        deciding.look_for_evidence(self._recording, is_given=self._detected.is_given)
         _write_attach_ns(candidate.spool_dir, time.monotonic_ns() - began_ns)
 
     @property
     def is_open(self) -> bool:
-        """There is a spool that says what becomes of this rank."""
+        """There is a spool that records what becomes of this rank."""
         return self._recorder is not None
 
     def stop(self) -> None:
         """Records nothing more: after a failure, and in a forked child (the tap stops by itself there)."""
-        self._hush()
+        self._stop_hooks()
         self._recording.forget()
         self._recording.close()
 
     def _switch_off(self, happened: str) -> None:
-        """After a failure that leaves nothing to record: the spool stays open and tells the process's end."""
-        self._hush()
+        """After a failure that leaves nothing to record: the spool stays open for the process's end."""
+        self._stop_hooks()
         self._recording.forget()
         self._recording.switch_off(missing.fit_to_leave(happened, self._config.privacy))
 
-    def _hush(self) -> None:
-        told.disconnect()
+    def _stop_hooks(self) -> None:
+        user_api.disconnect()
         for hooks in self._hooks:
             hooks.stop()
 
@@ -147,41 +146,43 @@ class Agent:
                 always.callback(self.stop)
                 always.callback(self._recording.finish)
                 deciding.end()
-                self._tell_the_exit(candidate)
+                self._record_exit(candidate)
             if candidate.is_published:
                 drain.wait(self._session_dir, candidate.spool_dir, timeout_s=self._config.drain_s)
         except Exception as error:  # noqa: BLE001  the trainer's guard
             self._guard.failed(error)
 
     def _forked(self) -> None:
-        """In a forked child: off, for good; it says so if it trains."""
+        """In a forked child: off, for good; it reports it if it trains."""
         self.stop()
         if self._deciding is not None:
             self._deciding.forked()
 
     def _meta(self) -> dict[str, Any]:
-        meta = facts.meta(self._config, self._session, self._claim, str(self._torch.__version__))
+        meta = facts.meta(self._config, self._session, self._detected, str(self._torch.__version__))
         meta["rank"] |= self._recording.detail()
         return meta
 
-    def _tell_the_exit(self, candidate: Candidate) -> None:
-        """What ended the process; its exit code follows END, unless it waits for END to be stored."""
+    def _record_exit(self, candidate: Candidate) -> None:
+        """Records what ended the process; its exit code follows END, unless it waits for END to be stored."""
         if self._recorder is not None:
-            exits.tell_exception(self._recorder)
+            exits.record_exception(self._recorder)
         if self._config.drain_s == 0 and self._recording.knows_exit and candidate.is_published:
             announce(candidate.spool_dir)
 
-    def _tell_what_goes_off(self, recorder: Recorder) -> None:
+    def _record_what_goes_off(self, recorder: Recorder) -> None:
         """A set of hooks that fails is named in the log; the others, and the events, go on."""
         self._recorder = recorder
         privacy = self._config.privacy
         self._guard.when_part_off(
-            lambda part, happened: missing.tell_part(recorder, part, missing.fit_to_leave(happened, privacy))
+            lambda part, happened: missing.record_part_off(
+                recorder, part, missing.fit_to_leave(happened, privacy)
+            )
         )
 
     def _install_all_hooks(self, recorder: Recorder, deciding: Deciding) -> None:
         """Where torch has changed too much for them, the events are recorded without."""
-        guard = self._guard.of("steps, modules and categories", self._hush, infers=False)
+        guard = self._guard.of("steps, modules and categories", self._stop_hooks, infers=False)
         try:
             self._install_hooks(recorder, deciding)
         except Exception as error:  # noqa: BLE001  the trainer's guard
@@ -213,7 +214,7 @@ class Agent:
         step_hooks.when_off(deciding.stepped)
         step_hooks.install()
         at_step = weights.at_step if weights is not None else None
-        told.connect(recorder, steps, tracing.is_traced, parallel, at_step)
+        user_api.connect(recorder, steps, tracing.is_traced, parallel, at_step)
 
     def _install_module_hooks(
         self, recorder: Recorder, steps: Steps, tags: Tags, tracing: Tracing
@@ -242,52 +243,52 @@ class Agent:
         try:
             electing.elect(self._session_dir)
         except (OSError, subprocess.SubprocessError) as error:
-            self._guard.say(f"no shipper was started: {error} (try: rankmem ship {self._session_dir})")
+            self._guard.report(f"no shipper was started: {error} (try: rankmem ship {self._session_dir})")
 
 
 _agent: Agent | None = None
 """One a process: the tap can be opened once and never be taken out."""
 
 
-def attach(claim: Claim, *, is_worker: bool = False) -> None:
-    """Records this process as the candidate of ``claim`` from here to its end. Raises nothing.
+def attach(detected: DetectedRank, *, is_worker: bool = False) -> None:
+    """Records this process as the candidate for ``detected`` from here to its end. Raises nothing.
 
     Thread: the one that imported torch. A second call does nothing.
     """
     global _agent
     began_ns = time.monotonic_ns()
-    guard = Guard(claim.rank)
+    guard = Guard(detected.rank)
     if _agent is not None or os.environ.get("RANKMEM_DISABLE") == "1":
         return
     _keep_out_of_the_users_log()
     with interrupts_put_off():
         try:
-            if claim.doubt and not claim.is_child:
-                guard.say(claim.doubt)
+            if detected.discrepancy and not detected.is_child:
+                guard.report(detected.discrepancy)
             config = AgentConfig.from_environment()
-            if _is_beside_its_rank(claim, config) and not is_worker:
-                watch(sys.modules["torch"], lambda: guard.say(NOT_RECORDED))
+            if _is_beside_its_rank(detected, config) and not is_worker:
+                watch(sys.modules["torch"], lambda: guard.report(NOT_RECORDED))
                 return
-            _agent = Agent(claim, guard, config, is_worker=is_worker)
+            _agent = Agent(detected, guard, config, is_worker=is_worker)
             _agent.start(began_ns)
         except Exception as error:  # noqa: BLE001  the trainer's guard
             guard.failed(error)
             if _agent is None or not _agent.is_open:
-                tell_that_nothing_is_recorded(claim, error, is_worker=is_worker)
+                record_failed_start(detected, error, is_worker=is_worker)
 
 
-def _is_beside_its_rank(claim: Claim, config: AgentConfig) -> bool:
+def _is_beside_its_rank(detected: DetectedRank, config: AgentConfig) -> bool:
     """Whether this is a subprocess of a rank that trains already: its evaluation, most likely. One that a
     process group is to number (``LOCAL_RANK``, ``WORLD_SIZE``) may yet be another rank."""
-    if not claim.is_child or is_numbered_late():
+    if not detected.is_child or is_numbered_late():
         return False
-    session = facts.session_id(os.environ, claim, config.session_id)
-    session_dir = folder.choose_root(config, claim.local_world_size) / session
-    return launches.is_held(session_dir, facts.launch(claim), claim.rank)
+    session = facts.session_id(os.environ, detected, config.session_id)
+    session_dir = folder.choose_root(config, detected.local_world_size) / session
+    return launches.is_held(session_dir, facts.launch(detected), detected.rank)
 
 
 def _keep_out_of_the_users_log() -> None:
-    """What our modules log stays inside: the guard's one line is all that a rank says."""
+    """Keeps our modules' logs inside: the guard's one line is all that a rank prints."""
     ours = logging.getLogger("rankmem_agent")
     ours.addHandler(logging.NullHandler())
     ours.propagate = False
@@ -301,7 +302,7 @@ def _device_mesh_class() -> type[Any] | None:
 
 
 def _write_attach_ns(spool_dir: Path, attach_ns: int) -> None:
-    """Writes the agent's own cost into the control page, where nobody else writes it."""
+    """Writes the agent's own cost into the control page, where nothing else writes it."""
     control = os.open(spool_dir / "control", os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.pwrite(control, attach_ns.to_bytes(8, "little"), _ATTACH_NS_OFFSET)

@@ -2,7 +2,7 @@
 
 Stage: trainer. Comes in: evidence, as it comes: a process group, an optimizer's step, much that was
 recorded, the end. Goes out: a spool that is shipped (the process is a rank: it is *published*), or none. What
-is recorded before lies in a provisional folder that nobody ships: nothing of a model's first blocks is
+is recorded before lies in a provisional folder that is not shipped: nothing of a model's first blocks is
 missed, and a process that trains nothing leaves nothing.
 
 Who trains is decided here, and by :mod:`rankmem_agent.spool.launches` among several processes: one for each
@@ -24,8 +24,8 @@ from typing import Any, Final
 
 from rankmem_agent import facts
 from rankmem_agent.hooks.guard import Guard
-from rankmem_agent.preload.claim import PLAIN, Claim
 from rankmem_agent.preload.evidence import Group
+from rankmem_agent.preload.rank_detection import PLAIN, DetectedRank
 from rankmem_agent.preload.recording import Recording
 from rankmem_agent.spool import folder, launches, places
 from rankmem_agent.spool.places import Place
@@ -54,7 +54,7 @@ NOT_RECORDED: Final = (
 
 
 class Evidence(enum.Enum):
-    """What shows that a process is a rank."""
+    """Evidence that a process is a rank."""
 
     GIVEN = enum.auto()
     """The user named it."""
@@ -79,7 +79,7 @@ class Candidate:
 
     def __init__(
         self,
-        claim: Claim,
+        detected: DetectedRank,
         guard: Guard,
         recording: Recording,
         session_dir: Path,
@@ -88,7 +88,7 @@ class Candidate:
         published: Callable[[], None],
         refused: Callable[[], None],
     ) -> None:
-        self._claim = claim
+        self._detected = detected
         self._guard = guard
         self._recording = recording
         self._session_dir = session_dir
@@ -97,21 +97,21 @@ class Candidate:
         self._refused = refused
         self._process = launches.process(os.getpid())
         self._facts: Mapping[str, Any] = {}
-        self._place = place_in(self._claim, None)
+        self._place = place_in(self._detected, None)
         self._trains = False
         self._is_refused = False
         self.ran_a_model: Callable[[], bool] = lambda: False
         """Asked at the end of a process that is no rank."""
         self.contradiction = ""
-        """What its process group said too late for its rows."""
+        """Numbers of its process group that came too late for its rows, in a line."""
         self.attempt: int | None = None
         """None until it is published."""
         self.spool_dir = folder.create_candidate(session_dir)
 
     def describe(self, meta: Mapping[str, Any]) -> None:
-        """Keeps what ``meta.json`` will say, also for who settles the matter after a kill."""
+        """Keeps the facts for ``meta.json``, also for whatever settles the matter after a kill."""
         self._facts = meta
-        counts = not self._is_worker and not self._claim.is_child
+        counts = not self._is_worker and not self._detected.is_child
         beats = self._recording.has_heartbeat
         places.write_candidate(
             self.spool_dir, self._place, self._process, meta, counts=counts, has_heartbeat=beats
@@ -120,7 +120,7 @@ class Candidate:
     @property
     def busy_after_s(self) -> float:
         """When much that was recorded makes it a rank, in seconds."""
-        return BUSY_AFTER_S if self._claim.key == PLAIN else BUSY_AFTER_NUMBERED_S
+        return BUSY_AFTER_S if self._detected.key == PLAIN else BUSY_AFTER_NUMBERED_S
 
     @property
     def is_published(self) -> bool:
@@ -139,20 +139,20 @@ class Candidate:
         if self.is_published:
             return self._trains_after_all(group) if trains else None
         counts = trains or self._counts(evidence)
-        place = place_in(self._claim, group)
+        place = place_in(self._detected, group)
         attempt = place.take(self._session_dir, self._process, trains=trains) if counts else None
         if attempt is not None:
             self._publish(place, attempt, trains=trains)
         elif trains:
             self._refuse()
         elif evidence is Evidence.EXIT:
-            self._say_what_is_not_recorded()
+            self._report_unrecorded()
         return None
 
     def give_way(self, group: Group | None) -> int:
         """In a forked child that trains and cannot be recorded: takes the place, so that its parent is not
         taken for the rank; which one it is."""
-        place = place_in(self._claim, group)
+        place = place_in(self._detected, group)
         place.take(self._session_dir, launches.process(os.getpid()), trains=True)
         return place.rank
 
@@ -176,25 +176,25 @@ class Candidate:
 
     def _refuse(self) -> None:
         self._is_refused = True
-        self._guard.say(NOT_RECORDED)
+        self._guard.report(NOT_RECORDED)
         self._refused()
         self.discard()
 
-    def _say_what_is_not_recorded(self) -> None:
+    def _report_unrecorded(self) -> None:
         """At the end of a process that is no rank, and yet may have been what the user looks for.
 
         What another process started may do a little with a model beside its work; a script may have prepared
         what the later process did, but not by running a model.
         """
-        is_below = self._is_worker or self._claim.is_child
+        is_below = self._is_worker or self._detected.is_child
         if self.ran_a_model() and (not is_below or self._recording.has_recorded_much()):
-            self._guard.say(_RAN_BELOW if is_below else _RAN_BESIDE)
+            self._guard.report(_RAN_BELOW if is_below else _RAN_BESIDE)
 
     def _counts(self, evidence: Evidence) -> bool:
         """Whether evidence that it uses tensors makes it a rank."""
-        if self._is_worker or self._claim.is_child or not self._recording.has_recorded():
+        if self._is_worker or self._detected.is_child or not self._recording.has_recorded():
             return False
-        if evidence is Evidence.BUSY and self._claim.key == PLAIN and is_numbered_late():
+        if evidence is Evidence.BUSY and self._detected.key == PLAIN and is_numbered_late():
             return False
         return not self._place.has_successor(self._session_dir, self._process)
 
@@ -203,7 +203,7 @@ class Candidate:
         if not self._trains:
             self._trains = True
             self._place.take(self._session_dir, self._process, trains=True)
-        place = place_in(self._claim, group)
+        place = place_in(self._detected, group)
         if place.world_size == self._place.world_size and place.rank == self._place.rank:
             return None
         is_same = place.rank == self._place.rank and self.attempt == place.take(
@@ -214,17 +214,17 @@ class Candidate:
                 f"recorded as rank {self._place.rank} of {self._place.world_size}, attempt {self.attempt}, "
                 f"but its process group, created later, makes it rank {place.rank} of {place.world_size}"
             )
-            self._guard.say(self.contradiction)
+            self._guard.report(self.contradiction)
             return None
         self._place = place
         return {"world_size": place.world_size}
 
 
-def place_in(claim: Claim, group: Group | None) -> Place:
+def place_in(detected: DetectedRank, group: Group | None) -> Place:
     """The place of a process, as its process group and its launcher number it."""
-    is_outside = group is None or group.world_size < claim.world_size or group.world_size == 1
-    if group is None or is_outside or (claim.key != PLAIN and group.world_size == claim.world_size):
-        place = place_of(claim)
+    is_outside = group is None or group.world_size < detected.world_size or group.world_size == 1
+    if group is None or is_outside or (detected.key != PLAIN and group.world_size == detected.world_size):
+        place = place_of(detected)
         return place if group is None or is_outside else replace(place, rank=group.rank)
     local_rank = os.environ.get("LOCAL_RANK", "")
     return Place(
@@ -232,19 +232,19 @@ def place_in(claim: Claim, group: Group | None) -> Place:
         world_size=group.world_size,
         local_rank=int(local_rank) if local_rank.isdecimal() else None,
         launch=f"group {group.world_size} {group.rendezvous}",
-        restart=claim.attempt,
+        restart=detected.attempt,
         joins_the_dead=False,
     )
 
 
-def place_of(claim: Claim) -> Place:
+def place_of(detected: DetectedRank) -> Place:
     """The place that a launcher gave, or a plain script's."""
     return Place(
-        rank=claim.rank,
-        world_size=claim.world_size,
-        local_rank=claim.local_rank,
-        launch=facts.launch(claim),
-        restart=claim.attempt,
+        rank=detected.rank,
+        world_size=detected.world_size,
+        local_rank=detected.local_rank,
+        launch=facts.launch(detected),
+        restart=detected.attempt,
     )
 
 

@@ -31,7 +31,7 @@ _UNSEEN: Final = {
 
 
 def cpu_facts(sees: CpuSees, until: str = "") -> dict[str, str]:
-    """What ``device_info`` says of the host's memory.
+    """The facts in ``device_info`` on the host's memory.
 
     Args:
         sees: what the tap sees of it; what it does not see is named.
@@ -65,15 +65,15 @@ class CudaAttachment:
         try:
             self._tap.enable(What.CUDA_EVENTS)
             if not self._tap.attach_cuda():
-                self._guard.say(f"{NO_EVENTS} (try: rankmem doctor)")
-                missing.tell_device(self._tap, DeviceType.CUDA, NO_EVENTS)
+                self._guard.report(f"{NO_EVENTS} (try: rankmem doctor)")
+                missing.record_device_off(self._tap, DeviceType.CUDA, NO_EVENTS)
             if not self._keep_cpu:
                 self._leave_cpu()
         except Exception as error:  # noqa: BLE001  the trainer's guard
-            missing.tell_device(
+            missing.record_device_off(
                 self._tap, DeviceType.CUDA, missing.fit_to_leave(happened(error), self._privacy)
             )
-            self._guard.say(f"CUDA is not recorded: {described(error)}")
+            self._guard.report(f"CUDA is not recorded: {described(error)}")
 
     def stop(self) -> None:
         """Attaches no more."""
@@ -81,8 +81,8 @@ class CudaAttachment:
 
     def _leave_cpu(self) -> None:
         self._tap.enable(What.CPU_EVENTS, False)
-        said = json.dumps(cpu_facts(self._tap.cpu_sees(), "until CUDA was used"))
-        self._tap.record(Kind.DEVICE, device_type=DeviceType.CPU, facts=self._tap.intern(said))
+        facts = json.dumps(cpu_facts(self._tap.cpu_sees(), "until CUDA was used"))
+        self._tap.record(Kind.DEVICE, device_type=DeviceType.CPU, facts=self._tap.intern(facts))
 
 
 class SnapshotAttachment:
@@ -105,13 +105,13 @@ class SnapshotAttachment:
 
         history = TorchHistory(self._torch)
         writer = PythonSpoolWriter(spool_dir, self._config.spool_bytes)
-        self._drain = SnapshotDrain(history, writer, self._guard.say)
+        self._drain = SnapshotDrain(history, writer, self._guard.report)
         self._torch.cuda._lazy_call(self._attach)
         recorder: Recorder = self._drain
         return recorder
 
     def detail(self) -> dict[str, object]:
-        """Nothing: it records the same at each level; the device's source says that it is a snapshot."""
+        """Nothing: it records the same at each level; the device's source is "snapshot"."""
         return {}
 
     def publish(self, spool_dir: Path) -> None:
@@ -139,7 +139,7 @@ class SnapshotAttachment:
             self._drain.close()
 
     def switch_off(self, detail: str) -> None:
-        """Drains no more, and says so."""
+        """Drains no more, and notes it."""
         if self._drain is not None:
             self._drain.switch_off(detail)
 

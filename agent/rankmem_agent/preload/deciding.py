@@ -20,12 +20,12 @@ from rankmem_agent.preload.candidate import Candidate, Evidence
 from rankmem_agent.preload.evidence import Group, current_group, when_grouped, when_stepped
 from rankmem_agent.preload.interrupts import interrupts_put_off
 from rankmem_agent.preload.recording import Recording
-from rankmem_agent.preload.unrecorded import say_unrecorded
+from rankmem_agent.preload.unrecorded import report_unrecorded
 from rankmem_agent.spool.layout import Kind
 
 
 class Deciding:
-    """What a process shows, and what follows."""
+    """Collects the evidence of a process and acts on it."""
 
     def __init__(self, candidate: Candidate, guard: Guard, recorder: Recorder, torch: Any) -> None:
         self._candidate: Candidate | None = candidate
@@ -67,7 +67,7 @@ class Deciding:
         self.is_over = True
 
     def forked(self) -> None:
-        """In a forked child: it says so if it trains."""
+        """In a forked child: it reports that it is not recorded if it trains."""
         if not self.is_over:
             with contextlib.suppress(Exception):  # it would be printed, in a child that may never train
                 when_stepped(self._torch, lambda: self._shows(Evidence.STEP))
@@ -82,7 +82,7 @@ class Deciding:
             if os.getpid() != self._pid:
                 self._candidate = None
                 rank = candidate.give_way(current_group())
-                say_unrecorded(rank, "it was forked after torch was imported", "the start method spawn")
+                report_unrecorded(rank, "it was forked after torch was imported", "the start method spawn")
             elif self._is_deciding.acquire(blocking=False):
                 try:
                     with interrupts_put_off():
@@ -100,9 +100,11 @@ class Deciding:
 
     def _decide(self, candidate: Candidate, evidence: Evidence, group: Group | None) -> None:
         self._has_stepped |= evidence is Evidence.STEP
-        told, changed = candidate.contradiction, candidate.gives(evidence, group)
-        if candidate.contradiction != told:
-            missing.tell_names(self._recorder, "rank numbers of its process group", candidate.contradiction)
+        before, changed = candidate.contradiction, candidate.gives(evidence, group)
+        if candidate.contradiction != before:
+            missing.record_names_off(
+                self._recorder, "rank numbers of its process group", candidate.contradiction
+            )
         if changed:
             note = json.dumps({"rank": changed, "session": changed})
             self._recorder.record(Kind.NOTE, facts=self._recorder.intern(note))

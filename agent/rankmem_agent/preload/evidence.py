@@ -1,8 +1,8 @@
-"""What shows that a process trains: its process group, an optimizer's step.
+"""Evidence that a process trains: its process group, an optimizer's step.
 
 Stage: trainer, the thread that does it. Comes in: torch's own calls. Goes out: a call back. What it wraps is
 private to torch and called once a process group, so that nothing of ours stands on the stack of a rendezvous
-that hangs, however the user imported ``init_process_group``. Where torch has it no more, the step tells.
+that hangs, however the user imported ``init_process_group``. Where torch no longer has it, the step shows it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Group:
     """The port or file where its processes met: the same for all, and for no other group at the time."""
 
 
-def when_grouped(tell: Callable[[Group], None]) -> None:
-    """Calls ``tell`` whenever a default process group has been made. It must not raise.
+def when_grouped(callback: Callable[[Group], None]) -> None:
+    """Calls ``callback`` whenever a default process group has been made. It must not raise.
 
     Source: ``torch.distributed.distributed_c10d._update_default_pg``, the last that ``init_process_group``
     does with a new group (2.6 to 2.13).
@@ -44,7 +44,7 @@ def when_grouped(tell: Callable[[Group], None]) -> None:
         done = genuine(*args, **kwargs)
         found = current_group()
         if found is not None:
-            tell(found)
+            callback(found)
         return done
 
     c10d._update_default_pg = update
@@ -66,21 +66,21 @@ def current_group() -> Group | None:
     return Group(rank=rank, world_size=world_size, rendezvous=_rendezvous(store))
 
 
-def when_stepped(torch: Any, tell: Callable[[], None]) -> None:
-    """Calls ``tell`` after each ``optimizer.step()``. It must not raise."""
+def when_stepped(torch: Any, callback: Callable[[], None]) -> None:
+    """Calls ``callback`` after each ``optimizer.step()``. It must not raise."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     is_compiling = torch.compiler.is_compiling
 
     def stepped(optimizer: object, args: Any, kwargs: Any) -> None:
         if not is_compiling():
-            tell()
+            callback()
 
     register_optimizer_step_post_hook(stepped)
 
 
 def _rendezvous(store: Any) -> str:
-    """What identifies a store's place; empty for one that has none (MPI's)."""
+    """The identity of a store's place; empty for one that has none (MPI's)."""
     while (inner := getattr(store, "underlying_store", None)) is not None:
         store = inner
     place = getattr(store, "port", None) or getattr(store, "path", None)

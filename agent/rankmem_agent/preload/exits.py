@@ -1,4 +1,4 @@
-"""How this process ends, as far as Python sees it: the exception that nobody caught, and ``os._exit``.
+"""How this process ends, as far as Python sees it: an uncaught exception, and ``os._exit``.
 
 Stage: trainer. Comes in: what the interpreter keeps of the last exception that it reported, and the user's
 call of ``os._exit``. Goes out: a NOTE at the interpreter's exit, two numbers in the control page. The status
@@ -20,18 +20,18 @@ from rankmem_agent.spool.layout import ExitKind, Kind
 from rankmem_agent.spool.records import RecordWriter
 
 
-def tell_exception(recorder: RecordWriter) -> None:
+def record_exception(recorder: RecordWriter) -> None:
     """Notes the type of the exception that the interpreter reported last; at its exit.
 
-    It may be an old one that an interactive session reported and went on from: only the exit code says
+    It may be an old one that an interactive session reported and went on from: only the exit code shows
     whether it ended the process, see ``rankmem_agent.spool.exits.end_of``. ``SystemExit`` is never reported.
     """
     kind = getattr(sys, "last_type", None)
     if not isinstance(kind, type):
         return
     module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
-    told = {"rank": {"exception": f"{module}{kind.__qualname__}"}}
-    recorder.record(Kind.NOTE, facts=recorder.intern(json.dumps(told)))
+    note = {"rank": {"exception": f"{module}{kind.__qualname__}"}}
+    recorder.record(Kind.NOTE, facts=recorder.intern(json.dumps(note)))
 
 
 def watch_for_exit_at_once(spool_dir: Callable[[], Path]) -> None:
@@ -50,7 +50,7 @@ def watch_for_exit_at_once(spool_dir: Callable[[], Path]) -> None:
             if os.getpid() == pid:
                 status = args[0] if args else kwargs["status"]
                 say(spool_dir(), Exit(kind=ExitKind.AT_ONCE, code=int(status) & 0xFF))
-        except Exception:  # noqa: BLE001  the trainer's guard: whatever it was, genuine says it
+        except Exception:  # noqa: BLE001  the trainer's guard: whatever it was, genuine reports it
             pass
         return genuine(*args, **kwargs)
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # typing's own is not worth its import here
 if TYPE_CHECKING:
-    from rankmem_agent.preload.claim import Claim
+    from rankmem_agent.preload.rank_detection import DetectedRank
 
 
-def tell_that_nothing_is_recorded(mine: Claim, error: Exception, *, is_worker: bool = False) -> None:
+def record_failed_start(mine: DetectedRank, error: Exception, *, is_worker: bool = False) -> None:
     """Without the tap: that there is this rank, and why nothing is known of it. Raises nothing."""
     try:
         from rankmem_agent.preload import not_recorded
 
-        not_recorded.tell(mine, error, is_worker=is_worker)
-    except Exception:  # noqa: BLE001  the guard has said what happened; this may fail of the same
+        not_recorded.record(mine, error, is_worker=is_worker)
+    except Exception:  # noqa: BLE001  the guard has reported it; this may fail of the same
         pass

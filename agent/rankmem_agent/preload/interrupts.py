@@ -72,5 +72,5 @@ def _try(work: Callable[[], None]) -> Iterator[None]:
     try:
         yield
         work()
-    except BaseException:  # noqa: BLE001  the process is ending anyway; whatever work() raises, it says
+    except BaseException:  # noqa: BLE001  the process is ending anyway; whatever work() raises, it reports
         pass

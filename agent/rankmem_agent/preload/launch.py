@@ -35,7 +35,7 @@ def environment(
         base: usually ``os.environ``.
         session_id: from :func:`rankmem_agent.session_ids.make_session_id`.
         aggregator: HOST:PORT that the shipper sends to.
-        credentials: what it is shown; None: nothing, whatever ``base`` says. Their paths travel, no secret.
+        credentials: for the aggregator; None: none, whatever ``base`` has. Their paths travel, no secret.
         name: the session's name; None: the script's.
         spool_dir: root of the spools; None: chosen on each host.
         drain_s: how long, in seconds, the last rank of a host waits for the last acknowledgement; 0: the

@@ -1,13 +1,13 @@
-"""What kind of process this is, as far as multiprocessing started it: and so when and whether to attach.
+"""The kind of this process, as far as multiprocessing started it: and so when and whether to attach.
 
 Stage: trainer, right after the import of torch, and in multiprocessing's children once their work is
-known. Comes in: the candidate's claim. Goes out: a call of :func:`rankmem_agent.preload.attach.attach`, at
-once, later or not at all.
+known. Comes in: the candidate's detected rank. Goes out: a call of
+:func:`rankmem_agent.preload.attach.attach`, at once, later or not at all.
 
 - A script: attached at once.
 - A child that runs a function of the user's (``torch.multiprocessing.spawn``, ``multiprocessing.Process``):
   attached as it begins, since it may be a rank, and only its training shows that it is one.
-- A child of a pool or a DataLoader: not attached. It costs what it cost before, and says so if it trains.
+- A child of a pool or a DataLoader: not attached. It costs what it cost before, and reports it if it trains.
 - multiprocessing's fork server: its children would inherit an agent that is off in every forked child. They
   attach themselves, once they know what they run.
 """
@@ -21,10 +21,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_agent.hooks.guard import Guard
-from rankmem_agent.preload.claim import MARK
+from rankmem_agent.preload.rank_detection import MARK
 
 if TYPE_CHECKING:
-    from rankmem_agent.preload.claim import Claim
+    from rankmem_agent.preload.rank_detection import DetectedRank
 
 POOLS: Final = (
     "multiprocessing",
@@ -40,7 +40,7 @@ _STARTED_BY: Final = "from multiprocessing."
 
 
 class ProcessKind(enum.Enum):
-    """What a process was started for."""
+    """The purpose of a process."""
 
     SCRIPT = enum.auto()
     WORKER = enum.auto()
@@ -49,15 +49,15 @@ class ProcessKind(enum.Enum):
     """The tasks of a pool or a DataLoader."""
 
 
-def attach_in_time(claim: Claim) -> None:
+def attach_in_time(detected: DetectedRank) -> None:
     """Attaches now, or when it is known what this process does. Raises nothing."""
     try:
         if _is_before_its_work():
-            _when_it_begins(lambda: _attach(claim))
+            _when_it_begins(lambda: _attach(detected))
         else:
-            _attach(claim)
+            _attach(detected)
     except Exception as error:  # noqa: BLE001  the trainer's guard
-        Guard(claim.rank).failed(error)
+        Guard(detected.rank).failed(error)
 
 
 def kind_of_process() -> ProcessKind:
@@ -98,23 +98,23 @@ def _when_it_begins(attach: Callable[[], None]) -> None:
     context.SpawnProcess._after_fork = staticmethod(attach)  # type: ignore[attr-defined]
 
 
-def _attach(claim: Claim) -> None:
+def _attach(detected: DetectedRank) -> None:
     """Raises nothing: multiprocessing calls it in the user's process."""
     try:
-        _attach_by_kind(claim)
+        _attach_by_kind(detected)
     except Exception as error:  # noqa: BLE001  the trainer's guard
-        Guard(claim.rank).failed(error)
+        Guard(detected.rank).failed(error)
 
 
-def _attach_by_kind(claim: Claim) -> None:
+def _attach_by_kind(detected: DetectedRank) -> None:
     kind = kind_of_process()
-    os.environ[MARK] = claim.mark()  # of this process, where it was forked
+    os.environ[MARK] = detected.mark()  # of this process, where it was forked
     if kind is ProcessKind.HELPER:
-        from rankmem_agent.preload.unrecorded import say_unrecorded, watch
+        from rankmem_agent.preload.unrecorded import report_unrecorded, watch
 
         why = ("it belongs to a process pool", "train in a process of its own")
-        watch(sys.modules["torch"], lambda: say_unrecorded(claim.rank, *why))
+        watch(sys.modules["torch"], lambda: report_unrecorded(detected.rank, *why))
         return
     from rankmem_agent.preload.attach import attach
 
-    attach(claim, is_worker=kind is ProcessKind.WORKER)
+    attach(detected, is_worker=kind is ProcessKind.WORKER)

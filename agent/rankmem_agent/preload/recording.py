@@ -1,8 +1,8 @@
-"""What records in this process: the native tap, or PyTorch's own memory history where no tap can be built.
+"""The recording of this process: by the native tap, or by PyTorch's memory history where no tap can be built.
 
 Stage: trainer, while the agent attaches. Comes in: torch, the configuration, whatever a compiler and headers
 allow here. Goes out: one :class:`Recording` over an open spool. On CPU there is no second way: without a
-compiler the agent says so and stays off.
+compiler the agent reports it and stays off.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Recording(Protocol):
     knows_exit: bool
     """Whether the process's exit code follows END in the control page."""
     has_heartbeat: bool
-    """Whether the control page tells until when the process lived, to some 10 ms."""
+    """Whether the control page shows until when the process lived, to some 10 ms."""
 
     def open(self, spool_dir: Path) -> Recorder:
-        """Creates the spool's files and begins; what the hooks tell goes to what it returns. The spool has a
-        small budget until it is published."""
+        """Creates the spool's files and begins; what the hooks record goes to what it returns. The spool has
+        a small budget until it is published."""
 
     def publish(self, spool_dir: Path) -> None:
         """Moves the spool to ``spool_dir``, an empty folder, and grants the whole budget."""
@@ -54,7 +54,7 @@ class Recording(Protocol):
         """Whether there is so much that tensors are what the process is for."""
 
     def detail(self) -> dict[str, object]:
-        """The columns of ``rank_info`` that say how much it records."""
+        """The columns of ``rank_info`` on how much it records."""
 
     def finish(self) -> None:
         """At the interpreter's exit, before close: Python is not touched after it."""
@@ -63,7 +63,7 @@ class Recording(Protocol):
         """Writes END. Idempotent."""
 
     def switch_off(self, detail: str) -> None:
-        """Records no event from here on, and says so; close() still writes the process's END."""
+        """Records no event from here on, and notes it; close() still writes the process's END."""
 
     def forget(self) -> None:
         """In a forked child: attaches to nothing more."""
@@ -118,7 +118,9 @@ class NativeRecording:
             what |= What.CALLS
         tap.enable(what)
         if self._config.stacks and not tap.stat(Stat.PYTHON_FOUND):
-            missing.tell_names(tap, "stacks", "this Python does not export the functions that walk them")
+            missing.record_names_off(
+                tap, "stacks", "this Python does not export the functions that walk them"
+            )
         if self._cuda is not None and (wanted is None or "cuda" in wanted):
             self._torch.cuda._lazy_call(self._cuda.attach)
         return tap
@@ -150,7 +152,7 @@ class NativeRecording:
     def switch_off(self, detail: str) -> None:
         """Switches every source off; samples of the process's memory go on."""
         self._tap.enable(What.CPU_EVENTS | What.CUDA_EVENTS | What.CALLS | What.STACKS, False)
-        missing.tell_all(self._tap, missing.AGENT_OFF, detail)
+        missing.record_all_off(self._tap, missing.AGENT_OFF, detail)
 
     def close(self) -> None:
         """Writes the allocators' last figures and END; a forked child has no spool to end."""

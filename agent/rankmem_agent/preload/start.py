@@ -1,8 +1,8 @@
 """From the interpreter's start to the agent's: a process that would be a rank waits for its import of torch.
 
 Stage: trainer, and every other Python process below ``rankmem run``, on the main thread. In: which rank this
-process would be (:mod:`rankmem_agent.preload.claim`); out: the marks for its children in the environment, and
-the agent once torch is there. Until then it imports next to nothing.
+process would be (:mod:`rankmem_agent.preload.rank_detection`); out: the marks for its children in the
+environment, and the agent once torch is there. Until then it imports next to nothing.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 import os
 import sys
 
-from rankmem_agent.preload.claim import LAUNCH, MARK, Claim, claim
+from rankmem_agent.preload.rank_detection import LAUNCH, MARK, DetectedRank, detect_rank
 
 
 def attach_if_rank() -> None:
     """Makes this process a candidate, unless it is a launcher: the agent comes with torch."""
-    mine = claim(os.environ, sys.orig_argv)
+    mine = detect_rank(os.environ, sys.orig_argv)
     if mine is not None:
         attach_after_torch(mine)
 
 
-def attach_after_torch(mine: Claim) -> None:
+def attach_after_torch(mine: DetectedRank) -> None:
     """Marks the environment for the children and waits for the user's own import of torch."""
     from rankmem_agent.preload import torch_import
 
@@ -29,14 +29,14 @@ def attach_after_torch(mine: Claim) -> None:
     torch_import.after_import(lambda: _attach(mine))
 
 
-def _attach(mine: Claim) -> None:
+def _attach(mine: DetectedRank) -> None:
     try:
         from rankmem_agent.preload.process_kind import attach_in_time  # only now: the process has torch
     except Exception as error:  # noqa: BLE001  the trainer's guard: else the user's import of torch fails
         from rankmem_agent.hooks.guard import Guard
-        from rankmem_agent.preload.failed_start import tell_that_nothing_is_recorded
+        from rankmem_agent.preload.failed_start import record_failed_start
 
         Guard(mine.rank).failed(error)
-        tell_that_nothing_is_recorded(mine, error)
+        record_failed_start(mine, error)
         return
     attach_in_time(mine)

@@ -1,4 +1,4 @@
-"""Says that a process trains and is not recorded.
+"""Reports that a process trains and is not recorded.
 
 Stage: trainer, processes in which the agent is not on. One line on stderr, once; nothing otherwise.
 """
@@ -12,19 +12,19 @@ from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.preload.evidence import current_group, when_grouped, when_stepped
 
 
-def say_unrecorded(rank: int, why: str, remedy: str) -> None:
-    """Says it now."""
-    Guard(rank).say(f"this process trains but is not recorded: {why} (try: {remedy})")
+def report_unrecorded(rank: int, why: str, remedy: str) -> None:
+    """Reports it now."""
+    Guard(rank).report(f"this process trains but is not recorded: {why} (try: {remedy})")
 
 
 def watch(torch: Any, trains: Callable[[], None]) -> None:
     """Calls ``trains`` when this process makes a process group or an optimizer steps, once."""
-    is_said = False
+    is_reported = False
 
     def once() -> None:
-        nonlocal is_said
-        if not is_said:
-            is_said = True
+        nonlocal is_reported
+        if not is_reported:
+            is_reported = True
             trains()
 
     if current_group() is not None:

@@ -8,23 +8,17 @@ library only. The named fields are inlined references to a record's slots: not a
 from __future__ import annotations
 
 from rankmem_agent.spool import layout
-from rankmem_agent.spool.layout import (
-    C_TYPES,
-    FIELDS,
-    RECORD_FIELDS,
-    STRUCTS,
-    TYPE_BYTES,
-    Action,
-    Category,
-    DeviceType,
-    Entry,
-    ExitKind,
-    Field,
-    Kind,
-    MarkerKind,
-    Phase,
-    State,
-)
+from rankmem_agent.spool.layout import C_TYPES, FIELDS, RECORD_FIELDS, STRUCTS, TYPE_BYTES, Field, Kind
+
+_ENUMS = (
+    Kind, layout.Category, layout.Action, layout.DeviceType, layout.Phase, layout.MarkerKind, layout.Entry,
+    layout.State, layout.ExitKind,
+)  # fmt: skip
+_CONSTANTS = (
+    "FORMAT_VERSION", "RECORD_BYTES", "RECORDS_PER_SEGMENT", "SEGMENT_HEADER_BYTES", "SEGMENT_BYTES",
+    "CONTROL_BYTES", "STRINGS_HEADER_BYTES", "STRING_ENTRY_HEADER_BYTES", "STRING_BYTES_MAX",
+    "NOTE_BYTES_MAX", "STACK_FRAMES_MAX", "NO_SEQUENCE", "UNKNOWN", "IN_CLOSURE",
+)  # fmt: skip
 
 
 def c_header() -> str:
@@ -35,9 +29,8 @@ def c_header() -> str:
         "#include <cstddef>",
         "#include <cstdint>",
     ]
-    for name, value in sorted(_constants().items()):
-        lines.append(f"constexpr uint64_t RKM_{name} = {value}ull;")
-    for enum_class in (Kind, Category, Action, DeviceType, Phase, MarkerKind, Entry, State, ExitKind):
+    lines += [f"constexpr uint64_t RKM_{name} = {getattr(layout, name)}ull;" for name in sorted(_CONSTANTS)]
+    for enum_class in _ENUMS:
         prefix = f"constexpr uint8_t RKM_{enum_class.__name__.upper()}"
         lines += [f"{prefix}_{member.name} = {int(member)};" for member in enum_class]
     magics = ("SEGMENT_MAGIC", "CONTROL_MAGIC", "STRINGS_MAGIC")
@@ -53,15 +46,6 @@ def c_header() -> str:
     for name, fields, _ in STRUCTS:
         lines += [f'  {{"{name}.{f.name}", offsetof({name}, {f.name})}},' for f in fields]
     return "\n".join([*lines, "};"]) + "\n"
-
-
-def _constants() -> dict[str, int]:
-    names = (
-        "FORMAT_VERSION", "RECORD_BYTES", "RECORDS_PER_SEGMENT", "SEGMENT_HEADER_BYTES", "SEGMENT_BYTES",
-        "CONTROL_BYTES", "STRINGS_HEADER_BYTES", "STRING_ENTRY_HEADER_BYTES", "STRING_BYTES_MAX",
-        "NOTE_BYTES_MAX", "STACK_FRAMES_MAX", "NO_SEQUENCE", "UNKNOWN", "IN_CLOSURE",
-    )  # fmt: skip
-    return {name: getattr(layout, name) for name in names}
 
 
 def _c_struct(name: str, fields: tuple[Field, ...], size: int) -> list[str]:

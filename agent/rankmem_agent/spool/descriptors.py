@@ -62,7 +62,7 @@ class OwnFile:
 
 @contextmanager
 def above_the_standard_ones() -> Iterator[None]:
-    """What is opened within is never 0, 1 or 2: for what opens descriptors of its own, as ``mmap`` does."""
+    """Descriptors opened within are never 0, 1 or 2: for calls that open their own, as ``mmap`` does."""
     taken = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]
     try:
         while taken[-1] <= STANDARD_LAST:

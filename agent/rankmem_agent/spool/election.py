@@ -34,15 +34,8 @@ START_TIMEOUT_S: Final = 10.0
 """For the shell that puts the shipper in the background; it takes about 2 ms."""
 _PRELOAD_SITE: Final = str(Path(__file__).resolve().parents[1] / "preload" / "site")
 _LAUNCHER_VARIABLES: Final = frozenset(
-    {
-        "RANK",
-        "WORLD_SIZE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "RANKMEM_PRELOAD",
-        "RANKMEM_CLAIMED",
-        "RANKMEM_LAUNCH",
-    }
+    {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+    | {"RANKMEM_PRELOAD", "RANKMEM_CLAIMED", "RANKMEM_LAUNCH"}
 )
 _LAUNCHER_PREFIXES: Final = ("TORCHELASTIC_", "LOCAL_", "GROUP_", "ROLE_")
 _SHELL: Final = "/bin/sh"
@@ -55,7 +48,7 @@ _NICELY: Final = (
 
 
 class Start(Protocol):
-    """Starts a command that is nobody's child here; in a session of its own, in "/", with nothing to read."""
+    """Starts a command detached from this process; in a session of its own, in "/", with nothing to read."""
 
     def __call__(
         self, command: Sequence[str], environment: Mapping[str, str], *, output_fd: int, kept_fd: int
@@ -76,7 +69,7 @@ class Start(Protocol):
 def start_by_shell(
     command: Sequence[str], environment: Mapping[str, str], *, output_fd: int, kept_fd: int
 ) -> None:
-    """A :class:`Start`: a shell forks the command and ends, so that the command is nobody's child but init's.
+    """A :class:`Start`: a shell forks the command and ends, so that the command is a child of init's.
 
     The shell itself is a child of this process for 2 ms: a handler of SIGCHLD or a ``wait`` in another thread
     could meet its end.

@@ -1,4 +1,4 @@
-"""How a rank's process ended: what the control page and the process's remains say, and what it is called.
+"""How a rank's process ended, by its control page and the process's remains, and the name for it.
 
 Stage: spool, reading side; shipper process, and ``rankmem run`` for the process that it started. In: the
 control page, /proc. Out: :class:`Exit` and the ``end_reason`` of ``rank_info``. Standard library only.
@@ -18,13 +18,13 @@ from rankmem_agent.spool.process_stat import ENDED, START_TICKS, STATE, WAIT_STA
 FAILED: Final = 1
 """The exit code of an interpreter that an exception ended."""
 _INTERRUPTED: Final = -2
-"""That of one that nobody kept from KeyboardInterrupt: it ends itself by SIGINT."""
+"""That of one that an uncaught KeyboardInterrupt ended: it ends itself by SIGINT."""
 _OFFSETS: Final = {field.name: field.offset for field in CONTROL_FIELDS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """What is known of a process's end."""
+    """How a process ended."""
 
     kind: ExitKind
     code: int
@@ -33,7 +33,7 @@ class Exit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """The columns of ``rank_info`` that tell it."""
+    """An end as columns of ``rank_info``."""
 
     reason: str
     exit_code: int | None
@@ -41,11 +41,11 @@ class End:
 
 
 def end_of(exited: Exit | None, exception: object, *, saw_end: bool) -> End:
-    """What an end is called.
+    """The reason, exit code and exception of an end.
 
     Args:
-        exited: how the process ended, where somebody said.
-        exception: the type that the interpreter reported last; it ended the process only if the code says so.
+        exited: how the process ended, where known.
+        exception: the type that the interpreter reported last; it ended the process only if the code agrees.
         saw_end: its log has an END: the interpreter went through its exit.
     """
     code = None if exited is None else -exited.code if exited.kind is ExitKind.SIGNAL else exited.code
@@ -64,7 +64,7 @@ def end_of(exited: Exit | None, exception: object, *, saw_end: bool) -> End:
 
 
 def exit_of_status(status: int) -> Exit:
-    """What a status as ``waitpid`` gives it says."""
+    """The end that a status from ``waitpid`` stands for."""
     if os.WIFSIGNALED(status):
         return Exit(kind=ExitKind.SIGNAL, code=os.WTERMSIG(status))
     return Exit(kind=ExitKind.EXIT, code=os.WEXITSTATUS(status))
@@ -79,14 +79,14 @@ def exit_of_zombie(pid: int, start_ticks: int) -> Exit | None:
 
 
 def say(spool_dir: Path, exited: Exit) -> None:
-    """Writes it into the control page, unless it says something already: the kind last.
+    """Writes it into the control page, unless one is there already: the kind last.
 
     Raises:
         OSError: there is no control page.
     """
     control = os.open(spool_dir / "control", os.O_RDWR | os.O_CLOEXEC)
     try:
-        if int.from_bytes(os.pread(control, 4, _OFFSETS["exit_kind"]), "little") == ExitKind.NOT_SAID:
+        if int.from_bytes(os.pread(control, 4, _OFFSETS["exit_kind"]), "little") == ExitKind.UNREPORTED:
             os.pwrite(control, struct.pack("<I", exited.code & 0xFF), _OFFSETS["exit_code"])
             os.pwrite(control, struct.pack("<I", exited.kind), _OFFSETS["exit_kind"])
     finally:
@@ -94,7 +94,7 @@ def say(spool_dir: Path, exited: Exit) -> None:
 
 
 def announce(spool_dir: Path) -> None:
-    """Says that how the process exits follows END.
+    """Marks in the control page that the exit code follows END.
 
     Raises:
         OSError: there is no control page.

@@ -49,7 +49,7 @@ NETWORK_FILE_SYSTEMS: Final = frozenset(
 
 
 def choose_root(config: AgentConfig, local_world_size: int) -> Path:
-    """The root for the spools of this host: as told, or memory when it has room, or the temporary folder.
+    """The root for the spools of this host: as configured, or memory with room, or the temporary folder.
 
     A folder there that another user has made is passed over.
 
@@ -80,8 +80,8 @@ def choose_root(config: AgentConfig, local_world_size: int) -> Path:
 
 
 def default_roots(config: AgentConfig) -> tuple[Path, ...]:
-    """Where spools are unless somebody says otherwise: in memory, and in the temporary folder; in the home
-    folder where somebody else has taken these names, for everybody may write there."""
+    """Where spools are by default: in memory, and in the temporary folder; in the home
+    folder where another user has taken these names, for every user may write there."""
     name = f"rankmem-{os.getuid()}"
     home = Path(os.path.expanduser("~")) / ".cache" / "rankmem" / "spool"
     return SHARED_MEMORY / name, config.temporary_dir / name, home
@@ -181,7 +181,7 @@ def candidates(session_dir: Path) -> list[Path]:
 
 
 def unfinished(session_dir: Path) -> list[Path]:
-    """Folders of which nothing says yet what they are: those still being made, or whose maker died then."""
+    """Folders that nothing describes yet: those still being made, or whose maker died then."""
     return [
         folder
         for folder in _folders(session_dir)
@@ -194,9 +194,7 @@ def _create(session_dir: Path, name: str) -> tuple[Path, int]:
         try:
             make_private(session_dir.parent)
             make_private(session_dir)
-            os.chmod(
-                session_dir, 0o700
-            )  # whoever made it for us; its parent may be a folder of the user's own
+            os.chmod(session_dir, 0o700)  # made for us, perhaps; its parent may be a folder of the user's own
             return _create_in(session_dir, name)
         except FileNotFoundError:  # another run of the session removed the folder: it was empty just now
             if again == STARTS_MAX - 1:
@@ -218,8 +216,8 @@ def _create_in(session_dir: Path, name: str) -> tuple[Path, int]:
 def make_private(folder: Path) -> None:
     """Creates a folder of mode 0700, or checks that the one there is ours alone.
 
-    /tmp and /dev/shm are open to everyone: whoever made the folder before us could read the job's memory
-    or lead the writer elsewhere.
+    /tmp and /dev/shm are open to everyone: another user who made the folder before us could read the job's
+    memory or lead the writer elsewhere.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -231,7 +229,7 @@ def make_private(folder: Path) -> None:
 def check_ours(folder: Path) -> None:
     """Refuses a folder in which any user could put files, or swap those that are there.
 
-    A group may write where its owner lets it (a umask of 002). A spool says where it is to be sent and which
+    A group may write where its owner lets it (a umask of 002). A spool names where it is sent and which
     token file is shown there: another's is not believed.
 
     Raises:
@@ -252,8 +250,8 @@ def check_ours(folder: Path) -> None:
 def write_meta(spool_dir: Path, facts: Mapping[str, object]) -> None:
     """Writes ``meta.json``: whole or absent. Its presence makes the folder a spool.
 
-    The spool gets a secret of its own: who has the file can ship the spool, and nobody else can say to an
-    aggregator that they are this rank.
+    The spool gets a secret of its own: who has the file can ship the spool, and no one else can send to an
+    aggregator as this rank.
     """
     secret = os.urandom(SECRET_BYTES).hex()
     _write_facts(spool_dir / META_NAME, {"format": META_FORMAT, "secret": secret, **facts})

@@ -7,9 +7,9 @@ good. Comes in: what launched this rank, its restart count, its rank and process
 that another process is this rank. Standard library only; a lock on the session's folder, held for a read and
 a write of one small file.
 
-A place is free once its process has ended: whoever takes it then belongs to another start of the same
-launch, which counts as a launch of its own. A process that was taken for a rank without having trained (it
-used tensors for a while) keeps its place only against others of its kind.
+A place is free once its process has ended: the process that takes it then belongs to another start of the
+same launch, which counts as a launch of its own. A process that was taken for a rank without having trained
+(it used tensors for a while) keeps its place only against others of its kind.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def take(
         first: the launch's first attempt, where no other of its ranks has come.
 
     Raises:
-        OSError: the file cannot be read or written; nobody's place has changed.
+        OSError: the file cannot be read or written; no place has changed.
     """
     held = _lock(session_dir)
     try:
@@ -133,7 +133,7 @@ def has_successor(
     and those of another restart come after it.
 
     Args:
-        ended_ticks: when ``holder`` ended, in clock ticks since boot; None: it lives, or nobody knows.
+        ended_ticks: when ``holder`` ended, in clock ticks since boot; None: it lives, or not known.
     """
     own_ticks = int(holder.partition("-")[2])
     last_ticks = None if ended_ticks is None else ended_ticks - _BESIDE_S * os.sysconf("SC_CLK_TCK")
@@ -172,7 +172,7 @@ def _next(known: dict[str, _Launch]) -> int:
 
 
 def _known(session_dir: Path) -> dict[str, _Launch]:
-    """What the file says; it is whole whenever it is looked at."""
+    """The content of the file; it is whole whenever it is read."""
     try:
         text = (session_dir / FILE_NAME).read_bytes()
     except FileNotFoundError:

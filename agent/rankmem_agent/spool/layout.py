@@ -100,7 +100,8 @@ class Kind(enum.IntEnum):
     """Recording of a device starts. A second one for a device: its recording ended here, or begins anew; the
     blocks alive are followed no more."""
     PREEXISTING = 14
-    """A block (action ALLOC) or segment (SEGMENT_ALLOC) older than the recording. Fields as EVENT."""
+    """A block (action ALLOC; then FREE_REQUESTED where it awaits a stream) or segment (SEGMENT_ALLOC) older
+    than the recording. Fields as EVENT."""
     NOTE = 15
     """A fact learned late (e.g. parallel dimensions), merged over meta.json's."""
     END = 16
@@ -118,7 +119,7 @@ class Kind(enum.IntEnum):
 
 
 class Missing(enum.IntEnum):
-    """What an OFF record says is missing."""
+    """What is missing after an OFF record."""
 
     EVENTS = 0
     """All: the agent is off."""
@@ -169,11 +170,11 @@ FROZEN: Final = 1
 BY_USER: Final = 2
 """Qualifier of a TAG record: the training script itself set it, which stands over all else."""
 NO_PHASE: Final = 255
-"""In place of a Phase: the recording does not say."""
+"""In place of a Phase: not known."""
 IN_CLOSURE: Final = 254
-"""What the hooks tell the tap in place of a Phase: an optimizer's step that was given a closure. The closure
-runs forward and backward in it, the optimizer its own work around them; the tap tells them apart. In no
-record."""
+"""From the hooks to the tap in place of a Phase: an optimizer's step that was given a closure. The
+closure runs forward and backward in it, the optimizer its own work around them; the tap distinguishes them.
+In no record."""
 
 
 class MarkerKind(enum.IntEnum):
@@ -206,15 +207,15 @@ class State(enum.IntEnum):
 
 
 class ExitKind(enum.IntEnum):
-    """control.exit_kind: how the process ended, as far as somebody said; ``exit_code`` is stored before."""
+    """control.exit_kind: how the process ended, as far as reported; ``exit_code`` is stored before."""
 
-    NOT_SAID = 0
+    UNREPORTED = 0
     EXIT = 1
-    """exit(): exit_code is its status. Said by the tap's own handler, after END."""
+    """exit(): exit_code is its status. Written by the tap's own handler, after END."""
     AT_ONCE = 2
     """_exit(), as by os._exit: no END."""
     SIGNAL = 3
-    """exit_code is the signal that ended it. Said by ``rankmem run`` of the process that it started."""
+    """exit_code is the signal that ended it. Written by ``rankmem run`` for the process that it started."""
 
 
 NO_SEQUENCE: Final = 2**64 - 1
@@ -390,7 +391,7 @@ CONTROL_FIELDS: Final = (
     Field("u32", "reserved", 20),
     Field("u32", "exit_kind", 24),  # ExitKind
     Field("u32", "exit_code", 28),
-    Field("u32", "exit_follows", 32),  # 1: exit_kind is said soon after END; a reader waits a moment for it
+    Field("u32", "exit_follows", 32),  # 1: exit_kind follows soon after END; a reader waits a moment for it
     Field("u64", "next_seq", 64),  # a cache line of its own: every writer adds here
     Field("u64", "dropped", 128),  # records whose segment was lost
     Field("u64", "strings_dropped", 136),  # entries that could not be written

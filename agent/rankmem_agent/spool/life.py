@@ -3,7 +3,7 @@
 Stage: spool, both sides. The writer holds it (the tap in ``tap/spool.cpp``; :func:`hold` for the writer in
 Python). Shipper, ``rankmem run``, ``rankmem ship`` and the other ranks ask. Standard library only.
 
-A process id says nothing across PID namespaces: containers of one host that share ``/dev/shm``
+A process id means nothing across PID namespaces: containers of one host that share ``/dev/shm``
 (``--ipc=host``) each count their own, and a rank of one looks dead, or like somebody else, in the other's
 ``/proc``. A lock is the same for all who can open the file.
 
@@ -14,8 +14,8 @@ DataLoader's worker that outlives its rank does not keep it alive.
 
 The control page names the locked file (``lock_device``, ``lock_inode``). Zeros: there is no lock, because an
 older rankmem wrote the spool, or locks do not hold on its file system. Another file: this is a copy. Then the
-lock says nothing, and the process id decides. A reader looks at the process id too where the lock is free: a
-process that has gone on as another program has let go of it, and is there to say how it ends.
+lock proves nothing, and the process id decides. A reader looks at the process id too where the lock is free:
+a process that has gone on as another program has let go of it, and still reports how it ends.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def hold(control: Path) -> tuple[int, int, int] | None:
     """Locks a control page for this process; None where locks do not hold.
 
     Returns:
-        The descriptor, to be closed in a forked child and nowhere else, and what the control page is to say:
-        the file's device and inode.
+        The descriptor, to be closed in a forked child and nowhere else, and what the control page is to
+        record: the file's device and inode.
     """
     try:
         descriptor = open_above(control, os.O_RDONLY)
@@ -68,9 +68,9 @@ def is_held(spool_dir: Path) -> bool | None:
         return True
     try:
         found = os.fstat(descriptor)
-        said = os.pread(descriptor, _LOCKED_FILE.size, _CONTROL_OFFSET["lock_device"])
+        locked = os.pread(descriptor, _LOCKED_FILE.size, _CONTROL_OFFSET["lock_device"])
         own = _LOCKED_FILE.pack(found.st_dev, found.st_ino)
-        return _refuses(descriptor) if said == own else None
+        return _refuses(descriptor) if locked == own else None
     except OSError:
         return True
     finally:
@@ -107,7 +107,7 @@ def _is_locked(control: Path) -> bool:
 
 
 def _refuses(descriptor: int) -> bool:
-    """Whether another holds the file for itself. Those who ask share it for a moment, and refuse nobody."""
+    """Whether another holds the file for itself. Those who ask share it for a moment, and refuse no one."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -19,7 +19,7 @@ from rankmem_protos.errors import Code, RankmemError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolMeta:
-    """What meta.json says: who wrote here. Keys of session, rank and host are columns of their tables."""
+    """The content of meta.json. Keys of session, rank and host are columns of their tables."""
 
     spool_id: str
     session_id: str
@@ -43,12 +43,12 @@ class SpoolMeta:
     credentials: Credentials = field(default_factory=Credentials)
     """Files for the aggregator."""
     privacy: Privacy = field(default_factory=Privacy)
-    """What of paths may leave this host."""
+    """How paths may leave this host."""
     secret: bytes = b""
     """Opens the spool at an aggregator; empty: an older version made it."""
     infers: bool = True
-    """Whether what a block means follows from its call. Not in a foreign recording: there it is what the
-    source says, or unknown."""
+    """Whether what a block means follows from its call. Not in a foreign recording: there it is as in
+    the source, or unknown."""
 
 
 def read_meta(folder: Path) -> SpoolMeta:

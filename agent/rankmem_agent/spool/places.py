@@ -24,7 +24,7 @@ from rankmem_agent.spool.layout import Kind
 from rankmem_protos.errors import RankmemError
 
 _OF_USE = (Kind.EVENT, Kind.OFF)
-"""Records that say that a process used tensors, or that nobody knows: without a tap the events come late."""
+"""Records by which a process used tensors, or may have: without a tap the events come late."""
 SHARED_LAUNCHES = ("tasks ", "torchrun ", "numbered ", "group ")
 """Beginnings of names of launches that several hosts share (see :func:`rankmem_agent.facts.launch`, and
 :func:`rankmem_agent.preload.candidate.place_in` for groups); other names are of a process of one host."""
@@ -66,7 +66,7 @@ class Place:
         )
 
     def facts(self, facts: Mapping[str, Any], attempt: int, process: str, start: int) -> dict[str, Any]:
-        """What ``meta.json`` says of a process in this place.
+        """The facts in ``meta.json`` for a process in this place.
 
         Args:
             facts: the same without a place.
@@ -90,7 +90,7 @@ class Place:
         return placed
 
     def _start(self, launched_by: str, attempt: int) -> dict[str, str]:
-        """What the aggregator knows a start of the workers by: ``OpenSpool`` in collector.proto."""
+        """The keys of a start of the workers at the aggregator: ``OpenSpool`` in collector.proto."""
         if self.launch.startswith(SHARED_LAUNCHES):
             key = f"{self.launch} {self.restart} {self.world_size}"
         else:
@@ -99,7 +99,7 @@ class Place:
 
 
 def _hash(text: str) -> str:
-    """Ids of jobs may be words of the user's: what leaves the host is short and says nothing."""
+    """Ids of jobs may be words of the user's: what leaves the host is short and reveals nothing."""
     return hashlib.sha256(text.encode()).hexdigest()[:_NAME_CHARS]
 
 
@@ -116,24 +116,24 @@ def write_candidate(
 
     Args:
         counts: whether a candidate that died without having trained is a rank if it used tensors.
-        has_heartbeat: whether the control page tells until when it lived.
+        has_heartbeat: whether the control page shows until when it lived.
     """
-    said = {"process": process, "counts": counts, "place": asdict(place), "facts": dict(facts)}
-    folder.write_candidate(spool_dir, said | {"has_heartbeat": has_heartbeat})
+    written = {"process": process, "counts": counts, "place": asdict(place), "facts": dict(facts)}
+    folder.write_candidate(spool_dir, written | {"has_heartbeat": has_heartbeat})
 
 
 def settle(session_dir: Path) -> bool:
-    """Makes spools of what processes left that died before they were known to be ranks, where nobody else is
-    that rank; removes the rest. True if there are new spools."""
+    """Makes spools of what processes left that died before they were known to be ranks, where no other
+    process is that rank; removes the rest. True if there are new spools."""
     has_new = False
     if folder.why_not_ours(session_dir.resolve()) is not None:
         return has_new
     for spool_dir in folder.candidates(session_dir):
         # Half gone, cut short, or no room for another spool.
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RankmemError):
-            said = json.loads((spool_dir / folder.CANDIDATE_NAME).read_text("utf-8"))
-            if not life.is_held(spool_dir) and not launches.is_alive(said["process"]):
-                has_new |= _settle(session_dir, spool_dir, said)
+            left = json.loads((spool_dir / folder.CANDIDATE_NAME).read_text("utf-8"))
+            if not life.is_held(spool_dir) and not launches.is_alive(left["process"]):
+                has_new |= _settle(session_dir, spool_dir, left)
     for spool_dir in folder.unfinished(session_dir):
         with contextlib.suppress(OSError, ValueError, IndexError):  # not one of ours, or not empty
             _remove_unfinished(spool_dir)
@@ -141,23 +141,23 @@ def settle(session_dir: Path) -> bool:
 
 
 def _remove_unfinished(spool_dir: Path) -> None:
-    """Removes what a process left that died as it made the folder: nothing says what that was to be."""
+    """Removes what a process left that died as it made the folder: nothing shows what that was to be."""
     is_candidate = spool_dir.name.startswith(folder.CANDIDATE_PREFIX)
     pid = spool_dir.name.split("-")[1 if is_candidate else 2]
     if life.is_held(spool_dir) or launches.is_alive(launches.process(int(pid))):
-        return  # the lock tells of one in another container
+        return  # the lock shows one in another container
     if is_candidate:
         shutil.rmtree(spool_dir, ignore_errors=True)
     else:
-        os.rmdir(spool_dir)  # if it is empty: a log may yet tell something to somebody
+        os.rmdir(spool_dir)  # if it is empty: a log may still be of use
 
 
-def _settle(session_dir: Path, spool_dir: Path, said: Mapping[str, Any]) -> bool:
-    place, process = Place(**said["place"]), str(said["process"])
+def _settle(session_dir: Path, spool_dir: Path, left: Mapping[str, Any]) -> bool:
+    place, process = Place(**left["place"]), str(left["process"])
     attempt = launches.attempt_held(session_dir, process)  # it died while it was published
-    may_be = said["counts"] and may_have_used_tensors(spool_dir)
+    may_be = left["counts"] and may_have_used_tensors(spool_dir)
     if attempt is None and may_be:
-        ended = _ended_ticks(spool_dir) if said.get("has_heartbeat") else None
+        ended = _ended_ticks(spool_dir) if left.get("has_heartbeat") else None
         if not place.has_successor(session_dir, process, ended_ticks=ended):
             attempt = place.take(session_dir, process, trains=False)
     if attempt is None:
@@ -173,7 +173,7 @@ def _settle(session_dir: Path, spool_dir: Path, said: Mapping[str, Any]) -> bool
             raise
     else:
         final, start = spool_dir, int((spool_dir.name + "-0").split("-")[3])
-    publish(final, place.facts(said["facts"], attempt, process, start))
+    publish(final, place.facts(left["facts"], attempt, process, start))
     return True
 
 
@@ -194,7 +194,7 @@ def publish(spool_dir: Path, facts: Mapping[str, Any]) -> None:
 
 
 def may_have_used_tensors(spool_dir: Path) -> bool:
-    """Whether the log holds an event of an allocator, or says that some may be missing."""
+    """Whether the log holds an event of an allocator, or some may be missing."""
     for segment in sorted(spool_dir.glob("segment-*")):
         records = segment.read_bytes()[layout.SEGMENT_HEADER_BYTES :]
         kinds = records[_KIND_OFFSET :: layout.RECORD_BYTES]

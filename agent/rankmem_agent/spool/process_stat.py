@@ -1,4 +1,4 @@
-"""What the kernel says of a process: /proc/PID/stat, read in one place.
+"""/proc/PID/stat, read in one place.
 
 Stage: agent and shipper, wherever a process is named or asked about. In: a process id of this PID namespace.
 Out: fields. Standard library only.
@@ -13,9 +13,9 @@ STATE: Final = 0
 START_TICKS: Final = 19
 """When it started, in clock ticks since boot."""
 WAIT_STATUS: Final = 49
-"""How it ended, as ``waitpid`` gives it; of a zombie, and not told to everybody."""
+"""How it ended, as ``waitpid`` gives it; of a zombie, and not shown to every user."""
 ENDED: Final = "ZXx"
-"""States of a process that runs no more; one that nobody has waited for still has its number."""
+"""States of a process that runs no more; one that has not been waited for still has its number."""
 
 
 def stat_of(pid: int) -> list[str]:

@@ -29,7 +29,7 @@ from rankmem_agent.spool.records import RECORD_STRUCT as RECORD_STRUCT
 from rankmem_agent.spool.records import packed, struct_of
 
 DROPPED: Final = -1
-"""What :meth:`PythonSpoolWriter.record` returns for a record that found no room."""
+"""Returned by :meth:`PythonSpoolWriter.record` for a record that found no room."""
 
 _Key = TypeVar("_Key", str, tuple[int, int, int], tuple[int, ...])
 _U32_MAX: Final = 2**32 - 1
@@ -243,7 +243,7 @@ class PythonSpoolWriter:
             self._set_control("dropped", self._dropped)
 
     def _new_segment(self, segment_number: int) -> mmap.mmap | None:
-        """Reserve and map a segment; None, and the segment is lost, where budget or disk say no."""
+        """Reserve and map a segment; None, and the segment is lost, where budget or disk refuse."""
         if self._segment is not None:
             self._segment.close()
         made = [n for n in self._segments_made if (self._path / layout.segment_name(n)).exists()]

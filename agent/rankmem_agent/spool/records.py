@@ -48,7 +48,11 @@ _SLOTS: Final = {
     kind: {name: name for name in COMMON_FIELDS} | {name: slot.name for name, slot in named.items()}
     for kind, named in FIELDS.items()
 }
-_ORDER: Final = tuple(field.name for field in RECORD_FIELDS)
+_ORDER: Final = [field.name for field in RECORD_FIELDS]
+_KIND_PLACE: Final = _ORDER.index("kind")
+_PLACES: Final = {
+    kind: {name: _ORDER.index(slot) for name, slot in slots.items()} for kind, slots in _SLOTS.items()
+}
 
 
 def slots_of(kind: Kind, fields: Mapping[str, int]) -> dict[str, int]:
@@ -67,5 +71,8 @@ def packed(kind: Kind, /, **fields: int) -> bytes:
     Raises:
         KeyError: as above.
     """
-    slots = slots_of(kind, fields) | {"kind": kind}
-    return RECORD_STRUCT.pack(*[slots.get(name, 0) for name in _ORDER])
+    places, values = _PLACES[kind], [0] * len(_ORDER)
+    values[_KIND_PLACE] = kind
+    for name, value in fields.items():
+        values[places[name]] = value
+    return RECORD_STRUCT.pack(*values)

@@ -1,10 +1,10 @@
 """A shipper that died is started again: what who lives longer than one does now and then.
 
-Stage: between trainer and shipper, like :mod:`rankmem_agent.spool.election`. Comes in: a look from whoever
-passes by often enough (a rank at the end of a training step, ``rankmem run`` while it waits for its command).
-Goes out: a new shipper where the session's lock is free, or nothing. A look is a comparison of times, and
-every few seconds one attempt at the lock (some 10 us); it starts no thread, and raises nothing: without a
-shipper the spool stays on disk. Standard library only.
+Stage: between trainer and shipper, like :mod:`rankmem_agent.spool.election`. Comes in: a look from the caller
+that passes by often enough (a rank at the end of a training step, ``rankmem run`` while it waits for its
+command). Goes out: a new shipper where the session's lock is free, or nothing. A look is a comparison of
+times, and every few seconds one attempt at the lock (some 10 us); it starts no thread, and raises nothing:
+without a shipper the spool stays on disk. Standard library only.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Reelection:
         self._next_s = time.monotonic() + every_s
 
     def look(self) -> None:
-        """Starts a shipper if it is time to look, there are spools, and nobody ships them."""
+        """Starts a shipper if it is time to look, there are spools, and none ships them."""
         now_s = time.monotonic()
         if now_s < self._next_s:
             return

@@ -1,6 +1,6 @@
 """A small file that is there whole or not at all, whatever dies or is full meanwhile.
 
-Stage: trainer, shipper and ``rankmem run``. In: a path and what the file is to say. Out: the file, renamed
+Stage: trainer, shipper and ``rankmem run``. In: a path and the content. Out: the file, renamed
 into place. Processes that write the same one hold a lock. Standard library only.
 """
 

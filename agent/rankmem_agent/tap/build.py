@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 COMPILE_TIMEOUT_S: Final = 300
 """3 s on an idle core, a minute when eight jobs start on two; more means that it hangs."""
 COMPILER_LINES_KEPT: Final = 12
-"""Of what a failing compiler said: the first error stands near the end of its chain of includes."""
+"""Of a failing compiler's output: the first error stands near the end of its chain of includes."""
 COMPILER_HINT: Final = "install a C++20 compiler (g++ 10 or clang++ 12 or newer) or name one in CXX"
 
 # C++20: torch's headers use concepts from 2.12 on; 2.6's compile the same way.
@@ -67,7 +67,7 @@ class Build:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Target:
-    """What a build is for: everything that may change the library is in the key."""
+    """The target of a build: everything that may change the library is in the key."""
 
     include_dirs: tuple[Path, ...]
     library_dir: Path
@@ -201,7 +201,7 @@ def _sources(has_cuda: bool) -> list[Path]:
 
 
 def _compiler_key(compiler: str) -> str:
-    """Tells compilers apart without starting them (a start costs 10 ms of the trainer's)."""
+    """Distinguishes compilers without starting them (a start costs 10 ms of the trainer's)."""
     real = os.path.realpath(compiler)
     facts = os.stat(real)
     return hashlib.sha256(f"{real} {facts.st_size} {facts.st_mtime_ns}".encode()).hexdigest()[:8]
@@ -229,7 +229,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _compile(compiler: str, target: _Target, path: Path) -> None:
-    """Compile into a folder beside the target, then rename: who sees the library sees all of it."""
+    """Compile into a folder beside the target, then rename: the library is seen whole or not at all."""
     with tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as folder:
         Path(folder, "spool_layout.h").write_text(c_header())
         output = Path(folder, "tap.so")
@@ -269,7 +269,7 @@ def _command(compiler: str, target: _Target, folder: str, output: Path) -> list[
     ]
 
 
-def _refused(compiler: str, said: str) -> RankmemError:
-    errors = [line for line in said.splitlines() if "error" in line.lower()] or said.splitlines()
+def _refused(compiler: str, output: str) -> RankmemError:
+    errors = [line for line in output.splitlines() if "error" in line.lower()] or output.splitlines()
     text = "\n".join(errors[:COMPILER_LINES_KEPT])
     return RankmemError(Code.UNSUPPORTED, f"{compiler} could not build the tap:\n{text}", COMPILER_HINT)

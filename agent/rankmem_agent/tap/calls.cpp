@@ -144,34 +144,34 @@ inline void write_call_record(ThreadState& thread, const Frame& frame, RkmRecord
 
 // The phase of a call that autograd's engine does not run. An optimizer works with autograd switched off, and
 // switches it on for the closure that it was given (torch 2.6 to 2.13: each of torch.optim does).
-inline uint8_t phase_of_told(uint8_t told) noexcept {
-  if (__builtin_expect(told != RKM_IN_CLOSURE, 1)) return told;
+inline uint8_t phase_outside_engine(uint8_t reported) noexcept {
+  if (__builtin_expect(reported != RKM_IN_CLOSURE, 1)) return reported;
   return c10::GradMode::is_enabled() ? RKM_PHASE_OTHER : RKM_PHASE_OPTIMIZER;
 }
 
 // The same of a frame: forward is what a module runs, but for an optimizer that steps in a module's call. A thread
 // without Python (a collective's) works for the main one.
 inline uint8_t phase_of(const ThreadState& thread, const Frame& frame) noexcept {
-  const uint8_t told = phase.load(std::memory_order_relaxed);
+  const uint8_t reported = phase.load(std::memory_order_relaxed);
   if (frame.module_call == nullptr) {
-    const bool works_for_main = told == RKM_PHASE_OTHER && frame.python_frame == nullptr && enabled(kModules);
-    return works_for_main && main_thread_in_module() ? RKM_PHASE_FORWARD : phase_of_told(told);
+    const bool works_for_main = reported == RKM_PHASE_OTHER && frame.python_frame == nullptr && enabled(kModules);
+    return works_for_main && main_thread_in_module() ? RKM_PHASE_FORWARD : phase_outside_engine(reported);
   }
-  if (told != RKM_PHASE_OPTIMIZER && told != RKM_IN_CLOSURE) return RKM_PHASE_FORWARD;
+  if (reported != RKM_PHASE_OPTIMIZER && reported != RKM_IN_CLOSURE) return RKM_PHASE_FORWARD;
   if (stepping_thread.load(std::memory_order_relaxed) != &thread) return RKM_PHASE_FORWARD;
   const bool is_outside = frame.module_call == call_around_step.load(std::memory_order_relaxed);
-  if (told == RKM_PHASE_OPTIMIZER && !is_outside) {  // its step raised: torch calls no hook after that
+  if (reported == RKM_PHASE_OPTIMIZER && !is_outside) {  // its step raised: torch calls no hook after that
     phase.store(RKM_PHASE_OTHER, std::memory_order_relaxed);
     return RKM_PHASE_FORWARD;
   }
-  return told == RKM_PHASE_OPTIMIZER || is_outside ? phase_of_told(told) : RKM_PHASE_FORWARD;
+  return reported == RKM_PHASE_OPTIMIZER || is_outside ? phase_outside_engine(reported) : RKM_PHASE_FORWARD;
 }
 
-// For a test that has hooks and frames say the module at once: what the hooks say goes where the step does, and into a
+// For a test in which hooks and frames both give the module: the hooks' goes where the step does, and into a
 // field without a meaning.
 void compare_modules(const ThreadState& thread, RkmCallBegin& begin, bool in_backward) noexcept {
-  const uint8_t told = phase_of_told(compared_phase.load(std::memory_order_relaxed));
-  begin.device_index = in_backward ? static_cast<uint8_t>(RKM_PHASE_BACKWARD) : told;
+  const uint8_t reported = phase_outside_engine(compared_phase.load(std::memory_order_relaxed));
+  begin.device_index = in_backward ? static_cast<uint8_t>(RKM_PHASE_BACKWARD) : reported;
   begin.step() = thread.module;
 }
 
@@ -264,7 +264,7 @@ void push_frame(ThreadState& thread, const at::RecordFunction& function, bool is
   frame.started_ns = monotonic_ns();
 }
 
-// Writes what is left to say of a call at its end: off the allocator's lock, so Python may be asked.
+// Writes what is left to record of a call at its end: off the allocator's lock, so Python may be asked.
 void end_call(ThreadState& thread, Frame& frame) {
   credit_sequence(frame, at::sequence_number::peek());
   const bool made_nodes = frame.sequence_first != RKM_NO_SEQUENCE;
@@ -351,13 +351,13 @@ void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
 
 }  // namespace
 
-void set_phase(uint8_t told) noexcept {
-  if (told == RKM_PHASE_OPTIMIZER || told == RKM_IN_CLOSURE) {
+void set_phase(uint8_t now) noexcept {
+  if (now == RKM_PHASE_OPTIMIZER || now == RKM_IN_CLOSURE) {
     stepping_thread.store(&thread_state, std::memory_order_relaxed);
     call_around_step.store(module_call_here(), std::memory_order_relaxed);
   }
-  phase.store(told, std::memory_order_relaxed);
-  compared_phase.store(told, std::memory_order_relaxed);
+  phase.store(now, std::memory_order_relaxed);
+  compared_phase.store(now, std::memory_order_relaxed);
 }
 
 uint32_t current_thread_id() noexcept { return known_thread_id(thread_state); }
@@ -421,7 +421,7 @@ int attach_calls() noexcept try {
   if (callback_handle != at::INVALID_CALLBACK_HANDLE) return -EALREADY;
   const int failure = pthread_key_create(&caches_key, free_caches);
   if (failure != 0) return -failure;
-  find_python();  // without it calls have no stacks, which rkm_stat tells
+  find_python();  // without it calls have no stacks, which rkm_stat shows
   callback_handle = at::addGlobalCallback(
       at::RecordFunctionCallback(on_start, on_end)
           .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}));

@@ -23,7 +23,7 @@ struct Frame {
   uint64_t device_mask;
   uint64_t node;  // of a BACKWARD_FUNCTION: its number, 0 until a call in it begins
   uint32_t name;
-  uint32_t module;             // string id, as frames say it; where hooks do, ThreadState has it
+  uint32_t module;             // string id, by frames; by hooks, ThreadState has it
   const char* python_frame;    // that ran when it began; null without Python
   const char* module_call;     // the nearest call of a module around it; null outside of all
   bool is_operator;
@@ -46,7 +46,7 @@ struct LastSegment {
 // first use in a thread needs no registration.
 struct ThreadState {
   uint32_t thread_id;
-  uint32_t module;       // string id, rkm_set_module: what hooks say
+  uint32_t module;       // string id, rkm_set_module: by hooks
   uint32_t depth;        // of frames[]
   uint32_t operator_at;  // 1 + index of the outermost operator's frame; 0: none
   uint64_t last_forward_thread, last_forward_sequence;  // of the autograd node that ended last; thread 0: none
@@ -64,8 +64,8 @@ extern constinit thread_local ThreadState thread_state;
 // Of the process; they are read when a call begins.
 extern std::atomic<uint8_t> phase;
 extern std::atomic<uint64_t> step;
-// A Phase, or IN_CLOSURE, as the hooks around an optimizer's step say it, on its thread.
-void set_phase(uint8_t told) noexcept;
+// A Phase, or IN_CLOSURE, from the hooks around an optimizer's step, on its thread.
+void set_phase(uint8_t now) noexcept;
 
 // Makes all who hand out CPU memory in torch record, once (tap_cpu.cpp). 0 or -errno.
 int attach_cpu() noexcept;

@@ -23,7 +23,7 @@ from rankmem_protos.errors import Code, RankmemError
 
 RUNTIME_HEADER: Final = "cuda_runtime_api.h"
 TORCH_HEADERS: Final = ("c10/cuda/CUDACachingAllocator.h", "c10/cuda/impl/cuda_cmake_macros.h")
-"""What torch itself must bring; the CPU wheel has the first and lacks the second."""
+"""Headers that torch itself must bring; the CPU wheel has the first and lacks the second."""
 SHIM_DIR: Final = Path(__file__).parent / "cuda_shim"
 
 _TOOLKITS: Final = (Path("/usr/local/cuda"), Path("/opt/cuda"))

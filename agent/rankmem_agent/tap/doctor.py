@@ -1,4 +1,4 @@
-"""What ``rankmem doctor`` says of this machine: can the tap be built, loaded and trusted here?
+"""The checks of ``rankmem doctor`` on this machine: can the tap be built, loaded and trusted here?
 
 Stage: tap; runs in the command's process, or under a test. In: the installed torch, the compiler, the
 spool's folder. Out: a list of checks with what to do about each that failed. It builds the tap if it is
@@ -40,7 +40,7 @@ class Check:
     name: str
     ok: bool
     detail: str
-    """What was found, with the value."""
+    """The finding, with the value."""
     hint: str = ""
     """What to do if it is not ok."""
 
@@ -109,7 +109,7 @@ def _self_test() -> list[Check]:
     return [*_judged(found)]
 
 
-_REPORT: Final = "run it with -v and report what it says: this is a defect of rankmem"
+_REPORT: Final = "run it with -v and report the output: this is a defect of rankmem"
 
 
 def _judged(found: dict[str, int]) -> Iterable[Check]:

@@ -1,4 +1,4 @@
-"""What ``rankmem doctor`` says of CUDA: headers, devices, allocator, NVML, and the fallback.
+"""The checks of ``rankmem doctor`` on CUDA: headers, devices, allocator, NVML, and the fallback.
 
 Stage: tap; runs in the command's process. In: the installed torch, the machine. Out: checks like those of
 :mod:`rankmem_agent.tap.doctor`. It allocates nothing on a device and creates no CUDA context; it must

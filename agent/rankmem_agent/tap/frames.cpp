@@ -55,7 +55,7 @@ constexpr uint32_t kFramesToModuleMax = 1u << 20;
 
 FrameLayout layout = {};
 std::atomic<bool> layout_checked{false};
-std::atomic<const char*> module_call_code{nullptr};  // the code object; null: calls of modules cannot be told
+std::atomic<const char*> module_call_code{nullptr};  // the code object; null: calls of modules cannot be recognised
 
 inline const char* pointer_at(const char* address) noexcept {
   const char* value;

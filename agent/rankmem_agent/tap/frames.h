@@ -1,4 +1,4 @@
-// Which Python frames a thread is in, told apart without the GIL. See frames.cpp.
+// Which Python frames a thread is in, distinguished without the GIL. See frames.cpp.
 #pragma once
 
 #include "tap.h"
@@ -24,7 +24,7 @@ constexpr uint64_t kFramesUnknown = 0;
 constexpr uint64_t kFramesNone = 1;
 
 // Checks that frames lie in this interpreter as we believe, against `keys`: this thread's frames, nearest first,
-// as the public interface tells them. Without it, or if they do not, key_of_frames answers kFramesUnknown.
+// as the public interface gives them. Without it, or if they do not, key_of_frames answers kFramesUnknown.
 // Under the GIL, once.
 void check_frame_layout(const void* thread_state, const FrameKey* keys, uint32_t count) noexcept;
 // Whether key_of_frames works here.
@@ -36,7 +36,7 @@ using PythonFrame = const char*;
 PythonFrame current_frame(const void* thread_state) noexcept;
 
 // The nearest call of a module at or outside of `frame`, by the code object that every call of one runs; null if
-// there is none, or before check_module_frames said yes. `thread_state` is this thread's; no GIL.
+// there is none, or before check_module_frames succeeded. `thread_state` is this thread's; no GIL.
 PythonFrame nearest_module_call(PythonFrame frame) noexcept;
 // The module of such a call, and the next frame outside of it.
 const PyObject* module_of_call(PythonFrame call) noexcept;

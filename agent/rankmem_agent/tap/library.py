@@ -24,7 +24,7 @@ from rankmem_protos.errors import Code, RankmemError
 
 
 class What(enum.IntFlag):
-    """What :meth:`Tap.enable` switches."""
+    """The switches of :meth:`Tap.enable`."""
 
     CPU_EVENTS = 1
     CUDA_EVENTS = 2
@@ -33,7 +33,7 @@ class What(enum.IntFlag):
     MODULES = 16
     """Read from frames; on by :meth:`Tap.follow_modules`."""
     COMPARE_MODULES = 32
-    """A test's: what hooks say of modules, beside what frames say."""
+    """For a test: modules by hooks, beside those by frames."""
 
 
 class Stat(enum.IntEnum):
@@ -74,12 +74,12 @@ class Stat(enum.IntEnum):
 
 
 class CpuSees(enum.IntFlag):
-    """What of torch's CPU memory the tap sees; the bits of tap_cpu.h."""
+    """The parts of torch's CPU memory that the tap sees; the bits of tap_cpu.h."""
 
     REGISTERED = 1
     """Blocks of the allocator that torch has registered for CPU: tensors."""
     DEFAULT = 2
-    """Blocks of c10's default allocator, whoever asks it: also storages made directly, so deep copies."""
+    """Blocks of c10's default allocator, for any caller: also storages made directly, so deep copies."""
     MAPPED = 4
     """Files and shared memory that storages are mapped from."""
 
@@ -131,7 +131,7 @@ _FAILURES: Final[dict[int, tuple[Code, str]]] = {
     errno.ENOSPC: _NO_ROOM,
     errno.EDQUOT: _NO_ROOM,
     errno.ENOMEM: _NO_ROOM,
-    errno.ENOSYS: (Code.UNSUPPORTED, "rankmem doctor says what this machine lacks"),
+    errno.ENOSYS: (Code.UNSUPPORTED, "rankmem doctor shows what this machine lacks"),
 }
 
 
@@ -222,7 +222,7 @@ class Tap:
         _check(self._library.rkm_attach_cpu(), "record the CPU allocator")
 
     def cpu_sees(self) -> CpuSees:
-        """What of torch's CPU memory is seen since :meth:`attach_cpu`."""
+        """The parts of torch's CPU memory seen since :meth:`attach_cpu`."""
         return CpuSees(self.stat(Stat.CPU_SEES))
 
     def attach_cuda(self) -> bool:
@@ -249,7 +249,7 @@ class Tap:
         """Write what torch's host allocator for CUDA holds, as the native thread does once a second.
 
         Returns:
-            False where it tells no figures: a torch older than the registry of host allocators, or one
+            False where it has no figures: a torch older than the registry of host allocators, or one
             without CUDA.
         """
         return int(self._library.rkm_sample_pinned()) == 0
@@ -339,7 +339,7 @@ class Tap:
         self._forget_module(identity)
 
     def compare_phase(self, phase: int) -> None:
-        """A test's, with ``What.COMPARE_MODULES``: the phase as hooks of modules say it."""
+        """For a test, with ``What.COMPARE_MODULES``: the phase as hooks of modules have it."""
         self._library.rkm_compare_phase(phase)
 
     def set_phase(self, phase: int) -> None:
@@ -361,7 +361,8 @@ class Tap:
     def start_unseen(
         self, command: Sequence[str], environment: Mapping[str, str], *, output_fd: int, kept_fd: int
     ) -> None:
-        """Start a program that is nobody's child here: the training gets no SIGCHLD and no child to wait for.
+        """Start a program that is no child of this process: the training gets no SIGCHLD and no child to wait
+        for.
 
         It has a session of its own, "/" as its working directory and nothing to read. Works at any time, also
         after :meth:`close`.
@@ -414,7 +415,7 @@ def _strings(texts: Iterable[str]) -> ctypes.Array[ctypes.c_char_p]:
 
 
 def _check(result: int, what: str) -> None:
-    """Turn -errno into the RankmemError that says what could not be done."""
+    """Turn -errno into a RankmemError with what could not be done."""
     if result == 0:
         return
     number = -result

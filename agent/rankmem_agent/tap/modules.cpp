@@ -50,7 +50,7 @@ class ModuleTable {
       if (key == kEmpty) return 0;
       if (key != module) continue;
       const uint32_t name = entry.name.load(std::memory_order_acquire);
-      // An entry that was given to another module in between said kGone first.
+      // An entry that was given to another module in between had kGone first.
       return entry.module.load(std::memory_order_relaxed) == module ? name : 0;
     }
   }
@@ -152,7 +152,7 @@ bool is_main_thread(ThreadState& thread) noexcept {
   return thread.main == ThreadState::kMain;
 }
 
-// A signal's handler may run and raise while Python names a module: nobody is there to catch it. It is raised again
+// A signal's handler may run and raise while Python names a module: nothing is there to catch it. It is raised again
 // where the main thread goes on in Python. Source: Py_AddPendingCall, whose call may fail with an exception set.
 struct Raised {
   PyObject *type, *value, *traceback;
@@ -165,7 +165,7 @@ int raise_again(void* raised) {
   return -1;
 }
 
-// No stack or no memory left for us: the training may have enough of both, so it is not told.
+// No stack or no memory left for us: the training may have enough of both, so it is not reported.
 bool is_our_own(const PyObject* type) noexcept {
   static auto* const* recursion = static_cast<PyObject* const*>(dlsym(RTLD_DEFAULT, "PyExc_RecursionError"));
   static auto* const* memory = static_cast<PyObject* const*>(dlsym(RTLD_DEFAULT, "PyExc_MemoryError"));

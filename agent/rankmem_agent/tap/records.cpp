@@ -14,7 +14,7 @@ namespace {
 
 // The base of a segment that is not this thread's last one; nullptr if it is lost. The first writer who needs
 // a segment that is not ready declares it lost: waiting for it would block the trainer, and deciding each
-// record anew would leave holes that the reader could not tell from records still being written.
+// record anew would leave holes that the reader could not distinguish from records still being written.
 __attribute__((noinline)) char* find_segment(LastSegment& last, uint64_t number) noexcept {
   SegmentSlot& slot = spool.slots[number % kSlots];
   uint64_t word = slot.word.load(std::memory_order_acquire);

@@ -1,4 +1,4 @@
-"""``python -m rankmem_agent.tap.self_test FOLDER BLOCKS``: records BLOCKS tensors and says what it finds.
+"""``python -m rankmem_agent.tap.self_test FOLDER BLOCKS``: records BLOCKS tensors and prints what it finds.
 
 Stage: tap, in a process of its own that ``rankmem_agent.tap.doctor`` starts. In: an empty folder. Out: one
 JSON object on stdout: blocks got and given back as the spool has them, stacks, records lost, nanoseconds an
@@ -30,7 +30,7 @@ _EVENT_OFFSET: Final = _OFFSET[layout.FIELDS[Kind.EVENT]["address"].name]
 
 
 def main(folder: Path, num_blocks: int) -> dict[str, int]:
-    """What came back of ``num_blocks`` tensors recorded in ``folder``."""
+    """Records ``num_blocks`` tensors in ``folder``; returns what came back."""
     import torch
 
     tap = Tap(build_tap())
@@ -63,7 +63,7 @@ def main(folder: Path, num_blocks: int) -> dict[str, int]:
 
 
 def _event_ns(tap: Tap) -> int:
-    """What an event adds to an allocation, in ns of this thread's CPU time: the same loop with and without
+    """The cost of an event in an allocation, in ns of this thread's CPU time: the same loop with and without
     recording, in turn, the fastest of each. 0 where a busy machine hides it."""
     import torch
 

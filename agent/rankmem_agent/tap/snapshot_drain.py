@@ -1,12 +1,12 @@
 """Records CUDA without a compiler: PyTorch's own memory history, drained into a spool.
 
 Stage: trainer, the fallback where the native tap cannot be built. Comes in: the allocator's ring of events
-(:mod:`rankmem_agent.tap.snapshot_ring`) and what the hooks tell. Goes out: the records of a spool, like
+(:mod:`rankmem_agent.tap.snapshot_ring`) and what the hooks record. Goes out: the records of a spool, like
 the tap's, through :class:`~rankmem_agent.spool.python_writer.PythonSpoolWriter`. Runs in the user's threads,
 from the hooks, at step ends; there is no thread of ours. It never takes over a history that the user records
 (it reads along) and never switches a history off: that erases what was not read.
 
-What is lost against the tap is said once: see :data:`LOSSES`. A look holds the GIL and each allocator's
+What is lost against the tap is reported once: see :data:`LOSSES`. A look holds the GIL and each allocator's
 lock for some 7 us an entry of the ring (0.5 s for a full one), so this is not for production.
 """
 
@@ -59,13 +59,13 @@ class SnapshotDrain:
     Args:
         history: the recording; :class:`~rankmem_agent.tap.snapshot_ring.TorchHistory` in a trainer.
         writer: the open spool.
-        say: takes one line for the user; called once, with what is lost.
+        report: takes one line for the user; called once, with what is lost.
     """
 
-    def __init__(self, history: History, writer: PythonSpoolWriter, say: Callable[[str], None]) -> None:
+    def __init__(self, history: History, writer: PythonSpoolWriter, report: Callable[[str], None]) -> None:
         self._history = history
         self._writer = writer
-        self._say = say
+        self._report = report
         self._lock = threading.RLock()
         self._cursors: dict[int, RingCursor] = {}
         self._described: set[int] = set()
@@ -89,8 +89,8 @@ class SnapshotDrain:
             if not self._history.is_recording():
                 self._history.start()
             self._on = self._has_attached = True
-            self._say(LOSSES)
-            missing.tell_names(self._writer, "operators, calls and threads of CUDA", BY_HISTORY)
+            self._report(LOSSES)
+            missing.record_names_off(self._writer, "operators, calls and threads of CUDA", BY_HISTORY)
             self.drain()
 
     def drain(self) -> None:
@@ -102,7 +102,7 @@ class SnapshotDrain:
             self._drained_allocations = self._history.allocations()
             now_ns, realtime_ns = time.monotonic_ns(), time.time_ns()
             if not self._history.is_recording():
-                self._give_up()
+                self._end_history()
                 return
             raw = self._history.look()
             records, self._pending = self._pending, []
@@ -171,7 +171,7 @@ class SnapshotDrain:
             self._on = False
             self._write(self._pending)
             self._pending = []
-            missing.tell_all(self._writer, missing.AGENT_OFF, detail)
+            missing.record_all_off(self._writer, missing.AGENT_OFF, detail)
 
     def intern(self, text: str) -> int:
         """The string's id in the spool; 0 if it could not be written."""
@@ -224,8 +224,8 @@ class SnapshotDrain:
 
     def set_phase(self, phase: int) -> None:
         """The process' phase from now on; around a closure's forward it is not known what runs."""
-        told = Phase.OTHER if phase == IN_CLOSURE else phase
-        self._course.append((time.monotonic_ns(), self._course[-1][1], told))
+        known = Phase.OTHER if phase == IN_CLOSURE else phase
+        self._course.append((time.monotonic_ns(), self._course[-1][1], known))
 
     def set_step(self, step: int) -> None:
         """The number of the step that has begun."""
@@ -236,15 +236,18 @@ class SnapshotDrain:
         records.sort(key=lambda item: item[0])
         self._writer.record_many(b"".join(record for _, record in records))
 
-    def _give_up(self) -> None:
-        """The program switched the history off, which erased what was not read: say what is lost, and end."""
+    def _end_history(self) -> None:
+        """The program switched the history off, which erased what was not read: record what is lost, and
+        end."""
         why = self._writer.intern("history_switched_off")
         records = [(now := time.monotonic_ns(), _lost(now, index, why)) for index in self._described]
         self._write(self._pending + records)
         self._pending = []
         self._on = False
-        missing.tell_device(self._writer, DeviceType.CUDA, "the program switched the memory history off")
-        self._say("the program switched the memory history off: CUDA is no longer recorded")
+        missing.record_device_off(
+            self._writer, DeviceType.CUDA, "the program switched the memory history off"
+        )
+        self._report("the program switched the memory history off: CUDA is no longer recorded")
 
     def _device_records(
         self, device: DeviceSnapshot, trace: Sequence[dict[str, Any]], to_monotonic_ns: int
@@ -268,16 +271,16 @@ class SnapshotDrain:
 
     def _pinned_records(self) -> list[tuple[int, bytes]]:
         """A sample of pinned host memory, from its first byte on."""
-        told = self._history.pinned_bytes()
-        self._has_pinned |= told is not None and told[0] > 0
-        if told is None or not self._has_pinned:
+        held = self._history.pinned_bytes()
+        self._has_pinned |= held is not None and held[0] > 0
+        if held is None or not self._has_pinned:
             return []
         sample = _record(
             Kind.SAMPLE,
             time.monotonic_ns(),
             device_type=DeviceType.PINNED,
-            pinned_reserved_bytes=told[0],
-            pinned_active_bytes=told[1],
+            pinned_reserved_bytes=held[0],
+            pinned_active_bytes=held[1],
             device_free_bytes=UNKNOWN,
             device_total_bytes=UNKNOWN,
         )
@@ -355,7 +358,7 @@ def _cuda(index: int) -> dict[str, int]:
 
 
 def _range_of(found: Block | Segment | Event, size_bytes: int, index: int) -> dict[str, int]:
-    """The fields of an event that say where its bytes lie."""
+    """The fields of an event for where its bytes lie."""
     return _cuda(index) | {
         "address": found.address,
         "size_bytes": size_bytes,

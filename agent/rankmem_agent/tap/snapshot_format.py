@@ -31,7 +31,7 @@ ACTION_OF_NAME: Final[dict[str, Action]] = {action.name.lower(): action for acti
 _HINT: Final = "give a snapshot written by torch.cuda.memory._dump_snapshot()"
 _U64_MASK: Final = 2**64 - 1
 MALFORMED: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
-"""What plain data that is no snapshot makes its reading raise."""
+"""Raised while plain data that is no snapshot is read."""
 
 
 class Event(NamedTuple):
@@ -44,7 +44,7 @@ class Event(NamedTuple):
     """Requested size of the block, or size of the segment."""
     stream: int
     pool: int
-    """first << 32 | second of the private pool's id; 0 for none, or where the recording does not say."""
+    """first << 32 | second of the private pool's id; 0 for none, or where not recorded."""
     time_us: int | None
     device_free_bytes: int | None
     """For oom alone."""
@@ -141,7 +141,7 @@ def split(raw: Any) -> list[tuple[int, Sequence[dict[str, Any]], list[dict[str, 
 
 
 def no_snapshot(source: str, exc: Exception) -> RankmemError:
-    """What is said of plain data that is no snapshot."""
+    """The error for plain data that is no snapshot."""
     message = f"{source} is no memory snapshot of PyTorch ({plain(exc)})"
     return RankmemError(Code.INVALID, message, _HINT)
 
@@ -182,7 +182,7 @@ def packed_pool(pool_id: Sequence[int] | None) -> int:
 
 
 def baseline(device: DeviceSnapshot) -> MemoryState:
-    """What was alive just before the first event of the trace."""
+    """The memory alive just before the first event of the trace."""
     state = MemoryState(
         blocks=dict(device.blocks), segments={segment.address: segment for segment in device.segments}
     )
@@ -223,7 +223,8 @@ def _device(
 
 
 def _blocks(segment: dict[str, Any]) -> Iterable[Block]:
-    """The blocks of a segment that are not free; addresses follow from the sizes where they are not told."""
+    """The blocks of a segment that are not free; addresses follow from the sizes where they are not
+    recorded."""
     address = int(segment["address"])
     for block in segment["blocks"]:
         size_bytes, state = _size(block["size"]), block["state"]

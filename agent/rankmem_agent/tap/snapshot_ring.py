@@ -40,13 +40,13 @@ class History(Protocol):
         """The whole ring and the segments: what ``_snapshot()`` returns."""
 
     def allocations(self) -> int:
-        """Allocations ever made, over all devices: cheap, and tells how full the ring is getting."""
+        """Allocations ever made, over all devices: cheap, and shows how full the ring is getting."""
 
     def device_facts(self, device_index: int) -> dict[str, Any]:
         """name, uuid, total_bytes and settings of a device."""
 
     def pinned_bytes(self) -> tuple[int, int] | None:
-        """Pinned host memory: taken from the system, and of that in use; None where nobody tells."""
+        """Pinned host memory: taken from the system, and of that in use; None where not known."""
 
 
 class TorchHistory:

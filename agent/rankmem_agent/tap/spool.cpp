@@ -145,7 +145,7 @@ bool prepare_segment(Keeper& state, uint64_t number) {
   char* base = map_reserved_file(path, RKM_SEGMENT_BYTES);
   if (base == nullptr) return false;
   write_header(base, number);
-  // The base before the word (release below): who sees READY sees the base. Until then nobody reads it, as the
+  // The base before the word (release below): who sees READY sees the base. Until then no one reads it, as the
   // slot's previous segment is kSlots segments back.
   slot.base.store(base, std::memory_order_relaxed);
   while (word != (number << 2 | kLost)) {
@@ -171,7 +171,7 @@ struct Busy {
 };
 Busy busy;
 
-// On the main thread, under the GIL. An interrupt that came meanwhile is the user's: nobody is there to catch it here.
+// On the main thread, under the GIL. An interrupt that came meanwhile is the user's: nothing is there to catch it here.
 int run_busy(void* callback) {
   static auto* interrupt = reinterpret_cast<void (*)()>(dlsym(RTLD_DEFAULT, "PyErr_SetInterrupt"));
   const bool interrupted = reinterpret_cast<int (*)(void*)>(callback)(nullptr) != 0;
@@ -342,7 +342,7 @@ void go_on_after_fork() noexcept {
   holds_fork = false;
 }
 
-// The lock on the control page that says to everybody that this process lives (rankmem_agent.spool.life). It belongs
+// The lock on the control page that shows every process that this one lives (rankmem_agent.spool.life). It belongs
 // to the open file, so it ends with this process, however that ends, and with an exec. Where the program has closed
 // the file it is taken again by the native thread. Under the fork gate, so that no child inherits it unseen.
 OwnFile life;
@@ -453,7 +453,7 @@ namespace {
 void note_exit(int status, void*) noexcept {
   RkmControl* control = spool.control;
   if (control == nullptr || control->pid != static_cast<uint32_t>(getpid())) return;
-  if (__atomic_load_n(&control->exit_kind, __ATOMIC_RELAXED) != RKM_EXITKIND_NOT_SAID) return;
+  if (__atomic_load_n(&control->exit_kind, __ATOMIC_RELAXED) != RKM_EXITKIND_UNREPORTED) return;
   __atomic_store_n(&control->exit_code, static_cast<uint32_t>(status) & 0xffu, __ATOMIC_RELAXED);
   __atomic_store_n(&control->exit_kind, uint32_t{RKM_EXITKIND_EXIT}, __ATOMIC_RELEASE);
 }

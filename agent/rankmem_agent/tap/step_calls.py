@@ -2,7 +2,7 @@
 
 Stage: tap. In: calls from :mod:`rankmem_agent.hooks.step_hooks`, in the trainer, any thread. Out: records in
 the spool. ctypes keeps the GIL during all of these calls: they read Python's lists and tensors, are short and
-wait for nothing. Whoever calls keeps a plan's arrays and the plan itself alive meanwhile.
+wait for nothing. The caller keeps a plan's arrays and the plan itself alive meanwhile.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 // parameters that moved and of all gradients, the STEP record. What cannot be read here (DTensor, sparse
 // gradients, tensors without storage) is marked in an array that Python reads.
 //
-// Threads: whichever calls optimizer.step(), with the GIL held throughout (ctypes.PyDLL), so that nobody changes
+// Threads: whichever calls optimizer.step(), with the GIL held throughout (ctypes.PyDLL), so that nothing changes
 // lists and tensors meanwhile. No Python code runs in here. Nothing blocks.
 //
 // Lifetimes: a plan owns nothing of the user's. A TensorImpl is touched only after the optimizer's own list was
@@ -152,7 +152,7 @@ bool holds_same(const StepPlan& plan, PyObject* groups) noexcept {
     }
     if (at + 1 == num_groups) return next == plan.parameters.size();
   }
-  python.PyErr_Clear();  // no list, or no dict: Python's walk will say what it makes of it
+  python.PyErr_Clear();  // no list, or no dict: Python's walk deals with it
   return num_groups == 0 && plan.parameters.empty();
 }
 

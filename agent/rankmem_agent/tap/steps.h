@@ -12,7 +12,7 @@ constexpr uint32_t kStepOther = 1;   // the optimizer has other parameters than 
 constexpr uint32_t kStepOdd = 2;     // some of them are left to Python: see StepPlan::odd
 constexpr uint32_t kStepLook = 4;    // something moved, a gradient is the first of its parameter, or 64 steps are over
 constexpr uint32_t kStepState = 8;   // the optimizer's state is new
-constexpr uint32_t kStepSecond = 16;  // a second has gone by since this was said last
+constexpr uint32_t kStepSecond = 16;  // a second has gone by since this was found last
 
 // What of a parameter is left to Python.
 constexpr uint8_t kOddParameter = 1;  // itself and its gradient

@@ -1,7 +1,7 @@
 // The tap's C interface, as docs/internals.md lists it; loaded through ctypes by tap/library.py.
 //
-// All return 0 or -errno unless said, none raises. In a forked child, before rkm_open and after rkm_close they
-// do nothing, unless said.
+// All return 0 or -errno unless noted, none raises. In a forked child, before rkm_open and after rkm_close they
+// do nothing, unless noted.
 
 #include <cerrno>
 #include <iterator>
@@ -139,7 +139,7 @@ RKM_EXPORT void rkm_forget_module(const rankmem::PyObject* module) { forget_modu
 
 RKM_EXPORT void rkm_set_phase(uint8_t now) { set_phase(now); }
 
-// A test's, with kCompareModules: the phase as the hooks of modules say it.
+// For a test, with kCompareModules: the phase as the hooks of modules have it.
 RKM_EXPORT void rkm_compare_phase(uint8_t now) { compared_phase.store(now, std::memory_order_relaxed); }
 
 RKM_EXPORT void rkm_set_step(uint64_t now) { step.store(now, std::memory_order_relaxed); }

@@ -25,8 +25,8 @@ constexpr uint32_t kCpuEvents = 1;
 constexpr uint32_t kCudaEvents = 2;
 constexpr uint32_t kCalls = 4;
 constexpr uint32_t kStacks = 8;
-constexpr uint32_t kModules = 16;         // read from frames; otherwise hooks say them (rkm_set_module)
-constexpr uint32_t kCompareModules = 32;  // a test's: what hooks say of modules, beside what frames say
+constexpr uint32_t kModules = 16;         // read from frames; otherwise from hooks (rkm_set_module)
+constexpr uint32_t kCompareModules = 32;  // for a test: modules by hooks, beside those by frames
 
 // Zero before rkm_open, after rkm_close and in a forked child: nothing is written then.
 extern std::atomic<uint32_t> enabled_bits;
@@ -81,11 +81,11 @@ void set_sample_hook(SampleHook hook) noexcept;
 using CallEndHook = void (*)(uint64_t call_id, uint64_t device_mask) noexcept;
 void set_call_end_hook(CallEndHook hook) noexcept;
 
-// Writes a SAMPLE of pinned host memory as torch's host allocator for CUDA tells it, if it holds any. 0, or -ENOSYS
-// where it tells nothing (before torch 2.8 or so; without CUDA). Takes that allocator's locks: off the hot path.
+// Writes a SAMPLE of pinned host memory by torch's host allocator for CUDA, if it holds any. 0, or -ENOSYS
+// where it gives none (before torch 2.8 or so; without CUDA). Takes that allocator's locks: off the hot path.
 int sample_pinned() noexcept;
 
-// What an OOM of the CPU allocator says was free: MemAvailable as the native thread last read it.
+// What was free at an OOM of the CPU allocator: MemAvailable as the native thread last read it.
 extern std::atomic<uint64_t> host_available_bytes;
 
 }  // namespace rankmem

@@ -140,7 +140,7 @@ void record_cpu_oom(uint64_t size_bytes) noexcept {
               host_available_bytes.load(std::memory_order_relaxed), stack_of_event());
 }
 
-// Makes all of them record, once. 0 or -errno; cpu_sees() tells what could not be reached.
+// Makes all of them record, once. 0 or -errno; cpu_sees() gives what could not be reached.
 int attach_cpu() noexcept try {
   if (cpu_attached) return -EALREADY;
   c10::Allocator* registered = c10::GetAllocator(c10::DeviceType::CPU);

@@ -9,7 +9,7 @@ namespace rankmem {
 
 // What of torch's CPU memory is seen; tap/library.py's CpuSees.
 constexpr uint32_t kSeesRegistered = 1;  // blocks of the allocator that torch has registered for CPU
-constexpr uint32_t kSeesDefault = 2;     // blocks of c10's default allocator, whoever asks it
+constexpr uint32_t kSeesDefault = 2;     // blocks of c10's default allocator, for any caller
 constexpr uint32_t kSeesMapped = 4;      // files and shared memory that storages are mapped from
 
 // kSees… bits, 0 before attach_cpu().
@@ -17,7 +17,7 @@ uint32_t cpu_sees() noexcept;
 
 // The one place where CPU blocks become events. Blocks of 0 bytes are none, as for torch.profiler.
 void record_cpu_alloc(void* data, uint64_t size_bytes) noexcept;
-// The same under a lock, with what stack_of_event() said before it.
+// The same under a lock, with what stack_of_event() gave before it.
 void record_cpu_alloc(void* data, uint64_t size_bytes, uint32_t stack_id) noexcept;
 void record_cpu_free(void* data) noexcept;
 void record_cpu_oom(uint64_t size_bytes) noexcept;

@@ -1,4 +1,4 @@
-// c10's default CPU allocator, made to record whoever asks it.
+// c10's default CPU allocator, made to record for any caller.
 //
 // Why not c10::SetAllocator alone: UntypedStorage(n), storage.clone(), typed storages and much C++ ask
 // c10::GetDefaultCPUAllocator() by name, past whatever is registered. How: the object's pointer to its table of
@@ -77,7 +77,7 @@ c10::DeleterFnPtr raw_deleter_recorded(const c10::Allocator*) { return &free_def
 
 constexpr size_t kNoWord = ~size_t{0};
 
-// Which word of a table a virtual function has; kNoWord if that cannot be told here.
+// Which word of a table a virtual function has; kNoWord if that cannot be found here.
 template <class Member>
 size_t word_of(Member member) noexcept {
   uintptr_t parts[2];

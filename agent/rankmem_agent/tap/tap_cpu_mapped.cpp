@@ -1,7 +1,7 @@
 // Storages that are mapped: files (from_file, torch.load(mmap=True)) and shared memory (share_memory_(), tensors
 // through multiprocessing queues, whatever a DataLoader's workers hand over).
 //
-// at::MapAllocator is no c10::Allocator; all that it tells is what it tells torch.profiler: the mapping's base
+// at::MapAllocator is no c10::Allocator; all that it reports is what it reports to torch.profiler: the mapping's base
 // and size when it is made, and the same with a minus when it is gone, *after* munmap. So the free is taken from
 // munmap itself, before the call: an address must not come back before its free is recorded. Both calls are seen
 // by replacing their targets in libtorch_cpu, where at::MapAllocator's code is.
@@ -45,7 +45,7 @@ Mappings& mappings() {
   return *all;
 }
 
-// What torch is told too late for us if our munmap was taken out again (memray replaces the same slots).
+// What torch reports too late for us if our munmap was taken out again (memray replaces the same slots).
 void note_reported(void* base, int64_t size_bytes) {
   Mappings& all = mappings();
   const uint32_t stack_id = size_bytes > 0 && enabled(kCpuEvents) ? stack_of_event() : 0;  // not under the lock

@@ -55,7 +55,7 @@ struct DeviceState {
   // Written by on_trace in kListing under the allocator's lock, read by it in kListed under the same lock.
   RkmRecord* early = nullptr;
   std::atomic<size_t> early_count{0};
-  // What COUNTERS said last: allocated, active, reserved, requested.
+  // The last COUNTERS: allocated, active, reserved, requested.
   std::atomic<uint64_t> counters[4] = {};
   std::atomic<uint64_t> peaks_ns{0};
 };
@@ -143,7 +143,7 @@ void flush_early(DeviceState& device) noexcept {
   for (size_t at = 0; at < count; ++at) write_record(device.early[at]);
 }
 
-// The device of an entry. SNAPSHOT entries all say device 0 (2.6 to 2.15), but a snapshot lists the devices in
+// The device of an entry. SNAPSHOT entries all have device 0 (2.6 to 2.15), but a snapshot lists the devices in
 // turn, on one thread: the n-th entry of a thread is of device n, modulo their number.
 unsigned device_of(const TraceEntry& entry, int action) noexcept {
   static thread_local unsigned snapshot_turn = 0;
@@ -165,7 +165,7 @@ bool begin_recording(DeviceState& device, int phase, const Event& event) noexcep
     return false;
   }
   // Listed; or no room to wait longer: then blocks older than us follow their frees in the log, and the rank's
-  // unexplained bytes say so.
+  // unexplained bytes show it.
   flush_early(device);
   device.phase.store(kRecording, std::memory_order_release);
   return true;

@@ -1,14 +1,14 @@
-// Pinned host memory: what PyTorch's caching host allocator says it holds, as samples.
+// Pinned host memory: what PyTorch's caching host allocator holds, as samples.
 //
-// Process: the trainer; the tap's native thread about once a second, and whoever closes the tap. Comes in: the
+// Process: the trainer; the tap's native thread about once a second, and the one that closes the tap. Comes in: the
 // statistics of the allocator that torch has registered for CUDA. Goes out: SAMPLE records of device PINNED.
 // It takes that allocator's own locks for a moment, so never on the way of an allocation; it never takes the GIL
-// and never throws. No operator, no stack: this allocator tells nobody of its events.
+// and never throws. No operator, no stack: this allocator reports no events.
 //
 // Source: ATen/core/CachingHostAllocator.h of torch 2.6 to 2.15. 2.6 and 2.7 have no registry of host allocators,
 // so there the figures stay unknown; which of them is there is found out by overloads below, and what the
 // statistics call their figures by `requires`: no version is asked for. A CPU build has the registry, with
-// nobody registered.
+// none registered.
 #include "tap.h"
 
 #if __has_include(<ATen/core/CachingHostAllocator.h>)
@@ -46,7 +46,7 @@ bool read_figures(const Stats& stats, RkmSample& sample) {
   }
 }
 
-// 0, or -ENOSYS where this torch tells no figures.
+// 0, or -ENOSYS where this torch has no figures.
 int read_pinned(at::RkmNoHostAllocator*, RkmSample&) { return -ENOSYS; }
 
 template <class Allocator>
@@ -82,7 +82,7 @@ int sample_pinned() noexcept {
       write_record(sample);
     }
     return result;
-  } catch (...) {  // nobody is registered for CUDA (a CPU build), or no memory for the figures
+  } catch (...) {  // none is registered for CUDA (a CPU build), or no memory for the figures
     return -ENOSYS;
   }
 }

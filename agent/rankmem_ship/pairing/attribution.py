@@ -1,4 +1,4 @@
-"""What a call's row says beyond its own records: backward led to its forward call, recomputation told apart.
+"""A call's row beyond its own records: the forward call of a backward one, and what is recomputation.
 
 Stage: pairing; shipper process, pure functions over arrays. In: a batch's calls and the sequence ranges of
 the calls that ended before. Out: for each call its module, annotation and forward call.
@@ -13,7 +13,7 @@ annotation.
 in whichever node asks first for a tensor that was not kept. Such a call shows a module's call or the
 checkpoint's code in its stack, nearer than the entry to backward. Without a stack (it allocated nothing, or
 stacks are off) it has a module of its own while autograd records. It keeps its module and has no forward
-call. Compiled graphs recompute within one call, and nothing tells that apart.
+call. Compiled graphs recompute within one call, and nothing distinguishes that.
 
 Memory is bounded: a range is forgotten FORWARD_RECORDS_MAX records after its call ended, counted in the
 log, so that the answer does not depend on where batches were cut.
@@ -166,7 +166,7 @@ def _inherited(own: Array, heirs: Array, values: Array, within: Array) -> Array:
     """``own`` with the heirs' replaced by their forward call's value, where that has one.
 
     Args:
-        values: of the forward calls, as their ranges say; within: their places in the batch's table, ABSENT
+        values: of the forward calls, by their ranges; within: their places in the batch's table, ABSENT
             for those that ended before. Those may be heirs themselves (a backward of a backward).
     """
     result = own.copy()

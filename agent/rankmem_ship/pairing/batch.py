@@ -36,7 +36,7 @@ _OF_DEVICE = (Kind.EVENT, Kind.PREEXISTING, Kind.COUNTERS, Kind.PEAKS, Kind.SAMP
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What a batch says, before it becomes rows."""
+    """The facts of a batch, before they become rows."""
 
     records: Array
     seq: Array
@@ -83,11 +83,11 @@ def advance(
     fallback_base_ns: int,
     final: bool,
 ) -> tuple[PairingState, Batch]:
-    """The state after the records, and what they say.
+    """The state after the records, and their facts.
 
     Args:
         records: RECORD_DTYPE, in log order; seq: their positions.
-        gaps: holes in the same stretch of the log.
+        gaps: holes in the same slice of the log.
         texts: what names and stacks of the spool mean.
         fallback_base_ns: realtime minus monotonic from meta.json, for a log whose first record is lost.
         final: the log ends here: all that waits goes out.
@@ -173,7 +173,7 @@ def _rounds_before(state: PairingState) -> tuple[int, int, int, int]:
 
 
 def _clock_base(records: Array, fallback_ns: int) -> int:
-    """What makes monotonic times host times: the first record's pair.
+    """The difference from monotonic to host times: the first record's pair.
 
     One base for the whole log: a step of the host's clock then moves nothing, and the offset to the
     aggregator is measured against the same base (see rankmem_ship.clock).
@@ -195,12 +195,12 @@ def _add_call_sums(calls: Calls, points: Points, blocks: Array) -> None:
     np.add.at(calls.table["freed_bytes"], place[gone], points.size[gone])
 
 
-def _all_sent(told: Array) -> Array:
-    if told["sent"].all():
-        return told
-    told = told.copy()
-    told["sent"] = True
-    return told
+def _all_sent(rows: Array) -> Array:
+    if rows["sent"].all():
+        return rows
+    rows = rows.copy()
+    rows["sent"] = True
+    return rows
 
 
 def _named(devices: Array, records: Array) -> Array:

@@ -75,12 +75,12 @@ def describe_outside(blocks: Array, points: Points, places: Array, phases: Phase
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """What goes out and what stays; all BLOCK_DTYPE."""
+    """The blocks that go out and those that stay; all BLOCK_DTYPE."""
 
     records_due: Array
     ends_due: Array
     blocks: Array
-    """Batch.blocks, with what their calls say where their rows went out."""
+    """Batch.blocks, with the facts of their calls where their rows went out."""
     live: Array
     """Alive after the batch."""
     ended: Array
@@ -113,7 +113,7 @@ def settle(
 
 
 def _describe(blocks: Array, chosen: Array, place: Array, calls: Calls, attribution: Attribution) -> None:
-    """Copy what the call says to the chosen blocks."""
+    """Copy the facts of the call to the chosen blocks."""
     at = np.flatnonzero(chosen)
     own = place[at]
     for column in ("operator", "step", "phase"):

@@ -1,4 +1,4 @@
-"""Buckets: a device's highest and last totals in each short stretch of a rank's log, from its points.
+"""Buckets: a device's highest and last totals in each short range of a rank's log, from its points.
 
 Stage: pairing; shipper process, pure functions over arrays. A bucket is cut where its second ends, where
 the records' numbers pass a multiple of BUCKET_RECORDS, and where the batch ends. So a bucket covers few
@@ -55,9 +55,9 @@ def _device_buckets(points: Places, totals: Totals, number: int, on_host: bool) 
     at = np.flatnonzero(points.device == number)
     time_ns, seq, requested = points.time_ns[at], points.seq[at], totals.requested[at]
     second = time_ns // BUCKET_NS
-    stretch = seq // BUCKET_RECORDS
+    bucket = seq // BUCKET_RECORDS
     # Times do not decrease, numbers grow.
-    is_cut = (second[1:] != second[:-1]) | (stretch[1:] != stretch[:-1])
+    is_cut = (second[1:] != second[:-1]) | (bucket[1:] != bucket[:-1])
     begins = np.flatnonzero(np.concatenate([[True], is_cut]))
     lengths = np.diff(np.concatenate([begins, [len(at)]]))
     ends = begins + lengths - 1
@@ -85,7 +85,7 @@ def _device_buckets(points: Places, totals: Totals, number: int, on_host: bool) 
 
 
 def _course(totals: Totals, name: str, at: Array, on_host: bool) -> tuple[Array, Array]:
-    """A total over the points, and beside it what the allocator's own peaks add."""
+    """A total over the points, and what the allocator's own peaks add to it."""
     if on_host:
         return totals.requested[at], totals.requested[at]
     if name == "reserved":

@@ -1,4 +1,4 @@
-"""Operator calls: opened by CALL_BEGIN, closed by CALL_END, with what the records between say.
+"""Operator calls: opened by CALL_BEGIN, closed by CALL_END, with the facts of the records between.
 
 Stage: pairing; shipper process, pure functions over arrays. In: a batch's call records and the calls open
 before. Out: a table of all calls that the batch touches, and which of them ended.
@@ -57,7 +57,7 @@ class Calls:
 def follow_calls(
     open_calls: Array, records: Array, seq: Array, time_ns: Array, base_ns: int, markers: Markers
 ) -> Calls:
-    """The calls of a batch, with what their begin, forward and end records say.
+    """The calls of a batch, from their begin, forward and end records.
 
     Args:
         open_calls: CALL_DTYPE, sorted by call_id: open before the batch.

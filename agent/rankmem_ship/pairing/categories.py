@@ -1,17 +1,17 @@
-"""What blocks mean: the category of each block as its row goes out, and what is learned of it later.
+"""The category of each block as its row goes out, and what is learned of it later.
 
 Stage: pairing; shipper process, pure functions over arrays. In: a batch's facts and what was known of the
 blocks alive before it. Out: a category for each row of allocation_record, and the changes of earlier rows.
 
-The names and their meaning are torch.profiler's (docs/categories.md says how they agree). In this order:
+The names and their meaning are torch.profiler's (docs/categories.md: how they agree). In this order:
 
 1. *Tagged* by the user, or by the hooks: optimizer_state, parameter, gradient, kv_cache; also buffers.
 2. *temporary*: freed in the call that made it; in backward, in the autograd node that made it.
-3. What its call says (rankmem_ship.pairing.categories_rules): gradient, autograd_detail, activation, input.
-4. What its life says (rankmem_ship.pairing.categories_lives): temporary of an optimizer, activation without
+3. By its call (rankmem_ship.pairing.categories_rules): gradient, autograd_detail, activation, input.
+4. By its life (rankmem_ship.pairing.categories_lives): temporary of an optimizer, activation without
    autograd, input.
 
-What none of them says is unknown.
+Everything else is unknown.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _SOURCE_OF_TAG[Category.OPTIMIZER_STATE] = Source.OPTIMIZER_STATE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """The categories that a batch tells."""
+    """The categories of a batch."""
 
     known: Array
     """CATEGORY_DTYPE, PairingState.categories after the batch."""
@@ -75,7 +75,7 @@ def resolve(
         batch: its facts.
         devices: PairingState.devices after it.
         texts: what names of the spool mean.
-        infers: whether calls and lives say something too; otherwise tags alone do.
+        infers: whether calls and lives count, too; otherwise tags alone do.
     """
     known, lines = before.categories, before.lines
     if infers:
@@ -83,10 +83,10 @@ def resolve(
         due = by_rules(batch, has_frozen, texts, devices)
     else:
         due = of_unknown(batch)
-    known = _told_again(due, known)
+    known = _resent(due, known)
     num_old, table = len(known), joined([known, due])
     places = _places(batch.blocks, table["allocation_id"])
-    told = table["category"][:num_old].copy()
+    sent = table["category"][:num_old].copy()
     tags = _tags(batch, devices, places)
     if infers:
         _find_temporaries(table, batch, places)
@@ -97,7 +97,7 @@ def resolve(
         lines = find_inputs(table, batch, places, lines, tags.row)
     record = _apply(table, tags)
     initial = table["category"][num_old:].copy()
-    differs = np.flatnonzero(table["category"][:num_old] != told)
+    differs = np.flatnonzero(table["category"][:num_old] != sent)
     changes = _changes(table, batch, places, differs, record)
     later = _later_changes(table, batch, places, tags)
     changes = joined([changes, later])
@@ -137,7 +137,7 @@ def _frozen_tags(records: Array) -> Array:
     return frozen
 
 
-def _told_again(due: Array, known: Array) -> Array:
+def _resent(due: Array, known: Array) -> Array:
     """Blocks whose row goes out once more, to another database, keep what is known; returns the others."""
     if not len(known) or not len(due):
         return known
@@ -160,7 +160,7 @@ def _find_temporaries(table: Array, batch: Batch, places: Array) -> None:
 
 
 def _find_gradients(table: Array, batch: Batch, places: Array) -> None:
-    """What backward made and left behind was a gradient, whether or not an optimizer has seen it.
+    """Blocks that backward made and left behind were gradients, whether or not an optimizer has seen it.
 
     The engine keeps nothing when it has run but what it put into some ``.grad``, or gave to who asked
     (``torch.autograd.grad``). It is seen when the next forward runs while the block lives, or when the block
@@ -236,7 +236,7 @@ def _apply(table: Array, tags: _Tags) -> Array:
 
 
 def _changes(table: Array, batch: Batch, places: Array, changed: Array, record: Array) -> Array:
-    """Rows for blocks that mean something else than their row said, mostly since they were allocated.
+    """Rows for blocks that mean something else than in their row, mostly since they were allocated.
 
     A second change of a block, and one of a block older than the recording, counts from its tag on.
     """
@@ -253,7 +253,7 @@ def _changes(table: Array, batch: Batch, places: Array, changed: Array, record: 
 
 
 def _later_changes(table: Array, batch: Batch, places: Array, tags: _Tags) -> Array:
-    """Rows for the tags that hold from their own place on, where they say something new of their block."""
+    """Rows for the tags that hold from their own place on, where they change their block's category."""
     at = np.flatnonzero(~tags.since_alloc)
     at = at[np.argsort(tags.row[at], kind="stable")]  # those of a block one after another, as in the log
     before = table["category"][tags.row[at]]

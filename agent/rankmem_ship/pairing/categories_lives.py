@@ -1,12 +1,13 @@
-"""What blocks mean by how they live: data of the script's, results of a forward, scratch of an optimizer.
+"""The category of blocks by how they live: data of the script's, results of a forward, scratch of an
+optimizer.
 
 Stage: pairing; shipper process, pure functions over arrays. In: the table of blocks that the rules could not
 place yet (``Source.CANDIDATE``, ``PENDING``, ``SCRATCH``, ``SETUP``) and a batch's rounds. Out: their
-categories, written into the table as soon as a life says enough; until then, and where it never does, they
+categories, written into the table as soon as a life shows enough; until then, and where it never does, they
 are unknown.
 
 *Data* and what else a script holds (weights that no module has, momentum, caches) are made in the same way:
-by a call that takes no parameter. What tells them apart is how they live: a batch serves one round, and the
+by a call that takes no parameter. The difference is how they live: a batch serves one round, and the
 same line of code makes the next one. So a **line** (stack and operator) is known to make data once a block of
 it has lived as data does: one run of forward saw it, or it lived through a backward and no more than
 DATA_STEPS_MAX steps, with at most one forward before that recorded nothing. From then on what the line makes
@@ -83,7 +84,7 @@ def find_inputs(table: Array, batch: Batch, places: Array, lines: Array, tagged:
     """Blocks of lines that make data; returns the lines known after the batch.
 
     Args:
-        tagged: rows that the batch's tags are about: their lives say nothing of their line.
+        tagged: rows that the batch's tags are about: their lives prove nothing about their line.
     """
     is_open = (table["source"] == Source.CANDIDATE) & (places != ABSENT)
     is_open[tagged] = False
@@ -133,7 +134,7 @@ def _lived_as_data(rows: Array, with_steps: Array) -> Array:
     """Whether lives are those of a batch, by their counts.
 
     Args:
-        with_steps: steps are told in this recording; otherwise each backward is one.
+        with_steps: this recording has steps; otherwise each backward is one.
     """
     served = (rows["engines"] > 0) & (rows["idle"] <= IDLE_FORWARDS_MAX) & (rows["steps"] <= DATA_STEPS_MAX)
     served &= with_steps | (rows["engines"] <= DATA_STEPS_MAX)

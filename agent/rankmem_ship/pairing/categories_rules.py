@@ -1,7 +1,7 @@
-"""What a block means by the call that made it, before any tag and any free is looked at.
+"""The category of a block by the call that made it, before any tag and any free is looked at.
 
 Stage: pairing; shipper process, pure functions over arrays. In: the blocks whose rows go out and their calls.
-Out: a category for each, unknown where the call does not say. See docs/categories.md.
+Out: a category for each, unknown where the call does not show it. See docs/categories.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Source(enum.IntEnum):
     CANDIDATE = 1
     """Unknown; input if its line makes data, see rankmem_ship.pairing.categories_lives."""
     PENDING = 2
-    """Unknown; what its call says if its forward recorded a node or it died in it."""
+    """Unknown; its call's category if its forward recorded a node or it died in it."""
     SCRATCH = 3
     """Unknown; temporary if it dies in the optimizer's step that made it."""
     SETUP = 4
@@ -36,7 +36,7 @@ class Source(enum.IntEnum):
     PARAMETER = 8
     OPTIMIZER_STATE = 9
     USER = 10
-    """Whatever the training script itself has said."""
+    """Whatever the training script itself has tagged."""
 
 
 def of_calls(batch: Batch, call_ids: Array, column: Array, missing: int) -> Array:
@@ -140,7 +140,7 @@ class _Made:
     with_grad: Array
     """Autograd was recording."""
     uninitialized: Array
-    """By an operator that leaves the bytes to whoever writes them: nothing is known of what they are for."""
+    """By an operator that leaves the content open: what the bytes are for is not known."""
     by_reducer: Array
     """By DistributedDataParallel for what it sends: the gradients of its parameters."""
     from_nothing: Array

@@ -20,7 +20,7 @@ from rankmem_ship.spool_reader.string_table import StringTable
 TEXT_BYTES_MAX: Final = 64 << 10
 """Of a text in a row of facts, such as a command with all its arguments; the rest is cut off."""
 _CUT_BYTES_MAX: Final = 40
-"""Of the words that say so."""
+"""Of the words that mark the cut."""
 
 
 def ints(values: Array, *, null: Array | None = None) -> pa.Array:
@@ -54,7 +54,7 @@ def null_names(length: int) -> pa.Array:
 
 
 def constant_name(text: str, length: int) -> pa.Array:
-    """A name column that says the same in every row."""
+    """A name column with one value in every row."""
     indices = pa.array(np.zeros(length, np.int32))
     return pa.DictionaryArray.from_arrays(indices, pa.array([text], pa.string()))
 
@@ -103,7 +103,7 @@ def record_batch(table: str, columns: Mapping[str, pa.Array], length: int) -> pa
 
 
 def without(rows: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """The rows with these columns NULL: what a source does not say."""
+    """The rows with these columns NULL: the source does not have them."""
     for name in columns:
         place = rows.schema.get_field_index(name)
         field = rows.schema.field(place)
@@ -131,7 +131,7 @@ def null_column(kind: pa.DataType, length: int) -> pa.Array:
 
 
 def _shortened(column: Column, value: object) -> object:
-    """A text that its column may hold: what is longer is cut, and says so."""
+    """A text that its column may hold: what is longer is cut, and marked so."""
     if not isinstance(value, str):
         return value
     most = min(text_bytes_max(column), TEXT_BYTES_MAX)

@@ -1,4 +1,4 @@
-"""Where in the log tensors may exist that depend on a parameter although no autograd node says so.
+"""Where in the log tensors may exist that depend on a parameter although no autograd node shows it.
 
 Stage: pairing; shipper process, pure functions over arrays. In: a batch's calls and records. Out: an answer
 for each place of the log that is asked about.

@@ -74,6 +74,6 @@ def dense_numbers(devices: Array, codes: Array) -> Array:
 
 
 def block_keys(numbers: Array, addresses: Array) -> Array:
-    """What a block is known by while it lives: device and address in one number (uint64)."""
+    """The key of a living block: device and address in one number (uint64)."""
     mask = np.uint64((1 << ADDRESS_BITS) - 1)
     return (numbers.astype(np.uint64) << np.uint64(ADDRESS_BITS)) | (addresses & mask)

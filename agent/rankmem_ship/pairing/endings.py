@@ -1,6 +1,6 @@
 """The end of a device's recording within a log: blocks alive then are followed no more.
 
-Stage: pairing; shipper process, pure functions over arrays. A second DEVICE record of a device says that its
+Stage: pairing; shipper process, pure functions over arrays. A second DEVICE record of a device means that its
 recording ended there, or begins anew (on the CPU: ``tap, until CUDA was used``). Its blocks would look alive
 for ever, so each is given an end at that record: ``freed_ns`` is the record's time, ``freed_seq`` its
 position, which no row of ``memory_event`` has. The device's totals fall to zero with them. An OFF record of
@@ -28,8 +28,8 @@ def with_endings(
         devices: DEVICE_DTYPE, before the batch but with all that occur in it.
     """
     added = 0
-    for told in _endings(devices, records):
-        place = int(told) + added
+    for ending in _endings(devices, records):
+        place = int(ending) + added
         freed = _frees(live, devices, records, place)
         added += len(freed)
         order = np.concatenate(
@@ -43,20 +43,20 @@ def with_endings(
 def _endings(devices: Array, records: Array) -> Array:
     """Places of the records that end a device's recording, or that of all."""
     is_off = (records["kind"] == Kind.OFF) & (records["action"] == Missing.EVENTS)
-    places = np.concatenate([_second_tellings(devices, records), np.flatnonzero(is_off)])
+    places = np.concatenate([_repeated_devices(devices, records), np.flatnonzero(is_off)])
     return np.sort(places)
 
 
-def _second_tellings(devices: Array, records: Array) -> Array:
+def _repeated_devices(devices: Array, records: Array) -> Array:
     """Places of the DEVICE records that are not their device's first."""
-    told = np.flatnonzero(records["kind"] == Kind.DEVICE)
-    codes = device_codes(records[told])
-    again = np.zeros(len(told), np.bool_)
+    described = np.flatnonzero(records["kind"] == Kind.DEVICE)
+    codes = device_codes(records[described])
+    again = np.zeros(len(described), np.bool_)
     for code in np.unique(codes):
         own = np.flatnonzero(codes == code)
         first_is_new = devices["name_id"][devices["code"] == code][0] == 0
         again[own[1:] if first_is_new else own] = True
-    return told[again]
+    return described[again]
 
 
 def _frees(live: Array, devices: Array, records: Array, place: int) -> Array:

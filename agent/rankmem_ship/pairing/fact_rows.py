@@ -1,6 +1,6 @@
 """Rows of the smaller tables: markers, steps, samples, out-of-memories, gaps, modules and parameters.
 
-Stage: pairing; shipper process. In: a batch's facts; out: record batches. They are few beside events.
+Stage: pairing; shipper process. In: a batch's facts; out: record batches. They are few compared with events.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _process_samples(whose: RankColumns, batch: Batch, devices: Array) -> pa.Rec
 
 
 def _pinned_samples(whose: RankColumns, batch: Batch, devices: Array) -> pa.RecordBatch | None:
-    """What torch's host allocator says of itself: the tap sees none of its events."""
+    """The figures of torch's host allocator: the tap sees none of its events."""
     is_sample = batch.records["kind"] == Kind.SAMPLE
     at = np.flatnonzero(is_sample & (batch.records["device_type"] == DeviceType.PINNED))
     if not len(at):
@@ -210,7 +210,7 @@ def _losses(whose: RankColumns, batch: Batch) -> list[dict[str, Any]]:
 
 
 def _offs(whose: RankColumns, batch: Batch) -> list[dict[str, Any]]:
-    """What is missing from a record on to the process's end: how much it is, nobody knows."""
+    """What is missing from a record on to the process's end; how much it is, is not known."""
     text = whose.strings.text
     offs = named(batch.records[batch.offs], Kind.OFF)
     return [

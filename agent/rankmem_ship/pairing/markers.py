@@ -93,7 +93,7 @@ def _are_annotations(table: Array, are_torchs_own: Callable[[Array], Array]) -> 
 
 
 class _Nest:
-    """The markers open on each thread, followed one move at a time: they are few beside events.
+    """The markers open on each thread, followed one move at a time: they are few compared with events.
 
     Args:
         table: MARKER_DTYPE; a marker's number is its place in it.

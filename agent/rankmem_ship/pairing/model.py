@@ -1,13 +1,12 @@
-"""The model: its modules and parameters, as the hooks told them.
+"""The model: its modules and parameters, as the hooks recorded them.
 
-Stage: pairing; shipper process, pure functions over arrays. What was told is kept, so that another database
-can be told all of it; a later telling of the same text replaces the earlier one.
+Stage: pairing; shipper process, pure functions over arrays. All of it is kept, so that it can be sent to
+another database; a later record of the same text replaces the earlier one.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,24 +16,24 @@ from rankmem_ship.pairing.categories_tags import blocks_at
 from rankmem_ship.pairing.devices import dense_numbers, device_codes
 from rankmem_ship.pairing.state import ABSENT, MODULE_DTYPE, WEIGHT_DTYPE, Array, joined, of_kind, rows_at
 from rankmem_ship.spool_reader.segments import named
-from rankmem_ship.spool_reader.string_table import StringTable
+from rankmem_ship.spool_reader.string_table import StringTable, json_object
 
 
 def with_modules(modules: Array, records: Array) -> Array:
     """``modules`` with those of the batch's MODULE records that are new, not sent yet."""
-    told = of_kind(records, Kind.MODULE)
-    if not len(told):
+    found = of_kind(records, Kind.MODULE)
+    if not len(found):
         return modules
-    rows = np.zeros(len(told), MODULE_DTYPE)
-    rows["path"], rows["class_name"] = told["path"].astype(np.uint32), told["class_name"]
-    rows["frozen"] = told["is_frozen"] != 0
+    rows = np.zeros(len(found), MODULE_DTYPE)
+    rows["path"], rows["class_name"] = found["path"].astype(np.uint32), found["class_name"]
+    rows["frozen"] = found["is_frozen"] != 0
     both = joined([modules, rows])
     _, first = np.unique(both["path"], return_index=True)
     return rows_at(both, first)
 
 
 def with_weights(weights: Array, records: Array, seq: Array, blocks: Array, devices: Array) -> Array:
-    """``weights`` with those of the batch's WEIGHT records, not sent yet, in the place of earlier tellings.
+    """``weights`` with those of the batch's WEIGHT records, not sent yet, in place of earlier records.
 
     Args:
         blocks: BLOCK_DTYPE, those alive at some time of the batch, with the stacks of ended calls.
@@ -43,15 +42,15 @@ def with_weights(weights: Array, records: Array, seq: Array, blocks: Array, devi
     places = np.flatnonzero(records["kind"] == Kind.WEIGHT)
     if not len(places):
         return weights
-    told = named(rows_at(records, places), Kind.WEIGHT)
-    rows = np.zeros(len(told), WEIGHT_DTYPE)
-    rows["text"], rows["size"] = told["facts"], told["size_bytes"]
-    rows["grad_size"] = told["grad_size_bytes"]
-    codes = device_codes(told)
+    found = named(rows_at(records, places), Kind.WEIGHT)
+    rows = np.zeros(len(found), WEIGHT_DTYPE)
+    rows["text"], rows["size"] = found["facts"], found["size_bytes"]
+    rows["grad_size"] = found["grad_size_bytes"]
+    codes = device_codes(found)
     followed = np.flatnonzero(np.isin(codes, devices["code"]))
-    block = np.full(len(told), ABSENT)
+    block = np.full(len(found), ABSENT)
     numbers = dense_numbers(devices, codes[followed])
-    block[followed] = blocks_at(blocks, numbers, told["address"][followed], seq[places[followed]])
+    block[followed] = blocks_at(blocks, numbers, found["address"][followed], seq[places[followed]])
     rows["stack"] = np.append(blocks["stack"], np.zeros(1, np.uint32))[block]
     both = joined([weights, rows])
     _, last = np.unique(both["text"][::-1], return_index=True)
@@ -59,14 +58,14 @@ def with_weights(weights: Array, records: Array, seq: Array, blocks: Array, devi
 
 
 def weight_rows(weights: Array, strings: StringTable, hashes: Array) -> list[dict[str, Any]]:
-    """Rows of ``weight`` without those of the rank, one for each name: the last telling's.
+    """Rows of ``weight`` without those of the rank, one for each name: the last record's.
 
     Args:
         hashes: content hash of each one's stack.
     """
     rows: dict[str, dict[str, Any]] = {}
     for weight, stack_hash in zip(weights, hashes, strict=True):
-        facts = _facts(strings.text(int(weight["text"])))
+        facts = json_object(strings.text(int(weight["text"])))
         name = str(facts.get("name") or "")
         shape = facts.get("shape")
         rows.pop(name, None)
@@ -79,11 +78,3 @@ def weight_rows(weights: Array, strings: StringTable, hashes: Array) -> list[dic
             "stack_id": int(stack_hash) if weight["stack"] else None,
         }
     return list(rows.values())
-
-
-def _facts(text: str | None) -> Mapping[str, Any]:
-    try:
-        facts = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return facts if isinstance(facts, dict) else {}

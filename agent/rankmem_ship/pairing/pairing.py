@@ -4,7 +4,7 @@ Stage: pairing, between spool reader and wire. In: chunks of committed records a
 Arrow record batches. A pure state machine in the shipper process, on its loop's thread; it reads no
 clock, no file and no environment. The rows of a batch are a function of the log up to its last record and
 of where the batch before ended (see docs/internals.md, "Exactly once"). Four things ride along that are
-not, all of them harmless when told twice: the clock's estimate in rank_info, frames of stacks, and when and
+not, all of them harmless when sent twice: the clock's estimate in rank_info, frames of stacks, and when and
 how the process ended.
 """
 
@@ -41,7 +41,7 @@ from rankmem_ship.spool_reader.segments import RECORD_DTYPE
 from rankmem_ship.spool_reader.string_table import StringTable
 
 RANK_INFO_NS = 2_000_000_000
-"""rank_info's counts are told anew after this much of the log's own time."""
+"""rank_info's counts are sent again after this much of the log's own time."""
 
 
 class Pairing:
@@ -74,7 +74,7 @@ class Pairing:
         ended_ns: int | None = None,
         clock: ClockEstimate | None = None,
         exited: Exit | None = None,
-        said_end: bool = False,
+        wrote_end: bool = False,
     ) -> list[Rows]:
         """The rows of what was fed since the last cut, as (table, record batch).
 
@@ -82,8 +82,8 @@ class Pairing:
             final: the log ends after them: everything that waits goes out, and the rank has ended.
             ended_ns: host time of the process's end where known better than by its last record.
             clock: the host's clock against the aggregator's, if it was measured.
-            exited: how the process ended, where somebody said.
-            said_end: its control page says that it wrote END, whether or not that record is here.
+            exited: how the process ended, where known.
+            wrote_end: by its control page it wrote END, whether or not that record is here.
         """
         before, parts, self._parts = self.state, self._parts, []
         records, seq = _joined([part for part in parts if isinstance(part, Chunk)])
@@ -98,12 +98,12 @@ class Pairing:
         end = max(self.state.last_ns, ended_ns or 0) if final else None
         rows = self._rows.rows(batch, resolved, self.state.devices)
         rows += self._new_stacks(batch)
-        ended = None if end is None else Ended(at_ns=end, exited=exited, said_end=said_end)
-        rows += self._told(before, batch, clock, ended)
+        ended = None if end is None else Ended(at_ns=end, exited=exited, wrote_end=wrote_end)
+        rows += self._upserts(before, batch, clock, ended)
         return rows
 
     def forget_sent(self, num_missing: int = 0) -> None:
-        """Another database listens now: tell all that lives, the stacks, the model and the rank anew.
+        """Resend all that lives, the stacks, the model and the rank: to another database.
 
         Args:
             num_missing: records that it lacks: their events no longer count as stored.
@@ -147,7 +147,7 @@ class Pairing:
         self.state = dataclasses.replace(self.state, stacks_sent=sent)
         return [("stack_frame", self._stacks.rows(new))]
 
-    def _told(
+    def _upserts(
         self, before: PairingState, batch: Batch, clock: ClockEstimate | None, ended: Ended | None
     ) -> list[Rows]:
         """The keyed rows that are due: at first, at the end, when a fact came, and now and then."""
@@ -166,8 +166,8 @@ class Pairing:
             if fact:
                 rows.append(("session", rows_of("session", [session_row(self._meta, notes, end_ns)])))
                 rows.append(("host_info", rows_of("host_info", [host_row(self._meta, notes)])))
-        told_device = bool((batch.records["kind"] == Kind.DEVICE).any())
-        if len(state.devices) and (first or told_device or len(state.devices) > len(before.devices)):
+        describes_device = bool((batch.records["kind"] == Kind.DEVICE).any())
+        if len(state.devices) and (first or describes_device or len(state.devices) > len(before.devices)):
             devices = device_rows(self._meta, state.devices, self._strings)
             rows.append(("device_info", rows_of("device_info", devices)))
         return rows

@@ -1,6 +1,6 @@
 """Phase and step of what happens outside of calls, from the calls around.
 
-Stage: pairing; shipper process, pure functions over arrays. A call says its phase and step itself. A block
+Stage: pairing; shipper process, pure functions over arrays. A call records its phase and step itself. A block
 made between calls has the step that goes on: that of the last call begun in the process, or the one after a
 STEP. Its phase is that of its own thread's last call, and ``other`` once a step has ended since. A thread
 that has begun no call has no phase, and before the process's first call there is no step: not known.

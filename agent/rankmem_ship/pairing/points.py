@@ -1,4 +1,4 @@
-"""Points: the records that say something about a device's totals, and the totals after each.
+"""Points: the records that concern a device's totals, and the totals after each.
 
 Stage: pairing; shipper process, pure functions over arrays. In: a batch's events, older blocks and
 segments (PREEXISTING) and the allocator's own figures (COUNTERS, PEAKS), in log order. Out: for each the
@@ -40,7 +40,7 @@ class Points:
     """Dense number, see devices."""
     address: Array
     size: Array
-    """Bytes of the block where one is known, else what the record says."""
+    """Bytes of the block where one is known, else as recorded."""
     stream: Array
     pool: Array
     call_id: Array
@@ -66,8 +66,8 @@ class Points:
     @property
     def allocates(self) -> Array:
         """Events that make a block, or bytes without one."""
-        nameless = self.is_event & self.unplaced & (self.action == Action.ALLOC)
-        allocates: Array = (self.makes_block & self.is_event) | nameless
+        unattributed = self.is_event & self.unplaced & (self.action == Action.ALLOC)
+        allocates: Array = (self.makes_block & self.is_event) | unattributed
         return allocates
 
 
@@ -131,7 +131,7 @@ def _ignored_preexisting(live: Array, keys: Array, kind: Array, action: Array, i
     """Older blocks that the log knows already: made between the tap's attaching and its snapshot.
 
     Counted or not, an older block leaves its address alive; so whether the next one counts does not depend
-    on whether this one did, and one matching with all of them taken as allocs tells.
+    on whether this one did, and one matching with all of them taken as allocs shows it.
     """
     ignored = np.zeros(len(keys), np.bool_)
     older = is_block & (kind == Kind.PREEXISTING)
@@ -212,7 +212,7 @@ def _changes(points: Points, block_sizes: Array) -> tuple[Array, Array]:
 
 def _held(before: int, change: Array) -> Array:
     """The running total, at least 0: what is given back beyond that was taken in records that are missing, of
-    which a gap tells. A total below 0 the aggregator would refuse, with all that follows."""
+    which a gap records. A total below 0 the aggregator would refuse, with all that follows."""
     total = before + np.cumsum(change)
     missing = np.minimum(np.minimum.accumulate(total), 0)
     held: Array = total - missing

@@ -52,7 +52,7 @@ class Rounds:
         return recorded
 
     def last(self) -> tuple[int, int, int, int]:
-        """What :func:`rounds_of` takes of the batch before."""
+        """The argument ``before`` of :func:`rounds_of` for the next batch."""
         return self.last_phase, int(self.breaks[-1]), int(self.nodes[-1]), int(self.steps[-1])
 
 

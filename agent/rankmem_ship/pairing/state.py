@@ -1,7 +1,7 @@
-"""What pairing remembers between two batches: one frozen value, made of arrays.
+"""The state of pairing between two batches: one frozen value, made of arrays.
 
 Stage: pairing. :class:`PairingState` is a function of the records fed so far and of nothing else, except
-for the fields marked *sent*, which say what earlier batches carried. It is never changed in place: a batch
+for the fields marked *sent*, which record what earlier batches carried. It is never changed in place: a batch
 makes a new one, so the state before a batch can be kept and gone back to for nothing. The checkpoint
 stores it as it is (plain arrays and numbers). Runs in the shipper process.
 """
@@ -82,7 +82,7 @@ RANGE_DTYPE: Final = np.dtype(
         ("last", "<i8"),
         ("call_id", "<u8"),
         ("end_seq", "<i8"),
-        ("module", "<u4"),  # as told in the call's row; likewise annotation
+        ("module", "<u4"),  # as in the call's row; likewise annotation
         ("annotation", "<u4"),
         ("stack", "<u4"),
         ("spare", "V4"),
@@ -126,13 +126,13 @@ WEIGHT_DTYPE: Final = np.dtype(
         ("spare", "V7"),
     ]
 )
-"""A parameter, as it was last told."""
+"""A parameter, as it was last recorded."""
 
 CATEGORY_DTYPE: Final = np.dtype(
     [
         ("allocation_id", "<i8"),
         ("node", "<u8"),  # the autograd node it was made in; 0: none
-        ("told_seq", "<i8"),  # seq of the last category_change told; ABSENT: none
+        ("told_seq", "<i8"),  # seq of the last category_change sent; ABSENT: none
         ("category", "u1"),  # layout.Category
         ("source", "u1"),  # why, see rankmem_ship.pairing.categories.Source
         ("frozen", "?"),  # a parameter that wants no gradient
@@ -147,7 +147,7 @@ CATEGORY_DTYPE: Final = np.dtype(
         ("spare", "V6"),
     ]
 )
-"""What a living block means."""
+"""The category of a living block."""
 
 LINE_DTYPE: Final = np.dtype([("line", "<u8"), ("seq", "<i8")])
 """A line of the script that makes data, and since where in the log that is known."""
@@ -234,12 +234,12 @@ class PairingState:
     weights: Array = field(default_factory=lambda: _empty(WEIGHT_DTYPE))
     """Parameters, in order of their last telling."""
     categories: Array = field(default_factory=lambda: _empty(CATEGORY_DTYPE))
-    """What blocks mean whose row went out and that live, sorted by allocation_id."""
+    """Categories of living blocks whose row went out, sorted by allocation_id."""
     lines: Array = field(default_factory=lambda: _empty(LINE_DTYPE))
     """Lines that make data, sorted."""
     devices: Array = field(default_factory=lambda: _empty(DEVICE_DTYPE))
     steps: Array = field(default_factory=lambda: _empty(STEP_DTYPE))
-    """What each device did since the last STEP."""
+    """Sums of each device since the last STEP."""
     stacks_sent: Array = field(default_factory=lambda: np.zeros(0, np.bool_))
     """By stack id, whether its frames went out. Not stored in a checkpoint: sending twice is harmless."""
     clock_base_ns: int | None = None
@@ -268,11 +268,11 @@ class PairingState:
     implied_free_bytes: int = 0
     """Bytes of blocks whose free we never saw but whose address was allocated again."""
     is_off: bool = False
-    """Events are missing from some record on to the log's end, nobody knows how many (see Kind.OFF)."""
+    """Events are missing from some record on to the log's end, how many is not known (see Kind.OFF)."""
     infers: bool = True
     """Whether what a block means may still be inferred: not once the hooks that it follows from are off."""
     notes: tuple[int, ...] = ()
     """String ids of the NOTE records so far."""
     saw_end: bool = False
     rank_sent_ns: int = -1
-    """Host time up to which rank_info was last told; -1: never."""
+    """Host time up to which rank_info was last sent; -1: never."""

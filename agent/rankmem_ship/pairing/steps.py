@@ -2,7 +2,7 @@
 
 Stage: pairing; shipper process, pure functions over arrays. A part of a step is what lies between two STEP
 records; a step that several optimizers end has several. What lies after the last STEP is carried on in
-:attr:`PairingState.steps`, and never told: it belongs to no step yet.
+:attr:`PairingState.steps`, and never sent: it belongs to no step yet.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def steps_of(
 
 
 def _parts(points: Points, totals: Totals, at: Array, end_seq: Array) -> Array:
-    """What the events of a batch tell, a row for each device and part."""
+    """The sums of a batch's events, a row for each device and part."""
     at = at[np.argsort(points.device[at], kind="stable")]
     device, seq, requested = points.device[at], points.seq[at], totals.requested[at]
     part = np.searchsorted(end_seq, seq)

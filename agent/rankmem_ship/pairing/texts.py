@@ -1,4 +1,4 @@
-"""What a spool's names and stacks mean: whether a range is the user's own, whether a stack recomputes.
+"""The meaning of a spool's names and stacks: whether a range is the user's own, whether a stack recomputes.
 
 Stage: pairing; shipper process. In: string and stack ids; out: masks. The answers are functions of the texts
 alone, so remembering them is no state: an id is looked at once, later by its place in an array.
@@ -41,7 +41,7 @@ TORCHS_OWN_RANGES: Final = (
     "## ",  # inductor's graphs
 )
 """How the names of ranges begin that torch (2.6 to 2.15) opens by itself through record_function. They are
-rows of ``marker`` like others, and nobody's annotation: they would hide the user's own around them."""
+rows of ``marker`` like others, and no annotations: they would hide the user's own around them."""
 
 
 def _aten(names: str) -> frozenset[str]:
@@ -58,7 +58,7 @@ UNINITIALIZED: Final = _aten(
     "empty empty_like empty_permuted empty_quantized empty_strided new_empty new_empty_strided resize_"
     " resize_as_"
 )
-"""Operators that leave the content to whoever writes it: buffers of the reducer, of FSDP, of the user."""
+"""Operators that leave the content open: buffers of the reducer, of FSDP, of the user."""
 
 OPAQUE: Final = _aten(
     "__and__ __or__ __xor__ all allclose any argmax argmin argsort bincount bitwise_and bitwise_not"
@@ -67,8 +67,8 @@ OPAQUE: Final = _aten(
     " logical_or logical_xor lt multinomial ne nonzero nonzero_numpy nonzero_static not_equal one_hot"
     " searchsorted signbit"
 )
-"""Operators that never make an autograd node, so that making none says nothing; and ``clone``, which outside
-of forward copies weights (an average of them, the best so far) rather than data."""
+"""Operators that never make an autograd node, so that making none proves nothing; and ``clone``, which
+outside of forward copies weights (an average of them, the best so far) rather than data."""
 
 BLANK: Final = _aten("full_like new_zeros zeros zeros_like")
 """Operators whose result is there to be written to. Made outside of modules it is as a rule no data: the
@@ -97,56 +97,27 @@ class Texts:
     """
 
     def __init__(self, strings: StringTable) -> None:
-        self._own_ranges = _Answers(lambda name: (strings.text(name) or "").startswith(TORCHS_OWN_RANGES))
-        self._optimizers = _Answers(lambda name: (strings.text(name) or "").startswith(_OPTIMIZERS_RANGE))
-        self._factories = _Answers(lambda name: strings.text(name) in FACTORIES)
-        self._uninitialized = _Answers(lambda name: strings.text(name) in UNINITIALIZED)
-        self._opaque = _Answers(lambda name: strings.text(name) in OPAQUE)
-        self._blank = _Answers(lambda name: strings.text(name) in BLANK)
-        self._snapshots = _Answers(lambda name: _SNAPSHOT in (strings.text(name) or ""))
-        self._reducers = _Answers(lambda stack: makes_reducer(strings.stack(stack)))
-        self._distributed = _Answers(lambda stack: is_distributed(strings.stack(stack)))
-        self._recomputing = _Answers(lambda stack: runs_forward_again(strings.stack(stack)))
-
-    def are_torchs_own(self, name_ids: Array) -> Array:
+        text, stack = strings.text, strings.stack
+        self.are_torchs_own = _asked_once(lambda name: (text(name) or "").startswith(TORCHS_OWN_RANGES))
         """Whether a range of that name is torch's, not the user's."""
-        return self._own_ranges.of(name_ids)
-
-    def are_optimizers(self, name_ids: Array) -> Array:
+        self.are_optimizers = _asked_once(lambda name: (text(name) or "").startswith(_OPTIMIZERS_RANGE))
         """Whether a range of that name is an optimizer's step() or zero_grad()."""
-        return self._optimizers.of(name_ids)
-
-    def are_factories(self, name_ids: Array) -> Array:
+        self.are_factories = _asked_once(lambda name: text(name) in FACTORIES)
         """Whether what an operator of that name makes depends on no tensor."""
-        return self._factories.of(name_ids)
-
-    def are_uninitialized(self, name_ids: Array) -> Array:
+        self.are_uninitialized = _asked_once(lambda name: text(name) in UNINITIALIZED)
         """Whether an operator of that name leaves its result's content open."""
-        return self._uninitialized.of(name_ids)
-
-    def are_opaque(self, name_ids: Array) -> Array:
-        """Whether it says nothing that an operator of that name made no autograd node."""
-        return self._opaque.of(name_ids)
-
-    def are_blank(self, name_ids: Array) -> Array:
+        self.are_opaque = _asked_once(lambda name: text(name) in OPAQUE)
+        """Whether it proves nothing that an operator of that name made no autograd node."""
+        self.are_blank = _asked_once(lambda name: text(name) in BLANK)
         """Whether what an operator of that name makes is there to be written to."""
-        return self._blank.of(name_ids)
-
-    def are_snapshots(self, name_ids: Array) -> Array:
+        self.are_snapshots = _asked_once(lambda name: _SNAPSHOT in (text(name) or ""))
         """Of the JSON of devices: whether they are recorded without anything of autograd."""
-        return self._snapshots.of(name_ids)
-
-    def are_reducers(self, stack_ids: Array) -> Array:
+        self.are_reducers = _asked_once(lambda stack_id: makes_reducer(stack(stack_id)))
         """Of uninitialized buffers: whether DistributedDataParallel's reducer makes them."""
-        return self._reducers.of(stack_ids)
-
-    def are_distributed(self, stack_ids: Array) -> Array:
+        self.are_distributed = _asked_once(lambda stack_id: is_distributed(stack(stack_id)))
         """Whether torch.distributed itself makes a block: it copies weights to send them."""
-        return self._distributed.of(stack_ids)
-
-    def are_recomputing(self, stack_ids: Array) -> Array:
+        self.are_recomputing = _asked_once(lambda stack_id: runs_forward_again(stack(stack_id)))
         """Of calls that autograd's engine runs: whether their stack shows a forward; False for no stack."""
-        return self._recomputing.of(stack_ids)
 
 
 def runs_forward_again(frames: Sequence[Frame]) -> bool:
@@ -176,23 +147,22 @@ def is_distributed(frames: Sequence[Frame]) -> bool:
     return bool(frames) and _DISTRIBUTED in frames[0].file
 
 
-class _Answers:
-    """Yes or no for small numbers, asked once each; 0 is no."""
+def _asked_once(ask: Callable[[int], bool]) -> Callable[[Array], Array]:
+    """``ask`` for arrays of small numbers, asked once for each; 0 is no."""
+    yes, asked = np.zeros(1, np.bool_), np.ones(1, np.bool_)
 
-    def __init__(self, ask: Callable[[int], bool]) -> None:
-        self._ask = ask
-        self._yes = np.zeros(1, np.bool_)
-        self._asked = np.ones(1, np.bool_)
-
-    def of(self, ids: Array) -> Array:
+    def of(ids: Array) -> Array:
+        nonlocal yes, asked
         if not len(ids):
             return np.zeros(0, np.bool_)
-        missing = int(ids.max()) + 1 - len(self._yes)
+        missing = int(ids.max()) + 1 - len(yes)
         if missing > 0:
-            more = np.zeros(max(missing, len(self._yes)), np.bool_)
-            self._yes, self._asked = np.concatenate([self._yes, more]), np.concatenate([self._asked, more])
-        for number in np.unique(ids[~self._asked[ids]]):
-            self._yes[number] = self._ask(int(number))
-            self._asked[number] = True
-        answers: Array = self._yes[ids]
+            more = np.zeros(max(missing, len(yes)), np.bool_)
+            yes, asked = np.concatenate([yes, more]), np.concatenate([asked, more])
+        for number in np.unique(ids[~asked[ids]]):
+            yes[number] = ask(int(number))
+            asked[number] = True
+        answers: Array = yes[ids]
         return answers
+
+    return of

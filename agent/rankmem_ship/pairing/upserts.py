@@ -7,7 +7,6 @@ carries all that is known.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ from rankmem_protos.column_bounds import fits
 from rankmem_protos.tables import DEVICE_INFO, HOST_INFO, RANK_INFO, SESSION, Table
 from rankmem_ship.pairing.devices import device_name
 from rankmem_ship.pairing.state import Array, PairingState
-from rankmem_ship.spool_reader.string_table import StringTable
+from rankmem_ship.spool_reader.string_table import StringTable, json_object
 
 _DEVICE_FACTS: Final = ("name", "uuid", "total_bytes", "allocator", "settings", "source")
 
@@ -39,9 +38,9 @@ class Ended:
     at_ns: int
     """Host time."""
     exited: Exit | None = None
-    """How, where somebody said."""
-    said_end: bool = False
-    """The control page says that it wrote END, which may stand in a hole of its log."""
+    """How, where known."""
+    wrote_end: bool = False
+    """By the control page it wrote END, which may stand in a hole of its log."""
 
 
 def session_row(meta: SpoolMeta, notes: dict[str, Any], ended_at_ns: int | None) -> dict[str, Any]:
@@ -88,7 +87,7 @@ def rank_row(
         row |= {"clock_offset_ns": clock.offset_ns, "clock_error_ns": clock.error_ns}
     exception = row.pop("exception", None)
     if ended is not None:
-        found = end_of(ended.exited, exception, saw_end=state.saw_end or ended.said_end)
+        found = end_of(ended.exited, exception, saw_end=state.saw_end or ended.wrote_end)
         row |= {"ended_at_ns": ended.at_ns, "end_reason": found.reason}
         row |= {"exit_code": found.exit_code, "exception": found.exception}
     return row
@@ -103,7 +102,7 @@ def device_rows(meta: SpoolMeta, devices: Array, strings: StringTable) -> list[d
     """One row for each device of the rank."""
     rows = []
     for device in devices:
-        facts = _json_object(strings.text(int(device["name_id"])))
+        facts = json_object(strings.text(int(device["name_id"])))
         row: dict[str, Any] = {key: facts[key] for key in _DEVICE_FACTS if facts.get(key) is not None}
         row |= {"session_id": meta.session_id, "attempt": meta.attempt, "rank": meta.rank}
         rows.append(_typed(DEVICE_INFO, row | {"device": device_name(int(device["code"]))}))
@@ -114,7 +113,7 @@ def merged_notes(note_ids: tuple[int, ...], strings: StringTable) -> dict[str, A
     """The NOTE records' objects, later ones over earlier ones, one level deep."""
     merged: dict[str, Any] = {}
     for note_id in note_ids:
-        for key, value in _json_object(strings.text(note_id)).items():
+        for key, value in json_object(strings.text(note_id)).items():
             before = merged.get(key)
             both = isinstance(before, dict) and isinstance(value, dict)
             merged[key] = before | value if both else value
@@ -148,11 +147,3 @@ def _typed(table: Table, row: dict[str, Any]) -> dict[str, Any]:
         if isinstance(made, str | bool) or fits(columns[key], made):
             fixed[key] = made
     return fixed
-
-
-def _json_object(text: str | None) -> dict[str, Any]:
-    try:
-        value = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}

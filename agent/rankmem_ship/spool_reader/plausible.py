@@ -1,6 +1,6 @@
 """Which committed records cannot be what a writer wrote: a disk or a memory gave other bytes back.
 
-Stage: spool, reading side, between the mapped segment and whoever takes records. In: records whose marks are
+Stage: spool, reading side, between the mapped segment and the reader of records. In: records whose marks are
 right; out: a mask. A record that fails here would stop the pairing of all ranks of the host, or be refused by
 the aggregator with everything behind it, so the reader makes a hole of it that names the reason. 0.03 CPU
 seconds a million events. A pure function.
@@ -54,7 +54,7 @@ _MOST: Final[Mapping[Value, int]] = {
 _ACTIONS: Final[Mapping[Kind, tuple[int, ...]]] = {
     Kind.OFF: tuple(Missing),
     Kind.EVENT: tuple(Action),
-    Kind.PREEXISTING: (Action.ALLOC, Action.SEGMENT_ALLOC),
+    Kind.PREEXISTING: (Action.ALLOC, Action.FREE_REQUESTED, Action.SEGMENT_ALLOC),
     Kind.CALL_BEGIN: (*Phase, NO_PHASE),
     Kind.MARKER_BEGIN: tuple(MarkerKind),
     Kind.TAG: tuple(Category),

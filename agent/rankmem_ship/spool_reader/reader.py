@@ -39,10 +39,11 @@ from rankmem_ship.spool_reader.string_table import StringTable
 ALIVE_CHECK_S: Final = 0.25
 """Whether a writer lives is asked at most this often."""
 EXIT_WAIT_S: Final = 5.0
-"""From END to the exit code: the interpreter's end lies between. One that takes longer is told without."""
+"""From END to the exit code: the interpreter's end lies between. One that takes longer is recorded
+without."""
 HOLES_MAX: Final = 65_536
-"""Missing segments of a dead writer that are told one by one. With more, ``control`` is damaged as well, and
-those up to the next file are one hole: 2^32 rows of gap would take for ever."""
+"""Missing segments of a dead writer that are recorded one by one. With more, ``control`` is damaged as well,
+and those up to the next file are one hole: 2^32 rows of gap would take for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +93,7 @@ class SpoolReader:
         self._ended_s = 0.0
         self._left: Exit | None = None
 
-    # -- what the trainer says of itself ---------------------------------------------------------
+    # -- what the trainer recorded of itself ---------------------------------------------------------
 
     def control_value(self, name: str) -> int:
         """A field of ``control``, as it is now."""
@@ -109,7 +110,7 @@ class SpoolReader:
 
     @property
     def ended(self) -> bool:
-        """The trainer said that nothing follows."""
+        """The trainer has written that nothing follows."""
         return self.control_value("state") == State.ENDED
 
     def writer_is_gone(self) -> bool:
@@ -133,19 +134,19 @@ class SpoolReader:
 
     def is_finished(self) -> bool:
         """Whether nothing more will come: everything is read, and the writer has ended or is gone."""
-        over = self._has_said_all() or self.writer_is_gone()
+        over = self._has_written_all() or self.writer_is_gone()
         return over and self.cursor >= self.next_seq
 
     def exited(self) -> Exit | None:
-        """How the process ended: as it said itself or its launcher did, else as its remains tell; None: not
+        """How the process ended: as it or its launcher recorded it, else by its remains; None: not
         known."""
         kind, code = self.control_value("exit_kind"), self.control_value("exit_code")
         if kind in (ExitKind.EXIT, ExitKind.AT_ONCE, ExitKind.SIGNAL):
             return Exit(kind=ExitKind(kind), code=code)
         return self._left
 
-    def _has_said_all(self) -> bool:
-        """It wrote END, and how it exits where it said that this follows: a moment later, or not at all."""
+    def _has_written_all(self) -> bool:
+        """It wrote END, and how it exits where that is to follow: a moment later, or not at all."""
         if not self.ended:
             return False
         if not self.control_value("exit_follows") or self.control_value("exit_kind"):
@@ -155,7 +156,8 @@ class SpoolReader:
         return now - self._ended_s >= EXIT_WAIT_S
 
     def acknowledge(self, sequence_next: int) -> None:
-        """Tell the trainer that records below ``sequence_next`` are durable, and that the shipper lives."""
+        """Record for the trainer that records below ``sequence_next`` are durable, and that the shipper
+        lives."""
         if self._control.flags.writeable:
             self._control["acked_seq"] = sequence_next
             self._control["shipper_pid"] = os.getpid()
@@ -212,7 +214,7 @@ class SpoolReader:
         return deleted
 
     def size_bytes(self) -> int:
-        """Bytes of the spool on its file system, as far as its files tell."""
+        """Bytes of the spool on its file system, by its files."""
         return sum(entry.stat().st_size for entry in os.scandir(self.path) if entry.is_file())
 
     def close(self) -> None:
@@ -248,7 +250,7 @@ class SpoolReader:
         """A segment that writers used, though its header was never marked ready; None if this is not one.
 
         The tap's native thread publishes a segment to the writers an instant before it marks the file; it
-        may be killed, or kept from its processor, in between. A record in it tells that it is in use.
+        may be killed, or kept from its processor, in between. A record in it shows that it is in use.
         """
         segment = open_segment(self.path / segment_name(number), number, ready_only=False)
         if segment is None or not (segment["mark"] == marks_of(number, 0, len(segment))).any():

@@ -2,17 +2,18 @@
 
 Stage: spool, reading side. In: the append-only file ``strings`` of one spool. Out: text by string id,
 frames by stack id. Runs in the shipper process, on its loop's thread; never in the trainer. It must
-never guess: an entry that is cut short or whose CRC is wrong ends the reading until the file says
-otherwise, and an id that never came is "unknown" to whoever asks.
+never guess: an entry that is cut short or whose CRC is wrong ends the reading until the file
+has more, and the text of an id that never came is "unknown".
 """
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 import zlib
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rankmem_agent.spool.layout import (
     FORMAT_VERSION,
@@ -153,6 +154,15 @@ def _unreadable(path: Path, magic: bytes, version: int) -> RankmemError:
         f"{path} has format version {version}; this rankmem reads up to {FORMAT_VERSION}",
         "deliver it with the version of rankmem that recorded it",
     )
+
+
+def json_object(text: str | None) -> dict[str, Any]:
+    """The object that a string of JSON holds; empty where it is damaged or was never written."""
+    try:
+        value = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 assert STRING_BYTES_MAX <= PAYLOAD_BYTES_MAX

@@ -1,9 +1,9 @@
 """Found first by every Python below ``rankmem run``, because this folder leads PYTHONPATH.
 
 Stage: trainer, before the user's first line. It first runs the ``sitecustomize`` that would have been found
-without us, then asks :mod:`rankmem_agent.preload.claim` whether this process is a rank; in all others
-it does nothing more. It must cost next to nothing (``os`` and ``sys`` are loaded anyway), print nothing,
-and never raise.
+without us, then asks :mod:`rankmem_agent.preload.rank_detection` whether this process is a rank; in all
+others it does nothing more. It must cost next to nothing (``os`` and ``sys`` are loaded anyway), print
+nothing, and never raise.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Which rank this process would be: known at interpreter start, from the launcher's variables alone.
 
 Stage: trainer, and every other Python process below ``rankmem run``: so it imports ``os`` and ``sys`` only,
-reads the environment itself (see ``docs/internals.md`` for the names) and says nothing. Each process but a
+reads the environment itself (see ``docs/internals.md`` for the names) and prints nothing. Each process but a
 launcher is a candidate; it becomes the rank when it trains (:mod:`rankmem_agent.preload.candidate`).
 A candidate marks the environment: the children that inherit the mark (subprocesses, DataLoader workers)
 compete with it for one place; a worker with other launcher variables than its parent's has its own.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Final
 
 MARK: Final = "RANKMEM_CLAIMED"
-"""``PID KEY``: the nearest candidate above and what it would be; see :meth:`Claim.mark`."""
+"""``PID KEY``: the nearest candidate above and what it would be; see :meth:`DetectedRank.mark`."""
 
 LAUNCH: Final = "RANKMEM_LAUNCH"
 """The process that launched the first candidate with this key: a launcher, or that candidate itself."""
@@ -44,17 +44,8 @@ RANKS_MAX: Final = 1 << 20
 """Of a world's size, a rank and an attempt; ten times the largest jobs known. More is a mistake."""
 
 LAUNCHER_PROGRAMS: Final = frozenset(
-    {
-        "torchrun",
-        "torchx",
-        "accelerate",
-        "accelerate-launch",
-        "deepspeed",
-        "composer",
-        "horovodrun",
-        "colossalai",
-    }
-    | {"rankmem", "pip", "conda"}
+    {"torchrun", "torchx", "accelerate", "accelerate-launch", "deepspeed", "composer", "horovodrun"}
+    | {"colossalai", "rankmem", "pip", "conda"}
 )
 """Console scripts that start ranks (or install things) and are none."""
 
@@ -69,21 +60,22 @@ LAUNCHER_MODULES: Final = (
     "horovod.runner",
     "rankmem_cli",
     "rankmem_agent",
+    "rankmem_ship",
     "pip",
 )
-"""The same, started with ``python -m``. ``rankmem_agent`` claims for itself when it runs a script."""
+"""The same, started with ``python -m``. ``rankmem_agent`` makes itself a candidate when it runs a script."""
 
 _NUMBER_MAX: Final = 1 << 22
 """Of a rank on its host, an attempt, a process (Linux counts them up to there)."""
 _OPTIONS_WITH_VALUE: Final = ("-W", "-X", "--check-hash-based-pycs")
 
 
-class Claim:
+class DetectedRank:
     """A rank's own numbers. A plain class: a dataclass would cost every dormant process its import."""
 
     __slots__ = (
         "attempt",
-        "doubt",
+        "discrepancy",
         "is_child",
         "is_given",
         "key",
@@ -108,14 +100,14 @@ class Claim:
         self.rank = rank
         self.world_size = world_size
         """0: not known."""
-        self.doubt = ""
-        """What a launcher said that cannot be, in a line; empty: nothing."""
+        self.discrepancy = ""
+        """A launcher's number that cannot be, in a line; empty: none."""
         self.local_rank = local_rank
         """None: not known."""
         self.local_world_size = local_world_size
         self.attempt = attempt
         self.key = key
-        """What tells this worker from another of the same job or of another launch."""
+        """Distinguishes this worker from others of the same job and of other launches."""
         self.launch_pid = launch_pid or (os.getpid() if key == PLAIN else os.getppid())
         """See :data:`LAUNCH`."""
         self.is_child = False
@@ -128,8 +120,8 @@ class Claim:
         return f"{os.getpid()} {self.key}"
 
 
-def claim(environment: Mapping[str, str], program: Sequence[str]) -> Claim | None:
-    """What this process would be as a rank, or None for a launcher.
+def detect_rank(environment: Mapping[str, str], program: Sequence[str]) -> DetectedRank | None:
+    """The rank that this process would be, or None for a launcher.
 
     Args:
         environment: ``os.environ``.
@@ -138,15 +130,15 @@ def claim(environment: Mapping[str, str], program: Sequence[str]) -> Claim | Non
     if is_launcher(program):
         return None
     pid, _, key = environment.get(MARK, "").partition(" ")
-    found = ranked(environment) or _of_key(key) or Claim(attempt=attempt_of(environment))
-    found.doubt = _doubt(environment)
+    found = ranked(environment) or _of_key(key) or DetectedRank(attempt=attempt_of(environment))
+    found.discrepancy = _discrepancy_in(environment)
     if found.key == key:
         found.is_child = pid != str(os.getpid())  # else this process has replaced itself by exec
         found.launch_pid = _number(environment, LAUNCH, found.launch_pid)
     return found
 
 
-def ranked(environment: Mapping[str, str]) -> Claim | None:
+def ranked(environment: Mapping[str, str]) -> DetectedRank | None:
     """The numbers that a launcher gave this process, or None without one."""
     for rank_name, size_name, local_name, local_size_name in RANK_VARIABLES:
         rank, size = environment.get(rank_name, ""), environment.get(size_name, "")
@@ -158,7 +150,7 @@ def ranked(environment: Mapping[str, str]) -> Claim | None:
         local_rank = _number(environment, local_name, 0)
         launch = environment.get("MASTER_PORT", ""), environment.get("TORCHELASTIC_RUN_ID", "")
         world_size = _up_to(RANKS_MAX, size) or 0
-        return Claim(
+        return DetectedRank(
             rank=int(rank),
             world_size=world_size,
             local_rank=local_rank,
@@ -169,8 +161,8 @@ def ranked(environment: Mapping[str, str]) -> Claim | None:
     return None
 
 
-def _doubt(environment: Mapping[str, str]) -> str:
-    """What the launchers' variables say that cannot be, and is left out."""
+def _discrepancy_in(environment: Mapping[str, str]) -> str:
+    """A number in the launchers' variables that cannot be, and is ignored."""
     for rank_name, size_name, *_ in RANK_VARIABLES:
         for name, most in ((rank_name, RANKS_MAX - 1), (size_name, RANKS_MAX)):
             text = environment.get(name, "")
@@ -179,13 +171,13 @@ def _doubt(environment: Mapping[str, str]) -> str:
     return ""
 
 
-def _of_key(key: str) -> Claim | None:
+def _of_key(key: str) -> DetectedRank | None:
     """The numbers that a process above was given, for one below it that has lost the variables."""
     name, *numbers = key.split("/")
     if name == PLAIN or not all(number.isdecimal() for number in numbers[:4]) or len(numbers) < 4:
         return None
     rank, size, local_rank, attempt = map(int, numbers[:4])
-    return Claim(rank=rank, world_size=size, local_rank=local_rank, attempt=attempt, key=key)
+    return DetectedRank(rank=rank, world_size=size, local_rank=local_rank, attempt=attempt, key=key)
 
 
 def attempt_of(environment: Mapping[str, str]) -> int:

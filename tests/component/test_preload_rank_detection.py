@@ -10,7 +10,7 @@ import pytest
 import torch  # noqa: F401  else nothing is attached
 
 from rankmem_agent.preload import not_recorded
-from rankmem_agent.preload.claim import LAUNCH, MARK, Claim, claim, is_launcher
+from rankmem_agent.preload.rank_detection import LAUNCH, MARK, DetectedRank, detect_rank, is_launcher
 from rankmem_agent.preload.start import attach_after_torch
 
 SCRIPT = ["/usr/bin/python3", "train.py", "--lr", "1"]
@@ -25,8 +25,8 @@ TORCHRUN = {
 }
 
 
-def _claimed(environment: Mapping[str, str], program: list[str] = SCRIPT) -> Claim:
-    found = claim(environment, program)
+def _claimed(environment: Mapping[str, str], program: list[str] = SCRIPT) -> DetectedRank:
+    found = detect_rank(environment, program)
     assert found is not None
     return found
 
@@ -131,7 +131,7 @@ def test_a_process_that_replaces_itself_is_no_child() -> None:
 def test_launchers_are_left_alone_even_with_a_scheduler_s_variables(arguments: list[str]) -> None:
     program = ["/usr/bin/python3", *arguments]
     assert is_launcher(program)
-    assert claim({"RANK": "0", "WORLD_SIZE": "2"}, program) is None
+    assert detect_rank({"RANK": "0", "WORLD_SIZE": "2"}, program) is None
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_an_agent_that_cannot_be_imported_is_said_and_torch_is_imported_all_the_
     monkeypatch.setitem(os.environ, LAUNCH, "")
     monkeypatch.setitem(sys.modules, "rankmem_agent.preload.process_kind", None)  # what an import then raises
     told: list[object] = []
-    monkeypatch.setattr(not_recorded, "tell", lambda claim, error, is_worker: told.append(claim))
+    monkeypatch.setattr(not_recorded, "record", lambda detected, error, is_worker: told.append(detected))
     attach_after_torch(mine)  # torch is here already, so at once
     assert capsys.readouterr().err.startswith("rankmem: rank 5: the agent is off: ")
     assert told == [mine]
@@ -166,16 +166,16 @@ def test_an_agent_that_cannot_be_imported_is_said_and_torch_is_imported_all_the_
 def test_a_number_of_ranks_that_cannot_be_is_left_out_and_said(size: str) -> None:
     mine = _claimed({"RANK": "3", "WORLD_SIZE": size, "LOCAL_RANK": "1"})
     assert (mine.rank, mine.world_size, mine.local_rank, mine.local_world_size) == (3, 0, 1, 1)
-    assert mine.doubt.startswith(f"WORLD_SIZE={size[:40]} cannot be")
-    assert mine.doubt.endswith("left out")
+    assert mine.discrepancy.startswith(f"WORLD_SIZE={size[:40]} cannot be")
+    assert mine.discrepancy.endswith("left out")
 
 
 def test_a_rank_that_cannot_be_is_no_rank_and_is_said() -> None:
     mine = _claimed({"RANK": "99999999999", "WORLD_SIZE": "2"})
     assert (mine.rank, mine.world_size) == (0, 1)
-    assert mine.doubt.startswith("RANK=99999999999 cannot be")
+    assert mine.discrepancy.startswith("RANK=99999999999 cannot be")
 
 
 def test_numbers_that_can_be_raise_no_doubt() -> None:
     most = _claimed({"RANK": str(2**20 - 1), "WORLD_SIZE": str(2**20)})
-    assert (most.rank, most.world_size, most.doubt) == (2**20 - 1, 2**20, "")
+    assert (most.rank, most.world_size, most.discrepancy) == (2**20 - 1, 2**20, "")
