@@ -95,10 +95,10 @@ def test_status_says_what_the_shipper_of_this_host_does(
     told = {"pid": 7, "state": "waiting", "pending_records": 1234, "error": "away\x1b[2J"}
     (folder / "shipper.json").write_text(json.dumps(told))
     said = call("status", "--aggregator", aggregator.address).stderr
-    assert "shipper of this host (pid 7) waiting, 1,234 records pending: away" in said
+    assert "shipper on this host (pid 7) waiting, 1,234 records pending: away" in said
     assert "\x1b" not in said
     (folder / "shipper.json").write_text("{")
-    assert "shipper of this host" not in call("status", "--aggregator", aggregator.address).stderr
+    assert "shipper on this host" not in call("status", "--aggregator", aggregator.address).stderr
 
 
 def test_an_aggregators_figures_travel(aggregator: server.Aggregator) -> None:

@@ -58,13 +58,13 @@ def test_all_rows_are_written_unless_a_limit_is_given(database: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "extra", "why"),
     [
-        ("there.csv", [], "is there already"),
-        ("there.txt", [], "does not say which form"),
+        ("there.csv", [], "already exists"),
+        ("there.txt", [], "has no known extension"),
         ("no/such.csv", [], "no folder"),
-        ("a.csv", ["--format", "json"], "two forms"),
-        ("a.parquet", ["--format", "csv"], "two forms"),
+        ("a.csv", ["--format", "json"], "contradict each other"),
+        ("a.parquet", ["--format", "csv"], "contradict each other"),
         ("link.csv", ["--force"], "is a database"),
-        ("mem.duckdb", ["--force"], "does not say which form"),
+        ("mem.duckdb", ["--force"], "has no known extension"),
     ],
 )
 def test_a_name_that_cannot_be_written_is_refused_before_anything_is_asked(

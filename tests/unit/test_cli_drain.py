@@ -169,8 +169,8 @@ def test_a_process_that_was_killed_before_it_was_known_is_a_rank_while_the_comma
 
 def test_how_a_killed_process_ended_is_said_in_what_it_recorded_before_it_was_known(tmp_path: Path) -> None:
     session_dir, config = _candidate(tmp_path, launches.process(os.getpid()))
-    drain.tell_exit(session_dir.name, config, os.getpid() + 1, Exit(kind=ExitKind.EXIT, code=3))
-    drain.tell_exit(session_dir.name, config, os.getpid(), Exit(kind=ExitKind.SIGNAL, code=9))
+    drain.record_exit(session_dir.name, config, os.getpid() + 1, Exit(kind=ExitKind.EXIT, code=3))
+    drain.record_exit(session_dir.name, config, os.getpid(), Exit(kind=ExitKind.SIGNAL, code=9))
     (left,) = candidates(session_dir)
     _, control = open_control(left / "control")
     assert (int(control["exit_kind"][0]), int(control["exit_code"][0])) == (ExitKind.SIGNAL, 9)

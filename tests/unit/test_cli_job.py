@@ -124,7 +124,7 @@ def test_what_could_not_be_delivered_is_told_with_the_command_that_does(
     (tmp_path / "shipper.json").write_text('{"error": "no aggregator answers"}')
     run_job(Job(command=ends_with(0), target=Target(db=Path("x"))), job.report_nothing)
     err = capsys.readouterr().err
-    assert "not all that was recorded is stored yet: no aggregator answers" in err
+    assert "some records are not stored yet: no aggregator answers" in err
     assert f"Try: rankmem ship {tmp_path}" in err
 
 
@@ -139,7 +139,7 @@ def test_what_a_shipper_says_only_as_it_leaves_is_told_as_well(
     monkeypatch.setattr(drain, "undelivered", lambda folder: [folder])
     monkeypatch.setattr(drain, "release", release)
     run_job(Job(command=ends_with(0), target=Target(db=Path("x")), drain_s=0.0), job.report_nothing)
-    assert "is stored yet: wrong CA (try: the right one)" in capsys.readouterr().err
+    assert "are not stored yet: wrong CA (try: the right one)" in capsys.readouterr().err
 
 
 def test_why_there_is_no_summary_is_told_with_what_to_do(
@@ -191,7 +191,7 @@ def test_what_fails_beside_the_training_is_said_once_and_does_not_change_its_exi
         raise error
 
     monkeypatch.setattr(drain.Shippers, "look", fail)
-    monkeypatch.setattr(drain, "tell_exit", fail)
+    monkeypatch.setattr(drain, "record_exit", fail)
     monkeypatch.setattr(child, "MEANWHILE_EVERY_S", 0.01)
     waits = (sys.executable, "-S", "-c", f"open({str(gate)!r}).read(); raise SystemExit(3)")
     assert run_job(Job(command=waits, target=Target(db=Path("x"))), job.report_nothing) == 3

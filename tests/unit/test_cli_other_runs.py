@@ -72,9 +72,9 @@ BEFORE = [rank(0, "a", 10), rank(1, "a", 20)]
     ("ranks", "said"),
     [
         ([rank(0, "a", 1_001), rank(0, "b", 1_002), rank(1, "a", 1_009)], None),
-        ([rank(0, "a", 10), ABSENT, rank(1, "a", 1_001)], "before (attempt 0): this run is its attempt 1"),
-        ([*BEFORE, rank(2, "a", 1_001), rank(3, "a", 1_009)], "(attempts 0, 1): this run is its attempts 2"),
-        ([rank(0, "a", 1_001), rank(1, "b", 1_002)], "another run records into session s as well"),
+        ([rank(0, "a", 10), ABSENT, rank(1, "a", 1_001)], "existed (attempt 0): this run is attempt 1"),
+        ([*BEFORE, rank(2, "a", 1_001), rank(3, "a", 1_009)], "(attempts 0, 1): this run is attempts 2"),
+        ([rank(0, "a", 1_001), rank(1, "b", 1_002)], "another run is also recording into session s"),
         ([rank(0, "a", 1_001, offset_ns=-500), rank(1, "a", 1_009, offset_ns=-500)], None),
         ([rank(0, "b", 10)], None),
         ([], None),

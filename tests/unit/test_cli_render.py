@@ -159,7 +159,7 @@ class _Terminal(io.StringIO):
 def test_a_note_is_fitted_to_a_terminal_and_left_alone_in_a_pipe(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    long = "  no room for: " + ", ".join(f"column-{number}" for number in range(12))
+    long = "  columns left out: " + ", ".join(f"column-{number}" for number in range(12))
     note(long)
     assert capsys.readouterr().err == f"{long}\n"
     terminal = _Terminal()
@@ -168,7 +168,7 @@ def test_a_note_is_fitted_to_a_terminal_and_left_alone_in_a_pipe(
     note(long)
     lines = terminal.getvalue().splitlines()
     assert max(map(len, lines)) <= 60
-    assert lines[0].startswith("  no room for: column-0")
+    assert lines[0].startswith("  columns left out: column-0")
     assert " ".join(line.strip() for line in lines) == long.strip()
 
 

@@ -116,7 +116,7 @@ def test_hundreds_of_ranks_fit_on_a_screen(capsys: pytest.CaptureFixture[str]) -
 def test_nothing_is_called_complete_while_some_is_not_stored(capsys: pytest.CaptureFixture[str]) -> None:
     print_summary(Stored(4), "s", "--db x.duckdb", is_delivered=False)  # type: ignore[arg-type]
     err = capsys.readouterr().err
-    assert "4,000 events, 0 lost so far, not all is stored yet" in err
+    assert "4,000 events, 0 lost so far, not everything is stored yet" in err
     assert "complete" not in err
 
 

@@ -1,7 +1,7 @@
 """A timeline on the screen and in a file.
 
 Stage: render. In come the rows of the named query ``timeline``, whose schema's metadata says whose they are;
-out goes a curve of characters, the rows as JSON or CSV, or a file of the aggregator package's making.
+out goes a curve of characters, the rows as JSON or CSV, or a file written by the aggregator package.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final
 
+from rankmem_aggregator.quantity_text import counted
 from rankmem_cli.show.completeness import with_incomplete
 from rankmem_cli.show.render import Format, begin, console_for, note
 from rankmem_cli.show.session import SessionFacts
@@ -29,20 +30,20 @@ OVERALL: Final = "overall"
 ONE_FIGURE: Final = {
     "requested": "requested bytes alive",
     "allocated": "bytes allocated, until their free is requested",
-    "active": "bytes active, until they are given back",
+    "active": "bytes active, until their free completes",
     "reserved": "bytes reserved from the device",
 }
 ALL_FIGURES: Final = {
     OVERALL: "requested: {exact}; allocated, active, reserved: the allocator's; app_reserved: the process's",
-    "stream": "allocated until the free is requested, active until given back, reserved by its segments",
-    "component": "allocated until the free is requested, active until given back, reserved by its segments; "
-    "app_reserved: the whole process",
+    "stream": "allocated until the free is requested, active until it completes, reserved by its segments",
+    "component": "allocated until the free is requested, active until it completes, reserved by its "
+    "segments; app_reserved: the whole process",
 }
 MORE: Final = {
-    "category": ", by what they meant at the time",
-    "component": " of each allocator; app: what the process holds beyond them",
+    "category": ", by category at the time",
+    "component": " of each allocator; app: memory of the process outside the allocators",
 }
-"""Said beside the one figure."""
+"""Added to the text of a single figure."""
 
 
 def show_timeline(rows: pa.Table, by: str, facts: SessionFacts, *, output: Format) -> None:
@@ -51,7 +52,7 @@ def show_timeline(rows: pa.Table, by: str, facts: SessionFacts, *, output: Forma
     Args:
         rows: columns time_ns, group, bytes.
         by: what a curve stands for.
-        facts: of the session, whose start is the zero of the axis.
+        facts: of the session, whose start is zero on the axis.
         output: the format.
     """
     if output is not Format.TABLE:
@@ -74,7 +75,7 @@ def show_timeline(rows: pa.Table, by: str, facts: SessionFacts, *, output: Forma
 def write_file(
     rows: pa.Table, by: str, facts: SessionFacts, missing: Sequence[dict[str, Any]], out_path: Path
 ) -> None:
-    """Writes the picture or the rows that the name of the file asks for, with what they lack, and says so."""
+    """Writes the picture or rows that the extension selects, with what they lack, and prints a note."""
     from rankmem_aggregator.plots.files import write_timeline
 
     write_timeline(_chart(rows, by, facts), with_incomplete(rows, missing, Format.CSV), out_path)
@@ -87,7 +88,7 @@ def _chart(rows: pa.Table, by: str, facts: SessionFacts) -> Chart:
 
     said = _said(rows)
     first_ns = int(said.get("first_ns", facts.started_ns or 0))
-    # A rank without a clock beside others that have one counts from its own first event.
+    # A rank without a clock, among others that have one, counts from its own first event.
     since_ns = distance_ns(first_ns, facts.started_ns)
     start_ns = first_ns - (since_ns or 0)
     subtitle = f"{facts.title()} - {_meaning(by, said)}"
@@ -109,15 +110,11 @@ def _whose(said: dict[str, str]) -> str:
     """A rank with its device, or ranks together."""
     device = said.get("device", "?")
     if "num_ranks" in said:
-        ranks = _counted(said["num_ranks"], "rank")
-        return f"{device}, sum of {ranks} on {_counted(said['num_hosts'], 'host')}"
+        ranks = counted(int(said["num_ranks"]), "rank")
+        return f"{device}, sum of {ranks} on {counted(int(said['num_hosts']), 'host')}"
     whose = f"rank {said.get('rank', '?')}, {device} on {said.get('host_name', '?')}"
     attempt = said.get("attempt", "0")
     return whose if attempt == "0" else f"{whose}, attempt {attempt}"
-
-
-def _counted(number: str, noun: str) -> str:
-    return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
 
 
 def _print_curve(chart: Chart) -> None:
@@ -134,7 +131,7 @@ def _print_curve(chart: Chart) -> None:
 
 
 def _in_words(chart: Chart) -> str:
-    """The highest point, which the curve shows to a cell only."""
+    """The exact highest point, which the curve shows only to the nearest cell."""
     top = chart.top()
     at = int(top.argmax())
     offset = offset_text(int(chart.times_ns[at]) - chart.start_ns)

@@ -1,7 +1,7 @@
-"""Bytes, times and counts as people read them.
+"""Formats bytes, times and counts for people.
 
 Stage: render. In come plain integers (bytes, nanoseconds, counts) or None, out goes short text.
-Runs in the command line's process; used for tables alone: JSON and CSV carry the plain integers.
+Runs in the command line's process; for tables only: JSON and CSV contain plain integers.
 GiB is 2^30 and printed as GiB.
 """
 
@@ -12,29 +12,14 @@ from datetime import UTC, datetime
 from typing import Final
 
 from rankmem_aggregator.csv_cells import no_formula
+from rankmem_aggregator.quantity_text import NOTHING as NOTHING
+from rankmem_aggregator.quantity_text import bytes_text as bytes_text
+from rankmem_aggregator.quantity_text import offset_text as offset_text
 from rankmem_protos.clock import has_clock
 
-NOTHING: Final = "-"
-"""What a table shows for NULL."""
-
 NS_PER_S: Final = 1_000_000_000
-_BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _ESCAPED_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Unicode categories that may move a cursor, reorder or hide text: controls, formats (bidi), separators."""
-
-
-def bytes_text(num_bytes: int | None) -> str:
-    """The bytes with two decimals in the largest unit that leaves at least one: ``1.50 GiB``."""
-    if num_bytes is None:
-        return NOTHING
-    sign, size = ("-", -num_bytes) if num_bytes < 0 else ("", num_bytes)
-    if size < 1024:
-        return f"{sign}{size} B"
-    power = min((size.bit_length() - 1) // 10, len(_BYTE_UNITS) - 1)
-    scaled = size / 1024**power
-    if round(scaled, 2) >= 1024 and power + 1 < len(_BYTE_UNITS):  # 1,048,575 B is 1.00 MiB, not 1024.00 KiB
-        power, scaled = power + 1, scaled / 1024
-    return f"{sign}{scaled:.2f} {_BYTE_UNITS[power]}"
+"""Unicode categories that can move the cursor, reorder or hide text: controls, formats (bidi), separators."""
 
 
 def growth_text(num_bytes: int | None) -> str:
@@ -50,30 +35,12 @@ def percent_text(fraction: float | None) -> str:
 
 
 def count_text(count: int | None) -> str:
-    """The count with its thousands set apart: ``1,234,567``."""
+    """The count with thousands separators: ``1,234,567``."""
     return NOTHING if count is None else f"{count:,}"
 
 
-def offset_text(offset_ns: int | None) -> str:
-    """An offset from the session's start, to the millisecond: ``+12.345 s``, ``+2:03.456``, ``+1:02:03.456``.
-
-    Tables print it and ``--at`` takes it back.
-    """
-    if offset_ns is None:
-        return NOTHING
-    sign = "-" if offset_ns < 0 else "+"
-    total_ms = round(abs(offset_ns) / 1_000_000)
-    seconds, ms = divmod(total_ms, 1000)
-    if seconds < 60:
-        return f"{sign}{seconds}.{ms:03d} s"
-    minutes, seconds = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    clock = f"{hours}:{minutes:02d}" if hours else f"{minutes}"
-    return f"{sign}{clock}:{seconds:02d}.{ms:03d}"
-
-
 def age_text(age_ns: int | None) -> str:
-    """A duration, about three figures: ``350 ns``, ``1.25 ms``, ``2 min 03 s``, ``3 h 20 min``."""
+    """A duration to about three digits: ``350 ns``, ``1.25 ms``, ``2 min 03 s``, ``3 h 20 min``."""
     if age_ns is None:
         return NOTHING
     if age_ns < 0:
@@ -92,7 +59,7 @@ def age_text(age_ns: int | None) -> str:
 
 
 def utc_text(time_ns: int | None) -> str:
-    """The instant in UTC, to the millisecond: ``2026-11-21 12:38:22.123``; ``-`` for one without a clock."""
+    """The instant in UTC, to the millisecond: ``2026-11-21 12:38:22.123``; ``-`` without a clock."""
     if time_ns is None or not has_clock(time_ns):
         return NOTHING
     seconds, rest_ns = divmod(time_ns, NS_PER_S)
@@ -114,16 +81,16 @@ def utc_minute_text(time_ns: int | None) -> str:
 
 
 def flag_text(flag: bool | None) -> str:
-    """``yes``, ``no`` or the sign for nothing."""
+    """``yes``, ``no`` or ``-``."""
     return NOTHING if flag is None else ("yes" if flag else "no")
 
 
 def safe_text(text: str) -> str:
-    """The text with everything that could act on a terminal made visible.
+    """The text with everything that could control a terminal made visible.
 
-    Operator names, host names and file paths are data from outside: an escape sequence in one must
-    not colour, move, retitle or reorder what the reader sees. Such characters become ``\\x1b``,
-    ``\\u202e``; all others stay, of any script.
+    Operator names, host names and file paths are untrusted: an escape sequence in one must not
+    colour, move, retitle or reorder the output. Such characters become ``\\x1b``, ``\\u202e``; all others, of
+    any script, stay.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -135,8 +102,8 @@ def safe_text(text: str) -> str:
 def csv_text(text: str) -> str:
     """The text as a cell of a CSV file.
 
-    A name comes from outside, and ``=HYPERLINK(…)`` in a CSV acts when somebody opens it; a carriage return
-    would begin a row of its own, which Python 3.11 does not quote. JSON is exact.
+    A name is untrusted, and ``=HYPERLINK(…)`` in a CSV is active when opened. A carriage return would start
+    a new row, since Python 3.11 does not quote it. JSON is exact.
     """
     return no_formula(text).replace("\r", "\\r")
 

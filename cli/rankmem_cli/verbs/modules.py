@@ -12,8 +12,8 @@ from rankmem_cli.show.render import Format
 TABLE_ROWS: Final = 60
 """Default limit of a table: the largest modules. JSON and CSV contain all."""
 NOTES: Final = (
-    "with its parts: blocks alive at the peak that the module or one inside it allocated",
-    "its own: those of them whose innermost module it is",
+    "with submodules: blocks alive at the peak that the module or one inside it allocated",
+    "own: those of them whose innermost module it is",
 )
 
 Depth = Annotated[
