@@ -31,11 +31,8 @@ class Stored:
         self.failed: list[dict[str, Any]] = []
         self.missing: list[dict[str, Any]] = []
 
-    def session_id(self, session: str) -> str:
-        return session
-
-    def sessions(self) -> pa.Table:
-        return pa.table({"session_id": ["s"], "name": ["gpt"], "started_ns": [START_NS]})
+    def session_row(self, session: str) -> dict[str, Any]:
+        return {"session_id": session, "name": "gpt", "started_ns": START_NS}
 
     def ranks(self, session: str) -> pa.Table:
         rows = [

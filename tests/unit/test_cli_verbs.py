@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,11 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from constructed import empty_database
+from rankmem_aggregator.query import open as opening
+from rankmem_aggregator.query.queries import Queries
+from rankmem_aggregator.query.types import Parameters
+from rankmem_aggregator.sql import query_names, query_text
 from rankmem_cli.main import app
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
@@ -21,64 +28,108 @@ ANY_RANK = {"rank": None, "device": None}
 LAST = {"attempt": None, "device": None}
 
 
-class FakeQueries:
-    """Remembers what was asked and answers with one row."""
+class FakeQueries(Queries):
+    """Answers each named query with one row that has the columns of its real answer.
 
-    def __init__(self) -> None:
+    The columns are those of an empty database: a verb that needs one that does not exist fails.
+    """
+
+    target = "fake"
+
+    def __init__(self, empty: Queries) -> None:
+        self._empty = empty
+        self._within = False
         self.calls: list[tuple[Any, ...]] = []
+        """The questions that the verb asked, with their arguments."""
+        self.num_statements = 0
+        """The statements sent: each is a round trip to a remote aggregator."""
+        self.credentials = Credentials()
+        """Those that the verb opened it with."""
         self.answers: dict[str, pa.Table] = {}
-        """What a query answers instead of the one row."""
-        self.missing = pa.table({"sentence": pa.array([], pa.string())})
-        self.incomplete = pa.table(
-            {"session_id": pa.array([], pa.string()), "num_ranks": pa.array([], pa.int64())}
-        )
+        """What a question answers instead of the one row; columns that are left out are NULL."""
 
-    def __enter__(self) -> FakeQueries:
-        return self
+    def sql(self, text: str, parameters: Parameters | None = None) -> pa.Table:
+        self.num_statements += 1
+        schema = self._empty.sql(text, parameters).schema
+        name = NAMES.get(text, "")
+        if name.startswith("incomplete"):
+            return schema.empty_table()
+        known = {"session_id": ID, "name": "job", "started_ns": START_NS} if "session" in name else {}
+        return pa.Table.from_pylist([{f.name: known.get(f.name, a_value(f.type)) for f in schema}], schema)
 
-    def __exit__(self, *_: object) -> None:
-        self.calls.append(("close",))
-
-    def session_id(self, session: str | None = None) -> str:
-        self.calls.append(("session_id", session))
-        return ID
-
-    def sessions(self) -> pa.Table:
-        return pa.table({"session_id": [ID], "name": ["job"], "started_ns": [START_NS]})
-
-    def incompleteness(self, session: str) -> pa.Table:
-        return self.missing
-
-    def incomplete_sessions(self) -> pa.Table:
-        return self.incomplete
-
-    def stream(self, text: str) -> Iterator[pa.RecordBatch]:
+    def stream(self, text: str, parameters: Parameters | None = None) -> Iterator[pa.RecordBatch]:
         self.calls.append(("stream", text))
         yield pa.RecordBatch.from_pydict({"n": [1]})
 
-    def __getattr__(self, name: str) -> Any:
-        def answer(*arguments: Any, **options: Any) -> pa.Table:
-            self.calls.append((name, *arguments, options))
-            if name in self.answers:
-                return self.answers[name]
-            row = {"rank": 3, "operator": "aten::mm", "size_bytes": 1 << 30, "stack": ["a.py:1 f"]}
-            more = {"group_name": "x", "module": "a.b", "depth": 1, "total_bytes": 5}
-            return pa.Table.from_pylist([row | more])
+    def copy_to(self, out_path: Path) -> None:
+        raise NotImplementedError
 
-        return answer
+    def close(self) -> None:
+        self.calls.append(("close",))
+
+    def asked(self, name: str, answer: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Notes a question of the verb, not those that the question itself asks, and answers it."""
+        if self._within:
+            return answer(*arguments, **options)
+        self.calls.append((name, *arguments, options))
+        given = self.answers.get(name)
+        if name == "timeline" and given is not None:
+            return given
+        self._within = True
+        try:
+            real = answer(*arguments, **options)
+        finally:
+            self._within = False
+        if given is None:
+            return real
+        assert set(given.column_names) <= set(real.column_names), "a column that the question does not have"
+        return pa.Table.from_pylist(given.to_pylist(), real.schema)
+
+
+def a_value(kind: pa.DataType) -> Any:
+    if pa.types.is_list(kind):
+        return ["a.py:1 f"]
+    if pa.types.is_boolean(kind) or pa.types.is_string(kind):
+        return "x" if pa.types.is_string(kind) else True
+    return 1 if pa.types.is_integer(kind) else 0.5 if pa.types.is_floating(kind) else None
+
+
+def recorded(name: str) -> Callable[..., Any]:
+    """The question of ``Queries`` with that name, noted."""
+
+    def ask(self: FakeQueries, *arguments: Any, **options: Any) -> Any:
+        return self.asked(name, functools.partial(getattr(Queries, name), self), *arguments, **options)
+
+    return ask
+
+
+BESIDE = ("connect", "session_row", "incomplete_sessions", "close")
+"""What every verb calls beside its own question."""
+NAMES = {query_text(name): name for name in query_names()}
+UNRECORDED = {"sql", "stream", "copy_to", "close", "session_id", "sessions", "incompleteness"}
+for name, member in vars(Queries).items():
+    if inspect.isfunction(member) and not name.startswith("_") and name not in UNRECORDED:
+        setattr(FakeQueries, name, recorded(name))
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queries]:
+    path = tmp_path_factory.mktemp("empty") / "mem.duckdb"
+    empty_database(str(path)).close()
+    with opening.open_queries(path, Credentials()) as queries:
+        yield queries
 
 
 @pytest.fixture
-def queries(monkeypatch: pytest.MonkeyPatch) -> FakeQueries:
-    fake = FakeQueries()
-    targets: list[Any] = []
+def queries(empty: Queries, monkeypatch: pytest.MonkeyPatch) -> FakeQueries:
+    fake = FakeQueries(empty)
 
     def connect(target: str, credentials: Credentials, *, unsafe: bool = False) -> FakeQueries:
-        targets.append(target)
         fake.calls.append(("connect", target))
+        fake.credentials = credentials
         return fake
 
-    monkeypatch.setattr("rankmem_aggregator.query.open.open_queries", connect)
+    monkeypatch.setattr(opening, "open_queries", connect)
     for name in ("RANKMEM_DB", "RANKMEM_AGGREGATOR"):
         monkeypatch.delenv(name, raising=False)
     return fake
@@ -138,11 +189,48 @@ def test_a_verb_makes_one_call_and_closes(
     queries: FakeQueries, arguments: list[str], call: tuple[Any, ...], output: str
 ) -> None:
     out = invoke(*arguments, "--format", output)
-    asked = [made for made in queries.calls if made[0] not in ("connect", "session_id", "close")]
+    asked = [made for made in queries.calls if made[0] not in BESIDE]
     assert asked == [call]
     assert queries.calls[0] == ("connect", "rankmem.duckdb")
     assert queries.calls[-1] == ("close",)
     assert out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "num_statements"),
+    [
+        (["sessions"], 2),
+        *(
+            (verb, 3)
+            for verb in (["ranks"], ["hosts"], ["peak"], ["ops"], ["modules"], ["weights"], ["steps"])
+        ),
+        (["status"], 3),
+        (["top", "--once"], 3),
+        (["live", "--rank", "3"], 3),
+        (["job-peak", "--by", "rank"], 3),
+    ],
+)
+def test_a_verb_finds_its_session_asks_and_looks_for_what_is_missing_once_each(
+    queries: FakeQueries, arguments: list[str], num_statements: int
+) -> None:
+    invoke(*arguments)
+    assert queries.num_statements == num_statements
+    assert [made[0] for made in queries.calls].count("session_row") == (arguments != ["sessions"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["sessions"], ["ranks"], ["status"], ["top", "--once"], ["hosts"], ["peak"], ["ops"], ["job-peak"],
+        ["live", "--rank", "3"], ["timeline"], ["modules"], ["weights"], ["steps"], ["oom"],
+        ["sql", "FROM gap"],
+    ],
+)  # fmt: skip
+def test_a_verb_passes_its_credentials_on(queries: FakeQueries, arguments: list[str]) -> None:
+    queries.answers["timeline"] = timeline_rows()
+    files = ["--tls-ca", "ca", "--tls-cert", "cert", "--tls-key", "key", "--token-file", "token"]
+    invoke(*arguments, *files, "--aggregator", "h:1")
+    assert queries.credentials == Credentials(tls_ca="ca", tls_cert="cert", tls_key="key", token_file="token")
 
 
 def test_the_rows_of_live_carry_the_stack_as_a_list(queries: FakeQueries) -> None:
@@ -157,7 +245,7 @@ def test_sql_is_read_from_stdin(queries: FakeQueries) -> None:
 
 def test_a_session_is_passed_on_as_the_user_wrote_it(queries: FakeQueries) -> None:
     invoke("peak", "--session", "two ranks")
-    assert ("session_id", "two ranks") in queries.calls
+    assert ("session_row", "two ranks", {}) in queries.calls
 
 
 @pytest.mark.parametrize(
@@ -420,4 +508,5 @@ def test_a_job_that_never_ran_out_says_so(queries: FakeQueries) -> None:
 
 def test_the_failures_of_a_job_in_json_are_those_of_the_query(queries: FakeQueries) -> None:
     queries.answers["oom"] = pa.Table.from_pylist([FAILURE])
-    assert json.loads(invoke("oom", "--format", "json")) == [FAILURE]
+    (row,) = json.loads(invoke("oom", "--format", "json"))
+    assert {name: row[name] for name in FAILURE} == FAILURE

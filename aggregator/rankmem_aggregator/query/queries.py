@@ -14,7 +14,7 @@ from __future__ import annotations
 import abc
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
@@ -25,7 +25,17 @@ import pyarrow.compute as pc
 from rankmem_aggregator.query.aggregator_state import AggregatorState
 from rankmem_aggregator.query.missing import with_missing
 from rankmem_aggregator.query.timeline import Chosen, Timeline, chosen_ranks
-from rankmem_aggregator.query.types import At, BlockBy, By, CurveBy, Figure, Parameters, PeakBy, Value
+from rankmem_aggregator.query.types import (
+    At,
+    BlockBy,
+    By,
+    CurveBy,
+    Figure,
+    Parameters,
+    PeakBy,
+    SessionId,
+    Value,
+)
 from rankmem_aggregator.sql import query_text
 from rankmem_protos.errors import Code, RankmemError
 
@@ -37,6 +47,9 @@ SHARE_COLUMNS: Final = (
     "clock_error_ns",
 )  # fmt: skip
 """Of job_peak, what the other questions about the job's peak need."""
+
+
+Row = dict[str, Any]
 
 
 class Queries(abc.ABC):
@@ -99,10 +112,25 @@ class Queries(abc.ABC):
         Args:
             session: an id, the beginning of one, or a name (the newest of that name); None for the newest.
 
+        Returns:
+            A :class:`SessionId` as it was given; else what is looked up.
+
         Raises:
             RankmemError: NOT_FOUND where there is none, INVALID where a beginning fits several.
         """
-        return _the_session(self._ask("session_match", session=session).to_pylist(), session, self.target)
+        if isinstance(session, SessionId):
+            return session
+        matches = self._ask("session_match", session=session).to_pylist()
+        return str(_the_session(matches, session, self.target)["session_id"])
+
+    def session_row(self, session: str | None = None) -> dict[str, Any]:
+        """The row of ``session_overview`` for the session that a user means.
+
+        Its ``session_id`` is a :class:`SessionId`, so that further questions need not look it up. Arguments
+        and errors are those of :meth:`session_id`.
+        """
+        row = _the_session(self._ask("session_row", session=session).to_pylist(), session, self.target)
+        return {**row, "session_id": SessionId(row["session_id"])}
 
     def ranks(self, session: str | None = None) -> pa.Table:
         """The ranks of a session. Columns: those of the view ``rank_overview``."""
@@ -492,7 +520,7 @@ class Queries(abc.ABC):
         return with_missing(answer, missing)
 
 
-def _the_session(matches: Sequence[Mapping[str, Value]], session: str | None, target: str) -> str:
+def _the_session(matches: Sequence[Row], session: str | None, target: str) -> Row:
     if not matches and session is None:
         raise RankmemError(Code.NOT_FOUND, f"no session in {target}", "record one: rankmem run -- COMMAND")
     if not matches:
@@ -504,7 +532,7 @@ def _the_session(matches: Sequence[Mapping[str, Value]], session: str | None, ta
         raise RankmemError(
             Code.INVALID, f"session {session!r} fits {len(best)}: {ids}", "give more of the id"
         )
-    return str(best[0]["session_id"])
+    return best[0]
 
 
 def _text_of(shares: pa.Table | None) -> str | None:

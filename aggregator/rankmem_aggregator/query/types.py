@@ -9,6 +9,14 @@ Value = int | float | str | bool | None
 """What a named parameter may be."""
 
 Parameters = Mapping[str, Value]
+
+
+class SessionId(str):
+    """The full id of a session, as its database has it: questions take it without looking it up again."""
+
+    __slots__ = ()
+
+
 BlockBy = Literal[
     "operator", "module", "line", "category", "phase", "step", "annotation", "stream", "component"
 ]

@@ -25,6 +25,7 @@ class SessionFacts:
     """The facts of a session that headings, offsets and notes need."""
 
     session_id: str
+    """A ``SessionId``: questions take it without looking it up again."""
     name: str | None
     started_ns: int | None
     """Its start, ns since 1970 UTC; the zero of every offset. None until a rank has reported."""
@@ -68,11 +69,9 @@ def session_facts(queries: Queries, session: str | None) -> SessionFacts:
     Raises:
         RankmemError: NOT_FOUND if there is no such session.
     """
-    session_id = queries.session_id(session)
-    rows = [row for row in queries.sessions().to_pylist() if row["session_id"] == session_id]
-    row = rows[0] if rows else {}
+    row = queries.session_row(session)
     return SessionFacts(
-        session_id=session_id,
+        session_id=row["session_id"],
         name=row.get("name"),
         started_ns=row.get("started_ns"),
         detail=row.get("detail"),
