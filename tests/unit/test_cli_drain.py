@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rankmem_agent.config import AgentConfig
+from rankmem_agent.spool import folder as spool_folder
 from rankmem_agent.spool import launches, layout
 from rankmem_agent.spool.exits import Exit
 from rankmem_agent.spool.folder import candidates, create_candidate, spools
@@ -18,6 +19,7 @@ from rankmem_agent.spool.places import Place, write_candidate
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_cli.run import drain
 from rankmem_cli.run.child import SignalRelay
+from rankmem_cli.show.status import ShipperState, shipper_state
 from rankmem_ship.spool_reader.segments import open_control
 
 LONG_S = 60.0
@@ -116,23 +118,23 @@ def test_a_folder_that_goes_just_as_a_shipper_is_to_be_started_is_delivered(
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"pending_records": "x"}'])
 def test_a_shippers_file_that_is_not_whole_says_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "shipper.json").write_text(text)
-    assert drain.shipper_state(tmp_path) == drain.ShipperState()
+    assert shipper_state(tmp_path) == ShipperState()
 
 
 def test_the_shippers_own_words_are_read(tmp_path: Path) -> None:
     (tmp_path / "shipper.json").write_text(json.dumps({"pending_records": 7, "error": "no aggregator"}))
-    assert drain.shipper_state(tmp_path) == drain.ShipperState(pending_records=7, error="no aggregator")
+    assert shipper_state(tmp_path) == ShipperState(pending_records=7, error="no aggregator")
 
 
 def test_the_folders_of_a_session_are_where_the_agent_puts_them(tmp_path: Path) -> None:
     config = AgentConfig.from_environment({"RANKMEM_SPOOL_DIR": str(tmp_path)})
-    assert drain.session_dirs("0123456789ab", config) == []
+    assert spool_folder.session_dirs("0123456789ab", config) == []
     (tmp_path / "0123456789ab").mkdir()
-    assert drain.session_dirs("0123456789ab", config) == [tmp_path / "0123456789ab"]
+    assert spool_folder.session_dirs("0123456789ab", config) == [tmp_path / "0123456789ab"]
     by_default = AgentConfig.from_environment({"TMPDIR": str(tmp_path)})
     own = tmp_path / f"rankmem-{os.getuid()}" / "0123456789ab"
     own.mkdir(parents=True)
-    assert drain.session_dirs("0123456789ab", by_default) == [own]
+    assert spool_folder.session_dirs("0123456789ab", by_default) == [own]
 
 
 def test_the_folders_of_a_session_are_also_found_in_the_home_folder(
@@ -142,7 +144,7 @@ def test_the_folders_of_a_session_are_also_found_in_the_home_folder(
     monkeypatch.setenv("RANKMEM_AGGREGATOR", "whatever is set for something else")
     at_home = tmp_path / ".cache/rankmem/spool/0123456789ab"
     at_home.mkdir(parents=True)
-    assert drain.session_dirs_here("0123456789ab") == [at_home]
+    assert spool_folder.session_dirs_here("0123456789ab") == [at_home]
 
 
 def _candidate(tmp_path: Path, process: str = "1-999999999999") -> tuple[Path, AgentConfig]:

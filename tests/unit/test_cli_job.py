@@ -11,6 +11,7 @@ from typing import Self
 
 import pytest
 
+from rankmem_agent.spool import folder as spool_folder
 from rankmem_aggregator.query import open as opening
 from rankmem_cli.args.options import Target
 from rankmem_cli.run import child, drain, job
@@ -52,7 +53,7 @@ def life(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         return True
 
     monkeypatch.setattr(job, "open_destination", opened)
-    monkeypatch.setattr(drain, "session_dirs", lambda session_id, config: [tmp_path])
+    monkeypatch.setattr(spool_folder, "session_dirs", lambda session_id, config: [tmp_path])
     monkeypatch.setattr(drain, "wait_delivered", waited)
     return happened
 
@@ -111,7 +112,7 @@ def test_a_database_that_cannot_be_opened_stops_before_the_training(
 def test_a_command_that_attached_no_agent_is_not_reported(
     life: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drain, "session_dirs", lambda session_id, config: [])
+    monkeypatch.setattr(spool_folder, "session_dirs", lambda session_id, config: [])
     run_job(Job(command=ends_with(0), target=Target(db=Path("x"))), lambda *_: life.append("report"))
     assert life == ["open", "close"]
 

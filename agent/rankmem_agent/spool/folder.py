@@ -98,6 +98,25 @@ def default_roots(config: AgentConfig) -> tuple[Path, ...]:
     return SHARED_MEMORY / name, config.temporary_dir / name, home
 
 
+def session_dirs(session_id: str, config: AgentConfig) -> list[Path]:
+    """The folders of a session on this host: one, or more where shared memory ran short between restarts, or
+    where a rank that could not be recorded found no other place to report it.
+
+    Args:
+        session_id: the job.
+        config: the agent's, as the job's environment gives it.
+    """
+    configured = () if config.spool_dir is None else (config.spool_dir,)
+    ours = (root for root in default_roots(config) if why_not_ours(root) is None)
+    return [root / session_id for root in dict.fromkeys((*configured, *ours)) if (root / session_id).is_dir()]
+
+
+def session_dirs_here(session_id: str) -> list[Path]:
+    """The same by this process's environment, for a job that it did not start."""
+    places = {name: os.environ[name] for name in ("RANKMEM_SPOOL_DIR", "TMPDIR") if name in os.environ}
+    return session_dirs(session_id, AgentConfig.from_environment(places))
+
+
 def passed_over(config: AgentConfig, local_world_size: int) -> str | None:
     """A line on why the spools are elsewhere than they would be: another user has that place. None: they
     are not."""

@@ -8,19 +8,18 @@ delivers, and is restarted if it was killed (Slurm and Kubernetes kill what a jo
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.preload.drain import is_alive
+from rankmem_agent.spool import folder as spool_folder
 from rankmem_agent.spool.election import elect, is_shipping
 from rankmem_agent.spool.exits import Exit, say
-from rankmem_agent.spool.folder import candidates, default_roots, spools, why_not_ours
+from rankmem_agent.spool.folder import candidates, spools
 from rankmem_agent.spool.launches import process
 from rankmem_agent.spool.life import process_of
 from rankmem_agent.spool.places import settle
@@ -28,6 +27,7 @@ from rankmem_agent.spool.reelection import Reelection
 from rankmem_cli.run.child import SignalRelay
 from rankmem_cli.show.progress import show_progress
 from rankmem_cli.show.render import note
+from rankmem_cli.show.status import ShipperState, shipper_state
 from rankmem_cli.show.units import count_text
 from rankmem_ship.closing import ask_for
 
@@ -39,19 +39,11 @@ ELECTIONS_MAX: Final = 3
 """Shippers started here at most: if this many ended and left spools, another would not deliver them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShipperState:
-    """The contents of ``shipper.json``; empty before the shipper has written it."""
-
-    pending_records: int | None = None
-    error: str = ""
-
-
 def wait_delivered(session_dirs: Sequence[Path], relay: SignalRelay, *, drain_s: float) -> bool:
     """Waits until every spool of the session on this host is acknowledged and gone.
 
     Args:
-        session_dirs: see :func:`session_dirs`.
+        session_dirs: the session's folders on this host.
         relay: a second stop signal ends the wait.
         drain_s: maximum wait, in seconds.
 
@@ -132,7 +124,7 @@ class Shippers:
 
     def look(self) -> None:
         """Checks the shippers if a check is due. Never raises."""
-        for folder in session_dirs(self._session_id, self._config):
+        for folder in spool_folder.session_dirs(self._session_id, self._config):
             with contextlib.suppress(OSError):
                 settle(folder)
             self._of.setdefault(folder, Reelection(folder)).look()
@@ -141,43 +133,12 @@ class Shippers:
 def record_exit(session_id: str, config: AgentConfig, pid: int, exited: Exit) -> None:
     """Records in a process's spool how it ended, if the process itself could not. Never raises."""
     ended = process(pid)
-    for folder in session_dirs(session_id, config):
+    for folder in spool_folder.session_dirs(session_id, config):
         for spool in (*spools(folder), *candidates(folder)):
             # By its unique name: a live rank in another container may have the same pid.
             if process_of(spool) == ended:
                 with contextlib.suppress(OSError):
                     say(spool, exited)
-
-
-def session_dirs(session_id: str, config: AgentConfig) -> list[Path]:
-    """The folders of a session on this host: one, or more if shared memory ran short between restarts or a
-    rank that could not be recorded had to report that elsewhere.
-
-    Args:
-        session_id: the job.
-        config: the agent's, as the job's environment gives it.
-    """
-    told = () if config.spool_dir is None else (config.spool_dir,)
-    roots = dict.fromkeys((*told, *(root for root in default_roots(config) if why_not_ours(root) is None)))
-    return [root / session_id for root in roots if (root / session_id).is_dir()]
-
-
-def session_dirs_here(session_id: str) -> list[Path]:
-    """The same for a process that did not start the job, from its own environment."""
-    places = {name: os.environ[name] for name in ("RANKMEM_SPOOL_DIR", "TMPDIR") if name in os.environ}
-    return session_dirs(session_id, AgentConfig.from_environment(places))
-
-
-def shipper_state(session_dir: Path) -> ShipperState:
-    """The state that the shipper last wrote."""
-    try:
-        said: Any = json.loads((session_dir / "shipper.json").read_text(encoding="utf-8"))
-        pending = said.get("pending_records")
-        return ShipperState(
-            pending_records=None if pending is None else int(pending), error=str(said.get("error") or "")
-        )
-    except (OSError, ValueError, AttributeError, TypeError):  # not written yet, or removed with the folder
-        return ShipperState()
 
 
 def _progress_text(state: ShipperState, left_s: float) -> str:

@@ -23,12 +23,14 @@ from rankmem_agent.launchers import task_of
 from rankmem_agent.preload import launch
 from rankmem_agent.session_ids import given_id, id_of_launch, make_session_id, on_several_hosts
 from rankmem_agent.spool import election, places
+from rankmem_agent.spool import folder as spool_folder
 from rankmem_cli import errors
 from rankmem_cli.args.options import Target
 from rankmem_cli.run import child, drain, other_runs
 from rankmem_cli.run.destination import Destination, open_destination
 from rankmem_cli.run.interpreter import option_at_fault
 from rankmem_cli.show.render import note
+from rankmem_cli.show.status import set_aside_lines, shipper_state
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_ship import closing
 
@@ -187,7 +189,7 @@ def _finish(
     report: Report,
 ) -> None:
     """Waits for the last acknowledgement and reports; a launcher's first task reports for all its tasks."""
-    folders = drain.session_dirs(session_id, AgentConfig.from_environment(environment))
+    folders = spool_folder.session_dirs(session_id, AgentConfig.from_environment(environment))
     # Without a folder, either no rank attached (a command without torch is left alone, and so is its stderr)
     # or another task of the job, the last to end, has removed it.
     if not folders and not (
@@ -201,7 +203,8 @@ def _finish(
             election.elect(folder)
         closing.close(folder)
     is_delivered = drain.wait_delivered(folders, relay, drain_s=job.drain_s) or _give_up(folders)
-    _note_spools_set_aside(folders)
+    for line in set_aside_lines(folders):
+        note(f"rankmem: {line}")
     is_reported = report is not report_nothing and other_runs.is_reporter()
     if is_reported and (is_delivered or _answers(destination)):
         if other_runs.is_one_of_several():
@@ -213,23 +216,16 @@ def _finish(
 
 def _give_up(folders: Sequence[Path]) -> bool:
     """Stops the shippers and reports what is left and how to deliver it; True if nothing is left."""
-    before = {folder: drain.shipper_state(folder).error for folder in folders}
+    before = {folder: shipper_state(folder).error for folder in folders}
     held = [folder for folder in folders if not drain.release(folder)]
     # A shipper writes the reason as it stops; after a short wait it has written none before.
-    why = {folder: drain.shipper_state(folder).error or before[folder] for folder in folders}
+    why = {folder: shipper_state(folder).error or before[folder] for folder in folders}
     left = [folder for folder in folders if drain.undelivered(folder)]
     for folder in left:
         note("rankmem: some records are not stored yet" + (f": {why[folder]}" if why[folder] else ""))
         after = "  (after its shipper, which is still running, has ended)" if folder in held else ""
         note(f"Try: rankmem ship {folder}{after}")
     return not left
-
-
-def _note_spools_set_aside(folders: Sequence[Path]) -> None:
-    from rankmem_cli.show.status import set_aside_lines
-
-    for line in set_aside_lines(folders):
-        note(f"rankmem: {line}")
 
 
 def _answers(destination: Destination) -> bool:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rankmem_cli.show.units import age_text, bytes_text, count_text, safe_text
 from rankmem_ship.marks import FOLDER_NAME, MARK_NAME, read_mark
@@ -19,6 +20,16 @@ if TYPE_CHECKING:
 
 STATUS_BYTES_MAX: Final = 64 << 10
 """Maximum size of a shipper's status file, which has a few hundred."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShipperState:
+    """The contents of ``shipper.json``; empty before the shipper has written it."""
+
+    pid: int | None = None
+    state: str | None = None
+    pending_records: int | None = None
+    error: str = ""
 
 
 def aggregator_lines(state: AggregatorState | None) -> list[str]:
@@ -49,13 +60,31 @@ def shipper_line(session_dirs: Iterable[Path]) -> list[str]:
         session_dirs: the session's folders on this host.
     """
     for folder in session_dirs:
-        state = _read(folder / STATUS_NAME)
-        if state is not None:
-            error = f": {state['error']}" if state.get("error") else ""
-            pending = count_text(int(state.get("pending_records") or 0))
-            whose = f"shipper on this host (pid {state.get('pid')})"
-            return [safe_text(f"{whose} {state.get('state')}, {pending} records pending{error}")]
+        shipper = shipper_state(folder)
+        if shipper.pending_records is not None:
+            error = f": {shipper.error}" if shipper.error else ""
+            pending = count_text(shipper.pending_records)
+            whose = f"shipper on this host (pid {shipper.pid})"
+            return [safe_text(f"{whose} {shipper.state}, {pending} records pending{error}")]
     return []
+
+
+def shipper_state(session_dir: Path) -> ShipperState:
+    """The state that the session's shipper last wrote."""
+    try:
+        with (session_dir / STATUS_NAME).open("rb") as file:
+            found = json.loads(file.read(STATUS_BYTES_MAX))
+    except (OSError, ValueError):  # not written yet, or removed with the folder
+        return ShipperState()
+    if not isinstance(found, dict):
+        return ShipperState()
+    pending = found.get("pending_records")
+    return ShipperState(
+        pid=found.get("pid"),
+        state=found.get("state"),
+        pending_records=pending if isinstance(pending, int) else None,
+        error=str(found.get("error") or ""),
+    )
 
 
 def set_aside_lines(session_dirs: Iterable[Path]) -> list[str]:
@@ -69,12 +98,3 @@ def set_aside_lines(session_dirs: Iterable[Path]) -> list[str]:
                     where = f"kept in {path.parent}, rankmem ship retries it"
                     lines.append(safe_text(f"spool {path.parent.name} is set aside: {mark.message}; {where}"))
     return lines
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        with path.open("rb") as file:
-            said = json.loads(file.read(STATUS_BYTES_MAX))
-    except (OSError, ValueError):
-        return None
-    return said if isinstance(said, dict) and isinstance(said.get("pending_records"), int) else None

@@ -17,7 +17,7 @@ def status(
     output: options.Output = Format.TABLE,
 ) -> None:
     """Show each rank's lag and losses now, and the aggregator's state."""
-    from rankmem_cli.run.drain import session_dirs_here
+    from rankmem_agent.spool.folder import session_dirs_here
     from rankmem_cli.show import columns
     from rankmem_cli.show.completeness import show_answer
     from rankmem_cli.show.progress import show_progress
