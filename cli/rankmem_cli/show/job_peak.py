@@ -32,7 +32,7 @@ GROUPS_SHOWN: Final = 10
 
 def print_job_peak(queries: Queries, facts: SessionFacts) -> None:
     """Writes the overview: the instant, its certainty, each rank's share, categories, operators."""
-    with show_progress("asking"):
+    with show_progress("querying"):
         shares = queries.job_peak(facts.session_id)
         bounds = queries.job_peak_bound(facts.session_id, shares=shares).to_pylist()
     note(facts.title())
@@ -53,7 +53,7 @@ def print_job_peak(queries: Queries, facts: SessionFacts) -> None:
 
 def show_part(queries: Queries, facts: SessionFacts, by: str, *, output: Format) -> None:
     """Writes a single answer in any format: each rank's share, or what held the memory."""
-    with show_progress("asking"):
+    with show_progress("querying"):
         if by == "rank":
             rows, shown = queries.job_peak(facts.session_id), columns.job_peak(facts.started_ns)
         else:
@@ -63,7 +63,7 @@ def show_part(queries: Queries, facts: SessionFacts, by: str, *, output: Format)
 
 
 def _print_held(queries: Queries, facts: SessionFacts, by: str, shares: pa.Table) -> None:
-    with show_progress("asking"):
+    with show_progress("querying"):
         rows = queries.job_peak_held(facts.session_id, by=_by(by), shares=shares)
     note("")
     note(f"held at that instant, by {by}:")

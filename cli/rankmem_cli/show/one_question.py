@@ -53,7 +53,7 @@ def answer(
     from rankmem_cli.show.session import open_session
 
     with open_session(target, session) as (queries, facts):
-        with show_progress("asking"):
+        with show_progress("querying"):
             rows = ask(queries, facts)
         if limit is not None or table_rows:
             rows = head(rows, limit, output=output, table_rows=table_rows)

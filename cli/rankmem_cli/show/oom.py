@@ -111,7 +111,7 @@ def _which(number: int, of: int) -> str:
 
 def _part(queries: Queries, facts: SessionFacts, failed: dict[str, Any], by: str) -> pa.Table:
     """The bytes that every rank held at a failure, or those alive on its own rank by any grouping."""
-    with show_progress("asking"):
+    with show_progress("querying"):
         if by == "rank":
             return queries.held_at(failed["time_ns"], facts.session_id)
         place = {name: failed[name] for name in ("attempt", "rank", "device", "seq")}

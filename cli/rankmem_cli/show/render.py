@@ -222,7 +222,7 @@ def show_stream(
             writer.write(pa.Table.from_batches([batch]))
         writer.end()
         return
-    with show_progress("asking"):
+    with show_progress("querying"):
         rows = pa.Table.from_batches(list(kept))
     show_table(rows, plain_columns(rows))
     if more() and limit is None:

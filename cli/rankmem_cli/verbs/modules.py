@@ -49,7 +49,7 @@ def modules(
 
     target = options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file)
     with open_session(target, session) as (queries, facts):
-        with show_progress("asking"):
+        with show_progress("querying"):
             rows = queries.modules(facts.session_id, rank=rank)
         rows = largest(no_deeper(rows, depth), limit, output=output, table_rows=TABLE_ROWS)
         if output is Format.TABLE:

@@ -26,7 +26,7 @@ def status(
 
     target = options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file)
     with open_session(target, session) as (queries, facts):
-        with show_progress("asking"):
+        with show_progress("querying"):
             rows = queries.status(facts.session_id)
             here = session_dirs_here(facts.session_id)
             notes = [*aggregator_lines(queries.aggregator_state()), *shipper_line(here)]
