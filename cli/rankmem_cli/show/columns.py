@@ -210,14 +210,7 @@ def job_peak(started_ns: int | None) -> list[Column]:
 
 def job_peak_shares() -> list[Column]:
     """Columns of the shares in the overview of ``rankmem job-peak``, whose heading gives the instant."""
-    return [
-        number("rank", "rank"),
-        number("attempt", "attempt", importance=1),
-        text("host", "host_name", importance=5),
-        text("device", "device", importance=4),
-        size("share", "requested_bytes", importance=0),
-        age("clock error", "clock_error_ns", importance=2),
-    ]
+    return [column for column in job_peak(None) if not column.name.startswith("job_peak")]
 
 
 def job_peak_held(group: str) -> list[Column]:

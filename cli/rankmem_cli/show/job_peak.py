@@ -6,7 +6,7 @@ lines between them on stderr. Computes only percentages.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from rankmem_aggregator.quantity_text import counted
 from rankmem_cli.show import columns
@@ -57,14 +57,14 @@ def show_part(queries: Queries, facts: SessionFacts, by: str, *, output: Format)
         if by == "rank":
             rows, shown = queries.job_peak(facts.session_id), columns.job_peak(facts.started_ns)
         else:
-            rows = queries.job_peak_held(facts.session_id, by=_by(by))
+            rows = queries.job_peak_held(facts.session_id, by=cast("BlockBy", by))
             shown = columns.job_peak_held(by)
     show_answer(queries, facts, rows, shown, output=output)
 
 
 def _print_held(queries: Queries, facts: SessionFacts, by: str, shares: pa.Table) -> None:
     with show_progress("querying"):
-        rows = queries.job_peak_held(facts.session_id, by=_by(by), shares=shares)
+        rows = queries.job_peak_held(facts.session_id, by=cast("BlockBy", by), shares=shares)
     note("")
     note(f"held at that instant, by {by}:")
     show_table(rows.slice(0, GROUPS_SHOWN), columns.job_peak_held(by))

@@ -6,7 +6,7 @@ lines between them on stderr. Computes nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from rankmem_aggregator.quantity_text import counted
 from rankmem_cli.show import columns, not_recorded
@@ -115,7 +115,7 @@ def _part(queries: Queries, facts: SessionFacts, failed: dict[str, Any], by: str
         if by == "rank":
             return queries.held_at(failed["time_ns"], facts.session_id)
         place = {name: failed[name] for name in ("attempt", "rank", "device", "seq")}
-        return queries.oom_held(facts.session_id, by=_by(by), **place)
+        return queries.oom_held(facts.session_id, by=cast("BlockBy", by), **place)
 
 
 def _columns(facts: SessionFacts, by: str) -> list[Column]:

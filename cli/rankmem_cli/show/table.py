@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from rich.cells import cell_len, set_cell_size
 from rich.table import Table
@@ -55,67 +55,88 @@ class Column:
     """On a narrow terminal the least important column is dropped first, the rightmost of equals. 0: never."""
 
 
-def text(header: str, name: str, *, importance: int = 1) -> Column:
-    """A column of text from outside, made safe for a terminal."""
-    return Column(header=header, name=name, forms=(_safe,), importance=importance)
+def _safe(value: object) -> str:
+    return units.NOTHING if value is None else units.safe_text(str(value))
 
 
-def operator(header: str, name: str, *, importance: int = 1) -> Column:
-    """A column of operators: text that stays long enough to be distinguishable."""
-    forms = (_operator,)
-    return Column(header=header, name=name, forms=forms, cells_min=NAME_CELLS_MIN, importance=importance)
+def _operator(value: object) -> str:
+    return OUTSIDE if value is None else _safe(value)
 
 
-def path(header: str, name: str, *, importance: int = 1) -> Column:
-    """A column of paths or source lines: shortened at the front."""
-    forms, least = (_safe,), NAME_CELLS_MIN
-    return Column(
-        header=header, name=name, forms=forms, keep_end=True, cells_min=least, importance=importance
-    )
+def _module(value: object) -> str:
+    return OUTSIDE_OF_MODULES if value is None else _safe(value)
 
 
-def module(header: str, name: str, *, importance: int = 0) -> Column:
-    """A column of modules: paths shortened at the front."""
-    forms, least = (_module,), NAME_CELLS_MIN
-    return Column(
-        header=header, name=name, forms=forms, keep_end=True, cells_min=least, importance=importance
-    )
+def _words(value: list[object] | None) -> str:
+    return units.safe_text(", ".join(map(str, value))) if value else units.NOTHING
 
 
-def words(header: str, name: str, *, importance: int = 1) -> Column:
-    """A column of short lists of names."""
-    return Column(header=header, name=name, forms=(_words,), importance=importance)
+def _plain(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list):
+        return units.safe_text(" < ".join(str(item) for item in value))
+    return _safe(value)
 
 
-def size(header: str, name: str, *, importance: int = 1) -> Column:
-    """A column of bytes, shown in KiB, MiB, GiB."""
-    return Column(header=header, name=name, forms=(units.bytes_text,), numeric=True, importance=importance)
+class _Make(Protocol):
+    def __call__(self, header: str, name: str, *, importance: int = ...) -> Column: ...
 
 
-def signed_size(header: str, name: str, *, importance: int = 1) -> Column:
-    """A column of differences in bytes, with their sign."""
-    forms = (units.growth_text,)
-    return Column(header=header, name=name, forms=forms, numeric=True, importance=importance)
+def _kind(
+    *forms: Callable[[Any], str],
+    numeric: bool = False,
+    keep_end: bool = False,
+    cells_min: int = TEXT_CELLS_MIN,
+    importance: int = 1,
+) -> _Make:
+    """A function that makes columns of one kind; ``importance`` is its default."""
+    default = importance
+
+    def make(header: str, name: str, *, importance: int = default) -> Column:
+        return Column(
+            header=header,
+            name=name,
+            forms=forms,
+            numeric=numeric,
+            keep_end=keep_end,
+            cells_min=cells_min,
+            importance=importance,
+        )
+
+    return make
 
 
-def percent(header: str, name: str, *, importance: int = 1) -> Column:
-    """A column of fractions of one, shown as per cent."""
-    return Column(header=header, name=name, forms=(units.percent_text,), numeric=True, importance=importance)
-
-
-def tree(header: str, name: str) -> Column:
-    """A column of indented names, which is never dropped."""
-    return Column(header=header, name=name, forms=(_safe,), cells_min=NAME_CELLS_MIN, importance=0)
-
-
-def count(header: str, name: str, *, importance: int = 1) -> Column:
-    """A column of counts."""
-    return Column(header=header, name=name, forms=(units.count_text,), numeric=True, importance=importance)
-
-
-def number(header: str, name: str, *, importance: int = 0) -> Column:
-    """A column of identifying numbers, such as a rank: without separators, by default never dropped."""
-    return Column(header=header, name=name, forms=(_plain,), numeric=True, importance=importance)
+text = _kind(_safe)
+"""Makes a column of text from outside, made safe for a terminal."""
+operator = _kind(_operator, cells_min=NAME_CELLS_MIN)
+"""Operators: text that stays long enough to be distinguishable."""
+path = _kind(_safe, keep_end=True, cells_min=NAME_CELLS_MIN)
+"""Paths or source lines, shortened at the front."""
+module = _kind(_module, keep_end=True, cells_min=NAME_CELLS_MIN, importance=0)
+"""Modules: paths shortened at the front."""
+tree = _kind(_safe, cells_min=NAME_CELLS_MIN, importance=0)
+"""Indented names; by default never dropped."""
+words = _kind(_words)
+"""Short lists of names."""
+size = _kind(units.bytes_text, numeric=True)
+"""Bytes, shown in KiB, MiB, GiB."""
+signed_size = _kind(units.growth_text, numeric=True)
+"""Differences in bytes, with their sign."""
+percent = _kind(units.percent_text, numeric=True)
+"""Fractions of one, shown as per cent."""
+count = _kind(units.count_text, numeric=True)
+"""Counts, with thousands separators."""
+number = _kind(_plain, numeric=True, importance=0)
+"""Identifying numbers, such as a rank: without separators; by default never dropped."""
+utc = _kind(units.utc_text, units.utc_clock_text, numeric=True)
+"""Instants (ns), shown in UTC; only the time of day if the table is narrow."""
+utc_day = _kind(units.utc_text, units.utc_minute_text, numeric=True)
+"""Instants (ns) of different days, in UTC; to the minute if the table is narrow."""
+age = _kind(units.age_text, numeric=True)
+"""Durations (ns)."""
+flag = _kind(units.flag_text)
+"""Booleans, shown as yes and no."""
 
 
 def offset(header: str, name: str, session_started_ns: int | None, *, importance: int = 1) -> Column:
@@ -125,28 +146,6 @@ def offset(header: str, name: str, session_started_ns: int | None, *, importance
         return units.offset_text(distance_ns(time_ns, session_started_ns))
 
     return Column(header=header, name=name, forms=(write,), numeric=True, importance=importance)
-
-
-def utc(header: str, name: str, *, importance: int = 1) -> Column:
-    """A column of instants (ns), shown in UTC; only the time of day if the table is narrow."""
-    forms = (units.utc_text, units.utc_clock_text)
-    return Column(header=header, name=name, forms=forms, numeric=True, importance=importance)
-
-
-def utc_day(header: str, name: str, *, importance: int = 1) -> Column:
-    """A column of instants (ns) of different days; to the minute if the table is narrow."""
-    forms = (units.utc_text, units.utc_minute_text)
-    return Column(header=header, name=name, forms=forms, numeric=True, importance=importance)
-
-
-def age(header: str, name: str, *, importance: int = 1) -> Column:
-    """A column of durations (ns)."""
-    return Column(header=header, name=name, forms=(units.age_text,), numeric=True, importance=importance)
-
-
-def flag(header: str, name: str, *, importance: int = 1) -> Column:
-    """A column of booleans, shown as yes and no."""
-    return Column(header=header, name=name, forms=(units.flag_text,), importance=importance)
 
 
 def plain_columns(rows: pa.Table) -> list[Column]:
@@ -260,27 +259,3 @@ def shorten(cell: str, width: int, *, keep_end: bool) -> str:
         tail = tail[1:]
     folder_end = tail.rfind("/", 0, len(tail) // 2)  # a whole name reads better, if that costs little
     return ELLIPSIS + tail[max(0, folder_end) :]
-
-
-def _safe(value: object) -> str:
-    return units.NOTHING if value is None else units.safe_text(str(value))
-
-
-def _operator(value: object) -> str:
-    return OUTSIDE if value is None else _safe(value)
-
-
-def _module(value: object) -> str:
-    return OUTSIDE_OF_MODULES if value is None else _safe(value)
-
-
-def _words(value: list[object] | None) -> str:
-    return units.safe_text(", ".join(map(str, value))) if value else units.NOTHING
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, list):
-        return units.safe_text(" < ".join(str(item) for item in value))
-    return _safe(value)
