@@ -1,8 +1,7 @@
 """The error boundary: an exception becomes text on stderr and an exit code.
 
-Stage: the command line's outermost layer. In comes what a verb raised, out go ``Error: …``, ``Try: …`` and
-exit code 1 (2 where the command line itself was wrong). One of the three places
-where ``except Exception`` may stand.
+Stage: the command line's outermost layer. In: what a verb raised. Out: ``Error: …``, ``Try: …`` and exit code
+1 (2 where the command line itself was wrong). One of the three places where ``except Exception`` is allowed.
 Usage errors (exit 2), Ctrl-C (130) and a closed stdout are typer's own.
 """
 

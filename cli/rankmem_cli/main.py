@@ -1,7 +1,7 @@
 """``rankmem``: the application and its verbs.
 
-Stage: the command line's entry. In comes argv, out goes an exit code. Importing this module loads
-typer and nothing heavier: ``rankmem --help`` must not wait for duckdb, grpc or pyarrow.
+Stage: the command line's entry. In: argv. Out: an exit code. Importing this module loads typer and nothing
+heavier: ``rankmem --help`` must not wait for duckdb, grpc or pyarrow.
 """
 
 from __future__ import annotations

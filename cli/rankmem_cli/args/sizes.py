@@ -1,7 +1,7 @@
 """Parses a SIZE as users write it.
 
-Stage: arguments. In comes the text after ``--at-least``, out goes a number of bytes. The only place where
-a size is parsed. Runs in the command line's process.
+Stage: arguments. In: the text after ``--at-least``. Out: a number of bytes. The only place where a size is
+parsed. Runs in the command line's process.
 """
 
 from __future__ import annotations

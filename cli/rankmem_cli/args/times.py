@@ -1,7 +1,7 @@
 """Parses a TIME as users write it.
 
-Stage: arguments. In comes the text after ``--at`` and the session's start, out goes nanoseconds
-since 1970 UTC. The only place where a time is parsed. Runs in the command line's process.
+Stage: arguments. In: the text after ``--at`` and the session's start. Out: nanoseconds since 1970 UTC. The
+only place where a time is parsed. Runs in the command line's process.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Runs the user's command as a child process: streams untouched, signals forwarded, a shell's exit code.
 
-Stage: ``rankmem run``, around the training. In come a command and an environment, out goes an exit code.
-Runs in the main thread, the only one to which Python delivers signals. It never reads or writes the
-child's streams, and never sends a signal that the child has already received from the terminal or with its
-process group.
+Stage: ``rankmem run``, around the training. In: a command and an environment. Out: an exit code. Runs in the
+main thread, the only one to which Python delivers signals. It never reads or writes the child's streams, and
+never sends a signal that the child has already received from the terminal or with its process group.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The demo's answers: each question with the command that answers it.
 
-Stage: ``rankmem demo``, after the training. In comes the destination of the session, out goes a tour on
-stdout: heading, command, table. It calls the same functions as the verbs, so it shows what they show.
+Stage: ``rankmem demo``, after the training. In: the destination of the session. Out: a tour on stdout:
+heading, command, table. It calls the same functions as the verbs, so it shows what they show.
 """
 
 from __future__ import annotations

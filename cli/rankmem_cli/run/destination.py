@@ -1,9 +1,8 @@
 """Where a job's events go: an aggregator that is already running, or one that this command starts.
 
-Stage: ``rankmem run``, before and after the training. In comes a target, out goes the HOST:PORT for the
-shipper. The command's own aggregator is a process beside the training, with bounded memory, restarted from
-here if it dies; it opens before the training starts, so that a locked database is reported before anything
-runs.
+Stage: ``rankmem run``, before and after the training. In: a target. Out: the HOST:PORT for the shipper. The
+command's own aggregator is a process beside the training, with bounded memory, restarted from here if it
+dies; it opens before the training starts, so that a locked database is reported before anything runs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Waits for the last acknowledgement after the training has ended.
 
-Stage: ``rankmem run``, between the child's exit and the summary. In come the session's spool folders, out
-goes whether all of them are in the database. Runs in the main thread; the host's shipper, a separate process,
+Stage: ``rankmem run``, between the child's exit and the summary. In: the session's spool folders. Out:
+whether all of them are in the database. Runs in the main thread; the host's shipper, a separate process,
 delivers, and is restarted if it was killed (Slurm and Kubernetes kill what a job step leaves behind).
 """
 

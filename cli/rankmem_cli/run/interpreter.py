@@ -1,7 +1,7 @@
 """Detects a Python option in a command that keeps rankmem from loading.
 
-Stage: ``rankmem run``, before the command starts. In comes the command, out goes the option: with ``-I``
-and ``-E`` Python ignores PYTHONPATH, with ``-S`` it does not import sitecustomize.
+Stage: ``rankmem run``, before the command starts. In: the command. Out: the option. With ``-I`` and ``-E``
+Python ignores PYTHONPATH, with ``-S`` it does not import sitecustomize.
 """
 
 from __future__ import annotations

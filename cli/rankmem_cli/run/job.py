@@ -1,8 +1,8 @@
 """A recorded job: aggregator, training, last acknowledgement, summary, in this order.
 
-Stage: ``rankmem run`` and ``rankmem demo``. In come a command and a target, out goes the
-training's exit code. A failure of rankmem after the training has started is reported on stderr
-and affects neither the training nor its exit code.
+Stage: ``rankmem run`` and ``rankmem demo``. In: a command and a target. Out: the training's exit code. A
+failure of rankmem after the training has started is reported on stderr and affects neither the training nor
+its exit code.
 """
 
 from __future__ import annotations

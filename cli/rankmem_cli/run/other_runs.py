@@ -1,7 +1,7 @@
 """The other runs of a session: other tasks of its launcher, and earlier uses of its name.
 
-Stage: ``rankmem run``, after the last acknowledgement. In come the destination and the session, out go a
-short wait, or a line on stderr. Runs in the main thread.
+Stage: ``rankmem run``, after the last acknowledgement. In: the destination and the session. Out: a short
+wait, or a line on stderr. Runs in the main thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``rankmem sql --out FILE``: an answer as a file, complete or absent.
 
-Stage: render. In come batches of rows as they are read, out goes CSV, JSON or Parquet, by the name's
-extension. Replaces COPY … TO, which cannot run: a database file is opened without access to any other file.
+Stage: render. In: batches of rows as they are read. Out: CSV, JSON or Parquet, by the name's extension.
+Replaces COPY … TO, which cannot run: a database file is opened without access to any other file.
 """
 
 from __future__ import annotations

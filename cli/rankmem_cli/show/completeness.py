@@ -1,7 +1,7 @@
 """Reports with every answer what it lacks; all answers pass through here.
 
-Stage: render. In come an answer and its session's ``incompleteness``; out go lines on stderr after the data
-and, for programs, an additional column. Neither appears if nothing is known to be missing.
+Stage: render. In: an answer and its session's ``incompleteness``. Out: lines on stderr after the data and,
+for programs, an additional column. Neither appears if nothing is known to be missing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Draws memory over time as characters: a curve that fits the terminal, and a row for each of its parts.
 
-Stage: render. In comes a chart of the aggregator package, out go lines of text. A column of cells stands
-for a range of time and shows the instant in it at which the total was highest, so no maximum is lost.
-Eighth blocks give eight levels per cell; where the output's encoding lacks them, ASCII characters give four.
-Runs in the command line's process.
+Stage: render. In: a chart of the aggregator package. Out: lines of text. A column of cells stands for a range
+of time and shows the instant in it at which the total was highest, so no maximum is lost. Eighth blocks give
+eight levels per cell; where the output's encoding lacks them, ASCII characters give four. Runs in the command
+line's process.
 """
 
 from __future__ import annotations

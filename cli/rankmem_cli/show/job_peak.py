@@ -1,7 +1,7 @@
 """The job's peak in detail: shares, what held it, and how certain it is.
 
-Stage: render. In come the answers of the named queries about the job's peak, out go tables on stdout and the
-lines between them on stderr. Computes only percentages.
+Stage: render. In: the answers of the named queries about the job's peak. Out: tables on stdout and the lines
+between them on stderr. Computes only percentages.
 """
 
 from __future__ import annotations

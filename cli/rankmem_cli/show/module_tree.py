@@ -1,7 +1,7 @@
 """The rows of modules as an indented tree.
 
-Stage: render. In come the rows of the named query ``modules``, in tree order; out go fewer rows, or the same
-with a column ``tree`` of indented names. Pure.
+Stage: render. In: the rows of the named query ``modules``, in tree order. Out: fewer rows, or the same with a
+column ``tree`` of indented names. Pure.
 """
 
 from __future__ import annotations

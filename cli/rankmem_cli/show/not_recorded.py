@@ -1,7 +1,7 @@
 """Reports what a session did not record because it was switched off.
 
-Stage: render. In comes what the ranks had switched off (``RANKMEM_DETAIL``, ``RANKMEM_STACKS``,
-``RANKMEM_MODULES``), out go notes and placeholders for names that were not recorded, so that no answer says
+Stage: render. In: what the ranks had switched off (``RANKMEM_DETAIL``, ``RANKMEM_STACKS``,
+``RANKMEM_MODULES``). Out: notes and placeholders for names that were not recorded, so that no answer says
 "outside of operators" of a block whose operator was not recorded.
 """
 

@@ -1,7 +1,7 @@
 """A report on the allocations that failed.
 
-Stage: render. In come the answers of the named queries about out of memory, out go tables on stdout and the
-lines between them on stderr. Computes nothing.
+Stage: render. In: the answers of the named queries about out of memory. Out: tables on stdout and the lines
+between them on stderr. Computes nothing.
 """
 
 from __future__ import annotations
@@ -135,26 +135,26 @@ def _in_words(row: dict[str, Any], which: str) -> list[str]:
     asked = f"{which}: {who} asked for {bytes_text(row['size_bytes'])}"
     asked += "" if on_host else " (rounded up by the allocator)"
     whose = f" on rank {row['rank']}, {safe_text(row['device'])}"
-    said = [f"{asked} with {bytes_text(row['requested_bytes'])} alive{whose}"]
+    lines = [f"{asked} with {bytes_text(row['requested_bytes'])} alive{whose}"]
     if row["line"]:
-        said.append(f"  at {safe_text(row['line'])}")
+        lines.append(f"  at {safe_text(row['line'])}")
     free = row["device_free_bytes"]
     if free is not None:
         total = f" of {bytes_text(row['device_total_bytes'])}" if row["device_total_bytes"] else ""
-        said.append(
+        lines.append(
             f"  free on {'the host' if on_host else safe_text(row['device'])}: {bytes_text(free)}{total}"
         )
         if free >= row["size_bytes"]:
             limits = f"{'ulimit' if on_host else 'set_per_process_memory_fraction'}, a container limit"
-            said[-1] += f"; that was enough: a limit on the process stopped it ({limits})"
+            lines[-1] += f"; that was enough: a limit on the process stopped it ({limits})"
     if row["reserved_bytes"] is not None:
-        said.append(f"  reserved by PyTorch: {bytes_text(row['reserved_bytes'])}")
+        lines.append(f"  reserved by PyTorch: {bytes_text(row['reserved_bytes'])}")
         if row["largest_free_bytes"] is not None:
             unused, largest = bytes_text(row["unused_bytes"]), bytes_text(row["largest_free_bytes"])
-            said[-1] += f", of which {unused} unused, largest piece {largest}"
+            lines[-1] += f", of which {unused} unused, largest piece {largest}"
     if row["app_bytes"] is not None:
-        said.append(f"  held by the process outside PyTorch: {bytes_text(row['app_bytes'])}")
-    return said
+        lines.append(f"  held by the process outside PyTorch: {bytes_text(row['app_bytes'])}")
+    return lines
 
 
 def _by(by: str) -> BlockBy:

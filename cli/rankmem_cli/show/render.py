@@ -1,8 +1,8 @@
 """Writes results: a table for people, JSON or CSV for programs.
 
-Stage: render, the last one. In comes a pyarrow Table, out go bytes on stdout (data) and stderr (notes).
-JSON and CSV have the result's own column names, plain bytes and nanoseconds. Runs in the command
-line's process and main thread.
+Stage: render, the last one. In: a pyarrow Table. Out: bytes on stdout (data) and stderr (notes). JSON and CSV
+have the result's own column names, plain bytes and nanoseconds. Runs in the command line's process and main
+thread.
 """
 
 from __future__ import annotations

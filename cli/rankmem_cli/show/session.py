@@ -1,7 +1,7 @@
 """Opens the target of a reading verb, and finds the session and the instant that it names.
 
-Stage: between arguments and query. In come the shared options, out comes an open ``Queries`` of the
-aggregator package, the same for a file and a running aggregator. Runs in the command line's process.
+Stage: between arguments and query. In: the shared options. Out: an open ``Queries`` of the aggregator
+package, the same for a file and a running aggregator. Runs in the command line's process.
 """
 
 from __future__ import annotations

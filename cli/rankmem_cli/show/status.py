@@ -1,6 +1,6 @@
 """The lines above the table of ``rankmem status``: the aggregator, and the shipper on this host.
 
-Stage: render. In come an aggregator's figures and a shipper's status file; out go lines of text.
+Stage: render. In: an aggregator's figures and a shipper's status file. Out: lines of text.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Lays out rows as a table that fits the terminal.
 
-Stage: render. In come a pyarrow Table and the columns that a verb wants shown; out goes a rich
-table whose numbers are never cut. On a narrow terminal times first get their short form, then texts are
-shortened with an ellipsis, then the least important columns are dropped (and returned to the caller).
-Runs in the command line's process. JSON and CSV do not pass through here.
+Stage: render. In: a pyarrow Table and the columns that a verb wants shown. Out: a rich table whose numbers
+are never cut. On a narrow terminal times first get their short form, then texts are shortened with an
+ellipsis, then the least important columns are dropped (and returned to the caller). Runs in the command
+line's process. JSON and CSV do not pass through here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A timeline on the screen and in a file.
 
-Stage: render. In come the rows of the named query ``timeline``, whose schema's metadata says whose they are;
-out goes a curve of characters, the rows as JSON or CSV, or a file written by the aggregator package.
+Stage: render. In: the rows of the named query ``timeline``, whose schema's metadata says whose they are. Out:
+a curve of characters, the rows as JSON or CSV, or a file written by the aggregator package.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The live view of ``rankmem top``: a screen redrawn to the size of the terminal.
 
-Stage: render. In come the rows of the named query ``top`` every few seconds; out goes the terminal's
-alternate screen, which closes on Ctrl-C. While an aggregator does not answer, the last answer stays, with a
-message. Runs in the command line's process and main thread.
+Stage: render. In: the rows of the named query ``top`` every few seconds. Out: the terminal's alternate
+screen, which closes on Ctrl-C. While an aggregator does not answer, the last answer stays, with a message.
+Runs in the command line's process and main thread.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Formats bytes, times and counts for people.
 
-Stage: render. In come plain integers (bytes, nanoseconds, counts) or None, out goes short text.
-Runs in the command line's process; for tables only: JSON and CSV contain plain integers.
-GiB is 2^30 and printed as GiB.
+Stage: render. In: plain integers (bytes, nanoseconds, counts) or None. Out: short text. Runs in the command
+line's process; for tables only: JSON and CSV contain plain integers. GiB is 2^30 and printed as GiB.
 """
 
 from __future__ import annotations
