@@ -1,8 +1,8 @@
 """The summary of ``rankmem run`` after the training has ended: a few lines on stderr.
 
-Stage: render. In: the answers of the named queries. Out: text with each rank's peak, the spread of the peaks, the
-job's peak, what held the memory of the highest rank, failed allocations, missing data, and where it is
-stored.
+Stage: render. In: the answers of the named queries. Out: text with each rank's peak, the spread of the
+peaks, the job's peak, what held the memory of the highest rank, failed allocations, missing data, and where
+it is stored.
 """
 
 from __future__ import annotations
