@@ -130,7 +130,7 @@ def test_prune_names_what_it_deleted_and_leaves_what_may_go_on(
     aggregator.close()
     kept = call("prune", "--db", path, "--keep-days", "0.0000001")
     assert (kept.exit_code, kept.stdout) == (0, "")
-    assert "0 deleted, 1 kept, of which 1 may still go on" in kept.stderr
+    assert "0 deleted, 1 kept, of which 1 may still be running" in kept.stderr
     assert "may still go on" in call_failing("prune", "--db", path, "--session", SESSION)
     monkeypatch.setattr(retention, "SILENT_S", -1.0)
     gone = call("prune", "--db", path, "--session", SESSION)
