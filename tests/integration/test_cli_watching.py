@@ -140,7 +140,7 @@ def test_prune_names_what_it_deleted_and_leaves_what_may_go_on(
 
 
 def call_failing(*arguments: str) -> str:
-    """What it says; the door that would print it is not called here."""
+    """The message; the error boundary, which would print it, is not called here."""
     done = CliRunner().invoke(app, list(arguments))
     assert done.exit_code != 0
     assert done.exception is not None

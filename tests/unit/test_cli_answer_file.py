@@ -91,7 +91,7 @@ def test_wrong_sql_leaves_the_file_that_was_there(database: Path) -> None:
     assert sorted(file.name for file in out.parent.iterdir()) == ["mem.duckdb", "there.csv"]
 
 
-def test_a_type_that_parquet_does_not_have_is_said(database: Path) -> None:
+def test_a_type_that_parquet_does_not_have_is_reported(database: Path) -> None:
     done = ask(database, "--out", str(database.with_name("a.parquet")), "SELECT INTERVAL 1 DAY AS day")
     assert done.exit_code == 1
     assert "cannot write" in str(done.exception)

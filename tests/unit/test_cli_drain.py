@@ -1,4 +1,4 @@
-"""The wait for the last acknowledgement ends: delivered, at its limit, when told, or if none can deliver."""
+"""The wait for the last acknowledgement ends: delivered, at its limit, on request, or if none can deliver."""
 
 from __future__ import annotations
 
@@ -116,12 +116,12 @@ def test_a_folder_that_goes_just_as_a_shipper_is_to_be_started_is_delivered(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"pending_records": "x"}'])
-def test_a_shippers_file_that_is_not_whole_says_nothing(tmp_path: Path, text: str) -> None:
+def test_an_incomplete_shipper_file_gives_no_state(tmp_path: Path, text: str) -> None:
     (tmp_path / "shipper.json").write_text(text)
     assert shipper_state(tmp_path) == ShipperState()
 
 
-def test_the_shippers_own_words_are_read(tmp_path: Path) -> None:
+def test_the_shippers_state_is_read(tmp_path: Path) -> None:
     (tmp_path / "shipper.json").write_text(json.dumps({"pending_records": 7, "error": "no aggregator"}))
     assert shipper_state(tmp_path) == ShipperState(pending_records=7, error="no aggregator")
 
@@ -169,7 +169,9 @@ def test_a_process_that_was_killed_before_it_was_known_is_a_rank_while_the_comma
     assert [each.name for each in spools(session_dir)] == ["0-0-1"]
 
 
-def test_how_a_killed_process_ended_is_said_in_what_it_recorded_before_it_was_known(tmp_path: Path) -> None:
+def test_how_a_killed_process_ended_is_reported_in_what_it_recorded_before_it_was_known(
+    tmp_path: Path,
+) -> None:
     session_dir, config = _candidate(tmp_path, launches.process(os.getpid()))
     drain.record_exit(session_dir.name, config, os.getpid() + 1, Exit(kind=ExitKind.EXIT, code=3))
     drain.record_exit(session_dir.name, config, os.getpid(), Exit(kind=ExitKind.SIGNAL, code=9))

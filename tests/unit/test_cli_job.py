@@ -117,7 +117,7 @@ def test_a_command_that_attached_no_agent_is_not_reported(
     assert life == ["open", "close"]
 
 
-def test_what_could_not_be_delivered_is_told_with_the_command_that_does(
+def test_what_could_not_be_delivered_is_reported_with_the_command_that_does(
     life: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(drain, "wait_delivered", lambda *_, **__: False)
@@ -129,7 +129,7 @@ def test_what_could_not_be_delivered_is_told_with_the_command_that_does(
     assert f"Try: rankmem ship {tmp_path}" in err
 
 
-def test_what_a_shipper_says_only_as_it_leaves_is_told_as_well(
+def test_an_error_that_a_shipper_writes_only_as_it_stops_is_reported_too(
     life: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def release(folder: Path) -> bool:
@@ -143,7 +143,7 @@ def test_what_a_shipper_says_only_as_it_leaves_is_told_as_well(
     assert "are not stored yet: wrong CA (try: the right one)" in capsys.readouterr().err
 
 
-def test_why_there_is_no_summary_is_told_with_what_to_do(
+def test_why_there_is_no_summary_is_reported_with_what_to_do(
     life: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Refusing(NoQueries):
@@ -175,7 +175,7 @@ def test_what_was_not_delivered_is_reported_as_such(
 @pytest.mark.parametrize(
     "error", [OSError("no room"), RankmemError(Code.DENIED, "refused"), ValueError("a defect")]
 )
-def test_what_fails_beside_the_training_is_said_once_and_does_not_change_its_exit_code(
+def test_a_failure_beside_the_training_is_reported_once_and_does_not_change_its_exit_code(
     life: list[str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -200,7 +200,7 @@ def test_what_fails_beside_the_training_is_said_once_and_does_not_change_its_exi
     assert capsys.readouterr().err.count(str(error)) == 2
 
 
-def test_what_is_set_aside_is_told_wherever_the_spools_are(
+def test_what_is_set_aside_is_reported_wherever_the_spools_are(
     life: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = tmp_path / marks.FOLDER_NAME / "0-0-1"

@@ -272,7 +272,7 @@ def test_a_flag_beats_the_environment_and_that_the_default(
     assert queries.calls[0] == ("connect", target)
 
 
-def test_a_place_for_recording_tells_a_file_from_an_aggregator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_is_a_file_or_an_aggregator(monkeypatch: pytest.MonkeyPatch) -> None:
     from rankmem_cli.args.options import Target
     from rankmem_cli.args.options import target as target_of
 
@@ -285,9 +285,9 @@ def test_a_place_for_recording_tells_a_file_from_an_aggregator(monkeypatch: pyte
 
 
 def refused(*arguments: str) -> RankmemError:
-    with pytest.raises(RankmemError) as told:
+    with pytest.raises(RankmemError) as raised:
         CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-    return told.value
+    return raised.value
 
 
 def test_a_rank_does_not_go_with_groups_of_ranks(queries: FakeQueries) -> None:
@@ -353,7 +353,7 @@ def test_a_timelines_json_has_the_querys_own_names_and_plain_numbers(queries: Fa
 
 
 @pytest.mark.parametrize("end", ["html", "png", "csv", "parquet"])
-def test_a_timeline_is_written_where_the_user_says(queries: FakeQueries, tmp_path: Path, end: str) -> None:
+def test_a_timeline_is_written_to_the_given_file(queries: FakeQueries, tmp_path: Path, end: str) -> None:
     queries.answers["timeline"] = timeline_rows()
     out_path = tmp_path / f"x.{end}"
     out_path.write_text("from before")
@@ -383,7 +383,7 @@ def test_a_file_of_no_known_kind_is_refused_before_anything_is_asked(
     assert queries.calls == []
 
 
-def test_an_empty_timeline_says_so_and_draws_nothing(queries: FakeQueries) -> None:
+def test_an_empty_timeline_is_noted_and_not_drawn(queries: FakeQueries) -> None:
     queries.answers["timeline"] = timeline_rows().slice(0, 0)
     done = CliRunner().invoke(app, ["timeline"], catch_exceptions=False)
     assert done.exit_code == 0
@@ -399,7 +399,7 @@ BOUND = {
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "expected"),
     [
         (
             {},
@@ -410,14 +410,14 @@ BOUND = {
         ({"clock_error_ns": None}, "never compared"),
     ],
 )
-def test_the_jobs_peak_says_gap_and_certainty(
-    queries: FakeQueries, changed: dict[str, Any], said: str
+def test_the_jobs_peak_gives_gap_and_certainty(
+    queries: FakeQueries, changed: dict[str, Any], expected: str
 ) -> None:
     queries.answers["job_peak_bound"] = pa.Table.from_pylist([BOUND | changed])
     done = CliRunner().invoke(app, ["job-peak"], catch_exceptions=False)
     assert "cuda: 8.00 GiB on 2 ranks at +1.000 s" in done.stderr
     assert "add up to 10.00 GiB, 2.00 GiB (25.0%) more" in done.stderr
-    assert said in done.stderr
+    assert expected in done.stderr
     asked = [made for made in queries.calls if made[0].startswith("job_peak")]
     assert [made[0] for made in asked].count(
         "job_peak"
@@ -440,7 +440,7 @@ FAILURE = {
 LATER = FAILURE | {"rank": 1, "seq": 500, "time_ns": START_NS + 2 * 10**9, "size_bytes": 512, "line": None}
 
 
-def test_the_first_failure_is_taken_apart_and_the_others_are_listed_behind_it(queries: FakeQueries) -> None:
+def test_the_first_failure_is_analysed_and_the_others_are_listed(queries: FakeQueries) -> None:
     queries.answers["oom"] = pa.Table.from_pylist([FAILURE, LATER])
     done = CliRunner().invoke(app, ["oom"], catch_exceptions=False)
     assert [line.split()[0] for line in done.stdout.splitlines()[1:3]] == ["3", "1"]
@@ -474,7 +474,7 @@ def test_a_failure_with_enough_free_names_the_limits_that_may_have_stopped_it(
     assert ("rounded up" in done.stderr) == (device != "cpu")
 
 
-def test_any_failure_is_taken_apart_and_one_that_is_not_there_is_refused(queries: FakeQueries) -> None:
+def test_any_failure_is_analysed_and_one_that_does_not_exist_is_refused(queries: FakeQueries) -> None:
     queries.answers["oom"] = pa.Table.from_pylist([FAILURE, LATER])
     done = CliRunner().invoke(app, ["oom", "--failure", "2", "--limit", "1"], catch_exceptions=False)
     assert "failure 2 of 2: aten::mm asked for 512 B" in done.stderr
@@ -501,7 +501,7 @@ def test_a_part_of_no_failure_is_an_error(queries: FakeQueries) -> None:
     assert refused("oom", "--by", "rank").code is Code.NOT_FOUND
 
 
-def test_a_job_that_never_ran_out_says_so(queries: FakeQueries) -> None:
+def test_a_job_without_failures_reports_that(queries: FakeQueries) -> None:
     queries.answers["oom"] = pa.Table.from_pylist([FAILURE]).slice(0, 0)
     assert "no allocation failed" in CliRunner().invoke(app, ["oom"], catch_exceptions=False).stderr
 
