@@ -1,1 +1,1 @@
-"""The command line: arguments, one call, render. Wires agent and aggregator; holds no logic, no SQL."""
+"""The command line: arguments, one call, render. Wires agent and aggregator; contains no logic and no SQL."""

@@ -1,8 +1,7 @@
-"""The one door through which errors leave: text on stderr and an exit code.
+"""The error boundary: an exception becomes text on stderr and an exit code.
 
-Stage: the command line's outermost layer. In comes whatever a verb raised, out goes
-``Error: …`` and ``Try: …`` and 1 (2 where the command line itself was wrong). One of the three places
-where ``except Exception`` may stand.
+Stage: the command line's outermost layer. In: what a verb raised. Out: ``Error: …``, ``Try: …`` and exit code
+1 (2 where the command line itself was wrong). One of the three places where ``except Exception`` is allowed.
 Usage errors (exit 2), Ctrl-C (130) and a closed stdout are typer's own.
 """
 
@@ -20,34 +19,34 @@ FAILED: Final = 1
 
 
 def boundary(command: Callable[[], object], *, verbose: Callable[[], bool]) -> int:
-    """Runs the command and returns the exit code; says what went wrong on stderr.
+    """Runs the command and returns its exit code; reports an error on stderr.
 
     Args:
         command: the application; may raise SystemExit, whose code is passed on.
-        verbose: whether tracebacks are wanted; asked once something went wrong, when the options are read.
+        verbose: whether tracebacks are wanted; called after a failure, when the options have been read.
     """
     try:
         command()
     except RankmemError as error:
-        _say(error.message, error.hint, verbose=verbose())
+        _report(error.message, error.hint, verbose=verbose())
         return FAILED
-    except Exception as error:  # noqa: BLE001 the door: a defect of ours becomes a line and an exit code
+    except Exception as error:  # noqa: BLE001 the boundary: a defect of ours becomes a line and an exit code
         message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        _say(
+        _report(
             f"unexpected: {message}",
-            "rankmem -v … shows where it happened; please report it",
+            "rankmem -v … for a traceback; please report this",
             verbose=verbose(),
         )
         return FAILED
     return 0
 
 
-def _say(message: str, hint: str, *, verbose: bool) -> None:
+def _report(message: str, hint: str, *, verbose: bool) -> None:
     if verbose:
         traceback.print_exc()
     first, *more = [safe_text(line) for line in message.splitlines() if line.strip()] or [""]
     print(f"Error: {first}", file=sys.stderr)
-    for line in more:  # DuckDB points at the place in the statement
+    for line in more:  # DuckDB marks the position in the statement
         print(f"  {line}", file=sys.stderr)
     if hint:
         print(f"Try: {safe_text(hint)}", file=sys.stderr)

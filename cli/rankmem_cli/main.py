@@ -1,7 +1,7 @@
 """``rankmem``: the application and its verbs.
 
-Stage: the command line's entry. In comes argv, out goes an exit code. Importing this module loads
-typer and nothing heavier: ``rankmem --help`` must not wait for duckdb, grpc or pyarrow.
+Stage: the command line's entry. In: argv. Out: an exit code. Importing this module loads typer and nothing
+heavier: ``rankmem --help`` must not wait for duckdb, grpc or pyarrow.
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ def options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Reads the options that stand before the verb."""
+    """Reads the options given before the verb."""
     global _verbose
     _verbose = verbose
 
 
-# What stands after the command's first word belongs to the job, whatever it looks like.
+# Everything after the command's first word belongs to the job, even if it looks like an option.
 app.command(context_settings={"allow_interspersed_args": False})(run)
 for verb in VERBS:
     app.command(name=verb.__name__.rstrip("_").replace("_", "-"))(verb)
@@ -117,12 +117,12 @@ def main() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Opens those that are closed, as a daemon's may be: the next file or pipe would have their numbers, and
-    get what a library writes to its standard error."""
+    """Opens the standard streams that are closed, as in a daemon: otherwise the next file or pipe takes their
+    numbers, and receives what a library writes to standard error."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
-        except OSError:  # it is the lowest that is free
+        except OSError:  # the new descriptor gets the lowest free number
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
             mode = "w" if number else "r"
             stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115  it stays

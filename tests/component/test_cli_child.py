@@ -26,11 +26,11 @@ def children_are_ignored() -> Iterator[None]:
 
 @pytest.mark.usefixtures("children_are_ignored")
 def test_the_exit_code_is_known_where_the_ends_of_children_are_ignored() -> None:
-    told: list[int] = []
+    exit_codes: list[int] = []
     with SignalRelay() as relay:
         command = (sys.executable, "-S", "-c", "raise SystemExit(3)")
-        code = relay.run(command, os.environ, ended=lambda pid, exited: told.append(exited.code))
-    assert (code, told) == (3, [3])
+        code = relay.run(command, os.environ, ended=lambda pid, exited: exit_codes.append(exited.code))
+    assert (code, exit_codes) == (3, [3])
 
 
 @pytest.mark.usefixtures("children_are_ignored")

@@ -66,7 +66,7 @@ def test_signals_for_the_job_do_not_end_its_aggregator(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["mem.duckdb"]
 
 
-def test_a_job_whose_aggregator_is_killed_says_so_and_records_on(
+def test_a_job_whose_aggregator_is_killed_reports_it_and_records_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: list[Supervisor] = []
@@ -81,6 +81,6 @@ def test_a_job_whose_aggregator_is_killed_says_so_and_records_on(
             client.open(source)
             client.send(batch=source.batch(100))
             client.acks(1)
-    said = capsys.readouterr().err
-    assert "rankmem: the aggregator ended (SIGKILL)" in said
-    assert f"rankmem: the aggregator is back at {destination.address}" in said
+    text = capsys.readouterr().err
+    assert "rankmem: the aggregator ended (SIGKILL)" in text
+    assert f"rankmem: the aggregator is back at {destination.address}" in text

@@ -11,6 +11,7 @@ from typing import Self
 
 import pytest
 
+from rankmem_agent.spool import folder as spool_folder
 from rankmem_aggregator.query import open as opening
 from rankmem_cli.args.options import Target
 from rankmem_cli.run import child, drain, job
@@ -52,7 +53,7 @@ def life(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         return True
 
     monkeypatch.setattr(job, "open_destination", opened)
-    monkeypatch.setattr(drain, "session_dirs", lambda session_id, config: [tmp_path])
+    monkeypatch.setattr(spool_folder, "session_dirs", lambda session_id, config: [tmp_path])
     monkeypatch.setattr(drain, "wait_delivered", waited)
     return happened
 
@@ -111,12 +112,12 @@ def test_a_database_that_cannot_be_opened_stops_before_the_training(
 def test_a_command_that_attached_no_agent_is_not_reported(
     life: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drain, "session_dirs", lambda session_id, config: [])
+    monkeypatch.setattr(spool_folder, "session_dirs", lambda session_id, config: [])
     run_job(Job(command=ends_with(0), target=Target(db=Path("x"))), lambda *_: life.append("report"))
     assert life == ["open", "close"]
 
 
-def test_what_could_not_be_delivered_is_told_with_the_command_that_does(
+def test_what_could_not_be_delivered_is_reported_with_the_command_that_does(
     life: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(drain, "wait_delivered", lambda *_, **__: False)
@@ -124,11 +125,11 @@ def test_what_could_not_be_delivered_is_told_with_the_command_that_does(
     (tmp_path / "shipper.json").write_text('{"error": "no aggregator answers"}')
     run_job(Job(command=ends_with(0), target=Target(db=Path("x"))), job.report_nothing)
     err = capsys.readouterr().err
-    assert "not all that was recorded is stored yet: no aggregator answers" in err
+    assert "some records are not stored yet: no aggregator answers" in err
     assert f"Try: rankmem ship {tmp_path}" in err
 
 
-def test_what_a_shipper_says_only_as_it_leaves_is_told_as_well(
+def test_an_error_that_a_shipper_writes_only_as_it_stops_is_reported_too(
     life: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def release(folder: Path) -> bool:
@@ -139,10 +140,10 @@ def test_what_a_shipper_says_only_as_it_leaves_is_told_as_well(
     monkeypatch.setattr(drain, "undelivered", lambda folder: [folder])
     monkeypatch.setattr(drain, "release", release)
     run_job(Job(command=ends_with(0), target=Target(db=Path("x")), drain_s=0.0), job.report_nothing)
-    assert "is stored yet: wrong CA (try: the right one)" in capsys.readouterr().err
+    assert "are not stored yet: wrong CA (try: the right one)" in capsys.readouterr().err
 
 
-def test_why_there_is_no_summary_is_told_with_what_to_do(
+def test_why_there_is_no_summary_is_reported_with_what_to_do(
     life: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Refusing(NoQueries):
@@ -174,7 +175,7 @@ def test_what_was_not_delivered_is_reported_as_such(
 @pytest.mark.parametrize(
     "error", [OSError("no room"), RankmemError(Code.DENIED, "refused"), ValueError("a defect")]
 )
-def test_what_fails_beside_the_training_is_said_once_and_does_not_change_its_exit_code(
+def test_a_failure_beside_the_training_is_reported_once_and_does_not_change_its_exit_code(
     life: list[str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -191,7 +192,7 @@ def test_what_fails_beside_the_training_is_said_once_and_does_not_change_its_exi
         raise error
 
     monkeypatch.setattr(drain.Shippers, "look", fail)
-    monkeypatch.setattr(drain, "tell_exit", fail)
+    monkeypatch.setattr(drain, "record_exit", fail)
     monkeypatch.setattr(child, "MEANWHILE_EVERY_S", 0.01)
     waits = (sys.executable, "-S", "-c", f"open({str(gate)!r}).read(); raise SystemExit(3)")
     assert run_job(Job(command=waits, target=Target(db=Path("x"))), job.report_nothing) == 3
@@ -199,7 +200,7 @@ def test_what_fails_beside_the_training_is_said_once_and_does_not_change_its_exi
     assert capsys.readouterr().err.count(str(error)) == 2
 
 
-def test_what_is_set_aside_is_told_wherever_the_spools_are(
+def test_what_is_set_aside_is_reported_wherever_the_spools_are(
     life: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = tmp_path / marks.FOLDER_NAME / "0-0-1"

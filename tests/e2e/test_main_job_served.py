@@ -80,7 +80,7 @@ def test_run_records_into_a_database_that_an_aggregator_holds(served: Served) ->
     plain = (TORCHRUN[0], str(TRAIN), "--steps", "1")
     done = call((*RANKMEM, "run", "--db", DB, "--name", "second", "--", *plain), served.folder)
     assert done.returncode == 0
-    assert f"is held by the aggregator at {served.address}" in done.stderr
+    assert f"the aggregator at {served.address} holds" in done.stderr
     assert rows(served.folder, "sessions", "--db", DB)[0]["name"] == "second"
 
 

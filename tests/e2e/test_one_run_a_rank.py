@@ -140,8 +140,8 @@ def test_a_session_that_is_recorded_twice_has_two_attempts_and_says_so(tmp_path:
     place = ("--db", "job.duckdb")
     said = [ended([start(tmp_path, torchrun, {}, *place, "--session", "100")]) for _ in range(2)]
     assert attempts(tmp_path, *place) == whole(0, 1, ranks=2)
-    assert "recorded before" not in said[0][0]
-    assert "recorded before (attempt 0): this run is its attempt 1" in said[1][0]
+    assert "already existed" not in said[0][0]
+    assert "already existed (attempt 0): this run is attempt 1" in said[1][0]
 
 
 def test_two_runs_of_a_session_that_are_live_at_once_do_not_mix(tmp_path: Path) -> None:

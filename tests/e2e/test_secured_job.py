@@ -82,7 +82,7 @@ def test_a_job_is_recorded_with_the_right_to_write_alone_and_says_that_it_may_no
     secured: Secured, job: subprocess.CompletedProcess[str]
 ) -> None:
     assert job.returncode == 0, job.stderr
-    assert "the token given may write but not read" in job.stderr
+    assert "the token may write but not read" in job.stderr
     flags = ("--aggregator", secured.address, "--tls-ca", "certs/ca.pem", "--token-file", "certs/query.token")
     done = call((*RANKMEM, "ranks", *flags, "--format", "json"), secured.folder)
     assert done.returncode == 0, done.stderr

@@ -74,7 +74,7 @@ def test_two_hosts_of_a_torchrun_are_one_session(tmp_path: Path, aggregator: str
         )
     said = [launch.communicate(timeout=TIMEOUT_S)[1] for launch in launches]
     assert [launch.returncode for launch in launches] == [0, 0], said
-    assert all("a session of its own" not in text for text in said)
+    assert all("a separate session" not in text for text in said)
     place = ("--aggregator", aggregator)
     (session,) = rows(tmp_path, "sessions", *place)
     assert (session["name"], session["world_size"], session["num_ranks"]) == ("two hosts", 2, 2)
@@ -107,5 +107,5 @@ def test_a_host_that_cannot_know_of_the_others_says_so(tmp_path: Path) -> None:
         command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0
-    assert "it is a session of its own" in done.stderr
+    assert "this host is a separate session" in done.stderr
     assert "--aggregator HOST:PORT" in done.stderr

@@ -98,7 +98,7 @@ def test_the_jobs_peak_is_taken_apart(database: Path) -> None:
     done = run(database, "job-peak")
     assert "cuda: 320 B on 2 ranks" in done.stderr
     assert "add up to 330 B, 10 B (3.1%) more" in done.stderr
-    assert "held then, by category" in done.stderr
+    assert "held at that instant, by category" in done.stderr
 
 
 def test_a_timeline_has_every_event_of_every_category(database: Path) -> None:

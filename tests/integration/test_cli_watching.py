@@ -95,10 +95,10 @@ def test_status_says_what_the_shipper_of_this_host_does(
     told = {"pid": 7, "state": "waiting", "pending_records": 1234, "error": "away\x1b[2J"}
     (folder / "shipper.json").write_text(json.dumps(told))
     said = call("status", "--aggregator", aggregator.address).stderr
-    assert "shipper of this host (pid 7) waiting, 1,234 records pending: away" in said
+    assert "shipper on this host (pid 7) waiting, 1,234 records pending: away" in said
     assert "\x1b" not in said
     (folder / "shipper.json").write_text("{")
-    assert "shipper of this host" not in call("status", "--aggregator", aggregator.address).stderr
+    assert "shipper on this host" not in call("status", "--aggregator", aggregator.address).stderr
 
 
 def test_an_aggregators_figures_travel(aggregator: server.Aggregator) -> None:
@@ -130,7 +130,7 @@ def test_prune_names_what_it_deleted_and_leaves_what_may_go_on(
     aggregator.close()
     kept = call("prune", "--db", path, "--keep-days", "0.0000001")
     assert (kept.exit_code, kept.stdout) == (0, "")
-    assert "0 deleted, 1 kept, of which 1 may still go on" in kept.stderr
+    assert "0 deleted, 1 kept, of which 1 may still be running" in kept.stderr
     assert "may still be running" in call_failing("prune", "--db", path, "--session", SESSION)
     monkeypatch.setattr(retention, "SILENT_S", -1.0)
     gone = call("prune", "--db", path, "--session", SESSION)
@@ -140,7 +140,7 @@ def test_prune_names_what_it_deleted_and_leaves_what_may_go_on(
 
 
 def call_failing(*arguments: str) -> str:
-    """What it says; the door that would print it is not called here."""
+    """The message; the error boundary, which would print it, is not called here."""
     done = CliRunner().invoke(app, list(arguments))
     assert done.exit_code != 0
     assert done.exception is not None

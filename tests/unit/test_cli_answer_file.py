@@ -60,13 +60,13 @@ def test_all_rows_are_written_unless_a_limit_is_given(database: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "extra", "why"),
     [
-        ("there.csv", [], "is there already"),
-        ("there.txt", [], "does not say which form"),
+        ("there.csv", [], "already exists"),
+        ("there.txt", [], "has no known extension"),
         ("no/such.csv", [], "no folder"),
-        ("a.csv", ["--format", "json"], "two forms"),
-        ("a.parquet", ["--format", "csv"], "two forms"),
+        ("a.csv", ["--format", "json"], "contradict each other"),
+        ("a.parquet", ["--format", "csv"], "contradict each other"),
         ("link.csv", ["--force"], "is a database"),
-        ("mem.duckdb", ["--force"], "does not say which form"),
+        ("mem.duckdb", ["--force"], "has no known extension"),
     ],
 )
 def test_a_name_that_cannot_be_written_is_refused_before_anything_is_asked(
@@ -93,7 +93,7 @@ def test_wrong_sql_leaves_the_file_that_was_there(database: Path) -> None:
     assert sorted(file.name for file in out.parent.iterdir()) == ["mem.duckdb", "there.csv"]
 
 
-def test_a_type_that_parquet_does_not_have_is_said(database: Path) -> None:
+def test_a_type_that_parquet_does_not_have_is_reported(database: Path) -> None:
     done = ask(database, "--out", str(database.with_name("a.parquet")), "SELECT INTERVAL 1 DAY AS day")
     assert done.exit_code == 1
     assert "cannot write" in str(done.exception)

@@ -1,4 +1,4 @@
-"""Errors leave through one door: two lines on stderr, an exit code, a traceback only if asked."""
+"""The error boundary: two lines on stderr, an exit code, a traceback only on request."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_an_error_of_several_lines_keeps_them_and_is_made_safe(capsys: pytest.Ca
     assert capsys.readouterr().err.splitlines() == lines
 
 
-def test_a_defect_of_ours_is_told_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_defect_of_ours_is_reported_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert errors.boundary(lambda: failing(KeyError("rank")), verbose=lambda: False) == 1
     err = capsys.readouterr().err
     assert err.startswith("Error: unexpected: KeyError: 'rank'\nTry: rankmem -v")

@@ -1,4 +1,4 @@
-"""The wait for the last acknowledgement ends: delivered, at its limit, when told, or if none can deliver."""
+"""The wait for the last acknowledgement ends: delivered, at its limit, on request, or if none can deliver."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rankmem_agent.config import AgentConfig
+from rankmem_agent.spool import folder as spool_folder
 from rankmem_agent.spool import launches, layout
 from rankmem_agent.spool.exits import Exit
 from rankmem_agent.spool.folder import candidates, create_candidate, spools
@@ -18,6 +19,7 @@ from rankmem_agent.spool.places import Place, write_candidate
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_cli.run import drain
 from rankmem_cli.run.child import SignalRelay
+from rankmem_cli.show.status import ShipperState, shipper_state
 from rankmem_ship.spool_reader.segments import open_control
 
 LONG_S = 60.0
@@ -114,25 +116,25 @@ def test_a_folder_that_goes_just_as_a_shipper_is_to_be_started_is_delivered(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"pending_records": "x"}'])
-def test_a_shippers_file_that_is_not_whole_says_nothing(tmp_path: Path, text: str) -> None:
+def test_an_incomplete_shipper_file_gives_no_state(tmp_path: Path, text: str) -> None:
     (tmp_path / "shipper.json").write_text(text)
-    assert drain.shipper_state(tmp_path) == drain.ShipperState()
+    assert shipper_state(tmp_path) == ShipperState()
 
 
-def test_the_shippers_own_words_are_read(tmp_path: Path) -> None:
+def test_the_shippers_state_is_read(tmp_path: Path) -> None:
     (tmp_path / "shipper.json").write_text(json.dumps({"pending_records": 7, "error": "no aggregator"}))
-    assert drain.shipper_state(tmp_path) == drain.ShipperState(pending_records=7, error="no aggregator")
+    assert shipper_state(tmp_path) == ShipperState(pending_records=7, error="no aggregator")
 
 
 def test_the_folders_of_a_session_are_where_the_agent_puts_them(tmp_path: Path) -> None:
     config = AgentConfig.from_environment({"RANKMEM_SPOOL_DIR": str(tmp_path)})
-    assert drain.session_dirs("0123456789ab", config) == []
+    assert spool_folder.session_dirs("0123456789ab", config) == []
     (tmp_path / "0123456789ab").mkdir()
-    assert drain.session_dirs("0123456789ab", config) == [tmp_path / "0123456789ab"]
+    assert spool_folder.session_dirs("0123456789ab", config) == [tmp_path / "0123456789ab"]
     by_default = AgentConfig.from_environment({"TMPDIR": str(tmp_path)})
     own = tmp_path / f"rankmem-{os.getuid()}" / "0123456789ab"
     own.mkdir(parents=True)
-    assert drain.session_dirs("0123456789ab", by_default) == [own]
+    assert spool_folder.session_dirs("0123456789ab", by_default) == [own]
 
 
 def test_the_folders_of_a_session_are_also_found_in_the_home_folder(
@@ -142,7 +144,7 @@ def test_the_folders_of_a_session_are_also_found_in_the_home_folder(
     monkeypatch.setenv("RANKMEM_AGGREGATOR", "whatever is set for something else")
     at_home = tmp_path / ".cache/rankmem/spool/0123456789ab"
     at_home.mkdir(parents=True)
-    assert drain.session_dirs_here("0123456789ab") == [at_home]
+    assert spool_folder.session_dirs_here("0123456789ab") == [at_home]
 
 
 def _candidate(tmp_path: Path, process: str = "1-999999999999") -> tuple[Path, AgentConfig]:
@@ -167,10 +169,12 @@ def test_a_process_that_was_killed_before_it_was_known_is_a_rank_while_the_comma
     assert [each.name for each in spools(session_dir)] == ["0-0-1"]
 
 
-def test_how_a_killed_process_ended_is_said_in_what_it_recorded_before_it_was_known(tmp_path: Path) -> None:
+def test_how_a_killed_process_ended_is_reported_in_what_it_recorded_before_it_was_known(
+    tmp_path: Path,
+) -> None:
     session_dir, config = _candidate(tmp_path, launches.process(os.getpid()))
-    drain.tell_exit(session_dir.name, config, os.getpid() + 1, Exit(kind=ExitKind.EXIT, code=3))
-    drain.tell_exit(session_dir.name, config, os.getpid(), Exit(kind=ExitKind.SIGNAL, code=9))
+    drain.record_exit(session_dir.name, config, os.getpid() + 1, Exit(kind=ExitKind.EXIT, code=3))
+    drain.record_exit(session_dir.name, config, os.getpid(), Exit(kind=ExitKind.SIGNAL, code=9))
     (left,) = candidates(session_dir)
     _, control = open_control(left / "control")
     assert (int(control["exit_kind"][0]), int(control["exit_code"][0])) == (ExitKind.SIGNAL, 9)

@@ -45,7 +45,7 @@ def test_of_equals_the_one_around_the_other_stays() -> None:
     ]  # fmt: skip
 
 
-def test_json_has_all_modules_unless_the_user_said() -> None:
+def test_json_has_all_modules_without_a_limit() -> None:
     assert largest(rows(), None, output=Format.JSON, table_rows=1).num_rows == 6
     assert largest(rows(), 0, output=Format.TABLE, table_rows=1).num_rows == 6
     assert largest(rows(), 2, output=Format.JSON, table_rows=1).num_rows == 2

@@ -1,4 +1,4 @@
-"""Several runs beside each other: guests of a database, and what the summary says of other runs."""
+"""Several runs at once: recording into one database, and the line about other runs in the summary."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rankmem_ship import closing
 BEGAN_NS = 1_000
 
 
-def test_who_looks_for_guests_does_not_remove_the_file_of_one_that_has_just_come(
+def test_a_look_for_other_recorders_does_not_remove_the_file_of_one_that_just_registered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = tmp_path / "mem.duckdb"
@@ -28,7 +28,7 @@ def test_who_looks_for_guests_does_not_remove_the_file_of_one_that_has_just_come
     def opened(*of: Any, **how: Any) -> int:
         found = genuine(*of, **how)
         monkeypatch.setattr(os, "open", genuine)
-        leaving.close()  # one guest leaves, and the next one comes, just after the look began
+        leaving.close()  # one recorder leaves, and the next one registers, just after the look began
         coming.enter_context(recorders.register(database))
         return found
 
@@ -39,7 +39,7 @@ def test_who_looks_for_guests_does_not_remove_the_file_of_one_that_has_just_come
     assert not recorders.are_registered(database)
 
 
-def test_a_database_has_guests_while_one_records_into_it(tmp_path: Path) -> None:
+def test_a_database_has_recorders_while_a_run_records_into_it(tmp_path: Path) -> None:
     database = tmp_path / "mem.duckdb"
     assert not recorders.are_registered(database)
     with recorders.register(database):
@@ -50,7 +50,7 @@ def test_a_database_has_guests_while_one_records_into_it(tmp_path: Path) -> None
     assert os.listdir(tmp_path) == []
 
 
-def test_who_cannot_leave_a_lock_records_all_the_same(tmp_path: Path) -> None:
+def test_a_run_that_cannot_take_the_lock_records_all_the_same(tmp_path: Path) -> None:
     database = tmp_path / "no such folder" / "mem.duckdb"
     with recorders.register(database):
         assert not recorders.are_registered(database)
@@ -71,20 +71,22 @@ BEFORE = [rank(0, "a", 10), rank(1, "a", 20)]
 
 
 @pytest.mark.parametrize(
-    ("ranks", "said"),
+    ("ranks", "expected"),
     [
         ([rank(0, "a", 1_001), rank(0, "b", 1_002), rank(1, "a", 1_009)], None),
-        ([rank(0, "a", 10), ABSENT, rank(1, "a", 1_001)], "before (attempt 0): this run is its attempt 1"),
-        ([*BEFORE, rank(2, "a", 1_001), rank(3, "a", 1_009)], "(attempts 0, 1): this run is its attempts 2"),
-        ([rank(0, "a", 1_001), rank(1, "b", 1_002)], "another run records into session s as well"),
+        ([rank(0, "a", 10), ABSENT, rank(1, "a", 1_001)], "existed (attempt 0): this run is attempt 1"),
+        ([*BEFORE, rank(2, "a", 1_001), rank(3, "a", 1_009)], "(attempts 0, 1): this run is attempts 2"),
+        ([rank(0, "a", 1_001), rank(1, "b", 1_002)], "another run is also recording into session s"),
         ([rank(0, "a", 1_001, offset_ns=-500), rank(1, "a", 1_009, offset_ns=-500)], None),
         ([rank(0, "b", 10)], None),
         ([], None),
     ],
 )  # fmt: skip
-def test_a_summary_says_what_else_its_session_holds(ranks: list[dict[str, Any]], said: str | None) -> None:
-    told = line_about_others("s", ranks, "a", BEGAN_NS)
-    assert told is None if said is None else said in str(told)
+def test_a_summary_names_the_other_runs_of_its_session(
+    ranks: list[dict[str, Any]], expected: str | None
+) -> None:
+    line = line_about_others("s", ranks, "a", BEGAN_NS)
+    assert line is None if expected is None else expected in str(line)
 
 
 def test_a_folder_in_which_another_run_makes_a_spool_is_not_removed(

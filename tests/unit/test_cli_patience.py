@@ -1,4 +1,4 @@
-"""A moving line appears only where something takes long and somebody looks."""
+"""A progress line appears only on a terminal and if something takes long."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Terminal(io.StringIO):
 
 def test_a_pipe_gets_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(module, "AFTER_S", 0.0)
-    with show_progress("asking") as say:
-        say("still asking")
+    with show_progress("asking") as update:
+        update("still asking")
     assert capsys.readouterr().err == ""
 
 
@@ -41,7 +41,7 @@ def test_what_is_quick_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not terminal.written.is_set()
 
 
-def test_what_takes_long_is_said_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_long_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setattr(module, "AFTER_S", 0.0)

@@ -1,4 +1,4 @@
-"""Notes and cells of what a session was told not to record."""
+"""Notes and placeholders for what a session had switched off."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def facts(*not_recorded: str, detail: str | None = "full") -> SessionFacts:
 
 
 @pytest.mark.parametrize("session", [facts(), facts(""), facts(detail=None)])
-def test_a_session_with_everything_or_from_before_says_nothing(session: SessionFacts) -> None:
+def test_a_session_with_everything_or_from_an_older_version_has_no_notes(session: SessionFacts) -> None:
     assert not_recorded.notes(session, ALL) == []
     assert not_recorded.placeholder(session, "operators") == "(outside of operators)"
     assert not_recorded.with_placeholders(columns.ops(), session) == columns.ops()
@@ -35,13 +35,13 @@ def test_what_was_switched_off_is_named_with_its_switch() -> None:
     assert not_recorded.notes(facts("stacks"), ALL) == ["no stacks were recorded (RANKMEM_STACKS=off)"]
 
 
-def test_ranks_that_differ_are_not_said_to_be_alike() -> None:
+def test_ranks_that_differ_are_not_reported_as_alike() -> None:
     session = facts("", "modules")
     assert not_recorded.notes(session, ALL) == ["some ranks recorded no modules (RANKMEM_MODULES=off)"]
     assert not_recorded.placeholder(session, "modules") == "(outside of modules) or (not recorded)"
 
 
-def test_ranks_of_different_levels_are_told_with_each_switch_but_full() -> None:
+def test_ranks_of_different_levels_are_noted_with_each_switch_but_full() -> None:
     session = facts("", "operators,stacks,modules", "stacks,modules", detail="events, full, operators")
     assert not_recorded.notes(session, ("operators",)) == [
         "some ranks recorded no operators (RANKMEM_DETAIL=events and operators)"

@@ -93,7 +93,7 @@ def test_a_table_in_a_pipe_has_no_colour_and_its_title_is_on_stderr(
     assert err == "session x\n"
 
 
-def test_no_rows_are_said_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_rows_are_noted_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     show(pa.table({"rank": pa.array([], pa.int32())}), columns.peak(0), output=Format.TABLE)
     assert capsys.readouterr().err == "no rows\n"
 
@@ -103,7 +103,7 @@ def test_a_note_is_made_safe(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "session \\x1b[31mred\n"
 
 
-def test_a_table_is_cut_at_its_limit_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_is_cut_at_its_limit_with_a_note(capsys: pytest.CaptureFixture[str]) -> None:
     result = pa.table({"n": list(range(50))})
     assert head(result, None, output=Format.TABLE, table_rows=20).num_rows == 20
     assert "first 20 of 50" in capsys.readouterr().err
@@ -131,7 +131,7 @@ def test_a_stream_as_json_is_one_list(capsys: pytest.CaptureFixture[str]) -> Non
     assert [row["n"] for row in json.loads(capsys.readouterr().out)] == list(range(1000))
 
 
-def test_a_long_stream_in_a_table_says_that_there_is_more(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_stream_in_a_table_has_a_note_that_there_is_more(capsys: pytest.CaptureFixture[str]) -> None:
     show_stream(batches([]), None, output=Format.TABLE, table_rows=15)
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 16
@@ -159,7 +159,7 @@ class _Terminal(io.StringIO):
 def test_a_note_is_fitted_to_a_terminal_and_left_alone_in_a_pipe(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    long = "  no room for: " + ", ".join(f"column-{number}" for number in range(12))
+    long = "  columns left out: " + ", ".join(f"column-{number}" for number in range(12))
     note(long)
     assert capsys.readouterr().err == f"{long}\n"
     terminal = _Terminal()
@@ -168,7 +168,7 @@ def test_a_note_is_fitted_to_a_terminal_and_left_alone_in_a_pipe(
     note(long)
     lines = terminal.getvalue().splitlines()
     assert max(map(len, lines)) <= 60
-    assert lines[0].startswith("  no room for: column-0")
+    assert lines[0].startswith("  columns left out: column-0")
     assert " ".join(line.strip() for line in lines) == long.strip()
 
 

@@ -26,8 +26,8 @@ def test_a_size_is_exact_in_bytes(text: str, size_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.MiB", "1 XiB", "1e9"])
-def test_what_is_no_size_says_how_one_looks(text: str) -> None:
-    with pytest.raises(RankmemError) as told:
+def test_a_bad_size_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(RankmemError) as raised:
         parse_size(text)
-    assert told.value.code is Code.INVALID
-    assert "MiB" in told.value.hint
+    assert raised.value.code is Code.INVALID
+    assert "MiB" in raised.value.hint

@@ -1,4 +1,4 @@
-"""The few lines that end a run."""
+"""The summary at the end of a run."""
 
 from __future__ import annotations
 
@@ -31,11 +31,8 @@ class Stored:
         self.failed: list[dict[str, Any]] = []
         self.missing: list[dict[str, Any]] = []
 
-    def session_id(self, session: str) -> str:
-        return session
-
-    def sessions(self) -> pa.Table:
-        return pa.table({"session_id": ["s"], "name": ["gpt"], "started_ns": [START_NS]})
+    def session_row(self, session: str) -> dict[str, Any]:
+        return {"session_id": session, "name": "gpt", "started_ns": START_NS}
 
     def ranks(self, session: str) -> pa.Table:
         rows = [
@@ -96,7 +93,7 @@ RANKS = pa.schema(
 )
 
 
-def said(stored: Stored, capsys: pytest.CaptureFixture[str]) -> str:
+def summary_of(stored: Stored, capsys: pytest.CaptureFixture[str]) -> str:
     print_summary(stored, "s", "--db x.duckdb")  # type: ignore[arg-type]
     out, err = capsys.readouterr()
     assert out == "", "stdout belongs to the training"
@@ -104,7 +101,7 @@ def said(stored: Stored, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_hundreds_of_ranks_fit_on_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(Stored(256), capsys)
+    text = summary_of(Stored(256), capsys)
     assert "256 ranks, 256,000 events, 0 lost, all complete" in text
     assert "… and 248 more: rankmem peak" in text
     assert "spread over 256: 255.00 GiB between rank 255 and rank 0 (99.6% of the highest)" in text
@@ -116,37 +113,37 @@ def test_hundreds_of_ranks_fit_on_a_screen(capsys: pytest.CaptureFixture[str]) -
 def test_nothing_is_called_complete_while_some_is_not_stored(capsys: pytest.CaptureFixture[str]) -> None:
     print_summary(Stored(4), "s", "--db x.duckdb", is_delivered=False)  # type: ignore[arg-type]
     err = capsys.readouterr().err
-    assert "4,000 events, 0 lost so far, not all is stored yet" in err
+    assert "4,000 events, 0 lost so far, not everything is stored yet" in err
     assert "complete" not in err
 
 
 def test_one_rank_has_no_spread(capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(Stored(1), capsys)
+    text = summary_of(Stored(1), capsys)
     assert "1 rank, 1,000 events" in text
     assert "spread" not in text
 
 
 def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "5 lost, incomplete: rank 2" in said(Stored(4, incomplete=2), capsys)
+    assert "5 lost, incomplete: rank 2" in summary_of(Stored(4, incomplete=2), capsys)
 
 
-def test_who_never_reported_is_named_and_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(Stored(4, absent=3), capsys)
+def test_a_rank_that_never_reported_is_named_and_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    text = summary_of(Stored(4, absent=3), capsys)
     assert "3 ranks, 3,000 events, 0 lost, never reported: rank 3" in text
 
 
 def test_operators_are_made_safe(capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(Stored(2), capsys)
+    text = summary_of(Stored(2), capsys)
     assert "\x1b" not in text
     assert "held at the peak of rank 1: aten::mm\\x1b[2J 3.00 GiB, (outside of operators) 1.00 GiB" in text
 
 
 def test_each_kind_of_device_is_summed_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(Stored(2, device_types=("cuda", "cpu")), capsys)
+    text = summary_of(Stored(2, device_types=("cuda", "cpu")), capsys)
     assert text.count("spread over 2") == 2
     assert "job's peak (cuda" in text
     assert "job's peak (cpu" in text
 
 
-def test_a_session_without_events_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "no allocator events were recorded" in said(Stored(0), capsys)
+def test_a_session_without_events_is_reported_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no allocator events were recorded" in summary_of(Stored(0), capsys)

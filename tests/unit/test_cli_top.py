@@ -76,7 +76,7 @@ def test_the_highest_use_comes_first_with_headroom_and_sums() -> None:
     lines = lines_of(view)
     assert [line.split()[0] for line in lines[4:7]] == ["1", "2", "0"]
     assert "12:00:00" in lines[0]
-    assert "2 of 3 ranks run, 110.00 GiB used, least headroom 10.00 GiB" in lines[1]
+    assert "2 of 3 ranks running, 110.00 GiB used, least headroom 10.00 GiB" in lines[1]
     assert "10.00 GiB" in lines[4]
     assert "12.5%" in lines[4]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,11 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from constructed import empty_database
+from rankmem_aggregator.query import open as opening
+from rankmem_aggregator.query.queries import Queries
+from rankmem_aggregator.query.types import Parameters
+from rankmem_aggregator.sql import query_names, query_text
 from rankmem_cli.main import app
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
@@ -21,64 +28,108 @@ ANY_RANK = {"rank": None, "device": None}
 LAST = {"attempt": None, "device": None}
 
 
-class FakeQueries:
-    """Remembers what was asked and answers with one row."""
+class FakeQueries(Queries):
+    """Answers each named query with one row that has the columns of its real answer.
 
-    def __init__(self) -> None:
+    The columns are those of an empty database: a verb that needs one that does not exist fails.
+    """
+
+    target = "fake"
+
+    def __init__(self, empty: Queries) -> None:
+        self._empty = empty
+        self._within = False
         self.calls: list[tuple[Any, ...]] = []
+        """The questions that the verb asked, with their arguments."""
+        self.num_statements = 0
+        """The statements sent: each is a round trip to a remote aggregator."""
+        self.credentials = Credentials()
+        """Those that the verb opened it with."""
         self.answers: dict[str, pa.Table] = {}
-        """What a query answers instead of the one row."""
-        self.missing = pa.table({"sentence": pa.array([], pa.string())})
-        self.incomplete = pa.table(
-            {"session_id": pa.array([], pa.string()), "num_ranks": pa.array([], pa.int64())}
-        )
+        """What a question answers instead of the one row; columns that are left out are NULL."""
 
-    def __enter__(self) -> FakeQueries:
-        return self
+    def sql(self, text: str, parameters: Parameters | None = None) -> pa.Table:
+        self.num_statements += 1
+        schema = self._empty.sql(text, parameters).schema
+        name = NAMES.get(text, "")
+        if name.startswith("incomplete"):
+            return schema.empty_table()
+        known = {"session_id": ID, "name": "job", "started_ns": START_NS} if "session" in name else {}
+        return pa.Table.from_pylist([{f.name: known.get(f.name, a_value(f.type)) for f in schema}], schema)
 
-    def __exit__(self, *_: object) -> None:
-        self.calls.append(("close",))
-
-    def session_id(self, session: str | None = None) -> str:
-        self.calls.append(("session_id", session))
-        return ID
-
-    def sessions(self) -> pa.Table:
-        return pa.table({"session_id": [ID], "name": ["job"], "started_ns": [START_NS]})
-
-    def incompleteness(self, session: str) -> pa.Table:
-        return self.missing
-
-    def incomplete_sessions(self) -> pa.Table:
-        return self.incomplete
-
-    def stream(self, text: str) -> Iterator[pa.RecordBatch]:
+    def stream(self, text: str, parameters: Parameters | None = None) -> Iterator[pa.RecordBatch]:
         self.calls.append(("stream", text))
         yield pa.RecordBatch.from_pydict({"n": [1]})
 
-    def __getattr__(self, name: str) -> Any:
-        def answer(*arguments: Any, **options: Any) -> pa.Table:
-            self.calls.append((name, *arguments, options))
-            if name in self.answers:
-                return self.answers[name]
-            row = {"rank": 3, "operator": "aten::mm", "size_bytes": 1 << 30, "stack": ["a.py:1 f"]}
-            more = {"group_name": "x", "module": "a.b", "depth": 1, "total_bytes": 5}
-            return pa.Table.from_pylist([row | more])
+    def copy_to(self, out_path: Path) -> None:
+        raise NotImplementedError
 
-        return answer
+    def close(self) -> None:
+        self.calls.append(("close",))
+
+    def asked(self, name: str, answer: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Notes a question of the verb, not those that the question itself asks, and answers it."""
+        if self._within:
+            return answer(*arguments, **options)
+        self.calls.append((name, *arguments, options))
+        given = self.answers.get(name)
+        if name == "timeline" and given is not None:
+            return given
+        self._within = True
+        try:
+            real = answer(*arguments, **options)
+        finally:
+            self._within = False
+        if given is None:
+            return real
+        assert set(given.column_names) <= set(real.column_names), "a column that the question does not have"
+        return pa.Table.from_pylist(given.to_pylist(), real.schema)
+
+
+def a_value(kind: pa.DataType) -> Any:
+    if pa.types.is_list(kind):
+        return ["a.py:1 f"]
+    if pa.types.is_boolean(kind) or pa.types.is_string(kind):
+        return "x" if pa.types.is_string(kind) else True
+    return 1 if pa.types.is_integer(kind) else 0.5 if pa.types.is_floating(kind) else None
+
+
+def recorded(name: str) -> Callable[..., Any]:
+    """The question of ``Queries`` with that name, noted."""
+
+    def ask(self: FakeQueries, *arguments: Any, **options: Any) -> Any:
+        return self.asked(name, functools.partial(getattr(Queries, name), self), *arguments, **options)
+
+    return ask
+
+
+BESIDE = ("connect", "session_row", "incomplete_sessions", "close")
+"""What every verb calls beside its own question."""
+NAMES = {query_text(name): name for name in query_names()}
+UNRECORDED = {"sql", "stream", "copy_to", "close", "session_id", "sessions", "incompleteness"}
+for name, member in vars(Queries).items():
+    if inspect.isfunction(member) and not name.startswith("_") and name not in UNRECORDED:
+        setattr(FakeQueries, name, recorded(name))
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queries]:
+    path = tmp_path_factory.mktemp("empty") / "mem.duckdb"
+    empty_database(str(path)).close()
+    with opening.open_queries(path, Credentials()) as queries:
+        yield queries
 
 
 @pytest.fixture
-def queries(monkeypatch: pytest.MonkeyPatch) -> FakeQueries:
-    fake = FakeQueries()
-    targets: list[Any] = []
+def queries(empty: Queries, monkeypatch: pytest.MonkeyPatch) -> FakeQueries:
+    fake = FakeQueries(empty)
 
     def connect(target: str, credentials: Credentials, *, unsafe: bool = False) -> FakeQueries:
-        targets.append(target)
         fake.calls.append(("connect", target))
+        fake.credentials = credentials
         return fake
 
-    monkeypatch.setattr("rankmem_aggregator.query.open.open_queries", connect)
+    monkeypatch.setattr(opening, "open_queries", connect)
     for name in ("RANKMEM_DB", "RANKMEM_AGGREGATOR"):
         monkeypatch.delenv(name, raising=False)
     return fake
@@ -138,11 +189,48 @@ def test_a_verb_makes_one_call_and_closes(
     queries: FakeQueries, arguments: list[str], call: tuple[Any, ...], output: str
 ) -> None:
     out = invoke(*arguments, "--format", output)
-    asked = [made for made in queries.calls if made[0] not in ("connect", "session_id", "close")]
+    asked = [made for made in queries.calls if made[0] not in BESIDE]
     assert asked == [call]
     assert queries.calls[0] == ("connect", "rankmem.duckdb")
     assert queries.calls[-1] == ("close",)
     assert out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "num_statements"),
+    [
+        (["sessions"], 2),
+        *(
+            (verb, 3)
+            for verb in (["ranks"], ["hosts"], ["peak"], ["ops"], ["modules"], ["weights"], ["steps"])
+        ),
+        (["status"], 3),
+        (["top", "--once"], 3),
+        (["live", "--rank", "3"], 3),
+        (["job-peak", "--by", "rank"], 3),
+    ],
+)
+def test_a_verb_finds_its_session_asks_and_looks_for_what_is_missing_once_each(
+    queries: FakeQueries, arguments: list[str], num_statements: int
+) -> None:
+    invoke(*arguments)
+    assert queries.num_statements == num_statements
+    assert [made[0] for made in queries.calls].count("session_row") == (arguments != ["sessions"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["sessions"], ["ranks"], ["status"], ["top", "--once"], ["hosts"], ["peak"], ["ops"], ["job-peak"],
+        ["live", "--rank", "3"], ["timeline"], ["modules"], ["weights"], ["steps"], ["oom"],
+        ["sql", "FROM gap"],
+    ],
+)  # fmt: skip
+def test_a_verb_passes_its_credentials_on(queries: FakeQueries, arguments: list[str]) -> None:
+    queries.answers["timeline"] = timeline_rows()
+    files = ["--tls-ca", "ca", "--tls-cert", "cert", "--tls-key", "key", "--token-file", "token"]
+    invoke(*arguments, *files, "--aggregator", "h:1")
+    assert queries.credentials == Credentials(tls_ca="ca", tls_cert="cert", tls_key="key", token_file="token")
 
 
 def test_the_rows_of_live_carry_the_stack_as_a_list(queries: FakeQueries) -> None:
@@ -157,7 +245,7 @@ def test_sql_is_read_from_stdin(queries: FakeQueries) -> None:
 
 def test_a_session_is_passed_on_as_the_user_wrote_it(queries: FakeQueries) -> None:
     invoke("peak", "--session", "two ranks")
-    assert ("session_id", "two ranks") in queries.calls
+    assert ("session_row", "two ranks", {}) in queries.calls
 
 
 @pytest.mark.parametrize(
@@ -184,7 +272,7 @@ def test_a_flag_beats_the_environment_and_that_the_default(
     assert queries.calls[0] == ("connect", target)
 
 
-def test_a_place_for_recording_tells_a_file_from_an_aggregator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_is_a_file_or_an_aggregator(monkeypatch: pytest.MonkeyPatch) -> None:
     from rankmem_cli.args.options import Target
     from rankmem_cli.args.options import target as target_of
 
@@ -197,9 +285,9 @@ def test_a_place_for_recording_tells_a_file_from_an_aggregator(monkeypatch: pyte
 
 
 def refused(*arguments: str) -> RankmemError:
-    with pytest.raises(RankmemError) as told:
+    with pytest.raises(RankmemError) as raised:
         CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-    return told.value
+    return raised.value
 
 
 def test_a_rank_does_not_go_with_groups_of_ranks(queries: FakeQueries) -> None:
@@ -265,7 +353,7 @@ def test_a_timelines_json_has_the_querys_own_names_and_plain_numbers(queries: Fa
 
 
 @pytest.mark.parametrize("end", ["html", "png", "csv", "parquet"])
-def test_a_timeline_is_written_where_the_user_says(queries: FakeQueries, tmp_path: Path, end: str) -> None:
+def test_a_timeline_is_written_to_the_given_file(queries: FakeQueries, tmp_path: Path, end: str) -> None:
     queries.answers["timeline"] = timeline_rows()
     out_path = tmp_path / f"x.{end}"
     out_path.write_text("from before")
@@ -295,7 +383,7 @@ def test_a_file_of_no_known_kind_is_refused_before_anything_is_asked(
     assert queries.calls == []
 
 
-def test_an_empty_timeline_says_so_and_draws_nothing(queries: FakeQueries) -> None:
+def test_an_empty_timeline_is_noted_and_not_drawn(queries: FakeQueries) -> None:
     queries.answers["timeline"] = timeline_rows().slice(0, 0)
     done = CliRunner().invoke(app, ["timeline"], catch_exceptions=False)
     assert done.exit_code == 0
@@ -311,22 +399,25 @@ BOUND = {
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "expected"),
     [
-        ({}, "250 µs: with other hosts' events within that, the sum then was between 7.00 GiB and 9.00 GiB"),
-        ({"order_is_certain": True}, "no other host has an event so close: the answer is certain"),
+        (
+            {},
+            "depending on other hosts' events in that time, the sum was between 7.00 GiB and 9.00 GiB",
+        ),
+        ({"order_is_certain": True}, "no other host has an event within that time: the answer is certain"),
         ({"clock_error_ns": 0}, "one clock"),
         ({"clock_error_ns": None}, "never compared"),
     ],
 )
-def test_the_jobs_peak_says_gap_and_certainty(
-    queries: FakeQueries, changed: dict[str, Any], said: str
+def test_the_jobs_peak_gives_gap_and_certainty(
+    queries: FakeQueries, changed: dict[str, Any], expected: str
 ) -> None:
     queries.answers["job_peak_bound"] = pa.Table.from_pylist([BOUND | changed])
     done = CliRunner().invoke(app, ["job-peak"], catch_exceptions=False)
     assert "cuda: 8.00 GiB on 2 ranks at +1.000 s" in done.stderr
     assert "add up to 10.00 GiB, 2.00 GiB (25.0%) more" in done.stderr
-    assert said in done.stderr
+    assert expected in done.stderr
     asked = [made for made in queries.calls if made[0].startswith("job_peak")]
     assert [made[0] for made in asked].count(
         "job_peak"
@@ -349,7 +440,7 @@ FAILURE = {
 LATER = FAILURE | {"rank": 1, "seq": 500, "time_ns": START_NS + 2 * 10**9, "size_bytes": 512, "line": None}
 
 
-def test_the_first_failure_is_taken_apart_and_the_others_are_listed_behind_it(queries: FakeQueries) -> None:
+def test_the_first_failure_is_analysed_and_the_others_are_listed(queries: FakeQueries) -> None:
     queries.answers["oom"] = pa.Table.from_pylist([FAILURE, LATER])
     done = CliRunner().invoke(app, ["oom"], catch_exceptions=False)
     assert [line.split()[0] for line in done.stdout.splitlines()[1:3]] == ["3", "1"]
@@ -357,12 +448,10 @@ def test_the_first_failure_is_taken_apart_and_the_others_are_listed_behind_it(qu
         "the first of 2: aten::mm asked for 2.00 GiB (rounded up by the allocator) with 70.00 GiB alive "
         "on rank 3, cuda:1\n  at train.py:7\n" in done.stderr
     )
-    assert "1 failure after the first: rankmem oom --failure 2 takes the next apart" in done.stderr
+    assert "1 more failure: rankmem oom --failure 2 analyses the next" in done.stderr
     assert "free on cuda:1: 1.00 GiB of 80.00 GiB" in done.stderr
-    assert (
-        "reserved by PyTorch: 78.00 GiB, of it unused 8.00 GiB, the largest piece 512.00 MiB" in done.stderr
-    )
-    assert "held by the process beyond it: 512.00 MiB" in done.stderr
+    assert "reserved by PyTorch: 78.00 GiB, of which 8.00 GiB unused, largest piece 512.00 MiB" in done.stderr
+    assert "held by the process outside PyTorch: 512.00 MiB" in done.stderr
     assert "that was enough" not in done.stderr
     assert "93.8%" in done.stdout
     place = {"attempt": 0, "rank": 3, "device": "cuda:1", "seq": 99}
@@ -381,11 +470,11 @@ def test_a_failure_with_enough_free_names_the_limits_that_may_have_stopped_it(
         [FAILURE | {"device": device, "device_free_bytes": 9 << 30}]
     )
     done = CliRunner().invoke(app, ["oom"], catch_exceptions=False)
-    assert f"that was enough: a limit of the process stopped it ({limit}" in done.stderr
+    assert f"that was enough: a limit on the process stopped it ({limit}" in done.stderr
     assert ("rounded up" in done.stderr) == (device != "cpu")
 
 
-def test_any_failure_is_taken_apart_and_one_that_is_not_there_is_refused(queries: FakeQueries) -> None:
+def test_any_failure_is_analysed_and_one_that_does_not_exist_is_refused(queries: FakeQueries) -> None:
     queries.answers["oom"] = pa.Table.from_pylist([FAILURE, LATER])
     done = CliRunner().invoke(app, ["oom", "--failure", "2", "--limit", "1"], catch_exceptions=False)
     assert "failure 2 of 2: aten::mm asked for 512 B" in done.stderr
@@ -412,11 +501,12 @@ def test_a_part_of_no_failure_is_an_error(queries: FakeQueries) -> None:
     assert refused("oom", "--by", "rank").code is Code.NOT_FOUND
 
 
-def test_a_job_that_never_ran_out_says_so(queries: FakeQueries) -> None:
+def test_a_job_without_failures_reports_that(queries: FakeQueries) -> None:
     queries.answers["oom"] = pa.Table.from_pylist([FAILURE]).slice(0, 0)
     assert "no allocation failed" in CliRunner().invoke(app, ["oom"], catch_exceptions=False).stderr
 
 
 def test_the_failures_of_a_job_in_json_are_those_of_the_query(queries: FakeQueries) -> None:
     queries.answers["oom"] = pa.Table.from_pylist([FAILURE])
-    assert json.loads(invoke("oom", "--format", "json")) == [FAILURE]
+    (row,) = json.loads(invoke("oom", "--format", "json"))
+    assert {name: row[name] for name in FAILURE} == FAILURE

@@ -1,6 +1,6 @@
 """The options that several verbs share, declared once.
 
-Stage: arguments. In come the command line and the environment, out go plain values. Opens nothing.
+Stage: arguments. In: the command line and the environment. Out: plain values. Opens nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A SIZE as users write it, to bytes.
+"""Parses a SIZE as users write it.
 
-Stage: arguments. In comes the text after ``--at-least``, out goes a count of bytes. The one place where a
-size is parsed. Runs in the command line's process.
+Stage: arguments. In: the text after ``--at-least``. Out: a number of bytes. The only place where a size is
+parsed. Runs in the command line's process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def parse_size(text: str) -> int:
     """The bytes that ``text`` names: ``104857600``, ``1.5 GiB``, ``100MiB`` (``100M`` means the same).
 
     Raises:
-        RankmemError: INVALID for what is no size.
+        RankmemError: INVALID if it is not a size.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:

@@ -1,7 +1,7 @@
-"""A TIME as users write it, to nanoseconds.
+"""Parses a TIME as users write it.
 
-Stage: arguments. In comes the text after ``--at`` and the session's start, out goes nanoseconds
-since 1970 UTC. The one place where a time is parsed. Runs in the command line's process.
+Stage: arguments. In: the text after ``--at`` and the session's start. Out: nanoseconds since 1970 UTC. The
+only place where a time is parsed. Runs in the command line's process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _SMALLEST_EPOCH_NS: Final = 10**17
 """March 1973. A smaller bare integer is far likelier an offset without its unit than an instant."""
 
 HINT: Final = (
-    "an offset from the session's start such as 12.5s or 2:03.5, UTC as 2026-11-21T12:38:22.5, or nanoseconds"
+    "an offset from the session's start such as 12.5s or 2:03.5, a UTC time such as 2026-11-21T12:38:22.5, "
+    "or nanoseconds"
 )
 
 
@@ -38,12 +39,12 @@ def parse_time(text: str, *, session_started_ns: int) -> int:
 
     Args:
         text: an offset from the session's start with its unit (``12.5s``, ``350ms``, ``2min``) or as a
-            clock (``2:03.456``, as the tables print it, also with its ``+``), an ISO 8601 time (UTC
+            clock (``2:03.456``, as in the tables, with or without ``+``), an ISO 8601 time (UTC
             unless it names a zone), or nanoseconds since 1970.
         session_started_ns: the session's start, in ns since 1970 UTC.
 
     Raises:
-        RankmemError: INVALID when it is none of these.
+        RankmemError: INVALID if it is none of these.
     """
     text = text.strip()
     if match := _OFFSET.fullmatch(text):

@@ -1,8 +1,8 @@
-"""The user's command as a child process: untouched streams, forwarded signals, the shell's exit code.
+"""Runs the user's command as a child process: streams untouched, signals forwarded, a shell's exit code.
 
-Stage: ``rankmem run``, around the training. In come a command and an environment, out goes an exit code.
-Runs in the main thread (Python delivers signals there alone). It never reads or writes the child's
-streams and never sends a signal that the child has already got, from the terminal or with its process group.
+Stage: ``rankmem run``, around the training. In: a command and an environment. Out: an exit code. Runs in the
+main thread, the only one to which Python delivers signals. It never reads or writes the child's streams, and
+never sends a signal that the child has already received from the terminal or with its process group.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from rankmem_agent.spool.layout import ExitKind
 from rankmem_cli.run.witness import Witness
 
 FROM_TERMINAL: Final = (signal.SIGINT, signal.SIGQUIT)
-"""Keys of a terminal: the kernel sends them to the whole foreground process group, the child included."""
+"""Sent by terminal keys: the kernel signals the whole foreground process group, including the child."""
 FORWARDED: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, *FROM_TERMINAL)
 ASKS_TO_STOP: Final = frozenset({signal.SIGTERM, signal.SIGHUP, *FROM_TERMINAL})
 
 CANNOT_EXECUTE: Final = 126
 NOT_FOUND: Final = 127
 MEANWHILE_EVERY_S: Final = 5.0
-"""Between two calls of what is to be done while the command runs: no load, and soon enough for a spool."""
+"""Between two calls of ``meanwhile``: no load, and soon enough for a spool."""
 SIGNALLED: Final = 128
 """Exit codes as POSIX shells give them; 128 + n for a death by signal n."""
 
@@ -38,7 +38,7 @@ _BECOME: Final = """
 import os, signal, sys
 os.set_inheritable(int(sys.argv[1]), False)
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by every Python; subprocess undoes it, too
+for number in (signal.SIGPIPE, signal.SIGXFSZ):  # every Python ignores them; subprocess restores them too
     signal.signal(number, signal.SIG_DFL)
 try:
     os.execvp(sys.argv[2], sys.argv[2:])
@@ -46,19 +46,20 @@ except OSError as error:
     os.write(int(sys.argv[1]), str(error.errno).encode())
     os._exit(126)
 """
-"""Becomes the command after a descriptor to report a failure on, with SIGCHLD ignored."""
+"""Replaces itself with the command, with SIGCHLD ignored. Arguments: the descriptor on which to report a
+failure, then the command."""
 
 
 class SignalRelay:
-    """Takes this process's signals while it is entered: passes them to the child, or counts them without one.
+    """A context that forwards this process's signals to the child; without a child it counts them.
 
-    A signal that was ignored when we started (``nohup``) stays ignored, for the child as well. SIGCHLD is one
-    that we cannot ignore ourselves: the kernel would keep no exit code for us.
+    A signal that was ignored when we started (``nohup``) stays ignored, also in the child. SIGCHLD alone
+    cannot stay ignored in this process: the kernel would keep no exit code for us.
     """
 
     def __init__(self) -> None:
         self.stop_requested = threading.Event()
-        """Set by the first signal that asks to stop while no child runs."""
+        """Set by a signal that asks to stop while no child runs."""
         self.num_stop_requests = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._waiting: list[int] = []
@@ -96,44 +97,44 @@ class SignalRelay:
         Args:
             command: program and arguments.
             environment: all its variables.
-            folder: where it runs; None: here.
+            folder: its working folder; None: the current one.
             meanwhile: called every few seconds while it runs.
-            ended: called with its pid and how it ended while the kernel still keeps its remains: whoever
-                looks for them finds them, or what this wrote. Neither of them may raise.
+            ended: called with its pid and its exit while the process is still a zombie, so that another
+                process finds either the zombie or what this wrote. Neither callback may raise.
 
         Raises:
             OSError: it could not be started.
         """
-        # exec gives the child default handlers for what we catch, so nothing of the relay reaches it.
+        # exec resets the handlers of the signals that we catch, so the child inherits nothing of the relay.
         start = _start_ignoring_children if signal.SIGCHLD in self._previous else _start
         with start(command, environment, folder) as process:
             self._process = process
             for number in self._waiting:
                 process.send_signal(number)
             _wait(process, meanwhile)
-            _tell(process.pid, ended)
+            _report_exit(process.pid, ended)
             process.wait()
         self._process, self._expects_child = None, False
         return process.returncode if process.returncode >= 0 else SIGNALLED - process.returncode
 
     def _received(self, number: int, frame: FrameType | None) -> None:
         if self._process is not None:
-            if not self._child_has_got(self._process, number):
+            if not self._child_received(self._process, number):
                 self._process.send_signal(number)
         elif self._expects_child:
-            self._waiting.append(number)  # between fork and here: the child gets it as soon as it is known
+            self._waiting.append(number)  # between fork and here: sent to the child once it is known
         elif number in ASKS_TO_STOP:
             self.num_stop_requests += 1
             self.stop_requested.set()
 
-    def _child_has_got(self, process: subprocess.Popen[bytes], number: int) -> bool:
-        """Whether a signal to us went to the whole process group, the child included."""
+    def _child_received(self, process: subprocess.Popen[bytes], number: int) -> bool:
+        """Whether a signal that we received went to the whole process group, including the child."""
         try:
             if os.getpgid(process.pid) != os.getpgrp():
-                return False  # it has made a group of its own
+                return False  # it made its own group
         except ProcessLookupError:
             return False
-        seen = self._witness.has_got(number) if self._witness is not None else None
+        seen = self._witness.received(number) if self._witness is not None else None
         return seen if seen is not None else number in FROM_TERMINAL and in_foreground()
 
 
@@ -146,10 +147,10 @@ def _start(
 def _start_ignoring_children(
     command: Sequence[str], environment: Mapping[str, str], folder: Path | None
 ) -> subprocess.Popen[bytes]:
-    """As ``_start``, with SIGCHLD ignored in the command as it was in us, by an interpreter that becomes it.
+    """As ``_start``, with SIGCHLD ignored in the command as it was here: an interpreter that execs it.
 
-    Nothing of Python may run between our own fork and its exec (``preexec_fn``): gRPC, whose threads a fork
-    leaves behind, crashes there.
+    No Python code may run between our fork and its exec (``preexec_fn``): gRPC crashes there, because a fork
+    does not copy its threads.
     """
     failure_fd, report_fd = os.pipe()
     with os.fdopen(failure_fd, "rb") as failure:
@@ -165,7 +166,7 @@ def _start_ignoring_children(
     return process
 
 
-def _tell(pid: int, ended: Callable[[int, Exit], None]) -> None:
+def _report_exit(pid: int, ended: Callable[[int, Exit], None]) -> None:
     left = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     if left is not None:
         kind = ExitKind.EXIT if left.si_code == os.CLD_EXITED else ExitKind.SIGNAL
@@ -173,7 +174,7 @@ def _tell(pid: int, ended: Callable[[int, Exit], None]) -> None:
 
 
 def _wait(process: subprocess.Popen[bytes], meanwhile: Callable[[], None]) -> None:
-    """Until the process has ended; the kernel says when, so nobody polls."""
+    """Waits until the process has ended, without polling: the kernel signals it on a descriptor."""
     try:
         ended_fd = os.pidfd_open(process.pid)
     except OSError:  # a kernel before 5.3
@@ -188,8 +189,8 @@ def _wait(process: subprocess.Popen[bytes], meanwhile: Callable[[], None]) -> No
 
 
 def in_foreground() -> bool:
-    """Whether our process group is the terminal's foreground group: its keys then reach the child as well.
-    What is left to go by without a witness."""
+    """Whether our process group is the terminal's foreground group, so that its keys reach the child too.
+    The fallback without a witness."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:

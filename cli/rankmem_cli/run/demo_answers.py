@@ -1,7 +1,7 @@
-"""The demo's answers: each question with the command that asks it.
+"""The demo's answers: each question with the command that answers it.
 
-Stage: ``rankmem demo``, after the training. In comes where the session is stored, out goes a tour on
-stdout: heading, command, table. It calls what the verbs call, so that it shows what they show.
+Stage: ``rankmem demo``, after the training. In: the destination of the session. Out: a tour on stdout:
+heading, command, table. It calls the same functions as the verbs, so it shows what they show.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rankmem_cli.show.table import Column
 
 ROWS: Final = 6
-"""Rows of each answer: enough to see what is there."""
+"""Rows of each answer: enough for an impression."""
 EXAMPLE_SQL: Final = """\
 SELECT step, phase, count(*) AS blocks, sum(size_bytes) AS bytes
 FROM allocation
@@ -64,7 +64,7 @@ class _Tour:
             self._print_worst(peaks.to_pylist()[0]["rank"])
         self._answer_sql()
         note_incompleteness(queries, self._facts)
-        self._line(f"It is all in {self._shown.split()[-1]}; rankmem --help lists the questions.")
+        self._line(f"Everything is stored in {self._shown.split()[-1]}; rankmem --help lists the commands.")
 
     def _print_worst(self, rank: int) -> None:
         queries, session_id = self._queries, self._facts.session_id
@@ -75,11 +75,11 @@ class _Tour:
             columns.ops(),
         )
         by_line = queries.ops(session_id, rank=rank, by="line")
-        self._answer("And which lines of the source?", f"ops --rank {rank} --by line", by_line, columns.ops())
+        self._answer("And which source lines?", f"ops --rank {rank} --by line", by_line, columns.ops())
         self._print_categories(rank)
         live = queries.live(rank, session_id)
         self._answer(
-            f"Which blocks were alive then ({live.num_rows}, the largest)?",
+            f"Which blocks were alive then (the largest of {live.num_rows})?",
             f"live --rank {rank} --at peak",
             live,
             columns.live(self._facts.started_ns),
@@ -88,7 +88,12 @@ class _Tour:
     def _print_categories(self, rank: int) -> None:
         queries, session_id = self._queries, self._facts.session_id
         held = queries.ops(session_id, rank=rank, by="category")
-        self._answer("What did the bytes mean?", f"ops --rank {rank} --by category", held, columns.ops())
+        self._answer(
+            "Which categories did the bytes belong to?",
+            f"ops --rank {rank} --by category",
+            held,
+            columns.ops(),
+        )
         self._heading("And over time?")
         self._line(f"$ rankmem timeline --rank {rank} --by category {self._shown}".rstrip())
         curves = queries.timeline(session_id, by="category", rank=rank, points=POINTS_DEFAULT)

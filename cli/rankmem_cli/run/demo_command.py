@@ -1,4 +1,4 @@
-"""How the demo's training is started: as a user would, with torchrun.
+"""The demo's training command: torchrun, as a user would start it.
 
 Stage: ``rankmem demo``, before the job. Imports no torch: the command does.
 """
@@ -30,5 +30,5 @@ def demo_command(*, ranks: int, steps: int) -> tuple[str, ...]:
 
 
 def demo_environment() -> dict[str, str]:
-    """One thread a rank, said beforehand: torchrun says it in four lines otherwise."""
+    """One thread for each rank, set explicitly: torchrun would otherwise print a four-line warning."""
     return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}

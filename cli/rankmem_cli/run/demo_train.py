@@ -1,9 +1,9 @@
 """The training that ``rankmem demo`` records: a small GPT under DistributedDataParallel.
 
-Stage: trainer; started by torchrun as any user's script would be, and knowing nothing of rankmem. NCCL where
+Stage: trainer; started by torchrun like any user's script, and unaware of rankmem. NCCL where
 each rank has a GPU of its own (it refuses two ranks on one), else gloo. Seeded, so that two runs print
-the same losses. Each rank draws batches of texts of different lengths, as real data is: that is why one
-rank stands higher than the other.
+the same losses. As with real data, texts differ in length from batch to batch and from rank to rank: that
+is why the ranks' peaks differ.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Token and position embeddings, blocks, a head of its own."""
+    """Token and position embeddings, blocks, a separate head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ def own_device() -> torch.device:
 
 
 def train(steps: int, seed: int) -> None:
-    """Trains for ``steps`` steps on this rank; rank 0 prints a loss now and then."""
+    """Trains for ``steps`` steps on this rank; rank 0 prints the loss every few steps."""
     rank, device = dist.get_rank(), own_device()
     torch.manual_seed(seed)
     model = DistributedDataParallel(Gpt().to(device), device_ids=[device] if device.type == "cuda" else None)
@@ -108,9 +108,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    torch.set_num_threads(
-        1
-    )  # the ranks of a demo share a few cores; more threads only get in each other's way
+    torch.set_num_threads(1)  # the ranks of a demo share a few cores, and more threads only compete
     has_own_gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     dist.init_process_group("nccl" if has_own_gpu else "gloo")
     try:

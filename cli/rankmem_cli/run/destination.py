@@ -1,8 +1,8 @@
-"""Where a job's events go: an aggregator that runs already, or one of this command's own.
+"""Where a job's events go: an aggregator that is already running, or one that this command starts.
 
-Stage: ``rankmem run``, before and after the training. In comes a place, out goes the HOST:PORT that the
-shipper is told. The aggregator of its own is a process beside the training, with a bound on its memory, kept
-alive from here; it opens before the training starts, so that a locked database is said before anything runs.
+Stage: ``rankmem run``, before and after the training. In: a target. Out: the HOST:PORT for the shipper. The
+command's own aggregator is a process beside the training, with bounded memory, restarted from here if it
+dies; it opens before the training starts, so that a locked database is reported before anything runs.
 """
 
 from __future__ import annotations
@@ -31,41 +31,43 @@ if TYPE_CHECKING:
     from rankmem_aggregator.supervision.supervisor import Supervisor
 
 OPENS_WITHIN_S: Final = 20.0
-"""For another task of the job to open the database that both want: imports, and a file that is closed."""
+"""Time for another task of the same job to open the database: imports, and a file being closed."""
 _LOOK_EVERY_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """Where to ship, and how the user names it afterwards."""
+    """Where to ship, and how the user refers to it afterwards."""
 
     address: str
     """HOST:PORT."""
     shown: str
-    """The flag that a reading verb needs; empty where the default finds it."""
+    """The flag with which a reading verb finds it."""
     credentials: Credentials = field(default_factory=Credentials)
-    """What the aggregator is shown."""
+    """For the aggregator."""
     has_other_recorders: Callable[[], bool] = lambda: False
-    """Whether other runs of this host record into the database that this process holds."""
+    """Whether other runs on this host record into the database that this process holds."""
 
 
 @contextmanager
-def open_destination(place: Target) -> Iterator[Destination]:
-    """The aggregator at the place; an embedded one lives as long as the context.
+def open_destination(target: Target) -> Iterator[Destination]:
+    """The aggregator of the target; an embedded one lives as long as the context.
 
     Raises:
         RankmemError: the database cannot be opened.
     """
-    if place.aggregator is not None:
-        place.credentials.check()
+    if target.aggregator is not None:
+        target.credentials.check()
         yield Destination(
-            address=place.aggregator, shown=f"--aggregator {place.aggregator}", credentials=place.credentials
+            address=target.aggregator,
+            shown=f"--aggregator {target.aggregator}",
+            credentials=target.credentials,
         )
         return
-    assert place.db is not None  # a Target has one of the two
-    shown = f"--db {place.db}"
-    has_other_recorders = functools.partial(recorders.are_registered, place.db)
-    holder, supervisor = _served_or_opened(place.db)
+    assert target.db is not None  # a Target has one of the two
+    shown = f"--db {target.db}"
+    has_other_recorders = functools.partial(recorders.are_registered, target.db)
+    holder, supervisor = _holder_or_own(target.db)
     if supervisor is not None:
         try:
             yield Destination(
@@ -74,16 +76,16 @@ def open_destination(place: Target) -> Iterator[Destination]:
         finally:
             supervisor.close()
     elif holder is not None:
-        note(f"rankmem: {place.db} is held by the aggregator at {holder.address}; recording into it")
-        asked = place.credentials.only(tls=holder.tls, token=holder.token)
-        with recorders.register(place.db):
+        note(f"rankmem: the aggregator at {holder.address} holds {target.db}; recording through it")
+        asked = target.credentials.only(tls=holder.tls, token=holder.token)
+        with recorders.register(target.db):
             yield Destination(address=holder.address, shown=shown, credentials=asked)
 
 
-def _served_or_opened(database_path: Path) -> tuple[ServerAddress | None, Supervisor | None]:
-    """Where another process has the database, or else an aggregator of this one.
+def _holder_or_own(database_path: Path) -> tuple[ServerAddress | None, Supervisor | None]:
+    """The address of the process that holds the database, or else a new aggregator of this one.
 
-    Several runs that start at once (one for each rank) want the same file: one of them opens it.
+    Of several runs that start at once on the same file (one for each rank), one opens it.
     """
     from rankmem_aggregator.config import AggregatorConfig
     from rankmem_aggregator.supervision.supervisor import Supervisor
@@ -97,7 +99,7 @@ def _served_or_opened(database_path: Path) -> tuple[ServerAddress | None, Superv
         supervisor = Supervisor(
             AggregatorConfig.embedded(database_path),
             is_embedded=True,
-            niceness=NICENESS,  # it yields to the training as the shipper does
+            niceness=NICENESS,  # yields to the training, as the shipper does
             report=lambda text: note(f"rankmem: {text}"),
         )
         try:
@@ -112,7 +114,7 @@ def _served_or_opened(database_path: Path) -> tuple[ServerAddress | None, Superv
 
 
 def served_at(database_path: Path) -> ServerAddress | None:
-    """The aggregator on this host that holds the file now; None if nobody does."""
+    """The aggregator on this host that holds the file now; None if there is none."""
     from rankmem_aggregator.store.address import read_address
 
     entry = read_address(database_path)

@@ -1,27 +1,25 @@
-"""The wait for the last acknowledgement, after the training has ended.
+"""Waits for the last acknowledgement after the training has ended.
 
-Stage: ``rankmem run``, between the child's exit and the summary. In come the session's spool folders, out
-goes whether all of it is in the database. Runs in the main thread; the delivering is done by the
-host's shipper, a process of its own, which is started again if something killed it (Slurm and
-Kubernetes kill what a job step leaves behind).
+Stage: ``rankmem run``, between the child's exit and the summary. In: the session's spool folders. Out:
+whether all of them are in the database. Runs in the main thread; the host's shipper, a separate process,
+delivers, and is restarted if it was killed (Slurm and Kubernetes kill what a job step leaves behind).
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.preload.drain import is_alive
+from rankmem_agent.spool import folder as spool_folder
 from rankmem_agent.spool.election import elect, is_shipping
 from rankmem_agent.spool.exits import Exit, say
-from rankmem_agent.spool.folder import candidates, default_roots, spools, why_not_ours
+from rankmem_agent.spool.folder import candidates, spools
 from rankmem_agent.spool.launches import process
 from rankmem_agent.spool.life import process_of
 from rankmem_agent.spool.places import settle
@@ -29,32 +27,25 @@ from rankmem_agent.spool.reelection import Reelection
 from rankmem_cli.run.child import SignalRelay
 from rankmem_cli.show.progress import show_progress
 from rankmem_cli.show.render import note
+from rankmem_cli.show.status import ShipperState, shipper_state
 from rankmem_cli.show.units import count_text
 from rankmem_ship.closing import ask_for
 
 POLL_S: Final = 0.05
-"""Between two looks at the folder: not to be noticed at the end of a run, and no load."""
+"""Between two looks at the folder: imperceptible at the end of a run, and no load."""
 ELECT_EVERY_S: Final = 2.0
-"""Between two attempts to have a shipper: it needs about half a second to start."""
+"""Between two attempts to start a shipper, which takes about half a second."""
 ELECTIONS_MAX: Final = 3
-"""Shippers started here; one that ends and leaves spools as often cannot deliver them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShipperState:
-    """What ``shipper.json`` says; empty before the shipper's first word."""
-
-    pending_records: int | None = None
-    error: str = ""
+"""Shippers started here at most: if this many ended and left spools, another would not deliver them."""
 
 
 def wait_delivered(session_dirs: Sequence[Path], relay: SignalRelay, *, drain_s: float) -> bool:
     """Waits until every spool of the session on this host is acknowledged and gone.
 
     Args:
-        session_dirs: see :func:`session_dirs`.
-        relay: a second signal that asks to stop ends the wait.
-        drain_s: longest wait, in seconds.
+        session_dirs: the session's folders on this host.
+        relay: a second stop signal ends the wait.
+        drain_s: maximum wait, in seconds.
 
     Returns:
         True if nothing is left.
@@ -62,28 +53,28 @@ def wait_delivered(session_dirs: Sequence[Path], relay: SignalRelay, *, drain_s:
     deadline = time.monotonic() + drain_s
     elections = _Elections()
     warned = 0
-    with show_progress("rankmem: delivering") as tell:
+    with show_progress("rankmem: delivering") as update:
         while waiting := [folder for folder in session_dirs if undelivered(folder)]:
             now = time.monotonic()
-            if now >= deadline or relay.num_stop_requests > 1 or not elections.have_a_shipper(waiting, now):
+            if now >= deadline or relay.num_stop_requests > 1 or not elections.keep_shipping(waiting, now):
                 return False
             if relay.num_stop_requests > warned:
                 warned = relay.num_stop_requests
-                note("rankmem: the training has ended; delivering what it recorded (once more to stop)")
-            tell(_told(shipper_state(waiting[0]), deadline - now))
+                note("rankmem: the training has ended; delivering its records (interrupt again to stop)")
+            update(_progress_text(shipper_state(waiting[0]), deadline - now))
             relay.stop_requested.clear()
             relay.stop_requested.wait(POLL_S)
     return True
 
 
 def undelivered(session_dir: Path) -> list[Path]:
-    """The spools of a session that are not wholly acknowledged, without those whose rank still lives."""
+    """The spools of a session that are not fully acknowledged, except those whose rank is still alive."""
     return [spool for spool in spools(session_dir) if not is_alive(spool)]
 
 
 def release(session_dir: Path) -> bool:
-    """Has the shipper leave what is not delivered to ``rankmem ship``; False where it stays: a rank lives."""
-    with contextlib.suppress(FileNotFoundError):  # it has delivered all meanwhile, and the folder is gone
+    """Stops the shipper and leaves the rest to ``rankmem ship``; False if it goes on for a live rank."""
+    with contextlib.suppress(FileNotFoundError):  # it delivered everything meanwhile and removed the folder
         lock_fd = ask_for(session_dir)
         if lock_fd is None:
             return False
@@ -92,26 +83,26 @@ def release(session_dir: Path) -> bool:
 
 
 class _Elections:
-    """Sees to it that a shipper is at work, without starting one that fails again and again."""
+    """Keeps a shipper running, but does not restart one that fails repeatedly."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + ELECT_EVERY_S
         self._held = 0
 
-    def have_a_shipper(self, session_dirs: Sequence[Path], now: float) -> bool:
-        """False once shippers were started often enough and each has ended with spools left."""
+    def keep_shipping(self, session_dirs: Sequence[Path], now: float) -> bool:
+        """False once ELECTIONS_MAX shippers have ended with spools left."""
         if now < self._next:
             return True
         self._next = now + ELECT_EVERY_S
         if self._held >= ELECTIONS_MAX:
             return any(_if_there(is_shipping, folder) for folder in session_dirs)
-        started = [_if_there(elect, folder) for folder in session_dirs]  # does nothing where one runs
+        started = [_if_there(elect, folder) for folder in session_dirs]  # does nothing where one is running
         self._held += any(started)
         return True
 
 
 def _if_there(ask: Callable[[Path], bool], session_dir: Path) -> bool:
-    """What ``ask`` says of the folder; False where its shipper has delivered all and removed it meanwhile."""
+    """The result of ``ask``; False if the shipper has delivered everything and removed the folder."""
     try:
         return ask(session_dir)
     except FileNotFoundError:
@@ -121,9 +112,9 @@ def _if_there(ask: Callable[[Path], bool], session_dir: Path) -> bool:
 
 
 class Shippers:
-    """Sees to it, while the command runs, that a shipper that something killed is started again.
+    """Restarts a killed shipper while the command runs.
 
-    Ranks do so themselves as they end a step; a rank without steps has nobody else.
+    Ranks do so themselves at the end of a step; a rank without steps depends on this.
     """
 
     def __init__(self, session_id: str, config: AgentConfig) -> None:
@@ -132,56 +123,25 @@ class Shippers:
         self._of: dict[Path, Reelection] = {}
 
     def look(self) -> None:
-        """Looks, if it is time to. Raises nothing."""
-        for folder in session_dirs(self._session_id, self._config):
+        """Checks the shippers if a check is due. Never raises."""
+        for folder in spool_folder.session_dirs(self._session_id, self._config):
             with contextlib.suppress(OSError):
                 settle(folder)
             self._of.setdefault(folder, Reelection(folder)).look()
 
 
-def tell_exit(session_id: str, config: AgentConfig, pid: int, exited: Exit) -> None:
-    """Says in the spool of a process that we started how it ended, if it had no time to. Raises nothing."""
+def record_exit(session_id: str, config: AgentConfig, pid: int, exited: Exit) -> None:
+    """Records in a process's spool how it ended, if the process itself could not. Never raises."""
     ended = process(pid)
-    for folder in session_dirs(session_id, config):
+    for folder in spool_folder.session_dirs(session_id, config):
         for spool in (*spools(folder), *candidates(folder)):
-            # By its name for good: in another container a rank that lives may have the same number.
+            # By its unique name: a live rank in another container may have the same pid.
             if process_of(spool) == ended:
                 with contextlib.suppress(OSError):
                     say(spool, exited)
 
 
-def session_dirs(session_id: str, config: AgentConfig) -> list[Path]:
-    """The folders of a session on this host: one, or more where shared memory ran short between restarts, or
-    where a rank that could not be recorded found no other place to say so.
-
-    Args:
-        session_id: the job.
-        config: the agent's, as the job's environment gives it.
-    """
-    told = () if config.spool_dir is None else (config.spool_dir,)
-    roots = dict.fromkeys((*told, *(root for root in default_roots(config) if why_not_ours(root) is None)))
-    return [root / session_id for root in roots if (root / session_id).is_dir()]
-
-
-def session_dirs_here(session_id: str) -> list[Path]:
-    """The same for who did not start the job, and goes by what is set here."""
-    places = {name: os.environ[name] for name in ("RANKMEM_SPOOL_DIR", "TMPDIR") if name in os.environ}
-    return session_dirs(session_id, AgentConfig.from_environment(places))
-
-
-def shipper_state(session_dir: Path) -> ShipperState:
-    """What the shipper last said of itself."""
-    try:
-        said: Any = json.loads((session_dir / "shipper.json").read_text(encoding="utf-8"))
-        pending = said.get("pending_records")
-        return ShipperState(
-            pending_records=None if pending is None else int(pending), error=str(said.get("error") or "")
-        )
-    except (OSError, ValueError, AttributeError, TypeError):  # not there yet, or gone with the folder
-        return ShipperState()
-
-
-def _told(state: ShipperState, left_s: float) -> str:
+def _progress_text(state: ShipperState, left_s: float) -> str:
     pending = "" if state.pending_records is None else f" {count_text(state.pending_records)} records"
     why = f" ({state.error})" if state.error else ""
     return f"rankmem: delivering{pending}, at most {left_s:.0f} s more{why}"

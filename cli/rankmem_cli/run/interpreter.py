@@ -1,7 +1,7 @@
-"""Whether a command's own Python would pass rankmem by.
+"""Detects a Python option in a command that keeps rankmem from loading.
 
-Stage: ``rankmem run``, before the command starts. In comes the command, out goes the option at fault: with
-``-I`` and ``-E`` Python ignores PYTHONPATH, with ``-S`` it imports no sitecustomize.
+Stage: ``rankmem run``, before the command starts. In: the command. Out: the option. With ``-I`` and ``-E``
+Python ignores PYTHONPATH, with ``-S`` it does not import sitecustomize.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _of_python(arguments: Sequence[str]) -> str | None:
 
 
 def _flags(word: str) -> tuple[str, str]:
-    """The letters of a word of options, and what follows the one that takes a value in the same word."""
+    """The letters of an option word, and the value that follows one of them in the same word."""
     for place, letter in enumerate(word[1:], 1):
         if letter in "mcWX":
             return word[1 : place + 1], word[place + 1 :]

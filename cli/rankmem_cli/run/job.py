@@ -1,8 +1,8 @@
 """A recorded job: aggregator, training, last acknowledgement, summary, in this order.
 
-Stage: ``rankmem run`` and ``rankmem demo``. In comes what to run and where to record, out goes the
-training's exit code. Whatever rankmem itself fails at after the training has started is said on stderr
-and changes neither the training nor its exit code.
+Stage: ``rankmem run`` and ``rankmem demo``. In: a command and a target. Out: the training's exit code. A
+failure of rankmem after the training has started is reported on stderr and affects neither the training nor
+its exit code.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ from rankmem_agent.launchers import task_of
 from rankmem_agent.preload import launch
 from rankmem_agent.session_ids import given_id, id_of_launch, make_session_id, on_several_hosts
 from rankmem_agent.spool import election, places
+from rankmem_agent.spool import folder as spool_folder
 from rankmem_cli import errors
 from rankmem_cli.args.options import Target
 from rankmem_cli.run import child, drain, other_runs
 from rankmem_cli.run.destination import Destination, open_destination
 from rankmem_cli.run.interpreter import option_at_fault
 from rankmem_cli.show.render import note
+from rankmem_cli.show.status import set_aside_lines, shipper_state
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_ship import closing
 
 DRAIN_S_DEFAULT: Final = 120.0
-"""To catch up takes seconds; an aggregator that is away must not hold the job's nodes for long."""
+"""Catching up takes seconds; an unreachable aggregator must not hold the job's nodes for long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,26 +45,27 @@ class Job:
     command: tuple[str, ...]
     target: Target
     session: str | None = None
-    """What the hosts of the job call it; None: ``RANKMEM_SESSION``, else derived, else new."""
+    """The id that all hosts of the job use; None: ``RANKMEM_SESSION``, else derived, else new."""
     name: str | None = None
     spool_dir: Path | None = None
     """Root of the spools; None: the agent chooses."""
     drain_s: float = DRAIN_S_DEFAULT
     environment: dict[str, str] = field(default_factory=dict)
-    """Variables for the command, over those that are set."""
+    """Variables for the command, which override those that are set."""
     folder: Path | None = None
-    """Where the command runs; None: here."""
+    """The command's working folder; None: the current one."""
 
 
 Report = Callable[[Destination, str, bool], None]
-"""Called with the destination, the session's id and whether all is stored; the aggregator still runs."""
+"""Called with the destination, the session's id and whether everything is stored, while the aggregator
+still runs."""
 
 
 def run_job(job: Job, report: Report) -> int:
     """Runs the command under the preload, waits until its events are stored, reports.
 
     Returns:
-        The command's exit code; 126 or 127 if it cannot be run, as shells have it.
+        The command's exit code; 126 or 127 if it cannot be run, as in shells.
 
     Raises:
         RankmemError: the database cannot be opened; the command was not started.
@@ -83,13 +86,13 @@ def run_job(job: Job, report: Report) -> int:
         )
         try:
             config = AgentConfig.from_environment(environment)
-            look = _unless_it_fails(drain.Shippers(session_id, config).look)
-            tell_exit = _unless_it_fails(functools.partial(drain.tell_exit, session_id, config))
-            code = relay.run(job.command, environment, job.folder, look, tell_exit)
+            look = _until_it_fails(drain.Shippers(session_id, config).look)
+            record_exit = _until_it_fails(functools.partial(drain.record_exit, session_id, config))
+            code = relay.run(job.command, environment, job.folder, look, record_exit)
         except OSError as error:
             print(f"Error: cannot run {job.command[0]}: {error.strerror}", file=sys.stderr)
             return child.CANNOT_EXECUTE
-        # The training has ended and its exit code stands: what fails from here on is said and no more.
+        # The training has ended and its exit code stands: a failure from here on is only reported.
         for step in (
             lambda: _finish(job, session_id, environment, relay, destination, report),
             lambda: other_runs.wait_for_other_recorders(destination, relay, job.drain_s),
@@ -99,53 +102,55 @@ def run_job(job: Job, report: Report) -> int:
     return code
 
 
-def _unless_it_fails(work: Callable[..., None]) -> Callable[..., None]:
-    """``work``, for beside the training: what it fails at is said, and then it is done no more."""
+def _until_it_fails(work: Callable[..., None]) -> Callable[..., None]:
+    """``work`` for use beside the training: its first failure is reported, after which it does nothing."""
     has_failed = False
 
-    def do(*of: Any) -> None:
+    def do(*arguments: Any) -> None:
         nonlocal has_failed
         if not has_failed:
-            has_failed = errors.boundary(lambda: work(*of), verbose=lambda: False) != 0
+            has_failed = errors.boundary(lambda: work(*arguments), verbose=lambda: False) != 0
 
     return do
 
 
 def _session_id(job: Job) -> str:
-    """The session's id; says so where other hosts of the job will have another one."""
+    """The session's id; warns where the job's other hosts will have a different one."""
     given = job.session or os.environ.get("RANKMEM_SESSION")
     session_id = given_id(given) if given else id_of_launch(job.command, os.environ)
     task = task_of(os.environ)
     is_task = task is not None and task.num_tasks > 1
     are_here = task is not None and task.is_one_host
     if session_id is None and is_task and are_here:
-        session_id = facts.id_of_process(os.getppid())  # the launcher's own, of this host
+        session_id = facts.id_of_process(os.getppid())  # derived from the launcher, for this host
     if on_several_hosts(job.command) or (is_task and not are_here):
         if session_id is None:
-            note("rankmem: this host shares no name with the job's others: it is a session of its own")
-            note("Try: rankmem run --session NAME, the same on every host and another for every job")
+            note(
+                "rankmem: no session id is shared with the job's other hosts: this host is a separate session"
+            )
+            note("Try: rankmem run --session ID, the same on all hosts and different for every job")
         if job.target.aggregator is None:
-            note(f"rankmem: what this host records goes into {job.target.db} here, without the other hosts'")
-            note("Try: rankmem run --aggregator HOST:PORT, the same on every host")
+            note(f"rankmem: this host records into its own {job.target.db}, separate from the other hosts")
+            note("Try: rankmem run --aggregator HOST:PORT, the same on all hosts")
     return session_id or make_session_id()
 
 
 def _warn_of_interpreter(command: Sequence[str]) -> None:
-    """Says so where the command's Python will not load the agent."""
+    """Warns if the command's Python will not load the agent."""
     option = option_at_fault(command)
     if option is not None:
         note(f"rankmem: python {option} does not load rankmem: this command is not recorded")
         instead = "" if option == "-S" else f", or: rankmem run -- python {option} -m rankmem_agent SCRIPT"
-        note(f"Try: without {option}{instead}")
+        note(f"Try: leave out {option}{instead}")
 
 
 def _base(job: Job) -> dict[str, str]:
-    """The command's variables; the shipper gives up when the wait does, for ``rankmem ship`` to take over."""
+    """The command's variables; the shipper stops when the wait ends, and ``rankmem ship`` takes over."""
     return {"RANKMEM_SHIP_DRAIN_S": f"{job.drain_s:g}"} | dict(os.environ) | job.environment
 
 
 def report_summary(destination: Destination, session_id: str, is_delivered: bool) -> None:
-    """The few lines that end ``rankmem run``."""
+    """Prints the summary at the end of ``rankmem run``."""
     from rankmem_aggregator.query.open import open_queries
     from rankmem_cli.show.summary import print_summary
 
@@ -155,20 +160,20 @@ def report_summary(destination: Destination, session_id: str, is_delivered: bool
         except RankmemError as exc:
             if exc.code is not Code.DENIED:
                 raise
-            note("rankmem: recorded; no summary, since the token given may write but not read")
+            note("rankmem: recorded; no summary, because the token may write but not read")
             return
         if session_id not in known:
-            note("rankmem: nothing was recorded")  # the agent switched itself off, and has said why
+            note("rankmem: nothing was recorded")  # the agent switched itself off and reported why
             return
         print_summary(queries, session_id, destination.shown, is_delivered=is_delivered)
-        told = other_runs.line_about_others(
+        line = other_runs.line_about_others(
             session_id,
             queries.ranks(session_id).to_pylist(),
             facts.host_uid(),
             facts.process_started_ns(os.getpid()),
         )
-        if told is not None:
-            note(told)
+        if line is not None:
+            note(line)
 
 
 def report_nothing(destination: Destination, session_id: str, is_delivered: bool) -> None:
@@ -183,10 +188,10 @@ def _finish(
     destination: Destination,
     report: Report,
 ) -> None:
-    """Waits for the last acknowledgement and reports; of a launcher's tasks the first one reports for all."""
-    folders = drain.session_dirs(session_id, AgentConfig.from_environment(environment))
-    # Without a folder no rank attached, and a command without torch is left alone, and so is its stderr; or
-    # another task of the job was the last to end, and has removed it.
+    """Waits for the last acknowledgement and reports; a launcher's first task reports for all its tasks."""
+    folders = spool_folder.session_dirs(session_id, AgentConfig.from_environment(environment))
+    # Without a folder, either no rank attached (a command without torch is left alone, and so is its stderr)
+    # or another task of the job, the last to end, has removed it.
     if not folders and not (
         other_runs.is_one_of_several()
         and other_runs.is_reporter()
@@ -194,11 +199,12 @@ def _finish(
     ):
         return
     for folder in folders:
-        if places.settle(folder):  # of ranks that were killed before they trained
+        if places.settle(folder):  # for ranks that were killed before they trained
             election.elect(folder)
         closing.close(folder)
     is_delivered = drain.wait_delivered(folders, relay, drain_s=job.drain_s) or _give_up(folders)
-    _tell_what_is_set_aside(folders)
+    for line in set_aside_lines(folders):
+        note(f"rankmem: {line}")
     is_reported = report is not report_nothing and other_runs.is_reporter()
     if is_reported and (is_delivered or _answers(destination)):
         if other_runs.is_one_of_several():
@@ -209,29 +215,22 @@ def _finish(
 
 
 def _give_up(folders: Sequence[Path]) -> bool:
-    """Says what is left, and how it is delivered now that nobody holds it; True if nothing is left."""
-    before = {folder: drain.shipper_state(folder).error for folder in folders}
+    """Stops the shippers and reports what is left and how to deliver it; True if nothing is left."""
+    before = {folder: shipper_state(folder).error for folder in folders}
     held = [folder for folder in folders if not drain.release(folder)]
-    # A shipper says why as it leaves; where the wait was short, it has said nothing before.
-    why = {folder: drain.shipper_state(folder).error or before[folder] for folder in folders}
+    # A shipper writes the reason as it stops; after a short wait it has written none before.
+    why = {folder: shipper_state(folder).error or before[folder] for folder in folders}
     left = [folder for folder in folders if drain.undelivered(folder)]
     for folder in left:
-        note("rankmem: not all that was recorded is stored yet" + (f": {why[folder]}" if why[folder] else ""))
-        after = "  (once its shipper, which goes on, has ended)" if folder in held else ""
+        note("rankmem: some records are not stored yet" + (f": {why[folder]}" if why[folder] else ""))
+        after = "  (after its shipper, which is still running, has ended)" if folder in held else ""
         note(f"Try: rankmem ship {folder}{after}")
     return not left
 
 
-def _tell_what_is_set_aside(folders: Sequence[Path]) -> None:
-    from rankmem_cli.show.status import set_aside_lines
-
-    for line in set_aside_lines(folders):
-        note(f"rankmem: {line}")
-
-
 def _answers(destination: Destination) -> bool:
-    """Whether the aggregator that did not take everything says a word: questions to one that is gone would
-    hold the job's nodes for minutes."""
+    """Whether the aggregator, which did not take everything, answers: waiting for one that is gone would hold
+    the job's nodes for minutes."""
     from rankmem_aggregator.query.open import open_queries
 
     with open_queries(destination.address, destination.credentials) as queries:
@@ -249,7 +248,7 @@ def _answers(destination: Destination) -> bool:
 def _cannot_run(program: str) -> int:
     path = Path(program)
     exists = os.sep in program and path.exists()
-    why = "is not a program that can be executed" if exists else "command not found"
+    why = "not executable" if exists else "command not found"
     print(f"Error: {program}: {why}", file=sys.stderr)
     print("Try: rankmem run -- torchrun --nproc-per-node 2 train.py", file=sys.stderr)
     return child.CANNOT_EXECUTE if exists else child.NOT_FOUND

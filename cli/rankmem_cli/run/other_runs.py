@@ -1,7 +1,7 @@
-"""The other runs of a session: the other tasks of its launcher, and what its name was used for before.
+"""The other runs of a session: other tasks of its launcher, and earlier uses of its name.
 
-Stage: ``rankmem run``, after the last acknowledgement. In come the destination and the session, out go a
-short wait, or a line on stderr. Runs in the main thread.
+Stage: ``rankmem run``, after the last acknowledgement. In: the destination and the session. Out: a short
+wait, or a line on stderr. Runs in the main thread.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from rankmem_aggregator.query.queries import Queries
 
 TASKS_WAIT_S: Final = 10.0
-"""For the last words of a job's other tasks: they end within a second or so of each other."""
+"""Wait for a job's other tasks, which end within a second or so of each other."""
 _LOOK_EVERY_S: Final = 0.25
 Answer = TypeVar("Answer")
-_COMES_YET: Final = frozenset({"running", "awaited"})
+_STILL_COMING: Final = frozenset({"running", "awaited"})
 
 
 def is_one_of_several() -> bool:
@@ -34,26 +34,26 @@ def is_one_of_several() -> bool:
 
 
 def is_reporter() -> bool:
-    """Whether this run reports: of a launcher's tasks the first one does, for all."""
+    """Whether this run reports: only a launcher's first task does, for all its tasks."""
     task = task_of(os.environ)
     return task is None or task.rank == 0
 
 
 def is_known(destination: Destination, session_id: str) -> bool:
-    """Whether something of the session is stored, as far as we may ask."""
+    """Whether any of the session is stored, as far as we may ask."""
     found = ask(destination, lambda queries: session_id in queries.sessions()["session_id"].to_pylist())
     return bool(found)
 
 
 def wait_for_tasks(destination: Destination, session_id: str, relay: SignalRelay) -> None:
-    """Waits until the last attempt's ranks have ended, at most TASKS_WAIT_S, so that a report is of all."""
+    """Waits at most TASKS_WAIT_S for the last attempt's ranks to end, so that a report covers all of them."""
 
     def wait(queries: Queries) -> None:
         deadline = time.monotonic() + TASKS_WAIT_S
         while time.monotonic() < deadline and not relay.num_stop_requests:
             ranks = queries.ranks(session_id).to_pylist()
             last = max((row["attempt"] for row in ranks), default=0)
-            if not any(row["attempt"] == last and row["state"] in _COMES_YET for row in ranks):
+            if not any(row["attempt"] == last and row["state"] in _STILL_COMING for row in ranks):
                 return
             relay.stop_requested.wait(_LOOK_EVERY_S)
 
@@ -61,17 +61,17 @@ def wait_for_tasks(destination: Destination, session_id: str, relay: SignalRelay
 
 
 def wait_for_other_recorders(destination: Destination, relay: SignalRelay, drain_s: float) -> None:
-    """Stays while other runs record into the database that this process holds: they have nobody else."""
+    """Waits while other runs record into the database that this process holds."""
     deadline = time.monotonic() + drain_s
-    is_said = False
+    is_noted = False
     while destination.has_other_recorders():
         if time.monotonic() >= deadline or relay.num_stop_requests > 1:
-            note("rankmem: other runs still record into the database that this one held: their spools wait")
+            note("rankmem: other runs still record into this run's database: their records stay in spools")
             note("Try: rankmem serve, and rankmem run --aggregator HOST:PORT for each of them")
             return
-        if not is_said:
-            is_said = True
-            note("rankmem: waiting for other runs that record into the same database (Ctrl-C twice to stop)")
+        if not is_noted:
+            is_noted = True
+            note("rankmem: waiting for other runs that record into this database (Ctrl-C twice to stop)")
         relay.stop_requested.clear()
         relay.stop_requested.wait(_LOOK_EVERY_S)
 
@@ -79,7 +79,7 @@ def wait_for_other_recorders(destination: Destination, relay: SignalRelay, drain
 def line_about_others(
     session_id: str, ranks: Sequence[dict[str, Any]], host_uid: str, began_ns: int
 ) -> str | None:
-    """Says that a session holds another run than this one; None where it does not.
+    """A line saying that a session contains another run than this one; None if it does not.
 
     Args:
         session_id: the session.
@@ -89,20 +89,20 @@ def line_about_others(
     """
     from rankmem_cli.show.summary import NEVER_SEEN
 
-    came = [row for row in ranks if row["state"] not in NEVER_SEEN]
-    own = {row["attempt"] for row in came if row["host_uid"] == host_uid and _host_ns(row) >= began_ns}
-    others = {row["attempt"] for row in came} - own
+    seen = [row for row in ranks if row["state"] not in NEVER_SEEN]
+    own = {row["attempt"] for row in seen if row["host_uid"] == host_uid and _host_ns(row) >= began_ns}
+    others = {row["attempt"] for row in seen} - own
     if not own or not others:
         return None
-    this = f"this run is its {_attempts(own)}"
-    before = {row["attempt"] for row in came if row["attempt"] in others and row["started_ns"] < began_ns}
+    this = f"this run is {_attempts(own)}"
+    before = {row["attempt"] for row in seen if row["attempt"] in others and row["started_ns"] < began_ns}
     if before:
-        return f"rankmem: session {session_id} was recorded before ({_attempts(before)}): {this}"
-    return f"rankmem: another run records into session {session_id} as well ({_attempts(others)}): {this}"
+        return f"rankmem: session {session_id} already existed ({_attempts(before)}): {this}"
+    return f"rankmem: another run is also recording into session {session_id} ({_attempts(others)}): {this}"
 
 
 def ask(destination: Destination, question: Callable[[Queries], Answer]) -> Answer | None:
-    """Asks the aggregator; None where the token given may write but not read."""
+    """The answer; None if the token may write but not read."""
     from rankmem_aggregator.query.open import open_queries
 
     with open_queries(destination.address, destination.credentials) as queries:

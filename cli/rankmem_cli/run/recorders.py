@@ -1,8 +1,8 @@
-"""Who records into the database that another ``rankmem run`` of this host holds: a lock beside the file.
+"""The other runs on this host that record into the database of a ``rankmem run``: a lock beside the file.
 
-Stage: ``rankmem run``. Each guest holds the file ``<database>.guests`` shared while it records; the run that
-holds the database asks for it alone before it closes. The kernel gives a lock back with its process, so none
-is left behind by a kill.
+Stage: ``rankmem run``. Each of them holds a shared lock on ``<database>.guests`` while it records; the run
+that holds the database tries to lock it exclusively before it closes. The kernel releases the lock of a
+process that dies, so a kill leaves none behind.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SUFFIX: Final = ".guests"
 
 @contextlib.contextmanager
 def register(database_path: Path) -> Iterator[None]:
-    """This process is a guest of the database's holder. Where no lock can be had it is one unseen."""
+    """Registers this process as recording into the database; without a lock it goes unnoticed."""
     held = -1
     with contextlib.suppress(OSError):
         held = _shared(_path(database_path))
@@ -32,7 +32,7 @@ def register(database_path: Path) -> Iterator[None]:
 
 
 def are_registered(database_path: Path) -> bool:
-    """Whether a guest is there; where none is, the file goes."""
+    """Whether any other run is registered; if none is, removes the lock file."""
     path = _path(database_path)
     while True:
         try:
@@ -52,7 +52,7 @@ def are_registered(database_path: Path) -> bool:
 
 
 def _shared(path: Path) -> int:
-    """A descriptor that holds the file that is there now: a guest that left may just have removed one."""
+    """A descriptor with a shared lock on the current file: a run that ended may just have removed another."""
     while True:
         held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -66,7 +66,7 @@ def _shared(path: Path) -> int:
 
 
 def _is_there(held: int, path: Path) -> bool:
-    """Whether what is held is the file that has the name now."""
+    """Whether the descriptor is the file that now has the name."""
     try:
         return os.path.samestat(os.fstat(held), os.stat(path))
     except FileNotFoundError:

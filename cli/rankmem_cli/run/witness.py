@@ -1,10 +1,10 @@
-"""Tells a signal to this process from one to its whole process group, which the training has got as well.
+"""Distinguishes a signal to this process from one to its whole process group, including the training.
 
-Stage: ``rankmem run``, while its command runs. The kernel does not say whom else a signal was sent to. So a
-process that does nothing stands beside the command in the same group, with the signals blocked that we
-forward: one that it has got too was sent to all of us (a terminal's key, ``kill -- -PGID``, ``timeout``,
-Slurm, which signals each process of a job step), and one that it has not was meant for us alone (Kubernetes,
-``kill PID``). Whether a signal waits for it is read from /proc: the witness need not run for it.
+Stage: ``rankmem run``, while its command runs. The kernel does not tell who else received a signal. So an
+idle process runs beside the command in the same group and blocks the signals that we forward. One that is
+pending there too was sent to the group (a terminal's key, ``kill -- -PGID``, ``timeout``, Slurm, which
+signals each process of a job step); any other was meant for us alone (Kubernetes, ``kill PID``). /proc lists
+the pending signals, so the witness need not run for that.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Final
 
 COMMAND: Final = ("cat",)
-"""Any program that waits: this one ends with us, when nobody holds its stdin any more."""
+"""Any program that waits: this one ends with us, when its stdin is closed."""
 WAIT_S: Final = 0.05
-"""A signal to a group, or to every process of a job step, reaches the next one within this."""
+"""Within this time a signal to a group, or to all processes of a job step, reaches every process."""
 _LOOK_EVERY_S: Final = 0.005
 
 
 class Witness:
-    """A process that gets what our process group gets.
+    """A process that receives the signals of our process group.
 
     Args:
-        numbers: signals that it waits for.
+        numbers: the signals that it blocks.
     """
 
     def __init__(self, numbers: Collection[int]) -> None:
@@ -37,13 +37,13 @@ class Witness:
         self._process: subprocess.Popen[bytes] | None = None
         self._start()
 
-    def has_got(self, number: int) -> bool | None:
-        """Whether a signal that we have just got was sent to it as well; None where that cannot be known."""
+    def received(self, number: int) -> bool | None:
+        """Whether a signal that we just received was sent to it too; None where that cannot be determined."""
         deadline = time.monotonic() + WAIT_S
-        while (waiting := self._waiting()) is not None:
-            if number in waiting:
+        while (pending := self._pending()) is not None:
+            if number in pending:
                 self.close()
-                self._start()  # a signal that waits already would say nothing of the next one
+                self._start()  # one that is already pending would hide the next of its kind
                 return True
             if time.monotonic() > deadline:
                 return False
@@ -61,7 +61,7 @@ class Witness:
             process.stdin.close()
 
     def _start(self) -> None:
-        # The mask is inherited: no signal finds the witness unprepared.
+        # The mask is inherited: the witness blocks the signals from its start.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, self._numbers)
         try:
             with contextlib.suppress(OSError):  # no such program, no more processes
@@ -75,8 +75,8 @@ class Witness:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def _waiting(self) -> frozenset[int] | None:
-        """The signals that wait for it; None where it has gone, or /proc is hidden."""
+    def _pending(self) -> frozenset[int] | None:
+        """Its pending signals; None where it is gone or /proc is hidden."""
         if self._process is None:
             return None
         try:
@@ -84,7 +84,7 @@ class Witness:
             fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
             if os.getpgid(self._process.pid) != os.getpgrp() or fields["State"].startswith(("Z", "X")):
                 return None
-            waiting = int(fields["ShdPnd"], 16) | int(fields["SigPnd"], 16)
+            pending = int(fields["ShdPnd"], 16) | int(fields["SigPnd"], 16)
         except (OSError, KeyError, ValueError):
             return None
-        return frozenset(number for number in self._numbers if waiting >> (number - 1) & 1)
+        return frozenset(number for number in self._numbers if pending >> (number - 1) & 1)

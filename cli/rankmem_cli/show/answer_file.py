@@ -1,7 +1,7 @@
-"""``rankmem sql --out FILE``: an answer as a file, whole or not at all.
+"""``rankmem sql --out FILE``: an answer as a file, complete or absent.
 
-Stage: render. In come batches of rows as they are read, out goes CSV, JSON or Parquet, as the name ends.
-It is what COPY … TO would be used for: a database file is opened without access to any other.
+Stage: render. In: batches of rows as they are read. Out: CSV, JSON or Parquet, by the name's extension.
+Replaces COPY … TO, which cannot run: a database file is opened without access to any other file.
 """
 
 from __future__ import annotations
@@ -29,49 +29,49 @@ class _Rows(Protocol):
 
 
 def check_out(out: Path, output: Format, *, force: bool) -> None:
-    """Refuses a name before anything is asked.
+    """Refuses a bad file name before anything is asked.
 
     Raises:
-        RankmemError: INVALID for an end that says no form, or another than ``--format``; CONFLICT for a file
-            that is there (without ``force``) or is a database; NOT_FOUND without its folder.
+        RankmemError: INVALID for an unknown extension or one that contradicts ``--format``; CONFLICT for a
+            database, or an existing file without ``force``; NOT_FOUND without its folder.
     """
     if out.suffix.lower() not in _WRITERS:
-        raise RankmemError(
-            Code.INVALID, f"{out.name} does not say which form", f"a name that ends in {', '.join(_WRITERS)}"
-        )
+        raise RankmemError(Code.INVALID, f"{out.name} has no known extension", f"use {', '.join(_WRITERS)}")
     if output is not Format.TABLE and out.suffix.lower() != f".{output}":
         raise RankmemError(
-            Code.INVALID, f"--format {output} and --out {out} are two forms", "leave --format out"
+            Code.INVALID, f"--format {output} and --out {out} contradict each other", "leave out --format"
         )
     if not out.parent.is_dir():
-        raise RankmemError(Code.NOT_FOUND, f"there is no folder {out.parent}", "make it, or name another")
+        raise RankmemError(Code.NOT_FOUND, f"there is no folder {out.parent}", "create it, or choose another")
     if out.is_dir() or is_database(out):
         what = "folder" if out.is_dir() else "database"
-        raise RankmemError(Code.CONFLICT, f"{out} is a {what}", "give another name")
+        raise RankmemError(Code.CONFLICT, f"{out} is a {what}", "choose another name")
     if os.path.lexists(out) and not force:
-        raise RankmemError(Code.CONFLICT, f"{out} is there already", "give another name, or --force")
+        raise RankmemError(Code.CONFLICT, f"{out} already exists", "choose another name, or use --force")
 
 
 def write_answer(batches: Iterator[pa.RecordBatch], out: Path) -> int:
-    """Writes the rows; how many there are. The name is checked before: see :func:`check_out`.
+    """Writes the rows and returns their number. Check the name with :func:`check_out` first.
 
     Raises:
-        RankmemError: INVALID for a type that the form does not have, EXHAUSTED where it cannot be written.
+        RankmemError: INVALID for a type that the format lacks, EXHAUSTED if the file cannot be written.
     """
     import pyarrow as pa
 
     unfinished = out.with_name(f".rankmem-{os.getpid()}-{out.name}")
-    first = next(batches)  # what is wrong with the SQL is said before a file is made
+    first = next(batches)  # an error in the SQL is raised before a file is created
     try:
         count = _write(first, batches, unfinished, _WRITERS[out.suffix.lower()])
         unfinished.replace(out)
     except pa.ArrowNotImplementedError as exc:
         raise RankmemError(
-            Code.INVALID, f"cannot write {out}: {exc}", "cast the column, such as to VARCHAR"
+            Code.INVALID, f"cannot write {out}: {exc}", "cast the column, for example to VARCHAR"
         ) from exc
     except OSError as exc:
         raise RankmemError(
-            Code.EXHAUSTED, f"cannot write {out}: {exc.strerror or exc}", "give another path, or make room"
+            Code.EXHAUSTED,
+            f"cannot write {out}: {exc.strerror or exc}",
+            "choose another path, or free some space",
         ) from exc
     finally:
         unfinished.unlink(missing_ok=True)
@@ -95,7 +95,7 @@ def _write(
 
 
 class _Text:
-    """CSV or JSON, as on stdout."""
+    """CSV or JSON, the same as on stdout."""
 
     def __init__(self, path: Path, output: Format) -> None:
         self._file = path.open("w", encoding="utf-8", newline="")
@@ -127,4 +127,4 @@ _WRITERS: Final[dict[str, Callable[[Path, pa.Schema], _Rows]]] = {
     ".json": lambda path, schema: _Text(path, Format.JSON),
     ".parquet": _Parquet,
 }
-"""By the end of the name."""
+"""By file name extension."""

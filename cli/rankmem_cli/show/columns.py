@@ -1,8 +1,8 @@
-"""What the tables of the named queries show of their results.
+"""The columns of the tables that show the results of named queries.
 
-Stage: render. For each query the columns in order, with their headings and how much they matter where
-the terminal is narrow. The names on the right are the results' own columns: ``sql/queries/*.sql``
-of the aggregator package declares them.
+Stage: render. For each query the columns in order, with their headings and their importance on a narrow
+terminal. The second names are the results' own columns, as declared in the aggregator package's
+``sql/queries/*.sql``.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def ranks(started_ns: int | None) -> list[Column]:
 
 
 def status() -> list[Column]:
-    """Columns of ``rankmem status``: where each rank's log stands."""
+    """Columns of ``rankmem status``: the state of each rank's log."""
     return [
         number("rank", "rank"),
         number("attempt", "attempt", importance=1),
@@ -85,7 +85,7 @@ def status() -> list[Column]:
 
 
 def top() -> list[Column]:
-    """Columns of ``rankmem top``: what each rank holds, and what is left."""
+    """Columns of ``rankmem top``: the memory that each rank holds, and what is left."""
     return [
         number("rank", "rank"),
         text("host", "host_name", importance=3),
@@ -96,7 +96,7 @@ def top() -> list[Column]:
         size("peak", "peak_requested_bytes", importance=7),
         size("headroom", "headroom_bytes", importance=8),
         percent("left", "headroom_share", importance=5),
-        size("device has", "device_total_bytes", importance=1),
+        size("device total", "device_total_bytes", importance=1),
         age("age", "age_ns", importance=4),
     ]
 
@@ -152,7 +152,7 @@ def peak_of_blocks(group: str, started_ns: int | None) -> list[Column]:
 
 
 def peak_of_allocator(group: str, started_ns: int | None) -> list[Column]:
-    """Columns of ``rankmem peak --by`` stream or component: the same, with what the group's segments held."""
+    """Columns of ``rankmem peak --by`` stream or component: the same and the bytes of the segments."""
     reserved = [
         size("reserved", "peak_reserved_bytes", importance=7),
         offset("reserved at", "peak_reserved_ns", started_ns, importance=2),
@@ -168,7 +168,7 @@ def peak_of_ranks(group: str, started_ns: int | None) -> list[Column]:
         text(group, "group_name", importance=0),
         text("devices", "device_type", importance=4),
         count("ranks", "num_ranks", importance=6),
-        size("each at its own", "sum_of_peaks_bytes", importance=8),
+        size("sum of peaks", "sum_of_peaks_bytes", importance=8),
         size("own peak", "peak_bytes", importance=0),
         offset("own peak at", "peak_time_ns", started_ns, importance=8),
         utc("own peak at (UTC)", "peak_time_ns", importance=1),
@@ -180,7 +180,7 @@ def peak_of_ranks(group: str, started_ns: int | None) -> list[Column]:
 
 
 def summary(started_ns: int | None, *, is_delivered: bool) -> list[Column]:
-    """Columns of the few lines that end ``rankmem run``; what is not all stored is not called complete."""
+    """Columns of the summary of ``rankmem run``; ``complete`` only once everything is stored."""
     columns = [
         number("rank", "rank"),
         text("host", "host_name", importance=3),
@@ -194,7 +194,7 @@ def summary(started_ns: int | None, *, is_delivered: bool) -> list[Column]:
 
 
 def job_peak(started_ns: int | None) -> list[Column]:
-    """Columns of ``rankmem job-peak``: each device's share at the one instant."""
+    """Columns of ``rankmem job-peak``: each device's share at that instant."""
     return [
         number("rank", "rank"),
         number("attempt", "attempt", importance=1),
@@ -209,19 +209,12 @@ def job_peak(started_ns: int | None) -> list[Column]:
 
 
 def job_peak_shares() -> list[Column]:
-    """Columns of the shares in the overview of ``rankmem job-peak``, whose head has the instant."""
-    return [
-        number("rank", "rank"),
-        number("attempt", "attempt", importance=1),
-        text("host", "host_name", importance=5),
-        text("device", "device", importance=4),
-        size("share", "requested_bytes", importance=0),
-        age("clock error", "clock_error_ns", importance=2),
-    ]
+    """Columns of the shares in the overview of ``rankmem job-peak``, whose heading gives the instant."""
+    return [column for column in job_peak(None) if not column.name.startswith("job_peak")]
 
 
 def job_peak_held(group: str) -> list[Column]:
-    """Columns of what held the job's memory at its peak."""
+    """Columns of the groups that held the job's memory at its peak."""
     return [
         _group(group),
         text("device", "device_type", importance=1),
@@ -244,7 +237,7 @@ def oom(started_ns: int | None) -> list[Column]:
         size("free", "device_free_bytes", importance=8),
         size("alive", "requested_bytes", importance=9),
         size("reserved", "reserved_bytes", importance=4),
-        size("beyond", "app_bytes", importance=3),
+        size("outside", "app_bytes", importance=3),
         size("unused", "unused_bytes", importance=2),
         size("largest piece", "largest_free_bytes", importance=6),
         percent("fragmented", "fragmentation", importance=3),
@@ -254,7 +247,7 @@ def oom(started_ns: int | None) -> list[Column]:
 
 
 def oom_held(group: str) -> list[Column]:
-    """Columns of what was alive when an allocation failed."""
+    """Columns of the groups alive when an allocation failed."""
     return [
         _group(group),
         size("alive then", "live_bytes", importance=0),
@@ -264,7 +257,7 @@ def oom_held(group: str) -> list[Column]:
 
 
 def held_at(started_ns: int | None) -> list[Column]:
-    """Columns of what every rank held at an instant."""
+    """Columns of the memory that every rank held at an instant."""
     return [
         number("rank", "rank"),
         number("attempt", "attempt", importance=1),
@@ -282,7 +275,7 @@ def _group(group: str) -> Column:
 
 
 def ops() -> list[Column]:
-    """Columns of ``rankmem ops``, whatever it is grouped by: those the result lacks are passed over."""
+    """Columns of ``rankmem ops``, for any grouping: columns that the result lacks are skipped."""
     return [
         text("device", "device_type", importance=1),
         number("rank", "rank"),
@@ -299,7 +292,7 @@ def ops() -> list[Column]:
         count("blocks", "live_allocations_at_peak", importance=5),
         size("alive then", "live_bytes_at_time", importance=9),
         count("blocks", "live_allocations_at_time", importance=5),
-        size("allocated in all", "allocated_bytes", importance=7),
+        size("total allocated", "allocated_bytes", importance=7),
         count("allocations", "num_allocations", importance=6),
         size("largest", "largest_bytes", importance=4),
         count("ranks", "num_ranks", importance=3),
@@ -312,8 +305,8 @@ def modules() -> list[Column]:
         text("device", "device_type", importance=1),
         tree("module", "tree"),
         text("class", "class", importance=3),
-        size("with its parts", "total_bytes", importance=0),
-        size("its own", "own_bytes", importance=8),
+        size("with submodules", "total_bytes", importance=0),
+        size("own", "own_bytes", importance=8),
         count("own blocks", "own_allocations", importance=4),
         count("ranks", "num_ranks", importance=2),
     ]
@@ -340,9 +333,9 @@ def steps(started_ns: int | None) -> list[Column]:
         text("device", "device", importance=3),
         number("step", "step"),
         size("peak", "peak_bytes", importance=0),
-        signed_size("peak grew", "peak_growth_bytes", importance=7),
-        size("left at end", "end_bytes", importance=8),
-        signed_size("left grew", "end_growth_bytes", importance=9),
+        signed_size("peak growth", "peak_growth_bytes", importance=7),
+        size("at end", "end_bytes", importance=8),
+        signed_size("growth at end", "end_growth_bytes", importance=9),
         size("allocated", "allocated_bytes", importance=6),
         count("allocations", "num_allocations", importance=4),
         age("took", "duration_ns", importance=5),
@@ -352,7 +345,7 @@ def steps(started_ns: int | None) -> list[Column]:
 
 
 def live(started_ns: int | None) -> list[Column]:
-    """Columns of ``rankmem live``; the whole stack of a block is in its JSON."""
+    """Columns of ``rankmem live``; JSON includes the whole stack of a block."""
     return [
         text("device", "device", importance=1),
         size("size", "size_bytes", importance=0),

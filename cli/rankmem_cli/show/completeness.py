@@ -1,7 +1,7 @@
-"""What an answer lacks, said with every answer: the one place that all of them pass.
+"""Reports with every answer what it lacks; all answers pass through here.
 
-Stage: render. In comes an answer and the query ``incompleteness`` of its session; out go lines on stderr
-after the data, and, for programs, one more column. Nothing where nothing is missing that anybody knows of.
+Stage: render. In: an answer and its session's ``incompleteness``. Out: lines on stderr after the data and,
+for programs, an additional column. Neither appears if nothing is known to be missing.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from rankmem_aggregator.quantity_text import counted
 from rankmem_cli.show.render import Format, note, show
 from rankmem_cli.show.units import bytes_text, safe_text
 
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
     from rankmem_cli.show.table import Column
 
 COLUMN: Final = "incomplete"
-"""Of a row in JSON and CSV: what it lacks, in words; NULL where that is nothing."""
+"""The column in JSON and CSV that says in words what a row lacks; NULL for nothing."""
 BOUNDS_SHOWN: Final = 8
-"""Ranks whose peak is not exact, the highest: the view peak_bound has all."""
+"""Ranks with an inexact peak that are listed, highest first; the view peak_bound has all."""
 SESSIONS_SHOWN: Final = 5
-"""Named after an answer that may be of any of them, the newest."""
+"""Incomplete sessions named after an answer that may concern any session, newest first."""
 
 
 def show_answer(
@@ -36,11 +37,11 @@ def show_answer(
     output: Format,
     notes: Sequence[str] = (),
 ) -> None:
-    """Writes an answer about a session, and what it lacks. Args as :func:`rankmem_cli.show.render.show`."""
+    """Writes an answer about a session and what it lacks. Args as :func:`rankmem_cli.show.render.show`."""
     from rankmem_aggregator.query.missing import missing_of
 
     lacks = missing_of(rows) if output is Format.TABLE else None
-    if lacks is not None:  # the answer carries it; programs want it row by row
+    if lacks is not None:  # the answer carries it; programs get it row by row
         show(rows, columns, output=output, title=facts.title(), notes=notes)
         _print(lacks)
     else:
@@ -52,7 +53,7 @@ def show_answer(
 
 
 def note_kernels(facts: SessionFacts) -> None:
-    """Where an answer is empty because the session has kernels alone: how to ask for these."""
+    """Notes how to query the kernels, if the session contains nothing else."""
     from rankmem_cli.show.not_recorded import kernel_hints
 
     for line in kernel_hints(facts):
@@ -60,7 +61,7 @@ def note_kernels(facts: SessionFacts) -> None:
 
 
 def note_incompleteness(queries: Queries, facts: SessionFacts) -> None:
-    """The lines alone, after an answer of several parts."""
+    """Writes only the lines, after an answer in several parts."""
     note_missing(queries.incompleteness(facts.session_id).to_pylist())
 
 
@@ -72,7 +73,7 @@ def note_missing(missing: Sequence[dict[str, Any]]) -> None:
 
 
 def bound_lines(queries: Queries, facts: SessionFacts, peaks: pa.Table) -> list[str]:
-    """How high the peaks that are not exact were at least; none where the answer is exact."""
+    """Lower bounds of the peaks that are not exact; none if the answer is exact."""
     from rankmem_aggregator.query.missing import COMPLETE_KEY
 
     if (peaks.schema.metadata or {}).get(COMPLETE_KEY) != b"False":
@@ -80,42 +81,41 @@ def bound_lines(queries: Queries, facts: SessionFacts, peaks: pa.Table) -> list[
     ranks = set(peaks["rank"].to_pylist())
     bounds = _unless_older(lambda: queries.peak_bound(facts.session_id))
     found = [row for row in bounds if row["rank"] in ranks and row["is_exact"] is False]
-    said = [
+    bounds_text = [
         f"rank {row['rank']}, {safe_text(row['device'])}: not exact; {at_least_text(row['at_least_bytes'])}"
         for row in sorted(found, key=lambda row: -(row["at_least_bytes"] or 0))[:BOUNDS_SHOWN]
     ]
     more = len(found) - BOUNDS_SHOWN
-    return said if more <= 0 else [*said, f'… and {more} more: rankmem sql "FROM peak_bound"']
+    return bounds_text if more <= 0 else [*bounds_text, f'… and {more} more: rankmem sql "FROM peak_bound"']
 
 
 def at_least_text(at_least_bytes: int | None) -> str:
-    """By how much a peak may be off where events are missing, as far as it can be said."""
+    """The lower bound of a peak whose events are incomplete, as a phrase."""
     if not at_least_bytes:
-        return "how high the true peak was cannot be said"
-    least = bytes_text(at_least_bytes)
-    return f"the true peak was at least {least}, and by how much it was higher cannot be said"
+        return "the true peak is unknown"
+    return f"the true peak was at least {bytes_text(at_least_bytes)}; how much higher is unknown"
 
 
 def note_incomplete_sessions(queries: Queries) -> None:
-    """After an answer that may be of any session: which of them lack events. Where that fails, it stands."""
+    """Notes which sessions lack events, after an answer that may concern any; a failure is only noted."""
     from rankmem_protos.errors import RankmemError
 
     try:
         sessions = _unless_older(queries.incomplete_sessions)
     except RankmemError as exc:
-        note(f"whether any session lacks events could not be asked: {exc.message}")
+        note(f"could not check whether any session lacks events: {exc.message}")
         return
     for row in sessions[:SESSIONS_SHOWN]:
-        ranks = "1 rank" if row["num_ranks"] == 1 else f"{row['num_ranks']} ranks"
+        ranks = counted(row["num_ranks"], "rank")
         note(f"session {safe_text(row['session_id'])} lacks events of {ranks}: its figures may be wrong")
     if sessions:
         more = len(sessions) - SESSIONS_SHOWN
-        others = f"… and {more} more: " if more > 0 else "what is missing: "
+        others = f"… and {more} more: " if more > 0 else "details: "
         note(f'{others}rankmem sql "FROM incompleteness"')
 
 
 def _unless_older(ask: Callable[[], pa.Table]) -> list[dict[str, Any]]:
-    """The rows; none where the database or its aggregator is of a version that has no such view."""
+    """The rows; none if the version of the database or aggregator lacks the view."""
     from rankmem_protos.errors import Code, RankmemError
 
     try:
@@ -133,9 +133,9 @@ def _print(lines: Sequence[str]) -> None:
 
 
 def with_incomplete(rows: pa.Table, missing: Sequence[dict[str, Any]], output: Format) -> pa.Table:
-    """The answer as it is where it becomes a table or lacks nothing; else with the column ``incomplete``.
+    """The answer with the column ``incomplete``; unchanged for a table or if nothing is missing.
 
-    Of a rank's row it says what that rank lacks, of any other row what the session lacks.
+    For a rank's row the column says what that rank lacks, for any other row what the session lacks.
     """
     import pyarrow as pa
 
@@ -146,12 +146,12 @@ def with_incomplete(rows: pa.Table, missing: Sequence[dict[str, Any]], output: F
     names = rows.column_names
     every = "; ".join(lines(missing))
     if "rank" not in names:
-        told: list[str | None] = [every] * rows.num_rows
+        lacks: list[str | None] = [every] * rows.num_rows
     else:
         keys = [name for name in ("attempt", "rank") if name in names]
         whose = zip(*(rows[name].to_pylist() for name in keys), strict=True)
-        told = [_of(dict(zip(keys, key, strict=True)), missing) for key in whose]
-    return rows.append_column(COLUMN, pa.array(told, pa.string()))
+        lacks = [_of(dict(zip(keys, key, strict=True)), missing) for key in whose]
+    return rows.append_column(COLUMN, pa.array(lacks, pa.string()))
 
 
 def _of(row: dict[str, Any], missing: Sequence[dict[str, Any]]) -> str | None:

@@ -1,9 +1,9 @@
-"""Memory over time as characters: a curve that fits the terminal, and a row for each of its parts.
+"""Draws memory over time as characters: a curve that fits the terminal, and a row for each of its parts.
 
-Stage: render. In comes a chart of the aggregator package, out go lines of text. A column of cells stands
-for a stretch of time and shows the instant in it at which the top stood highest, so no maximum is lost;
-eighth blocks give eight levels a cell. Where the output cannot carry them (its encoding is not UTF-8),
-ASCII characters stand in, with four. Runs in the command line's process.
+Stage: render. In: a chart of the aggregator package. Out: lines of text. A column of cells stands for a range
+of time and shows the instant in it at which the total was highest, so no maximum is lost. Eighth blocks give
+eight levels per cell; where the output's encoding lacks them, ASCII characters give four. Runs in the command
+line's process.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from rankmem_aggregator.plots.curves import Chart, Ints
 
 HEIGHT: Final = 12
-"""Rows of the curve: with its axis and the rows of ten parts it fits a terminal of 24 lines and a bit."""
+"""Rows of the curve: with its axis and ten parts it takes just over 24 lines."""
 LEVELS: Final = 8
-"""Levels of a cell."""
+"""Levels per cell."""
 GUTTER_MIN: Final = 12
 """Cells left of the curve: a label such as 1023.99 MiB."""
 GUTTER_MAX: Final = 28
-"""A part's longer name is shortened: the curve is what was asked for."""
+"""A longer name is shortened, to leave room for the curve."""
 PLOT_MIN: Final = 16
-"""Cells of the curve at least, however narrow the terminal."""
+"""Minimum width of the curve, however narrow the terminal."""
 TICK_CELLS: Final = 10
 """Cells between two labels of the time axis, about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Glyphs:
-    """The characters that a curve is made of."""
+    """The characters of a curve."""
 
     levels: str
     """From nothing to a full cell: nine."""
@@ -65,7 +65,7 @@ def glyphs_for(encoding: str | None) -> Glyphs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Frame:
-    """Where things stand: cells of the gutter, of the curve, and of the figures right of it."""
+    """The layout: cells of the gutter, of the curve, and of the figures to its right."""
 
     gutter: int
     plot: int
@@ -73,7 +73,7 @@ class _Frame:
 
 
 def draw(chart: Chart, *, width: int, glyphs: Glyphs, hues: list[str] | None = None) -> list[Text]:
-    """The lines of the picture, none wider than ``width`` cells (if that leaves the curve any).
+    """The lines of the chart, none wider than ``width`` cells unless the curve needs PLOT_MIN.
 
     Args:
         chart: at least one instant and one series.
@@ -82,7 +82,7 @@ def draw(chart: Chart, *, width: int, glyphs: Glyphs, hues: list[str] | None = N
         hues: a colour for each series, which fills the curve with its parts; None for none.
     """
     frame = _frame(chart, width)
-    # Of curves that measure one thing in several ways the first is drawn large.
+    # If the curves measure one thing in several ways, the first is drawn large.
     main = chart if chart.stacked else replace(chart, series=chart.series[:1])
     lines = _curve(main, columns(main, frame.plot), frame, glyphs, hues[: len(main.series)] if hues else None)
     lines.append(Text(" " * (frame.gutter + 1) + glyphs.corner + glyphs.floor * frame.plot))
@@ -94,7 +94,7 @@ def draw(chart: Chart, *, width: int, glyphs: Glyphs, hues: list[str] | None = N
 
 
 def _order(chart: Chart) -> list[int]:
-    """The parts from top to bottom: as they lie above one another."""
+    """The parts from top to bottom, as they are stacked."""
     order = list(range(len(chart.series)))
     return order[::-1] if chart.stacked else order
 
@@ -131,13 +131,13 @@ def _bounds(chart: Chart, picked: Ints, most: int) -> Ints:
     """Upper edge of each part in each column, in levels from the bottom; parts x columns."""
     values = np.stack([one.values_bytes[picked] for one in chart.series])
     summed = np.cumsum(values, axis=0)
-    # Rounded up: what holds a byte is seen, and the highest column alone reaches the top.
+    # Rounded up: a single byte is visible, and only the highest column reaches the top.
     edges: Ints = -(-summed.clip(min=0).astype(object) * HEIGHT * LEVELS // most)
     return edges.astype(np.int64)
 
 
 def _cell(bounds: Ints, row: int, glyphs: Glyphs, hues: list[str] | None) -> tuple[str, str]:
-    """The character of one cell and its style: at most two parts share it, the largest there."""
+    """The character of a cell and its style; the two largest parts at most share it."""
     inside = np.clip(bounds - row * LEVELS, 0, LEVELS)
     filled = int(inside[-1])
     if hues is None or filled == 0 or len(bounds) != len(hues):
@@ -154,7 +154,7 @@ def _cell(bounds: Ints, row: int, glyphs: Glyphs, hues: list[str] | None) -> tup
 
 
 def _time_axis(chart: Chart, frame: _Frame) -> str:
-    """Labels under the curve, each beginning below its instant."""
+    """Labels below the curve, each starting at its instant."""
     first, last = int(chart.times_ns[0]) - chart.start_ns, int(chart.times_ns[-1]) - chart.start_ns
     step = _nice_step(max(1, last - first) * TICK_CELLS // frame.plot)
     line = [" "] * (frame.gutter + 2 + frame.plot)
@@ -170,7 +170,7 @@ def _time_axis(chart: Chart, frame: _Frame) -> str:
 
 
 def _nice_step(least_ns: int) -> int:
-    """The first round step (1, 2 or 5 times a power of ten; whole minutes and hours) that is not smaller."""
+    """The next larger round step: 1, 2 or 5 times a power of ten, or whole minutes or hours."""
     step = 1
     while step < 20 * units.NS_PER_S:
         for factor in (1, 2, 5):
@@ -184,7 +184,7 @@ def _nice_step(least_ns: int) -> int:
 
 
 def _tick_text(time_ns: int, step_ns: int) -> str:
-    """``+12.5 s``, ``+2:30``: no more decimals than the step has."""
+    """``+12.5 s``, ``+2:30``: with no more decimals than the step."""
     sign, rest = ("-", -time_ns) if time_ns < 0 else ("+", time_ns)
     seconds, fraction = divmod(rest, units.NS_PER_S)
     decimals = f"{step_ns % units.NS_PER_S:09d}".rstrip("0") if step_ns % units.NS_PER_S else ""
@@ -198,15 +198,15 @@ def _tick_text(time_ns: int, step_ns: int) -> str:
 
 
 def _heading(chart: Chart, frame: _Frame) -> str:
-    left = "each to its own peak"[: frame.gutter + frame.plot]
-    right = f"{'its peak':>{min(frame.right, 11)}}"
+    left = "each scaled to its own peak"[: frame.gutter + frame.plot]
+    right = f"{'own peak':>{min(frame.right, 11)}}"
     if frame.right > 12:
         right += f"{'at the peak':>{frame.right - 11}}"
     return f"{left:<{frame.gutter + 2 + frame.plot}}  {right}"
 
 
 def _part(chart: Chart, number: int, frame: _Frame, glyphs: Glyphs, hues: list[str] | None) -> Text:
-    """One part: name, its own curve in a row of cells, its peak, and what it held at the curve's."""
+    """A part: name, its own curve in a row of cells, its peak, and its bytes at the peak of the curve."""
     one = chart.series[number]
     most = max(1, one.peak_bytes())
     name = shorten(units.safe_text(one.name), frame.gutter - 2, keep_end=True)
@@ -222,6 +222,6 @@ def _part(chart: Chart, number: int, frame: _Frame, glyphs: Glyphs, hues: list[s
 
 
 def _highest(chart: Chart, values: Ints, width: int) -> Ints:
-    """The highest value in each column's stretch of time, with what held when it began."""
+    """The highest value in each column's range of time, including the value at its start."""
     begin, end = stretches(chart, width)
     return np.array([values[b:e].max() for b, e in zip(begin, end, strict=True)], np.int64)

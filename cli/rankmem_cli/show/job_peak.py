@@ -1,13 +1,14 @@
-"""The job's peak taken apart: shares, what held it, and how sure it is.
+"""The job's peak in detail: shares, what held it, and how certain it is.
 
-Stage: render. In come the answers of the named queries about the job's peak, out go tables on stdout and, on
-stderr, the lines between them. Computes nothing but percentages.
+Stage: render. In: the answers of the named queries about the job's peak. Out: tables on stdout and the lines
+between them on stderr. Computes only percentages.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from rankmem_aggregator.quantity_text import counted
 from rankmem_cli.show import columns
 from rankmem_cli.show.completeness import at_least_text, note_incompleteness, note_kernels, show_answer
 from rankmem_cli.show.progress import show_progress
@@ -24,23 +25,23 @@ if TYPE_CHECKING:
     from rankmem_aggregator.query.types import BlockBy
 
 RANKS_SHOWN: Final = 16
-"""Shares in the overview: the largest; --by rank has all."""
+"""Shares in the overview, largest first; --by rank has all."""
 GROUPS_SHOWN: Final = 10
-"""Categories are nine and what is older; of operators the largest tell most."""
+"""Enough for all categories; of the operators the largest matter."""
 
 
 def print_job_peak(queries: Queries, facts: SessionFacts) -> None:
-    """Writes the overview: the instant, how sure it is, each rank's share, categories, operators."""
-    with show_progress("asking"):
+    """Writes the overview: the instant, its certainty, each rank's share, categories, operators."""
+    with show_progress("querying"):
         shares = queries.job_peak(facts.session_id)
         bounds = queries.job_peak_bound(facts.session_id, shares=shares).to_pylist()
     note(facts.title())
     if not bounds:
         note_kernels(facts)
     for bound in sorted(bounds, key=lambda bound: by_weight(bound["device_type"], bound["job_peak_bytes"])):
-        _say(bound, facts.started_ns)
+        _note_bound(bound, facts.started_ns)
     if not bounds and queries.peak(facts.session_id).num_rows:
-        note("no sum over the ranks: no two of them have times on one clock; rankmem peak has each by itself")
+        note("no sum over the ranks: no two ranks share a clock; rankmem peak shows each rank separately")
         note_incompleteness(queries, facts)
         return
     shown = head(shares, None, output=Format.TABLE, table_rows=RANKS_SHOWN)
@@ -51,61 +52,60 @@ def print_job_peak(queries: Queries, facts: SessionFacts) -> None:
 
 
 def show_part(queries: Queries, facts: SessionFacts, by: str, *, output: Format) -> None:
-    """Writes one of its answers alone, in any format: each rank's share, or what held it."""
-    with show_progress("asking"):
+    """Writes a single answer in any format: each rank's share, or what held the memory."""
+    with show_progress("querying"):
         if by == "rank":
             rows, shown = queries.job_peak(facts.session_id), columns.job_peak(facts.started_ns)
         else:
-            rows = queries.job_peak_held(facts.session_id, by=_by(by))
+            rows = queries.job_peak_held(facts.session_id, by=cast("BlockBy", by))
             shown = columns.job_peak_held(by)
     show_answer(queries, facts, rows, shown, output=output)
 
 
 def _print_held(queries: Queries, facts: SessionFacts, by: str, shares: pa.Table) -> None:
-    with show_progress("asking"):
-        rows = queries.job_peak_held(facts.session_id, by=_by(by), shares=shares)
+    with show_progress("querying"):
+        rows = queries.job_peak_held(facts.session_id, by=cast("BlockBy", by), shares=shares)
     note("")
-    note(f"held then, by {by}:")
+    note(f"held at that instant, by {by}:")
     show_table(rows.slice(0, GROUPS_SHOWN), columns.job_peak_held(by))
     if rows.num_rows > GROUPS_SHOWN:
         note(f"… and {rows.num_rows - GROUPS_SHOWN} more: rankmem job-peak --by {by}")
 
 
-def _say(bound: dict[str, Any], started_ns: int | None) -> None:
-    """The instant, the gap to the sum of the peaks, and what the clocks leave open."""
+def _note_bound(bound: dict[str, Any], started_ns: int | None) -> None:
+    """Notes the instant, the gap to the sum of the peaks, and the uncertainty of the clocks."""
     peak, at, total = bound["job_peak_bytes"], bound["job_peak_ns"], bound["sum_of_peaks_bytes"]
     offset = offset_text(distance_ns(at, started_ns))
+    ranks = counted(bound["num_ranks"], "rank")
     utc = f" ({utc_text(at)} UTC)" if has_clock(at) else ""
-    ranks = "1 rank" if bound["num_ranks"] == 1 else f"{bound['num_ranks']} ranks"
     note(f"{bound['device_type']}: {bytes_text(peak)} on {ranks} at {offset}{utc}")
     gap = bytes_text(bound["gap_bytes"]) + (f" ({bound['gap_bytes'] / peak:.1%})" if peak else "")
     if bound["gap_bytes"]:
         note(f"  the ranks' own peaks add up to {bytes_text(total)}, {gap} more")
     else:
-        note("  the ranks' own peaks add up to the same: all stood highest then")
+        note("  the ranks' own peaks add up to the same: all ranks peaked at this instant")
     note(f"  {_clocks(bound)}")
     if bound.get("is_exact") is False:
-        note(
-            f"  not exact, for events or ranks are missing (below): {at_least_text(bound['at_least_bytes'])}"
-        )
+        least = at_least_text(bound["at_least_bytes"])
+        note(f"  not exact, because events or ranks are missing (see below): {least}")
 
 
 def _clocks(bound: dict[str, Any]) -> str:
     error_ns = bound["clock_error_ns"]
     if not has_clock(bound["job_peak_ns"]):
-        return "one rank, recorded without times: its events are in the order of the recording"
+        return "one rank, recorded without times: its events are in recording order"
     if error_ns is None:
-        return "the hosts' clocks were never compared: the order of events on different hosts is open"
-    is_exact = bound.get("is_exact") is not False  # None: nobody knows; an older one does not say
+        return "the hosts' clocks were never compared: the order of events on different hosts is unknown"
+    is_exact = bound.get("is_exact") is not False  # None: unknown; absent from an older aggregator's answer
     if error_ns == 0:
-        return f"one clock: the order of all events {'' if is_exact else 'that were recorded '}is certain"
+        return f"one clock: the order of all {'' if is_exact else 'recorded '}events is certain"
     clocks = f"the hosts' clocks agree to {age_text(error_ns)}"
     if not is_exact:
-        return f"{clocks}, of the events that were recorded"
+        return f"{clocks}, for the recorded events"
     if bound["order_is_certain"]:
-        return f"{clocks}, and no other host has an event so close: the answer is certain"
+        return f"{clocks}, and no other host has an event within that time: the answer is certain"
     low, high = bytes_text(bound["lowest_bytes"]), bytes_text(bound["highest_bytes"])
-    return f"{clocks}: with other hosts' events within that, the sum then was between {low} and {high}"
+    return f"{clocks}: depending on other hosts' events in that time, the sum was between {low} and {high}"
 
 
 def _by(by: str) -> BlockBy:

@@ -1,7 +1,7 @@
-"""Rows of modules as a tree that reads from top to bottom.
+"""The rows of modules as an indented tree.
 
-Stage: render. In come the rows of the named query ``modules``, in the order of the tree; out go fewer
-rows, or the same with a column ``tree`` of indented names. Pure.
+Stage: render. In: the rows of the named query ``modules``, in tree order. Out: fewer rows, or the same with a
+column ``tree`` of indented names. Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 INDENT: Final = "  "
 ROOT: Final = "(root)"
-"""A model that is a module itself and not part of another has an empty path."""
+"""The model itself, a module inside no other, has an empty path."""
 
 
 def no_deeper(rows: pa.Table, depth: int | None) -> pa.Table:
@@ -29,15 +29,15 @@ def no_deeper(rows: pa.Table, depth: int | None) -> pa.Table:
 
 
 def largest(rows: pa.Table, limit: int | None, *, output: Format, table_rows: int) -> pa.Table:
-    """The modules with most bytes, still in the order of the tree; says where a table leaves some out.
+    """The largest modules, still in tree order, with a note if a table omits some.
 
-    A module holds at least what one within it does, so none is shown without those around it.
+    A module holds at least as much as any module inside it, so its ancestors are always shown too.
 
     Args:
-        rows: in the order of the tree.
-        limit: modules at most as the user said; 0 for all, None for the format's own.
-        output: JSON and CSV have all unless the user said.
-        table_rows: what a table has unless the user said.
+        rows: in tree order.
+        limit: the user's limit; 0 for all, None for the format's default.
+        output: JSON and CSV have no default limit.
+        table_rows: the default limit of a table.
     """
     rows_max = (table_rows if output is Format.TABLE else 0) if limit is None else limit
     if rows_max == 0 or rows.num_rows <= rows_max:
@@ -53,7 +53,7 @@ def as_tree(rows: pa.Table, outside: str = OUTSIDE_OF_MODULES) -> pa.Table:
     """The rows with a column ``tree``: each module's own name, indented by its depth.
 
     Args:
-        outside: what stands for the blocks without a module.
+        outside: the name for blocks without a module.
     """
     import pyarrow as pa
 
@@ -64,5 +64,5 @@ def as_tree(rows: pa.Table, outside: str = OUTSIDE_OF_MODULES) -> pa.Table:
 
 def _label(module: str, depth: int) -> str:
     parts = module.split(".")
-    # A path with more parts than its depth stands below no row of its own: it keeps them.
+    # A path with more parts than its depth has no row for its parent: it keeps them.
     return INDENT * depth + (".".join(parts[min(depth, len(parts) - 1) :]) or ROOT)

@@ -1,8 +1,8 @@
-"""What a session did not record because it was told not to: said with each answer that rests on it.
+"""Reports what a session did not record because it was switched off.
 
-Stage: render. In comes what the ranks had switched off (``RANKMEM_DETAIL``, ``RANKMEM_STACKS``,
-``RANKMEM_MODULES``), out go notes and what stands in place of a name that nobody recorded. So that no answer
-says "outside of operators" of a block whose operator nobody looked at.
+Stage: render. In: what the ranks had switched off (``RANKMEM_DETAIL``, ``RANKMEM_STACKS``,
+``RANKMEM_MODULES``). Out: notes and placeholders for names that were not recorded, so that no answer says
+"outside of operators" of a block whose operator was not recorded.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 
 NOT_RECORDED: Final = "(not recorded)"
 _NEEDS: Final = {"operator": "operators", "module": "modules", "line": "stacks", "phase": "operators"}
-"""By column: what it rests on."""
+"""What each column needs."""
 _BRACKETS: Final = (
-    "a line in [brackets]: no frame of the project is in the stack; the nearest frame of Python"
+    "a line in [brackets] is the nearest Python frame, where no frame of the project is in the stack"
 )
 _OF_KERNELS: Final = ("nsys", "nvprof")
-"""Kinds of recordings that have kernels, and memory only where it was asked for."""
+"""Formats that contain kernels, and memory only on request."""
 _OUTSIDE: Final = {"operators": OUTSIDE, "modules": OUTSIDE_OF_MODULES}
 
 
 def notes(facts: SessionFacts, needs: Iterable[str]) -> list[str]:
-    """What an answer that needs these, of operators, stacks and modules, has to say."""
+    """Notes for an answer that needs these: operators, stacks, modules."""
     lines = []
     for need in needs:
         without = [need in off for off in facts.not_recorded]
         if any(without):
-            said = f"no {need} were recorded" if all(without) else f"some ranks recorded no {need}"
-            lines.append(f"{said} ({_switch(facts, need)})")
+            what = f"no {need} were recorded" if all(without) else f"some ranks recorded no {need}"
+            lines.append(f"{what} ({_switch(facts, need)})")
     return lines
 
 
 def bracket_notes(rows: pa.Table) -> list[str]:
-    """What the brackets around a line mean, where some row has them."""
+    """A note on the brackets around a line, if any row has them."""
     for name in {"line", "forward_line"} & set(rows.column_names):
         if any(line is not None and line.startswith("[") for line in rows.column(name).to_pylist()):
             return [_BRACKETS]
@@ -50,19 +50,19 @@ def bracket_notes(rows: pa.Table) -> list[str]:
 
 
 def kernel_hints(facts: SessionFacts) -> list[str]:
-    """Where to ask of a session that was imported from a profile of kernels, with no memory event in it."""
+    """How to query a session imported from a profile that has kernels but no memory events."""
     if facts.events or facts.source not in _OF_KERNELS:
         return []
     ask = f"FROM kernel_total('{facts.session_id}', of_group := 'operator')"
     return [
-        f'{facts.source} recorded kernels and no memory; ask for the kernels\' time: rankmem sql "{ask}"',
+        f'{facts.source} recorded kernels but no memory; for the kernels\' time: rankmem sql "{ask}"',
         "of_group may also be layer, call_site, short_name or stream",
     ]
 
 
 @contextmanager
 def hinting_at_kernels(facts: SessionFacts) -> Iterator[None]:
-    """Within it an answer that has no events says where the kernels are, if there are these alone."""
+    """A context in which an error for missing events hints at the kernels, if there are only kernels."""
     try:
         yield
     except RankmemError as exc:
@@ -73,7 +73,7 @@ def hinting_at_kernels(facts: SessionFacts) -> Iterator[None]:
 
 
 def placeholder(facts: SessionFacts, need: str) -> str:
-    """What stands for a block without an operator, or without a module."""
+    """The placeholder for a block without an operator or a module."""
     without = [need in off for off in facts.not_recorded]
     usual = _OUTSIDE.get(need, "-")
     if not any(without):
@@ -82,11 +82,11 @@ def placeholder(facts: SessionFacts, need: str) -> str:
 
 
 def with_placeholders(columns: Sequence[Column], facts: SessionFacts) -> list[Column]:
-    """The columns, of which those that nobody recorded say so."""
-    return [_told(column, facts) for column in columns]
+    """The columns, with a placeholder where one was not recorded."""
+    return [_with_placeholder(column, facts) for column in columns]
 
 
-def _told(column: Column, facts: SessionFacts) -> Column:
+def _with_placeholder(column: Column, facts: SessionFacts) -> Column:
     need = _NEEDS.get(column.name)
     if need is None or not any(need in off for off in facts.not_recorded):
         return column

@@ -1,7 +1,7 @@
-"""A reading verb from its options to its table: open, find the session, ask, cut, show.
+"""A reading verb from its options to its table: open, find the session, ask, limit, show.
 
-Stage: between arguments and render, for the verbs that ask one question and show one table. What a verb
-brings is its question and its columns. Runs in the command line's process.
+Stage: between arguments and render, for the verbs that ask one question and show one table. A verb
+provides its question and its columns. Runs in the command line's process.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def answer(
         target: where to ask; session, output and limit are the shared options.
         ask: the question.
         shown: the columns of a table.
-        table_rows: rows of a table unless the user said; 0 for all.
-        notes: what is said above a table, of the rows that are shown.
-        needs: what the answer rests on, of operators, stacks, modules: said where it was not recorded.
-        without_rows: why there are none, where there are none.
+        table_rows: the default limit of a table; 0 for all.
+        notes: lines above a table, given the rows that are shown.
+        needs: what the answer needs: operators, stacks, modules; noted if it was not recorded.
+        without_rows: the note for an answer without rows.
     """
     from rankmem_cli.show import not_recorded
     from rankmem_cli.show.completeness import show_answer
@@ -53,18 +53,18 @@ def answer(
     from rankmem_cli.show.session import open_session
 
     with open_session(target, session) as (queries, facts):
-        with show_progress("asking"):
+        with show_progress("querying"):
             rows = ask(queries, facts)
         if limit is not None or table_rows:
             rows = head(rows, limit, output=output, table_rows=table_rows)
-        told = [*notes(rows), *not_recorded.bracket_notes(rows), *not_recorded.notes(facts, needs)]
+        lines = [*notes(rows), *not_recorded.bracket_notes(rows), *not_recorded.notes(facts, needs)]
         show_answer(
             queries,
             facts,
             rows,
             not_recorded.with_placeholders(shown(facts), facts),
             output=output,
-            notes=told,
+            notes=lines,
         )
         if without_rows and rows.num_rows == 0:
             note(without_rows)

@@ -1,13 +1,14 @@
-"""Allocations that failed, as a report.
+"""A report on the allocations that failed.
 
-Stage: render. In come the answers of the named queries about out of memory, out go tables on stdout and, on
-stderr, the lines between them. Computes nothing.
+Stage: render. In: the answers of the named queries about out of memory. Out: tables on stdout and the lines
+between them on stderr. Computes nothing.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from rankmem_aggregator.quantity_text import counted
 from rankmem_cli.show import columns, not_recorded
 from rankmem_cli.show.completeness import note_incompleteness, show_answer
 from rankmem_cli.show.progress import show_progress
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
     from rankmem_cli.show.table import Column
 
 GROUPS_SHOWN: Final = 8
-"""Rows of each part: the largest tell most."""
+"""Rows of each part: the largest matter."""
 RANKS_SHOWN: Final = 16
 FAILURES_SHOWN: Final = 20
-"""A program that catches the error and tries again fails many times; ``--limit`` shows more."""
+"""A program that catches the error and retries fails many times; ``--limit`` shows more."""
 PARTS: Final = ("category", "operator", "line", "rank")
 NOTHING_FAILED: Final = "no allocation failed"
 
@@ -35,13 +36,13 @@ NOTHING_FAILED: Final = "no allocation failed"
 def print_oom(
     queries: Queries, facts: SessionFacts, failures: pa.Table, *, number: int = 1, limit: int | None = None
 ) -> None:
-    """Writes the failures, then one of them taken apart.
+    """Writes the failures, then one of them in detail.
 
     Args:
-        failures: the earliest first. It is what went wrong; what follows, on this rank or on others that
-            waited for it, mostly follows from it.
+        failures: earliest first. The first usually causes the others, on its own rank or on ranks that
+            waited for it.
         number: which one, from 1.
-        limit: rows of the table as the user said; None: FAILURES_SHOWN.
+        limit: the user's limit of the table; None: FAILURES_SHOWN.
     """
     note(facts.title())
     if failures.num_rows == 0:
@@ -67,25 +68,24 @@ def print_oom(
             note(f"… and {rows.num_rows - shown} more: rankmem oom --by {by}")
     if failures.num_rows > 1 and number == 1:
         others = failures.num_rows - 1
-        after = "1 failure" if others == 1 else f"{others} failures"
         note("")
-        note(f"{after} after the first: rankmem oom --failure 2 takes the next apart")
+        note(f"{counted(others, 'more failure')}: rankmem oom --failure 2 analyses the next")
     note_incompleteness(queries, facts)
 
 
 def show_part(
     queries: Queries, facts: SessionFacts, failures: pa.Table, by: str, *, number: int = 1, output: Format
 ) -> None:
-    """Writes one part of one failure alone, in any format.
+    """Writes one part of one failure, in any format.
 
     Raises:
-        RankmemError: NOT_FOUND where no allocation failed, or not so many.
+        RankmemError: NOT_FOUND if fewer allocations failed.
     """
     if failures.num_rows == 0:
         raise RankmemError(
             Code.NOT_FOUND,
             f"{NOTHING_FAILED} in session {facts.session_id}",
-            "rankmem peak: how high each rank got",
+            "rankmem peak shows how much memory each rank used",
         )
     chosen = _numbered(failures, number)
     rows = _part(queries, facts, chosen, by)
@@ -97,7 +97,7 @@ def _numbered(failures: pa.Table, number: int) -> dict[str, Any]:
         raise RankmemError(
             Code.NOT_FOUND,
             f"there is no failure {number}: {failures.num_rows} allocations failed",
-            f"--failure 1 to {failures.num_rows}, the earliest first",
+            f"--failure 1 to {failures.num_rows}, earliest first",
         )
     row: dict[str, Any] = failures.slice(number - 1, 1).to_pylist()[0]
     return row
@@ -105,17 +105,17 @@ def _numbered(failures: pa.Table, number: int) -> dict[str, Any]:
 
 def _which(number: int, of: int) -> str:
     if of == 1:
-        return "it"
+        return "the failure"
     return f"the first of {of}" if number == 1 else f"failure {number} of {of}"
 
 
 def _part(queries: Queries, facts: SessionFacts, failed: dict[str, Any], by: str) -> pa.Table:
-    """What every rank held at a failure, or what was alive on its own, by any grouping."""
-    with show_progress("asking"):
+    """The bytes that every rank held at a failure, or those alive on its own rank by any grouping."""
+    with show_progress("querying"):
         if by == "rank":
             return queries.held_at(failed["time_ns"], facts.session_id)
         place = {name: failed[name] for name in ("attempt", "rank", "device", "seq")}
-        return queries.oom_held(facts.session_id, by=_by(by), **place)
+        return queries.oom_held(facts.session_id, by=cast("BlockBy", by), **place)
 
 
 def _columns(facts: SessionFacts, by: str) -> list[Column]:
@@ -124,37 +124,37 @@ def _columns(facts: SessionFacts, by: str) -> list[Column]:
 
 def _of(failed: dict[str, Any], by: str) -> str:
     if by == "rank":
-        return "what every rank held at the same instant"
-    return f"alive on rank {failed['rank']} then, by {by}"
+        return "held by every rank at the same instant"
+    return f"alive on rank {failed['rank']} at that instant, by {by}"
 
 
 def _in_words(row: dict[str, Any], which: str) -> list[str]:
-    """What was asked for against what there was, a sentence a line."""
+    """What was requested and what there was, one sentence per line."""
     on_host = row["device"].startswith("cpu")
-    who = safe_text(row["operator"]) if row["operator"] else "a call outside of operators"
+    who = safe_text(row["operator"]) if row["operator"] else "a call outside any operator"
     asked = f"{which}: {who} asked for {bytes_text(row['size_bytes'])}"
     asked += "" if on_host else " (rounded up by the allocator)"
     whose = f" on rank {row['rank']}, {safe_text(row['device'])}"
-    said = [f"{asked} with {bytes_text(row['requested_bytes'])} alive{whose}"]
+    lines = [f"{asked} with {bytes_text(row['requested_bytes'])} alive{whose}"]
     if row["line"]:
-        said.append(f"  at {safe_text(row['line'])}")
+        lines.append(f"  at {safe_text(row['line'])}")
     free = row["device_free_bytes"]
     if free is not None:
         total = f" of {bytes_text(row['device_total_bytes'])}" if row["device_total_bytes"] else ""
-        said.append(
+        lines.append(
             f"  free on {'the host' if on_host else safe_text(row['device'])}: {bytes_text(free)}{total}"
         )
         if free >= row["size_bytes"]:
-            limits = "ulimit, a container's" if on_host else "set_per_process_memory_fraction, a container's"
-            said[-1] += f"; that was enough: a limit of the process stopped it ({limits})"
+            limits = f"{'ulimit' if on_host else 'set_per_process_memory_fraction'}, a container limit"
+            lines[-1] += f"; that was enough: a limit on the process stopped it ({limits})"
     if row["reserved_bytes"] is not None:
-        said.append(f"  reserved by PyTorch: {bytes_text(row['reserved_bytes'])}")
+        lines.append(f"  reserved by PyTorch: {bytes_text(row['reserved_bytes'])}")
         if row["largest_free_bytes"] is not None:
             unused, largest = bytes_text(row["unused_bytes"]), bytes_text(row["largest_free_bytes"])
-            said[-1] += f", of it unused {unused}, the largest piece {largest}"
+            lines[-1] += f", of which {unused} unused, largest piece {largest}"
     if row["app_bytes"] is not None:
-        said.append(f"  held by the process beyond it: {bytes_text(row['app_bytes'])}")
-    return said
+        lines.append(f"  held by the process outside PyTorch: {bytes_text(row['app_bytes'])}")
+    return lines
 
 
 def _by(by: str) -> BlockBy:

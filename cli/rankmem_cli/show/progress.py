@@ -1,7 +1,7 @@
-"""A moving line on stderr while something takes long; nothing where it does not, or where nobody looks.
+"""A progress line on stderr while something takes long; nothing if it is quick or stderr is no terminal.
 
-Stage: render. Runs beside the main thread (rich draws it in a thread of its own). It writes to stderr
-alone and only if that is a terminal, so that a pipe or a log never gets any of it.
+Stage: render. rich draws it in a separate thread. It writes only to stderr and only if that is a terminal, so
+none of it ends up in a pipe or a log.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from rankmem_cli.show.units import safe_text
 
 AFTER_S: Final = 0.7
-"""What is done sooner needs no line: it would only flicker."""
+"""Anything quicker needs no line, which would only flicker."""
 
 Update = Callable[[str], None]
 """Sets the text of the line."""
@@ -23,7 +23,7 @@ Update = Callable[[str], None]
 
 @contextmanager
 def show_progress(text: str) -> Iterator[Update]:
-    """Shows ``text`` with a spinner once the block has taken long; gives what changes the text."""
+    """Shows ``text`` with a spinner after AFTER_S; yields a function that changes the text."""
     if not sys.stderr.isatty():
         yield lambda new_text: None
         return

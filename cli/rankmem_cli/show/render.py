@@ -1,8 +1,8 @@
-"""Results to the screen: a table for people, JSON or CSV for programs.
+"""Writes results: a table for people, JSON or CSV for programs.
 
-Stage: render, the last one. In comes a pyarrow Table, out go bytes on stdout (data) and stderr (notes).
-JSON and CSV have the result's own column names, plain bytes and nanoseconds. Runs in the command
-line's process and main thread.
+Stage: render, the last one. In: a pyarrow Table. Out: bytes on stdout (data) and stderr (notes). JSON and CSV
+have the result's own column names, plain bytes and nanoseconds. Runs in the command line's process and main
+thread.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from rankmem_cli.show.table import Column
 
 NOTE_CELLS_MIN: Final = 40
-"""A note is not wrapped narrower: a terminal that small wraps it itself."""
+"""Notes are not wrapped narrower: the terminal then wraps them itself."""
 STACK_SEPARATOR: Final = " < "
 """Between the frames of a stack in CSV, nearest to the operator first."""
 
 
 class Format(enum.StrEnum):
-    """How a result is written."""
+    """The output format of a result."""
 
     TABLE = "table"
     JSON = "json"
@@ -50,10 +50,10 @@ def show(
 
     Args:
         rows: the result.
-        columns: what a table shows of it; JSON and CSV carry all of it.
+        columns: those of a table; JSON and CSV contain all.
         output: the format.
-        title: said above a table, on stderr (it is no data).
-        notes: lines below the title, on stderr too: what the figures of the table mean.
+        title: printed above a table, on stderr.
+        notes: lines below the title, also on stderr: what the figures of the table mean.
     """
     if output is Format.TABLE:
         for line in (title, *notes) if title else notes:
@@ -68,7 +68,7 @@ def show(
 def show_table(
     rows: pa.Table, columns: Sequence[Column], *, title: str = "", file: TextIO | None = None
 ) -> None:
-    """Writes a table for people, fitted to the terminal's width; a pipe gets it as wide as it is."""
+    """Writes a table for people, fitted to the terminal's width; to a pipe, at full width."""
     from rankmem_cli.show.table import lay_out
 
     console = console_for(file or sys.stdout)
@@ -82,7 +82,7 @@ def show_table(
     if rows.num_rows == 0:
         note("no rows")
     if left_out:
-        note(f"no room for: {', '.join(left_out)} (--format json has all)")
+        note(f"columns left out: {', '.join(left_out)} (--format json has all)")
 
 
 def console_for(file: TextIO) -> Console:
@@ -93,19 +93,19 @@ def console_for(file: TextIO) -> Console:
 
 
 def note(text: str) -> None:
-    """Says something beside the data on stderr, after what stdout has so far; fitted to a terminal."""
+    """Prints a line on stderr, after what stdout has so far; wrapped to fit a terminal."""
     sys.stdout.flush()
-    said = units.safe_text(text)
+    text = units.safe_text(text)
     if sys.stderr.isatty():
-        indent = " " * (len(said) - len(said.lstrip()))
+        indent = " " * (len(text) - len(text.lstrip()))
         width = max(get_terminal_size().columns, NOTE_CELLS_MIN)
-        lines = textwrap.wrap(said, width, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
-        said = "\n".join(lines)
-    print(said, file=sys.stderr, flush=True)
+        lines = textwrap.wrap(text, width, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
+        text = "\n".join(lines)
+    print(text, file=sys.stderr, flush=True)
 
 
 class JsonRows:
-    """A JSON array with one row a line, written as batches come."""
+    """A JSON array with one row per line, written batch by batch."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -115,7 +115,7 @@ class JsonRows:
         """Appends the rows of one batch."""
         for row in rows.to_pylist():
             self._file.write(",\n " if self._count else "[")
-            # ASCII alone: an escape sequence or a bidi mark in a name stays harmless on a terminal.
+            # ASCII only: an escape sequence or a bidi mark in a name stays harmless on a terminal.
             cells = {name: _plain_cell(name, value) for name, value in row.items()}
             json.dump(cells, self._file, allow_nan=False)
             self._count += 1
@@ -127,7 +127,7 @@ class JsonRows:
 
 
 class CsvRows:
-    """Comma-separated values with a header line, written as batches come."""
+    """Comma-separated values with a header line, written batch by batch."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -135,7 +135,7 @@ class CsvRows:
         self._headed = False
 
     def write(self, rows: pa.Table) -> None:
-        """Appends the rows of one batch; the first brings the header."""
+        """Appends the rows of one batch, after the header if it is the first."""
         if not self._headed:
             self._writer.writerow(rows.column_names)
             self._headed = True
@@ -155,7 +155,7 @@ def begin(output: Format, file: TextIO | None = None) -> JsonRows | CsvRows:
 
 def _plain_cell(name: str, value: Any) -> Any:
     if isinstance(value, datetime.datetime) and value.tzinfo is None and name.endswith("_utc"):
-        value = value.replace(tzinfo=datetime.UTC)  # the column's name says so, its type needs no zone
+        value = value.replace(tzinfo=datetime.UTC)  # UTC by the column's name; its type has no zone
     return plain(value)
 
 
@@ -187,13 +187,13 @@ def _csv_cell(value: Any, guard: Any) -> Any:
 
 
 def head(rows: pa.Table, limit: int | None, *, output: Format, table_rows: int) -> pa.Table:
-    """The first rows of a sorted result, with a note where a table leaves some out.
+    """The first rows of a sorted result, with a note if a table omits some.
 
     Args:
         rows: the result, sorted.
-        limit: rows at most as the user said; 0 for all, None for the format's own.
-        output: JSON and CSV have all rows unless the user said.
-        table_rows: what a table has unless the user said.
+        limit: the user's limit; 0 for all, None for the format's default.
+        output: JSON and CSV have no default limit.
+        table_rows: the default limit of a table.
     """
     rows_max = _rows_max(limit, output, table_rows)
     if rows_max is None or rows.num_rows <= rows_max:
@@ -206,9 +206,9 @@ def head(rows: pa.Table, limit: int | None, *, output: Format, table_rows: int) 
 def show_stream(
     batches: Iterator[pa.RecordBatch], limit: int | None, *, output: Format, table_rows: int
 ) -> None:
-    """Writes a result as it comes; reads no more of it than is shown.
+    """Writes a result batch by batch and reads no more than it shows.
 
-    Args and limits as in :func:`head`; the columns are shown as they stand.
+    Args as in :func:`head`; values are not converted.
     """
     import pyarrow as pa
 
@@ -222,7 +222,7 @@ def show_stream(
             writer.write(pa.Table.from_batches([batch]))
         writer.end()
         return
-    with show_progress("asking"):
+    with show_progress("querying"):
         rows = pa.Table.from_batches(list(kept))
     show_table(rows, plain_columns(rows))
     if more() and limit is None:
@@ -230,7 +230,7 @@ def show_stream(
 
 
 def first_rows(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
-    """The batches, no more rows than the user said; None and 0 for all."""
+    """The batches up to the user's limit of rows; None and 0 for all."""
     kept, _ = _first(batches, limit or None)
     return kept
 
@@ -261,7 +261,7 @@ def _first(
 
 
 def show_checks(checks: Sequence[Check]) -> bool:
-    """Writes what ``rankmem doctor`` found, one line a check; True if all is well."""
+    """Writes the results of ``rankmem doctor``, one line per check; returns whether all passed."""
     from rich.text import Text
 
     console = console_for(sys.stdout)

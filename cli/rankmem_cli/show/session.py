@@ -1,8 +1,7 @@
-"""Where a reading verb reads from, and which session and instant it means.
+"""Opens the target of a reading verb, and finds the session and the instant that it names.
 
-Stage: between arguments and query. In come the shared options, out comes an open ``Queries`` of the
-aggregator package, which never says whether it reads a file or asks a running aggregator. Runs in
-the command line's process.
+Stage: between arguments and query. In: the shared options. Out: an open ``Queries`` of the aggregator
+package, the same for a file and a running aggregator. Runs in the command line's process.
 """
 
 from __future__ import annotations
@@ -23,22 +22,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionFacts:
-    """What a table's heading and its offsets need of a session."""
+    """The facts of a session that headings, offsets and notes need."""
 
     session_id: str
+    """A ``SessionId``: questions take it without looking it up again."""
     name: str | None
     started_ns: int | None
-    """Its start, ns since 1970 UTC; the zero of every offset. None while no rank has said."""
+    """Its start, ns since 1970 UTC; the zero of every offset. None until a rank has reported."""
     detail: str | None = None
     """RANKMEM_DETAIL of its ranks."""
     source: str | None = None
-    """live, or the kind of recording that was imported."""
+    """live, or the format of the imported recording."""
     events: int = 0
     not_recorded: tuple[frozenset[str], ...] = ()
-    """What its ranks had switched off: operators, stacks, modules; each different set once."""
+    """What its ranks had switched off (operators, stacks, modules), each distinct set once."""
 
     def title(self) -> str:
-        """The session in a line: id, name, start in UTC."""
+        """The session in one line: id, name, start in UTC."""
         name = f" ({self.name})" if self.name else ""
         if self.started_ns is not None and not has_clock(self.started_ns):
             return f"session {self.session_id}{name}, from a recording without times"
@@ -67,13 +67,11 @@ def session_facts(queries: Queries, session: str | None) -> SessionFacts:
     """The session that ``--session`` means.
 
     Raises:
-        RankmemError: NOT_FOUND if there is none such.
+        RankmemError: NOT_FOUND if there is no such session.
     """
-    session_id = queries.session_id(session)
-    rows = [row for row in queries.sessions().to_pylist() if row["session_id"] == session_id]
-    row = rows[0] if rows else {}
+    row = queries.session_row(session)
     return SessionFacts(
-        session_id=session_id,
+        session_id=row["session_id"],
         name=row.get("name"),
         started_ns=row.get("started_ns"),
         detail=row.get("detail"),
@@ -84,7 +82,7 @@ def session_facts(queries: Queries, session: str | None) -> SessionFacts:
 
 
 def moment(text: str, facts: SessionFacts) -> Literal["peak", "total"] | int:
-    """What ``--at`` of ``ops`` means: one of its words, or an instant in ns since 1970 UTC."""
+    """What ``--at`` of ``ops`` means: a keyword, or an instant in ns since 1970 UTC."""
     if text == "peak":
         return "peak"
     return "total" if text == "total" else instant(text, facts)
@@ -94,6 +92,6 @@ def instant(text: str, facts: SessionFacts) -> int:
     """The TIME of ``--at`` in ns since 1970 UTC; offsets count from the session's start.
 
     Raises:
-        RankmemError: INVALID for what is no time.
+        RankmemError: INVALID if it is not a time.
     """
     return parse_time(text, session_started_ns=facts.started_ns or 0)

@@ -1,14 +1,15 @@
-"""What ``rankmem status`` says above its table: the aggregator, and the shipper of this host.
+"""The lines above the table of ``rankmem status``: the aggregator, and the shipper on this host.
 
-Stage: render. In come an aggregator's figures and the file that a shipper leaves; out go lines of text.
+Stage: render. In: an aggregator's figures and a shipper's status file. Out: lines of text.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rankmem_cli.show.units import age_text, bytes_text, count_text, safe_text
 from rankmem_ship.marks import FOLDER_NAME, MARK_NAME, read_mark
@@ -18,22 +19,30 @@ if TYPE_CHECKING:
     from rankmem_aggregator.query.aggregator_state import AggregatorState
 
 STATUS_BYTES_MAX: Final = 64 << 10
-"""Of a shipper's file: it has some hundred."""
+"""Maximum size of a shipper's status file, which has a few hundred."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShipperState:
+    """The contents of ``shipper.json``; empty before the shipper has written it."""
+
+    pid: int | None = None
+    state: str | None = None
+    pending_records: int | None = None
+    error: str = ""
 
 
 def aggregator_lines(state: AggregatorState | None) -> list[str]:
-    """The aggregator in two lines; none for a file that nobody holds."""
+    """The aggregator's state in two lines, or one line if no aggregator holds the file."""
     if state is None:
-        return ["no aggregator holds this file: what is stored, and nothing comes"]
+        return ["no aggregator holds this file: nothing is being added to it"]
     damaged = (
-        f", {count_text(state.messages_damaged)} messages came damaged and were sent again"
-        if state.messages_damaged
-        else ""
+        f", {count_text(state.messages_damaged)} damaged messages resent" if state.messages_damaged else ""
     )
-    said = f"NOT SERVING: {state.not_serving_reason}" if state.not_serving_reason else "serving"
+    serving = f"NOT SERVING: {state.not_serving_reason}" if state.not_serving_reason else "serving"
     up = age_text(max(state.now_ns - state.started_ns, 0))
     return [
-        f"aggregator {said}; up {up}, {count_text(state.ranks_alive)} ranks alive, "
+        f"aggregator {serving}; up {up}, {count_text(state.ranks_alive)} ranks alive, "
         f"{count_text(state.streams)} shippers, longest lag {age_text(state.lag_ns)}, "
         f"{count_text(state.events)} events stored",
         f"queue {count_text(state.queue_batches)} batches ({bytes_text(state.queue_bytes)}), "
@@ -45,40 +54,47 @@ def aggregator_lines(state: AggregatorState | None) -> list[str]:
 
 
 def shipper_line(session_dirs: Iterable[Path]) -> list[str]:
-    """The shipper of this host for a session; none where it has left or ran as somebody else.
+    """The state of this host's shipper for a session; none if it has ended or runs as another user.
 
     Args:
         session_dirs: the session's folders on this host.
     """
     for folder in session_dirs:
-        said = _read(folder / STATUS_NAME)
-        if said is not None:
-            error = f": {said['error']}" if said.get("error") else ""
-            pending = count_text(int(said.get("pending_records") or 0))
-            line = (
-                f"shipper of this host (pid {said.get('pid')}) {said.get('state')}, {pending} records pending"
-            )
-            return [safe_text(f"{line}{error}")]
+        shipper = shipper_state(folder)
+        if shipper.pending_records is not None:
+            error = f": {shipper.error}" if shipper.error else ""
+            pending = count_text(shipper.pending_records)
+            whose = f"shipper on this host (pid {shipper.pid})"
+            return [safe_text(f"{whose} {shipper.state}, {pending} records pending{error}")]
     return []
 
 
+def shipper_state(session_dir: Path) -> ShipperState:
+    """The state that the session's shipper last wrote."""
+    try:
+        with (session_dir / STATUS_NAME).open("rb") as file:
+            found = json.loads(file.read(STATUS_BYTES_MAX))
+    except (OSError, ValueError):  # not written yet, or removed with the folder
+        return ShipperState()
+    if not isinstance(found, dict):
+        return ShipperState()
+    pending = found.get("pending_records")
+    return ShipperState(
+        pid=found.get("pid"),
+        state=found.get("state"),
+        pending_records=pending if isinstance(pending, int) else None,
+        error=str(found.get("error") or ""),
+    )
+
+
 def set_aside_lines(session_dirs: Iterable[Path]) -> list[str]:
-    """Spools of a session on this host that could not be stored and are kept."""
+    """The spools of a session on this host that could not be stored and are kept."""
     lines = []
     for folder in session_dirs:
         for pattern in (f"{FOLDER_NAME}/*/{MARK_NAME}", f"*/{MARK_NAME}"):
             for path in sorted(folder.glob(pattern)):
                 mark = read_mark(path.parent)
                 if mark is not None:
-                    where = f"kept in {path.parent}, rankmem ship tries it again"
+                    where = f"kept in {path.parent}, rankmem ship retries it"
                     lines.append(safe_text(f"spool {path.parent.name} is set aside: {mark.message}; {where}"))
     return lines
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        with path.open("rb") as file:
-            said = json.loads(file.read(STATUS_BYTES_MAX))
-    except (OSError, ValueError):
-        return None
-    return said if isinstance(said, dict) and isinstance(said.get("pending_records"), int) else None

@@ -1,8 +1,8 @@
-"""What ``rankmem run`` says when the training has ended: a few lines on stderr.
+"""The summary of ``rankmem run`` after the training has ended: a few lines on stderr.
 
-Stage: render. In come the answers of the named queries, out goes text: each rank's peak, how far the ranks
-are apart, the job's peak, what held the memory of the worst rank, whether an allocation failed, whether
-anything is missing, where it is.
+Stage: render. In: the answers of the named queries. Out: text with each rank's peak, the spread of the
+peaks, the job's peak, what held the memory of the highest rank, failed allocations, missing data, and where
+it is stored.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from rankmem_aggregator.quantity_text import counted
 from rankmem_cli.show import columns
 from rankmem_cli.show.completeness import note_incompleteness
 from rankmem_cli.show.not_recorded import placeholder
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
     from rankmem_aggregator.query.queries import Queries
 
 RANKS_SHOWN: Final = 8
-"""Rows of the table: the highest. Hundreds would push the training's own last lines off the screen."""
+"""Rows of the table, highest first: hundreds would push the training's own output off the screen."""
 OPERATORS_SHOWN: Final = 3
 NEVER_SEEN: Final = ("never reported", "never came", "awaited")
-"""States of ranks that sent nothing (view rank_missing); the second is an older aggregator's."""
+"""States of ranks that sent nothing (view rank_missing); the second is from an older aggregator."""
 
 
 def print_summary(queries: Queries, session_id: str, shown: str, *, is_delivered: bool = True) -> None:
@@ -37,7 +38,7 @@ def print_summary(queries: Queries, session_id: str, shown: str, *, is_delivered
         queries: where it is stored.
         session_id: the session.
         shown: the flag with which a reading verb finds it.
-        is_delivered: False where some of it is still on this host's disk: then nothing is called complete.
+        is_delivered: False if some of it is still on this host's disk; then nothing counts as complete.
     """
     facts = session_facts(queries, session_id)
     ranks = queries.ranks(session_id)
@@ -66,7 +67,7 @@ def _print_peaks(queries: Queries, facts: SessionFacts, peaks: pa.Table, *, is_d
 
 
 def _failures(queries: Queries, facts: SessionFacts, shown: str) -> list[str]:
-    """The allocations that failed, in a line that leads to their answer; none where none did."""
+    """The allocations that failed, in a line that names the command for details; none if none failed."""
     failed = queries.oom(facts.session_id).to_pylist()
     if not failed:
         return []
@@ -74,13 +75,13 @@ def _failures(queries: Queries, facts: SessionFacts, shown: str) -> list[str]:
     ranks = sorted({row["rank"] for row in failed})
     since = distance_ns(first["time_ns"], facts.started_ns)
     asked = f"{bytes_text(first['size_bytes'])} on {safe_text(first['device'])} at {offset_text(since)}"
-    number = _plural(len(failed), "allocation")
+    number = counted(len(failed), "allocation")
     which = f"{_some(ranks)}, {asked}" if len(failed) == 1 else f"{_some(ranks)}; the first asked for {asked}"
     return [f"out of memory: {number} failed ({which}): rankmem oom {shown}".rstrip()]
 
 
 def _of_highest_attempt(peaks: pa.Table) -> pa.Table:
-    """Each rank and device once: on the attempt in which it stood highest."""
+    """Each rank and device once, with the attempt of its highest peak."""
     return peaks.filter(peaks["is_rank_peak"])
 
 
@@ -90,18 +91,18 @@ def _headline(facts: SessionFacts, ranks: pa.Table, *, is_delivered: bool) -> st
     events = sum(row["events"] or 0 for row in rows)
     losses = [row["events_lost"] for row in rows]
     total = None if None in losses else sum(losses)
-    # What is lost are records, of which an event is one: so many events at most.
+    # Lost records are counted, and not all records are events.
     at_most = "at most " if total else ""
     lost = "an unknown number of events" if total is None else f"{at_most}{count_text(total)}"
     incomplete = sorted(row["rank"] for row in rows if row["complete"] is not True)
     name = f" {facts.name}" if facts.name else ""
-    told = "" if is_delivered else " so far, not all is stored yet"
-    told += ", all complete" if is_delivered and not incomplete and not absent else ""
-    told += f", incomplete: {_some(incomplete)}" if incomplete else ""
-    told += f", never reported: {_some(absent)}" if absent else ""
+    state = "" if is_delivered else " so far, not everything is stored yet"
+    state += ", all complete" if is_delivered and not incomplete and not absent else ""
+    state += f", incomplete: {_some(incomplete)}" if incomplete else ""
+    state += f", never reported: {_some(absent)}" if absent else ""
     return (
-        f"rankmem: session {facts.session_id}{name}, {_plural(len({row['rank'] for row in rows}), 'rank')}, "
-        f"{count_text(events)} events, {lost} lost{told}"
+        f"rankmem: session {facts.session_id}{name}, {counted(len({row['rank'] for row in rows}), 'rank')}, "
+        f"{count_text(events)} events, {lost} lost{state}"
     )
 
 
@@ -136,10 +137,6 @@ def _print_job_peak(queries: Queries, facts: SessionFacts, device_type: str) -> 
     offset = offset_text(distance_ns(at, facts.started_ns))
     peak = bytes_text(shares[0]["job_peak_bytes"])
     note(f"job's peak ({device_type}, all ranks at one instant): {peak} at {offset}")
-
-
-def _plural(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _some(ranks: list[int]) -> str:

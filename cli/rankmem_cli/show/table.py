@@ -1,16 +1,16 @@
-"""Rows to a table that fits the terminal.
+"""Lays out rows as a table that fits the terminal.
 
-Stage: render. In come a pyarrow Table and the columns that a verb wants shown; out goes a rich
-table whose numbers are whole: where the width is short, first times get their short form, then texts
-are shortened with an ellipsis, then the least important columns go (and the caller is told which).
-Runs in the command line's process. It changes no value: JSON and CSV never come here.
+Stage: render. In: a pyarrow Table and the columns that a verb wants shown. Out: a rich table whose numbers
+are never cut. On a narrow terminal times first get their short form, then texts are shortened with an
+ellipsis, then the least important columns are dropped (and returned to the caller). Runs in the command
+line's process. JSON and CSV do not pass through here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from rich.cells import cell_len, set_cell_size
 from rich.table import Table
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 GUTTER: Final = 2
 """Blank cells between columns."""
 TEXT_CELLS_MIN: Final = 12
-"""A text is not shortened below this: less tells nothing, then a column goes instead."""
+"""A text is not shortened below this, where it says little; a column is dropped instead."""
 NAME_CELLS_MIN: Final = 26
-"""The same for what a row is about: aten::convolution_backward is 26 cells."""
+"""The same for the name of a row: aten::convolution_backward is 26 cells."""
 TEXT_CELLS_MAX: Final = 72
-"""A text is shortened to this even where there is room: a mangled C++ name fills any screen."""
+"""A text is shortened to this even if there is room: a mangled C++ name fills any screen."""
 ELLIPSIS: Final = "…"
 OUTSIDE: Final = "(outside of operators)"
-"""An allocation that no operator made: by the user's own call of an allocator."""
+"""An allocation made outside any operator, by a direct call of the allocator."""
 OUTSIDE_OF_MODULES: Final = "(outside of modules)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """How one column of a result is shown."""
+    """How to show one column of a result."""
 
     header: str
     name: str
@@ -46,76 +46,97 @@ class Column:
     forms: tuple[Callable[[Any], str], ...] = (str,)
     """Ways to write a value, from the widest to the narrowest."""
     numeric: bool = False
-    """Numbers are right-aligned and never cut."""
+    """Numbers are right-aligned and never shortened."""
     keep_end: bool = False
-    """For paths: shorten at the front, the end tells more."""
+    """For paths: shorten at the front, since the end matters more."""
     cells_min: int = TEXT_CELLS_MIN
     """A text is not shortened below this."""
     importance: int = 1
-    """Where width is short the least important column goes first; of equals the rightmost. 0: never goes."""
+    """On a narrow terminal the least important column is dropped first, the rightmost of equals. 0: never."""
 
 
-def text(header: str, name: str, *, importance: int = 1) -> Column:
-    """A column of text from outside, made safe for a terminal."""
-    return Column(header=header, name=name, forms=(_safe,), importance=importance)
+def _safe(value: object) -> str:
+    return units.NOTHING if value is None else units.safe_text(str(value))
 
 
-def operator(header: str, name: str, *, importance: int = 1) -> Column:
-    """A column of operators: text that stays long enough to be told apart."""
-    forms = (_operator,)
-    return Column(header=header, name=name, forms=forms, cells_min=NAME_CELLS_MIN, importance=importance)
+def _operator(value: object) -> str:
+    return OUTSIDE if value is None else _safe(value)
 
 
-def path(header: str, name: str, *, importance: int = 1) -> Column:
-    """A column of paths or source lines: shortened at the front."""
-    forms, least = (_safe,), NAME_CELLS_MIN
-    return Column(
-        header=header, name=name, forms=forms, keep_end=True, cells_min=least, importance=importance
-    )
+def _module(value: object) -> str:
+    return OUTSIDE_OF_MODULES if value is None else _safe(value)
 
 
-def module(header: str, name: str, *, importance: int = 0) -> Column:
-    """A column of modules: paths whose end tells more."""
-    forms, least = (_module,), NAME_CELLS_MIN
-    return Column(
-        header=header, name=name, forms=forms, keep_end=True, cells_min=least, importance=importance
-    )
+def _words(value: list[object] | None) -> str:
+    return units.safe_text(", ".join(map(str, value))) if value else units.NOTHING
 
 
-def words(header: str, name: str, *, importance: int = 1) -> Column:
-    """A column of short lists of names."""
-    return Column(header=header, name=name, forms=(_words,), importance=importance)
+def _plain(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list):
+        return units.safe_text(" < ".join(str(item) for item in value))
+    return _safe(value)
 
 
-def size(header: str, name: str, *, importance: int = 1) -> Column:
-    """A column of bytes, shown in KiB, MiB, GiB."""
-    return Column(header=header, name=name, forms=(units.bytes_text,), numeric=True, importance=importance)
+class _Make(Protocol):
+    def __call__(self, header: str, name: str, *, importance: int = ...) -> Column: ...
 
 
-def signed_size(header: str, name: str, *, importance: int = 1) -> Column:
-    """A column of differences in bytes, with their sign."""
-    forms = (units.growth_text,)
-    return Column(header=header, name=name, forms=forms, numeric=True, importance=importance)
+def _kind(
+    *forms: Callable[[Any], str],
+    numeric: bool = False,
+    keep_end: bool = False,
+    cells_min: int = TEXT_CELLS_MIN,
+    importance: int = 1,
+) -> _Make:
+    """A function that makes columns of one kind; ``importance`` is its default."""
+    default = importance
+
+    def make(header: str, name: str, *, importance: int = default) -> Column:
+        return Column(
+            header=header,
+            name=name,
+            forms=forms,
+            numeric=numeric,
+            keep_end=keep_end,
+            cells_min=cells_min,
+            importance=importance,
+        )
+
+    return make
 
 
-def percent(header: str, name: str, *, importance: int = 1) -> Column:
-    """A column of fractions of one, shown as per cent."""
-    return Column(header=header, name=name, forms=(units.percent_text,), numeric=True, importance=importance)
-
-
-def tree(header: str, name: str) -> Column:
-    """A column of indented names, which never goes."""
-    return Column(header=header, name=name, forms=(_safe,), cells_min=NAME_CELLS_MIN, importance=0)
-
-
-def count(header: str, name: str, *, importance: int = 1) -> Column:
-    """A column of counts."""
-    return Column(header=header, name=name, forms=(units.count_text,), numeric=True, importance=importance)
-
-
-def number(header: str, name: str, *, importance: int = 0) -> Column:
-    """A column of identifying numbers, such as a rank: written plainly, never dropped unless said."""
-    return Column(header=header, name=name, forms=(_plain,), numeric=True, importance=importance)
+text = _kind(_safe)
+"""Makes a column of text from outside, made safe for a terminal."""
+operator = _kind(_operator, cells_min=NAME_CELLS_MIN)
+"""Operators: text that stays long enough to be distinguishable."""
+path = _kind(_safe, keep_end=True, cells_min=NAME_CELLS_MIN)
+"""Paths or source lines, shortened at the front."""
+module = _kind(_module, keep_end=True, cells_min=NAME_CELLS_MIN, importance=0)
+"""Modules: paths shortened at the front."""
+tree = _kind(_safe, cells_min=NAME_CELLS_MIN, importance=0)
+"""Indented names; by default never dropped."""
+words = _kind(_words)
+"""Short lists of names."""
+size = _kind(units.bytes_text, numeric=True)
+"""Bytes, shown in KiB, MiB, GiB."""
+signed_size = _kind(units.growth_text, numeric=True)
+"""Differences in bytes, with their sign."""
+percent = _kind(units.percent_text, numeric=True)
+"""Fractions of one, shown as per cent."""
+count = _kind(units.count_text, numeric=True)
+"""Counts, with thousands separators."""
+number = _kind(_plain, numeric=True, importance=0)
+"""Identifying numbers, such as a rank: without separators; by default never dropped."""
+utc = _kind(units.utc_text, units.utc_clock_text, numeric=True)
+"""Instants (ns), shown in UTC; only the time of day if the table is narrow."""
+utc_day = _kind(units.utc_text, units.utc_minute_text, numeric=True)
+"""Instants (ns) of different days, in UTC; to the minute if the table is narrow."""
+age = _kind(units.age_text, numeric=True)
+"""Durations (ns)."""
+flag = _kind(units.flag_text)
+"""Booleans, shown as yes and no."""
 
 
 def offset(header: str, name: str, session_started_ns: int | None, *, importance: int = 1) -> Column:
@@ -127,30 +148,8 @@ def offset(header: str, name: str, session_started_ns: int | None, *, importance
     return Column(header=header, name=name, forms=(write,), numeric=True, importance=importance)
 
 
-def utc(header: str, name: str, *, importance: int = 1) -> Column:
-    """A column of instants (ns), shown in UTC; with the time of day alone where the table is narrow."""
-    forms = (units.utc_text, units.utc_clock_text)
-    return Column(header=header, name=name, forms=forms, numeric=True, importance=importance)
-
-
-def utc_day(header: str, name: str, *, importance: int = 1) -> Column:
-    """A column of instants (ns) of different days; to the minute where the table is narrow."""
-    forms = (units.utc_text, units.utc_minute_text)
-    return Column(header=header, name=name, forms=forms, numeric=True, importance=importance)
-
-
-def age(header: str, name: str, *, importance: int = 1) -> Column:
-    """A column of durations (ns)."""
-    return Column(header=header, name=name, forms=(units.age_text,), numeric=True, importance=importance)
-
-
-def flag(header: str, name: str, *, importance: int = 1) -> Column:
-    """A column of booleans, shown as yes and no."""
-    return Column(header=header, name=name, forms=(units.flag_text,), importance=importance)
-
-
 def plain_columns(rows: pa.Table) -> list[Column]:
-    """Every column of a result as it stands, for SQL of the user's own: values are not converted."""
+    """Every column of a result, unconverted, for the user's own SQL."""
     import pyarrow as pa
 
     def is_number(kind: pa.DataType) -> bool:
@@ -164,7 +163,7 @@ def plain_columns(rows: pa.Table) -> list[Column]:
 
 @dataclass(slots=True)
 class _Laid:
-    """A column on its way to fit: the texts it shows and the cells it may take."""
+    """A column during layout: its texts and its width."""
 
     column: Column
     position: int
@@ -180,8 +179,8 @@ class _Laid:
             longest = min(longest, TEXT_CELLS_MAX)
         self.width = max(longest, cell_len(self.column.header))
 
-    def tells(self) -> bool:
-        """False where no row has a value: such a column makes room without a word."""
+    def has_values(self) -> bool:
+        """False if no row has a value: such a column is dropped without notice."""
         return any(value is not None for value in self.values)
 
     def least(self) -> int:
@@ -192,12 +191,12 @@ class _Laid:
 
 
 def lay_out(rows: pa.Table, columns: Sequence[Column], width: int | None) -> tuple[Table, list[str]]:
-    """The table, and the headers of the columns that found no room.
+    """The table, and the headers of the columns that did not fit.
 
     Args:
         rows: the result.
-        columns: what to show; those whose name the result lacks are passed over.
-        width: cells of the terminal; None where nothing limits it (a pipe).
+        columns: those to show; those that the result lacks are skipped.
+        width: cells of the terminal; None for no limit (a pipe).
     """
     present = [column for column in columns if column.name in rows.column_names]
     laid = [_Laid(c, i, rows.column(c.name).to_pylist()) for i, c in enumerate(present)]
@@ -208,10 +207,10 @@ def lay_out(rows: pa.Table, columns: Sequence[Column], width: int | None) -> tup
 
 
 def _fit(laid: list[_Laid], width: int) -> list[str]:
-    """Shortens, then drops, until the columns fit; returns the headers dropped, left to right."""
+    """Shortens, then drops columns until they fit; returns the dropped headers, left to right."""
     dropped: list[_Laid] = []
     if _total([each.width for each in laid]) > width:
-        laid[:] = [each for each in laid if each.column.importance == 0 or each.tells()] or laid
+        laid[:] = [each for each in laid if each.column.importance == 0 or each.has_values()] or laid
         for each in laid:
             each.write(1)
     while _total([each.least() for each in laid]) > width and len(laid) > 1:
@@ -224,7 +223,7 @@ def _fit(laid: list[_Laid], width: int) -> list[str]:
 
 
 def _shrink(laid: list[_Laid], width: int) -> None:
-    """Takes the missing cells from the widest text columns, a cell at a time."""
+    """Narrows the widest text column one cell at a time until the table fits."""
     while _total([each.width for each in laid]) > width:
         shrinkable = [each for each in laid if each.width > each.least()]
         if not shrinkable:
@@ -250,7 +249,7 @@ def _draw(laid: list[_Laid]) -> Table:
 
 
 def shorten(cell: str, width: int, *, keep_end: bool) -> str:
-    """The cell in at most ``width`` terminal cells, an ellipsis where something was cut."""
+    """The text in at most ``width`` terminal cells, with an ellipsis if it was cut."""
     if cell_len(cell) <= width:
         return cell
     if not keep_end:
@@ -258,29 +257,5 @@ def shorten(cell: str, width: int, *, keep_end: bool) -> str:
     tail = cell[-width:]
     while cell_len(tail) > width - 1:
         tail = tail[1:]
-    folder_end = tail.rfind("/", 0, len(tail) // 2)  # a whole name reads better, where that costs little
+    folder_end = tail.rfind("/", 0, len(tail) // 2)  # a whole name reads better, if that costs little
     return ELLIPSIS + tail[max(0, folder_end) :]
-
-
-def _safe(value: object) -> str:
-    return units.NOTHING if value is None else units.safe_text(str(value))
-
-
-def _operator(value: object) -> str:
-    return OUTSIDE if value is None else _safe(value)
-
-
-def _module(value: object) -> str:
-    return OUTSIDE_OF_MODULES if value is None else _safe(value)
-
-
-def _words(value: list[object] | None) -> str:
-    return units.safe_text(", ".join(map(str, value))) if value else units.NOTHING
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, list):
-        return units.safe_text(" < ".join(str(item) for item in value))
-    return _safe(value)

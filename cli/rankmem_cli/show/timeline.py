@@ -1,7 +1,7 @@
 """A timeline on the screen and in a file.
 
-Stage: render. In come the rows of the named query ``timeline``, whose schema's metadata says whose they are;
-out goes a curve of characters, the rows as JSON or CSV, or a file of the aggregator package's making.
+Stage: render. In: the rows of the named query ``timeline``, whose schema's metadata says whose they are. Out:
+a curve of characters, the rows as JSON or CSV, or a file written by the aggregator package.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ OVERALL: Final = "overall"
 ONE_FIGURE: Final = {
     "requested": "requested bytes alive",
     "allocated": "bytes allocated, until their free is requested",
-    "active": "bytes active, until they are given back",
+    "active": "bytes active, until their free completes",
     "reserved": "bytes reserved from the device",
 }
 ALL_FIGURES: Final = {
     OVERALL: "requested: {exact}; allocated, active, reserved: the allocator's; app_reserved: the process's",
-    "stream": "allocated until the free is requested, active until given back, reserved by its segments",
-    "component": "allocated until the free is requested, active until given back, reserved by its segments; "
-    "app_reserved: the whole process",
+    "stream": "allocated until the free is requested, active until it completes, reserved by its segments",
+    "component": "allocated until the free is requested, active until it completes, reserved by its "
+    "segments; app_reserved: the whole process",
 }
 MORE: Final = {
-    "category": ", by what they meant at the time",
-    "component": " of each allocator; app: what the process holds beyond them",
+    "category": ", by category at the time",
+    "component": " of each allocator; app: memory of the process outside the allocators",
 }
-"""Follows the one figure."""
+"""Added to the text of a single figure."""
 EXACTNESS: Final = {
     True: "exact",
     False: "not exact, for events or ranks are missing",
@@ -59,7 +59,7 @@ def show_timeline(rows: pa.Table, by: str, facts: SessionFacts, *, output: Forma
     Args:
         rows: columns time_ns, group, bytes.
         by: what a curve stands for.
-        facts: of the session, whose start is the zero of the axis.
+        facts: of the session, whose start is zero on the axis.
         output: the format.
     """
     if output is not Format.TABLE:
@@ -85,7 +85,7 @@ def show_timeline(rows: pa.Table, by: str, facts: SessionFacts, *, output: Forma
 def write_file(
     rows: pa.Table, by: str, facts: SessionFacts, missing: Sequence[dict[str, Any]], out_path: Path
 ) -> None:
-    """Writes the picture or the rows that the name of the file asks for, with what they lack, and says so."""
+    """Writes the picture or rows that the extension selects, with what they lack, and prints a note."""
     from rankmem_aggregator.plots.files import write_timeline
 
     write_timeline(_chart(rows, by, facts), with_incomplete(rows, missing, Format.CSV), out_path)
@@ -100,7 +100,7 @@ def _chart(rows: pa.Table, by: str, facts: SessionFacts) -> Chart:
     timeline = Timeline.of(rows)
     of_rows = timeline.facts
     first_ns = (facts.started_ns or 0) if of_rows.first_ns is None else of_rows.first_ns
-    # A rank without a clock beside others that have one counts from its own first event.
+    # A rank without a clock, among others that have one, counts from its own first event.
     since_ns = distance_ns(first_ns, facts.started_ns)
     start_ns = first_ns - (since_ns or 0)
     subtitle = f"{facts.title()} - {_meaning(by, timeline)}"
@@ -143,7 +143,7 @@ def _print_curve(chart: Chart) -> None:
 
 
 def _in_words(chart: Chart) -> str:
-    """The highest point, which the curve shows to a cell only."""
+    """The exact highest point, which the curve shows only to the nearest cell."""
     top = chart.top()
     at = int(top.argmax())
     offset = offset_text(int(chart.times_ns[at]) - chart.start_ns)

@@ -1,8 +1,8 @@
-"""The live view of ``rankmem top``: a screen that is drawn anew, as wide and high as the terminal is.
+"""The live view of ``rankmem top``: a screen redrawn to the size of the terminal.
 
-Stage: render. In come the rows of the named query ``top``, asked every few seconds; out goes the terminal's
-other screen, which vanishes at Ctrl-C. An aggregator that does not answer for a while leaves the last answer
-standing, with a word on it. Runs in the command line's process and main thread.
+Stage: render. In: the rows of the named query ``top`` every few seconds. Out: the terminal's alternate
+screen, which closes on Ctrl-C. While an aggregator does not answer, the last answer stays, with a message.
+Runs in the command line's process and main thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rankmem_cli.show.session import SessionFacts
 
 HEAD_LINES: Final = 3
-"""Title, sums, and the line that says what is wrong or left out."""
+"""Title, sums, and the line for errors and omissions."""
 TABLE_HEAD_LINES: Final = 1
 _ORDERS: Final = {
     "used": [("used_bytes", "descending")],
@@ -37,26 +37,26 @@ _ORDERS: Final = {
     "peak": [("peak_requested_bytes", "descending")],
     "rank": [],
 }
-_PASSING: Final = (Code.UNAVAILABLE, Code.EXHAUSTED)
-"""Failures of a question that the next one may not meet."""
+_TRANSIENT: Final = (Code.UNAVAILABLE, Code.EXHAUSTED)
+"""Failures that may be gone at the next query."""
 
 
 def sorted_rows(rows: pa.Table, sort: str) -> pa.Table:
-    """The rows in the order that the user asked for; equal ones by rank and device."""
+    """The rows in the user's order; ties by rank and device."""
     return rows.sort_by([*_ORDERS[sort], ("rank", "ascending"), ("device", "ascending")])
 
 
 class TopView:
-    """Asks and draws until it is interrupted.
+    """Queries and draws until it is interrupted.
 
     Args:
-        queries: who is asked.
+        queries: where to ask.
         facts: the session.
         sort: a key of the orders: used, headroom, peak, rank.
-        every_s: between two questions.
+        every_s: seconds between two queries.
         console: where it is drawn; default: stdout.
-        wait: between two questions, seconds; returns True to end.
-        clock_ns: of the wall, for what the head says.
+        wait: waits so many seconds between two queries; returns True to end.
+        clock_ns: the wall clock, for the title.
     """
 
     def __init__(
@@ -96,10 +96,10 @@ class TopView:
                 return
 
     def ask(self) -> None:
-        """The rows of now; what may pass leaves those of before.
+        """Fetches the current rows; a transient failure keeps the previous ones.
 
         Raises:
-            RankmemError: what will not pass.
+            RankmemError: any other failure.
         """
         from rankmem_aggregator.query.missing import lines
 
@@ -107,7 +107,7 @@ class TopView:
             rows = self._queries.top(self._facts.session_id)
             self._missing = lines(self._queries.incompleteness(self._facts.session_id).to_pylist())
         except RankmemError as exc:
-            if exc.code not in _PASSING or self._rows is None:
+            if exc.code not in _TRANSIENT or self._rows is None:
                 raise
             self._trouble = exc.message
             return
@@ -123,20 +123,20 @@ class TopView:
         table, left_out = lay_out(shown, columns.top(), width)
         more = self._rows.num_rows - shown.num_rows
         notes = [*([f"{more} more"] if more else []), *self._missing]
-        notes += [f"no room for {', '.join(left_out)}"] if left_out else []
-        said = (
+        notes += [f"left out: {', '.join(left_out)}"] if left_out else []
+        line = (
             Text(safe_text(self._trouble), style="red")
             if self._trouble
             else Text(safe_text("; ".join(notes)), style="red" if self._missing else "dim")
         )
-        lines = (Text(self._title(), style="bold"), Text(self._sums()), said)
+        lines = (Text(self._title(), style="bold"), Text(self._sums()), line)
         for line in lines:
             line.truncate(width, overflow="ellipsis")
         return Group(*lines, table)
 
     def _title(self) -> str:
         name = f" ({safe_text(self._facts.name)})" if self._facts.name else ""
-        return f"{self._facts.session_id}{name}  {utc_clock_text(self._answered_ns)} UTC  Ctrl-C ends"
+        return f"{self._facts.session_id}{name}  {utc_clock_text(self._answered_ns)} UTC  Ctrl-C to quit"
 
     def _sums(self) -> str:
         rows = self._rows.to_pylist() if self._rows is not None else []
@@ -150,5 +150,5 @@ class TopView:
         ages = [row["age_ns"] for row in rows if row["age_ns"] is not None]
         least = f", least headroom {bytes_text(min(heads))}" if heads else ""
         behind = f", oldest figure {age_text(max(ages))}" if ages else ""
-        run = f"{count_text(len(running))} of {count_text(len({row['rank'] for row in rows}))} ranks run"
+        run = f"{count_text(len(running))} of {count_text(len({row['rank'] for row in rows}))} ranks running"
         return f"{run}, {bytes_text(used)} used{least}{behind}"

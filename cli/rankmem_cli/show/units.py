@@ -1,8 +1,7 @@
-"""Bytes, times and counts as people read them.
+"""Formats bytes, times and counts for people.
 
-Stage: render. In come plain integers (bytes, nanoseconds, counts) or None, out goes short text.
-Runs in the command line's process; used for tables alone: JSON and CSV carry the plain integers.
-GiB is 2^30 and printed as GiB.
+Stage: render. In: plain integers (bytes, nanoseconds, counts) or None. Out: short text. Runs in the command
+line's process; for tables only: JSON and CSV contain plain integers. GiB is 2^30 and printed as GiB.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from rankmem_protos.clock import has_clock
 
 NS_PER_S: Final = 1_000_000_000
 _ESCAPED_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Unicode categories that may move a cursor, reorder or hide text: controls, formats (bidi), separators."""
+"""Unicode categories that can move the cursor, reorder or hide text: controls, formats (bidi), separators."""
 
 
 def growth_text(num_bytes: int | None) -> str:
@@ -35,12 +34,12 @@ def percent_text(fraction: float | None) -> str:
 
 
 def count_text(count: int | None) -> str:
-    """The count with its thousands set apart: ``1,234,567``."""
+    """The count with thousands separators: ``1,234,567``."""
     return NOTHING if count is None else f"{count:,}"
 
 
 def age_text(age_ns: int | None) -> str:
-    """A duration, about three figures: ``350 ns``, ``1.25 ms``, ``2 min 03 s``, ``3 h 20 min``."""
+    """A duration to about three digits: ``350 ns``, ``1.25 ms``, ``2 min 03 s``, ``3 h 20 min``."""
     if age_ns is None:
         return NOTHING
     if age_ns < 0:
@@ -59,7 +58,7 @@ def age_text(age_ns: int | None) -> str:
 
 
 def utc_text(time_ns: int | None) -> str:
-    """The instant in UTC, to the millisecond: ``2026-11-21 12:38:22.123``; ``-`` for one without a clock."""
+    """The instant in UTC, to the millisecond: ``2026-11-21 12:38:22.123``; ``-`` without a clock."""
     if time_ns is None or not has_clock(time_ns):
         return NOTHING
     seconds, rest_ns = divmod(time_ns, NS_PER_S)
@@ -81,16 +80,16 @@ def utc_minute_text(time_ns: int | None) -> str:
 
 
 def flag_text(flag: bool | None) -> str:
-    """``yes``, ``no`` or the sign for nothing."""
+    """``yes``, ``no`` or ``-``."""
     return NOTHING if flag is None else ("yes" if flag else "no")
 
 
 def safe_text(text: str) -> str:
-    """The text with everything that could act on a terminal made visible.
+    """The text with everything that could control a terminal made visible.
 
-    Operator names, host names and file paths are data from outside: an escape sequence in one must
-    not colour, move, retitle or reorder what the reader sees. Such characters become ``\\x1b``,
-    ``\\u202e``; all others stay, of any script.
+    Operator names, host names and file paths are untrusted: an escape sequence in one must not
+    colour, move, retitle or reorder the output. Such characters become ``\\x1b``, ``\\u202e``; all others, of
+    any script, stay.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -102,8 +101,8 @@ def safe_text(text: str) -> str:
 def csv_text(text: str) -> str:
     """The text as a cell of a CSV file.
 
-    A name comes from outside, and ``=HYPERLINK(…)`` in a CSV acts when somebody opens it; a carriage return
-    would begin a row of its own, which Python 3.11 does not quote. JSON is exact.
+    A name is untrusted, and ``=HYPERLINK(…)`` in a CSV is active when opened. A carriage return would start
+    a new row, since Python 3.11 does not quote it. JSON is exact.
     """
     return no_formula(text).replace("\r", "\\r")
 

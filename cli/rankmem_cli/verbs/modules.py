@@ -12,8 +12,8 @@ from rankmem_cli.show.render import Format
 TABLE_ROWS: Final = 60
 """Default limit of a table: the largest modules. JSON and CSV contain all."""
 NOTES: Final = (
-    "with its parts: blocks alive at the peak that the module or one inside it allocated",
-    "its own: those of them whose innermost module it is",
+    "with submodules: blocks alive at the peak that the module or one inside it allocated",
+    "own: those of them whose innermost module it is",
 )
 
 Depth = Annotated[
@@ -49,7 +49,7 @@ def modules(
 
     target = options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file)
     with open_session(target, session) as (queries, facts):
-        with show_progress("asking"):
+        with show_progress("querying"):
             rows = queries.modules(facts.session_id, rank=rank)
         rows = largest(no_deeper(rows, depth), limit, output=output, table_rows=TABLE_ROWS)
         if output is Format.TABLE:

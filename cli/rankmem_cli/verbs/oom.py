@@ -58,7 +58,7 @@ def oom(
 
     target = options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file)
     with open_session(target, session) as (queries, facts):
-        with show_progress("asking"):
+        with show_progress("querying"):
             failures = queries.oom(facts.session_id, rank=rank)
         if by is not None:
             show_part(queries, facts, failures, by, number=failure, output=output)

@@ -55,7 +55,7 @@ PINNED_NOTE: Final = (
     "pinned_host: host memory; sampled where its blocks are not recorded, and then not part of any sum"
 )
 RANKS_NOTES: Final = (
-    "each at its own: the sum of its ranks' peaks, which occur at different instants",
+    "sum of peaks: its ranks' peaks added up; they occur at different instants",
     "own peak: the most its ranks held together at one instant",
 )
 

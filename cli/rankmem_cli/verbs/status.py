@@ -17,7 +17,7 @@ def status(
     output: options.Output = Format.TABLE,
 ) -> None:
     """Show each rank's lag and losses now, and the aggregator's state."""
-    from rankmem_cli.run.drain import session_dirs_here
+    from rankmem_agent.spool.folder import session_dirs_here
     from rankmem_cli.show import columns
     from rankmem_cli.show.completeness import show_answer
     from rankmem_cli.show.progress import show_progress
@@ -26,7 +26,7 @@ def status(
 
     target = options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file)
     with open_session(target, session) as (queries, facts):
-        with show_progress("asking"):
+        with show_progress("querying"):
             rows = queries.status(facts.session_id)
             here = session_dirs_here(facts.session_id)
             notes = [*aggregator_lines(queries.aggregator_state()), *shipper_line(here)]

@@ -117,7 +117,7 @@ def timeline(
     by = by or ("rank" if all_ranks or (rank and len(rank) > 1) else "overall")
     target = options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file)
     with open_session(target, session) as (queries, facts):
-        with show_progress("asking"), not_recorded.hinting_at_kernels(facts):
+        with show_progress("querying"), not_recorded.hinting_at_kernels(facts):
             rows = queries.timeline(
                 facts.session_id,
                 by=cast("CurveBy", by),
