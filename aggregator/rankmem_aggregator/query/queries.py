@@ -430,17 +430,13 @@ class Queries(abc.ABC):
             RankmemError: NOT_FOUND for a rank or a device that the session does not have.
         """
         full_id = self.session_id(session)
-        chosen: dict[str, Value] = {"session": full_id, "rank": rank, "device": device}
-        when, chosen[("time_ns" if isinstance(at, int) else "order")] = (
-            "time" if isinstance(at, int) else "peak",
-            at,
-        )
-        if by == "rank":
-            rows = self._of_rank(self._ask(f"ops_by_rank_at_{when}", **chosen), full_id, rank, device=device)
-            return self._told(rows, full_id)
-        rows = self._of_rank(self._ask(f"ops_at_{when}", **chosen, by=by), full_id, rank, device=device)
-        names = [by if name == "group_name" else name for name in rows.column_names]
-        return self._told(rows.rename_columns(names), full_id)  # which drops the metadata
+        name, moment = ("ops_at_time", "time_ns") if isinstance(at, int) else ("ops_at_peak", "order")
+        chosen: dict[str, Value] = {"session": full_id, "rank": rank, "device": device, moment: at}
+        per_rank = by == "rank"
+        group = "operator" if per_rank else by
+        rows = self._ask(name, **chosen, by=group, per_rank=per_rank)
+        rows = self._of_rank(rows, full_id, rank, device=device).rename_columns({"group_name": group})
+        return self._told(rows if per_rank else rows.drop_columns("rank"), full_id)
 
     def live(
         self,
