@@ -466,8 +466,11 @@ class Queries(abc.ABC):
             RankmemError: NOT_FOUND for a rank, an attempt or a device that the session does not have.
         """
         full_id = self.session_id(session)
-        time_ns = at if isinstance(at, int) else None
-        rows = self._ask("live", session=full_id, rank=rank, attempt=attempt, device=device, time_ns=time_ns)
+        chosen: dict[str, Value] = {"session": full_id, "rank": rank, "attempt": attempt, "device": device}
+        if isinstance(at, int):
+            rows = self._ask("live_at_time", **chosen, time_ns=at)
+        else:
+            rows = self._ask("live_at_peak", **chosen)
         return self._with_missing(self._of_rank(rows, full_id, rank, attempt=attempt, device=device), full_id)
 
     def stack(self, stack_id: int) -> pa.Table:

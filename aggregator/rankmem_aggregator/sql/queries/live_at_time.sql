@@ -1,12 +1,11 @@
--- Question: What was alive on a rank at its own peak, or at an instant? The largest first.
+-- Question: What was alive on a rank at an instant? The largest first.
 -- Parameters:
 --   session (text): session id
 --   rank (count): global rank
---   attempt (count): which start of the workers; NULL for the one with the rank's highest peak, or the last one that
---     had started by the instant
---   device (text): device type and index; NULL for all, each at its own peak
+--   attempt (count): which start of the workers; NULL for the last one that had started by then
+--   device (text): device type and index; NULL for all
 --   time_ns (ns, common clock): the instant; events at that very nanosecond have happened. After the end of the
---     process: what it held when it ended. NULL for the peak
+--     process: what it held when it ended
 -- Columns:
 --   attempt, rank, device: whose
 --   allocation_id: seq of its alloc event; negative for blocks older than the recording
@@ -19,7 +18,7 @@
 --   category: what the bytes meant then
 --   module, phase, step, stream, component: as in the view allocation
 --   allocated_ns (ns, common clock): when; NULL for blocks older than the recording
---   age_ns (ns): from its alloc to the peak or instant
+--   age_ns (ns): from its alloc to the instant
 --   preexisting: true for a block older than the recording
 SELECT
     attempt,
@@ -41,26 +40,20 @@ SELECT
     CASE WHEN NOT preexisting THEN allocated_ns END AS allocated_ns,
     age_ns,
     preexisting
-FROM (
-    FROM live_at_peak($session, of_rank := $rank, of_attempt := $attempt::INTEGER)
-    WHERE $time_ns::BIGINT IS NULL AND ($device::VARCHAR IS NULL OR device = $device)
-    UNION ALL BY NAME
-    FROM live_at(
-        $session,
-        (
-            SELECT max(attempt)
-            FROM rank_span
-            WHERE session_id = $session
-                AND rank = $rank
-                AND CASE
-                    WHEN $attempt::INTEGER IS NULL THEN coalesce(started_ns <= $time_ns, true)
-                    ELSE attempt = $attempt
-                END
-        ),
-        $rank,
-        $device::VARCHAR,
-        $time_ns
-    )
-    WHERE $time_ns::BIGINT IS NOT NULL
+FROM live_at(
+    $session,
+    (
+        SELECT max(attempt)
+        FROM rank_span
+        WHERE session_id = $session
+            AND rank = $rank
+            AND CASE
+                WHEN $attempt::INTEGER IS NULL THEN coalesce(started_ns <= $time_ns, true)
+                ELSE attempt = $attempt
+            END
+    ),
+    $rank,
+    $device::VARCHAR,
+    $time_ns
 )
-ORDER BY size_bytes DESC, attempt, device, allocation_id;
+ORDER BY size_bytes DESC, device, allocation_id;
