@@ -146,7 +146,7 @@ def test_a_recording_of_samples_alone_has_its_components(
     assert rows(database, COMPONENTS, id=SESSION, mb=MB) == [("HCCL", None, 100, 100, True)]
 
 
-def test_a_sample_of_a_database_without_its_source_is_unknown(
+def test_a_sample_of_a_database_without_figures_is_unknown(
     tmp_path: Path, database: duckdb.DuckDBPyConnection
 ) -> None:
     path = tmp_path / "ascend_pytorch_profiler_0.db"
