@@ -1,8 +1,8 @@
-"""How large an Arrow IPC stream says it is when it is decoded, read off its headers before anything is.
+"""The decoded size that an Arrow IPC stream declares, read from its headers before anything is decoded.
 
 Stage: wire, the receiving end. In: the bytes of a stream; out: bytes that decoding will allocate. A
 compressed buffer begins with its decoded length, which Arrow allocates before it looks further, so 100 bytes
-may ask for terabytes. Only the few fields that say sizes are read here, from the flatbuffers; all else is
+may ask for terabytes. Only the few fields with sizes are read here, from the flatbuffers; all else is
 Arrow's to check. Layout: arrow/format/Message.fbs and Schema.fbs, version 5 (Arrow 1.0 on).
 """
 
@@ -32,7 +32,7 @@ def decoded_bytes(data: bytes) -> int:
     """Bytes of all buffers of a stream, decoded, as its headers declare them.
 
     Raises:
-        MalformedError: a header does not say, or says something that cannot be.
+        MalformedError: a header has no size, or an impossible one.
     """
     buffers_left = BUFFERS_MAX
     total = 0
@@ -114,7 +114,7 @@ def _target(data: bytes, at: int) -> int:
 
 
 def _field(data: bytes, table: int, number: int) -> int:
-    """Where a field of a flatbuffer's table stands; 0 where it has none."""
+    """The position of a field of a flatbuffer's table; 0 where it has none."""
     vtable = table - int(struct.unpack_from("<i", data, table)[0])
     if vtable < 0:
         raise MalformedError("a table without its layout")

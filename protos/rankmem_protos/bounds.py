@@ -1,7 +1,7 @@
-"""Bounds of numbers and texts, each once: what is beyond them no recording can mean, and no row may hold.
+"""Bounds of numbers and texts, each once: no recording means a value beyond them, and no row may hold one.
 
-The readers of spools and of other tools' files, the shipper and the aggregator hold to the same ones, so
-what passes the first is not refused by the last. Imports nothing: the trainer reads it, too.
+The readers of spools and of other tools' files, the shipper and the aggregator use the same ones, so
+that the last does not refuse what the first accepts. Imports nothing: the trainer reads it, too.
 """
 
 from __future__ import annotations

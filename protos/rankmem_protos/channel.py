@@ -27,9 +27,9 @@ _EXPLAINED: Final = (
     ("ostname Verification Check failed", "its certificate does not name this host: rankmem certs --name"),
     ("Peer name", "its certificate does not name this host: rankmem certs --name"),
     ("WRONG_VERSION_NUMBER", "it speaks plain text: leave out --tls-ca (RANKMEM_TLS_CA)"),
-    ("CERTIFICATE_REQUIRED", "it asks for a client's certificate: --tls-cert FILE --tls-key FILE"),
+    ("CERTIFICATE_REQUIRED", "it requires a client certificate: --tls-cert FILE --tls-key FILE"),
 )
-"""Words of gRPC's (1.74 to 1.85) and BoringSSL's failures, and what they mean to the user."""
+"""Words in failures of gRPC (1.74 to 1.85) and BoringSSL, and their meaning for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,12 @@ def dial(address: str, credentials: Credentials, options: Sequence[tuple[str, st
 
 
 def hint_of(details: str, credentials: Credentials) -> str:
-    """What a user can do about a connection that failed; empty where the words are not known."""
+    """A hint for a connection that failed; empty where the words are not known."""
     for words, meaning in _EXPLAINED:
         if words in details:
             return meaning
     if credentials.tls_ca is None and "Socket closed" in details:
-        return "it may speak TLS: --tls-ca FILE (RANKMEM_TLS_CA); or it ended as it answered: ask again"
+        return "it may speak TLS: --tls-ca FILE (RANKMEM_TLS_CA); or it ended while answering: try again"
     return ""
 
 

@@ -1,6 +1,6 @@
-"""What a time of the database is: an instant on a wall clock, or a place in a recording without times.
+"""The meaning of a time: an instant on a wall clock, or a position in a recording without times.
 
-Stage: the contract between whoever stores times and whoever shows them. Imports nothing. ``utc_of`` and
+Stage: the contract between storing and showing times. Imports nothing. ``utc_of`` and
 ``rank_span.has_clock`` are the same rule in SQL.
 """
 

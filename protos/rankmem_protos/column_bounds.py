@@ -1,4 +1,4 @@
-"""What a value of each column may be: the aggregator refuses the others, so a shipper sends none.
+"""Bounds of the values of each column: the aggregator refuses others, so a shipper sends none.
 
 Stage: the contract between shipper and aggregator. A stored row must never make somebody's question fail:
 views add these numbers up within 64 bits. Imports pyarrow, so never in the trainer.

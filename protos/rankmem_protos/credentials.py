@@ -1,7 +1,7 @@
-"""What a client shows an aggregator and what it trusts: paths of files, read when a connection is made.
+"""A client's credentials and the CA that it trusts: paths of files, read when a connection is made.
 
 Stage: every process that dials, and the trainer, which only carries the paths on to the host's shipper: a
-path may stand in a command line, an environment, a spool; a token stands in its file alone. Standard
+path may be in a command line, an environment, a spool; a token is in its file alone. Standard
 library only.
 
 A token file holds one token on a line of its own; empty lines and lines that begin with ``#`` do not count.
@@ -46,7 +46,7 @@ class Credentials:
     tls_ca: str | None = None
     """The CA that signed the aggregator's certificate (PEM), or ``public``. Given: TLS. RANKMEM_TLS_CA."""
     tls_cert: str | None = None
-    """This client's own certificate, for an aggregator that asks for one. RANKMEM_TLS_CERT."""
+    """This client's own certificate, for an aggregator that requires one. RANKMEM_TLS_CERT."""
     tls_key: str | None = None
     """Its private key. RANKMEM_TLS_KEY."""
     token_file: str | None = None
@@ -71,7 +71,7 @@ class Credentials:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None, **paths: object) -> Self:
-        """What is given here, else the environment; None counts as not given. Nothing is read yet.
+        """The values given here, else those of the environment; None is not given. No file is read yet.
 
         Raises:
             RankmemError: INVALID for a certificate without its key or CA.
@@ -85,21 +85,21 @@ class Credentials:
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, object]) -> Self:
-        """What :meth:`facts` gave."""
+        """The reverse of :meth:`facts`."""
         known = {field.name for field in fields(cls)}
         return cls(**{name: value for name, value in facts.items() if name in known})  # type: ignore[arg-type]
 
     @property
     def are_given(self) -> bool:
-        """Whether there is any."""
+        """Whether any are given."""
         return bool(self.tls_ca or self.token_file)
 
     def facts(self) -> dict[str, object]:
-        """As JSON can carry it: absolute paths, no secret."""
+        """The values for JSON: absolute paths, no secret."""
         return asdict(self.absolute())
 
     def absolute(self) -> Self:
-        """The same files from whatever folder."""
+        """The same files with absolute paths."""
         return type(self)(
             tls_ca=self.tls_ca if self.tls_ca == PUBLIC_CA else _absolute(self.tls_ca),
             tls_cert=_absolute(self.tls_cert),
@@ -116,7 +116,7 @@ class Credentials:
         return {variable: value for variable, value in found.items() if value}
 
     def only(self, *, tls: bool, token: bool) -> Self:
-        """What an aggregator wants that is known to ask for so much."""
+        """The part that an aggregator requires."""
         return type(self)(
             tls_ca=self.tls_ca if tls else None,
             tls_cert=self.tls_cert if tls else None,
@@ -126,7 +126,7 @@ class Credentials:
         )
 
     def check(self) -> None:
-        """Reads every file once: a job should hear before it starts what its shipper would meet.
+        """Reads every file once, so that a job fails before it starts and not in its shipper.
 
         Raises:
             RankmemError: one cannot be read, or others may read a secret.
@@ -154,7 +154,7 @@ def tokens_of(path: Path, option: str) -> tuple[str, ...]:
 
     Raises:
         RankmemError: as :func:`read_private`; INVALID without a token, or for one that cannot be a token. The
-            message never holds what the file holds.
+            message never has the content of the file.
     """
     try:
         text = read_private(path, option).decode("ascii")

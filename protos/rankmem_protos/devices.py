@@ -1,6 +1,6 @@
 """Which types of device are the host's own memory, and in what order devices are shown.
 
-Stage: the contract between whoever shows devices. Imports nothing.
+Stage: the contract between all that show devices. Imports nothing.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 HOST_MEMORY: Final = ("cpu", "pinned")
-"""They stand behind the others: it is not what a training runs out of."""
+"""Shown after the others: a training rarely runs out of it."""
 
 
 def by_weight(device_type: str, peak_bytes: int | None) -> tuple[bool, int, str]:

@@ -13,7 +13,7 @@ from typing import Final
 
 
 class Code(enum.StrEnum):
-    """What kind of failure it is; the values travel over gRPC and stand in JSON, so they never change."""
+    """The kind of a failure; the values are on the wire and in JSON, so they never change."""
 
     INVALID = "invalid"
     """The caller gave something that cannot be used: a bad option, a wrong SQL, a broken recording."""
@@ -55,7 +55,7 @@ CODE_OF_GRPC_STATUS_NAME: Final[dict[str, Code]] = {
 
 
 class RankmemError(Exception):
-    """What happened, with the value, and what to do about it.
+    """A failure: its message, with the value, and a hint.
 
     Args:
         code: one of :class:`Code`.

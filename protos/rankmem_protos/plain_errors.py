@@ -1,8 +1,8 @@
-"""What was wrong with a value of a recording, in words: Python words it for whoever wrote the program.
+"""Errors about a value of a recording, in words for the user: Python's own are for the programmer.
 
-Stage: readers; the process of ``rankmem import``. In: what reading a value raised; out: a sentence without a
-name of Python's, to stand behind the file and the place in it. What a reader itself raises is a ValueError
-in words and passes as it is.
+Stage: readers; the process of ``rankmem import``. In: the exception from reading a value; out: a sentence
+without names of Python, which follows the file and the position in it. A reader itself raises ValueError in
+words, which passes unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NUMBER: Final = re.compile(
 
 
 def plain(error: Exception) -> str:
-    """What the error says of the recording, in words."""
+    """The error in words."""
     if isinstance(error, KeyError):
         return f"it has no {str(error.args[0] if error.args else 'value')[:80]!r}"
     if isinstance(error, OverflowError):
@@ -35,6 +35,6 @@ def plain(error: Exception) -> str:
         return "a text is not in UTF-8"
     if isinstance(error, TypeError | AttributeError | IndexError | struct.error):
         return _OTHER_TYPE
-    said = str(error)
-    match = _NUMBER.fullmatch(said)
-    return f"{match['value'][:80]} is no whole number" if match else said[:SHOWN_CHARS_MAX]
+    text = str(error)
+    match = _NUMBER.fullmatch(text)
+    return f"{match['value'][:80]} is no whole number" if match else text[:SHOWN_CHARS_MAX]

@@ -1,9 +1,9 @@
-"""gRPC, kept from writing lines of its own to stderr: what fails is raised, and said once by who asked.
+"""gRPC without its own lines on stderr: failures are raised, and the caller reports them once.
 
 Stage: wire, the client's end, in the shipper and in readers. A handshake that fails is logged by gRPC's core
 (1.74 to 1.85) in its own form, onto the terminal of the user whose training has just ended. Its level is read
-from the environment as it is loaded, and taken away again: a child's environment is none of ours. Where the
-user has asked for lines of gRPC's, it stays as they say.
+from the environment when it is loaded, and removed again, so that children do not inherit it. A level that
+the user has set stays.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Messages of the Ingest stream with their checksum: sealed at one end, opened at the other.
 
-Stage: wire, both ends. In: a request or a reply; out: one that carries it as bytes beside their CRC-32, and
+Stage: wire, both ends. In: a request or a reply; out: one that carries it as bytes with their CRC-32, and
 back. A plain-text link has nothing else but TCP's sum of 16 bits: of single bits that were flipped behind it,
-67 % were stored changed. What the checksum covers, and what happens between versions, stands in README.md
-beside collector.proto.
+67 % were stored changed. README.md next to collector.proto has what the checksum covers, and what happens
+between versions.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Message = TypeVar("Message", IngestRequest, IngestReply)
 
 
 class DamagedError(RankmemError):
-    """What came is not what was sent; sending it again may cure it."""
+    """A message was changed on its way; sending it again may help."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
             Code.UNAVAILABLE,
-            f"a message came damaged: {what}",
-            "nothing is lost, it is sent again; if it comes often, look at the network between the hosts",
+            f"a message arrived damaged: {what}",
+            "nothing is lost, it is sent again; if it happens often, look at the network between the hosts",
         )
 
 
@@ -37,7 +37,7 @@ def seal(message: Message) -> Message:
 
 
 def unseal(message: Message, *, must: bool) -> Message:
-    """What was sealed; a message that is not sealed as it came, unless all of them ``must`` be.
+    """The sealed message; one that is not sealed is returned unchanged, unless all of them ``must`` be.
 
     Raises:
         DamagedError: the bytes do not have their checksum, or there is none where one must be.
@@ -48,10 +48,10 @@ def unseal(message: Message, *, must: bool) -> Message:
         return message
     data = message.sealed.message
     found = zlib.crc32(data)
-    # Nothing has the checksum 0, which is also what a message has whose checksum was lost.
+    # Empty bytes have the checksum 0, and so has a message whose checksum was lost.
     if not data or found != message.sealed.crc32:
         raise DamagedError(f"its checksum is {message.sealed.crc32:08x}, that of its bytes {found:08x}")
     try:
         return type(message).FromString(data)
     except DecodeError as exc:
-        raise RankmemError(Code.INVALID, f"what is sealed is no message: {exc}") from exc
+        raise RankmemError(Code.INVALID, f"the sealed bytes are no message: {exc}") from exc

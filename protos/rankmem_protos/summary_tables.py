@@ -1,7 +1,7 @@
 """The tables that the aggregator makes from stored rows, so that peaks of groups take no pass over them.
 
-Stage: the contract with whoever writes SQL; never on the wire. Each row is a function of the rows of
-``rankmem_protos.tables`` up to a position of its rank's log. ``summary_progress`` says up to which position
+Stage: the contract with writers of SQL; never on the wire. Each row is a function of the rows of
+``rankmem_protos.tables`` up to a position of its rank's log. ``summary_progress`` has up to which position
 a rank is in them; a row of a later position (left over from a telling that was taken back) does not count.
 Nothing depends on them but time: a view adds what they do not cover yet, and is exact at any moment.
 """

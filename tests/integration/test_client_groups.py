@@ -90,7 +90,7 @@ def test_a_timeline_of_a_part_begins_with_what_was_there(queries: Queries) -> No
     assert all(from_ns <= time <= until_ns for time in table["time_ns"].to_pylist())
 
 
-def test_a_thinned_timeline_keeps_its_peak_and_says_that_it_is_thin(queries: Queries) -> None:
+def test_a_thinned_timeline_keeps_its_peak_and_is_marked_as_thin(queries: Queries) -> None:
     thin, whole = queries.timeline(rank=2, points=8), queries.timeline(rank=2)
     assert thin.schema.metadata[b"exact"] == b"False"
     assert len(curve(thin, "requested")) <= 8
@@ -98,7 +98,7 @@ def test_a_thinned_timeline_keeps_its_peak_and_says_that_it_is_thin(queries: Que
     assert max(held for _, held in curve(thin, "requested")) == highest
 
 
-def test_a_timeline_of_nobody_says_so(queries: Queries) -> None:
+def test_a_timeline_of_no_rank_is_refused(queries: Queries) -> None:
     with pytest.raises(RankmemError, match="of rank 9") as caught:
         queries.timeline(rank=9)
     assert caught.value.code is Code.NOT_FOUND
@@ -181,7 +181,7 @@ def test_components_have_the_process_beside_them_and_in_a_stack_what_lies_beyond
         {"by": "stream", "rank": "all", "figure": "reserved"},
     ],
 )
-def test_a_figure_that_is_not_known_says_where_it_is(queries: Queries, wrong: Any) -> None:
+def test_a_figure_that_is_not_known_is_refused_with_where_it_is(queries: Queries, wrong: Any) -> None:
     with pytest.raises(RankmemError) as caught:
         queries.timeline(**wrong)
     assert caught.value.code is Code.INVALID
@@ -210,7 +210,7 @@ def test_a_failed_allocation_leads_to_what_was_alive(queries: Queries) -> None:
 
 
 @pytest.mark.parametrize("name", ["peak", "ops", "live", "steps", "modules", "weights", "oom", "timeline"])
-def test_a_rank_that_is_not_there_is_said_so_by_every_answer(queries: Queries, name: str) -> None:
+def test_a_rank_that_is_not_there_is_refused_by_every_answer(queries: Queries, name: str) -> None:
     ask = getattr(queries, name)
     with pytest.raises(RankmemError, match="rank 77") as caught:
         ask(77) if name == "live" else ask(rank=77)

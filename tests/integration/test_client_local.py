@@ -127,7 +127,7 @@ def test_sql_that_does_not_read_is_refused(queries: Queries, sql: str, code: Cod
     assert queries.sessions().num_rows == 2
 
 
-def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(RankmemError, match="no database") as caught:
         connect(tmp_path / "absent.duckdb")
     assert caught.value.code is Code.NOT_FOUND
@@ -143,7 +143,7 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     assert caught.value.code is Code.INVALID
 
 
-def test_a_database_without_sessions_says_so(tmp_path: Path) -> None:
+def test_a_database_without_sessions_is_reported(tmp_path: Path) -> None:
     empty_database(str(tmp_path / "empty.duckdb")).close()
     with connect(tmp_path / "empty.duckdb") as queries:
         assert queries.sessions().num_rows == 0

@@ -94,7 +94,7 @@ def test_a_reader_may_stop_in_the_middle_of_a_result(aggregator: server.Aggregat
         assert queries.sql("SELECT 1 AS n").to_pylist() == [{"n": 1}]
 
 
-def test_nobody_at_the_address_says_how_to_start_one() -> None:
+def test_without_an_aggregator_at_the_address_the_hint_is_how_to_start_one() -> None:
     with connect("127.0.0.1:1") as queries, pytest.raises(RankmemError, match=r"127\.0\.0\.1:1") as caught:
         queries.sessions()
     assert caught.value.code is Code.UNAVAILABLE

@@ -159,7 +159,7 @@ def test_every_method_and_every_named_query_is_asked(both: Both) -> None:
     assert both.asked == set(query_names()) - OF_OLDER_VERSIONS
 
 
-def test_what_is_read_by_seconds_says_that_points_are_left_out(both: Both) -> None:
+def test_what_is_read_by_seconds_is_marked_as_thinned(both: Both) -> None:
     assert [table.schema.metadata[b"exact"] for table in both.local[-3:-1]] == [b"False", b"False"]
 
 

@@ -70,7 +70,7 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_each_answer_of_the_client_carries_what_its_session_lacks(queries: Queries, name: str) -> None:
+def test_each_answer_of_the_client_carries_what_is_missing(queries: Queries, name: str) -> None:
     lossy = getattr(queries, name)(session=SESSION, **ASKED[name])
     whole = getattr(queries, name)(session=WHOLE, **ASKED[name])
     assert (missing_of(lossy), lossy.schema.metadata[b"complete"]) == ([LACKS], b"False")
@@ -98,7 +98,7 @@ VERBS = (
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_each_verb_says_it_below_its_answer_and_for_programs_in_its_rows(path: Path, verb: str) -> None:
+def test_each_verb_prints_it_below_its_answer_and_for_programs_in_its_rows(path: Path, verb: str) -> None:
     out, err = run(path, *verb.split(), "--session", SESSION, "--format", "json")
     assert LACKS in err
     told = {row["incomplete"] for row in json.loads(out) if row.get("rank") != 0}
@@ -121,7 +121,7 @@ def test_an_answer_of_any_session_names_those_that_lack_events(
     assert WHOLE not in err
 
 
-def test_an_answer_stands_where_what_is_missing_cannot_be_asked(
+def test_an_answer_is_shown_where_what_is_missing_cannot_be_queried(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(queries: Queries) -> None:
@@ -150,7 +150,7 @@ def test_a_job_s_peak_with_losses_is_not_called_certain_nor_its_curve_exact(path
     assert "requested: exact" in run(path, "timeline", "--session", WHOLE)[1]
 
 
-def test_the_least_that_each_peak_was_is_said_with_it(path: Path) -> None:
+def test_the_lower_bound_of_each_peak_is_shown_with_it(path: Path) -> None:
     _, err = run(path, "peak", "--session", SESSION)
     assert "rank 1, cpu: not exact; the true peak was at least 150 B" in err
     assert "rank 0, cpu" not in err
@@ -164,7 +164,7 @@ def test_a_curve_in_a_file_carries_it(path: Path, tmp_path: Path) -> None:
         assert LACKS in (tmp_path / f"x.{end}").read_text(), end
 
 
-def test_a_page_says_it_at_its_figures(queries: Queries, tmp_path: Path) -> None:
+def test_a_page_shows_it_at_its_figures(queries: Queries, tmp_path: Path) -> None:
     export(queries, "html", tmp_path / "x.html", session=SESSION)
     page = (tmp_path / "x.html").read_text()
     assert "not exact, at least 170 B" in page

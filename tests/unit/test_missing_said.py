@@ -39,7 +39,7 @@ def gap(rank: int, why: str, **more: object) -> dict[str, object]:
     return place | {"records": 0, "why": why, "noticed_ns": BASE_NS} | more
 
 
-def test_a_complete_session_has_nothing_to_say(database: duckdb.DuckDBPyConnection) -> None:
+def test_a_complete_session_has_no_rows(database: duckdb.DuckDBPyConnection) -> None:
     stored(database, 2, world_size=2)
     assert missing(database) == []
     assert lines([]) == []
@@ -82,7 +82,7 @@ def test_ranks_that_never_reported_are_missing_of_the_session(database: duckdb.D
     assert database.sql("SELECT complete FROM session_overview").fetchall() == [(False,)]
 
 
-def test_holes_losses_and_dropped_names_are_said(database: duckdb.DuckDBPyConnection) -> None:
+def test_holes_losses_and_dropped_names_are_listed(database: duckdb.DuckDBPyConnection) -> None:
     stored(database, 3)
     store_rows(
         database, "gap", [gap(0, "spool_full", records=1200), gap(0, "spool_full", records=34), gap(1, "x")]
@@ -158,7 +158,7 @@ def test_the_reader_s_time_zone_changes_no_sentence(
         database.execute("RESET TimeZone")
 
 
-def test_a_database_of_an_older_version_says_what_it_knows(tmp_path: Path) -> None:
+def test_a_database_of_an_older_version_lists_what_it_knows(tmp_path: Path) -> None:
     path = tmp_path / "older.duckdb"
     with duckdb.connect(str(path)) as made:
         schema.prepare(made)

@@ -93,7 +93,7 @@ def test_each_rank_without_a_clock_has_its_own_answers(queries: Queries) -> None
     assert queries.live(3, SESSION).to_pylist()[0]["size_bytes"] == 103
 
 
-def test_what_is_left_out_of_sums_is_said(queries: Queries) -> None:
+def test_what_is_left_out_of_sums_is_reported(queries: Queries) -> None:
     rows = [row for row in queries.incompleteness(SESSION).to_pylist() if row["why"] == "no_clock"]
     assert [row["rank"] for row in rows] == list(UNTIMED)
     assert "left out of sums and curves over several ranks" in rows[0]["sentence"]
@@ -162,7 +162,7 @@ def test_no_answer_and_no_export_shows_1970(
     assert not [path for path in (tmp_path / "studio").iterdir() if "1970" in path.name]
 
 
-def test_the_job_peak_of_ranks_without_a_clock_is_said_to_be_none(without: Path) -> None:
+def test_the_job_peak_of_ranks_without_a_clock_is_reported_as_none(without: Path) -> None:
     done = CliRunner().invoke(app, ["job-peak", "--db", str(without)])
     assert done.exit_code == 0
     assert "no sum over the ranks" in done.stderr

@@ -52,9 +52,7 @@ def true_and_recorded(seed: int, first: int, last: int) -> tuple[RankLog, RankLo
 
 
 @pytest.mark.parametrize("seed", seeds(12))
-def test_the_true_peak_is_never_below_what_is_said_of_it(
-    database: duckdb.DuckDBPyConnection, seed: int
-) -> None:
+def test_the_true_peak_is_never_below_its_lower_bound(database: duckdb.DuckDBPyConnection, seed: int) -> None:
     chosen = random.Random(seed)
     first = chosen.randrange(0, 390)
     last = chosen.randrange(first, 399)
@@ -162,7 +160,7 @@ def test_what_is_lost_are_records_and_so_many_events_at_most(database: duckdb.Du
     assert ask(database, "SELECT complete FROM peak_by_rank") == [{"complete": False}] * 2
 
 
-def test_an_imported_recording_that_may_not_hold_all_says_so(database: duckdb.DuckDBPyConnection) -> None:
+def test_an_imported_recording_that_may_be_incomplete_is_marked(database: duckdb.DuckDBPyConnection) -> None:
     log = RankLog(ended=SECOND_NS, complete=False)
     log.totals("cpu", [(10, 90)])
     store_logs(database, [log])

@@ -57,7 +57,7 @@ def test_a_view_is_installed_after_those_that_it_reads() -> None:
 
 
 @pytest.mark.parametrize("name", view_names())
-def test_a_view_says_its_question_and_its_columns_and_has_a_comment(name: str) -> None:
+def test_a_view_has_its_question_its_columns_and_a_comment(name: str) -> None:
     text = view_text(name)
     head = head_of(text)
     assert head.question.endswith(("?", "Exact."))
@@ -87,7 +87,7 @@ def test_the_columns_that_a_head_names_are_those_of_the_view(database: duckdb.Du
 
 
 @pytest.mark.parametrize("name", query_names())
-def test_a_query_says_its_question_and_orders_its_answer(name: str) -> None:
+def test_a_query_has_its_question_and_orders_its_answer(name: str) -> None:
     head = head_of(query_text(name))
     assert head.question
     assert head.columns

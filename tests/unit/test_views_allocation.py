@@ -43,7 +43,7 @@ def test_a_free_that_came_later_ends_the_allocation(database: duckdb.DuckDBPyCon
     ]
 
 
-def test_a_free_told_in_two_rows_is_one_end(database: duckdb.DuckDBPyConnection) -> None:
+def test_a_free_sent_in_two_rows_is_one_end(database: duckdb.DuckDBPyConnection) -> None:
     log = RankLog()
     log.alloc("block", 10, at=1, device="cuda:0")
     log.free("block", at=9, told_later=True)

@@ -33,7 +33,7 @@ def imported(connection: duckdb.DuckDBPyConnection, story: Story, folder: Path) 
     store_parts(connection, recording, Identity(SESSION, 0, 0))
 
 
-def test_what_the_process_holds_is_unknown_in_a_sample_that_does_not_say_it(
+def test_what_the_process_holds_is_unknown_in_a_sample_without_it(
     database: duckdb.DuckDBPyConnection,
 ) -> None:
     log = RankLog()
@@ -60,7 +60,7 @@ def test_a_process_that_the_driver_does_not_list_has_an_app_that_is_unknown(
     ]
 
 
-def test_app_is_unknown_where_nobody_tells_what_an_accelerators_allocator_reserved(
+def test_app_is_unknown_where_an_accelerators_reserved_bytes_are_not_known(
     database: duckdb.DuckDBPyConnection,
 ) -> None:
     log = RankLog()
@@ -73,7 +73,7 @@ def test_app_is_unknown_where_nobody_tells_what_an_accelerators_allocator_reserv
 
 
 @pytest.mark.parametrize(("source", "known"), [("tap", 0), ("snapshot", None), ("samples", None)])
-def test_before_the_first_record_nothing_is_held_only_if_our_own_log_says_so(
+def test_before_the_first_record_nothing_is_held_only_in_our_own_log(
     database: duckdb.DuckDBPyConnection, source: str, known: int | None
 ) -> None:
     log = RankLog()
@@ -146,7 +146,7 @@ def test_a_recording_of_samples_alone_has_its_components(
     assert rows(database, COMPONENTS, id=SESSION, mb=MB) == [("HCCL", None, 100, 100, True)]
 
 
-def test_a_sample_of_a_database_that_says_nothing_is_unknown(
+def test_a_sample_of_a_database_without_figures_is_unknown(
     tmp_path: Path, database: duckdb.DuckDBPyConnection
 ) -> None:
     path = tmp_path / "ascend_pytorch_profiler_0.db"

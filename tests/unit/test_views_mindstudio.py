@@ -68,7 +68,7 @@ def test_a_table_has_mindstudios_columns_after_ours(database: duckdb.DuckDBPyCon
 
 
 @pytest.mark.parametrize("name", mindstudio_names())
-def test_a_file_says_its_question_and_its_columns(name: str) -> None:
+def test_a_file_has_its_question_and_its_columns(name: str) -> None:
     head = head_of(mindstudio_text(name))
     assert head.question.endswith("?")
     assert head.columns

@@ -117,7 +117,7 @@ def test_only_the_last_attempt_holds_anything_and_the_ended_hold_nothing(
     assert [row["headroom_bytes"] for row in ask(database, "top")] == [None, None]
 
 
-def test_ranks_that_never_reported_are_told_by_attempt(database: duckdb.DuckDBPyConnection) -> None:
+def test_ranks_that_never_reported_are_listed_by_attempt(database: duckdb.DuckDBPyConnection) -> None:
     of_three: Any = {"world_size": 3}
     logs = [
         RankLog(rank=0, attempt=0, ended=5 * SECOND_NS, coordinates=of_three),

@@ -1,6 +1,6 @@
-"""How an aggregator is, as it says itself: the reply of ``Query.Status`` as a value.
+"""The state of an aggregator: the reply of ``Query.Status`` as a value.
 
-Stage: query, in the reader's process. In: the message; out: plain figures for whoever shows them.
+Stage: query, in the reader's process. In: the message; out: plain figures for display.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class AggregatorState:
     commit_retries: int
     sessions_pruned: int
     messages_damaged: int
-    """Of shippers; their checksum was wrong, and they were sent again."""
+    """From shippers, with a wrong checksum; they were sent again."""
     ranks_alive: int
     lag_ns: int
-    """The longest of the ranks alive, at their last batch."""
+    """The longest among the ranks alive, at their last batch."""
     streams: int
     """Shippers connected."""
     queue_batches: int

@@ -1,9 +1,9 @@
-"""A database file as :class:`Queries`: opened read-only in this process, as if it came from a stranger.
+"""A database file as :class:`Queries`: opened read-only in this process, and not trusted.
 
 Stage: query, in the reader's process. In: the path of a file that no process holds. Out: Arrow. Every
 statement runs in a read-only transaction of a confined instance (``reading_instance``), so SQL of the user
 can change nothing, and neither that nor the file can read or write another file. A file that an aggregator
-holds cannot be opened by DuckDB at all; :func:`open_file` then follows the address that it left beside it.
+holds cannot be opened by DuckDB at all; :func:`open_file` then follows the address in the file next to it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _UNSAFE_HINT: Final = (
 )
 _LOCKED: Final = "the configuration has been locked"
 _READ_ONLY: Final = ("read-only mode", "Can only delete from base table", "Can only update base table")
-"""Within what DuckDB says of a statement that would write; our tables are views of the file's."""
+"""Parts of DuckDB's messages about statements that would write; our tables are views of the file's."""
 _EXHAUSTED: Final = (duckdb.OutOfMemoryException, duckdb.InterruptException)
 
 
@@ -39,7 +39,7 @@ class LocalQueries(Queries):
     """A database file, read in this process.
 
     Args:
-        path: of a DuckDB file made by an aggregator, or by a stranger who says so.
+        path: of a DuckDB file made by an aggregator, or claimed to be.
         unsafe: DuckDB bare: the file's own views and macros, COPY, ATTACH, settings, extensions. For a file
             that the caller made or trusts.
     """

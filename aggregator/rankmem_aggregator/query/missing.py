@@ -1,4 +1,4 @@
-"""What a session lacks, in lines: the rows of the query ``incompleteness``, equal ranks named together.
+"""What is missing from a session, as lines: the rows of the query ``incompleteness``, equal ranks together.
 
 Stage: query, in the reader's process. In: rows; out: text for people, and the same in the metadata of an
 answer's schema, with which it travels: ``complete`` ("False" where figures of bytes may be wrong, "None"
@@ -18,9 +18,9 @@ COMPLETE_KEY: Final = b"complete"
 MISSING_KEY: Final = b"missing"
 
 LINES_MAX: Final = 12
-"""A thousand ranks may each lack something else: the view ``incompleteness`` has all of it."""
+"""A thousand ranks may each miss something else: the view ``incompleteness`` has all of it."""
 RUNS_MAX: Final = 8
-"""Stretches of ranks named in a line."""
+"""Ranges of ranks in a line."""
 
 
 def lines(missing: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -28,27 +28,30 @@ def lines(missing: Sequence[Mapping[str, Any]]) -> list[str]:
     ranks: dict[str, list[Mapping[str, Any]]] = {}
     for row in missing:
         ranks.setdefault(row["sentence"], []).append(row)
-    said = [f"{_whose(rows)}: {sentence}" for sentence, rows in ranks.items()]
-    more = len(said) - LINES_MAX
-    return said if more <= 0 else [*said[:LINES_MAX], f"… and {more} more: SELECT * FROM incompleteness"]
+    found = [f"{_whose(rows)}: {sentence}" for sentence, rows in ranks.items()]
+    more = len(found) - LINES_MAX
+    return found if more <= 0 else [*found[:LINES_MAX], f"… and {more} more: SELECT * FROM incompleteness"]
 
 
 def is_exact(missing: Sequence[Mapping[str, Any]]) -> bool | None:
-    """Whether figures of bytes are right: what is missing are names at most; None: nobody knows."""
+    """Whether bytes are right, with at most names missing; None where that is not known."""
     known = [row.get("is_bytes", True) for row in missing]
     return False if True in known else None if None in known else True
 
 
 def with_missing(answer: pa.Table, missing: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """The answer, whose schema's metadata says what its session lacks."""
-    told = {COMPLETE_KEY: str(is_exact(missing)).encode(), MISSING_KEY: json.dumps(lines(missing)).encode()}
-    return answer.replace_schema_metadata({**(answer.schema.metadata or {}), **told})
+    """The answer with what is missing from its session in the schema's metadata."""
+    metadata = {
+        COMPLETE_KEY: str(is_exact(missing)).encode(),
+        MISSING_KEY: json.dumps(lines(missing)).encode(),
+    }
+    return answer.replace_schema_metadata({**(answer.schema.metadata or {}), **metadata})
 
 
 def missing_of(answer: pa.Table) -> list[str] | None:
-    """The lines that an answer carries, none where nothing is missing; None: it does not say."""
-    told = (answer.schema.metadata or {}).get(MISSING_KEY)
-    return None if told is None else list(json.loads(told))
+    """The lines that an answer carries, none where nothing is missing; None where it carries no such list."""
+    text = (answer.schema.metadata or {}).get(MISSING_KEY)
+    return None if text is None else list(json.loads(text))
 
 
 def _whose(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -70,5 +73,5 @@ def _named(ranks: Sequence[int]) -> str:
     named = [
         ", ".join(map(str, run)) if len(run) < 3 else f"{run[0]} to {run[-1]}" for run in runs[:RUNS_MAX]
     ]
-    who = f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(named)}"
-    return who + (" …" if len(runs) > RUNS_MAX else "")
+    words = f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(named)}"
+    return words + (" …" if len(runs) > RUNS_MAX else "")

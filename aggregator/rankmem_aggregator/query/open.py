@@ -35,13 +35,13 @@ def open_file(path: Path, credentials: Credentials, *, unsafe: bool = False) -> 
 
     Args:
         path: of the file.
-        credentials: for the aggregator, as far as it asks for them.
+        credentials: for the aggregator, as far as it requires them.
         unsafe: see :class:`LocalQueries`.
 
     Raises:
         RankmemError: NOT_FOUND without such a file, INVALID for a file that is no database of rankmem,
             UNSUPPORTED for one of a newer version, CONFLICT where a program that left no address holds it, or
-            an aggregator that is asked for something unsafe.
+            an aggregator, if ``unsafe``.
     """
     try:
         return LocalQueries(path, unsafe=unsafe)

@@ -1,9 +1,9 @@
-"""What a reader can ask: SQL, and the named questions, of a file or of a running aggregator alike.
+"""The questions of readers: SQL and named queries, to a file or a running aggregator alike.
 
 Stage: query, in the reader's process (command line, notebook, web page). In: a target, SQL or the arguments
 of a question. Out: Arrow tables with the columns that the head of each ``.sql`` file lists; bytes and
-nanoseconds as integers. The questions live in ``sql/queries``; here is only the choice among them. Never
-writes.
+nanoseconds as integers. The statements are in ``sql/questions.sql`` and ``sql/queries``; this module
+only chooses among them. Never writes.
 
 Times given and returned are nanoseconds since 1970-01-01 UTC on the session's common clock, which is the
 aggregator's.
@@ -47,25 +47,25 @@ SHARE_COLUMNS: Final = (
     "device_type", "job_peak_bytes", "job_peak_ns", "attempt", "rank", "device", "requested_bytes", "seq",
     "clock_error_ns",
 )  # fmt: skip
-"""Of job_peak, what the other questions about the job's peak need."""
+"""The columns of job_peak that the other questions about the job's peak need."""
 
 
 Row = dict[str, Any]
 
 
 class Queries(abc.ABC):
-    """The one face for readers. Not safe for use by several threads at once.
+    """The interface of readers. Not safe for use by several threads at once.
 
-    An answer about a session says in its schema's metadata whether it is exact: ``complete`` ("False" where
+    An answer about a session has in its schema's metadata whether it is exact: ``complete`` ("False" where
     figures of bytes may be wrong, "None" where that is not known) and ``missing`` (a JSON list of lines,
-    which ``query.missing.missing_of`` reads). What :meth:`sql` gives does not: it may be of any
-    session; :meth:`incomplete_sessions` names those that lack events.
+    which ``query.missing.missing_of`` reads). A result of :meth:`sql` has not: it may be about any
+    session; :meth:`incomplete_sessions` names those that miss events.
     """
 
     target: str
     """What was opened: the path or the address, for messages."""
-    _lacks: tuple[str, float, list[dict[str, Any]]] = ("", 0.0, [])
-    """What a session lacked when it was last asked for an answer."""
+    _known_missing: tuple[str, float, list[dict[str, Any]]] = ("", 0.0, [])
+    """A session, when its missing data was last looked up (monotonic seconds), and that."""
 
     @abc.abstractmethod
     def sql(self, text: str, parameters: Parameters | None = None) -> pa.Table:
@@ -85,7 +85,7 @@ class Queries(abc.ABC):
 
     @abc.abstractmethod
     def copy_to(self, out_path: Path) -> None:
-        """Writes a consistent copy of the whole database, also while it is written; whole or absent.
+        """Writes a consistent copy of the whole database, also while it is being written; whole or absent.
 
         Raises:
             RankmemError: CONFLICT if ``out_path`` is there, EXHAUSTED if it does not fit.
@@ -93,7 +93,7 @@ class Queries(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Lets go of the file or the connection; may be called twice."""
+        """Closes the file or the connection; may be called twice."""
 
     def __enter__(self) -> Self:
         return self
@@ -138,7 +138,7 @@ class Queries(abc.ABC):
         return self._answer("ranks", session=self.session_id(session))
 
     def incompleteness(self, session: str | None = None) -> pa.Table:
-        """What is missing of the session's ranks; no row where nothing is that anybody knows of.
+        """What is missing from the session's ranks; no row where nothing is known to be.
 
         Columns: those of the view ``incompleteness``: session_id, attempt, rank, why, what, detail, since_ns,
         since_utc, records, is_bytes, sentence.
@@ -162,7 +162,7 @@ class Queries(abc.ABC):
         """Whether each rank's peak is exact, and how high it was at least where events are missing.
 
         Columns: those of the view ``peak_bound``: session_id, attempt, rank, device, device_type,
-        peak_requested_bytes, is_exact, at_least_bytes, at_most_bytes (NULL where it cannot be said).
+        peak_requested_bytes, is_exact, at_least_bytes, at_most_bytes (NULL where it cannot be derived).
         """
         return self._answer("peak_bound", session=self.session_id(session))
 
@@ -171,7 +171,7 @@ class Queries(abc.ABC):
 
         Args:
             session: see :meth:`session_id`.
-            now_ns: the moment to ask of, ns on the common clock; None: now, on the machine of the database.
+            now_ns: the moment, ns on the common clock; None: now, on the machine of the database.
         """
         return self._answer("status", session=self.session_id(session), now_ns=now_ns)
 
@@ -183,7 +183,7 @@ class Queries(abc.ABC):
         return self._answer("top", session=self.session_id(session), now_ns=now_ns)
 
     def aggregator_state(self) -> AggregatorState | None:
-        """How the aggregator is that answers; None of a file that this process reads itself."""
+        """The state of the aggregator that answers; None for a file that this process reads itself."""
         return None
 
     def hosts(self, session: str | None = None) -> pa.Table:
@@ -212,7 +212,7 @@ class Queries(abc.ABC):
 
         Args:
             session: see :meth:`session_id`.
-            by: what a group is. ``rank``: the answer is that of :meth:`peak`.
+            by: the grouping. ``rank``: the answer is that of :meth:`peak`.
             rank: of this rank alone; without meaning for groups of ranks (host, device, dp, tp, pp, cp, ep).
             at_least_bytes: only those whose own peak, in blocks or in segments, reaches it.
 
@@ -242,7 +242,7 @@ class Queries(abc.ABC):
         return self._answer("peak_by_host", session=self.session_id(session))
 
     def job_peak(self, session: str | None = None) -> pa.Table:
-        """The instant of the highest sum over all ranks, for each device type, with each rank's share.
+        """The instant of the highest sum over all ranks, by device type, with each rank's share.
 
         Exact where nothing is missing and the clocks leave nothing open: :meth:`job_peak_bound`.
 
@@ -251,13 +251,13 @@ class Queries(abc.ABC):
         return self._answer("job_peak", session=self.session_id(session))
 
     def job_peak_bound(self, session: str | None = None, *, shares: pa.Table | None = None) -> pa.Table:
-        """How sure the job's peak is, for each device type; columns: those of the macro ``job_peak_bound``.
+        """How certain the job's peak is, by device type; columns: those of the macro ``job_peak_bound``.
 
         device_type, job_peak_bytes, job_peak_ns, job_peak_utc, num_ranks, sum_of_peaks_bytes, gap_bytes,
         clock_error_ns, lowest_bytes, highest_bytes, order_is_certain, is_exact, at_least_bytes.
 
         Args:
-            shares: what :meth:`job_peak` said, so that it is not asked again: most of the time.
+            shares: the answer of :meth:`job_peak`, which takes most of the time to compute again.
         """
         return self._answer("job_peak_bound", session=self.session_id(session), shares=_text_of(shares))
 
@@ -269,7 +269,7 @@ class Queries(abc.ABC):
         device_type, group_name, live_bytes, live_allocations, largest_bytes, num_ranks; the largest first.
 
         Args:
-            shares: what :meth:`job_peak` said, so that it is not asked again: most of the time.
+            shares: the answer of :meth:`job_peak`, which takes most of the time to compute again.
         """
         return self._answer("job_peak_held", session=self.session_id(session), by=by, shares=_text_of(shares))
 
@@ -309,7 +309,7 @@ class Queries(abc.ABC):
 
         session_id, attempt, rank, device, host_name, seq, time_ns, time_utc, size_bytes, device_free_bytes,
         device_total_bytes, requested_bytes, reserved_bytes, app_bytes, unused_bytes, largest_free_bytes,
-        fragmentation (0 to 1; NULL where segments are not told), stream, operator, line, stack_id. What was
+        fragmentation (0 to 1; NULL where segments are not known), stream, operator, line, stack_id. What was
         alive: :meth:`oom_held`; what the other ranks held: :meth:`held_at` with its ``time_ns``.
         """
         full_id = self.session_id(session)
@@ -357,25 +357,25 @@ class Queries(abc.ABC):
                 all ranks; ``rank``, ``host``, ``device`` or a parallel dimension: its parts. Anything else: a
                 curve for each group of a rank's blocks; ``component`` has app too, what the process holds
                 beyond the allocator.
-            figure: requested bytes unless said, of overall all. Streams and components have ``allocated``
+            figure: requested bytes by default, for overall all. Streams and components have ``allocated``
                 (requested bytes until their free is requested), ``active`` (until they are given back),
                 ``reserved`` (their segments), and with ``all`` a curve for each; ranks together have the
                 allocator's own.
             session: see :meth:`session_id`.
             rank: None: of ranks together all; else the one that stood highest, likewise attempt and device.
                 Several, or ``"all"``: added up, whatever the grouping but overall. Long recordings are then
-                read by the second, each part at its highest of it; groups of blocks that the summaries lack
+                read by the second, each part at its highest of it; groups of blocks without summaries
                 (operator, module, line, step, annotation) are refused over 4 M events.
             attempt: which start of the workers.
             device: device type and index; of ranks together its type counts.
             from_ns: the beginning, on the common clock; None: the rank's own.
             until_ns: the end.
             points: of a curve, at most. One with no more shows every point; a longer one keeps the highest
-                point of each stretch (see ``curves``).
+                point of each range (see ``thinning``).
 
         Returns:
             time_ns, group, bytes: a point each, curve after curve in order of time; a value holds until the
-            next point. The schema's metadata says device, figure, first_ns, last_ns; of one rank also
+            next point. The schema's metadata has device, figure, first_ns, last_ns; for one rank also
             attempt, rank and host_name, of ranks together num_ranks and num_hosts; ``stacked``: True if the
             curves add up to a whole; ``exact``: True if no point was left
             out of what was recorded.
@@ -395,7 +395,7 @@ class Queries(abc.ABC):
             until_ns=until_ns,
         )
         full_id = self.session_id(session)
-        return self._told(TimelineReader(self._ask, points).read(full_id, request).table(), full_id)
+        return self._with_missing(TimelineReader(self._ask, points).read(full_id, request).table(), full_id)
 
     def curve(self, rank: int, session: str | None = None, *, attempt: int | None = None) -> pa.Table:
         """A rank's memory second by second. Columns: those of the macro ``memory_curve``."""
@@ -430,17 +430,13 @@ class Queries(abc.ABC):
             RankmemError: NOT_FOUND for a rank or a device that the session does not have.
         """
         full_id = self.session_id(session)
-        chosen: dict[str, Value] = {"session": full_id, "rank": rank, "device": device}
-        when, chosen[("time_ns" if isinstance(at, int) else "order")] = (
-            "time" if isinstance(at, int) else "peak",
-            at,
-        )
-        if by == "rank":
-            rows = self._of_rank(self._ask(f"ops_by_rank_at_{when}", **chosen), full_id, rank, device=device)
-            return self._told(rows, full_id)
-        rows = self._of_rank(self._ask(f"ops_at_{when}", **chosen, by=by), full_id, rank, device=device)
-        names = [by if name == "group_name" else name for name in rows.column_names]
-        return self._told(rows.rename_columns(names), full_id)  # which drops the metadata
+        name, moment = ("ops_at_time", "time_ns") if isinstance(at, int) else ("ops_at_peak", "order")
+        chosen: dict[str, Value] = {"session": full_id, "rank": rank, "device": device, moment: at}
+        per_rank = by == "rank"
+        group = "operator" if per_rank else by
+        rows = self._ask(name, **chosen, by=group, per_rank=per_rank)
+        rows = self._of_rank(rows, full_id, rank, device=device).rename_columns({"group_name": group})
+        return self._with_missing(rows if per_rank else rows.drop_columns("rank"), full_id)
 
     def live(
         self,
@@ -475,7 +471,7 @@ class Queries(abc.ABC):
             rows = self._ask("live_at_time", **chosen, time_ns=at)
         else:
             rows = self._ask("live_at_peak", **chosen)
-        return self._told(self._of_rank(rows, full_id, rank, attempt=attempt, device=device), full_id)
+        return self._with_missing(self._of_rank(rows, full_id, rank, attempt=attempt, device=device), full_id)
 
     def stack(self, stack_id: int) -> pa.Table:
         """The frames of a stack, innermost first: ordering (from 0), file_path, line_number, function."""
@@ -490,7 +486,7 @@ class Queries(abc.ABC):
         attempt: int | None = None,
         device: str | None = None,
     ) -> pa.Table:
-        """The rows; where there are none, an error for what the session does not have of these."""
+        """The rows; an error where there are none because the session has no such rank, attempt or device."""
         if rows.num_rows or (rank, attempt, device) == (None, None, None):
             return rows
         known = self.ranks(full_id).to_pylist()
@@ -511,14 +507,14 @@ class Queries(abc.ABC):
         return self.sql(query_text(name), parameters)
 
     def _answer(self, name: str, *, session: str, **parameters: Value) -> pa.Table:
-        """The rows of a named query about a session, and in their schema's metadata what it lacks."""
-        return self._told(self._ask(name, session=session, **parameters), session)
+        """The rows of a named query about a session, with what is missing from it in the metadata."""
+        return self._with_missing(self._ask(name, session=session, **parameters), session)
 
-    def _told(self, answer: pa.Table, full_id: str) -> pa.Table:
-        of_session, asked_s, missing = self._lacks
-        if of_session != full_id or time.monotonic() - asked_s > LACKS_FRESH_S:
+    def _with_missing(self, answer: pa.Table, full_id: str) -> pa.Table:
+        of_session, asked_s, missing = self._known_missing
+        if of_session != full_id or time.monotonic() - asked_s > MISSING_FRESH_S:
             asked_s, missing = time.monotonic(), self._missing(full_id).to_pylist()
-            self._lacks = full_id, asked_s, missing
+            self._known_missing = full_id, asked_s, missing
         return with_missing(answer, missing)
 
 
@@ -538,21 +534,21 @@ def _the_session(matches: Sequence[Row], session: str | None, target: str) -> Ro
 
 
 def _text_of(shares: pa.Table | None) -> str | None:
-    """Rows of job_peak as the text of a list, which the macros take for their ``of_shares``."""
+    """Rows of job_peak as the text of a list for ``of_shares``: a parameter on the wire cannot be a list."""
     if shares is None:
         return None
     return json.dumps(shares.select(SHARE_COLUMNS).to_pylist())
 
 
 def _reaching(rows: pa.Table, at_least_bytes: int) -> pa.Table:
-    """The rows of which a peak reaches so much."""
+    """The rows with a peak of at least so many bytes."""
     names = ("peak_requested_bytes", "peak_bytes", "peak_reserved_bytes")
     peaks = [rows[name] for name in names if name in rows.column_names]
     return rows.filter(pc.greater_equal(pc.max_element_wise(*peaks), at_least_bytes))
 
 
-LACKS_FRESH_S: Final = 1.0
-"""What a session lacks goes with each answer and takes longer to find than a small one: answers within this
-share it. What is stored is as old as that itself."""
+MISSING_FRESH_S: Final = 1.0
+"""What is missing travels with each answer and takes longer to find than a small answer: answers within this
+time share it. Stored data is as old as that itself."""
 SESSIONS_NAMED_MAX: Final = 5
-"""Ids named in a message about an ambiguous beginning: more do not help."""
+"""Ids in a message about an ambiguous beginning: more do not help."""

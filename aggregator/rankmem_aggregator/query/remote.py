@@ -28,7 +28,7 @@ from rankmem_protos.quiet_grpc import grpc
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 CHUNK_BYTES_MAX: Final = 64 << 20
-"""The largest message taken: a chunk is a few MiB, one row of a long list may be more."""
+"""The largest message accepted: a chunk is a few MiB, one row of a long list may be more."""
 
 CHANNEL_OPTIONS: Final[Sequence[tuple[str, str | int]]] = (
     ("grpc.max_receive_message_length", CHUNK_BYTES_MAX),
@@ -47,7 +47,7 @@ class RemoteQueries(Queries):
 
     Args:
         address: ``host:port``.
-        credentials: what it is shown, and which CA is trusted; None: plain text, no token.
+        credentials: for the aggregator, and the CA to trust; None: plain text, no token.
         timeout_s: for one question, in seconds; 0 leaves it to the aggregator.
     """
 
@@ -143,7 +143,7 @@ def _batches(arrow_ipc: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def _without_empty(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches that have rows, or one without where none has, for its schema."""
+    """The batches with rows; where there are none, one empty batch for its schema."""
     last, any_rows = None, False
     for last in batches:
         if last.num_rows:

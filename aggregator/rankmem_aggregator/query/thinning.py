@@ -1,7 +1,7 @@
-"""Curves of millions of points brought down to what a screen can show, without losing a peak.
+"""Curves of millions of points thinned to what a screen can show, without losing a peak.
 
 Stage: query, in the reader's process. In: times and values of one curve, in order of time. Out: the
-positions of the points to keep. A curve within the limit is left as it is, point for point. A longer one is
+positions of the points to keep. A curve within the limit is left unchanged. A longer one is
 thinned by MinMaxLTTB (of the tsdownsample package), which keeps its shape, and besides that the highest
 point of each of many equal parts stays: no peak that stood out in the whole curve is missing from the thin
 one, and its height is exact. A curve is a step function: a value holds until the next point.
@@ -57,7 +57,7 @@ def thinned(time_ns: Ints, values: Ints, points: int) -> Ints:
 
 
 def highest_of_parts(values: Ints, parts: int) -> Ints:
-    """The position of the first highest value in each of ``parts`` stretches of about equal length."""
+    """The position of the first highest value in each of ``parts`` ranges of about equal length."""
     begins = np.unique(np.linspace(0, len(values), parts, endpoint=False).astype(np.int64))
     ends = np.append(begins[1:], len(values))
     return np.array(
@@ -68,7 +68,7 @@ def highest_of_parts(values: Ints, parts: int) -> Ints:
 def of_columns(table: pa.Table, *, points: int) -> tuple[list[pa.Table], bool]:
     """Each column but ``time_ns`` as a curve named after it, and whether all points were kept.
 
-    A NULL is no point; a value that stays what it was is none either, but for a curve's first and last.
+    A NULL is no point, and neither is an unchanged value, except for a curve's first and last.
     """
     time_ns = _ints(table["time_ns"])
     curves, exact = [], True
@@ -114,7 +114,7 @@ def _curve(name: str, time_ns: Ints, values: Ints, points: int) -> pa.Table:
 
 
 def _moved(values: Ints) -> Ints:
-    """The positions at which the value is another one than before, and the last."""
+    """The positions at which the value changes, and the last."""
     changed = np.concatenate([[True], values[1:] != values[:-1]])
     changed[-1] = True
     return np.flatnonzero(changed)

@@ -1,4 +1,4 @@
-"""Memory over time: which curves are meant, which query gives their points, and their thinning.
+"""Memory over time: which curves a request selects, which query has their points, and their thinning.
 
 Stage: query, in the reader's process. In: a way to ask named queries, and a request. Out: points
 (time_ns, group, bytes) and the facts that all of them share. A curve is of one device of one rank,
@@ -30,12 +30,12 @@ EVENTS_BY_GROUP_MAX: Final = 300_000
 EVENTS_TOGETHER_MAX: Final = 1_000_000
 """The same for sums over ranks, which are sorted: 1.2 M events of 64 ranks take 2 s of CPU."""
 BLOCKS_TOGETHER_MAX: Final = 4_000_000
-"""Above so many events of several ranks, groups of their blocks that the summaries lack are refused: each
+"""Above so many events of several ranks, groups of their blocks without summaries are refused: each
 block is read and sorted, which takes 3.4 s of CPU and 1.2 GiB then."""
 FIGURES: Final = ("requested", "allocated", "active", "reserved")
 
-_OF_CLOCKS: Final = " with times"
-"""What sums over ranks are of: recordings without times have no common clock."""
+_WITH_TIMES: Final = " with times"
+"""The events in sums over ranks: recordings without times have no common clock."""
 
 Ask = Callable[..., pa.Table]
 Found = tuple[list[pa.Table], bool]
@@ -58,7 +58,7 @@ class TimelineRequest:
     until_ns: int | None
 
     def grouping(self) -> Grouping:
-        """What its curves stand for.
+        """The grouping of its curves.
 
         Raises:
             RankmemError: INVALID for an unknown grouping.
@@ -85,7 +85,7 @@ class TimelineRequest:
         if self.figure not in (None, "requested") and not every_figure:
             raise RankmemError(
                 Code.INVALID,
-                f"of blocks by {self.by} only the requested bytes are known here, not {self.figure}",
+                f"by {self.by} only the requested bytes are known here, not {self.figure}",
                 "of ranks by job, rank or host, and of one rank by overall, stream or component they are",
             )
         if sums_ranks and self.figure == "all":
@@ -138,11 +138,11 @@ class TimelineReader:
             "from_ns": request.from_ns,
             "until_ns": request.until_ns,
         }
-        track = _first(self._ask("curve_ranks_track", **place), session, request, _OF_CLOCKS)
+        track = _first(self._ask("curve_ranks_track", **place), session, request, _WITH_TIMES)
         if missing := sorted(set(request.ranks or ()) - set(track["ranks"])):
             raise RankmemError(
                 Code.NOT_FOUND,
-                f"no events{_OF_CLOCKS} of rank {', '.join(map(str, missing))}",
+                f"no events{_WITH_TIMES} of rank {', '.join(map(str, missing))}",
                 "rankmem ranks",
             )
         by_second = _is_by_second(request.by, track)
@@ -165,10 +165,10 @@ class TimelineReader:
     def _of_rank(self, session: str, request: TimelineRequest) -> Timeline:
         part: dict[str, Value] = {"from_ns": request.from_ns, "until_ns": request.until_ns}
         rank = request.ranks[0] if request.ranks else None
-        asked = self._ask(
+        tracks = self._ask(
             "curve_track", session=session, rank=rank, attempt=request.attempt, device=request.device, **part
         )
-        track = _first(asked, session, request)
+        track = _first(tracks, session, request)
         place = {"session": session, **{name: track[name] for name in ("attempt", "rank", "device")}, **part}
         if request.by == "overall":
             found, exact = self._overall(place, track["events"], request.figure)
@@ -222,7 +222,7 @@ class TimelineReader:
             found += part_found
             exact &= part_exact
         if by == "component" and figure in ("all", "reserved"):
-            # Beside each other the process as a whole; in a stack what of it lies beyond the allocators.
+            # Separate curves: the whole process; a stack: only its bytes beyond the allocators.
             outside, outside_exact = self._process(place, "app_reserved" if figure == "all" else "app")
             found += outside
             exact &= outside_exact
@@ -246,7 +246,7 @@ def _is_by_second(by: str, track: dict[str, Any]) -> bool:
     if track["all_events"] > BLOCKS_TOGETHER_MAX:
         raise RankmemError(
             Code.EXHAUSTED,
-            f"{track['all_events']:,} events of {track['num_ranks']} ranks are too many to tell by {by}: "
+            f"{track['all_events']:,} events of {track['num_ranks']} ranks are too many to group by {by}: "
             f"{BLOCKS_TOGETHER_MAX:,} are read at most",
             "fewer ranks, or by category, phase, stream or component",
         )
@@ -254,7 +254,7 @@ def _is_by_second(by: str, track: dict[str, Any]) -> bool:
 
 
 def chosen_ranks(rank: int | Sequence[int] | str | None) -> tuple[int, ...] | None:
-    """One rank or several as what they are here; None for the word ``all``, and for none."""
+    """One rank or several as a tuple; None for the word ``all``, and for none."""
     if rank is None or isinstance(rank, str):
         return None
     return (rank,) if isinstance(rank, int) else tuple(rank)
@@ -263,6 +263,6 @@ def chosen_ranks(rank: int | Sequence[int] | str | None) -> tuple[int, ...] | No
 def _first(track: pa.Table, session: str, request: TimelineRequest, which: str = "") -> dict[str, Any]:
     rows = track.to_pylist()
     if not rows:
-        said = f" of {request.in_words()}" if request.in_words() else ""
-        raise RankmemError(Code.NOT_FOUND, f"no events{which} in session {session}{said}", "rankmem ranks")
+        words = f" of {request.in_words()}" if request.in_words() else ""
+        raise RankmemError(Code.NOT_FOUND, f"no events{which} in session {session}{words}", "rankmem ranks")
     return dict(rows[0])

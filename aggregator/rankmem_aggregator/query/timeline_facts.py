@@ -6,12 +6,19 @@ this module alone writes and reads them there.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import pyarrow as pa
 
 from rankmem_aggregator.query.missing import COMPLETE_KEY
+
+_PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "int": int,
+    "bool": lambda text: text == "True",
+    "str": str,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +64,10 @@ class Timeline:
     def of(cls, table: pa.Table) -> Self:
         """The timeline in an answer of ``Queries.timeline``."""
         texts = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
-        complete = texts.get(COMPLETE_KEY.decode(), "True")
-        known: dict[str, Any] = {}
-        for field in fields(TimelineFacts):
-            text = texts.get(field.name)
-            if text is not None:
-                kind = str(field.type).removesuffix(" | None")
-                known[field.name] = int(text) if kind == "int" else text == "True" if kind == "bool" else text
-        return cls(rows=table, facts=TimelineFacts(**known), complete=_TRUTH[complete])
-
-
-_TRUTH = {"True": True, "False": False, "None": None}
+        facts = {
+            field.name: _PARSERS[str(field.type).removesuffix(" | None")](texts[field.name])
+            for field in fields(TimelineFacts)
+            if field.name in texts
+        }
+        complete = {"False": False, "None": None}.get(texts.get(COMPLETE_KEY.decode(), ""), True)
+        return cls(rows=table, facts=TimelineFacts(**facts), complete=complete)

@@ -1,4 +1,4 @@
-"""What a question takes: the values of its parameters, and what answers can be grouped by."""
+"""Types of the arguments of questions: values of parameters, groupings, instants."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 Value = int | float | str | bool | None
-"""What a named parameter may be."""
+"""A value of a named parameter."""
 
 Parameters = Mapping[str, Value]
 
@@ -27,8 +27,8 @@ By = Literal[BlockBy, "rank"]
 PeakBy = Literal[BlockBy, "rank", "host", "device", "dp", "tp", "pp", "cp", "ep"]
 """Groupings of the blocks of a rank, and of ranks."""
 CurveBy = Literal[PeakBy, "overall", "job"]
-"""What a curve stands for: a rank's totals, a group of its blocks, or ranks together."""
+"""Groupings of curves: a rank's totals, groups of its blocks, or ranks together."""
 Figure = Literal["requested", "allocated", "active", "reserved", "all"]
-"""Which bytes of it: from the events, exact; or the allocator's own."""
+"""Which bytes: requested, from the events and exact; or the allocator's own."""
 At = Literal["peak", "total"] | int
 """The rank's own peak, the whole recording, or an instant (ns, common clock)."""

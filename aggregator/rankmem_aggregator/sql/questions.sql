@@ -150,7 +150,7 @@ ORDER BY device_type, string_split(module, '.') NULLS LAST;
 --   session (text): session id
 --   rank (count): global rank; NULL for all
 -- Columns:
---   all columns of the view weight_line, of each rank's last attempt that told any
+--   all columns of the view weight_line, of each rank's last attempt that reported any
 SELECT * FROM weight_line
 WHERE session_id = $session AND ($rank::INTEGER IS NULL OR rank = $rank)
 QUALIFY attempt = max(attempt) OVER (PARTITION BY rank)

@@ -1,4 +1,4 @@
--- Question: How did each group of a rank's blocks go up and down, event by event or by the highest of each stretch of its log?
+-- Question: How did each group of a rank's blocks go up and down, event by event or by the highest of each range of its log?
 -- Parameters:
 --   session (text): session id
 --   attempt (count): which start of the workers
@@ -8,7 +8,7 @@
 --   from_ns (ns, common clock): the beginning; NULL for the rank's own
 --   until_ns (ns, common clock): the end; NULL for the rank's own
 --   first_ns (ns, common clock): where blocks older than the recording stand
---   coarse (boolean): by stretches, see the macro group_course; of stream, component, category and phase alone
+--   coarse (boolean): by ranges, see the macro group_course; of stream, component, category and phase alone
 -- Columns:
 --   group_name: the group
 --   time_ns (ns, common clock): of the event; the beginning, for what a group held there already

@@ -1,4 +1,4 @@
--- Question: Which ranks' curves are meant where not all was said, and how many events do they have?
+-- Question: Which ranks does a request for their sum select, and how many events do they have?
 -- Parameters:
 --   session (text): session id
 --   ranks (text): global ranks with commas between; NULL for all

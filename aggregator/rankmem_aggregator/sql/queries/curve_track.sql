@@ -1,4 +1,4 @@
--- Question: Whose curve is meant where not all was said, and how many events does it have?
+-- Question: Which device of which rank does a request for a curve select, and how many events does it have?
 -- Parameters:
 --   session (text): session id
 --   rank (count): global rank; NULL for the one that stood highest

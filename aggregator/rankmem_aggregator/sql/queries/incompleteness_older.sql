@@ -1,4 +1,4 @@
--- Question: What is missing of a session's ranks, in a database whose version has no view that says it?
+-- Question: What is missing of a session's ranks, in a database of a version without the view incompleteness?
 -- Parameters:
 --   session (text): session id
 -- Columns:

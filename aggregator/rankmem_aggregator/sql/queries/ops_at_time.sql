@@ -2,11 +2,13 @@
 -- Parameters:
 --   session (text): session id
 --   by (text): operator, module, line, category, phase, step, annotation, stream or component
+--   per_rank (boolean): a row for each rank and group; else the ranks added up
 --   rank (count): global rank; NULL for all, added up
---   device (text): device type and index; NULL for all, each device type apart
+--   device (text): device type and index; NULL for all, each device type separately
 --   time_ns (ns, common clock): the instant
 -- Columns:
 --   device_type: cpu, cuda, ...
+--   rank: global rank where per_rank, else NULL
 --   group_name: the group; NULL for blocks without one
 --   live_bytes_at_time (bytes): of its blocks alive then. Of category: what they meant then
 --   live_allocations_at_time: how many
@@ -33,13 +35,14 @@ part AS (
 )
 SELECT
     device_type,
+    CASE WHEN $per_rank::BOOLEAN THEN p.rank END AS rank,
     group_name,
     sum(live_bytes)::BIGINT AS live_bytes_at_time,
     sum(live_allocations)::BIGINT AS live_allocations_at_time,
     sum(allocated_bytes)::BIGINT AS allocated_bytes,
     sum(num_allocations)::BIGINT AS num_allocations,
     max(largest_bytes) AS largest_bytes,
-    count(DISTINCT rank) AS num_ranks
-FROM part
-GROUP BY device_type, group_name
-ORDER BY live_bytes_at_time DESC, allocated_bytes DESC, device_type, group_name;
+    count(DISTINCT p.rank) AS num_ranks
+FROM part AS p
+GROUP BY ALL
+ORDER BY live_bytes_at_time DESC, allocated_bytes DESC, device_type, rank, group_name;

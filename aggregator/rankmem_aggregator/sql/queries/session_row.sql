@@ -1,4 +1,4 @@
--- Question: Which sessions does this text mean, as session_match says it, and what is known of each?
+-- Question: Which sessions does this text mean, as in session_match, and what is known of each?
 -- Parameters:
 --   session (text): what the user gave; NULL for the newest
 -- Columns:

@@ -1,4 +1,4 @@
--- Question: Which blocks were alive where the stretch of this pass begins, and what did they mean there?
+-- Question: Which blocks were alive where the range of this pass begins, and what did they mean there?
 -- Columns:
 --   those of made.sql
 -- Only asked by an aggregator that was restarted: it has them from the pass before.

@@ -1,4 +1,4 @@
--- Question: Which blocks whose record does not say so ended in the stretch of this pass?
+-- Question: Which blocks ended in the range of this pass, of those whose record does not have it?
 -- Columns:
 --   number: of the rank in summary_due
 --   allocation_id: the block

@@ -1,4 +1,4 @@
--- Question: Which blocks were made in the stretch of this pass?
+-- Question: Which blocks were made in the range of this pass?
 -- Columns:
 --   number: of the rank in summary_due
 --   device, allocation_id, size_bytes: the block
@@ -6,7 +6,7 @@
 --   allocated_ns: when; NULL for blocks older than the recording
 --   preexisting: true for those
 --   freed_seq, freed_ns: its end, where its record has it
--- In the order of the table: whoever reads it sorts by number anyway.
+-- In the order of the table: the reader sorts by number anyway.
 SELECT
     d.number,
     r.device,

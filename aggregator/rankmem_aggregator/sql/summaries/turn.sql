@@ -1,4 +1,4 @@
--- Question: What did blocks come to mean in the stretch of this pass?
+-- Question: What did blocks come to mean in the range of this pass?
 -- Columns:
 --   number: of the rank in summary_due
 --   allocation_id: the block

@@ -11,7 +11,7 @@
 --   forward_call_id, forward_stack_id: for a block of backward, the forward call it belongs to
 --   recomputed: true if made while a checkpoint computed forward again
 --   allocated_ns (ns, common clock): when
---   free_requested_ns (ns, common clock): when its tensor was freed, where the allocator tells
+--   free_requested_ns (ns, common clock): when its tensor was freed, where the allocator reports it
 --   free_requested_seq: that event
 --   freed_ns (ns, common clock): when the block was given back; NULL while it lives
 --   freed_seq: that event

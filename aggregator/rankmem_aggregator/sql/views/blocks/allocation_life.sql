@@ -6,12 +6,12 @@
 --   size_bytes (bytes): requested size
 --   requested_bytes (bytes): requested size where it differs (imported recordings)
 --   stream, pool, component: where it was served from
---   first_category: what the bytes meant when the record was sent; category_change tells what became of it
+--   first_category: what the bytes meant when the record was sent; category_change has what it became
 --   operator, module, phase, step, annotation, call_id, stack_id: who made it
 --   forward_call_id, forward_stack_id: for a block of backward, the forward call it belongs to
 --   recomputed: true if made while a checkpoint computed forward again
 --   allocated_ns (ns, common clock): when
---   free_requested_ns (ns, common clock): when its tensor was freed, where the allocator tells
+--   free_requested_ns (ns, common clock): when its tensor was freed, where the allocator reports it
 --   free_requested_seq: that event
 --   freed_ns (ns, common clock): when the block was given back; NULL while it lives
 --   freed_seq: that event
@@ -67,4 +67,4 @@ FROM allocation_record AS r
 LEFT JOIN ending AS e USING (session_id, attempt, rank, device, allocation_id)
 LEFT JOIN rank_span AS s USING (session_id, attempt, rank);
 
-COMMENT ON VIEW allocation_life IS 'A block''s life as allocation tells it, without the look at what it came to mean.';
+COMMENT ON VIEW allocation_life IS 'A block''s life as in allocation, without what it came to mean.';

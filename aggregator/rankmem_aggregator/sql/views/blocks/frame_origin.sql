@@ -5,7 +5,7 @@
 --   one value: project; library (Python that belongs to no project: torch, an installed package, the standard
 --     library, generated code); native (no frame of Python: C++, built-ins, a module's range in a profiler's trace)
 CREATE OR REPLACE MACRO frame_origin(file_path, function) AS CASE
-    -- The one rule. What a text cannot tell is in docs/sql.md, question 8.
+    -- The one rule. Its limits are in docs/sql.md, question 8.
     -- Profilers name built-ins and modules as Python prints them, without a file; unwinders write ?? for it.
     WHEN starts_with(file_path, '??') OR function IN ('', '??')
         OR regexp_matches(function, '^(<(built-in|method|slot wrapper|method-wrapper) |nn\.Module: |0x[0-9a-fA-F]+$)')

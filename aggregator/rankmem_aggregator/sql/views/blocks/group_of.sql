@@ -1,4 +1,4 @@
--- Question: Which group does a block belong to, its columns given one by one? group_of_block takes a row.
+-- Question: Which group does a block belong to, given its columns one by one (group_of_block takes a row)?
 -- Parameters:
 --   of_group: operator, module, line, category, phase, step, annotation, stream or component
 --   operator, module, line, category, phase, step, annotation, stream, component: the block's own

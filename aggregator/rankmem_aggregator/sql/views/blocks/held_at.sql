@@ -7,7 +7,7 @@
 --   device_type: cpu, cuda, ...
 --   host_name: its host
 --   requested_bytes (bytes): requested bytes then
---   seq: its last event by then; live_at_points and live_at_seq tell what was alive
+--   seq: its last event by then; live_at_points and live_at_seq have what was alive
 --   time_ns (ns, common clock): when that event was
 CREATE OR REPLACE MACRO held_at(of_session, at_ns) AS TABLE
 WITH bucket AS (
@@ -24,7 +24,7 @@ WITH bucket AS (
 latest AS (
     SELECT DISTINCT ON (attempt, rank, device) * FROM bucket ORDER BY attempt, rank, device, seq_first DESC
 ),
-told AS (
+held AS (
     SELECT attempt, rank, device, offset_ns, host_uid, requested_last_bytes AS bytes, seq_last AS seq, last_ns
     FROM latest
     WHERE last_ns + offset_ns <= at_ns
@@ -60,7 +60,7 @@ SELECT
     t.bytes AS requested_bytes,
     t.seq,
     t.last_ns + t.offset_ns AS time_ns
-FROM told AS t
+FROM held AS t
 LEFT JOIN host_info AS h ON t.host_uid = h.host_uid
 ORDER BY t.bytes DESC, t.attempt, t.rank, t.device;
 

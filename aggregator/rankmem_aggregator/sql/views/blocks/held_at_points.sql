@@ -24,7 +24,7 @@ SELECT
 FROM (
     SELECT l.*, s.line
     FROM live_at_points(of_session, of_points) AS l
-    LEFT JOIN stack AS s ON s.stack_id = coalesce(l.forward_stack_id, l.stack_id)
+    LEFT JOIN stack AS s ON of_group = 'line' AND s.stack_id = coalesce(l.forward_stack_id, l.stack_id)
 ) AS b
 GROUP BY b.attempt, b.rank, b.device, b.device_type, b.point_seq, group_name
 ORDER BY b.attempt, b.rank, b.device, b.point_seq, live_bytes DESC, group_name;

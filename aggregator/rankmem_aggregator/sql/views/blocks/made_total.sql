@@ -11,7 +11,7 @@
 --   largest_bytes (bytes): the largest block of all
 CREATE OR REPLACE MACRO made_total(of_session, of_group, of_rank := NULL) AS TABLE
 WITH
--- What rows of allocation_record say themselves: one pass over three or four of their columns. Numbers become
+-- From the rows of allocation_record alone: one pass over three or four of their columns. Numbers become
 -- text after the grouping, which is by numbers then.
 plain AS (
     SELECT

@@ -2,7 +2,7 @@
 -- Columns:
 --   session_id, attempt, rank, device: whose
 --   host_name: its host
---   seq: the event; live_at_seq tells what was alive
+--   seq: the event; live_at_seq has what was alive
 --   time_ns (ns, common clock): when
 --   time_utc: the same, readable
 --   size_bytes (bytes): what was asked for; rounded up by the allocator on CUDA
@@ -11,7 +11,7 @@
 --   requested_bytes (bytes): requested bytes alive then
 --   reserved_bytes (bytes): what the allocator held then; on cpu NULL
 --   app_bytes (bytes): what the process held beyond the allocator, by the last sample before; NULL without one
---   unused_bytes (bytes): reserved and in no block, by the blocks and segments we know; NULL where segments are not told
+--   unused_bytes (bytes): reserved and in no block, by the blocks and segments we know; NULL where segments are not known
 --   largest_free_bytes (bytes): the largest piece of it in a row
 --   fragmentation: the part of unused_bytes outside of that piece, 0 to 1
 --   stream: of the request

@@ -10,7 +10,7 @@
 --   mean_duration_ns (ns): mean life of the blocks that ended
 CREATE OR REPLACE MACRO operator_total(of_session) AS TABLE
 WITH
--- Most blocks' records say their end; the others are looked up from their ends, few, not the other way around.
+-- Most records of blocks have their end; the few others are looked up starting from the ends.
 ending AS (
     SELECT attempt, rank, device, allocation_id, max(freed_ns) AS freed_ns
     FROM allocation_end

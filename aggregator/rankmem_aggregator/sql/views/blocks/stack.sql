@@ -1,7 +1,7 @@
 -- Question: What does a stack look like, and which line of the user's project is nearest to the operator?
 -- Columns:
 --   stack_id: the stack
---   line: file:line of the frame of the project nearest to the operator (frame_origin says whose a frame is); where
+--   line: file:line of the frame of the project nearest to the operator (see frame_origin); where
 --     there is none, of the nearest frame of Python, in brackets: [file:line]; NULL where no frame is Python's. Of a
 --     job that kept its files to itself (RANKMEM_STACKS=names) the function
 --   function: the function of that frame
@@ -16,7 +16,7 @@ WITH frame AS (
         CASE WHEN line_number = 0 THEN function ELSE file_path || ':' || line_number || ' ' || function END AS text,
         function,
         -- Of a job that kept its files to itself no frame has a line. Elsewhere one without is a function of C that
-        -- cannot be told from that.
+        -- looks the same as that.
         CASE frame_origin(file_path, function)
             WHEN 'project' THEN ordering + CASE WHEN line_number = 0 THEN 500000 ELSE 0 END
             WHEN 'library' THEN ordering + 1000000

@@ -14,7 +14,7 @@
 --     pinned_host NULL
 --   active_bytes (bytes): the same until they are given back
 --   reserved_bytes (bytes): of its segments made since the recording began; of host memory the allocated. Where a
---     recording of an NPU tells totals and no segments: of components what these say, of streams NULL
+--     recording of an NPU has totals and no segments: for components from the totals, for streams NULL
 CREATE OR REPLACE MACRO allocator_curve(of_session, of_rank, of_group, of_attempt := NULL) AS TABLE
 WITH segmentless AS (
     SELECT attempt, device
@@ -27,7 +27,7 @@ WITH segmentless AS (
     HAVING count(*) FILTER (WHERE action IN ('segment_alloc', 'segment_map', 'segment_free', 'segment_unmap')) = 0
 ),
 change AS (
-    -- Recordings of Ascend tell of a free a little after the block was given back: the first of the two counts.
+    -- Ascend recordings report a free a little after the block was given back: the earlier of the two counts.
     SELECT
         attempt,
         device,

@@ -3,10 +3,10 @@
 --   session_id, attempt, rank, device: whose
 --   seq: position in the rank's log
 --   time_ns (ns, common clock): when it was sampled
---   app_reserved_bytes (bytes): held by the whole process: the driver's figure, or RSS on cpu; NULL where nothing
---     told, as when the driver does not list the process
+--   app_reserved_bytes (bytes): held by the whole process: the driver's figure, or RSS on cpu; NULL where it is
+--     not known, as when the driver does not list the process
 --   known_bytes (bytes): what the allocator held then: reserved, on cpu requested. NULL where that is not known: in
---     a recording before the first record of each of its components, or where it tells no reserved bytes
+--     a recording before the first record of each of its components, or where it has no reserved bytes
 --   app_bytes (bytes): what lies beyond: the component app; NULL where one of the two is not known, never below 0
 --   device_used_bytes, device_free_bytes, device_total_bytes (bytes): of the device, all processes together
 CREATE OR REPLACE VIEW app_curve AS
@@ -28,7 +28,7 @@ SELECT
     p.app_reserved_bytes,
     CASE
         WHEN p.seq < w.seq_before THEN NULL
-        -- Our own log begins with what was there; of any other nobody knows what came before its first record.
+        -- Our own log begins with what was there; for any other it is not known what came before its first record.
         WHEN b.seq_first IS NULL THEN CASE WHEN coalesce(d.source, 'tap') = 'tap' THEN 0 END
         WHEN p.device = 'cpu' THEN coalesce(b.reserved_last_bytes, b.requested_last_bytes)
         ELSE b.reserved_last_bytes

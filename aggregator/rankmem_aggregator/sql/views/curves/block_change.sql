@@ -15,7 +15,7 @@ CREATE OR REPLACE MACRO block_change(
     of_session, of_group, of_rank := NULL, of_attempt := NULL, only_recent := false
 ) AS TABLE
 WITH
--- The ranks with something to tell, and after which position of their log.
+-- The ranks that contribute, and after which position of their log.
 place AS MATERIALIZED (
     SELECT
         r.attempt,
@@ -114,4 +114,4 @@ SELECT attempt, rank, device, category_before, seq, time_ns, -size_bytes FROM tu
 UNION ALL
 SELECT attempt, rank, device, category, seq, time_ns, size_bytes FROM turn WHERE seq > seq_from;
 
-COMMENT ON MACRO TABLE block_change IS 'What each event added to or took from a group of blocks: the ground of curves and peaks by group.';
+COMMENT ON MACRO TABLE block_change IS 'What each event added to or took from a group of blocks: the basis of curves and peaks by group.';

@@ -9,10 +9,10 @@
 --   group_name: the group; NULL for blocks without one. Of category: what the bytes meant at the time
 --   seq: the event; -1 for blocks older than the recording
 --   time_ns (ns, common clock): when; NULL for blocks older than the recording
---   bytes (bytes): requested bytes of the group after it. Of a stretch of the summaries there are its highest and its
+--   bytes (bytes): requested bytes of the group after it. Of a range of the summaries there are its highest and its
 --     last alone; no point lies above the curve, and none of its peaks is missing
 CREATE OR REPLACE MACRO group_course(of_session, of_group, of_rank := NULL, of_attempt := NULL) AS TABLE
-WITH stretch AS MATERIALIZED (
+WITH bucket AS MATERIALIZED (
     SELECT g.*, coalesce(s.offset_ns, 0) AS offset_ns
     FROM group_bucket AS g
     INNER JOIN summary_progress AS p USING (session_id, attempt, rank)
@@ -25,7 +25,7 @@ WITH stretch AS MATERIALIZED (
 ),
 entry AS (
     SELECT attempt, rank, device, group_name, arg_max(last_bytes, seq_last) AS bytes
-    FROM stretch
+    FROM bucket
     GROUP BY attempt, rank, device, group_name
 ),
 -- What came after. Within one event what goes comes first: a group is never counted higher than it stood after it.
@@ -46,10 +46,10 @@ recent AS (
     )
 )
 SELECT attempt, rank, device, group_name, peak_seq AS seq, peak_ns + offset_ns AS time_ns, peak_bytes AS bytes
-FROM stretch
+FROM bucket
 UNION ALL
 SELECT attempt, rank, device, group_name, seq_last, last_ns + offset_ns, last_bytes
-FROM stretch
+FROM bucket
 WHERE seq_last > peak_seq
 UNION ALL
 SELECT c.attempt, c.rank, c.device, c.group_name, c.seq, c.time_ns, (c.bytes + coalesce(e.bytes, 0))::BIGINT
@@ -61,4 +61,4 @@ LEFT JOIN entry AS e
     AND e.group_name IS NOT DISTINCT FROM c.group_name
 WHERE c.seq_after IS DISTINCT FROM c.seq;
 
-COMMENT ON MACRO TABLE group_course IS 'Bytes of groups of blocks by the highest of each stretch: the ground of their peaks.';
+COMMENT ON MACRO TABLE group_course IS 'Bytes of groups of blocks by the highest of each range: the basis of their peaks.';

@@ -1,7 +1,7 @@
 -- Question: What did a device hold before its first event, where no early event rose above it?
 -- Columns:
 --   session_id, attempt, rank, device: whose
---   seq: where its log says so
+--   seq: its position in the log
 --   time_ns (ns, the host's clock): when
 --   requested_bytes (bytes): what the blocks older than the recording hold together
 CREATE OR REPLACE VIEW held_before AS

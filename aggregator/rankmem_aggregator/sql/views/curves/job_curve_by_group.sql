@@ -42,7 +42,7 @@ WITH point AS (
         GROUP BY attempt, rank, device, group_name, time_ns // 1000000000
     )
 ),
-told AS (
+timed AS (
     SELECT
         b.attempt,
         b.rank,
@@ -58,10 +58,10 @@ told AS (
     WHERE split_part(b.device, ':', 1) = of_device_type AND (of_ranks IS NULL OR list_contains(of_ranks, b.rank))
 ),
 change AS (
-    SELECT group_name, attempt, rank, seq, time_ns, change_bytes FROM told
+    SELECT group_name, attempt, rank, seq, time_ns, change_bytes FROM timed
     UNION ALL
     SELECT group_name, attempt, rank, 9223372036854775807, greatest(max(ended_ns), max(time_ns)), -sum(change_bytes)
-    FROM told
+    FROM timed
     WHERE ended_ns IS NOT NULL
     GROUP BY group_name, attempt, rank
     HAVING sum(change_bytes) <> 0

@@ -11,12 +11,12 @@
 --     those: by the last sample before it, else the first; NULL where the device has no event
 --   rank_peak_bytes, rank_peak_ns: the rank's own peak and its instant
 --   peak_bytes (bytes): the group's own peak: its blocks', or the highest sample; of pinned_host of what was in use.
---     NULL of app where no sample tells what the process holds, or none what the allocators hold
+--     NULL for app where no sample has what the process holds, or what the allocators hold
 --   peak_time_ns (ns, common clock): the first instant at which it stood so high
 --   peak_time_utc: the same, readable
 --   peak_seq: that event or sample
 --   peak_reserved_bytes (bytes): the most it held from the device, in segments made since the recording began. Where
---     a recording of an NPU tells totals and no segments: of components what these say, of streams NULL. Of host
+--     a recording of an NPU has totals and no segments: for components from the totals, for streams NULL. Of host
 --     memory and of what is sampled its own peak; of sampled pinned_host the most it held from the host
 --   peak_reserved_ns (ns, common clock): the first instant at which it did
 --   is_sampled: true for app, for sampled pinned_host and for the components that a recording samples: in no sum
@@ -36,7 +36,7 @@ WITH segment_change AS (
         AND (of_rank IS NULL OR e.rank = of_rank)
         AND e.action IN ('segment_alloc', 'segment_map', 'segment_free', 'segment_unmap')
 ),
--- Devices of recordings that may tell totals and no segments.
+-- Devices of recordings that may have totals and no segments.
 totalled AS (
     SELECT attempt, rank, device
     FROM device_info

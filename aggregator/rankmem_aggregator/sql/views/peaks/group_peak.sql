@@ -12,13 +12,13 @@
 --   attempt, rank, device: a device with its share; never of a rank without a clock (rank_span) beside others
 --   host_name: its host
 --   requested_bytes (bytes): its share
---   seq: the rank's event that gave it; live_at_seq tells what was alive
+--   seq: the rank's event that gave it; live_at_seq has what was alive
 --   clock_error_ns (ns): bound of that rank's clock offset
 CREATE OR REPLACE MACRO group_peak(of_session, of_group) AS TABLE
 WITH
 -- A track is a device of a rank of an attempt. Tracks are numbered so that, among events of one instant, the
 -- order by (track, seq) is the one by (attempt, rank, seq); kinds number the device types, each
--- group apart.
+-- group separately.
 track AS MATERIALIZED (
     SELECT
         (row_number() OVER (ORDER BY b.attempt, b.rank, b.device))::INTEGER AS track,
@@ -35,7 +35,7 @@ track AS MATERIALIZED (
         coalesce(s.offset_ns, 0) AS offset_ns,
         b.first_ns + coalesce(s.offset_ns, 0) AS first_ns,
         b.last_ns + coalesce(s.offset_ns, 0) AS last_ns,
-        -- Its bytes are gone when its process is; never before its last event, whatever the clocks say.
+        -- Its bytes are gone when its process is; never before its last event, whatever the clocks show.
         CASE WHEN s.ended_ns IS NOT NULL
             THEN greatest(s.ended_ns, b.last_ns + coalesce(s.offset_ns, 0)) END AS closed_ns
     FROM (

@@ -9,7 +9,7 @@
 --   attempt, rank, device: a device with its share; never of a rank without a clock (rank_span) beside others
 --   host_name: its host
 --   requested_bytes (bytes): its share
---   seq: the rank's event that gave it; live_at_seq tells what was alive
+--   seq: the rank's event that gave it; live_at_seq has what was alive
 --   clock_error_ns (ns): bound of that rank's clock offset
 CREATE OR REPLACE MACRO job_peak(of_session) AS TABLE
 SELECT

@@ -20,9 +20,9 @@
 --   order_is_certain: true if no rank of another host has an event within the error of the instant, and no event of
 --     a rank is missing
 --   is_exact: true if no event of a rank is missing, and no rank: the sum is then wrong by the clocks alone; NULL where
---     nobody knows, as in peak_bound
+--     it is not known, as in peak_bound
 --   at_least_bytes (bytes): the true peak is not below it, whatever is missing: what the ranks held then of which
---     nothing was missing by then, or the highest that one rank held for certain; NULL where it cannot be said
+--     nothing was missing by then, or the highest that one rank held for certain; NULL where it cannot be derived
 CREATE OR REPLACE MACRO job_peak_bound(of_session, of_shares := NULL) AS TABLE
 WITH share AS MATERIALIZED (
     SELECT j.*, s.host_uid, j.job_peak_ns - coalesce(s.offset_ns, 0) AS host_ns

@@ -2,10 +2,10 @@
 -- Columns:
 --   session_id, attempt, rank, device, device_type: whose
 --   peak_requested_bytes (bytes): as in peak_by_rank: the highest total of the events that are there
---   is_exact: true if nothing is missing that figures of bytes rest on; NULL where nobody knows, for an imported
---     recording does not tell whether it holds all
+--   is_exact: true if nothing is missing that figures of bytes depend on; NULL where that is not known: an imported
+--     recording does not state whether it is complete
 --   at_least_bytes (bytes): the true peak is not below it: the highest total before the first hole, up to which every
---     event is there; where later totals cannot be too high, the peak itself; NULL where it cannot be said
+--     event is there; where later totals cannot be too high, the peak itself; NULL where it cannot be derived
 --   at_most_bytes (bytes): the true peak is not above it; NULL where events are missing: what came in a hole is unknown
 CREATE OR REPLACE VIEW peak_bound AS
 WITH flawed AS (
@@ -26,7 +26,7 @@ bound AS (
         b.rank,
         b.device,
         max(b.requested_peak_bytes) AS peak_requested_bytes,
-        -- The part of a block of 64 positions behind a hole says nothing of what came before.
+        -- The part of a block of 64 positions behind a hole does not show what came before.
         max(b.requested_peak_bytes) FILTER (b.requested_peak_seq < l.first_lost_seq) AS before_bytes,
         any_value(l.first_lost_seq) AS first_lost_seq
     FROM memory_bucket AS b

@@ -11,7 +11,7 @@
 --   peak_requested_bytes (bytes): highest requested bytes after an event; exact where complete, else see peak_bound
 --   peak_time_ns (ns, common clock): the first instant at which it stood so high
 --   peak_time_utc: the same, readable
---   peak_seq: the event after which it did; live_at_seq tells what was alive then
+--   peak_seq: the event after which it did; live_at_seq has what was alive then
 --   peak_allocated_bytes (bytes): highest allocated bytes, the allocator's own figure; on cpu the requested
 --   peak_active_bytes (bytes): the same of active bytes
 --   peak_reserved_bytes (bytes): the same of reserved bytes

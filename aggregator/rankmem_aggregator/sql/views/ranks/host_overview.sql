@@ -8,8 +8,8 @@
 --   num_ranks: different ranks that ran there, over all attempts
 --   peak_requested_bytes (bytes): highest peak of a rank there
 --   events: allocator events stored
---   records_lost: records of the logs known to be missing, of events and of all else; NULL: nobody knows how many
---   events_lost: at most so many allocator events are missing; as rank_loss says it
+--   records_lost: records of the logs known to be missing, of events and of all else; NULL: their number is not known
+--   events_lost: at most so many allocator events are missing; as in rank_loss
 --   clock_error_ns (ns): bound of the clock offset, the largest over the attempts
 CREATE OR REPLACE VIEW host_overview AS
 SELECT

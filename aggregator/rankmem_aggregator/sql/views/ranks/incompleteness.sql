@@ -2,12 +2,12 @@
 -- Columns:
 --   session_id, attempt, rank: who
 --   why: as in gap; or never_reported, awaited, lost, unexplained, strings_dropped, no_device, no_clock; partial: an imported
---     recording that does not tell whether it holds all
+--     recording that does not state whether it is complete
 --   what: what is missing: events, or which names; byte figures are exact where it is names
---   detail: what happened, in words; NULL where why says all
+--   detail: what happened, in words; NULL where why is enough
 --   since_ns (ns, common clock): from when on; NULL where it is no matter of an instant
 --   since_utc: the same, readable
---   records: how many records of its log are missing, so at most as many events; NULL where nobody knows
+--   records: how many records of its log are missing, so at most as many events; NULL where not known
 --   is_bytes: true if figures of bytes are too low or not exact, false if names alone are missing; NULL where it is not
 --     known whether anything is (partial)
 --   sentence: all of this in words
@@ -117,7 +117,7 @@ of_ranks AS (
     LEFT JOIN untold AS u USING (session_id, attempt, rank)
     LEFT JOIN (SELECT DISTINCT session_id, attempt, rank FROM device_info) AS d USING (session_id, attempt, rank)
 ),
-told AS (
+worded AS (
     SELECT
         session_id,
         attempt,
@@ -165,7 +165,7 @@ FROM (
     UNION ALL BY NAME
     SELECT * FROM absent
     UNION ALL BY NAME
-    SELECT * FROM told
+    SELECT * FROM worded
 );
 
 COMMENT ON VIEW incompleteness IS 'What is missing of a rank, since when and why; no row for what is complete.';

@@ -3,15 +3,15 @@
 --   session_id, attempt, rank: who
 --   gaps: holes in its log; each is a row of gap
 --   records_lost: records of the log known to be missing: an event is one, and so are a call, a tag and a sample;
---     NULL: some, and nobody knows how many
+--     NULL: some, their number is not known
 --   events_lost: at most so many allocator events are missing: as many as records_lost, some of which were no events
 --   first_lost_seq: the first missing position from which on a total may be wrong, for a block may have come or gone
---     unseen; NULL: none. What ends a recording, or was told anew after it, makes no later total wrong
+--     unseen; NULL: none. What ends a recording, or was sent again after it, makes no later total wrong
 --   complete: true if nothing is missing
 CREATE OR REPLACE VIEW rank_loss AS
 WITH hole AS (
     -- Names that are missing are no events. Where all is missing from some instant on, or the source's own history
-    -- was overwritten, nobody knows how many.
+    -- was overwritten, the number is not known.
     SELECT
         session_id,
         attempt,

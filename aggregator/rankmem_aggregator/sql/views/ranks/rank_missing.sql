@@ -1,6 +1,6 @@
 -- Question: Which ranks did the launcher announce that never sent anything?
 -- Columns:
---   session_id, attempt, rank: who; the attempt by the largest world size that any of its ranks was told
+--   session_id, attempt, rank: whose; the attempt is judged by the largest world size given to any of its ranks
 --   state: never reported; awaited while ranks of that attempt still run and no later one has begun
 CREATE OR REPLACE VIEW rank_missing AS
 WITH attempt AS (

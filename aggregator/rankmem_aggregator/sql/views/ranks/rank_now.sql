@@ -4,7 +4,7 @@
 --   host_name: its host
 --   requested_bytes, allocated_bytes, active_bytes, reserved_bytes (bytes): the last known, as in memory_event; the
 --     allocator's own are NULL on cpu
---   used_bytes (bytes): allocated where the allocator tells, else requested; 0 once its process has ended
+--   used_bytes (bytes): allocated where the allocator reports it, else requested; 0 once its process has ended
 --   peak_requested_bytes (bytes): the highest so far
 --   app_reserved_bytes (bytes): what the whole process holds, by the last sample
 --   device_total_bytes, device_free_bytes (bytes): of the device, by the last sample

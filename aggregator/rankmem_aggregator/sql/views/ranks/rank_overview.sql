@@ -9,8 +9,8 @@
 --   state: the same; running; or lost: a later attempt has begun, and its host never reported how it ended
 --   peak_requested_bytes (bytes): its highest peak over its devices
 --   events: allocator events stored
---   records_lost: records of the logs known to be missing, of events and of all else; NULL: nobody knows how many
---   events_lost: at most so many allocator events are missing; as rank_loss says it
+--   records_lost: records of the logs known to be missing, of events and of all else; NULL: their number is not known
+--   events_lost: at most so many allocator events are missing; as in rank_loss
 --   gaps: holes in its log; each is a row of gap
 --   unexplained_bytes (bytes): replayed requested bytes minus the allocator's own figure, at the end
 --   complete: true if nothing is missing

@@ -10,11 +10,11 @@
 --   lag_ns (ns): from the one to the other, at least 0
 --   last_sequence: last position of its log that is stored
 --   events: allocator events stored
---   records_lost: records of the logs known to be missing, of events and of all else; NULL: nobody knows how many
---   events_lost: at most so many allocator events are missing; as rank_loss says it
+--   records_lost: records of the logs known to be missing, of events and of all else; NULL: their number is not known
+--   events_lost: at most so many allocator events are missing; as in rank_loss
 --   gaps: holes in its log; each is a row of gap
 --   complete: true if nothing is missing
---   spool_bytes (bytes): of its log on its host's disk, when last told; 0 once all of it is stored
+--   spool_bytes (bytes): of its log on its host's disk, as last reported; 0 once all of it is stored
 --   sent_bytes (bytes): sent for it
 --   shipper_cpu_ns (ns): CPU time of its host's shipper, all its ranks
 CREATE OR REPLACE VIEW rank_status AS

@@ -8,8 +8,8 @@
 --   world_size: ranks the launcher announced
 --   num_ranks, num_attempts, num_hosts: that sent something
 --   events: allocator events stored
---   records_lost: records of the logs known to be missing, of events and of all else; NULL: nobody knows how many
---   events_lost: at most so many allocator events are missing; as rank_loss says it
+--   records_lost: records of the logs known to be missing, of events and of all else; NULL: their number is not known
+--   events_lost: at most so many allocator events are missing; as in rank_loss
 --   complete: true if every rank that the launcher announced came and is complete
 --   highest_rank: the rank with the highest peak
 --   peak_requested_bytes (bytes): that peak
@@ -24,7 +24,7 @@ WITH ranks AS (
         count(DISTINCT rank) AS num_ranks,
         count(DISTINCT attempt) AS num_attempts,
         count(DISTINCT host_uid) AS num_hosts,
-        -- Ranks without a clock count from 0: they say when the session was only where no other does.
+        -- Ranks without a clock count from 0: their times are used only where no other rank has any.
         coalesce(min(started_ns) FILTER (WHERE has_clock), min(started_ns)) AS started_ns,
         CASE WHEN count(*) = count(ended_ns) THEN max(ended_ns) END AS ended_ns,
         sum(events)::BIGINT AS events,
