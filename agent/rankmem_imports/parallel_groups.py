@@ -34,7 +34,7 @@ _SIZES: Final[Mapping[str, str]] = {
 }
 
 
-class Group(NamedTuple):
+class ProcessGroup(NamedTuple):
     """A process group that the rank is in."""
 
     name: str
@@ -53,7 +53,7 @@ def sizes_of(arguments: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return found
 
 
-def coordinates(groups: Sequence[Group], sizes: Mapping[str, int]) -> dict[str, int]:
+def coordinates(groups: Sequence[ProcessGroup], sizes: Mapping[str, int]) -> dict[str, int]:
     """The rank's place in each dimension where it is known, and no two groups say it differently."""
     places: dict[str, set[int]] = {}
     for name, place in groups:

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_ship.pairing.fact_rows import Rows
+
+if TYPE_CHECKING:
+    from rankmem_ship.pairing.fact_rows import Rows
 
 
 class NothingHereError(RankmemError):

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from rankmem_imports.parallel_groups import Group, coordinates, sizes_of
+from rankmem_imports.parallel_groups import ProcessGroup, coordinates, sizes_of
 from rankmem_imports.rank_numbers import rank_number, world_size_number
 from rankmem_imports.recording import RankFacts
 
@@ -80,9 +80,9 @@ def _version(info: Mapping[str, Any]) -> str | None:
     return version if isinstance(version, str) else None
 
 
-def _groups(info: Mapping[str, Any]) -> Iterator[Group]:
+def _groups(info: Mapping[str, Any]) -> Iterator[ProcessGroup]:
     """``parallel_group_info``: a group's name, and this rank's place in it."""
     groups = info.get("parallel_group_info")
     for group in groups.values() if isinstance(groups, dict) else ():
         if isinstance(group, dict) and isinstance(group.get("group_name"), str):
-            yield Group(group["group_name"], group.get("group_rank"))
+            yield ProcessGroup(group["group_name"], group.get("group_rank"))

@@ -24,7 +24,7 @@ from rankmem_imports.files.compressed import BROKEN, is_gzip, open_bytes
 from rankmem_imports.kineto.log import Log, log_of
 from rankmem_imports.kineto.recognition import NAME
 from rankmem_imports.kineto.scan import UNKNOWN, Trace, base_time_ns, scan, time_ns
-from rankmem_imports.parallel_groups import Group, coordinates
+from rankmem_imports.parallel_groups import ProcessGroup, coordinates
 from rankmem_imports.rank_numbers import rank_number, world_size_number
 from rankmem_imports.recording import (
     Closing,
@@ -199,13 +199,13 @@ def _facts(path: Path) -> RankFacts:
     )
 
 
-def _groups(info: dict[str, Any]) -> Iterator[Group]:
+def _groups(info: dict[str, Any]) -> Iterator[ProcessGroup]:
     """The process groups of ``pg_config``, as torch 2.4 and later write them, that name this rank."""
     configs = info.get("pg_config")
     for group in configs if isinstance(configs, list) else ():
         name, ranks = (group.get("pg_desc"), group.get("ranks")) if isinstance(group, dict) else (None, None)
         if isinstance(name, str) and isinstance(ranks, list) and info.get("rank") in ranks:
-            yield Group(name, ranks.index(info["rank"]))
+            yield ProcessGroup(name, ranks.index(info["rank"]))
 
 
 def _edges(path: Path) -> tuple[bytes, bytes]:
