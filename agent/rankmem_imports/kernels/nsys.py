@@ -15,9 +15,8 @@ from typing import Any, Final
 from rankmem_imports.files.sqlite_recording import SqliteRecording, reading
 from rankmem_imports.kernels.nsys_memory import MemoryLog
 from rankmem_imports.kernels.nsys_source import NsysSource
-from rankmem_imports.kernels.nvprof import remarks_of
 from rankmem_imports.kernels.profile import KernelProfile
-from rankmem_imports.kernels.recognition import NSYS, NSYS_KERNELS, NSYS_MEMORY, NSYS_START, NSYS_STRINGS
+from rankmem_imports.kernels.recognition import NSYS_KERNELS, NSYS_MEMORY, NSYS_START, NSYS_STRINGS
 from rankmem_imports.recording import (
     Closing,
     Identity,
@@ -27,7 +26,6 @@ from rankmem_imports.recording import (
     RankRecording,
 )
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_ship.pairing.columns import rows_of
 
 PROCESSES_MAX: Final = 4096
 """Of one export: a node has some hundred."""
@@ -87,13 +85,9 @@ class NsysRecording:
             source = NsysSource(database, self._process)
             memory = MemoryLog(source, identity)
             yield from memory.parts()
-            last = memory.sequence_last
-            devices = [identity._asdict() | row | {"source": NSYS} for row in source.devices()]
-            if devices:
-                yield Part(rows=[("device_info", rows_of("device_info", devices))], sequence_last=last)
             profile = KernelProfile(source)
-            yield from profile.parts(identity, sequence_last=last)
-            remarks = [*remarks_of(profile, has_memory=memory.num_events > 0)]
+            yield from profile.parts(identity, sequence_last=memory.sequence_last)
+            remarks = [*profile.remarks(has_memory=memory.num_events > 0)]
             if not source.has_wall_clock:
                 remarks.append("the export does not say when it began: times count from its beginning")
             if memory.num_older:

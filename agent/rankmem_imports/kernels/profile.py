@@ -70,7 +70,10 @@ class KernelSource(Protocol):
         """The text of a range."""
 
     def kernels(self) -> Iterator[Kernel]:
-        """In the recording's order; without what launched them."""
+        """In the recording's order, without their launches."""
+
+    def devices(self) -> Iterator[Mapping[str, Any]]:
+        """Rows of device_info but for the rank."""
 
 
 class KernelProfile:
@@ -86,10 +89,27 @@ class KernelProfile:
         """Kernels whose outer ranges were left out."""
 
     def parts(self, identity: Identity, *, sequence_last: int = 0) -> Iterator[Part]:
-        """Markers first, then kernels. They stand nowhere in the log: behind its last event,
-        ``sequence_last``, as they take positions where they are many."""
+        """Devices, markers, then kernels. They have no place in the log: they follow its last event,
+        ``sequence_last``, and take positions of their own where they are many."""
+        yield from parts_of("device_info", self._source.devices(), identity, sequence_last=sequence_last)
         yield from parts_of("marker", self._range_rows(), identity, sequence_last=sequence_last)
         yield from parts_of("kernel_launch", self._kernel_rows(), identity, sequence_last=sequence_last)
+
+    def remarks(self, *, has_memory: bool = False) -> tuple[str, ...]:
+        """The inexact parts of the profile, a sentence each."""
+        found = []
+        if not has_memory:
+            found.append(
+                f"{self.num_kernels} kernels, and nothing of the allocator: kernel_total has their time"
+            )
+        for count, what in (
+            (self.without_launch, "kernels have no launch in the recording"),
+            (self.unread, "markers around kernels are not Python literals and were not read"),
+            (self.shortened, "kernels lie in so many ranges that only the inner ones were kept"),
+        ):
+            if count:
+                found.append(f"{count} {what}")
+        return tuple(found)
 
     def _range_rows(self) -> Iterator[Mapping[str, Any]]:
         texts: list[str] = []

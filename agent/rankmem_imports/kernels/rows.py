@@ -42,6 +42,27 @@ class Kernel:
     thread: int | None = None
 
 
+def kernel_of(row: Sequence[Any], *, name: str, base_ns: int = 0) -> Kernel:
+    """A kernel without its launch, from a row of the statement ``kernels`` of either format."""
+    place, correlation, start, end, device, stream, *dimensions, _ = row
+    return Kernel(
+        kernel_id=place,
+        name=name,
+        device=device,
+        stream=stream,
+        grid=(dimensions[0], dimensions[1], dimensions[2]),
+        block=(dimensions[3], dimensions[4], dimensions[5]),
+        started_ns=start + base_ns,
+        ended_ns=end + base_ns,
+        correlation_id=correlation,
+    )
+
+
+def device_row(number: int, **columns: object) -> dict[str, Any]:
+    """The columns of a GPU in device_info but those of its rank."""
+    return {"device": f"cuda:{number}", **columns}
+
+
 def kernel_row(kernel: Kernel, said: Explained, placed: Placed, between: Sequence[int]) -> dict[str, Any]:
     """The columns of one kernel but those of its rank."""
     module = next(iter(said.operator_modules), NO_MODULE)
