@@ -2,10 +2,10 @@
 
 Stage: import, before anything is read to its end; the process of ``rankmem import``. In: recordings with
 their facts; out: groups of them, each a session, with the reasons in words. Recordings are grouped only for
-a reason, in this order: they are in one file; their paths differ only in the rank; they state the same world
-size and parallel sizes; they were recorded at the same time. Reasons against it: the same rank or process
-twice, another world size, an hour between their beginnings. Where two recordings have the same rank at the
-same time, their folders decide; if those do not, each stays separate.
+a reason, in this order: they are in one file; their paths differ only in the rank; they state the same
+world size and parallel sizes; they were recorded at the same time. Reasons against it: the same rank or
+process twice, another world size, an hour between their beginnings. Where two recordings have the same rank
+at the same time, their folders decide; if those do not, each stays separate.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Groups recordings into sessions and gives each its rank.
 
-Stage: import, before anything is read to its end; the process of ``rankmem import``. In: recordings as found.
-Out: sessions with their ranks. A session's id is a function of its recordings, so importing the same files
-again gives the same session. Recordings of one format share a session only for a reason (``belonging``).
+Stage: import, before anything is read to its end; the process of ``rankmem import``. In: recordings as
+found. Out: sessions with their ranks. A session's id is a function of its recordings, so importing the same
+files again gives the same session. Recordings of one format share a session only for a reason
+(``belonging``).
 """
 
 from __future__ import annotations

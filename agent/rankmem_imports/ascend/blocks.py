@@ -1,11 +1,11 @@
 """The blocks of an Ascend recording: those in operators' rows, and those that only the totals show.
 
-Stage: readers, while the log is read; the process of ``rankmem import``. A change of a component's total that
-no operator's row explains is a block nonetheless: a rise is an allocation, a fall gives back the latest
-such block of that size, or else one older than the recording. What of a component's first total was never
-given back stands as one block of the rest. It counts from that total on, because the device's totals do: of
-the device's first component from the beginning, of a later one from a position before its first event, which
-is its id, and from that event's time. Blocks that have ended wait on disk.
+Stage: readers, while the log is read; the process of ``rankmem import``. A change of a component's total
+that no operator's row explains is a block nonetheless: a rise is an allocation, a fall gives back the
+latest such block of that size, or else one older than the recording. What of a component's first total was
+never given back stands as one block of the rest. It counts from that total on, because the device's totals
+do: of the device's first component from the beginning, of a later one from a position before its first
+event, which is its id, and from that event's time. Blocks that have ended wait on disk.
 """
 
 from __future__ import annotations

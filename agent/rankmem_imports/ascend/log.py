@@ -1,9 +1,9 @@
 """The log of an Ascend recording: every record an event, with its action, its block and the device's totals.
 
-Stage: readers; the process of ``rankmem import``. In: totals by time and operators' times (``stage``);
-out: slices of events with the device's totals after each. A device holds what all its components hold,
-also WORKSPACE, which MindStudio draws separately; a component's own totals are the sum of the changes at its
-own events, so views give them back exactly. Samples and steps have positions in the same log, by their time.
+Stage: readers; the process of ``rankmem import``. In: totals by time and operators' times (``stage``); out:
+slices of events with the device's totals after each. A device holds what all its components hold, also
+WORKSPACE, which MindStudio draws separately; a component's own totals are the sum of the changes at its own
+events, so views give them back exactly. Samples and steps have positions in the same log, by their time.
 """
 
 from __future__ import annotations

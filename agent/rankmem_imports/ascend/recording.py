@@ -1,8 +1,9 @@
 """One rank of an Ascend recording: its parts, from either form of file.
 
-Stage: readers; the process of ``rankmem import``. In: a ``Source``; out: parts in log order, then the blocks,
-which are known when the log has ended, then samples of components and static graphs. Memory: a slice of
-the log and about 70 bytes for each operator's row; totals, and blocks that have ended, wait on disk.
+Stage: readers; the process of ``rankmem import``. In: a ``Source``; out: parts in log order, then the
+blocks, which are known when the log has ended, then samples of components and static graphs. Memory: a
+slice of the log and about 70 bytes for each operator's row; totals, and blocks that have ended, wait on
+disk.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Sorts a recording: totals by time, without sums; operators' times; samples.
 
-Stage: readers, after the files and before the log; the process of ``rankmem import``. In: a ``Source``; out:
-its totals in the order of their times (on disk), the releases and allocations of its operators in the order
-of theirs. Files hold the process's samples first and then the totals of all components merged; whatever
-their order, sorting is stable, so that rows of one time stay as they stood.
+Stage: readers, after the files and before the log; the process of ``rankmem import``. In: a ``Source``;
+out: its totals in the order of their times (on disk), the releases and allocations of its operators in the
+order of theirs. Files hold the process's samples first and then the totals of all components merged;
+whatever their order, sorting is stable, so that rows of one time stay as they stood.
 """
 
 from __future__ import annotations

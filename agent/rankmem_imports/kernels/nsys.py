@@ -89,9 +89,9 @@ class NsysRecording:
             yield from profile.parts(identity, sequence_last=memory.sequence_last)
             remarks = [*profile.remarks(has_memory=memory.num_events > 0)]
             if not source.has_wall_clock:
-                remarks.append("the export does not say when it began: times count from its beginning")
+                remarks.append("the export has no start time: times count from its beginning")
             if memory.num_older:
-                remarks.append(f"{memory.num_older} blocks that are given back are from before the recording")
+                remarks.append(f"{memory.num_older} freed blocks are from before the recording")
             self._closing = Closing(events=memory.num_events, remarks=tuple(remarks))
 
     def closing(self) -> Closing:
