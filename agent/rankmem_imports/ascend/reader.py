@@ -34,7 +34,7 @@ _SQLITE: Final = b"SQLite format 3\0"
 
 
 def files_with(path: Path) -> Sequence[Path]:
-    """The database and the CSV files of the folder; of several databases, a rank each, the one."""
+    """The database and the CSV files of the folder; of several databases, with a rank each, only this one."""
     kinds = _kinds_in(path.parent, path.parent.stat().st_mtime_ns)
     databases = [file for file, kind in kinds.items() if kind == "db"]
     if path in databases[1:]:

@@ -18,15 +18,7 @@ from rankmem_imports.ascend.rows import UNKNOWN, Vocabulary
 from rankmem_imports.ascend.stage import component_of
 from rankmem_imports.recording import Identity
 from rankmem_ship.pairing.buckets import buckets_of
-from rankmem_ship.pairing.columns import (
-    coded_names,
-    constant_name,
-    flags,
-    ints,
-    known,
-    record_batch,
-    smalls,
-)
+from rankmem_ship.pairing.columns import coded_names, constant_name, flags, ints, known, record_batch, smalls
 from rankmem_ship.pairing.fact_rows import Rows
 from rankmem_ship.pairing.points import Totals
 from rankmem_ship.pairing.state import ABSENT, DEVICE_DTYPE, Array

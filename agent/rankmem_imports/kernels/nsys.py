@@ -17,14 +17,7 @@ from rankmem_imports.kernels.nsys_memory import MemoryLog
 from rankmem_imports.kernels.nsys_source import NsysSource
 from rankmem_imports.kernels.profile import KernelProfile
 from rankmem_imports.kernels.recognition import NSYS_KERNELS, NSYS_MEMORY, NSYS_START, NSYS_STRINGS
-from rankmem_imports.recording import (
-    Closing,
-    Identity,
-    NothingHereError,
-    Part,
-    RankFacts,
-    RankRecording,
-)
+from rankmem_imports.recording import Closing, Identity, NothingHereError, Part, RankFacts, RankRecording
 from rankmem_protos.errors import Code, RankmemError
 
 PROCESSES_MAX: Final = 4096

@@ -18,14 +18,7 @@ from rankmem_imports.kernels.profile import KernelProfile, Launching, TextRange
 from rankmem_imports.kernels.recognition import NVPROF, NVPROF_KERNELS, NVPROF_STRINGS, RUNTIME
 from rankmem_imports.kernels.rows import Kernel, device_row, kernel_of
 from rankmem_imports.kernels.sweep import Range
-from rankmem_imports.recording import (
-    Closing,
-    Identity,
-    NothingHereError,
-    Part,
-    RankFacts,
-    RankRecording,
-)
+from rankmem_imports.recording import Closing, Identity, NothingHereError, Part, RankFacts, RankRecording
 
 _MARKERS: Final = "CUPTI_ACTIVITY_KIND_MARKER"
 _DRIVER: Final = "CUPTI_ACTIVITY_KIND_DRIVER"

@@ -26,14 +26,7 @@ from rankmem_imports.kineto.recognition import NAME
 from rankmem_imports.kineto.scan import UNKNOWN, Trace, base_time_ns, scan, time_ns
 from rankmem_imports.parallel_groups import ProcessGroup, coordinates
 from rankmem_imports.rank_numbers import rank_number, world_size_number
-from rankmem_imports.recording import (
-    Closing,
-    Identity,
-    NothingHereError,
-    Part,
-    RankFacts,
-    RankRecording,
-)
+from rankmem_imports.recording import Closing, Identity, NothingHereError, Part, RankFacts, RankRecording
 from rankmem_imports.replay import PART_RECORDS, RESERVED, Replay, with_column
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.plain_errors import plain

@@ -19,14 +19,7 @@ from rankmem_imports.memscope.memory import POOLS
 from rankmem_imports.memscope.order import BY_BLOCK, LATE_NS, by_time
 from rankmem_imports.memscope.recognition import NAME
 from rankmem_imports.memscope.rows import NO_PROCESS, Row, rows_of
-from rankmem_imports.recording import (
-    Closing,
-    Identity,
-    NothingHereError,
-    Part,
-    RankFacts,
-    RankRecording,
-)
+from rankmem_imports.recording import Closing, Identity, NothingHereError, Part, RankFacts, RankRecording
 from rankmem_protos.errors import Code, RankmemError
 
 PROCESSES_MAX: Final = 1_024
