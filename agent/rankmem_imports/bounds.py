@@ -1,7 +1,7 @@
-"""Numbers out of a file, checked against the bounds that everything stored is held to.
+"""Checks numbers from a file against the bounds of the database.
 
-Stage: readers; the process of ``rankmem import``. In: a number out of a file; out: the number, or ValueError,
-which readers turn into an error that names the file.
+Stage: readers; the process of ``rankmem import``. In: a number; out: the number, or ValueError, which
+readers turn into an error that names the file.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from rankmem_protos.bounds import NUMBER_MAX, SIZE_BYTES_MAX
 
 
 def checked_bytes(value: int) -> int:
-    """A number of bytes, which may be negative where it is a change."""
+    """A number of bytes; a change may be negative."""
     if not -SIZE_BYTES_MAX <= int(value) <= SIZE_BYTES_MAX:
         raise ValueError(f"{value} bytes are more than any device has")
     return int(value)

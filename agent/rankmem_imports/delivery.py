@@ -1,8 +1,9 @@
-"""Staged ranks to an aggregator, exactly once: the way of a shipper, with a file in place of a spool.
+"""Delivers staged ranks to an aggregator exactly once, as a shipper does, with a file in place of a spool.
 
-Stage: import, last station before the wire; the process of ``rankmem import``. In: ranks whose messages lie
-on disk. Out: acknowledged messages. A log is sent on from what the aggregator has of it, so a connection that
-breaks, or an import that was killed and is begun again, stores nothing twice and leaves nothing out.
+Stage: import, last station before the wire; the process of ``rankmem import``. In: ranks with their
+messages on disk. Out: acknowledged messages. A log is sent on from what the aggregator has of it, so a
+connection that breaks, or an import that was killed and is begun again, stores nothing twice and leaves
+nothing out.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from rankmem_ship.sender import Sender, refusal_error
 WINDOW_BATCHES_MAX: Final = 8
 """Unacknowledged messages: 16 MiB at most; one sender needs no more to keep an aggregator busy."""
 PATIENCE_S: Final = 300.0
-"""Without a word that moves anything on for this long the import gives up, as a shipper does after a job;
-importing again goes on from there."""
+"""Without progress for this long the import gives up, as a shipper does after a job; importing again
+continues from there."""
 CONNECT_TIMEOUT_S: Final = 20.0
-"""For the first connection: an address that nobody answers is soon said to be one."""
+"""For the first connection: an address that does not answer is reported soon."""
 WAIT_S: Final = 0.2
 """Between two looks at the connection; a reply ends the wait."""
 _TEMPORARY: Final = frozenset({Code.UNAVAILABLE, Code.EXHAUSTED})
@@ -36,7 +37,7 @@ class Delivery:
 
     Args:
         aggregator: HOST:PORT.
-        credentials: what it is shown.
+        credentials: sent to it.
         patience_s: longest time without progress, in seconds.
     """
 
@@ -55,17 +56,17 @@ class Delivery:
     def deliver(
         self, rank: StagedRank, session_row: dict[str, Any], progress: Callable[[int], None] | None = None
     ) -> bool:
-        """Sends what the aggregator lacks of a rank; False if it had all of it before.
+        """Sends what the aggregator lacks of a rank; False if it already had all of it.
 
         Args:
             rank: the rank.
             session_row: the row of its session.
-            progress: told the last position that is stored, now and then.
+            progress: called with the last stored position, now and then.
 
         Raises:
-            RankmemError: what the aggregator refused; UNAVAILABLE if it cannot be reached for too long.
+            RankmemError: as the aggregator refuses; UNAVAILABLE if it cannot be reached for too long.
         """
-        log = _Log(rank, session_row)
+        log = _RankDelivery(rank, session_row)
         moved_s = time.monotonic()
         generation = -1
         while not log.is_done:
@@ -94,8 +95,8 @@ class Delivery:
         self._sender.expect_no_reply()
         return log.had_to_send
 
-    def _take(self, log: _Log, reply: IngestReply) -> bool:
-        """Whether the reply moves the log on."""
+    def _take(self, log: _RankDelivery, reply: IngestReply) -> bool:
+        """Handles a reply; returns whether it is progress."""
         body = reply.WhichOneof("body")
         if body == "spool_state" and reply.spool_state.spool_id == log.spool_id:
             log.opened(reply.spool_state.last_sequence)
@@ -113,13 +114,13 @@ class Delivery:
         why = f": {self._sender.error}" if self._sender.error is not None else ""
         return RankmemError(
             Code.UNAVAILABLE,
-            f"{self._sender.aggregator} took nothing for {patience_s:.0f} s{why}",
-            "import again when it answers: it goes on where it stopped",
+            f"{self._sender.aggregator} accepted nothing for {patience_s:.0f} s{why}",
+            "import again when it answers: it continues where it stopped",
         )
 
 
-class _Log:
-    """How far one rank is."""
+class _RankDelivery:
+    """The progress of one rank."""
 
     def __init__(self, rank: StagedRank, session_row: dict[str, Any]) -> None:
         self.spool_id = rank.spool_id
@@ -132,12 +133,12 @@ class _Log:
         self._unacked: deque[int] = deque()
 
     def reopen(self) -> None:
-        """What was sent may or may not be stored."""
+        """Forgets what was sent: it may or may not be stored."""
         self._messages = None
         self._unacked.clear()
 
     def opened(self, last_sequence: int) -> None:
-        """The aggregator says how far it is."""
+        """Continues from the aggregator's position."""
         self.stored = last_sequence
         self._messages = (
             each for each in self._rank.messages(self._session_row) if each.sequence_last > last_sequence
@@ -145,14 +146,14 @@ class _Log:
         self.is_done = last_sequence >= self._last
 
     def acknowledged(self, last_sequence: int) -> None:
-        """It has everything up to there."""
+        """Everything up to this position is stored."""
         self.stored = max(self.stored, last_sequence)
         while self._unacked and self._unacked[0] <= last_sequence:
             self._unacked.popleft()
         self.is_done = self.stored >= self._last
 
     def next_message(self) -> Batch | None:
-        """The next one that may go out now."""
+        """The next message that may be sent now, if any."""
         if self._messages is None or len(self._unacked) >= WINDOW_BATCHES_MAX:
             return None
         message = next(self._messages, None)

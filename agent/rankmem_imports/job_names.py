@@ -1,9 +1,9 @@
-"""The rank in a recording's path, and which paths differ in it alone.
+"""The rank in a recording's path, and groups of paths that differ only in it.
 
 Stage: import, before anything is read to its end; the process of ``rankmem import``. In: paths. Out: the
-rank that a path names (``rank3.pickle``, ``worker_2/trace.json``), and buckets of paths that differ in it.
-Words that name a device (``gpu0.pickle``) count only where several paths differ in that number: alone it may
-as well be how many there were. A number without a word says nothing: ``1.pickle`` may be a step.
+rank that a path names (``rank3.pickle``, ``worker_2/trace.json``), and groups of paths that differ in it.
+Words that name a device (``gpu0.pickle``) count only where several paths differ in that number: alone it
+may as well be how many there were. A number without a word is ignored: ``1.pickle`` may be a step.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _DEVICE: Final = _pattern(DEVICE_WORDS)
 
 
 def named_rank(path: Path) -> int | None:
-    """The rank that a path names by a word for it; the last, which is nearest to the file."""
+    """The rank in a path, after a word for it; the last one, which is nearest to the file."""
     match = _last(_RANK, str(path))
     return None if match is None else int(match[1])
 
 
 def named_device(path: Path) -> int | None:
-    """The number of a device that a path names."""
+    """The number of a device in a path."""
     match = _last(_DEVICE, str(path))
     return None if match is None else int(match[1])
 

@@ -1,4 +1,4 @@
-"""When recordings were made and by which process, as far as they say, and which of them are one and the same.
+"""When recordings were made and by which process, as far as known, and which of them are the same.
 
 Stage: import, before anything is read to its end; the process of ``rankmem import``. In: recordings with
 their facts; out: windows on a wall clock, distances between them, marks by which a recording is known again.
@@ -48,7 +48,7 @@ def window_of(member: Member) -> Window | None:
 
 
 def began_ns(member: Member) -> int | None:
-    """When, by a wall clock; None if the recording has none."""
+    """The start by a wall clock; None if the recording has none."""
     began = member.recording.facts.started_ns
     return began if began is not None and has_clock(began) else None
 
@@ -60,7 +60,7 @@ def process_of(member: Member) -> Process | None:
 
 
 def marks(member: Member) -> list[Hashable]:
-    """What no other recording has; two that share one are one recording.
+    """Marks that no other recording has; two that share one are the same recording.
 
     Its bytes, which a clock makes unmistakable; its window with its process, or with its path's rank, packed
     or not. Without a clock two ranks that did the same have the same bytes: then the rank counts, too.
@@ -77,7 +77,7 @@ def marks(member: Member) -> list[Hashable]:
 
 
 def _rank_of(member: Member) -> int | None:
-    """The rank that it says, or else the number that its path names."""
+    """Its own rank, or else the number in its path."""
     if member.says_rank:
         return member.rank
     rank = named_rank(member.found.path)

@@ -9,7 +9,7 @@ from rankmem_imports.recording import RankRecording
 from rankmem_imports.search import Found
 
 NO_RANK: Final = -1
-"""Nothing gives it."""
+"""No source for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +22,11 @@ class Member:
     fingerprint: str
     """Of the recording's files."""
     rank_from: str = ""
-    """Where its rank is from, if neither the recording nor the user says it."""
+    """The origin of its rank, if neither the recording nor the user gives it."""
 
     @property
     def has_rank(self) -> bool:
-        """Whether anything gives its rank."""
+        """Whether its rank is known."""
         return self.rank != NO_RANK
 
     @property

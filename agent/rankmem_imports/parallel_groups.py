@@ -1,8 +1,9 @@
-"""A rank's place in the parallel dimensions of its job, by what a recording says of process groups.
+"""A rank's place in the parallel dimensions of its job, from a recording's process groups.
 
-Stage: readers; the process of ``rankmem import``. In: names of groups with the rank's place in each, sizes of
-dimensions. Out: coordinates, columns of rank_info. Known is what a group of that name says, and 0 where the
-dimension has one place. Of a size alone no coordinate follows: which rank is where is the training's choice.
+Stage: readers; the process of ``rankmem import``. In: names of groups with the rank's place in each, sizes
+of dimensions. Out: coordinates, columns of rank_info. Known is what a group of that name says, and 0 where
+the dimension has one place. Of a size alone no coordinate follows: which rank is where is the training's
+choice.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _SIZES: Final[Mapping[str, str]] = {
 }
 
 
-class Group(NamedTuple):
+class ProcessGroup(NamedTuple):
     """A process group that the rank is in."""
 
     name: str
@@ -43,25 +44,25 @@ class Group(NamedTuple):
 
 
 def sizes_of(arguments: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """How many places each dimension has, by what a training said of its arguments."""
+    """The size of each dimension, from a training's arguments."""
     found: dict[str, int] = {}
-    for said in arguments:
-        for name, value in said.items():
+    for options in arguments:
+        for name, value in options.items():
             dimension = _SIZES.get(name)
             if dimension is not None and _is_place(value) and value > 0:
                 found.setdefault(dimension, value)
     return found
 
 
-def coordinates(groups: Sequence[Group], sizes: Mapping[str, int]) -> dict[str, int]:
-    """The rank's place in each dimension where it is known, and no two groups say it differently."""
+def coordinates(groups: Sequence[ProcessGroup], sizes: Mapping[str, int]) -> dict[str, int]:
+    """The rank's place in each dimension where it is known and no two groups differ."""
     places: dict[str, set[int]] = {}
     for name, place in groups:
         dimension = _NAMES.get(name.lower())
         if dimension is not None and _is_place(place):
             places.setdefault(dimension, set()).add(place)  # type: ignore[arg-type]
     found = {dimension: 0 for dimension, size in sizes.items() if size == 1}
-    found |= {dimension: next(iter(said)) for dimension, said in places.items() if len(said) == 1}
+    found |= {dimension: next(iter(known)) for dimension, known in places.items() if len(known) == 1}
     return found
 
 

@@ -1,6 +1,6 @@
-"""A rank and a world size as recordings say them: numbers, or numbers as text.
+"""Ranks and world sizes in recordings: numbers, or numbers as text.
 
-Stage: readers; the process of ``rankmem import``. In: a value out of a file. Out: the number, or an error
+Stage: readers; the process of ``rankmem import``. In: a value from a file. Out: the number, or an error
 that names the file and the value: a rank that cannot be is refused, since taking the recording for another
 rank's would be a guess.
 """
@@ -17,54 +17,54 @@ RANK_MAX: Final = 2**20 - 1
 _SHOWN_CHARS: Final = 40
 
 
-def rank_number(path: Path, said: object) -> int:
-    """The rank that a file says.
+def rank_number(path: Path, value: object) -> int:
+    """The rank in a file.
 
     Raises:
-        RankmemError: INVALID for what is no rank.
+        RankmemError: INVALID if it is not a rank.
     """
-    number = _whole(said)
+    number = _whole(value)
     if number is None or not 0 <= number <= RANK_MAX:
         raise RankmemError(
             Code.INVALID,
-            f"{path} says that it is from rank {_shown(said)}: a rank is a number from 0 to {RANK_MAX}",
+            f"{path} has rank {_shown(value)}: a rank is a number from 0 to {RANK_MAX}",
             "correct the number in the file, or record it again",
         )
     return number
 
 
-def world_size_number(path: Path, said: object) -> int:
-    """The number of ranks that a file says its job has.
+def world_size_number(path: Path, value: object) -> int:
+    """The world size in a file.
 
     Raises:
-        RankmemError: INVALID for what is no such number.
+        RankmemError: INVALID if it is not a world size.
     """
-    number = _whole(said)
+    number = _whole(value)
     if number is None or not 1 <= number <= RANK_MAX + 1:
         raise RankmemError(
             Code.INVALID,
-            f"{path} says that its job has {_shown(said)} ranks: that is a number from 1 to {RANK_MAX + 1}",
+            f"{path} has world size {_shown(value)}: that is a number from 1 to {RANK_MAX + 1}",
             "correct the number in the file, or record it again",
         )
     return number
 
 
-def _whole(said: object) -> int | None:
+def _whole(value: object) -> int | None:
     """A whole number, also as text; None for anything else."""
-    if isinstance(said, bool):
+    if isinstance(value, bool):
         return None
-    if isinstance(said, str):
-        digits = said.strip().removeprefix("-")
+    if isinstance(value, str):
+        digits = value.strip().removeprefix("-")
         if not (digits.isascii() and digits.isdecimal() and len(digits) < _SHOWN_CHARS):
             return None
-        return int(said)
-    return said if isinstance(said, int) else None
+        return int(value)
+    return value if isinstance(value, int) else None
 
 
-def _shown(said: object) -> str:
+def _shown(value: object) -> str:
     text = (
-        repr(said)
-        if not isinstance(said, int) or abs(said) < 10**_SHOWN_CHARS
+        repr(value)
+        if not isinstance(value, int) or abs(value) < 10**_SHOWN_CHARS
         else "a number too large to be one"
     )
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"

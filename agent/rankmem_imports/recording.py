@@ -1,9 +1,10 @@
-"""What a reader of someone else's recording hands on: the seam between readers and import.
+"""The interface between readers of other tools' recordings and the import.
 
-Stage: readers, before import; the process of ``rankmem import``, never the trainer. In: a path that a reader
-recognised by its content. Out: one :class:`RankRecording` for each rank in it, whose parts are rows of the
-database's own tables, in the order of the log. A reader streams: it never holds a whole recording where the
-format lets it be read piece by piece. What a source does not say is None or ``unknown``, never made up.
+Stage: readers, before import; the process of ``rankmem import``, never the trainer. In: a path that a
+reader recognised by its content. Out: one :class:`RankRecording` for each rank in it, whose parts are rows
+of the database's own tables, in the order of the log. A reader streams: it never holds a whole recording
+where the format lets it be read piece by piece. Facts missing in a source are None or ``unknown``,
+never made up.
 """
 
 from __future__ import annotations
@@ -11,22 +12,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_ship.pairing.fact_rows import Rows
+
+if TYPE_CHECKING:
+    from rankmem_ship.pairing.fact_rows import Rows
 
 
 class NothingHereError(RankmemError):
-    """A file that is whole and of a kind that is read, and says nothing that an import could store: a trace
-    without memory events. In a folder it is skipped like a foreign file; named by itself it is an error."""
+    """A whole file of a known format that has nothing to store, such as a trace without memory events. In a
+    folder it is skipped like a file of no format; named by itself it is an error."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(Code.INVALID, message, hint)
 
 
 class Identity(NamedTuple):
-    """Whose rows they are in the database: the first columns of most tables."""
+    """The rank that rows belong to: the first columns of most tables."""
 
     session_id: str
     attempt: int
@@ -34,7 +37,7 @@ class Identity(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Rows of one stretch of a rank's log; one message on the wire, unless it is too large for one."""
+    """Rows of one slice of a rank's log; one message on the wire, unless it is too large for one."""
 
     rows: Sequence[Rows]
     """(table, record batch) with exactly the schemas of ``rankmem_protos.tables``, no table twice, all but
@@ -46,16 +49,16 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFacts:
-    """What a recording says of its rank; None where it does not say."""
+    """A recording's facts on its rank; None where unknown."""
 
     rank: int | None = None
     """Otherwise the place among the files, or what ``--rank-from`` finds in the path."""
     local_rank: int | None = None
     world_size: int | None = None
     parallel_sizes: Mapping[str, int] = field(default_factory=dict)
-    """Places in each parallel dimension (dp, tp, pp, cp, ep) that the source tells."""
+    """Size of each parallel dimension (dp, tp, pp, cp, ep) that the source states."""
     coordinates: Mapping[str, int] = field(default_factory=dict)
-    """The rank's own place in those of them where it is told."""
+    """The rank's own place in each dimension where it is stated."""
     host_uid: str | None = None
     host_name: str | None = None
     pid: int | None = None
@@ -67,22 +70,22 @@ class RankFacts:
     gpu_driver: str | None = None
     command: str | None = None
     job: str | None = None
-    """What names the job and is the same in the files of all its ranks; files that name another one are
-    another session. None: files of one kind and one command line are one job."""
+    """A name of the job that is the same in the files of all its ranks; files with another one are another
+    session. None: files of one format and one command line are one job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closing:
-    """What is known once the last part was read."""
+    """Facts that are known after the last part."""
 
     events: int
     events_lost: int = 0
     unexplained_bytes: int | None = None
-    """Replayed requested bytes minus what the source says of its end; None where it says nothing."""
+    """Replayed requested bytes minus the source's figure at its end; None where it has none."""
     complete: bool = False
-    """Every event from the process's start on is there, and the replay equals the source's own figure."""
+    """Every event since the process started is included, and the replay equals the source's own figure."""
     remarks: tuple[str, ...] = ()
-    """What is inexact, a sentence each, for the summary of the import."""
+    """Inexact results, a sentence each, for the summary of the import."""
 
 
 class RankRecording(Protocol):

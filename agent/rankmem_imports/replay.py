@@ -1,9 +1,9 @@
-"""The log of a rank, made in memory from a foreign recording's events: what pairs them without a spool.
+"""The log of a rank, made in memory from a foreign recording's events and paired without a spool.
 
 Stage: readers; the process of ``rankmem import``. In: events, calls, markers and steps in the order of the
 recording, as the records of ``rankmem_agent.spool.layout``; texts and stacks. Out: parts, paired as a
-spool's are: blocks, totals, buckets, calls, stacks. It adds nothing of its own: what a block means is what
-TAG records say, or unknown; a phase is what CALL_BEGIN says (``layout.NO_PHASE``: nothing), a step likewise.
+spool's are: blocks, totals, buckets, calls, stacks. It infers nothing: the category of a block is
+from TAG records, or unknown; a phase is from CALL_BEGIN (``layout.NO_PHASE``: none), a step likewise.
 Memory: a part's records, the blocks alive, and the texts.
 
 Times of records are nanoseconds since 1970 UTC, not CLOCK_MONOTONIC as in a spool.
@@ -33,14 +33,14 @@ from rankmem_ship.spool_reader.string_table import StringTable
 PART_RECORDS: Final = 32_768
 """Records of a part: half a MiB of rows, as the shipper cuts them."""
 TEXT_BYTES_MAX: Final = 4096
-"""Longer names are cut: the aggregator refuses longer modules, and nobody reads them."""
+"""Longer names are cut: the aggregator refuses longer modules."""
 FRAMES_MAX: Final = 512
 """Frames kept of a stack, nearest to the operator first: PyTorch's with C++ frames have about 100."""
 
 _OF_IMPORT: Final = frozenset({"session", "host_info", "rank_info"})
 """Tables that import writes itself."""
 RESERVED: Final = frozenset({"reserved_bytes", "reserved_peak_bytes", "reserved_last_bytes"})
-"""Columns of what the allocator holds from the device: missing where a recording does not know it."""
+"""Columns of the bytes that the allocator holds from the device; often missing in a recording."""
 _Key = TypeVar("_Key", str, tuple[int, int, int], tuple[int, ...])
 
 
@@ -92,7 +92,7 @@ class Replay:
     """The log of one rank.
 
     Args:
-        identity: whose it is.
+        identity: the rank.
         missing_columns: columns that the recording does not know; see the attribute.
         constants: columns with one value in every row of every table, such as a device that torch has no
             number for; the records hold any.
@@ -118,7 +118,7 @@ class Replay:
 
     @property
     def state(self) -> PairingState:
-        """What pairing knows after the last part: totals of devices, blocks alive, events so far."""
+        """The state of pairing after the last part: totals of devices, blocks alive, events so far."""
         return self._pairing.state
 
     @property
@@ -195,9 +195,9 @@ class Replay:
         active: int = UNKNOWN,
         requested: int = UNKNOWN,
     ) -> int:
-        """Append what the source says of a device's totals after the last event, in bytes.
+        """Append the source's own totals of a device after the last event, in bytes.
 
-        allocated and active stand in the rows from here on; requested is held against the replay.
+        allocated and active are in the rows from here on; the replay is compared with requested.
         """
         return self.record(
             Kind.COUNTERS,
@@ -211,7 +211,7 @@ class Replay:
         )
 
     def reserve(self, change_bytes: int, *, time_ns: int, device_type: int, device_index: int) -> int:
-        """Append that the allocator holds so much more (or less) from the device, where no event says so."""
+        """Append a change of the bytes that the allocator holds from the device, if it is in no event."""
         return self.record(
             Kind.PREEXISTING,
             time_ns=time_ns,

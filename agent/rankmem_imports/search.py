@@ -1,7 +1,7 @@
 """The recordings in files, folders and patterns.
 
-Stage: readers; the process of ``rankmem import``. In: paths as a user gives them. Out: recordings, each with
-its format and its files; and the files of no format.
+Stage: readers; the process of ``rankmem import``. In: paths as a user gives them. Out: recordings, each
+with its format and its files; and the files of no format.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Found:
     files: tuple[Path, ...]
     """All of its files, the one that was recognised first."""
     was_named: bool = True
-    """By the user, and not found in a folder or by a pattern."""
+    """By the user, instead of found in a folder or by a pattern."""
 
     @property
     def path(self) -> Path:
@@ -45,7 +45,7 @@ class Search:
     """The result of a search."""
 
     found: list[Found] = field(default_factory=list)
-    """In the order of the paths; within a folder by name, numbers by their value."""
+    """In the order of the paths; within a folder by name, with numbers by value."""
     unrecognised: list[Path] = field(default_factory=list)
     """Files in folders that are of no format."""
     failed: list[tuple[Path, RankmemError]] = field(default_factory=list)

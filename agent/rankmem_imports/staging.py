@@ -1,9 +1,9 @@
-"""A rank's part of a recording, read to its end and laid down as messages before any of it is delivered.
+"""Stages a rank of a recording: reads it to its end into a file of messages before any of it is delivered.
 
 Stage: import, between reader and sink; the process of ``rankmem import``. In: a recording's parts. Out: one
-file a rank with the messages that a shipper would send, and what is known of the rank. So a recording that
+file a rank with the messages that a shipper would send, and the facts on the rank. So a recording that
 turns out to be broken sends nothing, and memory holds a part at a time. The messages are a function of the
-recording and of this version of rankmem: after a kill, importing again goes on where the aggregator is.
+recording and of this version of rankmem: after a kill, importing again continues where the aggregator is.
 
 The file: for each message its length (u32, little-endian) and its bytes.
 """
@@ -40,7 +40,7 @@ _UNKNOWN_HOST: Final = "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedRank:
-    """A rank whose messages lie on disk."""
+    """A rank with its messages on disk."""
 
     identity: Identity
     spool_id: str
@@ -58,21 +58,21 @@ class StagedRank:
 
     @property
     def started_ns(self) -> int | None:
-        """What the recording says, or its first word, whichever is earlier."""
+        """The recording's stated start or its first time, whichever is earlier."""
         return min((ns for ns in (self.facts.started_ns, self.first_ns) if ns is not None), default=None)
 
     @property
     def ended_ns(self) -> int | None:
-        """What the recording says, or its last word, whichever is later."""
+        """The recording's stated end or its last time, whichever is later."""
         return max((ns for ns in (self.facts.ended_ns, self.last_ns) if ns is not None), default=None)
 
     def opening(self) -> OpenSpool:
-        """What opens its log at the aggregator."""
+        """The message that opens its log at the aggregator."""
         session_id, attempt, rank = self.identity
         return OpenSpool(spool_id=self.spool_id, session_id=session_id, attempt=attempt, rank=rank)
 
     def messages(self, session_row: dict[str, Any]) -> Iterator[Batch]:
-        """All of them in order, the closing one with the rows of session, host and rank last."""
+        """All messages in order; the last has the rows of session, host and rank."""
         with self.path.open("rb") as file:
             while head := file.read(_LENGTH.size):
                 yield Batch.FromString(file.read(_LENGTH.unpack(head)[0]))
@@ -121,7 +121,7 @@ def stage(
     """Reads a rank's part to its end into the file ``path``.
 
     Args:
-        progress: told the rows so far, after each part.
+        progress: called with the number of rows so far, after each part.
 
     Raises:
         RankmemError: what the recording raises; EXHAUSTED where the disk is full.
@@ -146,7 +146,7 @@ def stage(
             sequence_last=messages.sequence_last,
             path=path,
         )
-        rows_of("rank_info", [staged.rank_row()])  # what it says of its rank fits, too
+        rows_of("rank_info", [staged.rank_row()])  # the facts on the rank fit, too
         return staged
     except OSError as exc:
         if exc.filename is not None and Path(exc.filename) != path:
@@ -165,7 +165,7 @@ def stage(
 
 
 class _Messages:
-    """Writes rows as messages that follow one another without a hole."""
+    """Writes rows as messages without a gap between their positions."""
 
     def __init__(self, file: BinaryIO, spool_id: str) -> None:
         self._file = file
@@ -178,7 +178,7 @@ class _Messages:
         self.last_ns: int | None = None
 
     def add(self, rows: Sequence[Rows], sequence_last: int) -> None:
-        """Rows up to a position; those that bring no new one wait for the next that does."""
+        """Adds rows up to a position; those without a new one wait for the next that has."""
         self._held += [pair for pair in rows if pair[1].num_rows]
         self._held_last = max(self._held_last, sequence_last)
         held_bytes = sum(batch.get_total_buffer_size() for _, batch in self._held)
@@ -186,7 +186,7 @@ class _Messages:
             self.flush()
 
     def flush(self) -> None:
-        """What is held as messages."""
+        """Writes the held rows as messages."""
         if not self._held:
             return
         first = self.sequence_last + 1
@@ -194,14 +194,14 @@ class _Messages:
         self._count()
         tables = _joined(self._held)
         events = tables.get(_POSITIONED)
-        if events is None:  # rows that stand nowhere in the log take as many positions as they need
+        if events is None:  # rows without a place in the log take as many positions as they need
             last = max(
                 last, first + sum(rows.get_total_buffer_size() for rows in tables.values()) // HELD_BYTES_MAX
             )
         elif events.num_rows and pc.min(events.column("seq")).as_py() < first:
             raise RankmemError(
                 Code.INTERNAL,
-                f"{self._spool_id}: an event stands before position {first}",
+                f"{self._spool_id}: an event is before position {first}",
                 "report it: a reader must leave room in seq for its other rows",
             )
         self._write(tables, first, last)
@@ -247,7 +247,7 @@ def _joined(held: list[Rows]) -> dict[str, pa.Table]:
 
 
 def _middle(tables: dict[str, pa.Table], first: int, last: int) -> int:
-    """A position that parts the rows in about two halves, at least one position on each side."""
+    """A position that divides the rows in about two halves, at least one position on each side."""
     events = tables.get(_POSITIONED)
     if events is None or events.num_rows < 2:
         return (first + last) // 2

@@ -19,7 +19,7 @@ from rankmem_cli.args.options import Target
 from rankmem_cli.run.importing import Request, import_recordings
 from rankmem_imports import delivery as sending
 from rankmem_imports import staging
-from rankmem_imports.jobs import Job, plan
+from rankmem_imports.planning import PlannedSession, plan
 from rankmem_imports.search import search
 from rankmem_imports.staging import StagedRank, stage
 from rankmem_protos.collector_pb2 import Batch
@@ -44,9 +44,9 @@ def small_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staging, "MESSAGE_BYTES_MAX", 16_384)
 
 
-def staged(folder: Path, into: Path) -> tuple[Job, list[StagedRank]]:
+def staged(folder: Path, into: Path) -> tuple[PlannedSession, list[StagedRank]]:
     """The ranks of a folder, laid down."""
-    [job] = plan(search([str(folder)]).found).jobs
+    [job] = plan(search([str(folder)]).found).sessions
     into.mkdir()
     return job, [
         stage(member.recording, job.identity(member), job.spool_id(member), into / str(member.rank))

@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from made_snapshots import dump, random_snapshot
 from rankmem_aggregator.ingest.batch import Spool, decode_batch
-from rankmem_imports.jobs import plan
+from rankmem_imports.planning import plan
 from rankmem_imports.search import search
 from rankmem_imports.staging import stage
 from rankmem_protos.errors import RankmemError
@@ -134,7 +134,7 @@ def _read(where: Path, outcome: Outcome) -> None:
     for path, error in looked.failed + planned.failed:
         _check(error, path)
         outcome.refused[error.code.value] += 1
-    members = [(job, member) for job in planned.jobs for member in job.members]
+    members = [(job, member) for job in planned.sessions for member in job.members]
     if not members and not looked.failed and not planned.failed:
         outcome.unknown += 1
     for job, member in members:

@@ -16,7 +16,7 @@ from import_read import asked, imported
 from made_snapshots import dump, random_snapshot
 from rankmem_agent.session_ids import is_session_id
 from rankmem_cli.main import app
-from rankmem_imports.jobs import Plan, plan
+from rankmem_imports.planning import Plan, plan
 from rankmem_imports.search import search
 from rankmem_protos.errors import Code, RankmemError
 
@@ -24,7 +24,7 @@ from rankmem_protos.errors import Code, RankmemError
 def ranks_of(paths: Sequence[Path | str], **options: str) -> tuple[Plan, dict[str, int]]:
     """The plan, and each file's rank."""
     planned = plan(search([str(path) for path in paths]).found, **options)
-    members = [member for job in planned.jobs for member in job.members]
+    members = [member for job in planned.sessions for member in job.members]
     return planned, {member.recording.source.name: member.rank for member in members}
 
 
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 def test_files_that_say_nothing_have_the_rank_that_their_path_names(folder: Path) -> None:
     planned, ranks = ranks_of([folder])
     assert ranks == {"rank1.pickle": 1, "rank2.pickle": 2, "rank10.pickle": 10}
-    assert {member.rank_from for job in planned.jobs for member in job.members} == {"from its path"}
+    assert {member.rank_from for job in planned.sessions for member in job.members} == {"from its path"}
     _, matched = ranks_of([folder / "rank1*.pickle"])
     assert matched == {"rank1.pickle": 1, "rank10.pickle": 10}
 
@@ -49,7 +49,7 @@ def test_ranks_that_nothing_names_are_places_in_natural_order(folder: Path) -> N
         path.rename(path.with_name(path.name.replace("rank", "part")))
     planned, ranks = ranks_of([folder], session="one")
     assert ranks == {"part1.pickle": 0, "part2.pickle": 1, "part10.pickle": 2}
-    assert {member.rank_from for job in planned.jobs for member in job.members} == {
+    assert {member.rank_from for job in planned.sessions for member in job.members} == {
         "by its place among the files"
     }
     _, given = ranks_of([folder / "part10.pickle", folder / "part1.pickle"], session="one")
@@ -59,7 +59,7 @@ def test_ranks_that_nothing_names_are_places_in_natural_order(folder: Path) -> N
 def test_a_pattern_finds_the_rank_in_the_path(folder: Path) -> None:
     planned, ranks = ranks_of([folder], rank_from=r"rank(\d+)\.")
     assert ranks == {"rank1.pickle": 1, "rank2.pickle": 2, "rank10.pickle": 10}
-    assert [job.name for job in planned.jobs] == ["run"]
+    assert [job.name for job in planned.sessions] == ["run"]
     planned, ranks = ranks_of([folder], rank_from=r"rank1(\d*)\.")
     assert ranks == {"rank10.pickle": 0}
     assert {path.name for path, _ in planned.failed} == {"rank1.pickle", "rank2.pickle"}
@@ -85,10 +85,10 @@ def test_recordings_made_hours_apart_are_of_several_jobs(tmp_path: Path) -> None
         (tmp_path / f"{name}.json").write_text(json.dumps(trace))
     planned, ranks = ranks_of([tmp_path])
     assert ranks == {"rank0.json": 0, "rank1.json": 1, "rank2.json": 2, "rank3.json": 3}
-    assert [len(job.members) for job in planned.jobs] == [3, 1]
-    assert len({job.session_id for job in planned.jobs}) == 2
+    assert [len(job.members) for job in planned.sessions] == [3, 1]
+    assert len({job.session_id for job in planned.sessions}) == 2
     together, _ = ranks_of([tmp_path], session="all of it")
-    assert [len(job.members) for job in together.jobs] == [4]
+    assert [len(job.members) for job in together.sessions] == [4]
 
 
 def test_a_pipe_is_an_error_and_hangs_nothing(folder: Path) -> None:
@@ -118,7 +118,7 @@ def test_the_cycles_of_a_profiler_are_sessions_and_no_ranks(says_rank: bool, tmp
             profiled(tmp_path / f"w{rank}.{cycle}.json", began_s, 50 + rank, rank if says_rank else None)
     planned, _ = ranks_of([tmp_path])
     assert planned.failed == []
-    names = [[(m.rank, m.recording.source.name) for m in job.members] for job in planned.jobs]
+    names = [[(m.rank, m.recording.source.name) for m in job.members] for job in planned.sessions]
     assert names == [[(0, f"w0.{cycle}.json"), (1, f"w1.{cycle}.json")] for cycle in range(3)]
 
 
@@ -136,20 +136,20 @@ def test_the_session_is_of_the_content_whatever_the_names(folder: Path, tmp_path
     first, _ = ranks_of([folder])
     shutil.copytree(folder, tmp_path / "moved")
     second, _ = ranks_of([tmp_path / "moved"])
-    assert first.jobs[0].session_id == second.jobs[0].session_id
-    assert is_session_id(first.jobs[0].session_id)
+    assert first.sessions[0].session_id == second.sessions[0].session_id
+    assert is_session_id(first.sessions[0].session_id)
     (folder / "rank1.pickle").unlink()
     third, _ = ranks_of([folder])
-    assert third.jobs[0].session_id != first.jobs[0].session_id
+    assert third.sessions[0].session_id != first.sessions[0].session_id
     given, _ = ranks_of([folder], session="my job", name="mine")
-    assert given.jobs[0].session_id != third.jobs[0].session_id
-    assert given.jobs[0].name == "mine"
+    assert given.sessions[0].session_id != third.sessions[0].session_id
+    assert given.sessions[0].name == "mine"
 
 
 def test_two_kinds_are_two_sessions_and_cannot_be_put_into_one(folder: Path) -> None:
     (folder / "timeline.json").write_text("[[1, 2, 3, 0]]")
     planned, _ = ranks_of([folder])
-    assert sorted(job.kind for job in planned.jobs) == ["memory-timeline", "torch-snapshot"]
+    assert sorted(job.format for job in planned.sessions) == ["memory-timeline", "torch-snapshot"]
     with pytest.raises(RankmemError, match="2 jobs"):
         ranks_of([folder], session="one")
 

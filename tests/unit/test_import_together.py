@@ -15,7 +15,7 @@ from import_read import asked, imported
 from made_snapshots import dump, random_snapshot
 from rankmem_cli.run.import_plan import lines_of
 from rankmem_imports.job_names import buckets, named_rank
-from rankmem_imports.jobs import Plan, plan
+from rankmem_imports.planning import Plan, plan
 from rankmem_imports.search import search
 
 BASE_NS = 1_700_000_000 * 10**9
@@ -29,7 +29,7 @@ def sessions(found: Plan) -> list[list[tuple[int, str]]]:
     """Of each session the ranks with their files' names, the folder before them."""
     return [
         [(member.rank, f"{member.found.path.parent.name}/{member.found.path.name}") for member in job.members]
-        for job in found.jobs
+        for job in found.sessions
     ]
 
 
@@ -69,11 +69,11 @@ def test_unrelated_snapshots_are_sessions_of_their_own(tmp_path: Path) -> None:
     untimed(tmp_path / "empty_cache.pkl", 2)
     dump(tmp_path / "large.pickle", random_snapshot(3, events=30))
     found = planned(tmp_path)
-    assert [len(job.members) for job in found.jobs] == [1, 1, 1]
-    assert {member.rank for job in found.jobs for member in job.members} == {0}
+    assert [len(job.members) for job in found.sessions] == [1, 1, 1]
+    assert {member.rank for job in found.sessions for member in job.members} == {0}
     assert lines_of(found) == [
-        "torch-snapshot: 3 recordings are a session each: nothing says that they belong together",
-        "--session NAME puts recordings of one kind into one session",
+        "torch-snapshot: 3 recordings are a session each: nothing shows that they belong together",
+        "--session NAME puts recordings of one format into one session",
     ]
 
 
@@ -92,7 +92,7 @@ def test_snapshots_whose_names_differ_in_the_rank_are_one_session_with_or_withou
 def test_numbers_that_are_no_ranks_join_nothing(tmp_path: Path) -> None:
     for name in ("step10.pickle", "step20.pickle", "1.pickle", "2.pickle", "run1.pickle", "run2.pickle"):
         untimed(tmp_path / name, int("".join(filter(str.isdigit, name))) + len(name))
-    assert [len(job.members) for job in planned(tmp_path).jobs] == [1] * 6
+    assert [len(job.members) for job in planned(tmp_path).sessions] == [1] * 6
 
 
 def test_two_snapshots_of_one_rank_are_two_sessions(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_two_snapshots_of_one_rank_are_two_sessions(tmp_path: Path) -> None:
 def test_process_ids_in_names_do_not_part_the_ranks(tmp_path: Path) -> None:
     untimed(tmp_path / "rank0_pid431.pickle", 1)
     untimed(tmp_path / "rank1_pid977.pickle", 2)
-    assert [len(job.members) for job in planned(tmp_path).jobs] == [2]
+    assert [len(job.members) for job in planned(tmp_path).sessions] == [2]
 
 
 def test_a_device_in_a_name_is_a_rank_beside_another_and_none_alone(tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ def test_files_that_say_the_same_of_their_job_are_one_session_whatever_their_nam
     trace(tmp_path / "b" / "y.json", 0.5, job=(1, 2))
     trace(tmp_path / "z.json", 0.5, job=(1, 4))
     found = planned(tmp_path)
-    assert sorted(len(job.members) for job in found.jobs) == [1, 2]
-    [together] = [job for job in found.jobs if len(job.members) == 2]
+    assert sorted(len(job.members) for job in found.sessions) == [1, 2]
+    [together] = [job for job in found.sessions if len(job.members) == 2]
     assert together.why == ("they say that they are from a job of 2 ranks",)
 
 
@@ -143,7 +143,7 @@ def test_where_nothing_tells_two_jobs_with_the_same_ranks_apart_none_is_guessed(
     for name, rank in (("a", 0), ("b", 1), ("c", 0), ("d", 1)):
         trace(tmp_path / f"{name}.json", 0.1 * rank, job=(rank, 2))
     found = planned(tmp_path)
-    assert [len(job.members) for job in found.jobs] == [1] * 4
+    assert [len(job.members) for job in found.sessions] == [1] * 4
     assert any("rank 0 is claimed by" in line for line in lines_of(found))
 
 
@@ -156,13 +156,13 @@ def test_recordings_of_the_same_time_are_one_session_and_of_others_not(tmp_path:
         [(0, f"{tmp_path.name}/a.json"), (1, f"{tmp_path.name}/b.json")],
         [(0, f"{tmp_path.name}/c.json")],
     ]
-    assert found.jobs[0].why == ("they were recorded at the same time",)
+    assert found.sessions[0].why == ("they were recorded at the same time",)
 
 
 def test_a_job_of_one_rank_is_alone_at_any_time(tmp_path: Path) -> None:
     trace(tmp_path / "rank0.json", 0, job=(0, 1))
     trace(tmp_path / "rank1.json", 0)
-    assert [len(job.members) for job in planned(tmp_path).jobs] == [1, 1]
+    assert [len(job.members) for job in planned(tmp_path).sessions] == [1, 1]
 
 
 def test_a_missing_cycle_of_one_rank_shifts_no_other(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_snapshots_with_overlapping_times_are_one_session(tmp_path: Path) -> Non
             entry["time_us"] += 5
     dump(tmp_path / "b.pickle", shifted)
     dump(tmp_path / "later.pickle", random_snapshot(90, events=30))
-    assert sorted(len(job.members) for job in planned(tmp_path).jobs) == [1, 2]
+    assert sorted(len(job.members) for job in planned(tmp_path).sessions) == [1, 2]
 
 
 def test_the_history_of_one_process_dumped_twice_is_no_two_ranks(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_the_history_of_one_process_dumped_twice_is_no_two_ranks(tmp_path: Path)
     part["device_traces"] = [entries[:20] for entries in part["device_traces"]]
     dump(tmp_path / "first.pickle", part)
     dump(tmp_path / "second.pickle", whole)
-    assert [len(job.members) for job in planned(tmp_path).jobs] == [1, 1]
+    assert [len(job.members) for job in planned(tmp_path).sessions] == [1, 1]
 
 
 @pytest.mark.parametrize("has_times", [True, False])
@@ -233,8 +233,8 @@ def test_a_session_that_is_given_takes_all_of_one_kind(tmp_path: Path) -> None:
     found = planned(*tmp_path.glob("*.pickle"), session="mine")
     assert sorted(rank for rank, _ in sessions(found)[0]) == [0, 4]
     found = planned(*tmp_path.glob("*.json"), session="mine")
-    assert [len(job.members) for job in found.jobs] == [2]
-    assert found.jobs[0].why == ("--session",)
+    assert [len(job.members) for job in found.sessions] == [2]
+    assert found.sessions[0].why == ("--session",)
 
 
 def test_a_rank_that_the_file_says_stands_before_the_one_in_its_path(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_pools_have_blocks_and_the_driver_has_segments(
         events=6,
         unexplained_bytes=0,
         complete=True,
-        remarks=("1 rows of KERNEL_LAUNCH say nothing of memory",),
+        remarks=("1 rows of KERNEL_LAUNCH have no memory events",),
     )
     assert rows(
         database,
@@ -237,9 +237,9 @@ def test_what_the_driver_gives_to_libraries_is_theirs_and_in_no_pool(
     [closing] = imported(database, path)
     assert closing.complete
     assert closing.remarks == (
-        "3 rows of HCCL on a device are samples of that component, in no pool",
-        "1 rows of RUNTIME on a device are samples of that component, in no pool",
-        "1 rows of module 255 on a device are samples of that component, in no pool",
+        "3 rows of HCCL on a device became samples of that component: they are in no pool",
+        "1 rows of RUNTIME on a device became samples of that component: they are in no pool",
+        "1 rows of module 255 on a device became samples of that component: they are in no pool",
     )
     assert rows(database, "SELECT component, action, reserved_bytes FROM memory_event ORDER BY seq") == [
         ("pytorch", "segment_alloc", 4096),
@@ -306,7 +306,7 @@ def test_what_a_pool_held_before_the_first_row_counts_from_the_beginning(
     assert closing.complete
     assert closing.unexplained_bytes == 0
     assert closing.remarks == (
-        f"{rest + 50_000} bytes are older than the recording and stand as one block a pool",
+        f"{rest + 50_000} bytes are older than the recording and are kept as one block for each pool",
     )
     events = "SELECT component, requested_bytes, reserved_bytes FROM memory_event ORDER BY seq"
     assert rows(database, events) == [
@@ -475,7 +475,7 @@ def test_json_that_is_cut_is_refused_in_our_words(tmp_path: Path) -> None:
             "UPDATE memscope_dump SET Attr = $cut WHERE ID = 5", {"cut": '{"addr": 1, "size": }'}
         )
     database.close()
-    with pytest.raises(RankmemError, match=r"row 6.*are no JSON"):
+    with pytest.raises(RankmemError, match=r"row 6.*are not JSON"):
         read_whole(path)
 
 

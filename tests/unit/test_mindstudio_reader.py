@@ -85,7 +85,7 @@ def test_memory_record_comes_back_row_by_row(
     assert closing.events == len(story.records)
     assert closing.unexplained_bytes == 0
     assert closing.remarks == (
-        f"{6 * MB} bytes are older than the recording and stand as one block a component",
+        f"{6 * MB} bytes are older than the recording and are kept as one block for each component",
         "1 allocations have no operator in the recording",
     )
 
@@ -216,7 +216,7 @@ def test_a_database_stands_before_the_csv_files_beside_it_but_for_static_graphs(
     counts = store_parts(database, recording, Identity(SESSION, 0, 0))
     assert counts["static_block"] == 1
     assert counts["memory_event"] == len(story.records)
-    assert any("say the same" in remark for remark in recording.closing().remarks)
+    assert any("have the same content" in remark for remark in recording.closing().remarks)
 
 
 def test_a_static_graph_is_drawn_as_mindstudio_draws_it(
@@ -256,7 +256,7 @@ def test_records_of_a_component_without_a_name_are_left_out_and_counted(
     path = changed(tmp_path / "n.db", "DELETE FROM STRING_IDS WHERE value IN ('PTA+GE', 'aten::mm')")
     closing = imported(database, path)
     sums = sum(row[0] == "PTA+GE" for row in story.told(with_apps=False))
-    assert f"{sums} records were left out: nothing says what their component is called" in closing.remarks
+    assert f"{sums} records were left out: their component has no name" in closing.remarks
     assert records(database) == in_order(story.told(with_apps=True))
     operators = "SELECT operator FROM allocation_record WHERE size_bytes = 512"
     assert rows(database, operators) == [(None,)]

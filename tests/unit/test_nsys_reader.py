@@ -67,7 +67,7 @@ def test_memory_events_count_in_utc_and_by_device(export: Path) -> None:
     assert (older["size_bytes"], older["freed_ns"] - START_NS) == (300, 708)
     assert {row["component"] for row in tables["memory_event"]} == {"app"}
     assert closing.events == 5
-    assert any("1 blocks that are given back are from before" in remark for remark in closing.remarks)
+    assert any("1 freed blocks are from before" in remark for remark in closing.remarks)
     [other] = read(export, 1)[0]["memory_event"]
     assert (other["size_bytes"], other["rank"]) == (30, 1)
 
@@ -127,7 +127,7 @@ def test_tables_that_the_exporter_left_out_are_not_needed(export: Path) -> None:
     tables, closing = read(export)
     assert [row["launched_ns"] for row in tables["kernel_launch"]] == [None, None]
     assert tables["memory_event"][0]["time_ns"] == 315
-    assert any("does not say when it began" in remark for remark in closing.remarks)
+    assert any("has no start time" in remark for remark in closing.remarks)
 
 
 def test_an_export_with_neither_kernels_nor_allocations_says_how_to_record_them(export: Path) -> None:

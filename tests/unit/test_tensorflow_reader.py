@@ -163,7 +163,7 @@ def test_an_output_that_says_nothing_of_memory_is_no_block_of_nothing(tmp_path: 
     tables, closing = imported(saved(tmp_path, metadata, "pb"))
     assert len(tables["memory_event"]) == len(before["memory_event"])
     assert {row["device"] for row in tables["device_info"]} == {"cpu", "cuda:0", "pinned"}
-    assert any(remark.startswith("1 outputs say neither") for remark in closing.remarks)
+    assert any(remark.startswith("1 outputs have neither") for remark in closing.remarks)
 
 
 def test_sizes_beyond_any_device_are_refused(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""The blocks of an Ascend recording: those that operators' rows name, and those that only the totals show.
+"""The blocks of an Ascend recording: those in operators' rows, and those that only the totals show.
 
-Stage: readers, while the log is read; the process of ``rankmem import``. A change of a component's total that
-no operator's row explains is a block nonetheless: a rise is an allocation, a fall gives back the latest
-such block of that size, or else one older than the recording. What of a component's first total was never
-given back stands as one block of the rest. It counts from that total on, because the device's totals do: of
-the device's first component from the beginning, of a later one from a position before its first event, which
-is its id, and from that event's time. Blocks that have ended wait on disk.
+Stage: readers, while the log is read; the process of ``rankmem import``. A change of a component's total
+that no operator's row explains is a block nonetheless: a rise is an allocation, a fall gives back the
+latest such block of that size, or else one older than the recording. What of a component's first total was
+never given back stands as one block of the rest. It counts from that total on, because the device's totals
+do: of the device's first component from the beginning, of a later one from a position before its first
+event, which is its id, and from that event's time. Blocks that have ended wait on disk.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ Key = tuple[int, int]
 """Device and component."""
 
 
-class NamelessBlocks:
+class UnattributedBlocks:
     """Blocks that only totals show."""
 
     def __init__(self, first_older_id: int) -> None:
-        """Args: first_older_id: of blocks older than the recording; below 0, the next ones below it."""
+        """Args: first_older_id: of blocks older than the recording; below 0, the next ones are lower."""
         self.num_older = 0
         self.num_made = 0
         self._next_older = first_older_id
@@ -66,17 +66,17 @@ class NamelessBlocks:
         self._base[key], self._begun[key] = held, None if is_first else (seq, time_ns)
 
     def take_older(self, key: Key, size: int) -> None:
-        """Bytes of the beginning that a block with a row of its own explains."""
+        """Subtracts initial bytes that a block with a row of its own accounts for."""
         self._base[key] = self._base.get(key, 0) - size
 
     def allocate(self, key: Key, size: int, seq: int, time_ns: int, stream: int) -> int:
-        """A rise; returns the block's id."""
+        """Adds the block of a rise; returns its id."""
         self.num_made += 1
         self._open[key, size].append((seq, time_ns, stream))
         return seq
 
     def free(self, key: Key, size: int, seq: int, time_ns: int, stream: int) -> int:
-        """A fall; returns the id of the block that it ends."""
+        """Ends a block by a fall; returns its id."""
         device, component = key
         of_size = self._open.get((key, size))
         if of_size:
@@ -90,7 +90,7 @@ class NamelessBlocks:
         return older
 
     def rests(self) -> dict[Key, int]:
-        """Of each component, what it held all the time; below 0 where more was given back."""
+        """Bytes that each component held throughout; below 0 where more was freed."""
         return self._base
 
     def chunks(self) -> Iterator[Array]:
@@ -122,8 +122,8 @@ class NamelessBlocks:
             self._waiting.clear()
 
 
-class NamedBlocks:
-    """What the log told of the blocks that operators' rows name; by the row's place."""
+class AttributedBlocks:
+    """Positions and components of the blocks in operators' rows; by the row's place."""
 
     def __init__(self, length: int) -> None:
         self.allocated_seq = np.full(length, ABSENT)

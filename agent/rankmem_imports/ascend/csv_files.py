@@ -1,7 +1,7 @@
 """The CSV files of an Ascend profiler folder, column by column and a piece at a time.
 
 Stage: readers; the process of ``rankmem import``. In: memory_record, operator_memory, npu_module_mem and
-static_op_mem as torch_npu, MindSpore and msprof write them; out: the arrays of ``ascend_rows``. Times are
+static_op_mem as torch_npu, MindSpore and msprof write them; out: the arrays of ``rows``. Times are
 decimal microseconds that may end in a tab, totals MB or KB of 1024: both come out exactly. Holds a piece.
 """
 
@@ -52,7 +52,7 @@ class CsvSource:
     """A rank's folder of CSV files."""
 
     def __init__(self, files: Mapping[str, Sequence[Path]], facts: RankFacts) -> None:
-        """Args: files: by what table_of_header says, slices of a table in order. facts: known from beside."""
+        """Args: files: by their table, its slices in order. facts: from the files beside."""
         self.path = next(iter(files.values()))[0]
         self.names = Vocabulary()
         self.facts = facts
@@ -83,7 +83,7 @@ class CsvSource:
         return iter(())
 
     def device_titles(self) -> dict[str, str]:
-        """None are told."""
+        """None: the files have no such names."""
         return {}
 
     def _each(self, kind: str, rows_of_piece: Callable[[_Piece], Array]) -> Iterator[Array]:
@@ -107,7 +107,7 @@ class CsvSource:
         allocated_ns = piece.times("Allocation Time(us)")
         duration = piece.times("Duration(us)")
         released_ns = piece.times("Release Time(us)")
-        if not piece.has("Release Time(us)"):  # MindSpore and msprof tell the duration alone
+        if not piece.has("Release Time(us)"):  # MindSpore and msprof write only the duration
             known = (allocated_ns != UNKNOWN) & (duration != UNKNOWN)
             released_ns = np.where(known, allocated_ns + np.where(known, duration, 0), UNKNOWN)
         columns = {

@@ -1,14 +1,15 @@
 """The SQLite database of an Ascend profiler folder, table by table.
 
 Stage: readers; the process of ``rankmem import``. In: ``ascend_pytorch_profiler_N.db`` (MindSpore's and
-msprof's have the same tables); out: the arrays of ``ascend_rows``. Times are ns and sizes bytes already.
-Statements stand in ``readers/sql/ascend_*.sql``. Holds a piece of a table.
+msprof's have the same tables); out: the arrays of ``rows``. Times are ns and sizes bytes already. Holds a
+piece of a table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,7 +67,7 @@ class DbSource:
             statement = _form(database, "OP_MEMORY", "allocationTime", "ascend/operators")
             names = {
                 key: self.names.texts.number(str(text))
-                for key, text in self._rows(database, "ascend/operator_names")
+                for key, text in database.rows("ascend/operator_names")
                 if text is not None
             }
             for rows in self._chunks(database, statement):
@@ -102,8 +103,8 @@ class DbSource:
         with SqliteRecording(self.path) as database:
             if not database.has("NPU_MODULE_MEM"):
                 return
-            told = self._rows(database, "ascend/module_names") if database.has("ENUM_MODULE") else iter(())
-            names = {key: str(name) for key, name in told}
+            rows_of_names = database.rows("ascend/module_names") if database.has("ENUM_MODULE") else iter(())
+            names = {key: str(name) for key, name in rows_of_names}
             for rows in self._chunks(database, "ascend/modules"):
                 numbers = self._numbers(rows, 2, "NPU_MODULE_MEM")
                 texts = (names.get(row[2], ENUM_MODULE_UNKNOWN.format(row[2])) for row in rows)
@@ -133,7 +134,7 @@ class DbSource:
         with SqliteRecording(self.path) as database:
             if not database.has("NPU_INFO", "id", "name"):
                 return {}
-            titles = list(self._rows(database, "ascend/titles"))
+            titles = list(database.rows("ascend/titles"))
             with self._refusing("NPU_INFO"):
                 return {device_of(number): str(name) for number, name in titles}
 
@@ -142,7 +143,7 @@ class DbSource:
     ) -> Iterator[Array]:
         names = {
             key: self.names.components.number(str(text))
-            for key, text in self._rows(database, names_statement)
+            for key, text in database.rows(names_statement)
             if text is not None
         }
         for rows in self._chunks(database, statement):
@@ -171,9 +172,6 @@ class DbSource:
             "the database is damaged: export or copy it again",
         )
 
-    def _rows(self, database: SqliteRecording, statement: str) -> Iterator[tuple[Any, ...]]:
-        return database.rows(statement)
-
     def _chunks(self, database: SqliteRecording, statement: str) -> Iterator[list[tuple[Any, ...]]]:
         some: list[tuple[Any, ...]] = []
         for row in database.rows(statement):
@@ -195,7 +193,7 @@ class DbSource:
 
     @contextmanager
     def _refusing(self, table: str) -> Iterator[None]:
-        """Within it a ValueError says what of a table is wrong."""
+        """Turns a ValueError into a refusal of the table."""
         try:
             yield
         except ValueError as error:
@@ -206,7 +204,7 @@ class DbSource:
             ) from error
 
     def _own(self, values: Array, rows: list[tuple[Any, ...]]) -> Array:
-        """Without the rows of other ranks' devices."""
+        """The rows of the rank's own devices."""
         if self._device_id is None:
             return values
         kept: Array = values[np.array([row[-1] == self._device_id for row in rows], np.bool_)]
@@ -214,15 +212,15 @@ class DbSource:
 
 
 def _form(database: SqliteRecording, table: str, column: str, statement: str) -> str:
-    """The statement for how the database writes its columns."""
+    """The statement for the spelling of the database's columns."""
     return statement if database.has(table, column) else f"{statement}_snake"
 
 
 def rank_devices(path: Path, facts: RankFacts) -> list[tuple[RankFacts, int | None]]:
-    """The ranks in a database, each with what is known of it, and its device where there are several.
+    """The ranks in a database, each with its known facts, and its device where there are several.
 
     Raises:
-        RankmemError: INVALID where nothing of memory is in it.
+        RankmemError: INVALID if it has no tables of memory.
     """
     with SqliteRecording(path) as database:
         if not any(database.has(table) for table in MEMORY_TABLES):
@@ -230,16 +228,16 @@ def rank_devices(path: Path, facts: RankFacts) -> list[tuple[RankFacts, int | No
                 f"{path} has none of the tables {', '.join(sorted(MEMORY_TABLES))}",
                 "record with profile_memory=True (torch_npu.profiler) and export_type Db",
             )
-        told: dict[str, Any] = {}
+        found: dict[str, Any] = {}
         if database.has("HOST_INFO", "hostUid", "hostName"):
             uid, name = database.row("ascend/host") or (None, None)
-            told |= {
+            found |= {
                 "host_uid": None if uid is None else str(uid),
                 "host_name": None if name is None else str(name),
             }
         if database.has("SESSION_TIME_INFO", "startTimeNs", "endTimeNs"):
             started, ended = database.row("ascend/span") or (None, None)
-            told |= {"started_ns": _whole(started), "ended_ns": _whole(ended)}
+            found |= {"started_ns": _whole(started), "ended_ns": _whole(ended)}
         ranks = (
             list(database.rows("ascend/ranks"))
             if database.has("RANK_DEVICE_MAP", "rankId", "deviceId")
@@ -247,28 +245,26 @@ def rank_devices(path: Path, facts: RankFacts) -> list[tuple[RankFacts, int | No
         )
     known = [(int(rank), device) for rank, device in ranks if isinstance(rank, int) and rank >= 0]
     if len({rank for rank, _ in known}) > 1:
-        return [(_with(facts, told | {"rank": rank}), device) for rank, device in known]
-    return [(_with(facts, told | ({"rank": known[0][0]} if known else {})), None)]
+        return [(_with(facts, found | {"rank": rank}), device) for rank, device in known]
+    return [(_with(facts, found | ({"rank": known[0][0]} if known else {})), None)]
 
 
-def _with(facts: RankFacts, told: Mapping[str, Any]) -> RankFacts:
-    from dataclasses import replace
-
-    return replace(facts, **{name: value for name, value in told.items() if value is not None})
+def _with(facts: RankFacts, found: Mapping[str, Any]) -> RankFacts:
+    return replace(facts, **{name: value for name, value in found.items() if value is not None})
 
 
 def _whole(value: object) -> int | None:
-    """A time that is told and sane; a database without it has times of its rows."""
+    """A plausible time; without one the times of the rows count."""
     if not isinstance(value, (int, float)) or not 0 < value <= NUMBER_MAX:
         return None
     return int(value)
 
 
 def _number(value: object) -> int:
-    """A whole number; SQLite's columns hold what they are given.
+    """A whole number: SQLite does not enforce the types of columns.
 
     Raises:
-        ValueError: it is none, or absurd.
+        ValueError: it is not one, or absurd.
     """
     if isinstance(value, int):
         number = value

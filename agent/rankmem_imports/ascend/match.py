@@ -1,8 +1,8 @@
-"""Which record of an allocator is which allocation or release of an operator's block.
+"""Matches records of an allocator with allocations and releases of operators' blocks.
 
-Stage: readers, pure functions over arrays. A profiler folder tells the same actions twice: as totals after
-each (MEMORY_RECORD, without a block) and as blocks with their times (OP_MEMORY). The two meet at the time.
-Where several fall into one instant, the totals decide, then the change of the totals, then the order.
+Stage: readers, pure functions over arrays. A profiler folder has the same actions twice: as totals after
+each (MEMORY_RECORD, without a block) and as blocks with their times (OP_MEMORY). They are matched by time.
+If several have the same time, the totals decide, then the change of the totals, then the order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rankmem_ship.pairing.state import ABSENT, Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deeds:
+class AllocationEvents:
     """Allocations and releases of operators' blocks, by time."""
 
     time_ns: Array
@@ -25,8 +25,8 @@ class Deeds:
     """ALLOC, RELEASED, ACTIVE_RELEASED."""
     device: Array
     size: Array
-    told: Array
-    """Allocated bytes after it; UNKNOWN where not said."""
+    allocated: Array
+    """Bytes after it; UNKNOWN where not stated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,58 +40,63 @@ class Actions:
     """Of the component's bytes; UNKNOWN at its first record."""
 
 
-def match(actions: Actions, deeds: Deeds) -> Array:
-    """For each action the place of the deed that it is, or ABSENT."""
+def match(actions: Actions, allocations: AllocationEvents) -> Array:
+    """For each action the place of the allocation event that it is, or ABSENT."""
     matched = np.full(len(actions.time_ns), ABSENT)
-    if not len(deeds.time_ns) or not len(actions.time_ns):
+    if not len(allocations.time_ns) or not len(actions.time_ns):
         return matched
-    left = np.searchsorted(actions.time_ns, deeds.time_ns, "left")
-    count = np.searchsorted(actions.time_ns, deeds.time_ns, "right") - left
-    alone = np.ones(len(deeds.time_ns), np.bool_)
-    same = deeds.time_ns[1:] == deeds.time_ns[:-1]
+    left = np.searchsorted(actions.time_ns, allocations.time_ns, "left")
+    count = np.searchsorted(actions.time_ns, allocations.time_ns, "right") - left
+    alone = np.ones(len(allocations.time_ns), np.bool_)
+    same = allocations.time_ns[1:] == allocations.time_ns[:-1]
     alone[1:] &= ~same
     alone[:-1] &= ~same
     simple = np.flatnonzero(alone & (count == 1))
-    simple = simple[actions.device[left[simple]] == deeds.device[simple]]
+    simple = simple[actions.device[left[simple]] == allocations.device[simple]]
     matched[left[simple]] = simple
-    crowded = np.flatnonzero((count > 1) | ((count == 1) & ~alone))
-    for start in np.unique(left[crowded]):
-        here = crowded[left[crowded] == start]
-        _settle(actions, deeds, np.arange(start, start + int(count[here[0]])), here, matched)
+    ambiguous = np.flatnonzero((count > 1) | ((count == 1) & ~alone))
+    for start in np.unique(left[ambiguous]):
+        here = ambiguous[left[ambiguous] == start]
+        _settle(actions, allocations, np.arange(start, start + int(count[here[0]])), here, matched)
     return matched
 
 
-def _settle(actions: Actions, deeds: Deeds, places: Array, here: Array, matched: Array) -> None:
-    """Matches the deeds of one instant with its actions."""
-    open_deeds = [int(deed) for deed in here]
+def _settle(
+    actions: Actions, allocations: AllocationEvents, places: Array, here: Array, matched: Array
+) -> None:
+    """Matches the allocation events of one instant with its actions."""
+    open_events = [int(event) for event in here]
     for agrees in (_totals_agree, _changes_agree, _devices_agree):
         for place in places:
             if matched[place] != ABSENT:
                 continue
-            found = next((deed for deed in open_deeds if agrees(actions, int(place), deeds, deed)), None)
+            found = next(
+                (event for event in open_events if agrees(actions, int(place), allocations, event)),
+                None,
+            )
             if found is not None:
                 matched[place] = found
-                open_deeds.remove(found)
+                open_events.remove(found)
 
 
-def _devices_agree(actions: Actions, place: int, deeds: Deeds, deed: int) -> bool:
-    return bool(actions.device[place] == deeds.device[deed])
+def _devices_agree(actions: Actions, place: int, allocations: AllocationEvents, event: int) -> bool:
+    return bool(actions.device[place] == allocations.device[event])
 
 
-def _changes_agree(actions: Actions, place: int, deeds: Deeds, deed: int) -> bool:
-    size, kind = int(deeds.size[deed]), int(deeds.kind[deed])
+def _changes_agree(actions: Actions, place: int, allocations: AllocationEvents, event: int) -> bool:
+    size, kind = int(allocations.size[event]), int(allocations.kind[event])
     change = int(actions.change[place])
     if change == UNKNOWN:
-        fits = kind != ACTIVE_RELEASED and int(deeds.told[deed]) == int(actions.allocated[place])
+        fits = kind != ACTIVE_RELEASED and int(allocations.allocated[event]) == int(actions.allocated[place])
     else:
         fits = change == size if kind == ALLOC else change == -size or (kind == RELEASED and change == 0)
-    return fits and _devices_agree(actions, place, deeds, deed)
+    return fits and _devices_agree(actions, place, allocations, event)
 
 
-def _totals_agree(actions: Actions, place: int, deeds: Deeds, deed: int) -> bool:
-    told = int(deeds.told[deed])
+def _totals_agree(actions: Actions, place: int, allocations: AllocationEvents, event: int) -> bool:
+    stated = int(allocations.allocated[event])
     return (
-        told != UNKNOWN
-        and told == int(actions.allocated[place])
-        and _changes_agree(actions, place, deeds, deed)
+        stated != UNKNOWN
+        and stated == int(actions.allocated[place])
+        and _changes_agree(actions, place, allocations, event)
     )

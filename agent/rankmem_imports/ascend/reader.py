@@ -2,7 +2,7 @@
 
 Stage: readers; the process of ``rankmem import``. In: a database or any of the CSV files; its folder is the
 recording: the database where there is one, else the CSV files; static graphs stand in a CSV file alone.
-The rank: RANK_DEVICE_MAP, else the database's name, else profiler_info beside or above.
+The rank: from RANK_DEVICE_MAP, else the database's name, else profiler_info beside or above.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SQLITE: Final = b"SQLite format 3\0"
 
 
 def files_with(path: Path) -> Sequence[Path]:
-    """The database and the CSV files of the folder; of several databases, a rank each, the one."""
+    """The database and the CSV files of the folder; of several databases, with a rank each, only this one."""
     kinds = _kinds_in(path.parent, path.parent.stat().st_mtime_ns)
     databases = [file for file, kind in kinds.items() if kind == "db"]
     if path in databases[1:]:
@@ -51,7 +51,7 @@ def open_ranks(files: Sequence[Path]) -> Sequence[RankRecording]:
     if not databases:
         return [_of_csv(tables, remarks)]
     if tables.keys() - {"static"}:
-        remarks.append(f"CSV files beside {databases[0].name} say the same and were left out")
+        remarks.append(f"CSV files beside {databases[0].name} have the same content and were left out")
     return _of_database(databases[0], tables.get("static"), remarks)
 
 
@@ -65,8 +65,8 @@ def _of_database(path: Path, static: list[Path] | None, remarks: list[str]) -> l
     if named := _RANK_IN_NAME.search(path.name):
         facts = replace(facts, rank=int(named[1]))
     sources: list[Source] = [
-        DbSource(path, told, device) if static is None else _WithStatic(path, told, device, static)
-        for told, device in rank_devices(path, facts)
+        DbSource(path, known, device) if static is None else _WithStatic(path, known, device, static)
+        for known, device in rank_devices(path, facts)
     ]
     return [AscendRecording(source, NAME, tuple(remarks)) for source in sources]
 
@@ -92,7 +92,7 @@ def _tables(kinds: dict[Path, str]) -> tuple[dict[str, list[Path]], list[str]]:
         if not of_kind or (_SLICE.search(of_kind[0].name) and _SLICE.search(file.name)):
             of_kind.append(file)
         else:
-            remarks.append(f"{file} was left out: {of_kind[0].name} beside it is of the same kind")
+            remarks.append(f"{file} was left out: {of_kind[0].name} beside it is the same table")
     return tables, remarks
 
 
@@ -116,7 +116,7 @@ def _kind_of(file: Path) -> str | None:
         if head == _SQLITE:
             return "db" if _is_ours(file) else None
         return table_of_header(",".join(header_of(file)))
-    except BROKEN:  # a file beside the recording: whoever opens it says what is wrong with it
+    except BROKEN:  # a file beside the recording: its faults are reported where it is opened
         return None
 
 

@@ -1,8 +1,9 @@
-"""One rank of an Ascend recording: its parts, from whichever form of file.
+"""One rank of an Ascend recording: its parts, from either form of file.
 
-Stage: readers; the process of ``rankmem import``. In: a ``Source``; out: parts in log order, then the blocks,
-which are known when the log has ended, then samples of components and static graphs. Memory: a stretch of
-the log and about 70 bytes for each operator's row; totals, and blocks that have ended, wait on disk.
+Stage: readers; the process of ``rankmem import``. In: a ``Source``; out: parts in log order, then the
+blocks, which are known when the log has ended, then samples of components and static graphs. Memory: a
+slice of the log and about 70 bytes for each operator's row; totals, and blocks that have ended, wait on
+disk.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from rankmem_imports.ascend.log import AscendLog, Stretch
+from rankmem_imports.ascend.log import AscendLog, LogSlice
 from rankmem_imports.ascend.rows import CHUNK_ROWS, UNKNOWN, Source, Step, with_sizes
 from rankmem_imports.ascend.stage import Operators, Totals
 from rankmem_imports.ascend.steps import StepBuckets
@@ -60,7 +61,7 @@ class AscendRecording:
 
     @cached_property
     def facts(self) -> RankFacts:
-        """As the source says; its span widened to what was recorded."""
+        """The source's facts, with its span widened to what was recorded."""
         facts, totals = self._tables.facts, self._totals
         started = [ns for ns in (facts.started_ns, totals.first_ns) if ns is not None]
         ended = [ns for ns in (facts.ended_ns, totals.last_ns) if ns is not None]
@@ -90,11 +91,12 @@ class AscendRecording:
         )
         buckets = StepBuckets(self._steps)
         last = 0
-        for stretch in log.stretches():
-            last = stretch.seq_last
-            buckets.add(stretch)
+        for log_slice in log.slices():
+            last = log_slice.seq_last
+            buckets.add(log_slice)
             yield Part(
-                rows=[*tables.events(stretch), *self._between(tables, stretch, extras)], sequence_last=last
+                rows=[*tables.events(log_slice), *self._between(tables, log_slice, extras)],
+                sequence_last=last,
             )
         for some in self._after(tables, log, buckets):
             last += 1
@@ -107,25 +109,25 @@ class AscendRecording:
         self._finish(log)
 
     def closing(self) -> Closing:
-        """What did not fit together, in words."""
+        """Includes what did not fit together, in words."""
         return self._closing
 
     def _finish(self, log: AscendLog) -> None:
-        """Keeps what the log came to, and lets it go: whoever stores the rows needs the memory."""
+        """Keeps the log's results and releases its memory, which is needed to store the rows."""
         assert self.facts
         self._closing = _closing_of(log, self._remarks)
-        if count := self._totals.num_nameless:
-            remark = f"{count} records were left out: nothing says what their component is called"
+        if count := self._totals.num_unattributed:
+            remark = f"{count} records were left out: their component has no name"
             self._closing = replace(self._closing, remarks=(*self._closing.remarks, remark))
         self.__dict__.pop("_totals", None)
         pa.default_memory_pool().release_unused()
 
-    def _between(self, tables: AscendTables, stretch: Stretch, extras: _Extras) -> list[Rows]:
-        """Samples and steps of a stretch; in the first, the devices."""
+    def _between(self, tables: AscendTables, log_slice: LogSlice, extras: _Extras) -> list[Rows]:
+        """Samples and steps of a slice; in the first, the devices."""
         rows: list[Rows] = []
-        is_step, place = extras.is_step[stretch.extras], extras.place[stretch.extras]
+        is_step, place = extras.is_step[log_slice.extras], extras.place[log_slice.extras]
         if (~is_step).any():
-            rows.append(tables.samples(self._totals.samples[place[~is_step]], stretch.extra_seq[~is_step]))
+            rows.append(tables.samples(self._totals.samples[place[~is_step]], log_slice.extra_seq[~is_step]))
         steps = [
             {
                 "step": self._steps[number].number,
@@ -133,16 +135,16 @@ class AscendRecording:
                 "seq": int(seq),
                 "optimizer": "ProfilerStep",
             }
-            for number, seq in zip(place[is_step], stretch.extra_seq[is_step], strict=True)
+            for number, seq in zip(place[is_step], log_slice.extra_seq[is_step], strict=True)
         ]
         if steps:
             rows.append(("step", rows_of("step", tables.facts(steps))))
         return rows
 
     def _after(self, tables: AscendTables, log: AscendLog, buckets: StepBuckets) -> Iterator[list[Rows]]:
-        """What is known when the log has ended."""
+        """The rows that are known when the log has ended."""
         yield from ([rows] for rows in self._blocks(tables, log))
-        for modules in (*self._totals.apart, *self._tables.modules()):
+        for modules in (*self._totals.separate, *self._tables.modules()):
             if len(modules):
                 self._others += len(modules)
                 yield [tables.modules(with_sizes(modules, self.source, "reserved"))]
@@ -163,14 +165,14 @@ class AscendRecording:
             rows = self._named(log, start, min(start + CHUNK_ROWS, len(log.operators)))
             if len(rows["allocation_id"]):
                 yield tables.blocks(rows, texts)
-        for blocks in log.nameless.chunks():
+        for blocks in log.unattributed.chunks():
             columns = {name: blocks[name] for name in blocks.dtype.names or ()}
             columns["operator"] = np.full(len(blocks), ABSENT)
             columns["step"] = self._step_of(np.where(blocks["is_older"], UNKNOWN, blocks["allocated_ns"]))
             yield tables.blocks(columns, texts)
 
     def _named(self, log: AscendLog, start: int, stop: int) -> dict[str, Array]:
-        """Columns of the blocks with an operator, of a stretch of their rows."""
+        """Columns of the blocks with an operator, of a slice of their rows."""
         rows, places = log.operators.spool.read(start, stop), np.arange(start, stop)
         is_older = (rows["allocated_ns"] == UNKNOWN) | (rows["size"] < 0)
         named = log.named
@@ -215,27 +217,35 @@ class AscendRecording:
 
 
 def _closing_of(log: AscendLog, remarks: Sequence[str]) -> Closing:
-    """What is known at the log's end."""
-    doubts, nameless = log.doubts, log.nameless
-    rests = nameless.rests().values()
+    """The closing, at the log's end."""
+    discrepancies, unattributed = log.discrepancies, log.unattributed
+    rests = unattributed.rests().values()
     older, negative = sum(max(rest, 0) for rest in rests), sum(max(-rest, 0) for rest in rests)
-    said = list(remarks)
+    found = list(remarks)
     if older:
-        said.append(f"{older} bytes are older than the recording and stand as one block a component")
+        found.append(
+            f"{older} bytes are older than the recording and are kept as one block for each component"
+        )
     for count, what in (
-        (nameless.num_made, "allocations have no operator in the recording"),
-        (doubts.deeds_without_record, "times of operators have no record of the totals; left out"),
-        (doubts.changes_that_differ, "changes of a total are not of the size of their block"),
-        (doubts.sums_that_differ, f"of {doubts.sums} sums (PTA+GE) differ from their parts, which count"),
-        (negative, "bytes were given back beyond what was there"),
+        (unattributed.num_made, "allocations have no operator in the recording"),
+        (
+            discrepancies.events_without_record,
+            "times of operators have no record of the totals: left out",
+        ),
+        (discrepancies.changes_that_differ, "changes of a total differ from the size of their block"),
+        (
+            discrepancies.sums_that_differ,
+            f"of {discrepancies.sums} sums (PTA+GE) differ from their parts, which count",
+        ),
+        (negative, "bytes more were freed than were there"),
     ):
         if count:
-            said.append(f"{count} {what}")
+            found.append(f"{count} {what}")
     return Closing(
         events=log.events,
-        unexplained_bytes=doubts.unexplained_bytes - negative if log.events else None,
+        unexplained_bytes=discrepancies.unexplained_bytes - negative if log.events else None,
         complete=False,
-        remarks=tuple(said),
+        remarks=tuple(found),
     )
 
 

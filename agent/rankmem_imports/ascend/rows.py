@@ -1,4 +1,4 @@
-"""What an Ascend recording says, as arrays: totals of components, operators' blocks, samples.
+"""The contents of an Ascend recording as arrays: totals of components, operators' blocks, samples.
 
 Stage: readers; the process of ``rankmem import``. The seam between the two forms of a recording (CSV files,
 SQLite) and what is made of them: times in ns since 1970, bytes, UNKNOWN where a cell is empty.
@@ -122,7 +122,7 @@ class Step:
 
 
 class Source(Protocol):
-    """One rank's recording, in whichever form. Each method reads it anew, as a stream."""
+    """One rank's recording, in either form. Each method reads it anew, as a stream."""
 
     path: Path
     """For errors."""
@@ -137,7 +137,7 @@ class Source(Protocol):
         """OPERATOR."""
 
     def samples(self) -> Iterator[Array]:
-        """SAMPLE, apart from the APP rows of :meth:`records`."""
+        """SAMPLE, without the APP rows of :meth:`records`."""
 
     def modules(self) -> Iterator[Array]:
         """MODULE."""
@@ -153,10 +153,10 @@ class Source(Protocol):
 
 
 def device_of(text: object) -> str:
-    """Our name of a device: npu:0 for ``NPU:0``, ``0`` or 0; npu for -1 (not said); cpu for ``CPU``.
+    """Our name of a device: npu:0 for ``NPU:0``, ``0`` or 0; npu for -1 (unknown); cpu for ``CPU``.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a device.
     """
     plain = str(text).strip() if text is not None else ""
     if plain in ("", "-1"):

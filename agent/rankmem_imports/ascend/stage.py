@@ -1,9 +1,9 @@
-"""A recording put in order: totals by time, sums apart, operators' times, samples.
+"""Sorts a recording: totals by time, without sums; operators' times; samples.
 
-Stage: readers, after the files and before the log; the process of ``rankmem import``. In: a ``Source``; out:
-its totals in the order of their times (on disk), the releases and allocations of its operators in the order
-of theirs. Files hold the process's samples first and then the totals of all components merged; whatever
-their order, sorting is stable, so that rows of one time stay as they stood.
+Stage: readers, after the files and before the log; the process of ``rankmem import``. In: a ``Source``;
+out: its totals in the order of their times (on disk), the releases and allocations of its operators in the
+order of theirs. Files hold the process's samples first and then the totals of all components merged;
+whatever their order, sorting is stable, so that rows of one time stay as they stood.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from rankmem_imports.files.array_file import ArraySpool
 from rankmem_ship.pairing.state import Array
 
 APP: Final = "APP"
-"""The component whose rows say what the process holds; no allocator's."""
+"""The component whose rows are the process's total; not an allocator's."""
 COMPONENT_NAMES: Final = {
     "PTA": "pytorch",
     "GE": "ge",
     "MindSpore": "mindspore",
     "WORKSPACE": "workspace",
 }
-"""Ours of theirs; any other is written small."""
+"""Our name for each of theirs; any other is written in lower case."""
 ALLOC, RELEASED, ACTIVE_RELEASED = range(3)
-"""What an operator's row tells of: three times."""
+"""The three times in an operator's row."""
 
 
 def component_of(text: str) -> str:
@@ -56,20 +56,20 @@ class Totals:
 
     def __init__(self, source: Source) -> None:
         self.has_parts = False
-        """Whether there are others than sums."""
+        """Whether there are components that are not sums."""
         self.has_active = False
-        """Whether active bytes are told at all."""
-        self.num_nameless = 0
-        """Records left out, as nothing says what their component is: it may be the sum of others."""
-        self.apart: list[Array] = []
-        """MODULE: components that tell what they reserved and nothing else."""
+        """Whether active bytes are stated anywhere."""
+        self.num_unattributed = 0
+        """Records left out, as their component has no name: it may be the sum of others."""
+        self.separate: list[Array] = []
+        """MODULE: components that state reserved bytes and nothing else."""
         self.samples = np.concatenate([np.empty(0, SAMPLE), *source.samples()])
         with_sizes(self.samples, source.path, "app", "used")
         apps: list[Array] = []
         self._spool = ArraySpool(RECORD)
         self._spool.extend(self._noting(self._without_apps(source, apps)))
         if not self._spool.length:
-            self._spool.extend(self._noting(_told_by_operators(source)))
+            self._spool.extend(self._noting(_totals_by_operators(source)))
             self.has_parts = True
         self._add_apps(apps)
         self.samples = self.samples[np.argsort(self.samples["time_ns"], kind="stable")]
@@ -104,7 +104,7 @@ class Totals:
             yield rows
 
     def _add_apps(self, apps: list[Array]) -> None:
-        """What the records say of the process, but for what the samples have as well."""
+        """Adds the records of the process that are not among the samples."""
         names = ["time_ns", "app", "device"]
         known = set(self.samples[names].tolist())
         new = (some[[row not in known for row in some[names].tolist()]] for some in apps)
@@ -113,20 +113,22 @@ class Totals:
     def _without_apps(self, source: Source, apps: list[Array]) -> Iterator[Array]:
         for rows in source.records():
             with_sizes(rows, source.path, "allocated", "reserved", "active")
-            self.num_nameless += int(np.count_nonzero(rows["component"] < 0))
+            self.num_unattributed += int(np.count_nonzero(rows["component"] < 0))
             rows = rows[rows["component"] >= 0]
             app = source.names.components.number(APP)
             is_app = rows["component"] == app
-            is_apart = ~is_app & (rows["allocated"] == UNKNOWN)
-            if is_apart.any():
-                self.apart.append(
-                    as_rows(MODULE, {n: rows[is_apart][n] for n in MODULE.names or ()}, int(is_apart.sum()))
+            is_separate = ~is_app & (rows["allocated"] == UNKNOWN)
+            if is_separate.any():
+                self.separate.append(
+                    as_rows(
+                        MODULE, {n: rows[is_separate][n] for n in MODULE.names or ()}, int(is_separate.sum())
+                    )
                 )
             if is_app.any():
                 found = rows[is_app]
                 columns = {"time_ns": found["time_ns"], "app": found["reserved"], "device": found["device"]}
                 apps.append(as_rows(SAMPLE, columns, len(found)))
-            rows = rows[~is_app & ~is_apart]
+            rows = rows[~is_app & ~is_separate]
             if len(rows) and not self.has_parts:
                 texts = source.names.components.texts
                 self.has_parts = any(not is_sum(texts[number]) for number in np.unique(rows["component"]))
@@ -154,7 +156,7 @@ class Operators:
         return self.spool.length
 
     def between(self, start: int, stop: int) -> tuple[Array, Array]:
-        """Of a stretch of ``times``: the operator's place, and which of its times it is."""
+        """Of a slice of ``times``: the operator's place, and which of its times it is."""
         order = self._order[start:stop].astype(np.int64)
         length = max(len(self), 1)
         return order % length, order // length
@@ -164,15 +166,15 @@ class Operators:
 
 
 def _sized(source: Source) -> Iterator[Array]:
-    """Rows of operators, none larger than a device; a negative size is told of a release."""
+    """Rows of operators, none larger than a device; a negative size marks a release."""
     for rows in source.operators():
         sizes = as_rows(SAMPLE, {"used": np.abs(rows["size"])}, len(rows))
         with_sizes(sizes, source.path, "used")
         yield rows
 
 
-def _told_by_operators(source: Source) -> Iterator[Array]:
-    """Totals at each allocation and release that an operator's row tells of, where there is no other word."""
+def _totals_by_operators(source: Source) -> Iterator[Array]:
+    """Totals at each allocation and release in operators' rows, for a recording without records."""
     operators = Operators(source)
     if not len(operators):
         return
@@ -183,8 +185,8 @@ def _told_by_operators(source: Source) -> Iterator[Array]:
         stop = min(start + CHUNK_ROWS, len(operators.times))
         places, kinds = operators.between(start, stop)
         rows = operators.spool.pick(places)
-        told = np.where((kinds == ALLOC)[:, None], rows["at_alloc"], rows["at_release"])
-        told[kinds == ACTIVE_RELEASED] = UNKNOWN
+        stated = np.where((kinds == ALLOC)[:, None], rows["at_alloc"], rows["at_release"])
+        stated[kinds == ACTIVE_RELEASED] = UNKNOWN
         of_cann = rows["at_alloc"][:, 2] == UNKNOWN
         has_stream = bool((rows["stream"] != UNKNOWN).any())
         columns = {
@@ -194,20 +196,20 @@ def _told_by_operators(source: Source) -> Iterator[Array]:
             "device": rows["device"],
         }
         made = as_rows(RECORD, columns, len(rows))
-        _fill(made, told, np.abs(rows["size"]), kinds, running)
-        says_active = (rows["at_alloc"][:, 2] != UNKNOWN) | (rows["at_release"][:, 2] != UNKNOWN)
-        made["active"][~says_active] = UNKNOWN
+        _fill(made, stated, np.abs(rows["size"]), kinds, running)
+        has_active = (rows["at_alloc"][:, 2] != UNKNOWN) | (rows["at_release"][:, 2] != UNKNOWN)
+        made["active"][~has_active] = UNKNOWN
         yield made
 
 
 def _fill(
-    made: Array, told: Array, sizes: Array, kinds: Array, running: dict[tuple[int, int], Array]
+    made: Array, stated: Array, sizes: Array, kinds: Array, running: dict[tuple[int, int], Array]
 ) -> None:
-    """Sets the totals: as told, else as the last and the size say."""
+    """Sets the totals: as stated, or else from the last ones and the size."""
     for number in range(len(made)):
         key = (int(made["device"][number]), int(made["component"][number]))
         last = running.get(key)
-        now = told[number].copy()
+        now = stated[number].copy()
         size, kind = int(sizes[number]), int(kinds[number])
         if last is None:
             last = np.where(now == UNKNOWN, 0, now)

@@ -1,4 +1,4 @@
-"""What each device of a rank reached in each step, from the stretches of an Ascend recording's log.
+"""The peak of each device of a rank in each step, from the slices of an Ascend recording's log.
 
 Stage: readers; the process of ``rankmem import``. A step covers what came after the end of the one before.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rankmem_imports.ascend.log import ACTIONS, Stretch
+from rankmem_imports.ascend.log import ACTIONS, LogSlice
 from rankmem_imports.ascend.rows import Step
 
 _ALLOC = ACTIONS.index("alloc")
@@ -24,23 +24,23 @@ class StepBuckets:
         self._ends = np.array([step.ended_ns for step in steps], np.int64)
         self._found: dict[tuple[int, int], dict[str, int]] = {}
 
-    def add(self, stretch: Stretch) -> None:
-        """The events of a stretch."""
+    def add(self, log_slice: LogSlice) -> None:
+        """The events of a slice."""
         if not self._steps:
             return
-        step = np.searchsorted(self._ends, stretch.time_ns, "left")
-        held = stretch.totals[:, -1]
+        step = np.searchsorted(self._ends, log_slice.time_ns, "left")
+        held = log_slice.totals[:, -1]
         for number in np.unique(step[step < len(self._steps)]):
-            for device in np.unique(stretch.device[step == number]):
-                at = np.flatnonzero((step == number) & (stretch.device == device))
+            for device in np.unique(log_slice.device[step == number]):
+                at = np.flatnonzero((step == number) & (log_slice.device == device))
                 top = int(at[np.argmax(held[at])])
-                made = at[stretch.action[at] == _ALLOC]
+                made = at[log_slice.action[at] == _ALLOC]
                 entry = self._found.setdefault((int(device), int(number)), {"peak_bytes": -1})
                 if int(held[top]) > entry["peak_bytes"]:
                     entry["peak_bytes"] = int(held[top])
-                    entry["peak_seq"], entry["peak_ns"] = int(stretch.seq[top]), int(stretch.time_ns[top])
-                entry["seq_last"], entry["last_bytes"] = int(stretch.seq[at[-1]]), int(held[at[-1]])
-                entry["allocated_bytes"] = entry.get("allocated_bytes", 0) + int(stretch.size[made].sum())
+                    entry["peak_seq"], entry["peak_ns"] = int(log_slice.seq[top]), int(log_slice.time_ns[top])
+                entry["seq_last"], entry["last_bytes"] = int(log_slice.seq[at[-1]]), int(held[at[-1]])
+                entry["allocated_bytes"] = entry.get("allocated_bytes", 0) + int(log_slice.size[made].sum())
                 entry["num_allocations"] = entry.get("num_allocations", 0) + len(made)
 
     def rows(self, devices: Sequence[str]) -> list[dict[str, Any]]:

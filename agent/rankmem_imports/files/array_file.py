@@ -1,7 +1,8 @@
-"""Structured arrays on disk: what does not fit into memory waits in a file without a name.
+"""Structured arrays on disk, in an unnamed file: for what does not fit into memory.
 
-Stage: readers; the process of ``rankmem import``. The file is gone with the object, also after a kill. Pages
-read are given back at once, so that a pass over it, or picking rows out of it, costs a chunk of memory.
+Stage: readers; the process of ``rankmem import``. The file is gone with the object, also after a kill.
+Pages read are given back at once, so that a pass over it, or picking rows out of it, costs a chunk of
+memory.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class ArraySpool:
         self._map = None
 
     def read(self, start: int, stop: int) -> Array:
-        """A stretch of rows, as a copy."""
+        """A range of rows, as a copy."""
         return self._take(slice(start, stop))
 
     def pick(self, places: Array) -> Array:

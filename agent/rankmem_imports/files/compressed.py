@@ -1,8 +1,8 @@
-"""Files that may be gzip, whatever their names: told by their first bytes, read through or whole.
+"""Files that may be gzip, whatever their names: recognised by their first bytes, read in pieces or whole.
 
 Stage: readers; the process of ``rankmem import`` (and the trainer, for a snapshot that drains: standard
-library only). In: a path; out: its bytes or characters, unpacked. What a damaged or cut gzip file raises
-while it is read is BROKEN: the reader names the file and the place.
+library only). In: a path; out: its bytes or characters, unpacked. BROKEN are the errors of
+a damaged or cut gzip file: the reader names the file and the place.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
 BROKEN: Final = (EOFError, OSError, zlib.error)
-"""Cut short; no gzip behind the first bytes, or the disk's own fault; damaged."""
+"""Cut short; not gzip after the first bytes, or a fault of the disk; damaged."""
 
 _PIECE_BYTES: Final = 1 << 20
 
@@ -32,7 +32,7 @@ def open_bytes(path: Path) -> io.BufferedReader:
 
 
 def open_text(path: Path, *, encoding: str = "utf-8", newline: str | None = None) -> io.TextIOWrapper:
-    """The file's characters, decompressed where it is gzip; bytes that are no text become marks."""
+    """The file's characters, decompressed where it is gzip; invalid bytes are replaced."""
     return io.TextIOWrapper(open_bytes(path), encoding=encoding, errors="replace", newline=newline)
 
 
@@ -72,8 +72,8 @@ def ends_in_line_break(path: Path) -> bool:
 
 
 def unpacked_head(head: bytes, bytes_max: int) -> bytes:
-    """The first bytes of what a file holds, from the first bytes of the file; empty where they are no gzip's
-    although they begin like it."""
+    """The first bytes of a file's content, from the first bytes of the file; empty if they only begin like
+    gzip."""
     if not head.startswith(GZIP_MAGIC):
         return head[:bytes_max]
     try:

@@ -1,6 +1,6 @@
-"""What is wrong with a CSV file, in words: Arrow's messages name columns by number and types of its own.
+"""Describes an error in a CSV file: Arrow's messages name columns by number, and its own types.
 
-Stage: readers, pure functions; the process of ``rankmem import``. In: what Arrow raised, the file's header;
+Stage: readers, pure functions; the process of ``rankmem import``. In: Arrow's exception, the file's header;
 out: line, column and cell.
 
 Source: messages of pyarrow 22, arrow/csv/{parser,converter,reader}.cc.
@@ -19,7 +19,7 @@ _QUOTED_CHARS: Final = 60
 
 
 def in_words(error: Exception, header: Sequence[str], line: int) -> str:
-    """What is wrong, with its place.
+    """The error with its place.
 
     Args:
         line: after which it stands, where the message does not say it.
@@ -31,10 +31,10 @@ def in_words(error: Exception, header: Sequence[str], line: int) -> str:
         number = int(cell[1])
         name = header[number].strip() if number < len(header) else f"column {number + 1}"
         quoted = _QUOTED.search(cell[3])
-        said = f"is {quoted[1][:_QUOTED_CHARS]!r}, which is no number" if quoted else "is no such number"
+        what = f"is {quoted[1][:_QUOTED_CHARS]!r}, which is no number" if quoted else "is no such number"
         if "Rescaling" in cell[3]:
-            said = "has more than three decimals"
-        return f"{_place(cell[2], line)}: {name} {said}"
+            what = "has more than three decimals"
+        return f"{_place(cell[2], line)}: {name} {what}"
     return f"after line {line}: {message[:300]}"
 
 

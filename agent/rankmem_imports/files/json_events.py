@@ -31,7 +31,7 @@ class JsonEvents:
     """The trace in a file.
 
     Args:
-        path: ends in anything; gzip is told by its first bytes.
+        path: ends in anything; gzip is recognised by its first bytes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -128,11 +128,11 @@ class JsonEvents:
             except json.JSONDecodeError as error:
                 if len(self._text) - self._at > VALUE_CHARS_MAX:
                     raise self._broken(f"a value is longer than {VALUE_CHARS_MAX} characters") from error
-                said = f"{error.msg} at character {self._before + error.pos}"
+                fault = f"{error.msg} at character {self._before + error.pos}"
                 if error.pos < len(self._text) - _TAIL_CHARS and "Unterminated" not in error.msg:
-                    raise self._broken(said) from error
+                    raise self._broken(fault) from error
                 if not self._more():
-                    raise self._broken(f"it breaks off ({said})") from error
+                    raise self._broken(f"it breaks off ({fault})") from error
             except RecursionError as error:
                 raise self._broken("values lie too deep within one another") from error
             else:

@@ -1,8 +1,8 @@
 """Whether a pickle can be given to the C unpickler: a scan of its opcodes that builds nothing.
 
-Stage: readers. Comes in: the bytes of someone else's recording. Goes out: yes, or "not known to be harmless".
-It knows fewer opcodes than :mod:`rankmem_imports.files.plain_pickle`, those of which real snapshots
-consist, and says yes only where the unpickler can do nothing but build plain containers within bounds:
+Stage: readers. In: the bytes of a recording. Out: yes, or "not known to be harmless". It knows fewer
+opcodes than :mod:`rankmem_imports.files.plain_pickle`, those of which real snapshots consist, and says yes
+only where the unpickler can do nothing but build plain containers within bounds:
 
 - no opcode that names, calls or builds anything but lists, dicts, strings, bytes, numbers, True, False, None,
   and pairs of whole numbers. A longer or nested tuple is not let through: as a key it would be hashed through
@@ -11,8 +11,8 @@ consist, and says yes only where the unpickler can do nothing but build plain co
 - lists, dicts and pairs fewer than CONTAINERS_MAX, counted as bytes that may be their opcode;
 - numbers of at most 16 bytes, and texts that end within the file.
 
-It costs half of the C unpickler's own time; reading opcodes one by one in Python takes nine times as long as
-the C unpickler (2.3 MB snapshot, 850,000 opcodes: 11, 20 and 186 ms).
+It costs half of the C unpickler's own time; reading opcodes one by one in Python takes nine times as long
+as the C unpickler (2.3 MB snapshot, 850,000 opcodes: 11, 20 and 186 ms).
 
 Source: Modules/_pickle.c (CPython 3.11 to 3.14) for what each opcode does.
 """

@@ -1,11 +1,11 @@
 """Reads a pickle that holds plain containers, strings and numbers, and refuses every other.
 
-Stage: readers. Comes in: the bytes of someone else's recording. Goes out: dicts, lists, tuples, strings,
-bytes, ints, floats, booleans and None. Runs wherever a recording is imported, never in the trainer.
-It must never call, import or build anything that the file names. So this is a reader of the few opcodes that
-plain data needs (a table; what is not in it is refused by name), with bounds on the size of the file, of its
-numbers, its memo and its containers. The C unpickler can be made to reserve 64 GiB by one five-byte memo
-opcode, whatever ``find_class`` says; so it reads only what a scan of all opcodes has found harmless
+Stage: readers. In: the bytes of a recording. Out: dicts, lists, tuples, strings, bytes, ints, floats,
+booleans and None. Runs wherever a recording is imported, never in the trainer. It must never call, import
+or build anything that the file names. So this is a reader of the few opcodes that plain data needs (a
+table; what is not in it is refused by name), with bounds on the size of the file, of its numbers, its memo
+and its containers. The C unpickler can be made to reserve 64 GiB by one five-byte memo opcode, whatever
+``find_class`` says; so it reads only what a scan of all opcodes has found harmless
 (:mod:`rankmem_imports.files.pickle_vetting`), six times as fast as this reader does.
 
 Source: ``pickletools`` (CPython), protocols 2 to 5; torch dumps snapshots with the default protocol, 4 or 5.
@@ -79,7 +79,7 @@ def loads_plain(data: bytes, *, source: str = "the pickle") -> Plain:
 _FAULTS: Final = (
     pickle.UnpicklingError, EOFError, KeyError, IndexError, TypeError, ValueError, AttributeError,
 )  # fmt: skip
-"""What the C unpickler says of a pickle that pops what it never pushed, or puts items into none."""
+"""Raised by the C unpickler for a pickle that pops what it never pushed, or puts items into none."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -104,7 +104,7 @@ def _load_vetted(data: bytes) -> Plain:
 
 
 class _Refused(Exception):
-    """What the file wants is not plain data."""
+    """The file asks for something other than plain data."""
 
 
 class _Reader:

@@ -1,4 +1,4 @@
-"""A recording that is an SQLite database: opened to be read, asked by the statements of its format.
+"""A recording that is an SQLite database: opened read-only, queried by the statements of its format.
 
 Stage: readers; the process of ``rankmem import``. In: a path; out: rows, as a stream. The file is someone
 else's: nothing of its schema is trusted, nothing is written, no value is longer than VALUE_BYTES_MAX.
@@ -57,7 +57,7 @@ class SqliteRecording:
         return table in self.columns and set(columns) <= self.columns[table]
 
     def need(self, table: str, *columns: str) -> None:
-        """Raises INVALID naming what of a table is missing."""
+        """Raises INVALID with the missing table or columns."""
         missing = sorted(set(columns) - self.columns.get(table, frozenset()))
         if table not in self.columns or missing:
             what = (
@@ -101,7 +101,7 @@ class SqliteRecording:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Within it a value that is not of its column's type, or beyond an integer, is the recording's fault."""
+    """Turns a value of a wrong type, or beyond an integer, into an error of the recording."""
     try:
         yield
     except (TypeError, ValueError, OverflowError, LookupError, AttributeError, struct.error) as error:

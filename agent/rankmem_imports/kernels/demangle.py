@@ -1,7 +1,7 @@
-"""C++ names as a person reads them, by the C++ runtime that numpy and pyarrow bring along anyway.
+"""Demangles C++ names with the C++ runtime that numpy and pyarrow need anyway.
 
-Stage: readers; the process of ``rankmem import``. In: a mangled name; out: the name in full, or the name as
-it came where the runtime is absent or does not know it. Source: the Itanium C++ ABI, ``__cxa_demangle``.
+Stage: readers; the process of ``rankmem import``. In: a mangled name; out: the name in full, or the name
+unchanged if the runtime is absent or does not know it. Source: the Itanium C++ ABI, ``__cxa_demangle``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _RUNTIMES: Final = ("libstdc++.so.6", "libc++.1.dylib")
 
 @functools.lru_cache(maxsize=4096)
 def demangled(name: str) -> str:
-    """The name in full; as it came where it is not mangled, too long or unknown."""
+    """The name in full; unchanged if it is not mangled, too long or unknown."""
     runtime = _runtime()
     if runtime is None or not name.startswith("_Z") or len(name) > MANGLED_CHARS_MAX:
         return name

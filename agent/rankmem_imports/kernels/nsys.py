@@ -15,19 +15,10 @@ from typing import Any, Final
 from rankmem_imports.files.sqlite_recording import SqliteRecording, reading
 from rankmem_imports.kernels.nsys_memory import MemoryLog
 from rankmem_imports.kernels.nsys_source import NsysSource
-from rankmem_imports.kernels.nvprof import remarks_of
 from rankmem_imports.kernels.profile import KernelProfile
-from rankmem_imports.kernels.recognition import NSYS, NSYS_KERNELS, NSYS_MEMORY, NSYS_START, NSYS_STRINGS
-from rankmem_imports.recording import (
-    Closing,
-    Identity,
-    NothingHereError,
-    Part,
-    RankFacts,
-    RankRecording,
-)
+from rankmem_imports.kernels.recognition import NSYS_KERNELS, NSYS_MEMORY, NSYS_START, NSYS_STRINGS
+from rankmem_imports.recording import Closing, Identity, NothingHereError, Part, RankFacts, RankRecording
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_ship.pairing.columns import rows_of
 
 PROCESSES_MAX: Final = 4096
 """Of one export: a node has some hundred."""
@@ -87,17 +78,13 @@ class NsysRecording:
             source = NsysSource(database, self._process)
             memory = MemoryLog(source, identity)
             yield from memory.parts()
-            last = memory.sequence_last
-            devices = [identity._asdict() | row | {"source": NSYS} for row in source.devices()]
-            if devices:
-                yield Part(rows=[("device_info", rows_of("device_info", devices))], sequence_last=last)
             profile = KernelProfile(source)
-            yield from profile.parts(identity, sequence_last=last)
-            remarks = [*remarks_of(profile, has_memory=memory.num_events > 0)]
+            yield from profile.parts(identity, sequence_last=memory.sequence_last)
+            remarks = [*profile.remarks(has_memory=memory.num_events > 0)]
             if not source.has_wall_clock:
-                remarks.append("the export does not say when it began: times count from its beginning")
+                remarks.append("the export has no start time: times count from its beginning")
             if memory.num_older:
-                remarks.append(f"{memory.num_older} blocks that are given back are from before the recording")
+                remarks.append(f"{memory.num_older} freed blocks are from before the recording")
             self._closing = Closing(events=memory.num_events, remarks=tuple(remarks))
 
     def closing(self) -> Closing:

@@ -1,9 +1,10 @@
 """Nsight's memory events as a log: allocations of the process, each in the operator around its call.
 
-Stage: readers, part of ``nsys``; the process of ``rankmem import``. In: CUDA_GPU_MEMORY_USAGE_EVENTS with the
-runtime calls that they lie in; out: replayed parts. They are what the process got from the driver (cudaMalloc
-and its like), so PyTorch's own blocks lie within them, and the component is ``app``. The operator is what
-PyProf's rule makes of the ranges around the call; the call's row is the outermost of them that names one.
+Stage: readers, part of ``nsys``; the process of ``rankmem import``. In: CUDA_GPU_MEMORY_USAGE_EVENTS with
+the runtime calls that they lie in; out: replayed parts. They are memory that the process got from the
+driver (with cudaMalloc, say), so PyTorch's own blocks lie within them, and the component is ``app``. The
+operator is from the ranges around the call by PyProf's rule; the call's row is the outermost of them that
+names one.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class MemoryLog:
         launchings = Launchings(launching for _, launching in self._source.memory())
         if not len(launchings.thread):
             return
-        self._tell_older()
+        self._record_older()
         around = Around(launchings, self._source)
         for place, (use, launching) in enumerate(self._source.memory()):
             call = self._call(around, place, launching.thread or 0)
@@ -60,8 +61,8 @@ class MemoryLog:
         self._calls.end(before_ns=None)
         yield self._replay.part(final=True)
 
-    def _tell_older(self) -> None:
-        """What is given back and was not allocated before is older than the capture, and has its size."""
+    def _record_older(self) -> None:
+        """Records the blocks that are freed but not allocated within the capture: they are older."""
         alive: set[tuple[DeviceType, int, int]] = set()
         older: list[MemoryUse] = []
         first_ns = None
@@ -109,18 +110,18 @@ class MemoryLog:
         texts = [self._text(number) for number in numbers]
         for number, text in zip(numbers, texts, strict=True):
             if is_about_operator(text) or names_operator(text):
-                said = explain(texts)
+                explained = explain(texts)
                 started_ns, ended_ns = self._source.span(number)
                 phase = NO_PHASE
-                if said.sequence_markers:
-                    phase = Phase.BACKWARD if said.direction == BACKWARD else Phase.FORWARD
-                operator = said.operators[0] if said.operators else text
+                if explained.sequence_markers:
+                    phase = Phase.BACKWARD if explained.direction == BACKWARD else Phase.FORWARD
+                operator = explained.operators[0] if explained.operators else text
                 return KnownCall(number, operator, started_ns, ended_ns, thread, phase)
         return None
 
 
 def _place(use: MemoryUse) -> tuple[DeviceType, int]:
-    """Type and index of the device that an event is of."""
+    """Type and index of an event's device."""
     if use.memory_kind == _PINNED:
         return DeviceType.PINNED, 0
     return (DeviceType.CPU, 0) if use.memory_kind == _PAGEABLE else (DeviceType.CUDA, use.device)

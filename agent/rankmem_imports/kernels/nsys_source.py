@@ -12,8 +12,15 @@ from typing import Any, Final, NamedTuple
 from rankmem_imports.bounds import checked_bytes, checked_ns
 from rankmem_imports.files.sqlite_recording import SqliteRecording
 from rankmem_imports.kernels.profile import Launching, TextRange
-from rankmem_imports.kernels.recognition import NSYS_KERNELS, NSYS_MEMORY, NSYS_RANGES, NSYS_START, RUNTIME
-from rankmem_imports.kernels.rows import Kernel
+from rankmem_imports.kernels.recognition import (
+    NSYS,
+    NSYS_KERNELS,
+    NSYS_MEMORY,
+    NSYS_RANGES,
+    NSYS_START,
+    RUNTIME,
+)
+from rankmem_imports.kernels.rows import Kernel, device_row, kernel_of
 from rankmem_imports.kernels.sweep import Range
 
 _GPUS: Final = "TARGET_INFO_GPU"
@@ -98,18 +105,7 @@ class NsysSource:
         if not self._has_kernels:
             return
         for row in self._database.rows("kernels/nsys_kernels", self._process):
-            place, correlation, start, end, device, stream, *dimensions, name = row
-            yield Kernel(
-                kernel_id=place,
-                name=name or "",
-                device=device,
-                stream=stream,
-                grid=(dimensions[0], dimensions[1], dimensions[2]),
-                block=(dimensions[3], dimensions[4], dimensions[5]),
-                started_ns=start + self._base_ns,
-                ended_ns=end + self._base_ns,
-                correlation_id=correlation,
-            )
+            yield kernel_of(row, name=row[-1] or "", base_ns=self._base_ns)
 
     def memory(self) -> Iterator[tuple[MemoryUse, Launching]]:
         """The events in the order of time, each with the call that it lies in."""
@@ -129,12 +125,8 @@ class NsysSource:
         used = {kernel.device for kernel in self.kernels()} | {use.device for use, _ in self.memory()}
         for number, total_bytes, uuid, name in self._database.rows("kernels/nsys_devices"):
             if number in used:
-                yield {
-                    "device": f"cuda:{number}",
-                    "name": name,
-                    "uuid": str(uuid) if uuid is not None else None,
-                    "total_bytes": total_bytes,
-                }
+                text = None if uuid is None else str(uuid)
+                yield device_row(number, name=name, uuid=text, total_bytes=total_bytes, source=NSYS)
 
     def _number_threads(self) -> dict[int, int]:
         threads = set()

@@ -16,17 +16,9 @@ from rankmem_imports.files.sqlite_recording import SqliteRecording, reading
 from rankmem_imports.kernels.demangle import demangled
 from rankmem_imports.kernels.profile import KernelProfile, Launching, TextRange
 from rankmem_imports.kernels.recognition import NVPROF, NVPROF_KERNELS, NVPROF_STRINGS, RUNTIME
-from rankmem_imports.kernels.rows import Kernel
+from rankmem_imports.kernels.rows import Kernel, device_row, kernel_of
 from rankmem_imports.kernels.sweep import Range
-from rankmem_imports.recording import (
-    Closing,
-    Identity,
-    NothingHereError,
-    Part,
-    RankFacts,
-    RankRecording,
-)
-from rankmem_ship.pairing.columns import rows_of
+from rankmem_imports.recording import Closing, Identity, NothingHereError, Part, RankFacts, RankRecording
 
 _MARKERS: Final = "CUPTI_ACTIVITY_KIND_MARKER"
 _DRIVER: Final = "CUPTI_ACTIVITY_KIND_DRIVER"
@@ -77,9 +69,6 @@ class NvprofRecording:
         """Devices, markers, kernels."""
         with reading(self.source), SqliteRecording(self.source) as database:
             source = _Nvprof(database)
-            devices = [identity._asdict() | row for row in source.devices()]
-            if devices:
-                yield Part(rows=[("device_info", rows_of("device_info", devices))], sequence_last=0)
             self._profile = KernelProfile(source)
             yield from self._profile.parts(identity)
         if not self._profile.num_kernels:
@@ -89,25 +78,7 @@ class NvprofRecording:
 
     def closing(self) -> Closing:
         """Kernels alone: nothing is known of the allocator."""
-        return Closing(events=0, remarks=remarks_of(self._profile))
-
-
-def remarks_of(profile: KernelProfile | None, *, has_memory: bool = False) -> tuple[str, ...]:
-    """What of a profile of kernels is inexact."""
-    if profile is None:
-        return ()
-    said = []
-    if not has_memory:
-        said.append(
-            f"{profile.num_kernels} kernels, and nothing of the allocator: kernel_total has their time"
-        )
-    if profile.without_launch:
-        said.append(f"{profile.without_launch} kernels have no launch in the recording")
-    if profile.unread:
-        said.append(f"{profile.unread} markers around kernels are no Python literal and were not read")
-    if profile.shortened:
-        said.append(f"{profile.shortened} kernels lie in so many ranges that only the inner ones were kept")
-    return tuple(said)
+        return Closing(events=0, remarks=self._profile.remarks() if self._profile else ())
 
 
 class _Nvprof:
@@ -150,31 +121,15 @@ class _Nvprof:
     def kernels(self) -> Iterator[Kernel]:
         """As in their table; kernel_id is their place in it."""
         for row in self._database.rows("kernels/nvprof_kernels"):
-            place, correlation, start, end, device, stream, *dimensions, name = row
-            yield Kernel(
-                kernel_id=place,
-                name=demangled(name or ""),
-                device=device,
-                stream=stream,
-                grid=(dimensions[0], dimensions[1], dimensions[2]),
-                block=(dimensions[3], dimensions[4], dimensions[5]),
-                started_ns=start,
-                ended_ns=end,
-                correlation_id=correlation,
-            )
+            yield kernel_of(row, name=demangled(row[-1] or ""))
 
     def devices(self) -> Iterator[dict[str, Any]]:
         """Rows of device_info but for the rank."""
         if not self._database.has(_DEVICES, "id", "globalMemorySize", "uuid", "name"):
             return
         for number, total_bytes, uuid, name in self._database.rows("kernels/nvprof_devices"):
-            yield {
-                "device": f"cuda:{number}",
-                "name": name,
-                "uuid": uuid.hex() if isinstance(uuid, bytes) else None,
-                "total_bytes": total_bytes,
-                "source": NVPROF,
-            }
+            text = uuid.hex() if isinstance(uuid, bytes) else None
+            yield device_row(number, name=name, uuid=text, total_bytes=total_bytes, source=NVPROF)
 
     def _launches(self) -> Iterator[tuple[Any, ...]]:
         return self._database.rows(self._statement)

@@ -1,4 +1,4 @@
-"""A profile of kernels in two passes: which ranges enclose each launch, then each kernel with what they say.
+"""A profile of kernels in two passes: the ranges around each launch, then each kernel with their content.
 
 Stage: readers, shared by nvprof and Nsight Systems; the process of ``rankmem import``. In: a source that
 streams launches, ranges and kernels out of its database; out: rows of ``marker`` and ``kernel_launch``. The
@@ -25,10 +25,10 @@ from rankmem_imports.recording import Identity, Part
 from rankmem_ship.pairing.state import Array
 
 BETWEEN_MAX: Final = 1_000
-"""Markers looked at between two forward kernels, the last ones: longer stretches are work without a
+"""Markers looked at between two forward kernels, the last ones: longer ranges are work without a
 device."""
 TEXTS_KEPT: Final = 10_000
-"""Texts of ranges and what they say, kept from one kernel to the next: a launch's neighbours share them."""
+"""Texts of ranges and their content, kept from one kernel to the next: a launch's neighbours share them."""
 
 NUMBERS_MAX: Final = 32 << 20
 """Ranges around all launches together, by number: 256 MiB. Where ranges are never closed, as by PyProf's
@@ -40,7 +40,7 @@ NO_THREAD: Final = -1
 
 
 class Launching(NamedTuple):
-    """What launched a kernel; all None where the recording has no such call."""
+    """The call that launched a kernel; all None if the recording has none."""
 
     started_ns: int | None
     ended_ns: int | None
@@ -70,7 +70,10 @@ class KernelSource(Protocol):
         """The text of a range."""
 
     def kernels(self) -> Iterator[Kernel]:
-        """In the recording's order; without what launched them."""
+        """In the recording's order, without their launches."""
+
+    def devices(self) -> Iterator[Mapping[str, Any]]:
+        """Rows of device_info but for the rank."""
 
 
 class KernelProfile:
@@ -79,17 +82,34 @@ class KernelProfile:
     def __init__(self, source: KernelSource) -> None:
         self._source = source
         self.unread = 0
-        """Markers that look like PyProf's dictionaries and are none, counted once for each kernel."""
+        """Markers that look like PyProf's dictionaries but are not, counted once for each kernel."""
         self.num_kernels = 0
         self.without_launch = 0
         self.shortened = 0
         """Kernels whose outer ranges were left out."""
 
     def parts(self, identity: Identity, *, sequence_last: int = 0) -> Iterator[Part]:
-        """Markers first, then kernels. They stand nowhere in the log: behind its last event,
-        ``sequence_last``, as they take positions where they are many."""
+        """Devices, markers, then kernels. They have no place in the log: they follow its last event,
+        ``sequence_last``, and take positions of their own where they are many."""
+        yield from parts_of("device_info", self._source.devices(), identity, sequence_last=sequence_last)
         yield from parts_of("marker", self._range_rows(), identity, sequence_last=sequence_last)
         yield from parts_of("kernel_launch", self._kernel_rows(), identity, sequence_last=sequence_last)
+
+    def remarks(self, *, has_memory: bool = False) -> tuple[str, ...]:
+        """The inexact parts of the profile, a sentence each."""
+        found = []
+        if not has_memory:
+            found.append(
+                f"{self.num_kernels} kernels, and nothing of the allocator: kernel_total has their time"
+            )
+        for count, what in (
+            (self.without_launch, "kernels have no launch in the recording"),
+            (self.unread, "markers around kernels are not Python literals and were not read"),
+            (self.shortened, "kernels lie in so many ranges that only the inner ones were kept"),
+        ):
+            if count:
+                found.append(f"{count} {what}")
+        return tuple(found)
 
     def _range_rows(self) -> Iterator[Mapping[str, Any]]:
         texts: list[str] = []
@@ -115,22 +135,22 @@ class KernelProfile:
         around = Around(launchings, source)
         self.shortened = around.shortened
         text = functools.lru_cache(TEXTS_KEPT)(source.text)
-        explained = functools.lru_cache(TEXTS_KEPT)(explain)
+        explain_kept = functools.lru_cache(TEXTS_KEPT)(explain)
         placing, innermost = Placing(), 0
         for place, kernel in enumerate(source.kernels()):
             numbers = around.ranges_of(place)
-            said = explained(tuple(text(number) for number in numbers))
+            explained = explain_kept(tuple(text(number) for number in numbers))
             between: tuple[int, ...] = ()
-            if numbers and said.takes_between:
+            if numbers and explained.takes_between:
                 near = around.autograd_between(launchings.thread[place], innermost, numbers[-1])
                 between = sequence_numbers(pruned(text(number) for number in near))
                 innermost = numbers[-1]
-            self._count(said, launchings, place)
-            yield kernel_row(launchings.filled(kernel, place), said, placing.place(said), between)
+            self._count(explained, launchings, place)
+            yield kernel_row(launchings.filled(kernel, place), explained, placing.place(explained), between)
 
-    def _count(self, said: Explained, launchings: Launchings, place: int) -> None:
+    def _count(self, explained: Explained, launchings: Launchings, place: int) -> None:
         self.num_kernels += 1
-        self.unread += said.unread
+        self.unread += explained.unread
         self.without_launch += launchings.thread[place] == NO_THREAD
 
 
@@ -177,7 +197,7 @@ class Around:
         self._autograd: dict[int, array[int]] = {}
         self.shortened = 0
         """Launches whose outer ranges were left out."""
-        for launch, ranges in enclosing(launchings.in_order(), self._listened(source.ranges())):
+        for launch, ranges in enclosing(launchings.in_order(), self._noting_autograd(source.ranges())):
             if len(self._numbers) > NUMBERS_MAX and len(ranges) > INNERMOST:
                 ranges = ranges[-INNERMOST:]
                 self.shortened += 1
@@ -198,7 +218,7 @@ class Around:
         first, last = bisect_right(numbers, after), bisect_left(numbers, before)
         return numbers[max(first, last - BETWEEN_MAX) : max(first, last)]
 
-    def _listened(self, ranges: Iterator[TextRange]) -> Iterator[Range]:
+    def _noting_autograd(self, ranges: Iterator[TextRange]) -> Iterator[Range]:
         for one in ranges:
             if ", seq = " in one.text:
                 self._autograd.setdefault(one.span.thread, array("q")).append(one.span.number)

@@ -1,9 +1,9 @@
-"""PyProf's marker rule: what the NVTX ranges around a kernel's launch say of the kernel.
+"""PyProf's marker rule: a kernel's operator, layer and direction by the NVTX ranges around its launch.
 
-Stage: readers, for nvprof and Nsight Systems; the process of ``rankmem import``. In: the texts of the ranges
-that enclose a launch on its thread, in order of start; out: layer, call sites, operators, sequence numbers.
-Pure functions; the texts are data from outside, read as Python literals and never run.
-Source: NVIDIA PyProf 3.10, pyprof/parse (Apache-2.0), whose answer for a kernel this is; what differs is in
+Stage: readers, for nvprof and Nsight Systems; the process of ``rankmem import``. In: the texts of the
+ranges that enclose a launch on its thread, in order of start; out: layer, call sites, operators, sequence
+numbers. Pure functions; the texts are data from outside, read as Python literals and never run. Source:
+NVIDIA PyProf 3.10, pyprof/parse (Apache-2.0), which gives the same answers; differences are in
 docs/formats.md.
 """
 
@@ -23,7 +23,7 @@ LITERAL_DEPTH_MAX: Final = 32
 """Brackets within brackets. PyProf's dictionaries have four; Python's parser is recursive."""
 
 LITERALS_KEPT: Final = 10_000
-"""Dictionaries read before: a training says the same ones in every step."""
+"""Dictionaries kept once read: a training repeats them in every step."""
 
 FORWARD: Final = "forward"
 BACKWARD: Final = "backward"
@@ -45,7 +45,7 @@ _RECURRENT_CELLS: Final = ("LSTMCell", "GRUCell", "RNNCell")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """What the ranges around a launch say, in PyProf's sorting."""
+    """The content of the ranges around a launch, in PyProf's sorting."""
 
     layers: tuple[str, ...] = ()
     call_sites: tuple[str, ...] = ()
@@ -53,17 +53,17 @@ class Explained:
     markers: tuple[str, ...] = ()
     sequence_markers: tuple[str, ...] = ()
     sequence_ids: tuple[int, ...] = ()
-    """Ascending; 0, which says that autograd was not recording, only where there is no other."""
+    """Ascending; 0, for when autograd was not recording, only if there is no other."""
     operators: tuple[str, ...] = ()
     operator_modules: tuple[str, ...] = ()
     direction: str | None = None
     """None where nothing encloses the launch."""
     unread: int = 0
-    """Dictionaries that are no Python literal, or one beyond the bounds."""
+    """Dictionaries that are not Python literals, or exceed the bounds."""
 
     @property
     def takes_between(self) -> bool:
-        """Whether the markers since the kernel before are asked: no enclosing one is of backward."""
+        """Whether the markers since the previous kernel count: no enclosing one is of backward."""
         return self.direction == FORWARD
 
 
@@ -77,7 +77,7 @@ class Placed:
 
 
 def explain(texts: Sequence[str]) -> Explained:
-    """What a launch within ranges of these texts is, outermost first."""
+    """The content of the ranges around a launch, given their texts, outermost first."""
     if not texts:
         return Explained()
     sorts: dict[str, list[str]] = {name: [] for name in ("marker", "layer", "trace", "repr", "seq", "other")}
@@ -109,7 +109,7 @@ def is_about_operator(text: str) -> bool:
 
 
 def pruned(markers: Iterable[str]) -> tuple[str, ...]:
-    """Autograd's markers by number and name, without those that say a neighbour's number and like name."""
+    """Autograd's markers by number and name, without those of a neighbour's number and a similar name."""
     ordered = sorted(set(markers), key=_sequence_order)
     kept = ordered[:1]
     for before, marker in itertools.pairwise(ordered):
@@ -150,7 +150,7 @@ class Placing:
 
 
 def literal(text: str) -> Any:
-    """The Python literal in a text; None where it is none, or one beyond the bounds."""
+    """The Python literal in a text; None if it is not one, or exceeds the bounds."""
     if len(text) > LITERAL_CHARS_MAX or _depth(text) > LITERAL_DEPTH_MAX:
         return None
     try:
@@ -180,8 +180,8 @@ def _call_sites(traces: Sequence[str]) -> tuple[tuple[str, ...], int]:
     """The user's own frames of the last stack, which holds the others; and whether it could not be read."""
     if not traces:
         return (), 0
-    said = literal(traces[-1])
-    frames = said.get("traceMarker") if isinstance(said, dict) else None
+    content = literal(traces[-1])
+    frames = content.get("traceMarker") if isinstance(content, dict) else None
     if not isinstance(frames, list):
         return (), 1
     own = (str(frame) for frame in frames if not any(part in str(frame) for part in _LIBRARY_FRAMES))
@@ -196,10 +196,10 @@ def _named_operators(markers: Sequence[str]) -> tuple[list[tuple[str, str]], int
 
 @functools.lru_cache(maxsize=LITERALS_KEPT)
 def _named_operator(marker: str) -> tuple[str, str] | None:
-    said = literal(marker)
-    if not isinstance(said, dict) or "op" not in said or "mod" not in said:
+    content = literal(marker)
+    if not isinstance(content, dict) or "op" not in content or "mod" not in content:
         return None
-    return str(said["op"]), str(said["mod"])
+    return str(content["op"]), str(content["mod"])
 
 
 def _autograds_operators(sequence_markers: Sequence[str], others: Sequence[str]) -> list[tuple[str, str]]:
@@ -210,7 +210,7 @@ def _autograds_operators(sequence_markers: Sequence[str], others: Sequence[str])
 
 
 def _forward_name(node: str) -> str:
-    """``MulBackward`` or ``mul_backward`` without what says that it is a node of backward."""
+    """``MulBackward`` or ``mul_backward`` without the mark of a node of backward."""
     for part in _NOT_THE_NAME:
         node = node.replace(part, "")
     return node.partition("Backward")[0]

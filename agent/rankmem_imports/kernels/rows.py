@@ -1,4 +1,4 @@
-"""Rows of ``kernel_launch``, and of ``marker`` for the ranges beside them, out of a reader's findings.
+"""Rows of ``kernel_launch``, and of ``marker`` for their ranges, from a reader's findings.
 
 Stage: readers, for all that profile kernels; the process of ``rankmem import``. In: one :class:`Kernel` or
 range at a time; out: parts of at most PART_ROWS_MAX rows, so that memory does not grow with the recording.
@@ -24,7 +24,7 @@ a list between two of its texts."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """A kernel as a profiler's table has it; None where it does not say."""
+    """A kernel as in a profiler's table; None for what it does not state."""
 
     kernel_id: int
     name: str
@@ -42,9 +42,32 @@ class Kernel:
     thread: int | None = None
 
 
-def kernel_row(kernel: Kernel, said: Explained, placed: Placed, between: Sequence[int]) -> dict[str, Any]:
+def kernel_of(row: Sequence[Any], *, name: str, base_ns: int = 0) -> Kernel:
+    """A kernel without its launch, from a row of the statement ``kernels`` of either format."""
+    place, correlation, start, end, device, stream, *dimensions, _ = row
+    return Kernel(
+        kernel_id=place,
+        name=name,
+        device=device,
+        stream=stream,
+        grid=(dimensions[0], dimensions[1], dimensions[2]),
+        block=(dimensions[3], dimensions[4], dimensions[5]),
+        started_ns=start + base_ns,
+        ended_ns=end + base_ns,
+        correlation_id=correlation,
+    )
+
+
+def device_row(number: int, **columns: object) -> dict[str, Any]:
+    """The columns of a GPU in device_info but those of its rank."""
+    return {"device": f"cuda:{number}", **columns}
+
+
+def kernel_row(
+    kernel: Kernel, explained: Explained, placed: Placed, between: Sequence[int]
+) -> dict[str, Any]:
     """The columns of one kernel but those of its rank."""
-    module = next(iter(said.operator_modules), NO_MODULE)
+    module = next(iter(explained.operator_modules), NO_MODULE)
     return {
         "device": f"cuda:{kernel.device}",
         "kernel_id": kernel.kernel_id,
@@ -61,18 +84,18 @@ def kernel_row(kernel: Kernel, said: Explained, placed: Placed, between: Sequenc
         "process_id": kernel.process_id,
         "thread_id": kernel.thread_id,
         "thread": kernel.thread,
-        "operator": _first(said.operators),
+        "operator": _first(explained.operators),
         "operator_module": None if module == NO_MODULE else module[:TEXT_CHARS_MAX],
-        "layer": _first(said.layers[-1:]),
-        "call_site": _first(said.call_sites[-1:]),
-        "direction": said.direction,
-        "layers": list_text(said.layers),
-        "call_sites": list_text(said.call_sites),
-        "operators": list_text(said.operators),
-        "operator_modules": list_text(said.operator_modules),
-        "markers": list_text(said.markers),
-        "representations": list_text(said.representations),
-        "sequence_markers": list_text(said.sequence_markers),
+        "layer": _first(explained.layers[-1:]),
+        "call_site": _first(explained.call_sites[-1:]),
+        "direction": explained.direction,
+        "layers": list_text(explained.layers),
+        "call_sites": list_text(explained.call_sites),
+        "operators": list_text(explained.operators),
+        "operator_modules": list_text(explained.operator_modules),
+        "markers": list_text(explained.markers),
+        "representations": list_text(explained.representations),
+        "sequence_markers": list_text(explained.sequence_markers),
         "sequence_ids": list_text(placed.sequence_ids),
         "alternative_sequence_ids": list_text(placed.alternative_sequence_ids),
         "between_sequence_ids": list_text(between),
@@ -111,8 +134,8 @@ def parts_of(
 
 
 def list_text(values: Sequence[str] | Sequence[int]) -> str | None:
-    """A list as JSON, which DuckDB casts to VARCHAR[] or BIGINT[]; None if empty. Too long a one loses what
-    stands last."""
+    """A list as JSON, which DuckDB casts to VARCHAR[] or BIGINT[]; None if empty. The end of a list that
+    is too long is cut off."""
     parts: list[str] = []
     length = 0
     for value in values:

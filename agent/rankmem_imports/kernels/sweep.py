@@ -1,4 +1,4 @@
-"""Which ranges enclose each launch: one pass over both in order of time, thread by thread.
+"""Finds the ranges around each launch: one pass over both in order of time, thread by thread.
 
 Stage: readers, for nvprof and Nsight Systems; the process of ``rankmem import``. In: launches and ranges,
 both by thread and start; out: for each launch the ranges of its thread that begin before and end after it,
@@ -52,7 +52,7 @@ def enclosing(launches: Iterable[Launch], ranges: Iterable[Range]) -> Iterator[t
             r for r in open_ranges if r.thread == launch.thread and r.ended_ns >= launch.started_ns
         ]
         yield launch, [r for r in open_ranges if r.ended_ns > launch.ended_ns]
-    for _ in waiting:  # whoever listens to the ranges hears them all
+    for _ in waiting:  # the iterator may collect the ranges as they pass
         pass
 
 

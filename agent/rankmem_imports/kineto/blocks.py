@@ -1,10 +1,10 @@
 """Blocks for the events of a Kineto trace that have no address.
 
-Stage: readers, part of ``kineto_log``; the process of ``rankmem import``. In: the events in the order of
-time; out: a stand-in address for each event without one, so that pairing makes blocks of them; and the way
-back, for no row shows a stand-in. What a free gives back is a block of its size: how many of each size are
-alive is certain, which of several is not. A free of a size of which none is alive gives back a block that
-is older than the trace. Blocks whose end is a choice among several say nothing of who made them.
+Stage: readers, part of ``log``; the process of ``rankmem import``. In: the events in the order of time;
+out: a stand-in address for each event without one, so that pairing makes blocks of them; and the way back,
+for no row shows a stand-in. A free ends a block of its size: how many of each size are alive is certain,
+which of several is not. A free of a size of which none is alive ends a block that is older than the trace.
+Blocks whose end is a choice among several have no operator.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ _WITH_ADDRESS: Final = ("memory_event", "allocation_record")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandIns:
-    """The addresses that stand in for those a trace does not say."""
+    """The addresses in place of those that a trace lacks."""
 
     next: int = FIRST
     """The first that is free; those in use are the ones between it and FIRST, FIRST included."""
-    doubtful: frozenset[int] = frozenset()
+    ambiguous: frozenset[int] = frozenset()
     """Of blocks that may be others of their size."""
 
     def __len__(self) -> int:
         return FIRST - self.next
 
     def without(self, table: str, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of a table with NULL for each stand-in, and for what is not known of its block."""
+        """The rows of a table with NULL for each stand-in, and for unknown columns of its block."""
         if not len(self) or table not in _WITH_ADDRESS:
             return rows
         address = rows.column("address").fill_null(0).to_numpy(zero_copy_only=False)
         rows = _blanked(rows, "address", (address <= FIRST) & (address > self.next))
-        if table == "allocation_record" and self.doubtful:
-            doubtful = np.isin(address, np.fromiter(self.doubtful, np.int64))
+        if table == "allocation_record" and self.ambiguous:
+            ambiguous = np.isin(address, np.fromiter(self.ambiguous, np.int64))
             for name in _OF_THE_CALL:
-                rows = _blanked(rows, name, doubtful)
+                rows = _blanked(rows, name, ambiguous)
         return rows
 
 
@@ -68,28 +68,28 @@ def with_addresses(device: Array, size: Array, is_alloc: Array, address: Array) 
 
     Args:
         device, size, is_alloc, address: of each event, in the order of time; ``address`` UNKNOWN where the
-            trace does not say it.
+            trace lacks it.
     """
     at = np.flatnonzero(address == UNKNOWN)
     if not len(at):
         return address, StandIns()
     given = address.copy()
     alive: dict[tuple[int, int], list[int]] = defaultdict(list)
-    doubtful: set[int] = set()
+    ambiguous: set[int] = set()
     free_address = FIRST
     events = zip(at.tolist(), device[at].tolist(), size[at].tolist(), is_alloc[at].tolist(), strict=True)
     for place, of_device, of_size, begins in events:
         of_kind = alive[of_device, of_size]
         if not begins and of_kind:
             if len(of_kind) > 1:
-                doubtful.update(of_kind)
+                ambiguous.update(of_kind)
             given[place] = of_kind.pop()
             continue
         given[place] = free_address
         if begins:
             of_kind.append(free_address)
         free_address -= 1
-    return given, StandIns(next=free_address, doubtful=frozenset(doubtful))
+    return given, StandIns(next=free_address, ambiguous=frozenset(ambiguous))
 
 
 def _blanked(rows: pa.RecordBatch, name: str, blank: Array) -> pa.RecordBatch:

@@ -1,6 +1,6 @@
 """The calls of a Kineto trace as records: those with memory events, and those that made autograd's nodes.
 
-Stage: readers, part of ``kineto_log``; the process of ``rankmem import``. In: the trace's columns and its
+Stage: readers, part of ``log``; the process of ``rankmem import``. In: the trace's columns and its
 memory events; out: CALL_BEGIN, CALL_FORWARD and CALL_END records, and the call of each event. A backward
 call is led to its forward call by the flow that torch draws between the two (``fwdbwd``).
 """

@@ -1,4 +1,4 @@
-"""Which operator call each memory event of a trace belongs to, by time and thread.
+"""Matches the memory events of a trace with operator calls, by time and thread.
 
 Stage: readers; the process of ``rankmem import``, pure functions over arrays. In: operators' begins and
 ends and the events' times; out: the calls that have events. A **call** is the outermost frame around the
@@ -19,7 +19,7 @@ import numpy as np
 from rankmem_ship.pairing.state import ABSENT, Array
 
 LEVELS_MAX: Final = 256
-"""Frames within one another that are looked into: the deepest seen, a compiled backward, has 12."""
+"""Levels of nested frames that are searched: the deepest seen, a compiled backward, has 12."""
 
 _OPERATOR: Final = re.compile(r"(?!autograd::|torch::autograd::)[A-Za-z_]\w*::[A-Za-z_][\w.]*")
 
@@ -64,14 +64,14 @@ def calls_of(frames: Frames, is_operator: Array, time: Array, thread: Array) -> 
     """
     found = _around(_outermost(frames.picked(is_operator)), time, thread)
     rest = frames.picked(~is_operator)
-    asking = np.flatnonzero(found == ABSENT)
+    unmatched = np.flatnonzero(found == ABSENT)
     for _ in range(LEVELS_MAX):
-        if not len(rest) or not len(asking):
+        if not len(rest) or not len(unmatched):
             break
         is_outermost = _are_outermost(rest)
-        inner = _around(rest.picked(is_outermost), time[asking], thread[asking])
-        asking, inner = asking[inner != ABSENT], inner[inner != ABSENT]
-        found[asking] = inner
+        inner = _around(rest.picked(is_outermost), time[unmatched], thread[unmatched])
+        unmatched, inner = unmatched[inner != ABSENT], inner[inner != ABSENT]
+        found[unmatched] = inner
         rest = rest.picked(~is_outermost)
     return found
 

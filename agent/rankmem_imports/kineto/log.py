@@ -1,9 +1,8 @@
-"""The log of a rank out of a Kineto trace's columns: records in the order of time, for the replay.
+"""The log of a rank from a Kineto trace's columns: records in the order of time, for the replay.
 
 Stage: readers; the process of ``rankmem import``. In: a :class:`Trace`; out: spool-format records (calls
 that have memory events, or made autograd nodes; markers; steps; events with the allocator's totals) and
-what is known of the trace's exactness. Pure but for the texts it interns. Events of one time keep the
-file's order.
+how exact the trace is. Pure but for the texts it interns. Events of one time keep the file's order.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ from rankmem_ship.pairing.state import Array
 from rankmem_ship.spool_reader.segments import RECORD_DTYPE
 
 _HOST: Final = int(DeviceType.CPU)
-"""Its totals are one: requested, allocated and reserved."""
+"""Its requested, allocated and reserved totals are the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
-    """What the replay takes, and what is known of it."""
+class KinetoLog:
+    """The records to replay, and facts on them."""
 
     records: Array
-    """RECORD_DTYPE, of each kind by itself."""
+    """RECORD_DTYPE, grouped by kind."""
     order: Array
     """Their places in the order of the log."""
     num_events: int
@@ -52,29 +51,29 @@ class Log:
     older_bytes: int
     """Held before the trace began."""
     missing_bytes: int
-    """What the trace frees of older blocks beyond what its first totals held."""
+    """Bytes of older blocks that the trace frees beyond its first totals."""
     stand_ins: StandIns
-    """Addresses of blocks that the trace does not say."""
+    """In place of addresses that the trace lacks."""
     last_total: dict[int, int]
-    """By device the allocator's own figure after the last event, where told, and shared memory alive then."""
+    """By device the allocator's own figure after the last event, if stated, plus shared memory alive then."""
     num_shared: int
     """Events of shared memory, which the host allocator's totals leave out."""
     modules: dict[int, str]
-    """By place in the log the module of an alloc that is in no call: no record says it."""
+    """By place in the log the module of an alloc in no call: it is in no record."""
 
-    def stretches(self, length: int) -> Iterator[Array]:
+    def slices(self, length: int) -> Iterator[Array]:
         """The records in order, so many at a time."""
         for first in range(0, len(self.order), length):
             yield self.records[self.order[first : first + length]]
 
 
-def log_of(trace: Trace, strings: MemoryStrings) -> Log:
-    """The log of a trace that has memory events; the trace's columns are given up for it.
+def log_of(trace: Trace, strings: MemoryStrings) -> KinetoLog:
+    """The log of a trace that has memory events; the trace's columns are freed for it.
 
     Raises:
         ValueError: a device's number is out of range.
     """
-    stacks = Stacks(trace, strings)  # first: it gives the largest columns up
+    stacks = Stacks(trace, strings)  # first: it frees the largest columns
     memory, stand_ins = _memory(trace)
     calls = Calls(trace, memory)
     id_of_event = calls.id_of_event
@@ -89,8 +88,8 @@ def log_of(trace: Trace, strings: MemoryStrings) -> Log:
     trace.forget()
     older, missing, stand_ins = _older(memory, stand_ins)
     older_bytes = int(older.records["b"].sum())
-    totals_told = memory.allocated != UNKNOWN
-    on_device = totals_told & (memory.device >> 8 != _HOST)
+    has_total = memory.allocated != UNKNOWN
+    on_device = has_total & (memory.device >> 8 != _HOST)
     parts += [older, _segments(memory, on_device), _counters(memory, on_device)]
     events = _events(memory, id_of_event)
     events.records["e"][outside.at] = outside.stacks
@@ -102,7 +101,7 @@ def log_of(trace: Trace, strings: MemoryStrings) -> Log:
     records = np.concatenate([part.records for part in parts])
     parts.clear()
     order = np.lexsort((place, records["time_ns"]))
-    return Log(
+    return KinetoLog(
         records=records,
         order=order,
         num_events=num_events,
@@ -127,7 +126,7 @@ class _Outside:
 
 
 def _outside(memory: Memory, call_ids: Array, base_ns: int, stacks: Stacks) -> _Outside:
-    """What Python ran around the allocs in no call."""
+    """The Python stacks and modules around the allocs in no call."""
     at = np.flatnonzero((call_ids == 0) & memory.is_alloc)
     times, threads = memory.time[at] - base_ns, memory.thread[at]
     return _Outside(
@@ -147,7 +146,7 @@ def _by_place(outside: _Outside, order: Array, first_event: int, strings: Memory
 
 
 def _memory(trace: Trace) -> tuple[Memory, StandIns]:
-    """The events by time, equal times in the file's order; each with an address, see ``kineto_blocks``."""
+    """The events by time, equal times in the file's order; each with an address, see ``blocks``."""
     found = trace.memory
     order = np.argsort(found["time"], kind="stable")
     kind, index = found["device_type"][order], found["device_index"][order]
@@ -177,9 +176,9 @@ def _memory(trace: Trace) -> tuple[Memory, StandIns]:
 
 
 def _are_shared(is_host: Array, change: Array, address: Array, allocated: Array, reserved: Array) -> Array:
-    """Which events are of memory that torch maps, such as a DataLoader's batches. They tell 0 for the
-    allocator's total and their own bytes as reserved, which the host's allocator never does
-    (aten/src/ATen/MapAllocator.cpp); their frees tell 0 for both."""
+    """Whether each event is of memory that torch maps, such as a DataLoader's batches. They have 0 as the
+    allocator's total and their own bytes as reserved, unlike any of the host's allocator
+    (aten/src/ATen/MapAllocator.cpp); their frees have 0 for both."""
     shared: Array = is_host & (change > 0) & (allocated == 0) & (reserved == change)
     if not shared.any():
         return shared
@@ -195,7 +194,7 @@ def _are_shared(is_host: Array, change: Array, address: Array, allocated: Array,
 
 def _older(memory: Memory, stand_ins: StandIns) -> tuple[Placed, int, StandIns]:
     """Blocks older than the trace: those it frees and did not allocate, and of each device one for the rest
-    of its first total, with a stand-in address; and what of the freed is in no total."""
+    of its first total, with a stand-in address; and the freed bytes that are in no total."""
     key = np.stack([memory.device, memory.address])
     _, first = np.unique(key, axis=1, return_index=True)
     freed = np.sort(first[~memory.is_alloc[first]])
@@ -204,10 +203,10 @@ def _older(memory: Memory, stand_ins: StandIns) -> tuple[Placed, int, StandIns]:
     rests, missing = [], 0
     for device in np.unique(memory.device):
         own = np.flatnonzero((memory.device == device) & ~memory.is_shared)
-        told = np.flatnonzero(memory.allocated[own] != UNKNOWN)
-        if not len(told):
+        stated = np.flatnonzero(memory.allocated[own] != UNKNOWN)
+        if not len(stated):
             continue
-        upto = own[: told[0] + 1]
+        upto = own[: stated[0] + 1]
         before = int(memory.allocated[upto[-1]] - memory.change[upto].sum())
         rest = before - int(memory.size[freed[memory.device[freed] == device]].sum())
         missing += max(-rest, 0)
@@ -222,11 +221,11 @@ def _older(memory: Memory, stand_ins: StandIns) -> tuple[Placed, int, StandIns]:
     return Placed(records, np.full(len(records), BEFORE)), missing, stand_ins
 
 
-def _segments(memory: Memory, told: Array) -> Placed:
-    """What the allocator holds, as it changes: no event of the trace, so none of the log."""
+def _segments(memory: Memory, on_device: Array) -> Placed:
+    """Changes of the allocator's reserved bytes: not events in the trace, so not in the log."""
     parts = []
-    for device in np.unique(memory.device[told]):
-        at = np.flatnonzero((memory.device == device) & told & (memory.reserved != UNKNOWN))
+    for device in np.unique(memory.device[on_device]):
+        at = np.flatnonzero((memory.device == device) & on_device & (memory.reserved != UNKNOWN))
         change = np.diff(memory.reserved[at], prepend=0)
         at, change = at[change != 0], change[change != 0]
         records = _records(Kind.PREEXISTING, memory, at)
@@ -236,9 +235,9 @@ def _segments(memory: Memory, told: Array) -> Placed:
     return _joined(parts)
 
 
-def _counters(memory: Memory, told: Array) -> Placed:
-    """The allocator's own figure after each event; it stands before the event, whose row then has it."""
-    at = np.flatnonzero(told)
+def _counters(memory: Memory, on_device: Array) -> Placed:
+    """The allocator's own figure after each event; it is put before the event, whose row then has it."""
+    at = np.flatnonzero(on_device)
     records = _records(Kind.COUNTERS, memory, at)
     records["a"], records["c"] = memory.allocated[at], memory.reserved[at]
     records["b"] = records["d"] = layout.UNKNOWN
@@ -276,12 +275,12 @@ def _contradicted(memory: Memory) -> int:
 
 
 def _last_totals(memory: Memory) -> dict[int, int]:
-    told = memory.allocated != UNKNOWN
+    has_total = memory.allocated != UNKNOWN
     shared = int(memory.change[memory.is_shared].sum())  # what is alive: each began within the trace
     return {
-        int(device): int(memory.allocated[np.flatnonzero((memory.device == device) & told)[-1]])
+        int(device): int(memory.allocated[np.flatnonzero((memory.device == device) & has_total)[-1]])
         + (shared if device >> 8 == _HOST else 0)
-        for device in np.unique(memory.device[told])
+        for device in np.unique(memory.device[has_total])
     }
 
 

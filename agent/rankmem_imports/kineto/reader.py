@@ -21,25 +21,18 @@ import pyarrow.compute as pc
 
 from rankmem_agent.spool.layout import DeviceType, Kind
 from rankmem_imports.files.compressed import BROKEN, is_gzip, open_bytes
-from rankmem_imports.kineto.log import Log, log_of
+from rankmem_imports.kineto.log import KinetoLog, log_of
 from rankmem_imports.kineto.recognition import NAME
 from rankmem_imports.kineto.scan import UNKNOWN, Trace, base_time_ns, scan, time_ns
-from rankmem_imports.parallel_groups import Group, coordinates
+from rankmem_imports.parallel_groups import ProcessGroup, coordinates
 from rankmem_imports.rank_numbers import rank_number, world_size_number
-from rankmem_imports.recording import (
-    Closing,
-    Identity,
-    NothingHereError,
-    Part,
-    RankFacts,
-    RankRecording,
-)
+from rankmem_imports.recording import Closing, Identity, NothingHereError, Part, RankFacts, RankRecording
 from rankmem_imports.replay import PART_RECORDS, RESERVED, Replay, with_column
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.plain_errors import plain
 
 EDGE_BYTES: Final = 1 << 20
-"""Looked at from either end of a trace for what it says of the whole."""
+"""Read from either end of a trace for its facts."""
 
 _LABEL: Final = re.compile(rb"\{[^{}]{0,200}process_labels[^{}]{0,200}\{[^{}]{0,200}\}[^{}]{0,200}\}")
 
@@ -56,11 +49,11 @@ class KinetoRecording:
     def __init__(self, path: Path) -> None:
         self.source = path
         self.facts = _facts(path)
-        self._log: Log | None = None
+        self._log: KinetoLog | None = None
         self._unexplained: int | None = None
 
     def parts(self, identity: Identity) -> Iterator[Part]:
-        """The replay's."""
+        """The replayed parts."""
         trace = scan(self.source)
         if not len(trace.memory):
             raise NothingHereError(
@@ -78,14 +71,14 @@ class KinetoRecording:
         if not log.last_total:  # the older form
             replay.missing_columns |= RESERVED
         first = replay.next_seq
-        for records in log.stretches(PART_RECORDS):
+        for records in log.slices(PART_RECORDS):
             replay.records(records)
             yield _completed(replay.part(), log, first)
         yield _completed(replay.part(final=True), log, first)
         self._unexplained = _unexplained(replay, log)
 
     def closing(self) -> Closing:
-        """What the totals prove."""
+        """Compares the replay with the totals."""
         log = self._log
         if log is None:
             return Closing(events=0)
@@ -94,7 +87,7 @@ class KinetoRecording:
         )
 
 
-def _completed(part: Part, log: Log, first: int) -> Part:
+def _completed(part: Part, log: KinetoLog, first: int) -> Part:
     """The part without stand-in addresses, and with the modules of blocks in no call.
 
     Args:
@@ -115,7 +108,7 @@ def _with_modules(batch: pa.RecordBatch, modules: Mapping[int, str], first: int)
     return with_column(batch, "module", pc.coalesce(own, pa.array(known, pa.string()).cast(own.type)))
 
 
-def _remarks(log: Log) -> Iterator[str]:
+def _remarks(log: KinetoLog) -> Iterator[str]:
     yield "a profiler's window: what lies before and after it is not in the trace"
     if log.older_bytes:
         yield f"{log.older_bytes} bytes are from before the recording"
@@ -126,21 +119,21 @@ def _remarks(log: Log) -> Iterator[str]:
             "the older form, without addresses and totals: sums run from the first event, and a free gives "
             "back a block of its size"
         )
-    if log.stand_ins.doubtful:
+    if log.stand_ins.ambiguous:
         yield (
-            f"of {len(log.stand_ins.doubtful)} blocks it is open which of several of their size a free gave "
-            "back: they have no operator"
+            f"{len(log.stand_ins.ambiguous)} blocks have no operator: a free may have been of another block "
+            "of their size"
         )
     elif any(device >> 8 != DeviceType.CPU for device in log.last_total):
         yield "sizes are the allocator's rounded blocks; a free's block may wait for its stream"
     if log.num_shared:
         yield f"{log.num_shared} events are of shared memory, which the host allocator's totals leave out"
     if log.contradicted:
-        yield f"{log.contradicted} events change the total by other than their bytes"
+        yield f"{log.contradicted} events change the total by another amount than their bytes"
 
 
-def _unexplained(replay: Replay, log: Log) -> int | None:
-    """Replayed totals minus the allocator's own after the last event; None where it tells none."""
+def _unexplained(replay: Replay, log: KinetoLog) -> int | None:
+    """Replayed totals minus the allocator's own after the last event; None where it states none."""
     if not log.last_total:
         return None
     totals = {int(row["code"]): int(row["requested"]) for row in replay.state.devices}
@@ -148,7 +141,7 @@ def _unexplained(replay: Replay, log: Log) -> int | None:
 
 
 def _declare_devices(replay: Replay, trace: Trace) -> None:
-    """What the trace says of the devices that its memory events name."""
+    """Records the trace's facts on the devices of its memory events."""
     found = trace.memory
     pairs = sorted(set(zip(found["device_type"].tolist(), found["device_index"].tolist(), strict=True)))
     properties = trace.fields.get("deviceProperties")
@@ -156,17 +149,17 @@ def _declare_devices(replay: Replay, trace: Trace) -> None:
         {p.get("id"): p for p in properties if isinstance(p, dict)} if isinstance(properties, list) else {}
     )
     for kind, index in pairs:
-        said = {} if index == UNKNOWN else by_id.get(index, {})
+        device = {} if index == UNKNOWN else by_id.get(index, {})
         facts: dict[str, Any] = {
             "source": NAME,
-            "name": said.get("name") if isinstance(said.get("name"), str) else None,
-            "total_bytes": said.get("totalGlobalMem")
-            if isinstance(said.get("totalGlobalMem"), int)
+            "name": device.get("name") if isinstance(device.get("name"), str) else None,
+            "total_bytes": device.get("totalGlobalMem")
+            if isinstance(device.get("totalGlobalMem"), int)
             else None,
         }
         replay.record(
             Kind.DEVICE,
-            time_ns=int(found["time"].min()) + trace.base_ns - 1,  # before what is older than the trace
+            time_ns=int(found["time"].min()) + trace.base_ns - 1,  # before the older blocks
             device_type=kind,
             device_index=max(index, 0),
             e=replay.strings.intern(json.dumps(facts)),
@@ -174,7 +167,7 @@ def _declare_devices(replay: Replay, trace: Trace) -> None:
 
 
 def _facts(path: Path) -> RankFacts:
-    """What the ends of the file say: distributedInfo and the profiler's own range."""
+    """The facts at the ends of the file: distributedInfo and the profiler's own range."""
     try:
         head, tail = _edges(path)
     except BROKEN as error:
@@ -187,7 +180,7 @@ def _facts(path: Path) -> RankFacts:
     try:
         base_ns = base_time_ns(_field(head, tail, b'"baseTimeNanoseconds"'))
     except ValueError:
-        base_ns = 0  # whoever reads the file says so
+        base_ns = 0  # reported when the file is read
     started, ended = _window(head + tail, base_ns)
     return RankFacts(
         rank=None if rank is None else rank_number(path, rank),
@@ -199,13 +192,13 @@ def _facts(path: Path) -> RankFacts:
     )
 
 
-def _groups(info: dict[str, Any]) -> Iterator[Group]:
+def _groups(info: dict[str, Any]) -> Iterator[ProcessGroup]:
     """The process groups of ``pg_config``, as torch 2.4 and later write them, that name this rank."""
     configs = info.get("pg_config")
     for group in configs if isinstance(configs, list) else ():
         name, ranks = (group.get("pg_desc"), group.get("ranks")) if isinstance(group, dict) else (None, None)
         if isinstance(name, str) and isinstance(ranks, list) and info.get("rank") in ranks:
-            yield Group(name, ranks.index(info["rank"]))
+            yield ProcessGroup(name, ranks.index(info["rank"]))
 
 
 def _edges(path: Path) -> tuple[bytes, bytes]:
@@ -220,7 +213,7 @@ def _edges(path: Path) -> tuple[bytes, bytes]:
 
 
 def _field(head: bytes, tail: bytes, name: bytes) -> Any:
-    """The value of a field of the outermost object, where one of the ends has it whole."""
+    """The value of a field of the outermost object, if one of the ends has it whole."""
     for text in (head, tail):
         at = text.find(name)
         if at >= 0:

@@ -1,9 +1,9 @@
-"""A Kineto trace as columns: what of its events the memory of a rank needs, one pass over the file.
+"""A Kineto trace as columns, without the events that a rank's memory does not need; one pass over the file.
 
 Stage: readers; the process of ``rankmem import``. In: the events of a Chrome trace; out: :class:`Trace`,
-columns of numbers and the few texts beside them. Held: 40 bytes an operator or range, 88 a memory event,
+columns of numbers and their few texts. Held: 40 bytes an operator or range, 88 a memory event,
 nothing of the rest (kernels, flows, arguments), so that a trace of 2 GB takes some 300 MB. Source:
-libkineto's output_json.cpp and torch's kineto_shim.cpp, 1.8 (2021) to 2.13. The older form says
+libkineto's output_json.cpp and torch's kineto_shim.cpp, 1.8 (2021) to 2.13. The older form has
 ``Operator`` for cpu_op, has texts for thread ids, no Addr and no totals.
 """
 
@@ -100,12 +100,12 @@ class Trace:
             "time", "thread", "device_type", "device_index", "bytes", "address", "allocated", "reserved"
         )
     )
-    """In the file's order; address, allocated and reserved UNKNOWN where not said."""
+    """In the file's order; address, allocated and reserved UNKNOWN where absent."""
     fields: dict[str, Any] = field(default_factory=dict)
     num_events: int = 0
 
     def forget(self) -> None:
-        """Gives the columns' memory back."""
+        """Frees the columns."""
         for columns in (self.operators, self.annotations, self.python, self.flows, self.memory):
             columns.clear()
 
@@ -125,7 +125,7 @@ class Trace:
 
     @property
     def base_ns(self) -> int:
-        """What makes its times UTC; 0 in the form whose times are UTC already."""
+        """The offset of its times from UTC; 0 in the form with UTC times."""
         return base_time_ns(self.fields.get("baseTimeNanoseconds"))
 
 
@@ -133,7 +133,7 @@ def scan(path: Path) -> Trace:
     """The columns of a trace.
 
     Raises:
-        RankmemError: INVALID where the file breaks off or says what cannot be.
+        RankmemError: INVALID where the file breaks off or has impossible values.
     """
     trace = Trace()
     events = JsonEvents(path)
@@ -160,19 +160,19 @@ def scan(path: Path) -> Trace:
     return trace
 
 
-def base_time_ns(said: object) -> int:
+def base_time_ns(value: object) -> int:
     """The value of ``baseTimeNanoseconds``; 0 without one.
 
     Raises:
-        ValueError: it is no whole number.
+        ValueError: it is not a whole number.
     """
     try:
-        base = Decimal(0 if said is None else said)  # type: ignore[arg-type]
+        base = Decimal(0 if value is None else value)  # type: ignore[arg-type]
         if base == base.to_integral_value():
             return checked_ns(int(base))
     except (InvalidOperation, OverflowError, TypeError, ValueError):
         pass
-    raise ValueError(f"baseTimeNanoseconds is {str(said)[:40]}")
+    raise ValueError(f"baseTimeNanoseconds is {str(value)[:40]}")
 
 
 def time_ns(microseconds: int | str) -> int:
@@ -190,7 +190,7 @@ def time_ns(microseconds: int | str) -> int:
 
 
 def _sort_of(event: dict[str, Any]) -> str | None:
-    """What kind of event it is; a word of ours for memory's."""
+    """The kind of an event; MEMORY for those of memory."""
     if event.get("name") == MEMORY and event.get("ph") == "i":
         return MEMORY
     category = event.get("cat")
@@ -202,7 +202,7 @@ def _sort_of(event: dict[str, Any]) -> str | None:
 
 
 def _sinks(trace: Trace) -> dict[str | None, Callable[[dict[str, Any]], None]]:
-    """What takes each kind; looked up once for each event."""
+    """The function that takes each kind; looked up once for each event."""
     name_of, thread_of = trace.names.number, trace.threads.number
     add_operator, add_annotation = trace.operators.add, trace.annotations.add
 
@@ -234,15 +234,15 @@ def _sinks(trace: Trace) -> dict[str | None, Callable[[dict[str, Any]], None]]:
         add_annotation((start, end, thread(event), name_of(str(event["name"]))))
 
     def python(event: dict[str, Any]) -> None:
-        start, said = time_ns(event["ts"]), event["args"]
+        start, args = time_ns(event["ts"]), event["args"]
         trace.python.add(
             (
                 start,
                 start + time_ns(event.get("dur", 0)),
                 thread(event),
                 name_of(str(event["name"])),
-                int(said["Python id"]),
-                _known(said.get("Python parent id")),
+                int(args["Python id"]),
+                _known(args.get("Python parent id")),
             )
         )
 
@@ -250,17 +250,17 @@ def _sinks(trace: Trace) -> dict[str | None, Callable[[dict[str, Any]], None]]:
         trace.flows.add((time_ns(event["ts"]), thread(event), int(event["id"]), event["ph"] == "f"))
 
     def memory(event: dict[str, Any]) -> None:
-        said = event["args"]
+        args = event["args"]
         trace.memory.add(
             (
                 time_ns(event["ts"]),
                 thread(event),
-                _within(said["Device Type"], 0, 255),
-                _within(said["Device Id"], UNKNOWN, 255),
-                checked_bytes(said["Bytes"]),
-                _address(said.get("Addr")),
-                checked_bytes(_known(said.get("Total Allocated"))),
-                checked_bytes(_known(said.get("Total Reserved"))),
+                _within(args["Device Type"], 0, 255),
+                _within(args["Device Id"], UNKNOWN, 255),
+                checked_bytes(args["Bytes"]),
+                _address(args.get("Addr")),
+                checked_bytes(_known(args.get("Total Allocated"))),
+                checked_bytes(_known(args.get("Total Reserved"))),
             )
         )
 

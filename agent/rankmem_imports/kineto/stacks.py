@@ -1,13 +1,13 @@
-"""Python stacks of a Kineto trace, and the modules that run: of the call that is asked about, never of all
+"""Python stacks of a Kineto trace, and the modules that run: of single calls, never of all
 frames.
 
 Stage: readers; the process of ``rankmem import``. In: the trace's python_function events, or the texts
 ``Call stack`` of the older form; out: stack ids of the replay, and paths of modules. Newer traces give
 Python's frames a thread of their own (0): where one such track is left over, it is the process's main thread.
 
-**Modules.** A trace has no names of attributes: a module's call is a frame ``nn.Module: Linear_12``, and its
-path is what it was called within, outermost first: ``GPT_0.Block_3.Linear_12``. A module that two others
-call has two paths.
+**Modules.** A trace has no names of attributes: a module's call is a frame ``nn.Module: Linear_12``, and
+its path is what it was called within, outermost first: ``GPT_0.Block_3.Linear_12``. A module that two
+others call has two paths.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NO_FILE: Final = "??"
 
 
 class Stacks:
-    """Looks up stacks in one trace; the trace's columns of Python frames are given up for it."""
+    """Looks up stacks in one trace; the trace's columns of Python frames are freed for it."""
 
     def __init__(self, trace: Trace, strings: MemoryStrings) -> None:
         self._names = trace.names.all()
@@ -74,7 +74,7 @@ class Stacks:
         return [self.modules_at(*pair) for pair in zip(times.tolist(), threads.tolist(), strict=True)]
 
     def of_text(self, name: int) -> int:
-        """The stack that a text of the older form says: frames divided by semicolons, nearest first."""
+        """The stack in a text of the older form: frames divided by semicolons, nearest first."""
         known = self._of_text.get(name)
         if known is None:
             frames = [self._frame(text) for text in self._names[name].split(";")[:FRAMES_MAX] if text]
@@ -106,8 +106,8 @@ class Stacks:
         return known
 
     def _frame(self, text: str) -> int:
-        """``file(line): function``; a built-in and a module's call have no file. An object's address says
-        nothing, and would make a stack of its own of each object."""
+        """``file(line): function``; a built-in and a module's call have no file. An object's address is
+        dropped: it would make a stack of its own for each object."""
         match = _FRAME.fullmatch(text)
         if match is None:
             return self._strings.frame(_NO_FILE, _ADDRESS.sub("", text), 0)

@@ -1,4 +1,4 @@
-"""Blocks known by size and category alone: what a memory timeline tells, as events of a replay.
+"""Blocks known only by size and category: the content of a memory timeline, as events of a replay.
 
 Stage: readers; the process of ``rankmem import``. In: bytes that come, go, or change their meaning. Out:
 records of a replay, each block at an address of its own that stands for nothing. Held: a number for each
@@ -24,7 +24,7 @@ class CategoryBlocks:
 
     def __init__(self, replay: Replay) -> None:
         self.num_unmatched = 0
-        """Frees and changes of blocks that never were."""
+        """Frees and changes of blocks that were never made."""
         self._replay = replay
         self._alive: dict[tuple[int, Category], deque[int]] = {}
         self._sizes: dict[Category, dict[int, None]] = {}

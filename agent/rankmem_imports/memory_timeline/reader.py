@@ -1,11 +1,11 @@
 """Memory timelines of ``torch.profiler``: bytes by category over time, of one device.
 
 Stage: readers; the process of ``rankmem import``. In: what ``export_memory_timeline`` writes:
-``.raw.json.gz``, each change; ``.json`` and ``.json.gz``, the totals at each microsecond (torch 2.1: at each
-nanosecond, as numbers with a fraction of 0). Out: the parts of one rank. Such a file has no rank, no device,
-no address and no operator, and does not say which block a free is of: of those of its size and category the
-oldest is taken, which is right for every total. A file of totals has no blocks at all: each change of a
-category's total is one, and a fall takes blocks of its very size or parts of others.
+``.raw.json.gz``, each change; ``.json`` and ``.json.gz``, the totals at each microsecond (torch 2.1: at
+each nanosecond, as numbers with a fraction of 0). Out: the parts of one rank. Such a file has no rank, no
+device, no address and no operator, and its frees name no block: the oldest of the size and category is
+taken, which is right for every total. A file of totals has no blocks at all: each change of a category's
+total is one, and a fall takes blocks of the same size or parts of others.
 
 Source: torch/profiler/_memory_profiler.py (2.1, 2.13), export_memory_timeline and export_memory_timeline_raw.
 """
@@ -70,7 +70,7 @@ class TimelineRecording:
             except (ValueError, IndexError, OverflowError) as exc:
                 raise RankmemError(
                     Code.INVALID,
-                    f"{self.source}: no memory timeline: {plain(exc)}",
+                    f"{self.source}: not a memory timeline: {plain(exc)}",
                     "export the recording again",
                 ) from exc
             text.take(b"]")
@@ -87,7 +87,7 @@ class TimelineRecording:
 
 
 def _raw(text: NumberLists, blocks: CategoryBlocks) -> Iterator[None]:
-    """Tells the blocks each change; gives control back after each."""
+    """Applies each change to the blocks; yields after each."""
     moved_from: tuple[int, int, Category] | None = None
     for rows in text.rows(4):
         for time_ns, action, change, index in rows.tolist():
@@ -112,7 +112,7 @@ def _raw(text: NumberLists, blocks: CategoryBlocks) -> Iterator[None]:
 
 
 def _totals(text: NumberLists, blocks: CategoryBlocks) -> Iterator[None]:
-    """Tells the blocks how the totals change."""
+    """Applies the changes of the totals to the blocks."""
     text.take(b"[")
     times = [time_us for some in text.numbers() for time_us in some.tolist()]
     unit_ns = 1 if max(times, default=0) >= NANOSECONDS_LEAST else 1_000
@@ -141,11 +141,11 @@ def _totals(text: NumberLists, blocks: CategoryBlocks) -> Iterator[None]:
 
 
 def _remarks(is_raw: bool, num_unmatched: int) -> tuple[str, ...]:
-    said = ["the file names no device, no address and no operator"]
+    found = ["the file names no device, no address and no operator"]
     if is_raw:
-        said.append("which block a free is of is not said: the oldest of its size and category was taken")
+        found.append("a free names no block: the oldest of its size and category was taken")
     else:
-        said.append("the file has totals alone: its blocks are the changes of these")
+        found.append("the file has only totals: its blocks are their changes")
     if num_unmatched:
-        said.append(f"{num_unmatched} changes are of blocks that the file never made")
-    return tuple(said)
+        found.append(f"{num_unmatched} changes are of blocks that the file never made")
+    return tuple(found)

@@ -1,9 +1,9 @@
-"""What a process of an msMemScope dump held before the dump's first row.
+"""The memory that a process of an msMemScope dump held before the dump's first row.
 
-Stage: readers, the first of two passes over a process's rows; the process of ``rankmem import``. In: its rows
-in the order of time; out: the blocks that rows free and none allocated, and the rest of what each pool says
-that it used at its first row; whether segments or totals tell what each device's pools reserved. Held: the
-addresses alive.
+Stage: readers, the first of two passes over a process's rows; the process of ``rankmem import``. In: its
+rows in the order of time; out: the blocks that rows free and none allocated, and the rest of each pool's
+used bytes at its first row; whether segments or totals show the reserved bytes of each device's pools.
+Held: the addresses alive.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Pool = tuple[_Device, str]
 
 
 class OlderBlock(NamedTuple):
-    """A block from before; of the rest of a pool the address is one that no block has."""
+    """An older block; the rest of a pool has an address that no block has."""
 
     device: _Device
     component: str
@@ -39,7 +39,7 @@ class Before:
     """Adds up as the rows go by."""
 
     used: dict[_Pool, int] = field(default_factory=dict)
-    """What each pool used before its first row."""
+    """Bytes that each pool used before its first row."""
     _alive: set[tuple[_Pool, int]] = field(default_factory=set)
     _freed: list[tuple[_Pool, OlderBlock]] = field(default_factory=list)
     _components: dict[_Pool, str] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Before:
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> Before:
-        """Of a process."""
+        """The state before a process's rows."""
         found = cls()
         for row in rows:
             if row.event in MEMORY_EVENTS:
@@ -64,12 +64,12 @@ class Before:
                 yield OlderBlock(pool[0], self._components[pool], NO_ADDRESS - number, rest)
 
     def rest_bytes(self) -> int:
-        """Of blocks from before that no row names."""
+        """Bytes of older blocks that are in no row."""
         return sum(max(rest, 0) for _, rest in self._rests())
 
     def knows_reserved(self, device: _Device) -> bool:
-        """Whether rows tell what the device's pools hold from the driver: segments from the beginning on, or
-        totals that hold what is used. (Some versions tell the total of one segment.)"""
+        """Whether rows show what the device's pools hold from the driver: segments from the beginning on, or
+        totals that include the used bytes. (Some versions give the total of one segment.)"""
         if device in self._has_segments:
             return not any(used for (where, _), used in self.used.items() if where == device)
         return device not in self._too_low

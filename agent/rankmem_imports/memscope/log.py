@@ -34,8 +34,8 @@ class MemScopeLog:
     """Reads one process's rows once.
 
     Args:
-        before: what was there before the first row.
-        has_pools: some row is a pool's, so what the driver gives to the process itself are segments.
+        before: the state before the first row.
+        has_pools: some row is a pool's, so memory from the driver to the process itself is segments.
     """
 
     def __init__(self, identity: Identity, source: str, before: Before, *, has_pools: bool) -> None:
@@ -54,8 +54,8 @@ class MemScopeLog:
         self._num_ranges = 0
         self.num_events = 0
         self.num_unknown_driver_frees = 0
-        self.passed_over: dict[str, int] = {}
-        """Rows that are no event of an allocator and of nothing we keep, by their event."""
+        self.skipped: dict[str, int] = {}
+        """Rows without memory events or anything else that is stored, by their event."""
 
     @property
     def num_unknown_frees(self) -> int:
@@ -64,13 +64,13 @@ class MemScopeLog:
 
     @property
     def unexplained_bytes(self) -> int:
-        """Replay minus what the pools say they use."""
+        """Replayed bytes minus the pools' own used bytes."""
         return self._replay.unexplained_bytes
 
-    def told_of_driver(self) -> list[str]:
-        """In words, what of the driver's memory is no event."""
+    def driver_remarks(self) -> list[str]:
+        """A sentence on each part of the driver's memory that is not in events."""
         return [
-            f"{count} rows of {name} on a device are samples of that component, in no pool"
+            f"{count} rows of {name} on a device became samples of that component: they are in no pool"
             for name, count in sorted(self._parts.sampled.items())
         ]
 
@@ -85,7 +85,7 @@ class MemScopeLog:
         yield self._parts.named(self._replay.part(final=True))
 
     def _older(self, first: Row) -> None:
-        """What was there before the first row."""
+        """Records the blocks that are older than the first row."""
         for block in self._before.older():
             self._known_device(first, block.device)
             self._replay.record(
@@ -109,7 +109,7 @@ class MemScopeLog:
         elif row.event == "SNAPSHOT":
             self._snapshot(row)
         elif row.event != "SYSTEM":
-            self.passed_over[row.event] = self.passed_over.get(row.event, 0) + 1
+            self.skipped[row.event] = self.skipped.get(row.event, 0) + 1
 
     def _memory(self, row: Row, memory: Memory) -> None:
         if memory.kind == DRIVER:
@@ -123,7 +123,7 @@ class MemScopeLog:
             self._check(row, memory.device)
 
     def _driver_memory(self, row: Row, memory: Memory) -> None:
-        """A free names neither device nor module nor, in older files, the right size."""
+        """Records driver memory. A free has neither device nor module nor, in older files, the right size."""
         device, size, module = memory.device, memory.size, memory.module
         if memory.is_alloc:
             self._driver[memory.address] = device, size, module
@@ -165,7 +165,7 @@ class MemScopeLog:
         self.num_events += 1
 
     def _reserve(self, row: Row, memory: Memory, used: int) -> None:
-        """What a pool says of itself after an event stands in the event's row, so it is told before."""
+        """Records a pool's totals. They are from after the event but in its row, so they come before it."""
         device, total = memory.device, memory.total or 0
         _, reserved = self._used.get((device, memory.kind), (0, 0))
         self._used[device, memory.kind] = used, total
@@ -176,20 +176,20 @@ class MemScopeLog:
         self._figures(row, device, allocated=self._used_of(device))
 
     def _check(self, row: Row, device: _Device) -> None:
-        """Holds the replay against what the device's pools say they use."""
+        """Records the device's used bytes, to compare the replay with."""
         used = self._used_of(device)
         self._figures(row, device, allocated=used, requested=used)
 
-    def _figures(self, row: Row, device: _Device, **told: int) -> None:
-        self._replay.figures(time_ns=row.time_ns, device_type=device[0], device_index=device[1], **told)
+    def _figures(self, row: Row, device: _Device, **totals: int) -> None:
+        self._replay.figures(time_ns=row.time_ns, device_type=device[0], device_index=device[1], **totals)
 
     def _used_of(self, device: _Device) -> int:
         return sum(used for (where, _), (used, _) in self._used.items() if where == device)
 
     def _operator(self, row: Row) -> None:
-        """A thread's outermost operator is the call; it is told when it has an event.
+        """Follows a thread's operators. The outermost is the call; it is recorded once it has an event.
 
-        Kept of each: its name, its start, its id once it is told, its stack."""
+        Kept of each: its name, its start, its id once it is recorded, its stack."""
         stack = self._calls.setdefault(row.thread, [])
         if row.kind.endswith("_START"):
             stack.append([self._replay.strings.intern(row.name), row.time_ns, 0, 0])
@@ -208,7 +208,7 @@ class MemScopeLog:
                 )
 
     def _begun(self, call: list[int], row: Row) -> int:
-        """The id of a call that has an event now."""
+        """The id of a call that has an event, recorded if it is the first."""
         if not call[2]:
             self._num_calls += 1
             call[2] = self._num_calls
@@ -249,9 +249,9 @@ class MemScopeLog:
         self._replay.record(Kind.MARKER_END, time_ns=row.time_ns, a=number, thread=self._thread(row.thread))
 
     def _snapshot(self, row: Row) -> None:
-        told = attributes_of(row.attributes)
+        attributes = attributes_of(row.attributes)
         device = device_of(row.device)
-        words = ((told.get(f"{name}_mem") or told.get(name), name) for name in ("total", "free"))
+        words = ((attributes.get(f"{name}_mem") or attributes.get(name), name) for name in ("total", "free"))
         total, free = (whole(word, name) if word else UNKNOWN for word, name in words)
         self._known_device(row, device)
         self._replay.record(

@@ -1,8 +1,8 @@
 """Rows of msMemScope dumps in the order of time.
 
-Stage: readers; the process of ``rankmem import``. Since it keeps a state for each block, msMemScope writes a
-block's rows together, when it is freed or at the end: a file's order is that of the frees. In: rows; out: the
-same rows by their time, those of one instant as they stood. They wait in a database without a name in
+Stage: readers; the process of ``rankmem import``. Since it keeps a state for each block, msMemScope writes
+a block's rows together, when it is freed or at the end: a file's order is that of the frees. In: rows; out:
+the same rows by their time, those of one instant as they stood. They wait in a database without a name in
 ``TMPDIR``, which sorts on disk: memory does not grow with the dump.
 
 Source: Ascend/msmemscope csrc/analysis/dump.cpp (DumpMemoryState).
@@ -21,7 +21,7 @@ from rankmem_imports.memscope.rows import Row
 from rankmem_protos.errors import Code, RankmemError
 
 LATE_NS: Final = 1_000_000
-"""A row that is older than one before it by more is not of a thread that came late: the file is by block."""
+"""A row that is older than one before it by more is not from a late thread: the file is by block."""
 BY_BLOCK: Final = "allocation_id"
 """An attribute of the rows of versions that write by block."""
 

@@ -1,8 +1,8 @@
 """Parts of an msMemScope dump as they are stored: with components for pools, and samples of other components.
 
-Stage: readers, after the replay; the process of ``rankmem import``. In: parts of a replay, in which a pool's
-number stands for a component; out: the same with components. What pools reserved is NULL on devices where
-no row tells it, and what the driver gave to libraries comes along as rows of component_sample.
+Stage: readers, after the replay; the process of ``rankmem import``. In: parts of a replay, in which a
+pool's number stands for a component; out: the same with components. What pools reserved is NULL on devices
+where no row shows it, and what the driver gave to libraries is added as rows of component_sample.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WITH_COMPONENT: Final = ("memory_event", "allocation_record")
 
 
 class MemScopeParts:
-    """Makes the parts of one process."""
+    """Completes the parts of one process."""
 
     def __init__(self, identity: Identity, before: Before) -> None:
         self._identity = identity
@@ -42,13 +42,13 @@ class MemScopeParts:
         """Rows of the driver's that are samples, by component."""
 
     def number(self, component: str) -> int:
-        """The pool that stands for a component."""
+        """The number of the pool that stands for a component."""
         if component not in self._components:
             self._components.append(component)
         return self._components.index(component)
 
     def sample(self, time_ns: int, device: _Device, component: str, change: int) -> None:
-        """The driver gave a component more, or took it back."""
+        """Records that the driver gave a component memory, or took it back."""
         self._held[device, component] += change
         self.sampled[component] = self.sampled.get(component, 0) + 1
         self._samples.append(
@@ -62,7 +62,7 @@ class MemScopeParts:
         )
 
     def named(self, part: Part) -> Part:
-        """The part as it is stored. What a pool says that it reserved is no segment with an address."""
+        """The part as it is stored. A pool's reserved bytes are not a segment with an address."""
         rows = [(table, self._named(table, batch)) for table, batch in part.rows if table != "older_segment"]
         return part._replace(rows=self._with_samples(rows))
 
@@ -93,7 +93,7 @@ class MemScopeParts:
         return with_column(rows, "pool", null_names(rows.num_rows))
 
     def _without_unknown(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """NULL for what pools reserved where it is not told."""
+        """The rows with NULL for reserved bytes that are unknown."""
         names = rows.column("device").to_pylist()
         unknown = {name for name in set(names) if not self._knows_reserved(name)}
         if not unknown:

@@ -1,8 +1,8 @@
 """Dumps of msMemScope (CSV, SQLite): every allocation of a process on an Ascend device, a process a rank.
 
 Stage: readers; the process of ``rankmem import``. In: ``memscope_dump_T.csv`` or ``.db``, with those of the
-other devices beside it (``device_N/dump``); out: a recording for each process in them, ordered by the device
-that it used most. A dump does not say ranks: they are counted.
+other devices beside it (``device_N/dump``); out: a recording for each process in them, ordered by the
+device that it used most. A dump has no ranks: they are counted.
 """
 
 from __future__ import annotations
@@ -19,18 +19,11 @@ from rankmem_imports.memscope.memory import POOLS
 from rankmem_imports.memscope.order import BY_BLOCK, LATE_NS, by_time
 from rankmem_imports.memscope.recognition import NAME
 from rankmem_imports.memscope.rows import NO_PROCESS, Row, rows_of
-from rankmem_imports.recording import (
-    Closing,
-    Identity,
-    NothingHereError,
-    Part,
-    RankFacts,
-    RankRecording,
-)
+from rankmem_imports.recording import Closing, Identity, NothingHereError, Part, RankFacts, RankRecording
 from rankmem_protos.errors import Code, RankmemError
 
 PROCESSES_MAX: Final = 1_024
-"""Of one dump: it watches the processes of a host. More is no dump's."""
+"""Of one dump: it watches the processes of a host. No dump has more."""
 
 _DEVICE: Final = "device_"
 _DUMPS: Final = "dump"
@@ -83,7 +76,7 @@ def _rows(files: Sequence[Path]) -> Iterator[Row]:
 
 
 class _Seen:
-    """What a first pass tells of a process."""
+    """The facts of a first pass over a process."""
 
     def __init__(self, time_ns: int) -> None:
         self.first_ns = self.last_ns = time_ns
@@ -111,16 +104,16 @@ class MemScopeRecording:
         self._place = 0
 
     def parts(self, identity: Identity) -> Iterator[Part]:
-        """Its rows, read twice: what was there before them is known after the first time."""
+        """Its rows, read twice: the older blocks are known after the first time."""
         try:
             self._before = Before.of(self._in_order())
             self._log = MemScopeLog(identity, NAME, self._before, has_pools=self._has_pools)
             yield from self._log.parts(self._in_order())
         except (ValueError, struct.error) as error:
-            said = "a number of more than 64 bits" if isinstance(error, struct.error) else error
+            why = "a number of more than 64 bits" if isinstance(error, struct.error) else error
             raise RankmemError(
                 Code.INVALID,
-                f"{self.source}, row {self._place}, process {self._process}: {said}",
+                f"{self.source}, row {self._place}, process {self._process}: {why}",
                 "the file is cut short or damaged: export or copy it again",
             ) from error
 
@@ -132,13 +125,15 @@ class MemScopeRecording:
             yield row
 
     def closing(self) -> Closing:
-        """What was passed over."""
+        """Includes the skipped rows."""
         if self._log is None:
             return Closing(events=0)
-        remarks = [f"{count} rows of {event} say nothing of memory" for event, count in self._passed_over()]
-        remarks += self._log.told_of_driver()
+        remarks = [f"{count} rows of {event} have no memory events" for event, count in self._skipped()]
+        remarks += self._log.driver_remarks()
         if older := self._before.rest_bytes():
-            remarks.append(f"{older} bytes are older than the recording and stand as one block a pool")
+            remarks.append(
+                f"{older} bytes are older than the recording and are kept as one block for each pool"
+            )
         if unknown := self._log.num_unknown_frees + self._log.num_unknown_driver_frees:
             remarks.append(f"{unknown} frees of blocks that no row allocated")
         return Closing(
@@ -148,5 +143,5 @@ class MemScopeRecording:
             remarks=tuple(remarks),
         )
 
-    def _passed_over(self) -> list[tuple[str, int]]:
-        return sorted(self._log.passed_over.items()) if self._log is not None else []
+    def _skipped(self) -> list[tuple[str, int]]:
+        return sorted(self._log.skipped.items()) if self._log is not None else []

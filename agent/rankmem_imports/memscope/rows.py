@@ -1,7 +1,7 @@
 """The rows of an msMemScope dump, CSV or SQLite, one by one.
 
 Stage: readers; the process of ``rankmem import``. In: ``memscope_dump_T.csv`` or ``.db``; out: rows with
-times in ns since 1970. Older CSV files write microseconds under a header that says ns: its size tells.
+times in ns since 1970. Older CSV files write microseconds under a header of ns: the number's size decides.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from rankmem_protos.bounds import NUMBER_MAX
 from rankmem_protos.errors import Code, RankmemError
 
 LINE_BYTES_MAX: Final = 4 << 20
-"""Of a cell: a Python stack of some thousand frames. A longer one is no dump's."""
+"""Of a cell: a Python stack of some thousand frames. Dumps have none longer."""
 MICROSECONDS_MAX: Final = 10**17
 """A time below it is in microseconds: as ns it would lie before 1974, as microseconds up to the year 5138."""
 
 NO_PROCESS: Final = -1
-"""Of what happened to no process, such as the beginning of the trace."""
+"""Of events outside of a process, such as the beginning of the trace."""
 
 _NOTHING: Final = ("", "N/A", "None")
 _QUOTED_CHARS: Final = 60
@@ -91,10 +91,10 @@ def attributes_of(text: str) -> dict[str, str]:
         raise ValueError(f"attributes {plain[-_QUOTED_CHARS:]!r} are cut short")
     if plain.startswith('{"'):
         try:
-            told = json.loads(plain)
+            attributes = json.loads(plain)
         except (ValueError, RecursionError):
-            raise ValueError(f"attributes {plain[:_QUOTED_CHARS]!r} are no JSON") from None
-        return {str(name): str(value) for name, value in told.items()}
+            raise ValueError(f"attributes {plain[:_QUOTED_CHARS]!r} are not JSON") from None
+        return {str(name): str(value) for name, value in attributes.items()}
     parts = (part.partition(":") for part in plain.strip("{}").split(","))
     return {name.strip(): value.strip() for name, _, value in parts if name}
 
@@ -137,10 +137,10 @@ def _time(value: object) -> int:
 
 
 def whole(value: object, name: str) -> int:
-    """A whole number out of a cell or an attribute.
+    """The whole number in a cell or an attribute.
 
     Raises:
-        ValueError: naming it, where it is none or absurd.
+        ValueError: it is not one, or absurd.
     """
     text = str(value).strip()
     try:

@@ -1,10 +1,10 @@
-"""Tensors' lives by TensorFlow's reference rule, and where each allocator's total was highest.
+"""Tensors' lives by TensorFlow's reference rule, and the highest total of each allocator.
 
 Stage: readers; the process of ``rankmem import``. In: the nodes of a step; out: each tensor with its
 beginning, end, bytes and allocator. A tensor lives from its producer's start to the last end of a node that
 holds it: the producer's own, or a reader's less one microsecond. Source:
-tensorflow/python/client/timeline.py (2.21), which the lives and the maximum equal; a tensor that a later
-node of the same name puts out again replaces the first.
+tensorflow/python/client/timeline.py (2.21), with the same lives and maximum; a tensor that a later node of
+the same name outputs again replaces the first.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class Lives:
         self.replaced = 0
         """Tensors whose name came again."""
         self.without_memory = 0
-        """Outputs that name neither bytes nor an allocator: no tensors, as nothing is known of them."""
+        """Outputs with neither bytes nor an allocator: not taken for tensors."""
         self._reads: list[_Read] = []
 
     def add(self, device: str, node: NodeExecStats) -> None:
-        """A node.
+        """Adds a node.
 
         Raises:
-            ValueError: it says what cannot be.
+            ValueError: it has impossible values.
         """
         if len(self._reads) >= NODES_MAX:
             raise ValueError(f"more than {NODES_MAX} nodes")
@@ -101,7 +101,7 @@ class Lives:
             self._reads.append(_Read(inputs, end_us))
 
     def end(self) -> dict[str, Tensor]:
-        """The tensors with their ends, once all nodes are there."""
+        """The tensors with their ends, after all nodes."""
         for read in self._reads:
             for name in read.inputs.split(", "):
                 tensor = self.tensors.get(name) or self.tensors.get(_sent_by(name))

@@ -1,7 +1,7 @@
-"""Calls of a recording whose ends are known when they begin: told to the replay in the order of time.
+"""Calls of a recording whose ends are known when they begin: recorded in the order of time.
 
-Stage: readers; the process of ``rankmem import``. In: the call around each event; out: CALL_BEGIN just before
-its first event and CALL_END at its end. Held: the calls that are open.
+Stage: readers; the process of ``rankmem import``. In: the call around each event; out: CALL_BEGIN just
+before its first event and CALL_END at its end. Held: the calls that are open.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class OpenCalls:
         self._open: dict[int, KnownCall] = {}
 
     def begin(self, call: KnownCall, time_ns: int) -> None:
-        """The call has an event now; nothing where it is open already."""
+        """Records the call at its first event; nothing if it is open already."""
         if call.number in self._open:
             return
         self._open[call.number] = call

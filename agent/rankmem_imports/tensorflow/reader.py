@@ -1,8 +1,8 @@
-"""TensorFlow's RunMetadata and StepStats: tensors as blocks, nodes as operator calls, a device an allocator.
+"""TensorFlow's RunMetadata and StepStats: tensors as blocks, nodes as operator calls, allocators as devices.
 
 Stage: readers; the process of ``rankmem import``. In: a file, binary or text; out: the parts of one rank.
-What is known of a tensor is by timeline.py's rule (``tensorflow_lives``): it has no address, its bytes are
-the requested ones, its life ends with the last node that reads it. The highest total of an allocator and
+Facts on a tensor are by timeline.py's rule (``lives``): it has no address, its bytes are the
+requested ones, its life ends with the last node that reads it. The highest total of an allocator and
 the tensors alive then are AllocationMaximum.
 """
 
@@ -74,7 +74,7 @@ class TensorflowRecording:
                 "run the step with RunOptions(trace_level=RunOptions.FULL_TRACE)",
             )
         kept = [tensor for tensor in tensors.values() if tensor.ended_us > tensor.created_us]
-        log = _Log(identity, self.source, kept)
+        log = _TensorLog(identity, self.source, kept)
         yield from log.parts()
         self._closing = Closing(
             events=2 * len(kept), remarks=tuple(_remarks(lives, len(tensors) - len(kept)))
@@ -95,7 +95,7 @@ def device_of(allocator: str) -> str:
 
 
 def devices_of(allocators: Sequence[str]) -> list[str]:
-    """A device for each allocator, no device twice: their totals are apart."""
+    """A device for each allocator, no device twice: their totals are separate."""
     taken: dict[str, str] = {}
     for allocator in allocators:
         device = device_of(allocator)
@@ -108,12 +108,12 @@ def _remarks(lives: Lives, without_life: int) -> Iterator[str]:
     if without_life:
         yield f"{without_life} tensors lived less than a microsecond: in no total, as in timeline.py"
     if lives.without_memory:
-        yield f"{lives.without_memory} outputs say neither bytes nor an allocator: left out"
+        yield f"{lives.without_memory} outputs have neither bytes nor an allocator: left out"
     if lives.replaced:
-        yield f"{lives.replaced} tensors were put out again under their name: the last one counts"
+        yield f"{lives.replaced} tensors were output again under the same name: the last one counts"
 
 
-class _Log:
+class _TensorLog:
     """The log of one file's tensors."""
 
     def __init__(self, identity: Identity, source: Path, tensors: Sequence[Tensor]) -> None:

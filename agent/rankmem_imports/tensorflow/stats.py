@@ -1,8 +1,8 @@
 """TensorFlow's RunMetadata and StepStats: the nodes of a step, one at a time.
 
 Stage: readers; the process of ``rankmem import``. In: a file, binary or text; out: (device, node). A binary
-file is walked by hand down to its nodes, which are decoded one by one, so that memory does not grow with it.
-The messages are declared by us (rankmem_protos/step_stats.proto): their numbers are TensorFlow's.
+file is walked by hand down to its nodes, which are decoded one by one, so that memory does not grow with
+it. The messages are declared by us (rankmem_protos/step_stats.proto): their numbers are TensorFlow's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TEXT_BYTES_MAX: Final = 32 << 20
 """Of a text file, which is read whole by protobuf's reader in Python: two minutes. Larger ones are saved in
 binary."""
 HEAD_BYTES: Final = 4096
-"""What of a file's beginning says its form."""
+"""Read from a file's beginning to find its form."""
 GZIP_BYTES_MAX: Final = 512 << 20
 """Of a binary file in gzip, unpacked, which is held in memory; a plain one is mapped."""
 
@@ -77,7 +77,7 @@ def _nodes_of_text(path: Path) -> Iterator[tuple[str, NodeExecStats]]:
         text_format.Parse(text.decode("utf-8", "replace"), target, allow_unknown_field=True)
     except (text_format.ParseError, RecursionError) as error:
         raise RankmemError(
-            Code.INVALID, f"{path} is no RunMetadata in text: {error}", "save it again, or in binary"
+            Code.INVALID, f"{path} is not RunMetadata in text: {error}", "save it again, or in binary"
         ) from error
     for device in message.step_stats.dev_stats:
         for node in device.node_stats:
@@ -85,7 +85,7 @@ def _nodes_of_text(path: Path) -> Iterator[tuple[str, NodeExecStats]]:
 
 
 def _nodes_of_binary(path: Path, content: memoryview, depth: int) -> Iterator[tuple[str, NodeExecStats]]:
-    """``depth``: 3 for RunMetadata, 2 for StepStats, as :func:`_depth` tells them."""
+    """``depth``: 3 for RunMetadata, 2 for StepStats, as :func:`depth_of` returns."""
     try:
         steps = [content] if depth == 2 else _fields(content, _STEP_STATS)
         for step in steps:

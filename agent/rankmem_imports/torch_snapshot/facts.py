@@ -1,8 +1,8 @@
-"""What can be told of a snapshot without building any of it: when it was recorded, and whose export it is.
+"""Facts on a snapshot found without unpickling it: when it was recorded, and the rank if we exported it.
 
-Stage: readers; the process of ``rankmem import``. In: a pickle of ``torch.cuda.memory._snapshot()``. Out: the
-times of its first and last entries, by the bytes that pickle writes for a number of this size, and what our
-own export says of the rank.
+Stage: readers; the process of ``rankmem import``. In: a pickle of ``torch.cuda.memory._snapshot()``. Out:
+the times of its first and last entries, by the bytes that pickle writes for a number of this size, and the
+rank that our own export states.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from rankmem_protos.clock import has_clock
 from rankmem_protos.errors import Code, RankmemError
 
 TAIL_BYTES: Final = 4096
-"""Of the end, where our own export says whose it is."""
+"""Of the end, where our own export states the rank."""
 LASTS_US_MAX: Final = 7 * 24 * 3600 * 10**6
 """From the first entry to the last: a week. A later number is something else."""
 LOOKS_BACK_MAX: Final = 10_000
 """Numbers looked at from the end, for the last time: behind the trace stand the segments."""
 
 _OURS: Final = "rankmem"
-"""Key under which our own export says whose it is."""
+"""Key of the rank in our own export."""
 _FIRST_TIME: Final = re.compile(rb"time_us(?:\x94|q.|r....)?\x8a[\x07\x08](.{7})", re.DOTALL)
 """The first entry with a time, as pickle writes the microseconds of this century: a number of 7 bytes; as
 torch's own pickler in C++ does (``_memory_snapshot_pickled``), of 8."""
@@ -38,7 +38,7 @@ Data = bytes | mmap.mmap
 
 
 def facts_of(path: Path) -> RankFacts:
-    """The facts of a snapshot's file; none of one that is empty or damaged: whoever reads it says where."""
+    """The facts in a snapshot's file; none if it is empty or damaged, which is reported when it is read."""
     try:
         if path.stat().st_size == 0:
             return RankFacts()
@@ -53,7 +53,7 @@ def facts_of(path: Path) -> RankFacts:
 
 
 def identity_of(raw: Any) -> dict[str, Any]:
-    """What our own export says of the rank."""
+    """The rank that our own export states."""
     identity = raw.get(_OURS) if isinstance(raw, dict) else None
     return identity if isinstance(identity, dict) else {}
 
@@ -75,7 +75,7 @@ def _facts_in(data: Data, path: Path) -> RankFacts:
 
 
 def _last_us(data: Data, mark: bytes, first_us: int) -> int:
-    """A late time of the snapshot: looked for from its end, the first number that can be one."""
+    """A late time of the snapshot: from its end, the first number that can be one."""
     upto = len(data)
     for _ in range(LOOKS_BACK_MAX):
         upto = data.rfind(mark, 0, upto)

@@ -1,7 +1,7 @@
-"""What the user wrote into a memory snapshot: annotations, and metadata of allocations, as markers.
+"""The user's annotations in a memory snapshot, and metadata of allocations, as markers.
 
-Stage: readers; the process of ``rankmem import``. In: a snapshot's events as records, and what stands beside
-them. Out: the records with markers between them, in order of time. ``external_annotations`` (the profiler's
+Stage: readers; the process of ``rankmem import``. In: a snapshot's events as records, and the annotations.
+Out: the records with markers between them, in order of time. ``external_annotations`` (the profiler's
 ranges) have a beginning and an end of their own. ``user_metadata``
 (``torch.cuda.memory._set_memory_metadata``) stands at each event: its marker begins before the first alloc
 that has it and ends before the first that has another. An ``annotate`` entry is a marker of no length.
@@ -16,7 +16,7 @@ import numpy as np
 
 from rankmem_agent.spool.layout import Action, Kind, MarkerKind
 from rankmem_imports.replay import MemoryStrings
-from rankmem_imports.torch_snapshot.trace import ANNOTATE, TIME_US_MAX, Trace
+from rankmem_imports.torch_snapshot.trace import ANNOTATE, TIME_US_MAX, DeviceTrace
 from rankmem_ship.pairing.state import Array
 from rankmem_ship.spool_reader.segments import RECORD_DTYPE
 
@@ -25,7 +25,7 @@ ANNOTATIONS_MAX: Final = 10_000_000
 
 
 def with_markers(
-    records: Array, annotations: object, traces: Sequence[tuple[Trace, Array]], strings: MemoryStrings
+    records: Array, annotations: object, traces: Sequence[tuple[DeviceTrace, Array]], strings: MemoryStrings
 ) -> Array:
     """The records with markers between them.
 
@@ -36,7 +36,7 @@ def with_markers(
         strings: for the names.
 
     Raises:
-        KeyError, TypeError, ValueError: the annotations are not what they should be.
+        KeyError, TypeError, ValueError: the annotations are malformed.
     """
     made = _Made(strings)
     if isinstance(annotations, list):
@@ -52,11 +52,11 @@ def with_markers(
 
 
 def first_annotation_ns(annotations: object) -> int:
-    """When the first range of ``external_annotations`` began: all that a snapshot without events says of its
-    time; 0 without one.
+    """When the first range of ``external_annotations`` began: the only time of a snapshot without
+    events; 0 without one.
 
     Raises:
-        AttributeError, TypeError, ValueError: the annotations are not what they should be.
+        AttributeError, TypeError, ValueError: the annotations are malformed.
     """
     found = annotations[:ANNOTATIONS_MAX] if isinstance(annotations, list) else []
     return min((_time_us(one) for one in found if 0 < _time_us(one) <= TIME_US_MAX), default=0) * 1000
@@ -89,7 +89,7 @@ class _Made:
                 place = int(np.searchsorted(times_ns, time_ns, side="right"))
                 self._end(place, time_ns, open_ones[name].pop())
 
-    def metadata(self, traces: Sequence[tuple[Trace, Array]], records: Array) -> None:
+    def metadata(self, traces: Sequence[tuple[DeviceTrace, Array]], records: Array) -> None:
         """Runs of allocs that have the same text."""
         if not any(entry.get("user_metadata") for trace, _ in traces for entry in trace.entries):
             return
@@ -110,7 +110,7 @@ class _Made:
                 number = self._begin(place, time_ns, text, MarkerKind.ANNOTATE)
             before = text
 
-    def labels(self, trace: Trace, places: Array, records: Array) -> None:
+    def labels(self, trace: DeviceTrace, places: Array, records: Array) -> None:
         """Texts that single blocks were given, at the instant of the record before."""
         for number, entry in trace.ignored:
             text = entry.get("user_metadata")

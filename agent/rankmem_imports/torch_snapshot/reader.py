@@ -1,11 +1,11 @@
-"""PyTorch's memory snapshots as recordings: one rank a file, its devices, with all that the trace tells.
+"""PyTorch's memory snapshots as recordings: one rank a file, with its devices and the whole trace.
 
 Stage: readers; the process of ``rankmem import``. In: a pickle of ``torch.cuda.memory._snapshot()`` (torch
 2.0 to today, torch_npu, or ``rankmem export torch-snapshot``). Out: the parts of one rank. Blocks and
 segments that the trace did not see made come first, as older ones
 (``rankmem_imports.torch_snapshot.trace``); then the events of all devices in order of time, with
-annotations; then the allocator's own figures of the end, against which the replay is held. What does not fit
-is told in numbers: trace and segments are not taken at one instant.
+annotations; then the allocator's own figures of the end, against which the replay is held. Misfits are
+counted: trace and segments are not taken at one instant.
 
 Memory: the snapshot as Python objects, about 450 bytes an event, until it became records.
 """
@@ -32,8 +32,8 @@ from rankmem_imports.torch_snapshot.markers import first_annotation_ns, with_mar
 from rankmem_imports.torch_snapshot.recognition import NAME
 from rankmem_imports.torch_snapshot.trace import (
     ANNOTATE,
+    DeviceTrace,
     StackInterner,
-    Trace,
     blocks_before,
     segments_before,
     trace_of,
@@ -71,20 +71,20 @@ class SnapshotRecording:
     def parts(self, identity: Identity) -> Iterator[Part]:
         """Older blocks, events, figures."""
         replay = Replay(identity)
-        log = _Log(load_plain(self.source), str(self.source), replay)
+        log = _SnapshotLog(load_plain(self.source), str(self.source), replay)
         yield from log.parts()
         self._closing = log.closing()
 
     def closing(self) -> Closing:
-        """How far replay and snapshot agree."""
+        """Compares replay and snapshot."""
         return self._closing
 
 
-class _Log:
+class _SnapshotLog:
     """A snapshot as records of one log.
 
     Raises:
-        RankmemError: INVALID where it is none.
+        RankmemError: INVALID if it is not a snapshot.
     """
 
     def __init__(self, raw: Any, source: str, replay: Replay) -> None:
@@ -96,10 +96,10 @@ class _Log:
         except torch_snapshot.MALFORMED as exc:
             raise torch_snapshot.no_snapshot(source, exc) from exc
         for device in self._devices:
-            device.let_go()
+            device.release()
 
     def parts(self) -> Iterator[Part]:
-        """All of it, paired."""
+        """The whole log, paired."""
         records = self._records
         for begin in range(0, len(records), PART_RECORDS):
             self._replay.records(records[begin : begin + PART_RECORDS])
@@ -118,7 +118,7 @@ class _Log:
     def closing(self) -> Closing:
         """After the last part."""
         state = self._replay.state
-        misfits = [said for device in self._devices for said in device.misfits(state)]
+        misfits = [found for device in self._devices for found in device.misfits(state)]
         is_late = any(device.older or device.num_older_segments for device in self._devices)
         unexplained = self._replay.unexplained_bytes
         return Closing(
@@ -129,14 +129,14 @@ class _Log:
         )
 
     def _fill(self, raw: dict[str, Any]) -> Array:
-        """Tells what is older; gives the records of all devices, with markers."""
+        """Records what is older; returns the records of all devices, with markers."""
         interner = StackInterner(self._replay.strings)
         starts = [int(d.trace.records["time_ns"][0]) for d in self._devices if len(d.trace.records)]
-        # Before the first event, so that what was there has an instant of its own.
+        # Before the first event, so that older blocks have an instant of their own.
         start_ns = max(min(starts) - 1, 0) if starts else first_annotation_ns(raw.get("external_annotations"))
         facts = json.dumps({"source": NAME} | _settings_of(raw))
         for device in self._devices:
-            device.tell_older(self._replay, interner, start_ns, facts)
+            device.record_older(self._replay, interner, start_ns, facts)
             interner.set_stacks(device.trace)
         records = np.concatenate([d.trace.records for d in self._devices] or [np.zeros(0, RECORD_DTYPE)])
         places = np.arange(len(records))
@@ -145,25 +145,25 @@ class _Log:
             records, places[order] = records[order], np.arange(len(records))
         traces = [d.trace for d in self._devices]
         ends = np.cumsum([len(trace.records) for trace in traces])
-        told = with_markers(
+        with_them = with_markers(
             records,
             raw.get("external_annotations"),
             list(zip(traces, np.split(places, ends[:-1]), strict=True)) if traces else (),
             self._replay.strings,
         )
-        told["time_ns"] = np.maximum(told["time_ns"], min(starts, default=0))
-        return told
+        with_them["time_ns"] = np.maximum(with_them["time_ns"], min(starts, default=0))
+        return with_them
 
 
 @dataclass(slots=True, kw_only=True)
 class _Device:
-    """A device on its way."""
+    """A device of a snapshot."""
 
     code: int
     """Type and index, as pairing has it."""
     end: DeviceSnapshot
     """The state at the end."""
-    trace: Trace
+    trace: DeviceTrace
     older: list[Block]
     """Blocks alive before the trace."""
     num_older_segments: int = 0
@@ -172,11 +172,11 @@ class _Device:
 
     @property
     def name(self) -> str:
-        """As the column device has it."""
+        """As in the column device."""
         return device_name(self.code)
 
-    def tell_older(self, replay: Replay, interner: StackInterner, start_ns: int, facts: str) -> None:
-        """The device, and what was there before the trace."""
+    def record_older(self, replay: Replay, interner: StackInterner, start_ns: int, facts: str) -> None:
+        """Records the device and the blocks and segments from before the trace."""
         kind, index = divmod(self.code, 256)
         replay.record(
             Kind.DEVICE,
@@ -188,18 +188,18 @@ class _Device:
         segments, self.segment_misfits = segments_before(self.end, self.trace)
         self.num_older_segments = len(segments)
         for segment in segments:
-            _tell(replay, start_ns, self.code, Action.SEGMENT_ALLOC, segment.size_bytes, segment, 0)
+            _record_older(replay, start_ns, self.code, Action.SEGMENT_ALLOC, segment.size_bytes, segment, 0)
         for block in self.older:
             stack = interner.stack(block.frames)
-            _tell(replay, start_ns, self.code, Action.ALLOC, block.requested_bytes, block, stack)
+            _record_older(replay, start_ns, self.code, Action.ALLOC, block.requested_bytes, block, stack)
 
-    def let_go(self) -> None:
-        """Forgets the dictionaries of the trace: they are most of the memory."""
-        self.trace = Trace(records=self.trace.records[:0], entries=(), has_times=True, ignored=())
+    def release(self) -> None:
+        """Frees the dictionaries of the trace: they are most of the memory."""
+        self.trace = DeviceTrace(records=self.trace.records[:0], entries=(), has_times=True, ignored=())
 
     def misfits(self, state: PairingState) -> list[str]:
-        """Where the replayed state is not that of the snapshot's segments, a sentence each."""
-        said = []
+        """Differences between the replayed state and the snapshot's segments, a sentence each."""
+        found = []
         [number] = np.flatnonzero(state.devices["code"] == self.code).tolist()
         live = state.live[state.live["device"] == number]
         replayed = dict(zip(live["address"].tolist(), live["size"].tolist(), strict=True))
@@ -210,20 +210,22 @@ class _Device:
         ):
             only = [size for where, size in who.items() if where not in others]
             if only:
-                said.append(f"{self.name}: {len(only)} blocks ({sum(only)} bytes) are {what}")
+                found.append(f"{self.name}: {len(only)} blocks ({sum(only)} bytes) are {what}")
         differ = sum(replayed[where] != listed[where] for where in replayed.keys() & listed.keys())
         if differ:
-            said.append(f"{self.name}: {differ} blocks have another size in segments than in the trace")
+            found.append(f"{self.name}: {differ} blocks have another size in segments than in the trace")
         reserved = int(state.devices["reserved"][number])
         held = sum(segment.size_bytes for segment in self.end.segments)
         if reserved != held:
-            said.append(f"{self.name}: {reserved} bytes reserved after the trace, {held} in segments")
+            found.append(f"{self.name}: {reserved} bytes reserved after the trace, {held} in segments")
         if self.segment_misfits:
-            said.append(f"{self.name}: {self.segment_misfits} events of segments do not fit those at the end")
-        return said
+            found.append(
+                f"{self.name}: {self.segment_misfits} events of segments do not fit those at the end"
+            )
+        return found
 
 
-def _tell(
+def _record_older(
     replay: Replay,
     time_ns: int,
     code: int,
@@ -232,7 +234,7 @@ def _tell(
     what: Block | Segment,
     stack: int,
 ) -> None:
-    """A block or segment that is older than the trace."""
+    """Records a block or segment that is older than the trace."""
     replay.record(
         Kind.PREEXISTING,
         time_ns=time_ns,
@@ -268,7 +270,7 @@ def _devices_of(raw: Any) -> list[_Device]:
 
 
 def _codes_of(raw: dict[str, Any], numbers: Sequence[int]) -> dict[int, int]:
-    """Type and index of each device. PyTorch does not say the type: CUDA, unless it is torch_npu's form."""
+    """Type and index of each device. PyTorch does not state the type: CUDA, unless it is torch_npu's form."""
     named = dict(_NAMED.findall(str(identity_of(raw).get("devices"))))
     kind = DeviceType.NPU if _is_of_npu(raw) else DeviceType.CUDA
     codes = {}
@@ -297,19 +299,21 @@ def _settings_of(raw: dict[str, Any]) -> dict[str, str]:
 
 
 def _remarks_of(raw: dict[str, Any], devices: Sequence[_Device]) -> list[str]:
-    """What is known of the recording itself."""
-    said = []
+    """Remarks on the recording itself, a sentence each."""
+    found = []
     for device in devices:
         if device.older:
             total = sum(block.requested_bytes for block in device.older)
-            said.append(f"{device.name}: {len(device.older)} blocks ({total} bytes) are older than the trace")
+            found.append(
+                f"{device.name}: {len(device.older)} blocks ({total} bytes) are older than the trace"
+            )
     if any(len(device.trace.records) and not device.trace.has_times for device in devices):
-        said.append("the recording has no times: its events stand a microsecond apart, in its order")
+        found.append("the recording has no times: its events stand a microsecond apart, in its order")
     ignored = sum(entry["action"] != ANNOTATE for device in devices for _, entry in device.trace.ignored)
     if ignored:
-        said.append(f"{ignored} entries of the trace are no events of an allocator")
+        found.append(f"{ignored} entries of the trace are not events of an allocator")
     if not any(len(device.trace.records) for device in devices):
-        said.append("the recording has no events, only what was alive at its end")
+        found.append("the recording has no events, only what was alive at its end")
     if raw.get("host_traces"):
-        said.append("host_traces (pinned memory) are not read")
-    return said
+        found.append("host_traces (pinned memory) are not read")
+    return found

@@ -1,12 +1,11 @@
-"""One device of a memory snapshot as arrays: its trace as records, and what was alive before the trace.
+"""One device of a memory snapshot as arrays: its trace as records, and the blocks alive before the trace.
 
-Stage: readers; the process of ``rankmem import``. In: what ``torch.cuda.memory._snapshot()`` gave, as plain
-data. Out: records in the order of the trace, times in nanoseconds; blocks and segments of the baseline; and
-what the snapshot says of the end. Nothing is trusted to have the type, the order or the size that it should
-have.
+Stage: readers; the process of ``rankmem import``. In: the result of ``torch.cuda.memory._snapshot()`` as
+plain data. Out: records in the order of the trace, times in nanoseconds; blocks and segments of the
+baseline; and the snapshot's state at the end. No type, order or size is trusted.
 
-**Baseline.** Whether a block was alive before the trace is told by the first event at its address: a free
-says yes, an alloc no; at an address without events by ``segments``, the state at the end. That is what
+**Baseline.** Whether a block was alive before the trace follows from the first event at its address: a free
+means yes, an alloc no; at an address without events by ``segments``, the state at the end. That is what
 running the trace backwards gives (rankmem_agent.tap.snapshot_format, which keeps it for segments, of
 which there are few), an array at a time.
 """
@@ -50,7 +49,7 @@ _OF_SEGMENTS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class DeviceTrace:
     """A device's events."""
 
     records: Array
@@ -62,11 +61,11 @@ class Trace:
     """Entries whose action is none of the allocator's, each with the number of records before it."""
 
 
-def trace_of(entries: Sequence[dict[str, Any]], device_type: int, device_index: int) -> Trace:
+def trace_of(entries: Sequence[dict[str, Any]], device_type: int, device_index: int) -> DeviceTrace:
     """The events of a device's trace, without stacks.
 
     Raises:
-        KeyError, TypeError, ValueError, OverflowError: an entry is not what it should be.
+        KeyError, TypeError, ValueError, OverflowError: an entry is malformed.
     """
     codes = [ACTION_OF_NAME.get(entry["action"], _NOT_OURS) for entry in entries]
     ignored: list[tuple[int, dict[str, Any]]] = []
@@ -92,10 +91,10 @@ def trace_of(entries: Sequence[dict[str, Any]], device_type: int, device_index: 
     times = [entry.get("time_us") for entry in entries]
     has_times = any(time is not None for time in times)
     records["time_ns"] = _times_ns(times) if has_times else np.arange(1, len(times) + 1) * WITHOUT_TIME_NS
-    return Trace(records=records, entries=entries, has_times=has_times, ignored=ignored)
+    return DeviceTrace(records=records, entries=entries, has_times=has_times, ignored=ignored)
 
 
-def blocks_before(device: DeviceSnapshot, trace: Trace) -> list[Block]:
+def blocks_before(device: DeviceSnapshot, trace: DeviceTrace) -> list[Block]:
     """The blocks alive before the trace, by address; with the frames of their making where it has them.
 
     Args:
@@ -115,7 +114,7 @@ def blocks_before(device: DeviceSnapshot, trace: Trace) -> list[Block]:
     return [blocks[where] for where in sorted(blocks)]
 
 
-def segments_before(device: DeviceSnapshot, trace: Trace) -> tuple[list[Segment], int]:
+def segments_before(device: DeviceSnapshot, trace: DeviceTrace) -> tuple[list[Segment], int]:
     """The segments held before the trace, and how many of its events do not fit those at the end."""
     at = np.flatnonzero(np.isin(trace.records["action"], _OF_SEGMENTS))
     state = baseline(
@@ -167,8 +166,8 @@ class StackInterner:
             self._stacks[key] = known
         return known
 
-    def set_stacks(self, trace: Trace) -> None:
-        """Gives the events of a trace theirs; the two words of one free share a list."""
+    def set_stacks(self, trace: DeviceTrace) -> None:
+        """Sets the stacks of a trace's events; both events of one free share a list."""
         known: dict[int, int] = {}
         stacks = []
         for entry in trace.entries:
@@ -195,7 +194,7 @@ def _text(value: object) -> str:
 
 
 def _unsigned(values: list[Any]) -> Array:
-    """Addresses and handles, which some versions tell as signed numbers."""
+    """Addresses and handles, which some versions write as signed numbers."""
     _check_whole(values)
     try:
         return np.array(values, np.uint64)

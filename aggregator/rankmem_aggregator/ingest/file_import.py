@@ -1,8 +1,8 @@
-"""Ranks of an import into a database file that nobody else holds: one transaction a recording.
+"""Imports ranks into a database file that no other process holds: one transaction a recording.
 
-Stage: import's sink beside the Collector service; the process of ``rankmem import``, in the thread that
-calls. In: the messages that a shipper would send, of all ranks of one recording. Out: all of them stored, or
-none. Every check of the service is made here too; a log that is stored already is not stored again.
+Stage: import's sink beside the Collector service; the process of ``rankmem import``, in the calling thread.
+In: the messages that a shipper would send, of all ranks of one recording. Out: all of them stored, or none.
+Every check of the service is made here too; a log that is already stored is not stored again.
 """
 
 from __future__ import annotations
@@ -49,6 +49,17 @@ class RankLog:
     """In order, the final one last."""
 
 
+def check(logs: Sequence[RankLog]) -> None:
+    """Decodes the logs as an aggregator that receives them would: what it would refuse is found beforehand.
+
+    Raises:
+        RankmemError: INVALID for rows that are wrong.
+    """
+    for log in logs:
+        for _ in _decoded(log, Spool.of(log.opening)):
+            pass
+
+
 class Loader:
     """An open database; a context manager that brings its summaries up to date and closes it.
 
@@ -76,10 +87,10 @@ class Loader:
             self._store.close()
 
     def load(self, logs: Sequence[RankLog]) -> bool:
-        """Stores the logs, or none of them; False if all were stored before.
+        """Stores the logs, or none of them; False if all were already imported.
 
         Raises:
-            RankmemError: INVALID for rows that are wrong, CONFLICT where a rank is there from another
+            RankmemError: INVALID for rows that are wrong, CONFLICT where a rank was imported from another
                 recording, EXHAUSTED where disk or memory do not suffice. Nothing is stored then.
         """
         spools = [Spool.of(log.opening) for log in logs]
@@ -101,13 +112,11 @@ class Loader:
         return stored > 0
 
     def _groups(self, logs: Sequence[RankLog], spools: Sequence[Spool]) -> Iterator[dict[str, pa.Table]]:
-        """The rows of all logs, some at a time, and behind them how far the logs are."""
+        """The rows of all logs, some at a time, followed by the position that each log has reached."""
         batches: list[IncomingBatch] = []
         held_bytes = 0
         for log, spool in zip(logs, spools, strict=True):
-            for message in log.messages:
-                declared_bytes(message)
-                batch = decode_batch(message, spool)
+            for batch in _decoded(log, spool):
                 if self._progress.judge(batch) is Verdict.KNOWN:
                     continue
                 batches.append(batch)
@@ -129,11 +138,7 @@ class Loader:
         return rows | ({SUMMARY_PROGRESS.name: invalidated} if invalidated.num_rows else {})
 
     def _check_rank(self, spool: Spool) -> None:
-        """A rank of a session is imported from one recording alone.
-
-        Raises:
-            RankmemError: CONFLICT where it came from another.
-        """
+        """Raises CONFLICT where the rank was imported from another recording."""
         others = self._store.read(
             "SELECT spool_id FROM ingest_progress WHERE session_id = $session AND attempt = $attempt "
             "AND rank = $rank AND spool_id <> $spool",
@@ -148,19 +153,27 @@ class Loader:
             raise RankmemError(
                 Code.CONFLICT,
                 f"session {spool.session_id} has rank {spool.rank} from another recording already",
-                "leave --session out, or tell the ranks apart with --rank-from",
+                "leave --session out, or give the ranks numbers of their own with --rank-from",
             )
 
 
 _EMPTY: Final = concatenated(
     [{name: table.arrow_schema().empty_table() for name, table in TABLES.items()}]
 ) | {table.name: table.arrow_schema().empty_table() for table in (INGEST_PROGRESS, STACK, SUMMARY_PROGRESS)}
-"""What rows of each table look like here."""
+"""The schema of each table."""
+
+
+def _decoded(log: RankLog, spool: Spool) -> Iterator[IncomingBatch]:
+    for message in log.messages:
+        declared_bytes(message)
+        yield decode_batch(message, spool)
 
 
 def _translated(exc: BaseException) -> BaseException:
     if isinstance(exc, BAD_ROWS):
         return RankmemError(Code.INVALID, f"the database did not take the rows: {exc}")
     if isinstance(exc, DiskLowError | duckdb.OutOfMemoryException | duckdb.IOException):
-        return RankmemError(Code.EXHAUSTED, f"the rows could not be stored: {exc}", "make room, import again")
+        return RankmemError(
+            Code.EXHAUSTED, f"the rows could not be stored: {exc}", "make room and import again"
+        )
     return exc

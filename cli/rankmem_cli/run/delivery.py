@@ -1,7 +1,7 @@
-"""``rankmem ship``: what a job left in its spools, delivered now.
+"""``rankmem ship``: delivers what a job left in its spools.
 
 Stage: the verb's process. In comes a folder, out goes a report on stderr; an aggregator of our own writes
-where a database is named. The delivering is the agent package's.
+where a database is named. ``rankmem_ship`` delivers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rankmem_ship.deliver import DeliveryReport, Progress, deliver
 def deliver_folder(
     folder: Path, *, aggregator: str | None, db: Path | None, credentials: Credentials, timeout_s: float
 ) -> None:
-    """Delivers every spool below ``folder`` and says what came of it.
+    """Delivers every spool below ``folder`` and reports the result.
 
     Args:
         folder: a spool, a session's folder, or the root of many.
@@ -33,7 +33,7 @@ def deliver_folder(
         timeout_s: longest time for each session, in seconds.
 
     Raises:
-        RankmemError: nothing is there, or something is left.
+        RankmemError: there are no spools, or some are left.
     """
     if db is not None and aggregator is not None:
         raise RankmemError(
@@ -57,10 +57,10 @@ def deliver_folder(
                     progress=progress,
                     credentials=destination.credentials,
                 )
-    _tell(report, folder)
+    _report(report, folder)
 
 
-def _tell(report: DeliveryReport, folder: Path) -> None:
+def _report(report: DeliveryReport, folder: Path) -> None:
     if report.records or report.spools_delivered:
         note(f"rankmem: {count_text(report.records)} records of {report.spools_delivered} spools are stored")
     for error in report.errors:
@@ -69,7 +69,7 @@ def _tell(report: DeliveryReport, folder: Path) -> None:
         raise RankmemError(
             Code.CONFLICT,
             f"a shipper is at work on {', '.join(str(folder) for folder in report.busy_sessions)}",
-            "wait until it has delivered or given up; shipper.json there says how far it is",
+            "wait until it has finished; shipper.json there shows its progress",
         )
     for spool in report.spools_set_aside:
         note(f"rankmem: {spool.name} cannot be stored there; it is kept in {spool}")

@@ -1,7 +1,6 @@
-"""What an import decided before it read anything: which recordings are one session, and why.
+"""Describes the plan of an import: which recordings are one session, and why.
 
-Stage: render, of ``rankmem import``. In: the plan. Out: lines for stderr, none where there was nothing to
-decide.
+Stage: render, of ``rankmem import``. In: the plan. Out: lines for stderr, none without a decision.
 """
 
 from __future__ import annotations
@@ -9,42 +8,41 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from rankmem_imports.jobs import Job, Plan
+from rankmem_imports.planning import Plan, PlannedSession
 
 WHY_MAX: Final = 3
-"""Reasons of one session: one is enough, and a thousand folders may each have their own."""
+"""Reasons listed for a session: a thousand folders may each have their own."""
 
 
 def lines_of(plans: Plan) -> list[str]:
-    """A line for each recording that is there twice, each session of several with the reason, and each reason
-    why recordings are sessions by themselves."""
+    """A line for each recording that is given twice, for each session of several recordings, and for each
+    reason why recordings are separate sessions."""
     lines = [f"{path}: already imported: the same recording as {first}" for path, first in plans.repeated]
-    kinds = [job.kind for job in plans.jobs]
-    decided = [job for job in plans.jobs if _num_recordings(job) > 1 or kinds.count(job.kind) > 1]
-    lines += [_together(job) for job in decided if job.why]
-    alone = [job for job in decided if not job.why and _num_recordings(job) == 1]
-    doubts = Counter((job.kind, job.doubt or "nothing says that they belong together") for job in alone)
-    for (kind, doubt), count in doubts.items():
-        each = (
-            "a recording is a session by itself" if count == 1 else f"{count} recordings are a session each"
-        )
-        lines.append(f"{kind}: {each}: {doubt}")
+    num_of_format = Counter(one.format for one in plans.sessions)
+    decided = [one for one in plans.sessions if _num_recordings(one) > 1 or num_of_format[one.format] > 1]
+    lines += [_together(one) for one in decided if one.why]
+    alone = [one for one in decided if not one.why and _num_recordings(one) == 1]
+    doubts = Counter((one.format, one.doubt or "nothing shows that they belong together") for one in alone)
+    for (name, doubt), count in doubts.items():
+        each = "one recording is a session" if count == 1 else f"{count} recordings are a session each"
+        lines.append(f"{name}: {each}: {doubt}")
     if alone:
-        lines.append("--session NAME puts recordings of one kind into one session")
+        lines.append("--session NAME puts recordings of one format into one session")
     return lines
 
 
-def whence(job: Job, rank: int) -> str:
-    """Where a rank's number is from, if neither the recording nor the user gave it."""
-    member = next(member for member in job.members if member.rank == rank)
+def rank_source(session: PlannedSession, rank: int) -> str:
+    """Where a rank's number comes from, if neither the recording nor the user gave it."""
+    member = next(member for member in session.members if member.rank == rank)
     return f" ({member.rank_from})" if member.rank_from else ""
 
 
-def _together(job: Job) -> str:
-    more = f"; and {len(job.why) - WHY_MAX} more reasons" if len(job.why) > WHY_MAX else ""
-    why = "; ".join(job.why[:WHY_MAX]) + more
-    return f"session {job.session_id} ({job.name}): {_num_recordings(job)} recordings together: {why}"
+def _together(session: PlannedSession) -> str:
+    why, count = "; ".join(session.why[:WHY_MAX]), _num_recordings(session)
+    if len(session.why) > WHY_MAX:
+        why += f"; and {len(session.why) - WHY_MAX} more reasons"
+    return f"session {session.session_id} ({session.name}): {count} recordings together: {why}"
 
 
-def _num_recordings(job: Job) -> int:
-    return len({member.found.path for member in job.members})
+def _num_recordings(session: PlannedSession) -> int:
+    return len({member.found.path for member in session.members})

@@ -1,7 +1,8 @@
-"""``rankmem import``: recordings read, laid down, delivered, one after the other, and what came of each.
+"""``rankmem import``: reads, stages and delivers recordings one by one, and reports the result of each.
 
 Stage: the verb's process. In: paths and a place. Out: sessions in the database, a summary on stderr. Reading
-is the agent package's, storing the aggregator's; a file held by an aggregator is delivered to it.
+is done by ``rankmem_imports``, storing by the aggregator's package; recordings for a file that an aggregator
+holds are delivered to the aggregator.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from rankmem_cli.args.options import Target
 from rankmem_cli.run.destination import served_at
-from rankmem_cli.run.import_plan import lines_of, whence
+from rankmem_cli.run.import_plan import lines_of, rank_source
 from rankmem_cli.show.progress import Update, show_progress
 from rankmem_cli.show.render import note
 from rankmem_cli.show.units import count_text
-from rankmem_imports.jobs import Job, Plan, is_skipped, plan
 from rankmem_imports.members import Member
+from rankmem_imports.planning import Plan, PlannedSession, is_skipped, plan
 from rankmem_imports.search import Found, search
-from rankmem_imports.staging import StagedRank, stage
 from rankmem_protos.errors import Code, RankmemError
 
 if TYPE_CHECKING:
-    from rankmem_aggregator.ingest.file_import import Loader
+    from rankmem_aggregator.ingest.file_import import Loader, RankLog
     from rankmem_imports.delivery import Delivery
+    from rankmem_imports.staging import StagedRank
 
 SKIPPED_SHOWN_MAX: Final = 10
-"""Files with nothing to import that are named; of the others their number is."""
+"""Files with nothing to import that are listed; the rest are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the user asks for."""
+    """The arguments of an import."""
 
     paths: Sequence[str]
     name: str | None = None
@@ -48,17 +49,17 @@ class Request:
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """What came of an import."""
+    """The result of an import."""
 
     session_ids: list[str] = field(default_factory=list)
-    """Of sessions of which a rank is stored, in order."""
+    """Sessions with a stored rank, in order."""
     failed: list[tuple[Path, RankmemError]] = field(default_factory=list)
     skipped: list[tuple[Path, str]] = field(default_factory=list)
-    """Files that nobody named and that hold nothing to import, each with the reason: no failures."""
+    """Files found in folders that hold nothing to import, each with the reason: no failures."""
     num_events: int = 0
 
     def add(self, found: Found, error: RankmemError) -> None:
-        """What an error means for the import: a failure, or a file that is skipped."""
+        """Records an error as a failure or a skipped file."""
         if is_skipped(found, error):
             self.skipped.append((found.path, str(error)))
         else:
@@ -66,17 +67,17 @@ class Report:
 
 
 class Sink(Protocol):
-    """Where ranks go."""
+    """Stores ranks."""
 
     def store(self, ranks: Sequence[StagedRank], session_row: dict[str, Any]) -> bool:
-        """Stores the ranks of one recording; False if they were stored before."""
+        """Stores the ranks of one recording; False if they were already imported."""
 
 
 def import_recordings(request: Request, place: Target) -> Report:
-    """Imports what the paths hold and says so on stderr.
+    """Imports the recordings in the paths and reports each on stderr.
 
     Raises:
-        RankmemError: nothing is there, the options contradict each other, or the place cannot be used.
+        RankmemError: there is no recording, the options contradict each other, or the place cannot be used.
     """
     report = Report()
     with show_progress("looking") as say:
@@ -84,7 +85,7 @@ def import_recordings(request: Request, place: Target) -> Report:
         plans = plan(looked.found, name=request.name, session=request.session, rank_from=request.rank_from)
         report.failed += looked.failed + plans.failed
         report.skipped += [(path, str(error)) for path, error in plans.skipped]
-        if plans.jobs:
+        if plans.sessions:
             for line in lines_of(plans):
                 note(f"rankmem: {line}")
             with _sink(place) as sink:
@@ -110,16 +111,16 @@ def _note_file(path: Path, text: str) -> None:
 
 
 def _import_all(plans: Plan, sink: Sink, say: Update, report: Report) -> None:
-    files = [(job, members) for job in plans.jobs for members in _by_file(job)]
-    for number, (job, members) in enumerate(files, 1):
+    files = [(session, members) for session in plans.sessions for members in _by_file(session)]
+    for number, (session, members) in enumerate(files, 1):
         where = members[0].found.path
         text = f"{where.name} ({number} of {len(files)})"
         say(text)
         try:
-            _import_file(job, members, sink, report, partial(_say_rows, say, text))
+            _import_file(session, members, sink, report, partial(_say_rows, say, text))
         except RankmemError as exc:
             report.add(members[0].found, exc)
-            if exc.code is Code.UNAVAILABLE:  # nobody is there for the others either
+            if exc.code is Code.UNAVAILABLE:  # for the others as well
                 report.failed += [(rest[0].found.path, exc) for _, rest in files[number:]]
                 return
 
@@ -129,39 +130,45 @@ def _say_rows(say: Update, text: str, rows: int) -> None:
 
 
 def _import_file(
-    job: Job, members: Sequence[Member], sink: Sink, report: Report, progress: Callable[[int], None]
+    session: PlannedSession,
+    members: Sequence[Member],
+    sink: Sink,
+    report: Report,
+    progress: Callable[[int], None],
 ) -> None:
-    """The ranks of one file: all read before any is stored."""
+    """Imports the ranks of one file: all are read before any is stored."""
+    from rankmem_imports.staging import stage
+
     folder = Path(tempfile.mkdtemp(prefix="rankmem-import-"))
     try:
         staged = [
             stage(
                 member.recording,
-                job.identity(member),
-                job.spool_id(member),
+                session.identity(member),
+                session.spool_id(member),
                 folder / str(member.rank),
                 progress,
             )
             for member in members
         ]
-        is_new = sink.store(staged, job.row_with(staged))
+        is_new = sink.store(staged, session.row_with(staged))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    if job.session_id not in report.session_ids:
-        report.session_ids.append(job.session_id)
+    if session.session_id not in report.session_ids:
+        report.session_ids.append(session.session_id)
     for rank in staged:
         report.num_events += rank.closing.events
-        _tell(job, rank, is_new)
+        _report(session, rank, is_new)
 
 
-def _tell(job: Job, rank: StagedRank, is_new: bool) -> None:
-    """What became of a rank, in a line, and what is inexact, in a line each."""
-    counted = [(rank.closing.events, "events")]
-    counted += [(rank.rows.get(table, 0), noun) for table, noun in _ALSO_COUNTED]
-    said = ", ".join(f"{count_text(count)} {noun}" for count, noun in counted if count)
+def _report(session: PlannedSession, rank: StagedRank, is_new: bool) -> None:
+    """Prints a line on a rank, and one on each thing that is inexact."""
+    counts = [(rank.closing.events, "events")]
+    counts += [(rank.rows.get(table, 0), noun) for table, noun in _ALSO_COUNTED]
+    counted = ", ".join(f"{count_text(count)} {noun}" for count, noun in counts if count)
     again = "" if is_new else ", already imported"
-    whose = f"rank {rank.identity.rank}{whence(job, rank.identity.rank)}"
-    note(f"{rank.source}: {job.kind}, session {job.session_id}, {whose}: {said}{again}")
+    whose = f"rank {rank.identity.rank}{rank_source(session, rank.identity.rank)}"
+    note(f"{rank.source}: {session.format}, session {session.session_id}, {whose}: {counted}{again}")
     if rank.closing.events_lost:
         note(f"    {count_text(rank.closing.events_lost)} events are missing")
     for remark in rank.closing.remarks:
@@ -178,16 +185,16 @@ _ALSO_COUNTED: Final = (
 )
 
 
-def _by_file(job: Job) -> list[list[Member]]:
+def _by_file(session: PlannedSession) -> list[list[Member]]:
     files: dict[Path, list[Member]] = {}
-    for member in job.members:
+    for member in session.members:
         files.setdefault(member.found.path, []).append(member)
     return list(files.values())
 
 
 @contextmanager
 def _sink(place: Target) -> Iterator[Sink]:
-    """The aggregator that is named or holds the file, else the file itself."""
+    """The aggregator that is named or holds the file, or else the file itself."""
     with contextlib.ExitStack() as stack:
         if place.aggregator is not None:
             place.credentials.check()
@@ -206,16 +213,16 @@ def _sink(place: Target) -> Iterator[Sink]:
 
 
 class _Local:
-    """A file nobody else holds. One that is not there is made for the first recording that can be stored: a
-    recording that is refused leaves no empty database.
+    """A file that no other process holds. A missing one is created for the first recording that can be
+    stored: a recording that is refused leaves no empty database.
 
     Args:
-        opened: closes it.
+        stack: closes it.
     """
 
-    def __init__(self, path: Path, opened: contextlib.ExitStack) -> None:
+    def __init__(self, path: Path, stack: contextlib.ExitStack) -> None:
         self._path = path
-        self._opened = opened
+        self._stack = stack
         self._loader: Loader | None = None
 
     def open(self) -> Loader:
@@ -223,14 +230,11 @@ class _Local:
         from rankmem_aggregator.ingest.file_import import Loader
 
         if self._loader is None:
-            self._loader = self._opened.enter_context(Loader(self._path))
+            self._loader = self._stack.enter_context(Loader(self._path))
         return self._loader
 
     def store(self, ranks: Sequence[StagedRank], session_row: dict[str, Any]) -> bool:
-        from rankmem_aggregator.ingest.file_import import RankLog
-
-        logs = [RankLog(opening=rank.opening(), messages=rank.messages(session_row)) for rank in ranks]
-        return self.open().load(logs)
+        return self.open().load(_logs(ranks, session_row))
 
 
 class _Remote:
@@ -240,15 +244,17 @@ class _Remote:
         self._delivery = delivery
 
     def store(self, ranks: Sequence[StagedRank], session_row: dict[str, Any]) -> bool:
-        from rankmem_aggregator.ingest.batch import Spool, decode_batch
+        from rankmem_aggregator.ingest.file_import import check
 
-        # All of it as the aggregator will, before any of it is sent: whole or not at all.
-        for rank in ranks:
-            spool = Spool.of(rank.opening())
-            for message in rank.messages(session_row):
-                decode_batch(message, spool)
+        check(_logs(ranks, session_row))  # before any of it is sent: the recording whole, or not at all
         num_new = sum(self._delivery.deliver(rank, session_row) for rank in ranks)
         return num_new > 0
+
+
+def _logs(ranks: Sequence[StagedRank], session_row: dict[str, Any]) -> list[RankLog]:
+    from rankmem_aggregator.ingest.file_import import RankLog
+
+    return [RankLog(opening=rank.opening(), messages=rank.messages(session_row)) for rank in ranks]
 
 
 @contextmanager

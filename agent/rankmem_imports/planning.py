@@ -1,8 +1,9 @@
-"""Which recordings make one session, and which rank each is.
+"""Groups recordings into sessions and gives each its rank.
 
-Stage: import, before anything is read to its end; the process of ``rankmem import``. In: recordings as found.
-Out: jobs with their ranks. A session's id is a function of what is imported, so that importing the same files
-again meets the same session. Recordings of one kind are one job only where something says so (``belonging``).
+Stage: import, before anything is read to its end; the process of ``rankmem import``. In: recordings as
+found. Out: sessions with their ranks. A session's id is a function of its recordings, so importing the same
+files again gives the same session. Recordings of one format share a session only for a reason
+(``belonging``).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import rankmem_agent
 from rankmem_agent.session_ids import given_id, id_of_text
@@ -23,47 +24,49 @@ from rankmem_imports.members import NO_RANK, Member
 from rankmem_imports.rank_numbers import rank_number, world_size_number
 from rankmem_imports.recording import Identity, NothingHereError, RankFacts, RankRecording
 from rankmem_imports.search import Found
-from rankmem_imports.staging import StagedRank
 from rankmem_protos.clock import has_clock
 from rankmem_protos.errors import Code, RankmemError
+
+if TYPE_CHECKING:
+    from rankmem_imports.staging import StagedRank
 
 READ_BYTES: Final = 1 << 20
 """Of a file at a time, for its fingerprint."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Job:
+class PlannedSession:
     """Recordings that become one session."""
 
-    kind: str
+    format: str
     session_id: str
     name: str
     members: list[Member]
     why: tuple[str, ...] = ()
-    """What says that its recordings belong together, in words; nothing for one by itself."""
+    """The reasons why its recordings belong together; none for a single one."""
     doubt: str = ""
-    """Why a recording by itself was not put to others, where there is a particular reason."""
+    """Why a single recording was not added to others, if there is a particular reason."""
     _staged: list[StagedRank] = field(default_factory=list)
 
     def identity(self, member: Member) -> Identity:
-        """Whose rows the member's are."""
+        """The first columns of the member's rows."""
         return Identity(self.session_id, 0, member.rank)
 
     def spool_id(self, member: Member) -> str:
-        """The name of the member's log: of its content, so that another recording has another one."""
+        """The name of the member's log, made from its content: another recording has another name."""
         return f"{self.session_id}-0-{member.rank}-import-{member.fingerprint[:16]}"
 
     def row_with(self, staged: Sequence[StagedRank]) -> dict[str, Any]:
-        """The row of session as known with these ranks and those before."""
+        """The row of session, as known from these ranks and all earlier ones."""
         self._staged += staged
         facts = [member.recording.facts for member in self.members]
         times = [(rank.started_ns, rank.ended_ns) for rank in self._staged]
-        # Ranks without a clock count from 0: they say when the session was only where no other does.
+        # Ranks without a clock count from 0: they date the session only where no other rank does.
         timed = [(began, ended) for began, ended in times if began is not None and has_clock(began)] or times
         return {
             "session_id": self.session_id,
             "name": self.name,
-            "source": self.kind,
+            "source": self.format,
             "world_size": max((one.world_size for one in facts if one.world_size), default=None),
             "command": _first_text(facts, "command"),
             "started_at_ns": min((ns for ns, _ in timed if ns is not None), default=None),
@@ -76,15 +79,15 @@ class Job:
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
-    """What will be imported."""
+    """The sessions to import."""
 
-    jobs: list[Job] = field(default_factory=list)
+    sessions: list[PlannedSession] = field(default_factory=list)
     skipped: list[tuple[Path, RankmemError]] = field(default_factory=list)
     """Recordings in folders that hold nothing to import."""
     failed: list[tuple[Path, RankmemError]] = field(default_factory=list)
-    """Recordings that cannot be opened, or claim a rank that is taken."""
+    """Recordings that cannot be opened, or have a rank that is taken."""
     repeated: list[tuple[Path, Path]] = field(default_factory=list)
-    """Recordings that are among the others already, each with the one that it is the same as."""
+    """Recordings given more than once, each with the first that is the same."""
 
 
 def plan(
@@ -94,15 +97,15 @@ def plan(
     session: str | None = None,
     rank_from: str | None = None,
 ) -> Plan:
-    """Opens the recordings and puts them together.
+    """Opens the recordings and groups them into sessions.
 
     Args:
-        name: of each session; default: of the files.
+        name: of each session; default: the name of its files.
         session: the session that they all belong to, an id or any text; default: by their content and time.
-        rank_from: a regular expression whose one group is the rank, looked for in each path.
+        rank_from: a regular expression whose only group is the rank, searched for in each path.
 
     Raises:
-        RankmemError: INVALID for a pattern that cannot be used, or several kinds for one session.
+        RankmemError: INVALID for a pattern that cannot be used, or several formats for one session.
     """
     pattern = _pattern(rank_from)
     result = Plan()
@@ -111,7 +114,7 @@ def plan(
         try:
             recordings = one.format.open(one.files)
             fingerprint = _fingerprint(one.files)
-            ranks = [_said_rank(recording, pattern) for recording in recordings]
+            ranks = [_given_rank(recording, pattern) for recording in recordings]
         except RankmemError as exc:
             (result.skipped if is_skipped(one, exc) else result.failed).append((one.path, exc))
             continue
@@ -121,33 +124,33 @@ def plan(
     if session is not None and len(groups) > 1:
         raise RankmemError(
             Code.INVALID,
-            f"--session {session} for {len(groups)} jobs: {', '.join(sorted({kind for kind, _ in groups}))}",
-            "import one kind, and one job, at a time",
+            f"--session {session} for {len(groups)} jobs: {', '.join(sorted({name for name, _ in groups}))}",
+            "import one format, and one job, at a time",
         )
-    for (kind, job), members_of in groups.items():
-        once = _once(members_of, result)
+    for (format_name, job), same_job in groups.items():
+        once = _once(same_job, result)
         if session is not None:
-            parts = [in_one(once, "--session")]
+            recording_groups = [in_one(once, "--session")]
         else:
-            parts = together(once, told_by=None if pattern is None else "--rank-from")
-        for part in parts:
-            members = _ranked(part.members, result)
-            session_id = given_id(session) if session is not None else _session_id(kind, job, members)
-            result.jobs.append(
-                Job(
-                    kind=kind,
+            recording_groups = together(once, option=None if pattern is None else "--rank-from")
+        for group in recording_groups:
+            members = _ranked(group.members, result)
+            session_id = given_id(session) if session is not None else _session_id(format_name, job, members)
+            result.sessions.append(
+                PlannedSession(
+                    format=format_name,
                     session_id=session_id,
                     name=name or _name_of(members),
                     members=members,
-                    why=tuple(part.why),
-                    doubt=part.doubt,
+                    why=tuple(group.why),
+                    doubt=group.doubt,
                 )
             )
     return result
 
 
 def is_skipped(found: Found, error: RankmemError) -> bool:
-    """Whether the error is no failure: nobody named the file, and it holds nothing to import."""
+    """Whether the error is no failure: the user did not name the file, and it holds nothing to import."""
     return isinstance(error, NothingHereError) and not found.was_named
 
 
@@ -158,7 +161,7 @@ def _pattern(rank_from: str | None) -> re.Pattern[str] | None:
         pattern = re.compile(rank_from)
     except re.error as exc:
         raise RankmemError(
-            Code.INVALID, f"--rank-from {rank_from!r} is no regular expression: {exc}", r"rank[-_]?(\d+)"
+            Code.INVALID, f"--rank-from {rank_from!r} is not a regular expression: {exc}", r"rank[-_]?(\d+)"
         ) from exc
     if pattern.groups != 1:
         raise RankmemError(
@@ -167,8 +170,8 @@ def _pattern(rank_from: str | None) -> re.Pattern[str] | None:
     return pattern
 
 
-def _said_rank(recording: RankRecording, pattern: re.Pattern[str] | None) -> int:
-    """What the user's pattern or the recording says; NO_RANK if neither does."""
+def _given_rank(recording: RankRecording, pattern: re.Pattern[str] | None) -> int:
+    """The rank by the user's pattern, or else by the recording; NO_RANK if neither gives one."""
     match = pattern.search(str(recording.source)) if pattern is not None else None
     if match is not None and (match[1] or "").isdecimal():
         rank: int | None = int(match[1])
@@ -186,7 +189,7 @@ def _said_rank(recording: RankRecording, pattern: re.Pattern[str] | None) -> int
 
 
 def _once(members: Sequence[Member], result: Plan) -> list[Member]:
-    """The recordings without those that are there already, under another name or packed."""
+    """The recordings without those that are the same as an earlier one, renamed or compressed."""
     seen: dict[Hashable, Member] = {}
     found = []
     for member in members:
@@ -201,7 +204,7 @@ def _once(members: Sequence[Member], result: Plan) -> list[Member]:
 
 
 def _ranked(claims: Sequence[Member], result: Plan) -> list[Member]:
-    """Each with a rank of its own: what it has, else the lowest that is free, in the order of the files."""
+    """The members with a rank each: their own, or else the lowest that is free, in the order of the files."""
     taken: dict[int, Member] = {}
     for claim in claims:
         if not claim.has_rank:
@@ -225,13 +228,13 @@ def _taken_rank(claim: Member, first: Member) -> RankmemError:
     return RankmemError(
         Code.CONFLICT,
         f"{claim.recording.source} is from the same rank as {first.recording.source}: rank {claim.rank}",
-        "import recordings of another job by themselves, or tell ranks apart with --rank-from",
+        "import recordings of another job separately, or number the ranks with --rank-from",
     )
 
 
-def _session_id(kind: str, job: str | None, members: Sequence[Member]) -> str:
-    """The id of what is imported: the start of the job where that is known, and a hash."""
-    lines = [kind, job or "", *(f"{member.rank} {member.fingerprint}" for member in members)]
+def _session_id(format_name: str, job: str | None, members: Sequence[Member]) -> str:
+    """The id: the start of the job where that is known, and a hash of its recordings."""
+    lines = [format_name, job or "", *(f"{member.rank} {member.fingerprint}" for member in members)]
     known = [began for member in members if (began := began_ns(member)) is not None]
     return id_of_text("\n".join(lines), min(known) // 10**9 if known else 0)
 
@@ -250,7 +253,7 @@ def _fingerprint(files: Sequence[Path]) -> str:
 
 
 def _name_of(members: Sequence[Member]) -> str:
-    """The file's name, or of several files that of the folder they share."""
+    """The name of the file, or of the folder that several files share."""
     paths = list(dict.fromkeys(member.found.path for member in members))
     if len(paths) == 1 and len(members[0].found.files) == 1:
         return paths[0].name
