@@ -29,7 +29,7 @@ from constructed import BASE_NS, SESSION, RankLog, empty_database, store_logs, s
 from export_logs import database as cuda_database
 from export_logs import training
 from rankmem_aggregator import connect
-from rankmem_aggregator.exports.contract import Written
+from rankmem_aggregator.exports.contract import ExportResult
 from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.exports.mindstudio_totals import TotalsAt
 from rankmem_imports.ascend.reader import MindStudioReader
@@ -62,7 +62,7 @@ CURVES = (
 Row = tuple[Any, ...]
 
 
-def exported(path: Path, out: Path, **asked: Any) -> Written:
+def exported(path: Path, out: Path, **asked: Any) -> ExportResult:
     with connect(path) as queries:
         return export(queries, "mindstudio", out, **asked)
 

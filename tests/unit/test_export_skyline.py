@@ -12,7 +12,7 @@ import pytest
 from constructed import BASE_NS, SESSION
 from export_logs import database, training
 from rankmem_aggregator import connect
-from rankmem_aggregator.exports.contract import Written
+from rankmem_aggregator.exports.contract import ExportResult
 from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.query.queries import Queries
 
@@ -76,7 +76,7 @@ def opened_report(path: Path) -> sqlite3.Connection:
     return OPENED[-1]
 
 
-def report(queries: Queries, out: Path, **asked: Any) -> tuple[sqlite3.Connection, Written]:
+def report(queries: Queries, out: Path, **asked: Any) -> tuple[sqlite3.Connection, ExportResult]:
     written = export(queries, "skyline", out, force=True, **asked)
     return opened_report(out), written
 

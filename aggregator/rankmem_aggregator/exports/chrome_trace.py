@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
-from rankmem_aggregator.exports.contract import Chosen, Written
+from rankmem_aggregator.exports.contract import ExportResult, Selection
 from rankmem_aggregator.exports.log import Log, Stacks, Track, on_one_clock, rows_of, tracks
 from rankmem_aggregator.exports.trace_budget import Budget, budget_of
 from rankmem_aggregator.exports.trace_counters import Counters
-from rankmem_aggregator.exports.trace_file import Place, TraceFile
+from rankmem_aggregator.exports.trace_file import Span, TraceFile
 from rankmem_aggregator.exports.trace_lanes import Lanes
 from rankmem_aggregator.sql import export_text
 
@@ -39,44 +39,44 @@ _BLOCK_ARGS: Final = ("category", "module", "phase", "step", "annotation", "stre
 _U64: Final = 2**64 - 1
 
 
-def write_chrome_trace(chosen: Chosen, out: Path) -> Written:
+def write_chrome_trace(selection: Selection, out: Path) -> ExportResult:
     """Writes the trace."""
-    written = Written()
-    found = on_one_clock(tracks(chosen, and_quiet=True), written)
-    budget = budget_of(chosen, found, ROWS_MAX)
-    written.remarks += budget.remarks
-    base_ns = _base_of(chosen, found)
+    result = ExportResult()
+    found = on_one_clock(tracks(selection, include_idle=True), result)
+    budget = budget_of(selection, found, ROWS_MAX)
+    result.remarks += budget.remarks
+    base_ns = _base_of(selection, found)
     with _opened(out) as file:
         trace = TraceFile(file, base_ns)
         for pid, of_rank in enumerate(_by_rank(found), start=1):
-            chosen.say(f"writing {of_rank[0].label()}")
-            _Rank(chosen, of_rank, pid, trace, budget).write()
+            selection.say(f"writing {of_rank[0].label()}")
+            _Rank(selection, of_rank, pid, trace, budget).write()
         facts = {
             "displayTimeUnit": "ms",
             "baseTimeNanoseconds": base_ns,
             "otherData": {
-                "session_id": chosen.session_id,
+                "session_id": selection.session_id,
                 "thinned": "; ".join(budget.remarks) or "no",
-                "missing": "; ".join(chosen.missing) or "nothing",
+                "missing": "; ".join(selection.missing) or "nothing",
             },
         }
         trace.end(facts)
-    written.counts |= trace.counts
-    return written
+    result.counts |= trace.counts
+    return result
 
 
 write_perfetto = write_chrome_trace
 
 
-def _base_of(chosen: Chosen, found: list[Track]) -> int:
+def _base_of(selection: Selection, found: list[Track]) -> int:
     """The zero of the times: nothing lies before it, as Perfetto drops what has a negative time. Calls and
     ranges begin before their first event; where a beginning was asked for, they are cut there."""
     first_ns = min(track.first_ns for track in found)
-    if chosen.from_ns is not None:
+    if selection.from_ns is not None:
         return first_ns
-    ranks = None if chosen.ranks is None else ",".join(map(str, chosen.ranks))
-    asked = {"session": chosen.session_id, "ranks": ranks, "from_ns": first_ns}
-    begun_ns = chosen.queries.sql(export_text("trace_begin"), asked).to_pylist()[0]["begun_ns"]
+    ranks = None if selection.ranks is None else ",".join(map(str, selection.ranks))
+    asked = {"session": selection.session_id, "ranks": ranks, "from_ns": first_ns}
+    begun_ns = selection.queries.sql(export_text("trace_begin"), asked).to_pylist()[0]["begun_ns"]
     return first_ns if begun_ns is None else min(first_ns, int(begun_ns))
 
 
@@ -131,7 +131,7 @@ class _Rows:
         self._lanes: dict[int, Lanes] = {}
         self._named: set[int] = set()
 
-    def place(self, thread: int, started_ns: int, ended_ns: int) -> Place:
+    def place(self, thread: int, started_ns: int, ended_ns: int) -> Span:
         """Where a slice of a thread stands; slices of a thread come by their start."""
         lane = self._lanes.setdefault(thread, Lanes()).place(started_ns, ended_ns)
         tid = self._first_tid + lane * _LANE_TIDS + thread
@@ -140,22 +140,22 @@ class _Rows:
             order = 4 * thread + (1 if self._first_tid else 3)
             name = f"{self._name} {thread}" + (f" ({lane + 1})" if lane else "")
             self._trace.thread(self._pid, tid, name, order + (1 if lane else 0))
-        return Place(tid, started_ns, ended_ns)
+        return Span(tid, started_ns, ended_ns)
 
 
 class _Rank:
     """One rank of an attempt: a process of the trace."""
 
     def __init__(
-        self, chosen: Chosen, of_rank: list[Track], pid: int, trace: TraceFile, budget: Budget
+        self, selection: Selection, of_rank: list[Track], pid: int, trace: TraceFile, budget: Budget
     ) -> None:
-        self._chosen = chosen
+        self._selection = selection
         self._of_rank = of_rank
         self._pid = pid
         self._trace = trace
         self._budget = budget
-        self._stacks = Stacks(chosen)
-        self._places: dict[int, Place] = {}
+        self._stacks = Stacks(selection)
+        self._places: dict[int, Span] = {}
         self._last_ns = max(track.last_ns for track in of_rank)
         self._first_ns = min(track.first_ns for track in of_rank)
 
@@ -165,7 +165,7 @@ class _Rank:
         attempt = f", attempt {first.attempt}" if first.attempt else ""
         devices = ", ".join(track.device for track in self._of_rank)
         self._trace.process(self._pid, f"rank {first.rank} on {first.host_name}{attempt}", devices, self._pid)
-        log = Log(self._chosen, first, (self._first_ns, self._last_ns))
+        log = Log(self._selection, first, (self._first_ns, self._last_ns))
         self._steps(log)
         self._ranges(log)
         self._calls(log)
@@ -177,7 +177,7 @@ class _Rank:
         if rows:
             self._trace.thread(self._pid, _STEPS_TID, "steps", 0)
         for row in rows:
-            place = Place(_STEPS_TID, self._start_of(row), self._end_of(row))
+            place = Span(_STEPS_TID, self._start_of(row), self._end_of(row))
             self._trace.slice(self._pid, place, "step", f"step {row['step']}", {})
 
     def _ranges(self, log: Log) -> None:
@@ -202,7 +202,7 @@ class _Rank:
         ended_ns = self._last_ns if row["ended_ns"] is None else row["ended_ns"]
         return max(int(ended_ns), self._start_of(row) + 1)
 
-    def _call(self, row: dict[str, Any], place: Place) -> None:
+    def _call(self, row: dict[str, Any], place: Span) -> None:
         self._places[row["call_id"]] = place
         args = {name: row[name] for name in _CALL_ARGS} | {"line": self._stacks.line(row["stack_id"])}
         self._trace.slice(self._pid, place, "operator", row["operator"], args)
@@ -213,7 +213,7 @@ class _Rank:
             self._trace.arrow(self._pid, key, "autograd", forward, *ends)
 
     def _device(self, track: Track) -> None:
-        log = Log(self._chosen, track)
+        log = Log(self._selection, track)
         groups = [name for name, count in track.groups().items() if count > 1]
         counters = Counters(track.device, self._counter, groups, self._budget.stretch_ns)
         if groups:

@@ -13,7 +13,7 @@ def silent(text: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class Selection:
     """What is exported."""
 
     queries: Queries
@@ -32,7 +32,7 @@ class Chosen:
 
 
 @dataclass(slots=True, kw_only=True)
-class Written:
+class ExportResult:
     """What an export did."""
 
     counts: dict[str, int] = field(default_factory=dict)

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from rankmem_aggregator.exports.contract import Chosen, Written, silent
-from rankmem_aggregator.exports.kinds import Kind, Part, kind_of
+from rankmem_aggregator.exports.contract import ExportResult, Selection, silent
+from rankmem_aggregator.exports.kinds import ExportKind, SelectablePart, kind_of
 from rankmem_aggregator.exports.names import is_database
 from rankmem_aggregator.query.missing import lines
 from rankmem_aggregator.query.queries import Queries
@@ -41,7 +41,7 @@ def export(
     until_ns: int | None = None,
     force: bool = False,
     say: Callable[[str], None] = silent,
-) -> Written:
+) -> ExportResult:
     """Writes a file or a folder.
 
     Args:
@@ -61,7 +61,7 @@ def export(
             session, rank or range with nothing in it; EXHAUSTED where the disk is full.
     """
     kind = kind_of(kind_name)
-    asked: dict[Part, object] = {
+    asked: dict[SelectablePart, object] = {
         "session": session,
         "rank": ranks,
         "range": (from_ns, until_ns) != (None, None),
@@ -77,7 +77,7 @@ def export(
     if is_database(out_path) and (kind.name != "duckdb" or _is_same(out_path, queries.target)):
         raise RankmemError(Code.CONFLICT, f"{out_path} is a database", "give another name")
     session_id = queries.session_id(session) if "session" in kind.parts else ""
-    chosen = Chosen(
+    selection = Selection(
         queries=queries,
         session_id=session_id,
         ranks=tuple(sorted(set(ranks))) if ranks else None,
@@ -86,11 +86,11 @@ def export(
         say=say,
         missing=tuple(lines(queries.incompleteness(session_id).to_pylist())) if session_id else (),
     )
-    _check_ranks(chosen)
-    return _write(kind, chosen, out_path)
+    _check_ranks(selection)
+    return _write(kind, selection, out_path)
 
 
-def _check_out(kind: Kind, out_path: Path, force: bool) -> None:
+def _check_out(kind: ExportKind, out_path: Path, force: bool) -> None:
     if not out_path.parent.is_dir():
         raise RankmemError(
             Code.NOT_FOUND, f"there is no folder {out_path.parent}", "make it, or name another"
@@ -124,28 +124,28 @@ def _is_same(out_path: Path, target: str) -> bool:
     return Path(target).is_file() and out_path.samefile(target)
 
 
-def _check_ranks(chosen: Chosen) -> None:
-    if chosen.ranks:
-        known = set(chosen.queries.ranks(chosen.session_id)["rank"].to_pylist())
-        if missing := sorted(set(chosen.ranks) - known):
+def _check_ranks(selection: Selection) -> None:
+    if selection.ranks:
+        known = set(selection.queries.ranks(selection.session_id)["rank"].to_pylist())
+        if missing := sorted(set(selection.ranks) - known):
             raise RankmemError(
                 Code.NOT_FOUND,
-                f"no rank {', '.join(map(str, missing))} in session {chosen.session_id}",
+                f"no rank {', '.join(map(str, missing))} in session {selection.session_id}",
                 "rankmem ranks",
             )
 
 
-def _write(kind: Kind, chosen: Chosen, out_path: Path) -> Written:
+def _write(kind: ExportKind, selection: Selection, out_path: Path) -> ExportResult:
     is_folder = kind.is_folder(out_path)
     # What a name ends in tells some writers which form is meant, so the unfinished one ends likewise.
     unfinished = out_path.with_name(f".rankmem-{os.getpid()}-{out_path.name}")
     try:
         if is_folder:
             unfinished.mkdir()
-        written = kind.writer()(chosen, unfinished)
-        written.remarks += chosen.missing
+        result = kind.writer()(selection, unfinished)
+        result.remarks += selection.missing
         if is_folder:
-            (unfinished / MANIFEST).write_text(_manifest(kind, chosen, written), encoding="utf-8")
+            (unfinished / MANIFEST).write_text(_manifest(kind, selection, result), encoding="utf-8")
         _put_in_place(unfinished, out_path)
     except (OSError, sqlite3.Error) as exc:  # some kinds are SQLite's files, which we only write
         raise RankmemError(
@@ -160,23 +160,23 @@ def _write(kind: Kind, chosen: Chosen, out_path: Path) -> Written:
         raise RankmemError(exc.code, message, exc.hint) from exc
     finally:
         _remove(unfinished)
-    return written
+    return result
 
 
-def _manifest(kind: Kind, chosen: Chosen, written: Written) -> str:
+def _manifest(kind: ExportKind, selection: Selection, result: ExportResult) -> str:
     from importlib.metadata import version
 
     facts = {
         "export": kind.name,
         "rankmem": version("rankmem"),
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
-        "session_id": chosen.session_id,
-        "ranks": chosen.ranks,
-        "from_ns": chosen.from_ns,
-        "until_ns": chosen.until_ns,
-        "counts": written.counts,
-        "missing": chosen.missing,
-        "remarks": written.remarks,
+        "session_id": selection.session_id,
+        "ranks": selection.ranks,
+        "from_ns": selection.from_ns,
+        "until_ns": selection.until_ns,
+        "counts": result.counts,
+        "missing": selection.missing,
+        "remarks": result.remarks,
     }
     return json.dumps(facts, indent=1) + "\n"
 

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from rankmem_aggregator.exports.contract import Chosen, Written
-from rankmem_aggregator.exports.log import tracks, without_events
+from rankmem_aggregator.exports.contract import ExportResult, Selection
+from rankmem_aggregator.exports.log import no_events_error, tracks
 from rankmem_aggregator.exports.report_heat import heat_over_time
 from rankmem_aggregator.exports.report_parts import (
     ShownColumn,
@@ -61,11 +61,11 @@ _BRACKETS: Final = (
 )
 
 
-def write_html(chosen: Chosen, out: Path) -> Written:
+def write_html(selection: Selection, out: Path) -> ExportResult:
     """Writes the page."""
-    if chosen.from_ns is not None or chosen.until_ns is not None:
-        tracks(chosen)  # a range without an event has no curve: NOT_FOUND, as of the other kinds
-    report = _Report(chosen)
+    if selection.from_ns is not None or selection.until_ns is not None:
+        tracks(selection)  # a range without an event has no curve: NOT_FOUND, as of the other kinds
+    report = _Report(selection)
     body = "\n".join(report.sections())
     name = report.session["name"] or report.session["session_id"]
     parts = {
@@ -73,32 +73,32 @@ def write_html(chosen: Chosen, out: Path) -> Written:
         "subtitle": escape(report.subtitle()),
         "style": resource("chart.css") + resource("report.css"),
         "body": body,
-        "footer": escape(f"rankmem {version('rankmem')}. {'; '.join(report.written.remarks)}"),
+        "footer": escape(f"rankmem {version('rankmem')}. {'; '.join(report.result.remarks)}"),
         "script": resource("chart.js") + resource("report.js"),
     }
     page = filled(resource("report.html"), parts)
     out.write_text(page, encoding="utf-8")
-    report.written.counts["bytes"] = len(page.encode())
-    return report.written
+    report.result.counts["bytes"] = len(page.encode())
+    return report.result
 
 
 class _Report:
     """What is asked, and how it is shown."""
 
-    def __init__(self, chosen: Chosen) -> None:
-        self._chosen = chosen
-        self._queries = chosen.queries
-        self._id = chosen.session_id
-        self.written = Written()
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+        self._queries = selection.queries
+        self._id = selection.session_id
+        self.result = ExportResult()
         rows = [row for row in self._queries.sessions().to_pylist() if row["session_id"] == self._id]
         self.session: dict[str, Any] = rows[0]
         self._start_ns = int(self.session["started_ns"] or 0)
         self._peaks = self._peaks_of_ranks()
-        self._rank = chosen.ranks[0] if chosen.ranks and len(chosen.ranks) == 1 else None
-        if chosen.ranks and self._rank is None:
-            self.written.remarks.append("tables of operators, lines and modules are of all ranks")
-        if chosen.from_ns is not None or chosen.until_ns is not None:
-            self.written.remarks.append(
+        self._rank = selection.ranks[0] if selection.ranks and len(selection.ranks) == 1 else None
+        if selection.ranks and self._rank is None:
+            self.result.remarks.append("tables of operators, lines and modules are of all ranks")
+        if selection.from_ns is not None or selection.until_ns is not None:
+            self.result.remarks.append(
                 "the range is that of the curves; peaks and tables are of the whole session"
             )
 
@@ -116,7 +116,7 @@ class _Report:
 
     def sections(self) -> Iterator[str]:
         """The page's parts, from the top."""
-        self._chosen.say("the job's peak")
+        self._selection.say("the job's peak")
         shares = self._queries.job_peak(self._id)
         bounds = self._queries.job_peak_bound(self._id, shares=shares).to_pylist()
         bounds.sort(key=lambda bound: by_weight(bound["device_type"], bound["job_peak_bytes"]))
@@ -126,17 +126,17 @@ class _Report:
             yield f"<h2>Peak of each rank, {escape(kind)}</h2>{peaks_by_host(rows, self._start_ns)}"
             if bound is not None:
                 yield self._heat(rows)
-        self._chosen.say("curves")
+        self._selection.say("curves")
         yield from self._curves()
-        self._chosen.say("tables")
+        self._selection.say("tables")
         yield from self._tables()
 
     def _peaks_of_ranks(self) -> list[dict[str, Any]]:
         rows = [row for row in self._queries.peak(self._id).to_pylist() if row["is_rank_peak"]]
-        if self._chosen.ranks is not None:
-            rows = [row for row in rows if row["rank"] in self._chosen.ranks]
+        if self._selection.ranks is not None:
+            rows = [row for row in rows if row["rank"] in self._selection.ranks]
         if not rows:
-            raise without_events(self._chosen)
+            raise no_events_error(self._selection)
         return rows
 
     def _kinds(
@@ -182,51 +182,51 @@ class _Report:
 
     def _missing(self) -> str:
         """What the page lacks; nothing where that is nothing."""
-        shown = [f"<li>{escape(line)}</li>" for line in self._chosen.missing]
+        shown = [f"<li>{escape(line)}</li>" for line in self._selection.missing]
         return f"<h2>What is missing</h2><ul>{''.join(shown)}</ul>" if shown else ""
 
     def _heat(self, rows: list[dict[str, Any]]) -> str:
         """Ranks over time, of one type of device."""
         shown = sorted(rows, key=lambda row: -row["peak_requested_bytes"])[:HEAT_RANKS_MAX]
         if len(shown) < len(rows):
-            self.written.remarks.append(f"over time the {len(shown)} highest of {len(rows)} ranks are shown")
+            self.result.remarks.append(f"over time the {len(shown)} highest of {len(rows)} ranks are shown")
         ranks = sorted({row["rank"] for row in shown})
         if self.session["num_ranks"] > 1:
             ranks = sorted(self._timed(set(ranks)))
         if not ranks:
             return ""
-        self._chosen.say("ranks over time")
-        return heat_over_time(self._chosen, shown[0]["device_type"], ranks, self._start_ns)
+        self._selection.say("ranks over time")
+        return heat_over_time(self._selection, shown[0]["device_type"], ranks, self._start_ns)
 
     def _curves(self) -> Iterator[str]:
         ranks = {row["rank"] for row in self._peaks}
         if len(ranks) > 1 and not self._timed(ranks):
-            self.written.remarks.append("no curves over ranks: their recordings have no times")
+            self.result.remarks.append("no curves over ranks: their recordings have no times")
         elif len(ranks) > 1:
             hosts = {row["host_name"] for row in self._peaks}
             by: CurveBy = "rank" if len(ranks) <= SERIES_MAX else "host" if len(hosts) > 1 else "job"
             rows = self._queries.timeline(
                 self._id,
                 by=by,
-                rank=sorted(self._timed(ranks)) if self._chosen.ranks else "all",
-                from_ns=self._chosen.from_ns,
-                until_ns=self._chosen.until_ns,
+                rank=sorted(self._timed(ranks)) if self._selection.ranks else "all",
+                from_ns=self._selection.from_ns,
+                until_ns=self._selection.until_ns,
                 points=POINTS_ASKED_MAX,
             )
             yield self._curve(rows, "The job over time" + ("" if by == "job" else f", by {by}"))
         by_peak = sorted(self._peaks, key=lambda row: -row["peak_requested_bytes"])
-        for row in by_peak[:CURVES_MAX] if self._chosen.ranks else by_peak[:1]:
+        for row in by_peak[:CURVES_MAX] if self._selection.ranks else by_peak[:1]:
             rows = self._queries.timeline(
                 self._id,
                 by="category",
                 rank=row["rank"],
                 attempt=row["attempt"],
                 device=row["device"],
-                from_ns=self._chosen.from_ns,
-                until_ns=self._chosen.until_ns,
+                from_ns=self._selection.from_ns,
+                until_ns=self._selection.until_ns,
                 points=POINTS_ASKED_MAX,
             )
-            which = "" if self._chosen.ranks else ", the highest"
+            which = "" if self._selection.ranks else ", the highest"
             title = f"Rank {row['rank']}{which}: {row['device']} on {row['host_name']}, by category"
             yield self._curve(rows, title)
 

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 from rankmem_protos.errors import Code, RankmemError
 
 if TYPE_CHECKING:
-    from rankmem_aggregator.exports.contract import Chosen, Written
+    from rankmem_aggregator.exports.contract import ExportResult, Selection
 
-Part = Literal["session", "rank", "range"]
+SelectablePart = Literal["session", "rank", "range"]
 """What of a database a kind can leave out."""
 
 
 class Writer(Protocol):
     """How a kind writes."""
 
-    def __call__(self, chosen: Chosen, out: Path) -> Written:
+    def __call__(self, selection: Selection, out: Path) -> ExportResult:
         """Writes what was chosen.
 
         Args:
@@ -38,7 +38,7 @@ class Writer(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class ExportKind:
     """A kind of file."""
 
     name: str
@@ -48,7 +48,7 @@ class Kind:
     """How the name of a single file ends; any other name is a folder's. Empty: see ``always``."""
     always: Literal["file", "folder"] | None = None
     """Where the name does not say."""
-    parts: frozenset[Part] = frozenset({"session", "rank", "range"})
+    parts: frozenset[SelectablePart] = frozenset({"session", "rank", "range"})
     module: str = ""
     """Within this package; empty: named after the kind."""
 
@@ -65,59 +65,59 @@ class Kind:
         return cast("Writer", getattr(module, f"write_{name}"))
 
 
-KINDS: Final[dict[str, Kind]] = {
+KINDS: Final[dict[str, ExportKind]] = {
     kind.name: kind
     for kind in (
-        Kind(
+        ExportKind(
             name="duckdb",
             doc="A consistent copy of the whole database, all sessions: a file.",
             always="file",
             parts=frozenset(),
             module="whole",
         ),
-        Kind(
+        ExportKind(
             name="html",
             doc="A report in one page, to mail: it opens offline.",
             always="file",
         ),
-        Kind(
+        ExportKind(
             name="parquet",
             doc="All tables as a data set by session, host and rank: a folder.",
             always="folder",
         ),
-        Kind(
+        ExportKind(
             name="arrow",
             doc="A file a table (Arrow IPC, also Feather): a folder.",
             always="folder",
             module="tables",
         ),
-        Kind(name="csv", doc="A file a table: a folder.", always="folder", module="tables"),
-        Kind(
+        ExportKind(name="csv", doc="A file a table: a folder.", always="folder", module="tables"),
+        ExportKind(
             name="torch-snapshot",
             doc="PyTorch's memory snapshot: X.pickle of one rank, or a folder.",
             ends=(".pickle", ".pkl"),
         ),
-        Kind(
+        ExportKind(
             name="memory-timeline",
             doc="As torch.profiler's: X.raw.json.gz, X.json, X.html, or a folder.",
             ends=(".json", ".json.gz", ".html"),
         ),
-        Kind(
+        ExportKind(
             name="skyline",
             doc="Skyline's memory report: X.sqlite of one rank, or a folder.",
             ends=(".sqlite", ".sqlite3", ".db"),
         ),
-        Kind(
+        ExportKind(
             name="mindstudio",
             doc="A profiler folder a rank, for MindStudio Insight: a folder.",
             always="folder",
         ),
-        Kind(
+        ExportKind(
             name="chrome-trace",
             doc="All ranks as a Chrome trace: X.json or X.json.gz.",
             always="file",
         ),
-        Kind(
+        ExportKind(
             name="perfetto",
             doc="The same, for ui.perfetto.dev.",
             always="file",
@@ -128,7 +128,7 @@ KINDS: Final[dict[str, Kind]] = {
 """By name, in the order of the help."""
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> ExportKind:
     """The kind of this name.
 
     Raises:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from rankmem_aggregator.exports.contract import Chosen, Written
+from rankmem_aggregator.exports.contract import ExportResult, Selection
 from rankmem_aggregator.exports.table_rows import pages
 from rankmem_aggregator.query.types import Value
 from rankmem_aggregator.sql import export_text
@@ -80,7 +80,7 @@ class Frame(NamedTuple):
     in_project: bool
 
 
-def tracks(chosen: Chosen, *, and_quiet: bool = False) -> list[Track]:
+def tracks(selection: Selection, *, include_idle: bool = False) -> list[Track]:
     """The devices that have events in what was chosen, by rank, attempt and device.
 
     Args:
@@ -90,61 +90,63 @@ def tracks(chosen: Chosen, *, and_quiet: bool = False) -> list[Track]:
     Raises:
         RankmemError: NOT_FOUND where there are none.
     """
-    asked = {"session": chosen.session_id, "from_ns": chosen.from_ns, "until_ns": chosen.until_ns}
-    rows = chosen.queries.sql(export_text("tracks"), asked).to_pylist()
-    rows = [row for row in rows if chosen.ranks is None or row["rank"] in chosen.ranks]
-    found = [Track(session_id=chosen.session_id, **row) for row in rows if and_quiet or row["num_events"]]
+    asked = {"session": selection.session_id, "from_ns": selection.from_ns, "until_ns": selection.until_ns}
+    rows = selection.queries.sql(export_text("tracks"), asked).to_pylist()
+    rows = [row for row in rows if selection.ranks is None or row["rank"] in selection.ranks]
+    found = [
+        Track(session_id=selection.session_id, **row) for row in rows if include_idle or row["num_events"]
+    ]
     if not found and rows:
-        raise _without_history(chosen)
+        raise _no_history_error(selection)
     if not found:
-        raise without_events(chosen)
+        raise no_events_error(selection)
     return found
 
 
-def _without_history(chosen: Chosen) -> RankmemError:
+def _no_history_error(selection: Selection) -> RankmemError:
     """What a format of events says of a recording that has only what was alive."""
     return RankmemError(
         Code.NOT_FOUND,
-        f"session {chosen.session_id} has no events, only what was alive, which this format cannot hold",
+        f"session {selection.session_id} has no events, only what was alive, which this format cannot hold",
         "the exports torch-snapshot, memory-timeline, chrome-trace and perfetto can",
     )
 
 
-def on_one_clock(found: list[Track], written: Written) -> list[Track]:
+def on_one_clock(found: list[Track], result: ExportResult) -> list[Track]:
     """The tracks that one axis of time can have: those with a clock; where none has one the first rank's."""
     timed = [track for track in found if has_clock(track.first_ns)]
     kept = timed or [track for track in found if track.whose() == found[0].whose()]
     left_out = sorted({track.rank for track in found if track not in kept})
     if left_out:
         ranks = ", ".join(map(str, left_out))
-        written.remarks.append(
+        result.remarks.append(
             f"left out: rank {ranks}, recorded without times: a file of its own has it (--rank)"
         )
     return kept
 
 
-def without_events(chosen: Chosen) -> RankmemError:
+def no_events_error(selection: Selection) -> RankmemError:
     """What is said where nothing of an allocator's log was chosen."""
-    if (chosen.ranks, chosen.from_ns, chosen.until_ns) != (None, None, None):
+    if (selection.ranks, selection.from_ns, selection.until_ns) != (None, None, None):
         return RankmemError(
             Code.NOT_FOUND,
-            f"session {chosen.session_id} has no events of that range or rank",
+            f"session {selection.session_id} has no events of that range or rank",
             "rankmem ranks, and give another range",
         )
     return RankmemError(
         Code.NOT_FOUND,
-        f"session {chosen.session_id} has no memory events",
-        f"its kernels' time: rankmem sql \"FROM kernel_total('{chosen.session_id}')\"; its ranges "
+        f"session {selection.session_id} has no memory events",
+        f"its kernels' time: rankmem sql \"FROM kernel_total('{selection.session_id}')\"; its ranges "
         "and samples are in rankmem sql, too, and in the exports parquet, arrow and csv",
     )
 
 
-def with_quiet(chosen: Chosen, found: list[Track]) -> list[Track]:
+def with_idle_devices(selection: Selection, found: list[Track]) -> list[Track]:
     """The tracks, and for each of their ranks the devices that hold something and have no event there."""
     ranks: dict[tuple[int, int], list[Track]] = {}
     for track in found:
         ranks.setdefault((track.rank, track.attempt), []).append(track)
-    for row in chosen.queries.sql(export_text("devices"), {"session": chosen.session_id}).to_pylist():
+    for row in selection.queries.sql(export_text("devices"), {"session": selection.session_id}).to_pylist():
         of_rank = ranks.get((row["rank"], row["attempt"]), [])
         if of_rank and all(track.device != row["device"] for track in of_rank):
             quiet = replace(
@@ -173,8 +175,8 @@ class Log:
         range_ns: first and last instant of what is said of the rank as a whole; None: the track's own.
     """
 
-    def __init__(self, chosen: Chosen, track: Track, range_ns: tuple[int, int] | None = None) -> None:
-        self._queries = chosen.queries
+    def __init__(self, selection: Selection, track: Track, range_ns: tuple[int, int] | None = None) -> None:
+        self._queries = selection.queries
         self._track = track
         self._range_ns = range_ns or (track.first_ns, track.last_ns)
         self._of_device = {**track.whose(), "device": track.device}
@@ -254,8 +256,8 @@ class Log:
 class Stacks:
     """The frames of stacks, asked for once and kept: a job has thousands, not millions."""
 
-    def __init__(self, chosen: Chosen) -> None:
-        self._queries = chosen.queries
+    def __init__(self, selection: Selection) -> None:
+        self._queries = selection.queries
         self._known: dict[int, tuple[Frame, ...]] = {}
         self._lines: dict[int, str | None] = {}
 

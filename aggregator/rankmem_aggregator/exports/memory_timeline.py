@@ -23,8 +23,8 @@ from typing import IO, Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from rankmem_aggregator.exports.carried import Carried, Course, hold_against
-from rankmem_aggregator.exports.contract import Chosen, Written
+from rankmem_aggregator.exports.contract import ExportResult, Selection
+from rankmem_aggregator.exports.file_peaks import FilePeak, RunningBytes, check_file_peaks
 from rankmem_aggregator.exports.log import Log, Track, highest, tracks
 from rankmem_protos.categories import TIMELINE_INDEX
 from rankmem_protos.errors import Code, RankmemError
@@ -48,31 +48,31 @@ class Change(NamedTuple):
     """Its index."""
 
 
-def write_memory_timeline(chosen: Chosen, out: Path) -> Written:
+def write_memory_timeline(selection: Selection, out: Path) -> ExportResult:
     """Writes one file, or a folder of one a device."""
-    written = Written()
-    found = tracks(chosen, and_quiet=True)
+    result = ExportResult()
+    found = tracks(selection, include_idle=True)
     if out.is_dir():
-        carried = [
-            _write(chosen, track, out / f"{_label(track, found)}.raw.json.gz", written) for track in found
+        file_peaks = [
+            _write(selection, track, out / f"{_label(track, found)}.raw.json.gz", result) for track in found
         ]
-        hold_against("memory-timeline", carried, written, _BLOCKS_ALONE)
-        return written
+        check_file_peaks("memory-timeline", file_peaks, result, _BLOCKS_ALONE)
+        return result
     track = highest(found)
     if len(found) > 1:
-        written.remarks.append(
+        result.remarks.append(
             f"such a file holds one device: {track.device} of rank {track.rank}, the highest; a folder takes "
             "all"
         )
-    carried = [_write(chosen, track, out, written)]
+    file_peaks = [_write(selection, track, out, result)]
     is_raw = out.name.lower().endswith("raw.json.gz")
-    hold_against("memory-timeline", carried, written, _BLOCKS_ALONE if is_raw else _MICROSECONDS)
-    return written
+    check_file_peaks("memory-timeline", file_peaks, result, _BLOCKS_ALONE if is_raw else _MICROSECONDS)
+    return result
 
 
-def changes(chosen: Chosen, track: Track) -> Iterator[Change]:
+def changes(selection: Selection, track: Track) -> Iterator[Change]:
     """The entries in torch's order: what was there first, then by time."""
-    log = Log(chosen, track)
+    log = Log(selection, track)
     for batch in log.timeline_before():
         for size_bytes, category in _columns(batch, "size_bytes", "category"):
             yield Change(-1, PREEXISTING, size_bytes, index_of(category))
@@ -115,39 +115,39 @@ def _label(track: Track, found: list[Track]) -> str:
     return track.label() + (f"-{track.device.replace(':', '-')}" if several else "")
 
 
-def _write(chosen: Chosen, track: Track, path: Path, written: Written) -> Carried:
+def _write(selection: Selection, track: Track, path: Path, result: ExportResult) -> FilePeak:
     name = path.name.lower()
-    chosen.say(f"writing {track.label()}")
-    course = Course()
-    totals = _followed_totals(coalesced(changes(chosen, track)), course)
+    selection.say(f"writing {track.label()}")
+    running = RunningBytes()
+    totals = _followed_totals(coalesced(changes(selection, track)), running)
     if name.endswith(".html"):
         from rankmem_aggregator.exports.memory_timeline_picture import page
 
-        path.write_text(page(track, totals, chosen.missing), encoding="utf-8")
-        written.counts["picture"] = 1
-        return Carried(track, course.highest)
+        path.write_text(page(track, totals, selection.missing), encoding="utf-8")
+        result.counts["picture"] = 1
+        return FilePeak(track, running.highest)
     with _opened(path) as file:
         if name.endswith("raw.json.gz"):
-            count = _write_raw(_followed(changes(chosen, track), course), file)
+            count = _write_raw(_followed(changes(selection, track), running), file)
         else:
             count = _write_totals(totals, file, path.parent)
     what = "changes" if name.endswith("raw.json.gz") else "instants"
-    written.counts[what] = written.counts.get(what, 0) + count
-    return Carried(track, course.highest)
+    result.counts[what] = result.counts.get(what, 0) + count
+    return FilePeak(track, running.highest)
 
 
-def _followed(entries: Iterator[Change], course: Course) -> Iterator[Change]:
+def _followed(entries: Iterator[Change], running: RunningBytes) -> Iterator[Change]:
     for entry in entries:
-        course.add(entry.bytes)
+        running.add(entry.bytes)
         yield entry
 
 
 def _followed_totals(
-    rows: Iterator[tuple[int, list[int]]], course: Course
+    rows: Iterator[tuple[int, list[int]]], running: RunningBytes
 ) -> Iterator[tuple[int, list[int]]]:
     before = 0
     for time_us, totals in rows:
-        course.add(sum(totals) - before)
+        running.add(sum(totals) - before)
         before = sum(totals)
         yield time_us, totals
 

@@ -20,11 +20,11 @@ from itertools import count, groupby
 from pathlib import Path
 from typing import Any, Final
 
-from rankmem_aggregator.exports.carried import Carried, hold_against
-from rankmem_aggregator.exports.contract import Chosen, Written
+from rankmem_aggregator.exports.contract import ExportResult, Selection
+from rankmem_aggregator.exports.file_peaks import FilePeak, check_file_peaks
 from rankmem_aggregator.exports.log import Log, Track, rows_of, tracks
 from rankmem_aggregator.exports.mindstudio_files import Block, RankFiles
-from rankmem_aggregator.exports.mindstudio_totals import GRAPH, ComponentTotals, TotalsAt, told
+from rankmem_aggregator.exports.mindstudio_totals import GRAPH, ComponentTotals, TotalsAt, with_totals
 from rankmem_aggregator.exports.names import PART_CHARS_MAX
 from rankmem_aggregator.sql import export_text
 from rankmem_protos.clock import has_clock
@@ -37,52 +37,54 @@ _PINNED: Final = "pinned"
 _NAME: Final = re.compile(r"[^A-Za-z0-9.-]+")
 
 
-def write_mindstudio(chosen: Chosen, out: Path) -> Written:
+def write_mindstudio(selection: Selection, out: Path) -> ExportResult:
     """Writes a folder a rank."""
-    written = Written()
-    told = tracks(chosen)
-    found = [track for track in told if track.device != _PINNED]
+    result = ExportResult()
+    recorded = tracks(selection)
+    found = [track for track in recorded if track.device != _PINNED]
     if not found:
         raise RankmemError(
             Code.UNSUPPORTED,
-            f"session {chosen.session_id} has pinned host memory alone, which MindStudio does not show",
+            f"session {selection.session_id} has pinned host memory alone, which MindStudio does not show",
             "the exports torch-snapshot, chrome-trace, html and parquet hold it",
         )
-    for track in told:
+    for track in recorded:
         if track.device == _PINNED:
             peak = f"{track.peak_bytes or 0:,} bytes"
-            written.remarks.append(
+            result.remarks.append(
                 f"rank {track.rank}, {_PINNED}: its {peak} are left out: MindStudio shows devices"
             )
     hosts: list[str] = []
     several = False
     for label, of_rank in groupby(found, key=Track.label):
-        chosen.say(f"writing {label}")
-        rank = _Rank(chosen, sorted(of_rank, key=lambda track: _index(track.device) is None), written)
+        selection.say(f"writing {label}")
+        rank = _Rank(selection, sorted(of_rank, key=lambda track: _index(track.device) is None), result)
         rank.write(out)
         hosts += rank.hosts()
         several |= len(rank.numbers) > 1
     if hosts:
         more = f" and {len(hosts) - RANKS_NAMED_MAX} more" if len(hosts) > RANKS_NAMED_MAX else ""
         said = ", ".join(hosts[:RANKS_NAMED_MAX])
-        written.remarks.append(f"host memory stands as a device of its own: {said}{more}")
+        result.remarks.append(f"host memory stands as a device of its own: {said}{more}")
     if several:
-        written.remarks.append("MindStudio Insight shows one device of a rank; the files have all of them")
-    written.remarks.append("memory alone: MindStudio's other views stay empty")
-    return written
+        result.remarks.append("MindStudio Insight shows one device of a rank; the files have all of them")
+    result.remarks.append("memory alone: MindStudio's other views stay empty")
+    return result
 
 
 class _Rank:
     """Writes one rank of an attempt."""
 
-    def __init__(self, chosen: Chosen, found: list[Track], written: Written) -> None:
-        self._chosen, self._tracks, self._written = chosen, found, written
+    def __init__(self, selection: Selection, found: list[Track], result: ExportResult) -> None:
+        self._selection, self._tracks, self._result = selection, found, result
         self._track = found[0]
         self.numbers = device_numbers([track.device for track in found], self._track.rank)
         """Of each device; accelerators first."""
         hosts = [number for device, number in self.numbers.items() if _index(device) is None]
         self._host = hosts[0] if hosts else free_number(self.numbers.values(), self._track.rank)
-        self._facts = chosen.queries.sql(export_text("mindstudio_facts"), self._track.whose()).to_pylist()[0]
+        self._facts = selection.queries.sql(export_text("mindstudio_facts"), self._track.whose()).to_pylist()[
+            0
+        ]
 
     def hosts(self) -> list[str]:
         """What stands under a number that is not its own."""
@@ -100,8 +102,8 @@ class _Rank:
         output.mkdir(parents=True)
         info: dict[str, object] = {
             "rank_id": self._track.rank,
-            "rankmem_session": self._chosen.session_id,
-            "rankmem_missing": self._chosen.missing,
+            "rankmem_session": self._selection.session_id,
+            "rankmem_missing": self._selection.missing,
         }
         (folder / f"profiler_info_{self._track.rank}.json").write_text(json.dumps(info), encoding="utf-8")
         (folder / "profiler_metadata.json").write_text("{}", encoding="utf-8")
@@ -117,7 +119,7 @@ class _Rank:
             for row in rows_of(self._of_rank("mindstudio_static")):
                 files.static_block(row, self._number(row["device"]))
             for what, count in files.counts.items():
-                self._written.counts[what] = self._written.counts.get(what, 0) + count
+                self._result.counts[what] = self._result.counts.get(what, 0) + count
 
     def _name(self, out: Path) -> str:
         """worker_time_ascend_pt, worker being host_pid, as torch_npu names it."""
@@ -141,7 +143,7 @@ class _Rank:
 
     def _samples(self, files: RankFiles, track: Track) -> None:
         asked = {**track.whose(), "device": track.device, "offset_ns": track.offset_ns, **self._range()}
-        for row in rows_of(self._chosen.queries.stream(export_text("mindstudio_samples"), asked)):
+        for row in rows_of(self._selection.queries.stream(export_text("mindstudio_samples"), asked)):
             files.sample(
                 row["time_ns"],
                 row["app_reserved_bytes"],
@@ -153,27 +155,27 @@ class _Rank:
         """The records and the blocks of a device."""
         number = self._number(track.device)
         asked = {**track.whose(), "device": track.device, "before": track.seq_first}
-        begin = self._chosen.queries.sql(export_text("mindstudio_begin"), asked).to_pylist()
+        begin = self._selection.queries.sql(export_text("mindstudio_begin"), asked).to_pylist()
         totals = ComponentTotals(
             {
                 row["component"]: (row["allocated_bytes"], row["reserved_bytes"], row["active_bytes"])
                 for row in begin
             }
         )
-        log = Log(self._chosen, track)
+        log = Log(self._selection, track)
         kept = TotalsAt(files.folder, track.seq_first, track.seq_last)
         highest = 0
         for batch in log.events():
-            events = told(batch)
+            events = with_totals(batch)
             followed = totals.follow(events)
             highest = max(highest, followed.highest_bytes())
             kept.put(events.column("seq").to_numpy(), followed.own)
             files.records(totals.records(events, followed), number)
         if highest < (track.peak_bytes or 0):  # above it is right: the allocator's blocks are larger
-            hold_against(
+            check_file_peaks(
                 "mindstudio",
-                [Carried(track, highest)],
-                self._written,
+                [FilePeak(track, highest)],
+                self._result,
                 "its records are the allocator's totals after each event",
             )
         files.blocks(self._blocks(log, kept, is_npu=track.device_type == "npu"), number)
@@ -203,10 +205,10 @@ class _Rank:
         text = export_text(name)
         asked = {**self._track.whose(), **self._range()}
         asked = {key: value for key, value in asked.items() if f"${key}" in text}
-        return self._chosen.queries.stream(text, asked)
+        return self._selection.queries.stream(text, asked)
 
     def _range(self) -> dict[str, int | None]:
-        return {"from_ns": self._chosen.from_ns, "until_ns": self._chosen.until_ns}
+        return {"from_ns": self._selection.from_ns, "until_ns": self._selection.until_ns}
 
     def _number(self, device: str) -> int:
         """The number of a device in these files."""

@@ -126,7 +126,7 @@ class TotalsAt:
         return tuple(self._rows[place].tolist())
 
 
-def told(events: pa.RecordBatch) -> pa.RecordBatch:
+def with_totals(events: pa.RecordBatch) -> pa.RecordBatch:
     """The events after which totals are known."""
     return events.filter(events.column("requested_bytes").is_valid())
 

@@ -16,7 +16,7 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
-from rankmem_aggregator.exports.contract import Chosen, Written
+from rankmem_aggregator.exports.contract import ExportResult, Selection
 from rankmem_aggregator.exports.names import part_of_name
 from rankmem_aggregator.exports.table_rows import (
     rank_places,
@@ -35,16 +35,16 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
 """One thread keeps the order of the log and fills row groups."""
 
 
-def write_parquet(chosen: Chosen, out: Path) -> Written:
+def write_parquet(selection: Selection, out: Path) -> ExportResult:
     """Writes the data set."""
-    written = Written()
-    session = f"by_session={part_of_name(chosen.session_id)}"
+    result = ExportResult()
+    session = f"by_session={part_of_name(selection.session_id)}"
     with duckdb.connect(":memory:", config=_SETTINGS) as writer:
         for table in tables_of_sessions():
             path = out / table.name / session / "part-0.parquet"
-            _write(writer, rows_of_session(chosen, table), path, written, table.name)
-        for place in rank_places(chosen):
-            chosen.say(f"writing rank {place.rank}")
+            _write(writer, rows_of_session(selection, table), path, result, table.name)
+        for place in rank_places(selection):
+            selection.say(f"writing rank {place.rank}")
             part = (
                 f"host={part_of_name(place.host_name)}",
                 f"by_rank={place.rank}",
@@ -52,15 +52,15 @@ def write_parquet(chosen: Chosen, out: Path) -> Written:
             )
             for table in tables_of_ranks():
                 path = out.joinpath(table.name, session, *part)
-                _write(writer, rows_of_rank(chosen, table, place), path, written, table.name)
-    return written
+                _write(writer, rows_of_rank(selection, table, place), path, result, table.name)
+    return result
 
 
 def _write(
     writer: duckdb.DuckDBPyConnection,
     batches: Iterator[pa.RecordBatch],
     path: Path,
-    written: Written,
+    result: ExportResult,
     name: str,
 ) -> None:
     """One file; none where there are no rows."""
@@ -80,7 +80,7 @@ def _write(
         raise OSError(_reason(exc)) from exc
     finally:
         writer.unregister("incoming")
-    written.counts[name] = written.counts.get(name, 0) + count
+    result.counts[name] = result.counts.get(name, 0) + count
 
 
 def _reason(exc: duckdb.IOException) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from rankmem_aggregator.exports.contract import Chosen
+from rankmem_aggregator.exports.contract import Selection
 from rankmem_aggregator.quantity_text import bytes_text, instant_text
 from rankmem_aggregator.query.types import Value
 from rankmem_aggregator.sql import export_text
@@ -22,7 +22,7 @@ BINS: Final = 160
 """Stretches of time: a column of some 7 dots each."""
 
 
-def heat_over_time(chosen: Chosen, device_type: str, ranks: list[int], start_ns: int) -> str:
+def heat_over_time(selection: Selection, device_type: str, ranks: list[int], start_ns: int) -> str:
     """The map.
 
     Args:
@@ -31,18 +31,18 @@ def heat_over_time(chosen: Chosen, device_type: str, ranks: list[int], start_ns:
         ranks: global ranks, ascending.
         start_ns: the session's start.
     """
-    span = chosen.queries.sql(export_text("span"), {"session": chosen.session_id}).to_pylist()[0]
-    from_ns = int(span["first_ns"] if chosen.from_ns is None else chosen.from_ns)
-    until_ns = max(int(span["last_ns"] if chosen.until_ns is None else chosen.until_ns), from_ns)
+    span = selection.queries.sql(export_text("span"), {"session": selection.session_id}).to_pylist()[0]
+    from_ns = int(span["first_ns"] if selection.from_ns is None else selection.from_ns)
+    until_ns = max(int(span["last_ns"] if selection.until_ns is None else selection.until_ns), from_ns)
     asked: dict[str, Value] = {
-        "session": chosen.session_id,
+        "session": selection.session_id,
         "device_type": device_type,
         "ranks": ",".join(map(str, ranks)),
         "num_bins": BINS,
         "from_ns": from_ns,
         "until_ns": until_ns,
     }
-    peaks = _held(chosen.queries.sql(export_text("heat"), asked).to_pylist(), ranks)
+    peaks = _held(selection.queries.sql(export_text("heat"), asked).to_pylist(), ranks)
     known = peaks[peaks >= 0]
     least, most = int(known.min(initial=0)), int(known.max(initial=0))
     data = {

@@ -18,8 +18,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from rankmem_aggregator.exports.carried import Carried, hold_against
-from rankmem_aggregator.exports.contract import Chosen, Written
+from rankmem_aggregator.exports.contract import ExportResult, Selection
+from rankmem_aggregator.exports.file_peaks import FilePeak, check_file_peaks
 from rankmem_aggregator.exports.log import Frame, Log, Stacks, Track, highest, rows_of, tracks
 from rankmem_aggregator.sql import export_text
 
@@ -28,31 +28,31 @@ ACTIVATION: Final = 2
 """Of entry_types."""
 
 
-def write_skyline(chosen: Chosen, out: Path) -> Written:
+def write_skyline(selection: Selection, out: Path) -> ExportResult:
     """Writes one report, or a folder of one a rank."""
-    written = Written()
-    found = tracks(chosen)
+    result = ExportResult()
+    found = tracks(selection)
     ranks = {label: highest(of_rank) for label, of_rank in groupby(found, key=Track.label)}
     if out.is_dir():
         for label, track in ranks.items():
-            chosen.say(f"writing {label}")
-            _write_report(chosen, track, out / f"{label}.sqlite", written)
-        return written
+            selection.say(f"writing {label}")
+            _write_report(selection, track, out / f"{label}.sqlite", result)
+        return result
     track = highest(found)
     if len(ranks) > 1:
-        written.remarks.append(f"a report holds one rank: rank {track.rank}, the highest; a folder takes all")
-    _write_report(chosen, track, out, written)
-    return written
+        result.remarks.append(f"a report holds one rank: rank {track.rank}, the highest; a folder takes all")
+    _write_report(selection, track, out, result)
+    return result
 
 
-def _write_report(chosen: Chosen, track: Track, path: Path, written: Written) -> None:
-    step, peak_bytes = _step_of(chosen, track, written)
-    hold_against("skyline", [Carried(track, peak_bytes)], written, "a report holds one step")
+def _write_report(selection: Selection, track: Track, path: Path, result: ExportResult) -> None:
+    step, peak_bytes = _step_of(selection, track, result)
+    check_file_peaks("skyline", [FilePeak(track, peak_bytes)], result, "a report holds one step")
     with closing(sqlite3.connect(path)) as report:
         report.executescript(export_text("skyline_tables"))
-        weights = chosen.queries.sql(export_text("weights"), track.whose()).to_pylist()
-        activations = list(_activations(chosen, track, step))
-        stacks = Stacks(chosen)
+        weights = selection.queries.sql(export_text("weights"), track.whose()).to_pylist()
+        activations = list(_activations(selection, track, step))
+        stacks = Stacks(selection)
         stacks.load(row["stack_id"] for row in (*weights, *activations))
         entries = _Entries(report, stacks)
         for weight in weights:
@@ -64,28 +64,26 @@ def _write_report(chosen: Chosen, track: Track, path: Path, written: Written) ->
         )
         report.commit()
     for what, count in entries.counts.items():
-        written.counts[what] = written.counts.get(what, 0) + count
+        result.counts[what] = result.counts.get(what, 0) + count
         if not count:
-            written.remarks.append(f"the recording tells no {what} of rank {track.rank}")
+            result.remarks.append(f"the recording tells no {what} of rank {track.rank}")
 
 
-def _step_of(chosen: Chosen, track: Track, written: Written) -> tuple[int | None, int]:
+def _step_of(selection: Selection, track: Track, result: ExportResult) -> tuple[int | None, int]:
     """The step that stood highest and its peak; None and the track's peak where no step ended in the
     range."""
     asked = track.whose() | {"seq_first": track.seq_first, "seq_last": track.seq_last}
-    steps = chosen.queries.sql(export_text("step_peaks"), {**asked, "device": track.device}).to_pylist()
+    steps = selection.queries.sql(export_text("step_peaks"), {**asked, "device": track.device}).to_pylist()
     if not steps:
-        written.remarks.append(
-            f"rank {track.rank} has no training step there: all of the range counts as one"
-        )
+        result.remarks.append(f"rank {track.rank} has no training step there: all of the range counts as one")
         return None, track.peak_bytes or 0
     best = max(steps, key=lambda row: (row["peak_bytes"], -row["step"]))
-    written.remarks.append(f"rank {track.rank}: step {best['step']}, the highest of {len(steps)}")
+    result.remarks.append(f"rank {track.rank}: step {best['step']}, the highest of {len(steps)}")
     return best["step"], best["peak_bytes"]
 
 
-def _activations(chosen: Chosen, track: Track, step: int | None) -> Iterator[dict[str, Any]]:
-    for block in rows_of(Log(chosen, track).blocks()):
+def _activations(selection: Selection, track: Track, step: int | None) -> Iterator[dict[str, Any]]:
+    for block in rows_of(Log(selection, track).blocks()):
         if block["category"] == "activation" and (step is None or block["step"] == step):
             yield block
 

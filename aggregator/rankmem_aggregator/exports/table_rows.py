@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from rankmem_aggregator.exports.contract import Chosen
+from rankmem_aggregator.exports.contract import Selection
 from rankmem_aggregator.exports.table_statements import (
     POSITIONS,
     bounds_statement,
@@ -41,33 +41,33 @@ class RankPlace(NamedTuple):
     """Of each table that the database has: a file of an older version lacks some."""
 
 
-def rank_places(chosen: Chosen) -> list[RankPlace]:
+def rank_places(selection: Selection) -> list[RankPlace]:
     """The ranks that were chosen, by rank and attempt.
 
     Raises:
         RankmemError: NOT_FOUND where the session has none.
     """
-    rows = chosen.queries.sql(export_text("ranks"), {"session": chosen.session_id}).to_pylist()
+    rows = selection.queries.sql(export_text("ranks"), {"session": selection.session_id}).to_pylist()
     columns: dict[str, set[str]] = {}
-    for text in chosen.queries.sql(export_text("columns"), {}).to_pylist()[0]["names"]:
+    for text in selection.queries.sql(export_text("columns"), {}).to_pylist()[0]["names"]:
         table, _, column = text.partition(".")
         columns.setdefault(table, set()).add(column)
     places = [
         RankPlace(**row, columns=columns)
         for row in rows
-        if chosen.ranks is None or row["rank"] in chosen.ranks
+        if selection.ranks is None or row["rank"] in selection.ranks
     ]
     if not places:
-        raise RankmemError(Code.NOT_FOUND, f"session {chosen.session_id} has no ranks", "rankmem ranks")
+        raise RankmemError(Code.NOT_FOUND, f"session {selection.session_id} has no ranks", "rankmem ranks")
     return places
 
 
-def rows_of_rank(chosen: Chosen, table: Table, place: RankPlace) -> Iterator[pa.RecordBatch]:
+def rows_of_rank(selection: Selection, table: Table, place: RankPlace) -> Iterator[pa.RecordBatch]:
     """The rank's rows of a table in the chosen range; at least one batch, if without rows."""
-    whose: dict[str, Value] = {"session": chosen.session_id, "attempt": place.attempt, "rank": place.rank}
+    whose: dict[str, Value] = {"session": selection.session_id, "attempt": place.attempt, "rank": place.rank}
     asked = whose | {
-        "from_ns": None if chosen.from_ns is None else chosen.from_ns - place.offset_ns,
-        "until_ns": None if chosen.until_ns is None else chosen.until_ns - place.offset_ns,
+        "from_ns": None if selection.from_ns is None else selection.from_ns - place.offset_ns,
+        "until_ns": None if selection.until_ns is None else selection.until_ns - place.offset_ns,
     }
     present = place.columns.get(table.name)
     if present is None:
@@ -76,11 +76,11 @@ def rows_of_rank(chosen: Chosen, table: Table, place: RankPlace) -> Iterator[pa.
     statement = rows_statement(table, present)
     asked = {name: value for name, value in asked.items() if f"${name}" in statement}
     if table.name not in POSITIONS:
-        yield from chosen.queries.stream(statement, asked)
+        yield from selection.queries.stream(statement, asked)
         return
-    bounds = chosen.queries.sql(bounds_statement(table), whose).to_pylist()[0]
+    bounds = selection.queries.sql(bounds_statement(table), whose).to_pylist()[0]
     for first, last in pages(bounds["least"], bounds["most"], bounds["num_rows"]):
-        yield from chosen.queries.stream(statement, {**asked, "first": first, "last": last})
+        yield from selection.queries.stream(statement, {**asked, "first": first, "last": last})
 
 
 def pages(least: int | None, most: int | None, num_rows: int) -> Iterator[tuple[int, int]]:
@@ -95,10 +95,12 @@ def pages(least: int | None, most: int | None, num_rows: int) -> Iterator[tuple[
             yield first, after - 1
 
 
-def rows_of_session(chosen: Chosen, table: Table) -> Iterator[pa.RecordBatch]:
+def rows_of_session(selection: Selection, table: Table) -> Iterator[pa.RecordBatch]:
     """The rows of a table that belong to no rank, as far as the chosen ranks need them."""
-    ranks = None if chosen.ranks is None else ",".join(map(str, chosen.ranks))
-    return chosen.queries.stream(export_text(table.name), {"session": chosen.session_id, "ranks": ranks})
+    ranks = None if selection.ranks is None else ",".join(map(str, selection.ranks))
+    return selection.queries.stream(
+        export_text(table.name), {"session": selection.session_id, "ranks": ranks}
+    )
 
 
 def tables_of_ranks() -> list[Table]:

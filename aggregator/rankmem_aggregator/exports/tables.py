@@ -16,42 +16,44 @@ import pyarrow as pa
 from pyarrow import csv, ipc
 
 from rankmem_aggregator.csv_cells import guarded
-from rankmem_aggregator.exports.contract import Chosen, Written
+from rankmem_aggregator.exports.contract import ExportResult, Selection
 from rankmem_aggregator.exports.table_rows import rank_places, rows_of_rank, rows_of_session
 from rankmem_aggregator.exports.table_statements import is_of_rank
 from rankmem_protos.tables import TABLES, Table
 
 
-def write_arrow(chosen: Chosen, out: Path) -> Written:
+def write_arrow(selection: Selection, out: Path) -> ExportResult:
     """Writes an Arrow IPC file a table."""
-    return _write_files(chosen, lambda table: _arrow_writer(table, out / f"{table.name}.arrow"))
+    return _write_files(selection, lambda table: _arrow_writer(table, out / f"{table.name}.arrow"))
 
 
-def write_csv(chosen: Chosen, out: Path) -> Written:
+def write_csv(selection: Selection, out: Path) -> ExportResult:
     """Writes a CSV file a table."""
-    return _write_files(chosen, lambda table: _csv_writer(table, out / f"{table.name}.csv"))
+    return _write_files(selection, lambda table: _csv_writer(table, out / f"{table.name}.csv"))
 
 
-def _write_files(chosen: Chosen, writer_of: Callable[[Table], AbstractContextManager[Any]]) -> Written:
-    written = Written()
+def _write_files(
+    selection: Selection, writer_of: Callable[[Table], AbstractContextManager[Any]]
+) -> ExportResult:
+    result = ExportResult()
     for table in TABLES.values():
-        chosen.say(f"writing {table.name}")
+        selection.say(f"writing {table.name}")
         num_rows = 0
         with writer_of(table) as writer:
-            for batch in _rows(chosen, table):
+            for batch in _rows(selection, table):
                 writer.write(pa.Table.from_batches([batch]).cast(_plain(table)))
                 num_rows += batch.num_rows
         if num_rows:
-            written.counts[table.name] = num_rows
-    return written
+            result.counts[table.name] = num_rows
+    return result
 
 
-def _rows(chosen: Chosen, table: Table) -> Iterator[pa.RecordBatch]:
+def _rows(selection: Selection, table: Table) -> Iterator[pa.RecordBatch]:
     if not is_of_rank(table):
-        yield from rows_of_session(chosen, table)
+        yield from rows_of_session(selection, table)
         return
-    for place in rank_places(chosen):
-        yield from rows_of_rank(chosen, table, place)
+    for place in rank_places(selection):
+        yield from rows_of_rank(selection, table, place)
 
 
 def _plain(table: Table) -> pa.Schema:

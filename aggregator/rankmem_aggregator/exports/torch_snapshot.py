@@ -18,9 +18,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from rankmem_aggregator.exports.carried import Carried, Course, hold_against
-from rankmem_aggregator.exports.contract import Chosen, Written
-from rankmem_aggregator.exports.log import Log, Stacks, Track, highest, rows_of, tracks, with_quiet
+from rankmem_aggregator.exports.contract import ExportResult, Selection
+from rankmem_aggregator.exports.file_peaks import FilePeak, RunningBytes, check_file_peaks
+from rankmem_aggregator.exports.log import Log, Stacks, Track, highest, rows_of, tracks, with_idle_devices
 from rankmem_aggregator.exports.pickle_stream import PickleStream, Plain
 from rankmem_aggregator.exports.snapshot_segments import SMALL_BYTES_MAX, Segment, Segments, StandIns, tiles
 from rankmem_aggregator.sql import export_text
@@ -51,32 +51,34 @@ _ON_CPU: Final = (
 )
 
 
-def write_torch_snapshot(chosen: Chosen, out: Path) -> Written:
+def write_torch_snapshot(selection: Selection, out: Path) -> ExportResult:
     """Writes one pickle, or a folder of one a rank."""
-    written = Written()
-    found = with_quiet(chosen, tracks(chosen, and_quiet=True))
+    result = ExportResult()
+    found = with_idle_devices(selection, tracks(selection, include_idle=True))
     ranks = {label: list(of_rank) for label, of_rank in groupby(found, key=Track.label)}
-    carried: list[Carried] = []
+    file_peaks: list[FilePeak] = []
     if out.is_dir():
         for label, of_rank in ranks.items():
-            chosen.say(f"writing {label}")
-            carried += _write_rank(chosen, of_rank, out / f"{label}.pickle", written)
+            selection.say(f"writing {label}")
+            file_peaks += _write_rank(selection, of_rank, out / f"{label}.pickle", result)
     else:
         of_rank = ranks[highest(found).label()]
         if len(ranks) > 1:
-            written.remarks.append(
+            result.remarks.append(
                 f"a pickle holds one rank: rank {of_rank[0].rank}, the highest; a folder as OUT takes all"
             )
-        carried += _write_rank(chosen, of_rank, out, written)
-    hold_against("torch-snapshot", carried, written, _BLOCKS_ALONE)
-    written.remarks.append(_ROUNDED)
-    return written
+        file_peaks += _write_rank(selection, of_rank, out, result)
+    check_file_peaks("torch-snapshot", file_peaks, result, _BLOCKS_ALONE)
+    result.remarks.append(_ROUNDED)
+    return result
 
 
-def _write_rank(chosen: Chosen, of_rank: list[Track], path: Path, written: Written) -> list[Carried]:
+def _write_rank(
+    selection: Selection, of_rank: list[Track], path: Path, result: ExportResult
+) -> list[FilePeak]:
     """The file; gives what each of its devices reaches in it."""
     devices = _numbered(of_rank)
-    stacks = Stacks(chosen)
+    stacks = Stacks(selection)
     ends: dict[int, Segments] = {}
     with path.open("wb") as file:
         pickle = PickleStream(file)
@@ -86,21 +88,21 @@ def _write_rank(chosen: Chosen, of_rank: list[Track], path: Path, written: Writt
             with pickle.items() as traces:
                 for number in range(max(devices) + 1):
                     with traces.item():
-                        ends[number] = writer.trace(chosen, devices.get(number), written)
+                        ends[number] = writer.trace(selection, devices.get(number), result)
             pickle.value("segments")
             with pickle.items() as items:
                 for number, track in devices.items():
-                    writer.segments(chosen, track, number, ends[number], items.item, written)
-            _annotations(pickle, chosen, of_rank[0], next(iter(devices)))
+                    writer.segments(selection, track, number, ends[number], items.item, result)
+            _annotations(pickle, selection, of_rank[0], next(iter(devices)))
             pickle.value("allocator_settings")
-            pickle.nested(_settings(chosen, of_rank[0]))
-            _identity(pickle, chosen, of_rank[0], devices)
+            pickle.nested(_settings(selection, of_rank[0]))
+            _identity(pickle, selection, of_rank[0], devices)
         pickle.end()
     for number, track in devices.items():
         remark = _ON_CPU.format(number=number)
-        if track.device_type in HOST_MEMORY and remark not in written.remarks:
-            written.remarks.append(remark)
-    return [Carried(track, writer.courses[track].highest) for track in devices.values()]
+        if track.device_type in HOST_MEMORY and remark not in result.remarks:
+            result.remarks.append(remark)
+    return [FilePeak(track, writer.running_by_track[track].highest) for track in devices.values()]
 
 
 def _numbered(of_rank: list[Track]) -> dict[int, Track]:
@@ -121,22 +123,24 @@ class _Writer:
         self._stacks = stacks
         self._written: dict[int | None, bytes] = {}
         self._stand_ins: dict[str, StandIns] = {}
-        self.courses: dict[Track, Course] = {}
+        self.running_by_track: dict[Track, RunningBytes] = {}
         """What a reader of the file finds of each device."""
 
-    def trace(self, chosen: Chosen, track: Track | None, written: Written) -> Segments:
+    def trace(self, selection: Selection, track: Track | None, result: ExportResult) -> Segments:
         """A device's list of events; gives the segments at its end."""
         segments = Segments()
         with self._pickle.items() as events:
             if track is None:
                 return segments
-            log = Log(chosen, track)
+            log = Log(selection, track)
             for row in (*log.older_segments().to_pylist(), *log.segment_events().to_pylist()):
                 segments.apply(row["action"], _unsigned(row["address"]), *_segment_of(row))
             stand_ins = self._stand_ins.setdefault(track.device, StandIns())
             held = [stand_ins.placed(row) for row in log.held(track.seq_first - 1).to_pylist()]
             _see(segments, held)
-            course = self.courses[track] = Course(sum(row["size_bytes"] for row in held if _is_placed(row)))
+            running = self.running_by_track[track] = RunningBytes(
+                sum(row["size_bytes"] for row in held if _is_placed(row))
+            )
             on_cpu = track.device_type in HOST_MEMORY
             says_category = log.has_meanings()
             for batch in log.events():
@@ -148,12 +152,12 @@ class _Writer:
                         continue
                     if row["action"] == "alloc":
                         _see(segments, [row])
-                    course.add(_change(row))
+                    running.add(_change(row))
                     for action in _actions(row["action"], on_cpu):
                         with events.item():
                             self._event(row, action, says_category)
                     stand_ins.after(row)
-                    written.counts["events"] = written.counts.get("events", 0) + 1
+                    result.counts["events"] = result.counts.get("events", 0) + 1
         return segments
 
     def _event(self, row: Mapping[str, Any], action: str, says_category: bool) -> None:
@@ -191,20 +195,20 @@ class _Writer:
 
     def segments(
         self,
-        chosen: Chosen,
+        selection: Selection,
         track: Track,
         number: int,
         segments: Segments,
         item: Callable[[], Any],
-        written: Written,
+        result: ExportResult,
     ) -> None:
         """A device's segments at the end of its trace, with their blocks."""
         stand_ins = self._stand_ins.setdefault(track.device, StandIns())
-        held = [stand_ins.placed(row) for row in Log(chosen, track).held(track.seq_last).to_pylist()]
+        held = [stand_ins.placed(row) for row in Log(selection, track).held(track.seq_last).to_pylist()]
         if stand_ins.num_blocks:
             remark = _WITHOUT_ADDRESS.format(count=stand_ins.num_blocks, device=track.device)
-            written.remarks.append(remark)
-        self.courses[track].reach(sum(row["size_bytes"] for row in held))
+            result.remarks.append(remark)
+        self.running_by_track[track].reach(sum(row["size_bytes"] for row in held))
         for row in held:
             row["address"] = _unsigned(row["address"])
         held.sort(key=lambda row: (row["address"], -row["allocation_id"]))
@@ -218,14 +222,14 @@ class _Writer:
             with item():
                 placed |= self._segment(segment, number, held[begin:end])
         if left := [row["size_bytes"] for row in held if row["allocation_id"] not in placed]:
-            written.remarks.append(
+            result.remarks.append(
                 _WITHIN.format(count=len(left), device=track.device, rank=track.rank, total=sum(left))
             )
         covers = sum(segment.is_cover for segment in found)
         if covers and track.device_type not in HOST_MEMORY:
-            written.remarks.append(_COVERED.format(count=covers, total=len(found), rank=track.rank))
-        written.counts["segments"] = written.counts.get("segments", 0) + len(found)
-        written.counts["live blocks"] = written.counts.get("live blocks", 0) + len(held)
+            result.remarks.append(_COVERED.format(count=covers, total=len(found), rank=track.rank))
+        result.counts["segments"] = result.counts.get("segments", 0) + len(found)
+        result.counts["live blocks"] = result.counts.get("live blocks", 0) + len(held)
 
     def _segment(self, segment: Segment, number: int, held: list[dict[str, Any]]) -> set[int]:
         """A segment with its blocks; the ids of those that have a place in it."""
@@ -271,10 +275,10 @@ class _Writer:
             self._frames(None if held is None else held["stack_id"])
 
 
-def _annotations(pickle: PickleStream, chosen: Chosen, track: Track, number: int) -> None:
+def _annotations(pickle: PickleStream, selection: Selection, track: Track, number: int) -> None:
     """The rank's named ranges as the starts and ends that ``record_function`` leaves, by time."""
     ends: list[tuple[int, str, str]] = []
-    for row in rows_of(Log(chosen, track).markers()):
+    for row in rows_of(Log(selection, track).markers()):
         ends.append((row["started_ns"], "START", row["name"]))
         if row["ended_ns"] is not None:
             ends.append((row["ended_ns"], "END", row["name"]))
@@ -288,9 +292,9 @@ def _annotations(pickle: PickleStream, chosen: Chosen, track: Track, number: int
                 pass
 
 
-def _settings(chosen: Chosen, track: Track) -> dict[str, Any]:
+def _settings(selection: Selection, track: Track) -> dict[str, Any]:
     """The allocator's settings: a snapshot's own, or what the environment said."""
-    rows = chosen.queries.sql(export_text("settings"), track.whose()).to_pylist()
+    rows = selection.queries.sql(export_text("settings"), track.whose()).to_pylist()
     for row in rows:
         with contextlib.suppress(ValueError):
             settings = json.loads(row["settings"])
@@ -299,7 +303,7 @@ def _settings(chosen: Chosen, track: Track) -> dict[str, Any]:
     return {"PYTORCH_CUDA_ALLOC_CONF": rows[0]["settings"]} if rows else {}
 
 
-def _identity(pickle: PickleStream, chosen: Chosen, track: Track, devices: Mapping[int, Track]) -> None:
+def _identity(pickle: PickleStream, selection: Selection, track: Track, devices: Mapping[int, Track]) -> None:
     """Whose snapshot it is and what it lacks, which PyTorch's own do not say; viewers pass over it."""
     facts: dict[str, Plain] = {
         "session_id": track.session_id,
@@ -308,7 +312,7 @@ def _identity(pickle: PickleStream, chosen: Chosen, track: Track, devices: Mappi
         "host_name": track.host_name,
         "pid": track.pid,
         "devices": ",".join(f"{number}={one.device}" for number, one in devices.items()),
-        "missing": "; ".join(chosen.missing),
+        "missing": "; ".join(selection.missing),
     }
     pickle.value("rankmem")
     with pickle.facts(facts):

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from rankmem_aggregator.exports.contract import Chosen
+from rankmem_aggregator.exports.contract import Selection
 from rankmem_aggregator.exports.log import Track
 from rankmem_aggregator.sql import export_text
 
@@ -37,15 +37,15 @@ class Budget:
     remarks: list[str] = field(default_factory=list)
 
 
-def budget_of(chosen: Chosen, found: list[Track], rows_max: int) -> Budget:
+def budget_of(selection: Selection, found: list[Track], rows_max: int) -> Budget:
     """What must be left out of these tracks so that about ``rows_max`` rows remain."""
     asked = {
-        "session": chosen.session_id,
-        "ranks": None if chosen.ranks is None else ",".join(map(str, chosen.ranks)),
+        "session": selection.session_id,
+        "ranks": None if selection.ranks is None else ",".join(map(str, selection.ranks)),
         "from_ns": min(track.first_ns for track in found),
         "until_ns": max(track.last_ns for track in found),
     }
-    sizes = chosen.queries.sql(export_text("sizes"), asked).to_pylist()
+    sizes = selection.queries.sql(export_text("sizes"), asked).to_pylist()
     blocks = [(row["size_bytes"], row["num_blocks"]) for row in sizes if row["num_blocks"]]
     calls = [(row["size_bytes"], row["num_calls"]) for row in sizes if row["num_calls"]]
     num_events = sum(track.num_events for track in found)

@@ -20,7 +20,7 @@ END_NS = 10
 """How long before its slice's end an arrow begins at the latest: Perfetto reads microseconds as doubles."""
 
 
-class Place(NamedTuple):
+class Span(NamedTuple):
     """Where a slice lies, for arrows that bind to it."""
 
     tid: int
@@ -69,7 +69,7 @@ class TraceFile:
         for kind, args in (("thread_name", {"name": name}), ("thread_sort_index", {"sort_index": order})):
             self._row(f'"ph":"M","name":"{kind}","pid":{pid},"tid":{tid},"args":{json.dumps(args)}')
 
-    def slice(self, pid: int, place: Place, cat: str, name: str, args: Mapping[str, Any]) -> None:
+    def slice(self, pid: int, place: Span, cat: str, name: str, args: Mapping[str, Any]) -> None:
         """Something that took from a time to a time on a row."""
         duration = _us(max(place.ended_ns - place.started_ns, 1))
         self._count(f"{cat} slices")
@@ -96,7 +96,14 @@ class TraceFile:
         self._row(f'"ph":"e",{head},"ts":{self._ts(until_ns)}')
 
     def arrow(
-        self, pid: int, key: str, name: str, begin: Place, begin_ns: int, end: Place, end_ns: int
+        self,
+        pid: int,
+        key: str,
+        name: str,
+        begin: Span,
+        begin_ns: int,
+        end: Span,
+        end_ns: int,
     ) -> None:
         """From a slice to a later one."""
         from_ns, until_ns = begin.within(begin_ns), end.within(end_ns)

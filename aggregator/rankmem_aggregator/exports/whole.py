@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rankmem_aggregator.exports.contract import Chosen, Written
+from rankmem_aggregator.exports.contract import ExportResult, Selection
 
 
-def write_duckdb(chosen: Chosen, out: Path) -> Written:
+def write_duckdb(selection: Selection, out: Path) -> ExportResult:
     """Writes the copy."""
-    chosen.queries.copy_to(out)
-    return Written()
+    selection.queries.copy_to(out)
+    return ExportResult()

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from rankmem_aggregator.exports.contract import Written
+from rankmem_aggregator.exports.contract import ExportResult
 from rankmem_aggregator.exports.log import Track
 from rankmem_protos.errors import Code, RankmemError
 
 
-class Carried(NamedTuple):
+class FilePeak(NamedTuple):
     """A device's peak in a file."""
 
     track: Track
@@ -23,7 +23,7 @@ class Carried(NamedTuple):
     """The highest that a reader of the file finds."""
 
 
-class Course:
+class RunningBytes:
     """The bytes of one device while they are written."""
 
     def __init__(self, held_bytes: int = 0) -> None:
@@ -39,7 +39,7 @@ class Course:
         self.highest = max(self.highest, held_bytes)
 
 
-def hold_against(kind: str, carried: Iterable[Carried], written: Written, why: str) -> None:
+def check_file_peaks(kind: str, file_peaks: Iterable[FilePeak], result: ExportResult, why: str) -> None:
     """Says in the remarks which peaks the files do not reach.
 
     Args:
@@ -51,7 +51,7 @@ def hold_against(kind: str, carried: Iterable[Carried], written: Written, why: s
     Raises:
         RankmemError: UNSUPPORTED where nothing of any peak is in the files.
     """
-    found = [each for each in carried if each.track.num_events]  # of the others no peak is known
+    found = [each for each in file_peaks if each.track.num_events]  # of the others no peak is known
     highest = [each for each in found if each.track.peak_bytes]
     if highest and not any(each.peak_bytes for each in highest):
         best = max(highest, key=_peak)
@@ -63,15 +63,15 @@ def hold_against(kind: str, carried: Iterable[Carried], written: Written, why: s
     for each in found:
         peak_bytes = each.track.peak_bytes
         if peak_bytes is not None and each.peak_bytes != peak_bytes:
-            written.remarks.append(
+            result.remarks.append(
                 f"{_whose(each)}: the file reaches {each.peak_bytes:,} bytes, "
                 f"the recording {peak_bytes:,} bytes: {why}"
             )
 
 
-def _whose(each: Carried) -> str:
+def _whose(each: FilePeak) -> str:
     return f"rank {each.track.rank}, {each.track.device}"
 
 
-def _peak(each: Carried) -> int:
+def _peak(each: FilePeak) -> int:
     return each.track.peak_bytes or 0
