@@ -1,39 +1,34 @@
 """``rankmem export chrome-trace`` (and ``perfetto``): all ranks in one trace of Chrome's JSON format.
 
-Stage: export. In: what was chosen; out: one file, gzip where its name ends in ``.gz``, that Perfetto and
-chrome://tracing open. A process a rank, named after rank and host; in it a thread a thread, with operator
-calls as slices; named ranges and steps on rows of their own; counters a device, stream and component; a
-block's life as an async slice; arrows from forward to backward, and from the call that made a block to the
-one that freed it. Times are µs from ``baseTimeNanoseconds``, to the nanosecond, as in PyTorch's profiler.
-Written piece by piece; over :data:`ROWS_MAX` rows it is thinned, and the file says how.
+Stage: export. In: the selection; out: one file, gzip where its name ends in ``.gz``, for Perfetto and
+chrome://tracing. Each rank is a process, named after rank and host; each thread a thread, with operator calls
+as slices; named ranges and steps have rows of their own; each device, stream and component has counters; a
+block's life is an async slice; arrows lead from forward to backward, and from the call that allocated a block
+to the one that freed it. Times are µs from ``baseTimeNanoseconds``, to the nanosecond, as in PyTorch's
+profiler. Written as a stream; over :data:`ROWS_MAX` rows it is thinned, and the file states how.
 """
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Final, cast
+from typing import Any, Final
 
 from rankmem_aggregator.exports.contract import ExportResult, Selection
-from rankmem_aggregator.exports.log import Log, Stacks, Track, on_one_clock, rows_of, tracks
+from rankmem_aggregator.exports.log import Log, Stacks, Track, by_rank, on_one_clock, rows_of, tracks
+from rankmem_aggregator.exports.output_files import open_text
 from rankmem_aggregator.exports.trace_budget import Budget, budget_of
 from rankmem_aggregator.exports.trace_counters import Counters
 from rankmem_aggregator.exports.trace_file import Span, TraceFile
 from rankmem_aggregator.exports.trace_lanes import Lanes
-from rankmem_aggregator.sql import export_text
 
 ROWS_MAX: Final = 1_000_000
 """Rows of a trace: some 150 MiB of JSON. Perfetto's page opens that in half a minute and 2 GiB of memory."""
 
 _LANE_TIDS: Final = 1_000_000
-"""Numbers of rows: those of a thread's second lane begin here."""
+"""Row numbers of a thread's second lane begin here."""
 _RANGES_TID: Final = 100_000
-"""Rows of named ranges: this and the thread's number."""
+"""Row of a thread's named ranges: this plus the thread's number."""
 _STEPS_TID: Final = 99_999
-_LINES_GATHERED: Final = 4_096
-"""Lines that go to gzip at once: some 600 KiB."""
 _CALL_ARGS: Final = ("call_id", "module", "phase", "step", "annotation", "allocated_bytes", "freed_bytes")
 _BLOCK_ARGS: Final = ("category", "module", "phase", "step", "annotation", "stream", "pool", "component")
 _U64: Final = 2**64 - 1
@@ -46,10 +41,10 @@ def write_chrome_trace(selection: Selection, out: Path) -> ExportResult:
     budget = budget_of(selection, found, ROWS_MAX)
     result.remarks += budget.remarks
     base_ns = _base_of(selection, found)
-    with _opened(out) as file:
+    with open_text(out) as file:
         trace = TraceFile(file, base_ns)
-        for pid, of_rank in enumerate(_by_rank(found), start=1):
-            selection.say(f"writing {of_rank[0].label()}")
+        for pid, of_rank in enumerate(by_rank(found).values(), start=1):
+            selection.progress(f"writing {of_rank[0].label()}")
             _Rank(selection, of_rank, pid, trace, budget).write()
         facts = {
             "displayTimeUnit": "ms",
@@ -69,59 +64,17 @@ write_perfetto = write_chrome_trace
 
 
 def _base_of(selection: Selection, found: list[Track]) -> int:
-    """The zero of the times: nothing lies before it, as Perfetto drops what has a negative time. Calls and
-    ranges begin before their first event; where a beginning was asked for, they are cut there."""
+    """The zero of the times: nothing lies before it, as Perfetto drops slices with a negative time. Calls and
+    ranges may begin before the first event; where the selection has a start, they are cut there."""
     first_ns = min(track.first_ns for track in found)
     if selection.from_ns is not None:
         return first_ns
-    ranks = None if selection.ranks is None else ",".join(map(str, selection.ranks))
-    asked = {"session": selection.session_id, "ranks": ranks, "from_ns": first_ns}
-    begun_ns = selection.queries.sql(export_text("trace_begin"), asked).to_pylist()[0]["begun_ns"]
+    begun_ns = selection.rows("trace_begin", from_ns=first_ns)[0]["begun_ns"]
     return first_ns if begun_ns is None else min(first_ns, int(begun_ns))
 
 
-@contextmanager
-def _opened(out: Path) -> Iterator[IO[str]]:
-    if out.name.lower().endswith(".gz"):
-        # Level 3 takes a third of level 9's time; the file is a tenth larger. No time stamp: the same bytes
-        # twice.
-        with gzip.GzipFile(out, "wb", compresslevel=3, mtime=0) as packed, _Text(packed) as text:
-            yield text
-    else:
-        with out.open("w", encoding="utf-8") as text:
-            yield text
-
-
-def _by_rank(found: list[Track]) -> list[list[Track]]:
-    ranks: dict[tuple[int, int], list[Track]] = {}
-    for track in found:
-        ranks.setdefault((track.rank, track.attempt), []).append(track)
-    return list(ranks.values())
-
-
-class _Text:
-    """Text into a binary file, gathered: gzip is slow where it gets a line at a time."""
-
-    def __init__(self, file: gzip.GzipFile) -> None:
-        self._file = file
-        self._parts: list[str] = []
-
-    def __enter__(self) -> IO[str]:
-        return cast("IO[str]", self)
-
-    def __exit__(self, *_: object) -> None:
-        self._file.write("".join(self._parts).encode())
-
-    def write(self, text: str) -> int:
-        self._parts.append(text)
-        if len(self._parts) >= _LINES_GATHERED:
-            self._file.write("".join(self._parts).encode())
-            self._parts.clear()
-        return len(text)
-
-
 class _Rows:
-    """The rows of a process on which slices of its threads stand; each is named where it is first used."""
+    """The rows of a process with the slices of its threads; each is named when it is first used."""
 
     def __init__(self, trace: TraceFile, pid: int, name: str, first_tid: int) -> None:
         self._trace = trace
@@ -132,7 +85,7 @@ class _Rows:
         self._named: set[int] = set()
 
     def place(self, thread: int, started_ns: int, ended_ns: int) -> Span:
-        """Where a slice of a thread stands; slices of a thread come by their start."""
+        """The span of a slice of a thread; a thread's slices come by their start."""
         lane = self._lanes.setdefault(thread, Lanes()).place(started_ns, ended_ns)
         tid = self._first_tid + lane * _LANE_TIDS + thread
         if tid not in self._named:
@@ -144,7 +97,7 @@ class _Rows:
 
 
 class _Rank:
-    """One rank of an attempt: a process of the trace."""
+    """Writes one rank of an attempt: a process of the trace."""
 
     def __init__(
         self, selection: Selection, of_rank: list[Track], pid: int, trace: TraceFile, budget: Budget
@@ -160,7 +113,7 @@ class _Rank:
         self._first_ns = min(track.first_ns for track in of_rank)
 
     def write(self) -> None:
-        """All its rows."""
+        """Writes all its rows."""
         first = self._of_rank[0]
         attempt = f", attempt {first.attempt}" if first.attempt else ""
         devices = ", ".join(track.device for track in self._of_rank)
@@ -215,10 +168,10 @@ class _Rank:
     def _device(self, track: Track) -> None:
         log = Log(self._selection, track)
         groups = [name for name, count in track.groups().items() if count > 1]
-        counters = Counters(track.device, self._counter, groups, self._budget.stretch_ns)
+        counters = Counters(track.device, self._counter, groups, self._budget.bucket_ns)
         if groups:
-            segments = (*log.older_segments().to_pylist(), *log.segment_events().to_pylist())
-            counters.begin(track.first_ns, log.held(track.seq_first - 1).to_pylist(), segments)
+            held = log.held(track.seq_first - 1)
+            counters.begin(track.first_ns, held, log.segment_events_before())
         if not track.num_events:
             counters.total(track.first_ns, track.peak_bytes or 0)
         makers: dict[int, tuple[int, int, int]] = {}
@@ -238,7 +191,7 @@ class _Rank:
         self._trace.counter(self._pid, name, time_ns, value_bytes)
 
     def _freed(self, track: Track, row: dict[str, Any], makers: dict[int, tuple[int, int, int]]) -> None:
-        """An arrow from the call that made a block to the one in which its free was asked for."""
+        """Writes an arrow from the call that allocated a block to the one that requested its free."""
         address, call_id = row["address"], row["call_id"]
         if row["action"] == "alloc":
             if (

@@ -1,8 +1,8 @@
 """The kinds of file that ``rankmem export`` writes, by name.
 
-Stage: export. In: the name of a kind; out: what it is, and its module, which is imported where it is used.
-A kind's module has a function ``write_KIND(chosen, out)``; see :class:`Writer`. Imports nothing heavy: the
-command line's help is made from here.
+Stage: export. In: the name of a kind; out: its description and its module, which is imported when it is used.
+That has a function ``write_KIND(selection, out)``; see :class:`Writer`. Imports nothing heavy: the command
+line's help is made from this table.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ if TYPE_CHECKING:
     from rankmem_aggregator.exports.contract import ExportResult, Selection
 
 SelectablePart = Literal["session", "rank", "range"]
-"""What of a database a kind can leave out."""
+"""By what an export can be limited."""
 
 
 class Writer(Protocol):
-    """How a kind writes."""
+    """Writes files of one kind."""
 
     def __call__(self, selection: Selection, out: Path) -> ExportResult:
-        """Writes what was chosen.
+        """Writes the selection.
 
         Args:
-            chosen: the session, and which part of it.
-            out: a file to make, or an empty folder that is there, as :meth:`Kind.is_folder` says of the name
-                that the user gave; under a name of its own until it is whole. Ends as that name does.
+            selection: the session, and the part of it to write.
+            out: a file to make, or an empty folder that exists, by :meth:`ExportKind.is_folder` of the path
+                that the user gave. A temporary name with the same end, until the export is whole.
 
         Returns:
-            What was written and what could not be.
+            The number of things written, and remarks.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportKind:
-    """A kind of file."""
+    """A kind of file that can be exported."""
 
     name: str
     doc: str
-    """A line for the help: what is written, and who opens it."""
+    """A line for the help: what is written, and for which tool."""
     ends: tuple[str, ...] = ()
-    """How the name of a single file ends; any other name is a folder's. Empty: see ``always``."""
+    """Ends of a single file's name; any other name is a folder's. Empty: see ``always``."""
     always: Literal["file", "folder"] | None = None
-    """Where the name does not say."""
+    """For kinds whose name does not decide."""
     parts: frozenset[SelectablePart] = frozenset({"session", "rank", "range"})
     module: str = ""
     """Within this package; empty: named after the kind."""
 
     def is_folder(self, out_path: Path) -> bool:
-        """Whether a folder of this name is made, or a file."""
+        """Whether a folder is made at this path, not a file."""
         if self.always is not None:
             return self.always == "folder"
         return not out_path.name.lower().endswith(self.ends)
@@ -132,7 +132,7 @@ def kind_of(name: str) -> ExportKind:
     """The kind of this name.
 
     Raises:
-        RankmemError: INVALID for a name that is none.
+        RankmemError: INVALID for an unknown name.
     """
     if name not in KINDS:
         raise RankmemError(Code.INVALID, f"there is no export {name!r}", f"one of {', '.join(KINDS)}")

@@ -1,8 +1,8 @@
-"""``rankmem export arrow`` and ``csv``: the session's rows of every table, a file each.
+"""``rankmem export arrow`` and ``csv``: the session's rows of every table, one file per table.
 
-Stage: export. In: what was chosen; out: a folder of ``TABLE.arrow`` (Arrow IPC file, zstd, with the meaning
-and unit of each column as its metadata) or ``TABLE.csv`` (with a head; NULL is an empty cell, text that a
-spreadsheet would run is quoted). Streams; holds one batch.
+Stage: export. In: the selection; out: a folder of ``TABLE.arrow`` (Arrow IPC file, zstd, with the meaning
+and unit of each column as its metadata) or ``TABLE.csv`` (with a header; NULL is an empty cell, formulas are
+defused). Streams; holds one batch.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from rankmem_protos.tables import TABLES, Table
 
 
 def write_arrow(selection: Selection, out: Path) -> ExportResult:
-    """Writes an Arrow IPC file a table."""
+    """Writes one Arrow IPC file per table."""
     return _write_files(selection, lambda table: _arrow_writer(table, out / f"{table.name}.arrow"))
 
 
 def write_csv(selection: Selection, out: Path) -> ExportResult:
-    """Writes a CSV file a table."""
+    """Writes one CSV file per table."""
     return _write_files(selection, lambda table: _csv_writer(table, out / f"{table.name}.csv"))
 
 
@@ -37,14 +37,12 @@ def _write_files(
 ) -> ExportResult:
     result = ExportResult()
     for table in TABLES.values():
-        selection.say(f"writing {table.name}")
-        num_rows = 0
+        selection.progress(f"writing {table.name}")
         with writer_of(table) as writer:
             for batch in _rows(selection, table):
                 writer.write(pa.Table.from_batches([batch]).cast(_plain(table)))
-                num_rows += batch.num_rows
-        if num_rows:
-            result.counts[table.name] = num_rows
+                if batch.num_rows:
+                    result.add(table.name, batch.num_rows)
     return result
 
 
@@ -57,7 +55,7 @@ def _rows(selection: Selection, table: Table) -> Iterator[pa.RecordBatch]:
 
 
 def _plain(table: Table) -> pa.Schema:
-    """The table's columns as any reader takes them, each with its meaning."""
+    """The table's columns in types that every reader takes, each with its description."""
     return pa.schema(
         [
             pa.field(
@@ -77,7 +75,7 @@ def _arrow_writer(table: Table, path: Path) -> AbstractContextManager[Any]:
 
 
 class _csv_writer(AbstractContextManager["_csv_writer"]):
-    """A CSV file whose head is there also without rows."""
+    """A CSV file that has its header also without rows."""
 
     def __init__(self, table: Table, path: Path) -> None:
         self._file = path.open("wb")

@@ -1,4 +1,4 @@
-"""``rankmem export duckdb``: the whole database as a plain DuckDB file, also while it is written.
+"""``rankmem export duckdb``: the whole database as a plain DuckDB file, also while it is being written.
 
 Stage: export. In: an open ``Queries``, local or remote; out: one file. The copy itself is made where the
 database is: in this process, or in the aggregator (:mod:`rankmem_aggregator.store.copy`).
