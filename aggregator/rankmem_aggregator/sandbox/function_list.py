@@ -1,9 +1,9 @@
 """Which of DuckDB's functions a client's SQL may call.
 
 Stage: query, in the sandbox. ``allowed_functions.txt`` beside this module names those that are allowed, one a
-line. Every other is refused, so a function that a later DuckDB brings stays refused until somebody has looked
-at it. ``make functions`` adds what the installed DuckDB has and nobody has listed; a function that must stay
-refused gets its reason in :data:`REFUSED` first. Names that only another version has stay on the list.
+line. Every other is refused, so a function of a later DuckDB stays refused until it has been reviewed.
+``make functions`` adds those of the installed DuckDB that are on neither list; one that must stay refused
+first gets its reason in :data:`REFUSED`. Names that only another version has stay on the list.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ REFUSED: Final[dict[str, str]] = {
         "it takes raw memory",
     ),
 }  # fmt: skip
-"""By name, and why."""
+"""The reason by name. Some end the process (``json_contains`` of a document nested 200,000 deep overflows the
+stack) or the instance (an InternalException reports a defect in DuckDB, after which it answers nothing)."""
 PREFIXES_REFUSED: Final = {"__internal": "it is internal", "variant_": "no column is a VARIANT"}
-"""DuckDB's own for its optimizer, which trust their arguments; and what makes a type that is refused."""
+"""The optimizer's own functions, which trust their arguments; and those that make a refused type."""
 _KNOWN_TO_THE_BINDER: Final = ("unlist", "unnest")
-"""DuckDB lists them as table functions or not at all, and takes them as values (2.0.0)."""
+"""Valid as values, though DuckDB lists them as table functions or not at all (2.0.0)."""
 _CALLABLE: Final = "('scalar', 'aggregate', 'window', 'macro')"
 
 
@@ -67,7 +68,7 @@ def unlisted(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
 
 
 def main() -> None:
-    """Adds what is not listed to the file, and prints it: a list to be read before it is committed."""
+    """Adds the unlisted functions to the file and prints them, for review before the commit."""
     with duckdb.connect() as connection:
         new = unlisted(connection)
     _PATH.write_text("".join(f"{name}\n" for name in sorted(allowed() | new.keys())), "utf-8")

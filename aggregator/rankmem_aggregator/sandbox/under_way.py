@@ -1,8 +1,8 @@
-"""Which statements are under way, where it can be read after the death of the process that runs them.
+"""Records the statements under way where it can be read after the death of the process that runs them.
 
 Stage: query, between an aggregator and its parent. In: SQL and parameters; out: a fingerprint in memory
-that both share, while the statement runs. The layout: :data:`DIGEST_BYTES` for each of so many places,
-zeros where none runs. Writing it is no system call, so nothing of it is lost with a process that is killed.
+that both share, while the statement runs. The layout: :data:`DIGEST_BYTES` for each slot, zeros where none
+runs. Writing it takes no system call, so nothing is lost with a killed process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NONE: Final = bytes(DIGEST_BYTES)
 
 
 def fingerprint(sql: str, parameters: Mapping[str, object]) -> str:
-    """What a statement is known by: its words and its parameters, white space and case left out."""
+    """Identifies a statement by its words and parameters, ignoring white space and case."""
     words = [
         " ".join(sql.split()).casefold(),
         sorted((name, repr(value)) for name, value in parameters.items()),
@@ -63,7 +63,7 @@ class UnderWay:
                 self._leave(place, keeps=keeps)
 
     def forget_ended(self) -> None:
-        """Those that have ended are not there any more."""
+        """Removes those that have ended."""
         with self._lock:
             ended, self._ended = self._ended, []
             for place in ended:
@@ -97,7 +97,7 @@ def shared_memory(num_places: int) -> int:
 
 
 def take(descriptor: int) -> list[str]:
-    """The fingerprints that stand there, each once; none stand there afterwards."""
+    """The recorded fingerprints, each once; clears them."""
     size_bytes = os.fstat(descriptor).st_size
     data = os.pread(descriptor, size_bytes, 0)
     os.pwrite(descriptor, bytes(size_bytes), 0)
