@@ -19,12 +19,7 @@ import pyarrow as pa
 from rankmem_aggregator.exports.contract import ExportResult, Selection
 from rankmem_aggregator.exports.log import no_events_error, tracks
 from rankmem_aggregator.exports.report_heat import heat_over_time
-from rankmem_aggregator.exports.report_parts import (
-    ShownColumn,
-    peaks_by_host,
-    table,
-    tile,
-)
+from rankmem_aggregator.exports.report_parts import ShownColumn, peaks_by_host, table, tile
 from rankmem_aggregator.plots.curves import SERIES_MAX, chart_of
 from rankmem_aggregator.plots.html import chart_fragment, filled, resource
 from rankmem_aggregator.quantity_text import bytes_text, counted, instant_text

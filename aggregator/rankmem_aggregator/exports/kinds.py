@@ -75,11 +75,7 @@ KINDS: Final[dict[str, ExportKind]] = {
             parts=frozenset(),
             module="whole",
         ),
-        ExportKind(
-            name="html",
-            doc="A report in one page, to mail: it opens offline.",
-            always="file",
-        ),
+        ExportKind(name="html", doc="A report in one page, to mail: it opens offline.", always="file"),
         ExportKind(
             name="parquet",
             doc="All tables as a data set by session, host and rank: a folder.",
@@ -113,15 +109,10 @@ KINDS: Final[dict[str, ExportKind]] = {
             always="folder",
         ),
         ExportKind(
-            name="chrome-trace",
-            doc="All ranks as a Chrome trace: X.json or X.json.gz.",
-            always="file",
+            name="chrome-trace", doc="All ranks as a Chrome trace: X.json or X.json.gz.", always="file"
         ),
         ExportKind(
-            name="perfetto",
-            doc="The same, for ui.perfetto.dev.",
-            always="file",
-            module="chrome_trace",
+            name="perfetto", doc="The same, for ui.perfetto.dev.", always="file", module="chrome_trace"
         ),
     )
 }

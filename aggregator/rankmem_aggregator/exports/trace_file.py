@@ -96,14 +96,7 @@ class TraceFile:
         self._row(f'"ph":"e",{head},"ts":{self._ts(until_ns)}')
 
     def arrow(
-        self,
-        pid: int,
-        key: str,
-        name: str,
-        begin: Span,
-        begin_ns: int,
-        end: Span,
-        end_ns: int,
+        self, pid: int, key: str, name: str, begin: Span, begin_ns: int, end: Span, end_ns: int
     ) -> None:
         """Writes an arrow from a slice to a later one."""
         from_ns, until_ns = begin.within(begin_ns), end.within(end_ns)

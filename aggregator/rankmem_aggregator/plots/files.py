@@ -29,9 +29,7 @@ def check_out_path(out_path: Path) -> None:
     """
     if out_path.suffix.lower() not in _WRITERS:
         raise RankmemError(
-            Code.INVALID,
-            f"{out_path} does not name a format",
-            f"a name that ends in {', '.join(_WRITERS)}",
+            Code.INVALID, f"{out_path} does not name a format", f"a name that ends in {', '.join(_WRITERS)}"
         )
     if not out_path.parent.is_dir():
         raise RankmemError(

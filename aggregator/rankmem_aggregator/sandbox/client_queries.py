@@ -123,10 +123,7 @@ class ClientQueries:
 
     @contextmanager
     def reading(
-        self,
-        timeout_s: float,
-        watch: Watch = _nobody,
-        tried: AbstractContextManager[None] | None = None,
+        self, timeout_s: float, watch: Watch = _nobody, tried: AbstractContextManager[None] | None = None
     ) -> Iterator[duckdb.DuckDBPyConnection]:
         """A cursor in a read-only transaction: one state of the database, until the time is over.
 

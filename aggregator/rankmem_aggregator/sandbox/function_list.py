@@ -42,12 +42,11 @@ PREFIXES_REFUSED: Final = {"__internal": "it is internal", "variant_": "no colum
 """The optimizer's own functions, which trust their arguments; and those that make a refused type."""
 _KNOWN_TO_THE_BINDER: Final = ("unlist", "unnest")
 """Valid as values, though DuckDB lists them as table functions or not at all (2.0.0)."""
-_CALLABLE: Final = "('scalar', 'aggregate', 'window', 'macro')"
 
 
 @cache
 def allowed() -> frozenset[str]:
-    """The functions that may stand as a value, in lower case."""
+    """The functions that may be called as a value, in lower case."""
     return frozenset(_PATH.read_text("utf-8").splitlines())
 
 
@@ -58,10 +57,11 @@ def why_refused(name: str) -> str | None:
 
 
 def unlisted(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
-    """DuckDB's functions that are neither allowed nor refused: name and description, by name."""
+    """The descriptions of DuckDB's functions that are neither allowed nor refused, by name."""
     rows = connection.execute(
         "SELECT lower(function_name), coalesce(any_value(description), '') FROM duckdb_functions() "
-        f"WHERE database_name = 'system' AND function_type IN {_CALLABLE} GROUP BY 1 ORDER BY 1"
+        "WHERE database_name = 'system' AND function_type IN ('scalar', 'aggregate', 'window', 'macro') "
+        "GROUP BY 1 ORDER BY 1"
     ).fetchall()
     found = dict.fromkeys(_KNOWN_TO_THE_BINDER, "") | dict(rows)
     return {name: text for name, text in found.items() if name not in allowed() and not why_refused(name)}

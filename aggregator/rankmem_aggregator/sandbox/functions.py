@@ -65,7 +65,7 @@ def check_call(node: Mapping[str, Any], catalog: Catalog, *, in_from: bool) -> N
     why = why_refused(name)
     if why is not None:
         raise RankmemError(Code.DENIED, f"the function {name} is not allowed: {why}", "leave it out")
-    if not in_from and name not in allowed() | catalog.own_scalar_macros:
+    if not (in_from or name in allowed() or name in catalog.own_scalar_macros):
         raise _unlisted(name, catalog)
     entries = node.get("arguments") or ()
     if name in _CHECKED and any(entry.get("name") for entry in entries):

@@ -137,7 +137,7 @@ def _check_node(node: dict[str, Any], catalog: Catalog) -> None:
     kind = str(node.get("type", ""))
     if kind == "TABLE_FUNCTION":
         name = str(node["function"].get("function_name", "")).lower()
-        if name not in TABLE_FUNCTIONS | catalog.own_table_macros:
+        if name not in TABLE_FUNCTIONS and name not in catalog.own_table_macros:
             raise RankmemError(Code.DENIED, f"the table function {name} is not allowed", _HINT)
     elif kind == "TYPE" and str(node.get("type_name")).upper() in TYPES_REFUSED:
         raise RankmemError(Code.DENIED, f"the type {node['type_name']} is not allowed", "cast to VARCHAR")
