@@ -201,30 +201,22 @@ class _Report:
         elif len(ranks) > 1:
             hosts = {row["host_name"] for row in self._peaks}
             by: CurveBy = "rank" if len(ranks) <= SERIES_MAX else "host" if len(hosts) > 1 else "job"
-            rows = self._queries.timeline(
-                self._id,
-                by=by,
-                rank=sorted(self._timed(ranks)) if self._selection.ranks else "all",
-                from_ns=self._selection.from_ns,
-                until_ns=self._selection.until_ns,
-                points=POINTS_ASKED_MAX,
-            )
+            rows = self._timeline(by, rank=sorted(self._timed(ranks)) if self._selection.ranks else "all")
             yield self._curve(rows, "The job over time" + ("" if by == "job" else f", by {by}"))
         by_peak = sorted(self._peaks, key=lambda row: -row["peak_requested_bytes"])
         for row in by_peak[:CURVES_MAX] if self._selection.ranks else by_peak[:1]:
-            rows = self._queries.timeline(
-                self._id,
-                by="category",
-                rank=row["rank"],
-                attempt=row["attempt"],
-                device=row["device"],
-                from_ns=self._selection.from_ns,
-                until_ns=self._selection.until_ns,
-                points=POINTS_ASKED_MAX,
-            )
+            track = {name: row[name] for name in ("rank", "attempt", "device")}
+            rows = self._timeline("category", **track)
             which = "" if self._selection.ranks else ", the highest"
             title = f"Rank {row['rank']}{which}: {row['device']} on {row['host_name']}, by category"
             yield self._curve(rows, title)
+
+    def _timeline(self, by: CurveBy, **of: Any) -> pa.Table:
+        """The rows of a curve in the selected range; ``of`` as in :meth:`Queries.timeline`."""
+        from_ns, until_ns = self._selection.from_ns, self._selection.until_ns
+        return self._queries.timeline(
+            self._id, by=by, from_ns=from_ns, until_ns=until_ns, points=POINTS_ASKED_MAX, **of
+        )
 
     def _curve(self, rows: pa.Table, title: str) -> str:
         said = {key.decode(): value.decode() for key, value in (rows.schema.metadata or {}).items()}
