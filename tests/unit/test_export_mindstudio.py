@@ -235,8 +235,8 @@ def test_host_memory_beside_an_accelerator_is_a_device_of_its_own(
     written = exported(path, tmp_path / "out")
     accelerator, host = (name.replace("npu", "NPU") for name in numbers)
     assert written.remarks[:2] == [
-        f"host memory stands as a device of its own: cpu of rank {rank} as {host}",
-        "MindStudio Insight shows one device of a rank; the files have all of them",
+        f"host memory is shown as a device of its own: cpu of rank {rank} as {host}",
+        "MindStudio Insight shows one device of each rank; the files have all of them",
     ]
     [output] = outputs(tmp_path / "out")
     stored = output / f"ascend_pytorch_profiler_{rank}.db"

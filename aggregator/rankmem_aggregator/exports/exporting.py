@@ -105,7 +105,7 @@ def _check_out(kind: ExportKind, out_path: Path, force: bool) -> None:
     if not os.path.lexists(out_path) or (out_path.is_dir() and not any(out_path.iterdir())):
         return
     if not force:
-        raise RankmemError(Code.CONFLICT, f"{out_path} already exists", "give another name, or --force")
+        raise RankmemError(Code.CONFLICT, f"{out_path} is there already", "give another name, or --force")
     if kind.is_folder(out_path) is not out_path.is_dir() or out_path.is_symlink():
         what = "a folder" if kind.is_folder(out_path) else "a file"
         raise RankmemError(
