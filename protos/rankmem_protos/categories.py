@@ -1,7 +1,7 @@
 """The categories of device memory, one row each: name, number, place in a picture, colours.
 
-Stage: the contract between those who record, import, draw and export categories. Imports nothing heavy, so
-the trainer may have it too. Source: torch/profiler/_memory_profiler.py (2.13).
+Stage: the contract between recording, imports, pictures and exports. Imports the standard library alone, so
+the trainer may import it too. Source: torch/profiler/_memory_profiler.py (2.13).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``rankmem export mindstudio``: a profiler folder a rank, as torch_npu makes it and Insight opens it.
+"""``rankmem export mindstudio``: a profiler folder for each rank, as torch_npu writes and Insight reads it.
 
 Stage: export. In: the selection; out: a folder of ``…_ascend_pt`` folders, each with profiler_info and, in
 ASCEND_PROFILER_OUTPUT, the database and the CSV files of memory. A GPU is shown as the NPU of the same
@@ -37,7 +37,7 @@ _NAME: Final = re.compile(r"[^A-Za-z0-9.-]+")
 
 
 def write_mindstudio(selection: Selection, out: Path) -> ExportResult:
-    """Writes a folder a rank."""
+    """Writes a folder for each rank."""
     result = ExportResult()
     recorded = tracks(selection)
     found = [track for track in recorded if track.device != _PINNED]
