@@ -1,7 +1,7 @@
-"""Text that is safe in the cells of a CSV file.
+"""Makes text safe for the cells of a CSV file.
 
-Stage: render and export. In: text or Arrow rows; out: the same, with text that a spreadsheet would run as a
-formula led by an apostrophe. Names of operators, modules and files come from outside.
+Stage: render and export. In: text or Arrow rows; out: the same, with an apostrophe before text that a
+spreadsheet would run as a formula. Names of operators, modules and files come from outside.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SIGNS: Final = "=+@-\uff1d\uff0b\uff0d\uff20"
-"""How a cell begins that a spreadsheet runs; the second four are the same in full width, as East Asian
-editions take them."""
+"""How a formula begins; the second four are the same in full width, which East Asian editions accept."""
 
 
 def no_formula(text: str) -> str:
     """The text, with an apostrophe in front where a spreadsheet would take it for a formula.
 
-    Blanks before the sign do not count: a spreadsheet that trims what it reads runs it all the same.
+    Blanks before the sign do not count: some spreadsheets trim cells before they run them.
     """
     if text.startswith(("\t", "\r")):
         return f"'{text}"

@@ -16,7 +16,7 @@ from constructed import BASE_NS, RankLog
 from export_logs import MIB, OLDER, SEGMENT, CudaLog, database, marker, training
 from rankmem_agent.tap import snapshot_format as reader
 from rankmem_aggregator import connect
-from rankmem_aggregator.exports.contract import Written
+from rankmem_aggregator.exports.contract import ExportResult
 from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.exports.pickle_stream import PickleStream
 from rankmem_aggregator.query.queries import Queries
@@ -40,7 +40,7 @@ def queries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queries]:
         yield opened
 
 
-def exported(queries: Queries, folder: Path, **asked: Any) -> tuple[dict[str, Any], Written]:
+def exported(queries: Queries, folder: Path, **asked: Any) -> tuple[dict[str, Any], ExportResult]:
     """The snapshot as Python's own unpickler reads it."""
     out = folder / "s.pickle"
     written = export(queries, "torch-snapshot", out, force=True, **asked)

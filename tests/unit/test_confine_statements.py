@@ -1,4 +1,4 @@
-"""What a client may not run, and what it may."""
+"""The statements that a client may run, and those that are refused."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from constructed import BASE_NS, SESSION
 from export_logs import MIB, OLDER, SEGMENT, database, marker, training
 from rankmem_aggregator import connect
 from rankmem_aggregator.exports import chrome_trace
-from rankmem_aggregator.exports.contract import Written
+from rankmem_aggregator.exports.contract import ExportResult
 from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.exports.trace_counters import Counters
 from rankmem_aggregator.query.queries import Queries
@@ -45,7 +45,7 @@ def queries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queries]:
         yield opened
 
 
-def exported(queries: Queries, out: Path, **asked: Any) -> tuple[list[Row], Row, Written]:
+def exported(queries: Queries, out: Path, **asked: Any) -> tuple[list[Row], Row, ExportResult]:
     written = export(queries, "chrome-trace", out, force=True, **asked)
     text = gzip.decompress(out.read_bytes()) if out.suffix == ".gz" else out.read_bytes()
     trace = json.loads(text)

@@ -14,9 +14,9 @@ import pytest
 from constructed import RankLog, empty_database, store_logs
 from rankmem_aggregator import connect
 from rankmem_aggregator.exports import exporting, kinds
-from rankmem_aggregator.exports.contract import Chosen, Written
+from rankmem_aggregator.exports.contract import ExportResult, Selection
 from rankmem_aggregator.exports.exporting import MANIFEST, export
-from rankmem_aggregator.exports.kinds import KINDS, Kind
+from rankmem_aggregator.exports.kinds import KINDS, ExportKind
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.sql import export_text, head_of
 from rankmem_protos.errors import Code, RankmemError
@@ -48,7 +48,7 @@ def refusal(queries: Queries, kind: str, out: Path, **asked: object) -> RankmemE
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_each_kind_has_its_writer_and_a_line_of_help(kind: Kind) -> None:
+def test_each_kind_has_its_writer_and_a_line_of_help(kind: ExportKind) -> None:
     assert callable(kind.writer())
     assert kind.doc.endswith(".")
     assert bool(kind.ends) != bool(kind.always)
@@ -92,11 +92,11 @@ def test_an_export_that_fails_leaves_nothing_and_keeps_what_was(
 ) -> None:
     export(queries, "csv", tmp_path / "out")
 
-    def broken(chosen: Chosen, out: Path) -> Written:
+    def broken(selection: Selection, out: Path) -> ExportResult:
         (out / "half.csv").write_text("a,b\n1")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(kinds.Kind, "writer", lambda self: broken)
+    monkeypatch.setattr(kinds.ExportKind, "writer", lambda self: broken)
     error = refusal(queries, "csv", tmp_path / "out", force=True)
     assert (error.code, "No space left" in error.message) == (Code.EXHAUSTED, True)
     assert (tmp_path / "out" / "memory_event.csv").exists()
@@ -147,10 +147,10 @@ def test_a_name_of_another_form_of_file_is_no_folder(queries: Queries, tmp_path:
 def test_a_full_disk_is_said_whatever_writes_the_file(
     queries: Queries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def full(chosen: Chosen, out: Path) -> Written:
+    def full(selection: Selection, out: Path) -> ExportResult:
         raise error
 
-    monkeypatch.setattr(kinds.Kind, "writer", lambda self: full)
+    monkeypatch.setattr(kinds.ExportKind, "writer", lambda self: full)
     said = refusal(queries, "csv", tmp_path / "out")
     assert (said.code, said.message) == (Code.EXHAUSTED, f"cannot write {tmp_path / 'out'}: disk full")
 
@@ -158,10 +158,10 @@ def test_a_full_disk_is_said_whatever_writes_the_file(
 def test_an_error_names_the_file_that_the_user_named(
     queries: Queries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(chosen: Chosen, out: Path) -> Written:
+    def full(selection: Selection, out: Path) -> ExportResult:
         raise RankmemError(Code.EXHAUSTED, f"cannot write {out}: disk full", "make room")
 
-    monkeypatch.setattr(kinds.Kind, "writer", lambda self: full)
+    monkeypatch.setattr(kinds.ExportKind, "writer", lambda self: full)
     said = refusal(queries, "duckdb", tmp_path / "out.duckdb")
     assert (said.message, said.hint) == (f"cannot write {tmp_path / 'out.duckdb'}: disk full", "make room")
 

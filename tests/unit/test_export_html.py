@@ -125,7 +125,7 @@ def test_one_rank_alone_has_its_own_tables_and_a_range_its_own_curves(
     assert HOSTILE not in [row[0] for row in rows_of(page, "by-operator")]
     (curve,) = embedded(page, "data")
     assert max(curve["times_ns"]) <= 6_000
-    assert "peaks and tables are of the whole session" in page
+    assert "peaks and tables cover the whole session" in page
 
 
 def test_an_allocation_that_failed_has_its_line(page: str) -> None:

@@ -13,10 +13,11 @@ import pytest
 
 from constructed import BASE_NS, RankLog
 from export_logs import CudaLog, database, training
+from rankmem_agent.spool.layout import Category
 from rankmem_aggregator import connect
 from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.query.queries import Queries
-from rankmem_protos.categories import TIMELINE_INDEX
+from rankmem_protos.categories import CATEGORIES, TIMELINE_INDEX
 from rankmem_protos.errors import Code, RankmemError
 
 PARAMETER, INPUT, ACTIVATION, GRADIENT, UNKNOWN = 0, 2, 4, 5, 7
@@ -119,6 +120,10 @@ def test_a_folder_takes_a_file_a_rank_and_a_file_the_highest(queries: Queries, t
     ]  # fmt: skip
     one = export(queries, "memory-timeline", tmp_path / "x.json")
     assert any("cuda:0 of rank 1, the highest" in remark for remark in one.remarks)
+
+
+def test_the_table_of_categories_is_in_the_order_of_their_numbers_in_a_spool() -> None:
+    assert [category.name.lower() for category in Category] == list(CATEGORIES)
 
 
 def test_the_order_of_categories_is_torchs() -> None:

@@ -29,7 +29,7 @@ from constructed import BASE_NS, SESSION, RankLog, empty_database, store_logs, s
 from export_logs import database as cuda_database
 from export_logs import training
 from rankmem_aggregator import connect
-from rankmem_aggregator.exports.contract import Written
+from rankmem_aggregator.exports.contract import ExportResult
 from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.exports.mindstudio_totals import TotalsAt
 from rankmem_imports.formats import FORMATS
@@ -64,7 +64,7 @@ CURVES = (
 Row = tuple[Any, ...]
 
 
-def exported(path: Path, out: Path, **asked: Any) -> Written:
+def exported(path: Path, out: Path, **asked: Any) -> ExportResult:
     with connect(path) as queries:
         return export(queries, "mindstudio", out, **asked)
 
@@ -237,8 +237,8 @@ def test_host_memory_beside_an_accelerator_is_a_device_of_its_own(
     written = exported(path, tmp_path / "out")
     accelerator, host = (name.replace("npu", "NPU") for name in numbers)
     assert written.remarks[:2] == [
-        f"host memory stands as a device of its own: cpu of rank {rank} as {host}",
-        "MindStudio Insight shows one device of a rank; the files have all of them",
+        f"host memory is shown as a device of its own: cpu of rank {rank} as {host}",
+        "MindStudio Insight shows one device of each rank; the files have all of them",
     ]
     [output] = outputs(tmp_path / "out")
     stored = output / f"ascend_pytorch_profiler_{rank}.db"

@@ -12,7 +12,7 @@ import pytest
 from constructed import BASE_NS, SESSION
 from export_logs import database, training
 from rankmem_aggregator import connect
-from rankmem_aggregator.exports.contract import Written
+from rankmem_aggregator.exports.contract import ExportResult
 from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.query.queries import Queries
 
@@ -76,7 +76,7 @@ def opened_report(path: Path) -> sqlite3.Connection:
     return OPENED[-1]
 
 
-def report(queries: Queries, out: Path, **asked: Any) -> tuple[sqlite3.Connection, Written]:
+def report(queries: Queries, out: Path, **asked: Any) -> tuple[sqlite3.Connection, ExportResult]:
     written = export(queries, "skyline", out, force=True, **asked)
     return opened_report(out), written
 
@@ -139,7 +139,7 @@ def test_frames_outside_of_the_project_are_left_out_and_the_rest_counted_anew(
 def test_a_range_without_a_step_counts_as_one(queries: Queries, tmp_path: Path) -> None:
     asked = {"ranks": [0], "from_ns": BASE_NS + 2_000, "until_ns": BASE_NS + 4_000}
     database, written = report(queries, tmp_path / "r.sqlite", **asked)
-    assert written.remarks == ["rank 0 has no training step there: all of the range counts as one"]
+    assert written.remarks == ["rank 0 has no training step in the range: all of it counts as one"]
     assert len(entries(database, "activation_entries", "operation_name", 2)) == 1
     assert database.execute("SELECT size_bytes FROM misc_sizes").fetchall() == [(4700,)]
 
@@ -147,7 +147,7 @@ def test_a_range_without_a_step_counts_as_one(queries: Queries, tmp_path: Path) 
 def test_what_a_recording_does_not_tell_is_said(tmp_path: Path) -> None:
     with connect(database(tmp_path / "r.duckdb", [training()])) as queries:
         _, written = report(queries, tmp_path / "r.sqlite")
-    assert "the recording tells no weights of rank 0" in written.remarks
+    assert "no weights of rank 0 were recorded" in written.remarks
 
 
 def test_each_rank_has_a_report_of_its_own(queries: Queries, tmp_path: Path) -> None:

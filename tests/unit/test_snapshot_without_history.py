@@ -84,7 +84,7 @@ def test_viewers_get_the_blocks_that_are_alive(tmp_path: Path) -> None:
 def test_a_format_of_events_says_that_it_cannot_hold_it(kind: str, tmp_path: Path) -> None:
     database, _ = without_history(tmp_path)
     out = tmp_path / "out.sqlite"
-    with connect(database) as queries, pytest.raises(RankmemError, match="only what was alive") as raised:
+    with connect(database) as queries, pytest.raises(RankmemError, match="only live blocks") as raised:
         export(queries, kind, out)
     assert "torch-snapshot" in (raised.value.hint or "")
     assert not out.exists()

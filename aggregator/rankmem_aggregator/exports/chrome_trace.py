@@ -1,127 +1,80 @@
 """``rankmem export chrome-trace`` (and ``perfetto``): all ranks in one trace of Chrome's JSON format.
 
-Stage: export. In: what was chosen; out: one file, gzip where its name ends in ``.gz``, that Perfetto and
-chrome://tracing open. A process a rank, named after rank and host; in it a thread a thread, with operator
-calls as slices; named ranges and steps on rows of their own; counters a device, stream and component; a
-block's life as an async slice; arrows from forward to backward, and from the call that made a block to the
-one that freed it. Times are µs from ``baseTimeNanoseconds``, to the nanosecond, as in PyTorch's profiler.
-Written piece by piece; over :data:`ROWS_MAX` rows it is thinned, and the file says how.
+Stage: export. In: the selection; out: one file, gzip where its name ends in ``.gz``, for Perfetto and
+chrome://tracing. Each rank is a process, named after rank and host; each thread a thread, with operator calls
+as slices; named ranges and steps have rows of their own; each device, stream and component has counters; a
+block's life is an async slice; arrows lead from forward to backward, and from the call that allocated a block
+to the one that freed it. Times are µs from ``baseTimeNanoseconds``, to the nanosecond, as in PyTorch's
+profiler. Written as a stream; over :data:`ROWS_MAX` rows it is thinned, and the file states how.
 """
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Final, cast
+from typing import Any, Final
 
-from rankmem_aggregator.exports.contract import Chosen, Written
-from rankmem_aggregator.exports.log import Log, Stacks, Track, on_one_clock, rows_of, tracks
+from rankmem_aggregator.exports.contract import ExportResult, Selection
+from rankmem_aggregator.exports.log import Log, Stacks, Track, by_rank, on_one_clock, rows_of, tracks
+from rankmem_aggregator.exports.output_files import open_text
 from rankmem_aggregator.exports.trace_budget import Budget, budget_of
 from rankmem_aggregator.exports.trace_counters import Counters
-from rankmem_aggregator.exports.trace_file import Place, TraceFile
+from rankmem_aggregator.exports.trace_file import Span, TraceFile
 from rankmem_aggregator.exports.trace_lanes import Lanes
-from rankmem_aggregator.sql import export_text
 
 ROWS_MAX: Final = 1_000_000
 """Rows of a trace: some 150 MiB of JSON. Perfetto's page opens that in half a minute and 2 GiB of memory."""
 
 _LANE_TIDS: Final = 1_000_000
-"""Numbers of rows: those of a thread's second lane begin here."""
+"""Row numbers of a thread's second lane begin here."""
 _RANGES_TID: Final = 100_000
-"""Rows of named ranges: this and the thread's number."""
+"""Row of a thread's named ranges: this plus the thread's number."""
 _STEPS_TID: Final = 99_999
-_LINES_GATHERED: Final = 4_096
-"""Lines that go to gzip at once: some 600 KiB."""
 _CALL_ARGS: Final = ("call_id", "module", "phase", "step", "annotation", "allocated_bytes", "freed_bytes")
 _BLOCK_ARGS: Final = ("category", "module", "phase", "step", "annotation", "stream", "pool", "component")
 _U64: Final = 2**64 - 1
 
 
-def write_chrome_trace(chosen: Chosen, out: Path) -> Written:
+def write_chrome_trace(selection: Selection, out: Path) -> ExportResult:
     """Writes the trace."""
-    written = Written()
-    found = on_one_clock(tracks(chosen, and_quiet=True), written)
-    budget = budget_of(chosen, found, ROWS_MAX)
-    written.remarks += budget.remarks
-    base_ns = _base_of(chosen, found)
-    with _opened(out) as file:
+    result = ExportResult()
+    found = on_one_clock(tracks(selection, include_idle=True), result)
+    budget = budget_of(selection, found, ROWS_MAX)
+    result.remarks += budget.remarks
+    base_ns = _base_of(selection, found)
+    with open_text(out) as file:
         trace = TraceFile(file, base_ns)
-        for pid, of_rank in enumerate(_by_rank(found), start=1):
-            chosen.say(f"writing {of_rank[0].label()}")
-            _Rank(chosen, of_rank, pid, trace, budget).write()
+        for pid, of_rank in enumerate(by_rank(found).values(), start=1):
+            selection.progress(f"writing {of_rank[0].label()}")
+            _Rank(selection, of_rank, pid, trace, budget).write()
         facts = {
             "displayTimeUnit": "ms",
             "baseTimeNanoseconds": base_ns,
             "otherData": {
-                "session_id": chosen.session_id,
+                "session_id": selection.session_id,
                 "thinned": "; ".join(budget.remarks) or "no",
-                "missing": "; ".join(chosen.missing) or "nothing",
+                "missing": "; ".join(selection.missing) or "nothing",
             },
         }
         trace.end(facts)
-    written.counts |= trace.counts
-    return written
+    result.counts |= trace.counts
+    return result
 
 
 write_perfetto = write_chrome_trace
 
 
-def _base_of(chosen: Chosen, found: list[Track]) -> int:
-    """The zero of the times: nothing lies before it, as Perfetto drops what has a negative time. Calls and
-    ranges begin before their first event; where a beginning was asked for, they are cut there."""
+def _base_of(selection: Selection, found: list[Track]) -> int:
+    """The zero of the times: nothing lies before it, as Perfetto drops slices with a negative time. Calls and
+    ranges may begin before the first event; where the selection has a start, they are cut there."""
     first_ns = min(track.first_ns for track in found)
-    if chosen.from_ns is not None:
+    if selection.from_ns is not None:
         return first_ns
-    ranks = None if chosen.ranks is None else ",".join(map(str, chosen.ranks))
-    asked = {"session": chosen.session_id, "ranks": ranks, "from_ns": first_ns}
-    begun_ns = chosen.queries.sql(export_text("trace_begin"), asked).to_pylist()[0]["begun_ns"]
+    begun_ns = selection.rows("trace_begin", from_ns=first_ns)[0]["begun_ns"]
     return first_ns if begun_ns is None else min(first_ns, int(begun_ns))
 
 
-@contextmanager
-def _opened(out: Path) -> Iterator[IO[str]]:
-    if out.name.lower().endswith(".gz"):
-        # Level 3 takes a third of level 9's time; the file is a tenth larger. No time stamp: the same bytes
-        # twice.
-        with gzip.GzipFile(out, "wb", compresslevel=3, mtime=0) as packed, _Text(packed) as text:
-            yield text
-    else:
-        with out.open("w", encoding="utf-8") as text:
-            yield text
-
-
-def _by_rank(found: list[Track]) -> list[list[Track]]:
-    ranks: dict[tuple[int, int], list[Track]] = {}
-    for track in found:
-        ranks.setdefault((track.rank, track.attempt), []).append(track)
-    return list(ranks.values())
-
-
-class _Text:
-    """Text into a binary file, gathered: gzip is slow where it gets a line at a time."""
-
-    def __init__(self, file: gzip.GzipFile) -> None:
-        self._file = file
-        self._parts: list[str] = []
-
-    def __enter__(self) -> IO[str]:
-        return cast("IO[str]", self)
-
-    def __exit__(self, *_: object) -> None:
-        self._file.write("".join(self._parts).encode())
-
-    def write(self, text: str) -> int:
-        self._parts.append(text)
-        if len(self._parts) >= _LINES_GATHERED:
-            self._file.write("".join(self._parts).encode())
-            self._parts.clear()
-        return len(text)
-
-
 class _Rows:
-    """The rows of a process on which slices of its threads stand; each is named where it is first used."""
+    """The rows of a process with the slices of its threads; each is named when it is first used."""
 
     def __init__(self, trace: TraceFile, pid: int, name: str, first_tid: int) -> None:
         self._trace = trace
@@ -131,8 +84,8 @@ class _Rows:
         self._lanes: dict[int, Lanes] = {}
         self._named: set[int] = set()
 
-    def place(self, thread: int, started_ns: int, ended_ns: int) -> Place:
-        """Where a slice of a thread stands; slices of a thread come by their start."""
+    def place(self, thread: int, started_ns: int, ended_ns: int) -> Span:
+        """The span of a slice of a thread; a thread's slices come by their start."""
         lane = self._lanes.setdefault(thread, Lanes()).place(started_ns, ended_ns)
         tid = self._first_tid + lane * _LANE_TIDS + thread
         if tid not in self._named:
@@ -140,32 +93,32 @@ class _Rows:
             order = 4 * thread + (1 if self._first_tid else 3)
             name = f"{self._name} {thread}" + (f" ({lane + 1})" if lane else "")
             self._trace.thread(self._pid, tid, name, order + (1 if lane else 0))
-        return Place(tid, started_ns, ended_ns)
+        return Span(tid, started_ns, ended_ns)
 
 
 class _Rank:
-    """One rank of an attempt: a process of the trace."""
+    """Writes one rank of an attempt: a process of the trace."""
 
     def __init__(
-        self, chosen: Chosen, of_rank: list[Track], pid: int, trace: TraceFile, budget: Budget
+        self, selection: Selection, of_rank: list[Track], pid: int, trace: TraceFile, budget: Budget
     ) -> None:
-        self._chosen = chosen
+        self._selection = selection
         self._of_rank = of_rank
         self._pid = pid
         self._trace = trace
         self._budget = budget
-        self._stacks = Stacks(chosen)
-        self._places: dict[int, Place] = {}
+        self._stacks = Stacks(selection)
+        self._places: dict[int, Span] = {}
         self._last_ns = max(track.last_ns for track in of_rank)
         self._first_ns = min(track.first_ns for track in of_rank)
 
     def write(self) -> None:
-        """All its rows."""
+        """Writes all its rows."""
         first = self._of_rank[0]
         attempt = f", attempt {first.attempt}" if first.attempt else ""
         devices = ", ".join(track.device for track in self._of_rank)
         self._trace.process(self._pid, f"rank {first.rank} on {first.host_name}{attempt}", devices, self._pid)
-        log = Log(self._chosen, first, (self._first_ns, self._last_ns))
+        log = Log(self._selection, first, (self._first_ns, self._last_ns))
         self._steps(log)
         self._ranges(log)
         self._calls(log)
@@ -177,7 +130,7 @@ class _Rank:
         if rows:
             self._trace.thread(self._pid, _STEPS_TID, "steps", 0)
         for row in rows:
-            place = Place(_STEPS_TID, self._start_of(row), self._end_of(row))
+            place = Span(_STEPS_TID, self._start_of(row), self._end_of(row))
             self._trace.slice(self._pid, place, "step", f"step {row['step']}", {})
 
     def _ranges(self, log: Log) -> None:
@@ -202,7 +155,7 @@ class _Rank:
         ended_ns = self._last_ns if row["ended_ns"] is None else row["ended_ns"]
         return max(int(ended_ns), self._start_of(row) + 1)
 
-    def _call(self, row: dict[str, Any], place: Place) -> None:
+    def _call(self, row: dict[str, Any], place: Span) -> None:
         self._places[row["call_id"]] = place
         args = {name: row[name] for name in _CALL_ARGS} | {"line": self._stacks.line(row["stack_id"])}
         self._trace.slice(self._pid, place, "operator", row["operator"], args)
@@ -213,12 +166,12 @@ class _Rank:
             self._trace.arrow(self._pid, key, "autograd", forward, *ends)
 
     def _device(self, track: Track) -> None:
-        log = Log(self._chosen, track)
+        log = Log(self._selection, track)
         groups = [name for name, count in track.groups().items() if count > 1]
-        counters = Counters(track.device, self._counter, groups, self._budget.stretch_ns)
+        counters = Counters(track.device, self._counter, groups, self._budget.bucket_ns)
         if groups:
-            segments = (*log.older_segments().to_pylist(), *log.segment_events().to_pylist())
-            counters.begin(track.first_ns, log.held(track.seq_first - 1).to_pylist(), segments)
+            held = log.held(track.seq_first - 1)
+            counters.begin(track.first_ns, held, log.segment_events_before())
         if not track.num_events:
             counters.total(track.first_ns, track.peak_bytes or 0)
         makers: dict[int, tuple[int, int, int]] = {}
@@ -238,7 +191,7 @@ class _Rank:
         self._trace.counter(self._pid, name, time_ns, value_bytes)
 
     def _freed(self, track: Track, row: dict[str, Any], makers: dict[int, tuple[int, int, int]]) -> None:
-        """An arrow from the call that made a block to the one in which its free was asked for."""
+        """Writes an arrow from the call that allocated a block to the one that requested its free."""
         address, call_id = row["address"], row["call_id"]
         if row["action"] == "alloc":
             if (

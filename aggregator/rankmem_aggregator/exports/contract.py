@@ -1,41 +1,82 @@
-"""What every kind of export is given, and what it gives back."""
+"""What every export is given, and its result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
 
 from rankmem_aggregator.query.queries import Queries
+from rankmem_aggregator.query.types import Value
+from rankmem_aggregator.sql import export_text
+
+_PARAMETER: Final = re.compile(r"\$(\w+)")
 
 
 def silent(text: str) -> None:
-    """Nobody looks."""
+    """Ignores the progress of an export."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    """What is exported."""
+class Selection:
+    """The data to export."""
 
     queries: Queries
     session_id: str
-    """Full id; empty for a kind that takes the whole database."""
+    """Full id; empty for a kind that exports the whole database."""
     ranks: tuple[int, ...] | None = None
-    """Global ranks; None for all, or for the one that stood highest where a file holds one."""
+    """Global ranks; None for all, or for the highest where a file holds one."""
     from_ns: int | None = None
-    """The beginning, ns on the common clock; None for the first event."""
+    """Start of the range, ns on the common clock; None for the first event."""
     until_ns: int | None = None
-    """The end, likewise."""
-    say: Callable[[str], None] = silent
-    """Is told what goes on, for whoever waits."""
+    """Its end, likewise."""
+    progress: Callable[[str], None] = silent
+    """Called with what is being written."""
     missing: tuple[str, ...] = ()
     """What the session lacks, a line each: a file that can carry it does."""
 
+    def rows(self, name: str, **values: Value) -> list[dict[str, Any]]:
+        """The rows of ``exports/{name}.sql``; see :meth:`stream_of`."""
+        text = export_text(name)
+        return self.queries.sql(text, self._parameters(text, values)).to_pylist()  # type: ignore[no-any-return]
+
+    def stream(self, name: str, **values: Value) -> Iterator[pa.RecordBatch]:
+        """The same, batch by batch."""
+        return self.stream_of(export_text(name), **values)
+
+    def stream_of(self, text: str, **values: Value) -> Iterator[pa.RecordBatch]:
+        """The batches of a statement.
+
+        Args:
+            text: SQL.
+            values: for its parameters; it gets those that it names. ``session``, ``ranks``, ``from_ns`` and
+                ``until_ns`` are the selection's where they are not given.
+        """
+        return self.queries.stream(text, self._parameters(text, values))
+
+    def _parameters(self, text: str, values: dict[str, Value]) -> dict[str, Value]:
+        known: dict[str, Value] = {
+            "session": self.session_id,
+            "ranks": None if self.ranks is None else ",".join(map(str, self.ranks)),
+            "from_ns": self.from_ns,
+            "until_ns": self.until_ns,
+            **values,
+        }
+        return {name: known[name] for name in _PARAMETER.findall(text)}
+
 
 @dataclass(slots=True, kw_only=True)
-class Written:
-    """What an export did."""
+class ExportResult:
+    """The result of an export."""
 
     counts: dict[str, int] = field(default_factory=dict)
-    """What of each there is in it, such as ``events``."""
+    """The number of each kind of thing written, such as ``events``."""
     remarks: list[str] = field(default_factory=list)
-    """What was left out, thinned, or cannot be said in such a file; a sentence each."""
+    """What was left out or thinned, or has no place in such a file; a sentence each."""
+
+    def add(self, what: str, count: int = 1) -> None:
+        """Adds to a count."""
+        self.counts[what] = self.counts.get(what, 0) + count

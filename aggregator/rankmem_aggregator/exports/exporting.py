@@ -1,8 +1,8 @@
-"""Writes one kind of file from a database or a running aggregator: whole, or not at all.
+"""Writes one export from a database or a running aggregator: whole, or not at all.
 
-Stage: export, in the reader's process and thread. In: an open ``Queries``, a kind, what is wanted of it and a
-name; out: a file or a folder of that name. It appears under its name only when it is whole; what stood there
-is replaced only where the user said so, and a folder only if an export made it. Holds no data itself.
+Stage: export, in the reader's process and thread. In: an open ``Queries``, a kind, a selection and a path;
+out: a file or a folder at that path. It appears there only when it is whole; what was there is replaced only
+if the user asked for it, and a folder only if an export made it. Holds no data itself.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from rankmem_aggregator.exports.contract import Chosen, Written, silent
-from rankmem_aggregator.exports.kinds import Kind, Part, kind_of
+from rankmem_aggregator.exports.contract import ExportResult, Selection, silent
+from rankmem_aggregator.exports.kinds import ExportKind, SelectablePart, kind_of
 from rankmem_aggregator.exports.names import is_database
 from rankmem_aggregator.query.missing import lines
 from rankmem_aggregator.query.queries import Queries
 from rankmem_protos.errors import Code, RankmemError
 
 MANIFEST: Final = "_rankmem_export.json"
-"""In each folder that was exported: what it holds. Engines pass over names that begin with an underscore."""
+"""In each exported folder: its contents. Engines ignore names that begin with an underscore."""
 
 FILE_ENDS: Final = (".gz", ".json", ".pickle", ".pkl", ".html", ".sqlite", ".sqlite3", ".db", ".zst", ".zip")
-"""Whoever names OUT so means a file: one that the kind does not write is refused, not made a folder."""
+"""An OUT named so means a file: one that the kind does not write is refused, not made a folder."""
 
 
 def export(
@@ -41,27 +41,27 @@ def export(
     until_ns: int | None = None,
     force: bool = False,
     say: Callable[[str], None] = silent,
-) -> Written:
+) -> ExportResult:
     """Writes a file or a folder.
 
     Args:
-        queries: where from.
+        queries: the source.
         kind_name: one of :data:`~rankmem_aggregator.exports.kinds.KINDS`.
-        out_path: where to; its end may say whether it is one file or a folder.
+        out_path: its end may say whether it is one file or a folder.
         session: see :meth:`Queries.session_id`.
         ranks: global ranks; None for all, or for the highest where the file holds one.
-        from_ns: the beginning, on the common clock.
-        until_ns: the end.
-        force: replace what has that name.
-        say: is told what goes on.
+        from_ns: start of the range, on the common clock.
+        until_ns: its end.
+        force: replace an existing file or folder.
+        say: called with what is being written.
 
     Raises:
-        RankmemError: INVALID for a kind that is none, or that cannot leave out what is asked for, or where
-            OUT is named like a file of another form; CONFLICT where the name is taken; NOT_FOUND for a
-            session, rank or range with nothing in it; EXHAUSTED where the disk is full.
+        RankmemError: INVALID for an unknown kind, a part that the kind cannot select, or an OUT named like a
+            file of another format; CONFLICT where the name is taken; NOT_FOUND for a session, rank or range
+            without data; EXHAUSTED where the disk is full.
     """
     kind = kind_of(kind_name)
-    asked: dict[Part, object] = {
+    asked: dict[SelectablePart, object] = {
         "session": session,
         "rank": ranks,
         "range": (from_ns, until_ns) != (None, None),
@@ -69,28 +69,28 @@ def export(
     for part, value in asked.items():
         if value and part not in kind.parts:
             raise RankmemError(
-                Code.INVALID, f"export {kind.name} takes no {part}", "leave it out: all of it is written"
+                Code.INVALID, f"export {kind.name} takes no {part}", "leave it out: everything is written"
             )
     if from_ns is not None and until_ns is not None and from_ns > until_ns:
-        raise RankmemError(Code.INVALID, "the range ends before it begins", "swap the two")
+        raise RankmemError(Code.INVALID, "the range ends before it begins", "swap its ends")
     _check_out(kind, out_path, force)
     if is_database(out_path) and (kind.name != "duckdb" or _is_same(out_path, queries.target)):
         raise RankmemError(Code.CONFLICT, f"{out_path} is a database", "give another name")
     session_id = queries.session_id(session) if "session" in kind.parts else ""
-    chosen = Chosen(
+    selection = Selection(
         queries=queries,
         session_id=session_id,
         ranks=tuple(sorted(set(ranks))) if ranks else None,
         from_ns=from_ns,
         until_ns=until_ns,
-        say=say,
+        progress=say,
         missing=tuple(lines(queries.incompleteness(session_id).to_pylist())) if session_id else (),
     )
-    _check_ranks(chosen)
-    return _write(kind, chosen, out_path)
+    _check_ranks(selection)
+    return _write(kind, selection, out_path)
 
 
-def _check_out(kind: Kind, out_path: Path, force: bool) -> None:
+def _check_out(kind: ExportKind, out_path: Path, force: bool) -> None:
     if not out_path.parent.is_dir():
         raise RankmemError(
             Code.NOT_FOUND, f"there is no folder {out_path.parent}", "make it, or name another"
@@ -99,8 +99,8 @@ def _check_out(kind: Kind, out_path: Path, force: bool) -> None:
     if kind.ends and kind.is_folder(out_path) and wanted.endswith(FILE_ENDS) and not out_path.is_dir():
         raise RankmemError(
             Code.INVALID,
-            f"a {kind.name} is no {out_path.name}",
-            f"name it X{', X'.join(kind.ends)}, or like a folder for a file a rank",
+            f"export {kind.name} does not write files like {out_path.name}",
+            f"name it X{', X'.join(kind.ends)}, or like a folder for one file per rank",
         )
     if not os.path.lexists(out_path) or (out_path.is_dir() and not any(out_path.iterdir())):
         return
@@ -109,45 +109,45 @@ def _check_out(kind: Kind, out_path: Path, force: bool) -> None:
     if kind.is_folder(out_path) is not out_path.is_dir() or out_path.is_symlink():
         what = "a folder" if kind.is_folder(out_path) else "a file"
         raise RankmemError(
-            Code.CONFLICT, f"{out_path} is there, and not {what} as this export is", "give another name"
+            Code.CONFLICT, f"{out_path} exists, and is not {what} as this export is", "give another name"
         )
     if out_path.is_dir() and not (out_path / MANIFEST).is_file():
         raise RankmemError(
             Code.CONFLICT,
-            f"{out_path} holds what no export wrote",
+            f"{out_path} was not written by an export",
             "give another name, or remove it yourself",
         )
 
 
 def _is_same(out_path: Path, target: str) -> bool:
-    """Whether the file is the one that is read; an address is none."""
+    """Whether the file is the one being read; an address never is."""
     return Path(target).is_file() and out_path.samefile(target)
 
 
-def _check_ranks(chosen: Chosen) -> None:
-    if chosen.ranks:
-        known = set(chosen.queries.ranks(chosen.session_id)["rank"].to_pylist())
-        if missing := sorted(set(chosen.ranks) - known):
+def _check_ranks(selection: Selection) -> None:
+    if selection.ranks:
+        known = set(selection.queries.ranks(selection.session_id)["rank"].to_pylist())
+        if missing := sorted(set(selection.ranks) - known):
             raise RankmemError(
                 Code.NOT_FOUND,
-                f"no rank {', '.join(map(str, missing))} in session {chosen.session_id}",
-                "rankmem ranks",
+                f"no rank {', '.join(map(str, missing))} in session {selection.session_id}",
+                "see rankmem ranks",
             )
 
 
-def _write(kind: Kind, chosen: Chosen, out_path: Path) -> Written:
+def _write(kind: ExportKind, selection: Selection, out_path: Path) -> ExportResult:
     is_folder = kind.is_folder(out_path)
-    # What a name ends in tells some writers which form is meant, so the unfinished one ends likewise.
+    # Some writers tell the form from the end of the name, so the unfinished name has the same end.
     unfinished = out_path.with_name(f".rankmem-{os.getpid()}-{out_path.name}")
     try:
         if is_folder:
             unfinished.mkdir()
-        written = kind.writer()(chosen, unfinished)
-        written.remarks += chosen.missing
+        result = kind.writer()(selection, unfinished)
+        result.remarks += selection.missing
         if is_folder:
-            (unfinished / MANIFEST).write_text(_manifest(kind, chosen, written), encoding="utf-8")
+            (unfinished / MANIFEST).write_text(_manifest(kind, selection, result), encoding="utf-8")
         _put_in_place(unfinished, out_path)
-    except (OSError, sqlite3.Error) as exc:  # some kinds are SQLite's files, which we only write
+    except (OSError, sqlite3.Error) as exc:  # some kinds are SQLite files
         raise RankmemError(
             Code.EXHAUSTED,
             f"cannot write {out_path}: {getattr(exc, 'strerror', None) or exc}",
@@ -160,29 +160,29 @@ def _write(kind: Kind, chosen: Chosen, out_path: Path) -> Written:
         raise RankmemError(exc.code, message, exc.hint) from exc
     finally:
         _remove(unfinished)
-    return written
+    return result
 
 
-def _manifest(kind: Kind, chosen: Chosen, written: Written) -> str:
+def _manifest(kind: ExportKind, selection: Selection, result: ExportResult) -> str:
     from importlib.metadata import version
 
     facts = {
         "export": kind.name,
         "rankmem": version("rankmem"),
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
-        "session_id": chosen.session_id,
-        "ranks": chosen.ranks,
-        "from_ns": chosen.from_ns,
-        "until_ns": chosen.until_ns,
-        "counts": written.counts,
-        "missing": chosen.missing,
-        "remarks": written.remarks,
+        "session_id": selection.session_id,
+        "ranks": selection.ranks,
+        "from_ns": selection.from_ns,
+        "until_ns": selection.until_ns,
+        "counts": result.counts,
+        "missing": selection.missing,
+        "remarks": result.remarks,
     }
     return json.dumps(facts, indent=1) + "\n"
 
 
 def _put_in_place(unfinished: Path, out_path: Path) -> None:
-    """Renames; an older folder goes aside first, for a rename replaces none that holds something."""
+    """Renames; an older folder is moved aside first, as a rename replaces no folder with contents."""
     if not out_path.is_dir() or not unfinished.is_dir():
         unfinished.replace(out_path)
         return

@@ -1,6 +1,6 @@
 """``rankmem export html``: a report in one file, to mail to someone.
 
-Stage: export. In: what was chosen; out: a page with the job's peak, every rank's peak as a heat map, curves
+Stage: export. In: the selection; out: a page with the job's peak, every rank's peak as a heat map, curves
 with values under the pointer and zoom, and tables of operators, lines, modules and ranks. It needs no network
 and no library: styles, scripts and data are in it, and it forbids itself every connection. All figures are
 those of the named queries, as the verbs show them.
@@ -16,15 +16,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from rankmem_aggregator.exports.contract import Chosen, Written
-from rankmem_aggregator.exports.log import tracks, without_events
+from rankmem_aggregator.exports.contract import ExportResult, Selection
+from rankmem_aggregator.exports.log import no_events_error, tracks
 from rankmem_aggregator.exports.report_heat import heat_over_time
-from rankmem_aggregator.exports.report_parts import (
-    ShownColumn,
-    peaks_by_host,
-    table,
-    tile,
-)
+from rankmem_aggregator.exports.report_parts import ShownColumn, peaks_by_host, table, tile
 from rankmem_aggregator.plots.curves import SERIES_MAX, chart_of
 from rankmem_aggregator.plots.html import chart_fragment, filled, resource
 from rankmem_aggregator.quantity_text import bytes_text, counted, instant_text
@@ -37,18 +32,18 @@ CURVES_MAX: Final = 4
 POINTS_MAX: Final = 8_000
 """Instants of a curve: half a MiB of the page with eight series, ten on each dot of a wide screen."""
 POINTS_ASKED_MAX: Final = 1_000_000
-"""Of a curve, before it is thinned: the parts of a stack must meet at the same instants."""
+"""Of a curve, before it is thinned: the series of a stack need the same instants."""
 TABLE_ROWS_MAX: Final = 200
-"""Rows of a table: what follows is small, counts as one row, and SQL has it."""
+"""Rows of a table: the rest is small and is summed in one row; SQL has it."""
 HEAT_RANKS_MAX: Final = 512
-"""Ranks in it, the highest: 80,000 cells, some 800 KiB of the page."""
+"""Ranks in a heat map, the highest: 80,000 cells, some 800 KiB of the page."""
 _COARSE: Final = {
-    False: "Of many events each stretch's highest are drawn.",
-    True: "Of many events each rank's highest of each second are drawn, whose sum may lie above what was "
-    "reached; the job's peak above is that of all events.",
+    False: "Of many events, the highest of each interval are drawn.",
+    True: "Of many events, each rank's highest of each second are drawn, whose sum may exceed the real "
+    "total; the job's peak above is that of all events.",
 }
-_FIRST_FAILED: Final = "The earliest first: those after it mostly follow from it."
-_NOT_EXACT: Final = "Not exact: events or ranks are missing, see above."
+_FIRST_FAILED: Final = "The earliest first: later ones mostly follow from it."
+_NOT_EXACT: Final = "Not exact: events or ranks are missing; see above."
 _BLOCKS: Final[tuple[tuple[BlockBy, str], ...]] = (
     ("category", "Categories"),
     ("operator", "Operators"),
@@ -57,15 +52,15 @@ _BLOCKS: Final[tuple[tuple[BlockBy, str], ...]] = (
 )
 
 _BRACKETS: Final = (
-    "<p>A line in [brackets]: the stack has no frame of the project; the nearest one of Python.</p>"
+    "<p>A line in [brackets]: the stack has no frame of the project; this is the nearest Python frame.</p>"
 )
 
 
-def write_html(chosen: Chosen, out: Path) -> Written:
+def write_html(selection: Selection, out: Path) -> ExportResult:
     """Writes the page."""
-    if chosen.from_ns is not None or chosen.until_ns is not None:
-        tracks(chosen)  # a range without an event has no curve: NOT_FOUND, as of the other kinds
-    report = _Report(chosen)
+    if selection.from_ns is not None or selection.until_ns is not None:
+        tracks(selection)  # NOT_FOUND for a range without events, as for the other kinds
+    report = _Report(selection)
     body = "\n".join(report.sections())
     name = report.session["name"] or report.session["session_id"]
     parts = {
@@ -73,37 +68,37 @@ def write_html(chosen: Chosen, out: Path) -> Written:
         "subtitle": escape(report.subtitle()),
         "style": resource("chart.css") + resource("report.css"),
         "body": body,
-        "footer": escape(f"rankmem {version('rankmem')}. {'; '.join(report.written.remarks)}"),
+        "footer": escape(f"rankmem {version('rankmem')}. {'; '.join(report.result.remarks)}"),
         "script": resource("chart.js") + resource("report.js"),
     }
     page = filled(resource("report.html"), parts)
     out.write_text(page, encoding="utf-8")
-    report.written.counts["bytes"] = len(page.encode())
-    return report.written
+    report.result.counts["bytes"] = len(page.encode())
+    return report.result
 
 
 class _Report:
-    """What is asked, and how it is shown."""
+    """Reads the answers and lays them out."""
 
-    def __init__(self, chosen: Chosen) -> None:
-        self._chosen = chosen
-        self._queries = chosen.queries
-        self._id = chosen.session_id
-        self.written = Written()
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+        self._queries = selection.queries
+        self._id = selection.session_id
+        self.result = ExportResult()
         rows = [row for row in self._queries.sessions().to_pylist() if row["session_id"] == self._id]
         self.session: dict[str, Any] = rows[0]
         self._start_ns = int(self.session["started_ns"] or 0)
         self._peaks = self._peaks_of_ranks()
-        self._rank = chosen.ranks[0] if chosen.ranks and len(chosen.ranks) == 1 else None
-        if chosen.ranks and self._rank is None:
-            self.written.remarks.append("tables of operators, lines and modules are of all ranks")
-        if chosen.from_ns is not None or chosen.until_ns is not None:
-            self.written.remarks.append(
-                "the range is that of the curves; peaks and tables are of the whole session"
+        self._rank = selection.ranks[0] if selection.ranks and len(selection.ranks) == 1 else None
+        if selection.ranks and self._rank is None:
+            self.result.remarks.append("tables of operators, lines and modules cover all ranks")
+        if selection.from_ns is not None or selection.until_ns is not None:
+            self.result.remarks.append(
+                "the range applies to the curves; peaks and tables cover the whole session"
             )
 
     def subtitle(self) -> str:
-        """Where it comes from."""
+        """The session, its origin, times and hosts."""
         session = self.session
         started = f"started {session['started_utc']:%Y-%m-%d %H:%M:%S} UTC" if session["started_utc"] else ""
         lasted = f"{session['duration_ns'] / 1e9:,.1f} s" if session["duration_ns"] else ""
@@ -111,12 +106,12 @@ class _Report:
         source = (
             "recorded by rankmem" if session["source"] == "live" else f"imported from {session['source']}"
         )
-        said = (f"session {self._id}", source, session["state"], started, lasted, hosts, session["command"])
-        return " - ".join(str(word) for word in said if word)
+        facts = (f"session {self._id}", source, session["state"], started, lasted, hosts, session["command"])
+        return " - ".join(str(fact) for fact in facts if fact)
 
     def sections(self) -> Iterator[str]:
-        """The page's parts, from the top."""
-        self._chosen.say("the job's peak")
+        """The page's sections, from the top."""
+        self._selection.progress("the job's peak")
         shares = self._queries.job_peak(self._id)
         bounds = self._queries.job_peak_bound(self._id, shares=shares).to_pylist()
         bounds.sort(key=lambda bound: by_weight(bound["device_type"], bound["job_peak_bytes"]))
@@ -126,23 +121,24 @@ class _Report:
             yield f"<h2>Peak of each rank, {escape(kind)}</h2>{peaks_by_host(rows, self._start_ns)}"
             if bound is not None:
                 yield self._heat(rows)
-        self._chosen.say("curves")
+        self._selection.progress("curves")
         yield from self._curves()
-        self._chosen.say("tables")
+        self._selection.progress("tables")
         yield from self._tables()
 
     def _peaks_of_ranks(self) -> list[dict[str, Any]]:
         rows = [row for row in self._queries.peak(self._id).to_pylist() if row["is_rank_peak"]]
-        if self._chosen.ranks is not None:
-            rows = [row for row in rows if row["rank"] in self._chosen.ranks]
+        if self._selection.ranks is not None:
+            rows = [row for row in rows if row["rank"] in self._selection.ranks]
         if not rows:
-            raise without_events(self._chosen)
+            raise no_events_error(self._selection)
         return rows
 
     def _kinds(
         self, bounds: list[dict[str, Any]]
     ) -> Iterator[tuple[str, dict[str, Any] | None, list[dict[str, Any]]]]:
-        """Each type of device with its job's peak and its ranks' peaks: a sum over ranks may not be known."""
+        """Each type of device with the job's peak, None where no sum over ranks is known, and its ranks'
+        peaks."""
         of_job = {bound["device_type"]: bound for bound in bounds}
         for kind in dict.fromkeys([*of_job, *(row["device_type"] for row in self._peaks)]):
             rows = [row for row in self._peaks if row["device_type"] == kind]
@@ -174,61 +170,53 @@ class _Report:
                 tile("Highest rank", bytes_text(high["peak_requested_bytes"]), _whose(high, self._start_ns)),
                 tile("Lowest rank", bytes_text(low["peak_requested_bytes"]), _whose(low, self._start_ns)),
             ]
-        most = self.session["events_lost"]  # records, of which an event is one
+        most = self.session["events_lost"]  # records, events among them
         lost = "an unknown number" if most is None else f"{'at most ' if most else ''}{most:,}"
         note = "nothing is missing" if self.session["complete"] else "incomplete"
         tiles.append(tile("Events", f"{self.session['events']:,}", f"{lost} lost, {note}", warn=lost != "0"))
         return f'<div class="tiles">{"".join(tiles)}</div>'
 
     def _missing(self) -> str:
-        """What the page lacks; nothing where that is nothing."""
-        shown = [f"<li>{escape(line)}</li>" for line in self._chosen.missing]
+        """What the session lacks; empty if nothing."""
+        shown = [f"<li>{escape(line)}</li>" for line in self._selection.missing]
         return f"<h2>What is missing</h2><ul>{''.join(shown)}</ul>" if shown else ""
 
     def _heat(self, rows: list[dict[str, Any]]) -> str:
-        """Ranks over time, of one type of device."""
+        """The heat map of ranks over time, for one type of device."""
         shown = sorted(rows, key=lambda row: -row["peak_requested_bytes"])[:HEAT_RANKS_MAX]
         if len(shown) < len(rows):
-            self.written.remarks.append(f"over time the {len(shown)} highest of {len(rows)} ranks are shown")
+            self.result.remarks.append(f"over time the {len(shown)} highest of {len(rows)} ranks are shown")
         ranks = sorted({row["rank"] for row in shown})
         if self.session["num_ranks"] > 1:
             ranks = sorted(self._timed(set(ranks)))
         if not ranks:
             return ""
-        self._chosen.say("ranks over time")
-        return heat_over_time(self._chosen, shown[0]["device_type"], ranks, self._start_ns)
+        self._selection.progress("ranks over time")
+        return heat_over_time(self._selection, shown[0]["device_type"], ranks, self._start_ns)
 
     def _curves(self) -> Iterator[str]:
         ranks = {row["rank"] for row in self._peaks}
         if len(ranks) > 1 and not self._timed(ranks):
-            self.written.remarks.append("no curves over ranks: their recordings have no times")
+            self.result.remarks.append("no curves across ranks: their recordings have no times")
         elif len(ranks) > 1:
             hosts = {row["host_name"] for row in self._peaks}
             by: CurveBy = "rank" if len(ranks) <= SERIES_MAX else "host" if len(hosts) > 1 else "job"
-            rows = self._queries.timeline(
-                self._id,
-                by=by,
-                rank=sorted(self._timed(ranks)) if self._chosen.ranks else "all",
-                from_ns=self._chosen.from_ns,
-                until_ns=self._chosen.until_ns,
-                points=POINTS_ASKED_MAX,
-            )
+            rows = self._timeline(by, rank=sorted(self._timed(ranks)) if self._selection.ranks else "all")
             yield self._curve(rows, "The job over time" + ("" if by == "job" else f", by {by}"))
         by_peak = sorted(self._peaks, key=lambda row: -row["peak_requested_bytes"])
-        for row in by_peak[:CURVES_MAX] if self._chosen.ranks else by_peak[:1]:
-            rows = self._queries.timeline(
-                self._id,
-                by="category",
-                rank=row["rank"],
-                attempt=row["attempt"],
-                device=row["device"],
-                from_ns=self._chosen.from_ns,
-                until_ns=self._chosen.until_ns,
-                points=POINTS_ASKED_MAX,
-            )
-            which = "" if self._chosen.ranks else ", the highest"
+        for row in by_peak[:CURVES_MAX] if self._selection.ranks else by_peak[:1]:
+            track = {name: row[name] for name in ("rank", "attempt", "device")}
+            rows = self._timeline("category", **track)
+            which = "" if self._selection.ranks else ", the highest"
             title = f"Rank {row['rank']}{which}: {row['device']} on {row['host_name']}, by category"
             yield self._curve(rows, title)
+
+    def _timeline(self, by: CurveBy, **of: Any) -> pa.Table:
+        """The rows of a curve in the selected range; ``of`` as in :meth:`Queries.timeline`."""
+        from_ns, until_ns = self._selection.from_ns, self._selection.until_ns
+        return self._queries.timeline(
+            self._id, by=by, from_ns=from_ns, until_ns=until_ns, points=POINTS_ASKED_MAX, **of
+        )
 
     def _curve(self, rows: pa.Table, title: str) -> str:
         said = {key.decode(): value.decode() for key, value in (rows.schema.metadata or {}).items()}
@@ -240,22 +228,22 @@ class _Report:
         return f"<h2>{escape(title)}</h2>{note}{chart_fragment(chart, POINTS_MAX)}"
 
     def _start_of(self, first_ns: int) -> int:
-        """The zero of a curve: the session's start, or for a rank without its clock the rank's own."""
+        """The zero of a curve: the session's start, or the rank's own for a rank without a clock."""
         return first_ns - (distance_ns(first_ns, self._start_ns) or 0)
 
     def _timed(self, ranks: set[int]) -> set[int]:
-        """Those of the ranks that sums over several can have."""
+        """Those of the ranks that have a clock, so that they can be summed."""
         return {row["rank"] for row in self._peaks if row["rank"] in ranks and has_clock(row["peak_time_ns"])}
 
     def _tables(self) -> Iterator[str]:
-        yield "<h2>What held the memory</h2><p>Alive at each rank's own peak, ranks added up.</p>"
+        yield "<h2>What held the memory</h2><p>Alive at each rank's own peak, summed over the ranks.</p>"
         for by, title in _BLOCKS:
             yield f"<h3>{title}</h3>{self._blocks(by)}"
         yield f"<h2>Ranks</h2>{self._ranks()}"
         failed = self._queries.oom(self._id, rank=self._rank).to_pylist()
         if failed:
-            said = "" if len(failed) == 1 else f"<p>{_FIRST_FAILED}</p>"
-            yield f"<h2>Out of memory</h2>{said}{self._failed(failed)}"
+            note = "" if len(failed) == 1 else f"<p>{_FIRST_FAILED}</p>"
+            yield f"<h2>Out of memory</h2>{note}{self._failed(failed)}"
 
     def _blocks(self, by: BlockBy) -> str:
         rows = self._queries.ops(self._id, by=by, rank=self._rank).to_pylist()
@@ -265,7 +253,7 @@ class _Report:
             *([ShownColumn(name="device_type", title="device")] if len(types) > 1 else []),
             ShownColumn(name="live_bytes_at_peak", title="at peak", is_bytes=True),
             ShownColumn(name="live_allocations_at_peak", title="blocks", is_number=True),
-            ShownColumn(name="allocated_bytes", title="allocated in all", is_bytes=True, wide=True),
+            ShownColumn(name="allocated_bytes", title="total allocated", is_bytes=True, wide=True),
             ShownColumn(name="num_allocations", title="allocations", is_number=True, wide=True),
         ]
         shown = _with_others(rows, by)
@@ -316,7 +304,7 @@ class _Report:
 
 
 def _with_others(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
-    """The largest, and of each type of device a row for the rest: what is shown adds up to the peaks."""
+    """The largest rows, and a row for the rest of each type of device: the rows add up to the peaks."""
     shown, rest = rows[:TABLE_ROWS_MAX], rows[TABLE_ROWS_MAX:]
     sums = ("live_bytes_at_peak", "live_allocations_at_peak", "allocated_bytes", "num_allocations")
     for device_type in sorted({row["device_type"] for row in rest}):
@@ -327,13 +315,11 @@ def _with_others(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
 
 
 def _not_exact(bound: dict[str, Any]) -> str:
-    """How far off the job's peak may be where events are missing; an older aggregator does not say."""
+    """How far off the job's peak may be where events are missing; an older aggregator does not report it."""
     if bound.get("is_exact") is not False:
         return ""
     least = bound["at_least_bytes"]
-    return "; not exact" + (
-        f", at least {bytes_text(least)}" if least else ", how high at least is not known"
-    )
+    return "; not exact" + (f", at least {bytes_text(least)}" if least else ", without a known lower bound")
 
 
 def _whose(row: dict[str, Any], start_ns: int) -> str:

@@ -1,37 +1,35 @@
 """``rankmem export memory-timeline``: bytes by category over time, as ``torch.profiler`` exports them.
 
-Stage: export. In: what was chosen; out: for one device of a rank ``X.raw.json.gz`` (each change), ``X.json``
-or ``X.json.gz`` (totals at each µs), or ``X.html`` (a picture); a folder takes a ``.raw.json.gz`` a device.
-Layouts as ``export_memory_timeline`` of torch 2.13 writes them, from a recording without end where the
-profiler has a window. Two things differ: a block counts until its free is requested; and a version is told
-where its category changes, not at every write in place.
+Stage: export. In: the selection; out: for one device of a rank ``X.raw.json.gz`` (each change), ``X.json``
+or ``X.json.gz`` (totals at each µs), or ``X.html`` (a picture); a folder gets a ``.raw.json.gz`` for each
+device. Layouts of ``export_memory_timeline`` in torch 2.13, for a whole recording where the profiler has a
+window. Two things differ: a block counts until its free is requested; and a version is incremented where its
+category changes, not at every write in place.
 
 Source: torch/profiler/_memory_profiler.py (2.13), MemoryProfileTimeline.
 """
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from rankmem_aggregator.exports.carried import Carried, Course, hold_against
-from rankmem_aggregator.exports.contract import Chosen, Written
-from rankmem_aggregator.exports.log import Log, Track, highest, tracks
+from rankmem_aggregator.exports.contract import ExportResult, Selection
+from rankmem_aggregator.exports.file_peaks import FilePeak, RunningBytes, check_file_peaks
+from rankmem_aggregator.exports.log import Log, Track, tracks
+from rankmem_aggregator.exports.output_files import open_text, output_files
 from rankmem_protos.categories import TIMELINE_INDEX
 from rankmem_protos.errors import Code, RankmemError
 
 PREEXISTING, CREATE, INCREMENT_VERSION, DESTROY = 1, 2, 3, 4
 """torch's ``_ACTION_TO_INDEX``."""
-_BLOCKS_ALONE: Final = "such a file is made of blocks, each until its free is requested"
+_BLOCKS_ALONE: Final = "such a file consists of blocks, each until its free is requested"
 _MICROSECONDS: Final = f"{_BLOCKS_ALONE}, added up at each microsecond"
 _ENDS: Final = (".raw.json.gz", "raw.json.gz", ".json.gz", ".json", ".html")
 
@@ -40,48 +38,44 @@ class Change(NamedTuple):
     """One entry of a raw file."""
 
     time_ns: int
-    """Since 1970; -1 for what was there before."""
+    """Since 1970; -1 for blocks from before the recording."""
     action: int
     bytes: int
     """Signed."""
     category: int
-    """Its index."""
+    """Index of the category."""
 
 
-def write_memory_timeline(chosen: Chosen, out: Path) -> Written:
-    """Writes one file, or a folder of one a device."""
-    written = Written()
-    found = tracks(chosen, and_quiet=True)
-    if out.is_dir():
-        carried = [
-            _write(chosen, track, out / f"{_label(track, found)}.raw.json.gz", written) for track in found
-        ]
-        hold_against("memory-timeline", carried, written, _BLOCKS_ALONE)
-        return written
-    track = highest(found)
-    if len(found) > 1:
-        written.remarks.append(
-            f"such a file holds one device: {track.device} of rank {track.rank}, the highest; a folder takes "
-            "all"
-        )
-    carried = [_write(chosen, track, out, written)]
-    is_raw = out.name.lower().endswith("raw.json.gz")
-    hold_against("memory-timeline", carried, written, _BLOCKS_ALONE if is_raw else _MICROSECONDS)
-    return written
+def write_memory_timeline(selection: Selection, out: Path) -> ExportResult:
+    """Writes one file, or a folder with one for each device."""
+    result = ExportResult()
+    found = tracks(selection, include_idle=True)
+    files = output_files(
+        selection,
+        out,
+        {_label(track, found): [track] for track in found},
+        ".raw.json.gz",
+        "such a file holds one device",
+        result,
+    )
+    file_peaks = [_write(selection, track, path, result) for (track,), path in files]
+    is_raw = out.is_dir() or out.name.lower().endswith("raw.json.gz")
+    check_file_peaks("memory-timeline", file_peaks, result, _BLOCKS_ALONE if is_raw else _MICROSECONDS)
+    return result
 
 
-def changes(chosen: Chosen, track: Track) -> Iterator[Change]:
-    """The entries in torch's order: what was there first, then by time."""
-    log = Log(chosen, track)
+def changes(selection: Selection, track: Track) -> Iterator[Change]:
+    """The entries in torch's order: preexisting blocks, then by time."""
+    log = Log(selection, track)
     for batch in log.timeline_before():
         for size_bytes, category in _columns(batch, "size_bytes", "category"):
             yield Change(-1, PREEXISTING, size_bytes, index_of(category))
     names = ("time_ns", "action", "size_bytes", "category", "category_before")
     time_ns = track.first_ns
     for batch in log.timeline():
-        for told_ns, action, size_bytes, category, before in _columns(batch, *names):
-            # Of an older block whose component shows up only later, older databases tell no time.
-            time_ns = time_ns if told_ns is None else told_ns
+        for row_ns, action, size_bytes, category, before in _columns(batch, *names):
+            # Older databases have no time for an older block whose component shows up only later.
+            time_ns = time_ns if row_ns is None else row_ns
             if action == INCREMENT_VERSION:
                 if index_of(before) == index_of(category):
                     continue
@@ -96,11 +90,11 @@ def index_of(category: str) -> int:
 
 
 def coalesced(entries: Iterator[Change]) -> Iterator[tuple[int, list[int]]]:
-    """Each µs with its totals, as torch adds them up: a leading 0, then a total a category."""
+    """Each µs with its totals, as torch adds them up: a leading 0, then one for each category."""
     time_us: int | None = None
     totals = [0] * (len(TIMELINE_INDEX) + 1)
     for entry in entries:
-        # As torch does it, by a division of doubles: some instants come out 1 µs later than cut off.
+        # A division of doubles, as in torch: some instants come out 1 µs later than truncated.
         now = -1 if entry.time_ns == -1 else int(entry.time_ns / 1000)
         if time_us is not None and now != time_us:
             yield time_us, totals
@@ -115,39 +109,42 @@ def _label(track: Track, found: list[Track]) -> str:
     return track.label() + (f"-{track.device.replace(':', '-')}" if several else "")
 
 
-def _write(chosen: Chosen, track: Track, path: Path, written: Written) -> Carried:
+def _write(selection: Selection, track: Track, path: Path, result: ExportResult) -> FilePeak:
     name = path.name.lower()
-    chosen.say(f"writing {track.label()}")
-    course = Course()
-    totals = _followed_totals(coalesced(changes(chosen, track)), course)
+    if not name.endswith(_ENDS):
+        raise RankmemError(
+            Code.INVALID, f"{path.name} does not name a format", f"a name that ends in {', '.join(_ENDS)}"
+        )
+    running = RunningBytes()
+    totals = _followed_totals(coalesced(changes(selection, track)), running)
     if name.endswith(".html"):
         from rankmem_aggregator.exports.memory_timeline_picture import page
 
-        path.write_text(page(track, totals, chosen.missing), encoding="utf-8")
-        written.counts["picture"] = 1
-        return Carried(track, course.highest)
-    with _opened(path) as file:
+        path.write_text(page(track, totals, selection.missing), encoding="utf-8")
+        result.counts["picture"] = 1
+        return FilePeak(track, running.highest)
+    with open_text(path) as file:
         if name.endswith("raw.json.gz"):
-            count = _write_raw(_followed(changes(chosen, track), course), file)
+            count = _write_raw(_followed(changes(selection, track), running), file)
         else:
             count = _write_totals(totals, file, path.parent)
     what = "changes" if name.endswith("raw.json.gz") else "instants"
-    written.counts[what] = written.counts.get(what, 0) + count
-    return Carried(track, course.highest)
+    result.add(what, count)
+    return FilePeak(track, running.highest)
 
 
-def _followed(entries: Iterator[Change], course: Course) -> Iterator[Change]:
+def _followed(entries: Iterator[Change], running: RunningBytes) -> Iterator[Change]:
     for entry in entries:
-        course.add(entry.bytes)
+        running.add(entry.bytes)
         yield entry
 
 
 def _followed_totals(
-    rows: Iterator[tuple[int, list[int]]], course: Course
+    rows: Iterator[tuple[int, list[int]]], running: RunningBytes
 ) -> Iterator[tuple[int, list[int]]]:
     before = 0
     for time_us, totals in rows:
-        course.add(sum(totals) - before)
+        running.add(sum(totals) - before)
         before = sum(totals)
         yield time_us, totals
 
@@ -161,7 +158,7 @@ def _write_raw(entries: Iterator[Change], file: IO[str]) -> int:
 
 
 def _write_totals(rows: Iterator[tuple[int, list[int]]], file: IO[str], folder: Path) -> int:
-    """Times, then totals: the totals wait in a file beside."""
+    """Writes times, then totals: those are held in a temporary file."""
     count, first_us = 0, -1
     waiting = False
     with tempfile.TemporaryFile("w+", dir=folder, encoding="utf-8") as totals:
@@ -169,7 +166,7 @@ def _write_totals(rows: Iterator[tuple[int, list[int]]], file: IO[str], folder: 
         for count, (time_us, row) in enumerate(rows, start=1):
             totals.write(("" if count == 1 else ", ") + json.dumps(row))
             if time_us == -1:
-                waiting = True  # what was there before stands at the first instant, which comes now
+                waiting = True  # preexisting blocks count at the first instant, which comes next
                 continue
             if waiting:
                 file.write(f"{time_us}, ")
@@ -185,26 +182,6 @@ def _write_totals(rows: Iterator[tuple[int, list[int]]], file: IO[str], folder: 
         shutil.copyfileobj(totals, file)
         file.write("]]")
     return count
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[IO[str]]:
-    name = path.name.lower()
-    if not name.endswith(_ENDS):
-        raise RankmemError(
-            Code.INVALID, f"{path.name} does not say which form", f"a name that ends in {', '.join(_ENDS)}"
-        )
-    if name.endswith(".gz"):
-        # No name and no time in it: the same bytes twice.
-        with (
-            path.open("wb") as file,
-            gzip.GzipFile("", "wb", 3, file, mtime=0) as packed,
-            io.TextIOWrapper(packed, encoding="utf-8") as text,
-        ):
-            yield text
-    else:
-        with path.open("w", encoding="utf-8") as plain:
-            yield plain
 
 
 def _columns(batch: pa.RecordBatch, *names: str) -> Iterator[tuple[Any, ...]]:

@@ -1,7 +1,7 @@
-"""The picture of a memory timeline, as ``torch.profiler`` puts it into a page.
+"""The picture of a memory timeline, in a page like that of ``torch.profiler``.
 
-Stage: export. In: totals by category at each µs; out: the text of a page that holds one PNG, in the size,
-colours and words of torch's own, drawn by matplotlib, which is an extra. The curves are thinned to
+Stage: export. In: totals by category at each µs; out: the text of a page that holds one PNG, with the size,
+colours and words of torch's own, drawn by matplotlib, an optional dependency. The curves are thinned to
 :data:`POINTS_MAX` instants with every maximum kept; torch's ``max_memory_*`` are here the log's own.
 
 Source: torch/profiler/_memory_profiler.py (2.13), export_memory_timeline_html.
@@ -21,7 +21,7 @@ from rankmem_aggregator.plots.png import encoded, new_figure
 from rankmem_protos.categories import CATEGORIES, TIMELINE_INDEX
 
 POINTS_MAX: Final = 20_000
-"""Instants that are drawn: twelve a dot of the picture."""
+"""Instants drawn: twelve for each dot of the picture."""
 _PAGE: Final = """<html>
 <head><meta charset="utf-8" /><title>GPU Memory Timeline HTML</title></head>
 <body>
@@ -31,7 +31,7 @@ _PAGE: Final = """<html>
 
 
 def page(track: Track, rows: Iterator[tuple[int, list[int]]], missing: Sequence[str] = ()) -> str:
-    """The page, and in its title what the session lacks.
+    """The page; the title states what the session lacks.
 
     Raises:
         RankmemError: UNSUPPORTED if matplotlib is not installed.
@@ -51,7 +51,7 @@ def page(track: Track, rows: Iterator[tuple[int, list[int]]], missing: Sequence[
     axes.set_title(
         f"rank {track.rank}, {track.device} of {track.host_name}\n\n"
         f"Max memory requested: {int(chart.total_bytes().max(initial=0)) / 2**30:.2f} GiB"
-        + "".join(f"\nnot complete: {line}".replace("$", r"\$") for line in missing)
+        + "".join(f"\nincomplete: {line}".replace("$", r"\$") for line in missing)
     )
     return _PAGE.format(picture=b64encode(encoded(figure)).decode("ascii"))
 

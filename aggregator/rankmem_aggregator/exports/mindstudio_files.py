@@ -1,8 +1,9 @@
-"""The files of a profiler folder that MindStudio Insight reads of memory: an SQLite database and CSV files.
+"""Writes the memory files of a profiler folder for MindStudio Insight: an SQLite database and CSV files.
 
-Stage: export, in the reader's process. In: records, blocks, samples as values; out: both forms at once, with
-torch_npu's headers, types and units: ns and bytes in the database; decimal microseconds that end in a tab,
-MB and KB of 1024 in the CSV files. Each appears where it has rows. Holds ROWS_HELD_MAX rows a table.
+Stage: export, in the reader's process. In: records, blocks, samples as values; out: both formats at once,
+with torch_npu's headers, types and units: ns and bytes in the database; decimal microseconds that end in a
+tab, MB and KB of 1024 in the CSV files. Each file exists only with rows. Holds ROWS_HELD_MAX rows of each
+table.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from rankmem_aggregator.exports.mindstudio_totals import GRAPH, Record
 from rankmem_aggregator.sql import export_text
 
 ROWS_HELD_MAX: Final = 20_000
-"""Rows of a table that wait to be inserted: some MB."""
+"""Rows of a table held before they are inserted: some MB."""
 STRING_ID_FIRST: Final = 2 << 28
-"""Of the texts that memory's tables name; torch_npu begins there, too."""
+"""First id of the texts in the memory tables, as in torch_npu."""
 SCHEMA_VERSION: Final = (
     ("SCHEMA_VERSION_MICRO", "2"),
     ("SCHEMA_VERSION_MINOR", "0"),
@@ -104,7 +105,7 @@ class RankFiles:
         devices: Mapping[int, str],
         steps: Sequence[tuple[int, int, int]],
     ) -> None:
-        """Whose memory it is: first and last instant, uid and name of the host, names of devices, steps."""
+        """Writes first and last instant, uid and name of the host, names of devices, and steps."""
         self._insert("SESSION_TIME_INFO", [span_ns])
         self._insert("HOST_INFO", [host])
         self._insert("RANK_DEVICE_MAP", [(self._rank, device) for device in devices])
@@ -113,7 +114,7 @@ class RankFiles:
         self._insert("STEP_TIME", list(steps))
 
     def sample(self, time_ns: int, app: int | None, used: int | None, device: int) -> None:
-        """What the process, and all processes, held."""
+        """Writes what the process, and all processes, held."""
         for kind, held in (("app", app), ("device", used)):
             if held is not None:
                 self._insert("NPU_MEM", [(self._text(kind), 0, held, time_ns, device)])
@@ -122,7 +123,7 @@ class RankFiles:
             self._csv("memory_record.csv", RECORD_HEADER).writerow(row)
 
     def records(self, records: Iterable[Record], device: int) -> None:
-        """Rows of MEMORY_RECORD."""
+        """Writes rows of MEMORY_RECORD."""
         writer = self._csv("memory_record.csv", RECORD_HEADER)
         for row in records:
             totals = (row.allocated, row.reserved, row.active)
@@ -137,7 +138,7 @@ class RankFiles:
             self._count("records")
 
     def blocks(self, blocks: Iterable[Block], device: int) -> None:
-        """Rows of OP_MEMORY."""
+        """Writes rows of OP_MEMORY."""
         writer = self._csv("operator_memory.csv", OPERATOR_HEADER)
         for block in blocks:
             times, totals = block.times(), (*block.at_alloc, *block.at_release)
@@ -157,14 +158,14 @@ class RankFiles:
             self._count("blocks")
 
     def module(self, number: int, name: str, time_ns: int, held: int, device: int) -> None:
-        """A row of NPU_MODULE_MEM."""
+        """Writes a row of NPU_MODULE_MEM."""
         self._modules[number] = name
         self._insert("NPU_MODULE_MEM", [(number, time_ns, held, device)])
         row = (no_formula(name), _us(time_ns), _mb(held), f"NPU:{device}")
         self._csv("npu_module_mem.csv", MODULE_HEADER).writerow(row)
 
     def static_block(self, row: Mapping[str, Any], device: int) -> None:
-        """A row of static_op_mem.csv; databases have no such table."""
+        """Writes a row of static_op_mem.csv; the database has no such table."""
         cells = [row[name] for name in ("operator", "model", "graph_id", "node_first", "node_last")]
         cells = [no_formula(cell) if isinstance(cell, str) else cell for cell in cells]
         self._csv("static_op_mem.csv", STATIC_HEADER).writerow((device, *cells, _kb(row["size_bytes"])))

@@ -1,8 +1,8 @@
-"""What each of MindStudio's components holds after each event, and PTA and GE together.
+"""The totals of each of MindStudio's components after each event, and of PTA and GE together.
 
-Stage: export, pure functions over arrays but for the totals kept on disk. In: the events of a device in
-order, with the device's totals; out: rows of MEMORY_RECORD. An event stands for all components of its device,
-so what it changed is its own component's; the view ``mindstudio.component_total`` says the same in SQL.
+Stage: export; pure functions over arrays, except for the totals kept on disk. In: the events of a device in
+order, with the device's totals; out: rows of MEMORY_RECORD. An event has the totals of all components of its
+device, and its change belongs to its own; the view ``mindstudio.component_total`` does the same in SQL.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 Array = npt.NDArray[Any]
 
 COMPONENT_OF: Final = {"ge": "GE", "mindspore": "MindSpore", "workspace": "WORKSPACE"}
-"""MindStudio's name of ours; any other is the framework's allocator."""
+"""MindStudio's name for ours; any other is the framework's allocator."""
 FRAMEWORK: Final = "PTA"
 WORKSPACE: Final = "WORKSPACE"
 GRAPH: Final = "GE"
@@ -39,7 +39,7 @@ class Followed(NamedTuple):
     """Of all but WORKSPACE."""
 
     def highest_bytes(self) -> int:
-        """The highest that any of them has allocated."""
+        """The highest allocated bytes of any of them."""
         return int(max(part[:, 0].max(initial=0) for part in (self.own, self.together)))
 
 
@@ -55,10 +55,10 @@ class Record(NamedTuple):
 
 
 class ComponentTotals:
-    """Follows a device's log.
+    """The totals of a device's components, batch by batch.
 
     Args:
-        before: every component that the log has, and what it held before the first event: FIGURES.
+        before: the figures of every component of the log before the first event.
     """
 
     def __init__(self, before: Mapping[str, tuple[int, int, int]]) -> None:
@@ -88,7 +88,7 @@ class ComponentTotals:
         return Followed(components, own, together)
 
     def records(self, events: pa.RecordBatch, followed: Followed) -> Iterator[Record]:
-        """The rows of MEMORY_RECORD that a batch makes: each event, and the sum after it."""
+        """The rows of MEMORY_RECORD for a batch: each event, and the sum after it."""
         times, streams = events.column("time_ns").to_pylist(), events.column("stream").to_pylist()
         own, together = followed.own.tolist(), followed.together.tolist()
         for component, time_ns, stream, alone, both in zip(
@@ -104,30 +104,30 @@ class ComponentTotals:
 
 
 class TotalsAt:
-    """A component's totals after each of its events, on disk, by the event's position."""
+    """A component's totals after each of its events, kept on disk by the event's position."""
 
     def __init__(self, folder: Path, seq_first: int, seq_last: int) -> None:
         self._first, self._length = seq_first, seq_last - seq_first + 1
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         weakref.finalize(self, self._file.close)
-        # Reserved, not only made long: a write into a hole of a mapping on a full disk is a SIGBUS.
+        # Reserved, as a write into a hole of a mapping on a full disk is a SIGBUS.
         os.posix_fallocate(self._file.fileno(), 0, self._length * len(FIGURES) * 8)
         self._rows = np.memmap(self._file, np.int64, "r+", shape=(self._length, len(FIGURES)))
 
     def put(self, seq: Array, totals: Array) -> None:
-        """The totals after these events."""
+        """Stores the totals after these events."""
         self._rows[seq - self._first] = totals
 
     def at(self, seq: int | None) -> tuple[int | None, ...]:
-        """The totals after an event; None where it is outside of the stretch."""
+        """The totals after an event; None outside of the range."""
         place = -1 if seq is None else seq - self._first
         if not 0 <= place < self._length:
             return (None,) * len(FIGURES)
         return tuple(self._rows[place].tolist())
 
 
-def told(events: pa.RecordBatch) -> pa.RecordBatch:
-    """The events after which totals are known."""
+def with_totals(events: pa.RecordBatch) -> pa.RecordBatch:
+    """The events with known totals."""
     return events.filter(events.column("requested_bytes").is_valid())
 
 

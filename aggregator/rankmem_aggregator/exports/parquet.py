@@ -1,10 +1,10 @@
 """``rankmem export parquet``: a session as a data set that any engine reads.
 
-Stage: export. In: what was chosen; out: ``TABLE/by_session=…/host=…/by_rank=…/part-ATTEMPT.parquet``, and
-``TABLE/by_session=…/part-0.parquet`` for tables without ranks. The files hold all declared columns, also
-session_id and rank, so each is whole by itself; so no folder may have a column's name, as pandas (pyarrow)
-refuses a column that folders tell in a type of its own. Written by a DuckDB instance of our own from Arrow
-batches (the one that is read may be confined), in the order of the log, with delta encodings and zstd.
+Stage: export. In: the selection; out: ``TABLE/by_session=…/host=…/by_rank=…/part-ATTEMPT.parquet``, and
+``TABLE/by_session=…/part-0.parquet`` for tables without ranks. The files have all declared columns, also
+session_id and rank, so each is complete; no folder may have a column's name, as pandas (pyarrow) refuses a
+column to which folders give another type. Written by a DuckDB instance of our own from Arrow batches (the one
+being read may be confined), in the order of the log, with delta encodings and zstd.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
-from rankmem_aggregator.exports.contract import Chosen, Written
+from rankmem_aggregator.exports.contract import ExportResult, Selection
 from rankmem_aggregator.exports.names import part_of_name
 from rankmem_aggregator.exports.table_rows import (
     rank_places,
@@ -35,16 +35,16 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
 """One thread keeps the order of the log and fills row groups."""
 
 
-def write_parquet(chosen: Chosen, out: Path) -> Written:
+def write_parquet(selection: Selection, out: Path) -> ExportResult:
     """Writes the data set."""
-    written = Written()
-    session = f"by_session={part_of_name(chosen.session_id)}"
+    result = ExportResult()
+    session = f"by_session={part_of_name(selection.session_id)}"
     with duckdb.connect(":memory:", config=_SETTINGS) as writer:
         for table in tables_of_sessions():
             path = out / table.name / session / "part-0.parquet"
-            _write(writer, rows_of_session(chosen, table), path, written, table.name)
-        for place in rank_places(chosen):
-            chosen.say(f"writing rank {place.rank}")
+            _write(writer, rows_of_session(selection, table), path, result, table.name)
+        for place in rank_places(selection):
+            selection.progress(f"writing rank {place.rank}")
             part = (
                 f"host={part_of_name(place.host_name)}",
                 f"by_rank={place.rank}",
@@ -52,18 +52,18 @@ def write_parquet(chosen: Chosen, out: Path) -> Written:
             )
             for table in tables_of_ranks():
                 path = out.joinpath(table.name, session, *part)
-                _write(writer, rows_of_rank(chosen, table, place), path, written, table.name)
-    return written
+                _write(writer, rows_of_rank(selection, table, place), path, result, table.name)
+    return result
 
 
 def _write(
     writer: duckdb.DuckDBPyConnection,
     batches: Iterator[pa.RecordBatch],
     path: Path,
-    written: Written,
+    result: ExportResult,
     name: str,
 ) -> None:
-    """One file; none where there are no rows."""
+    """Writes one file; none where there are no rows."""
     first = next(batches)
     if first.num_rows == 0 and (first := next(batches, first)).num_rows == 0:
         return
@@ -76,13 +76,13 @@ def _write(
     writer.register("incoming", pa.RecordBatchReader.from_batches(first.schema, rows()))
     try:
         ((count,),) = writer.execute(export_text("write_parquet"), {"path": str(path)}).fetchall()
-    except duckdb.IOException as exc:  # its reading end is memory: it is the file that cannot be written
+    except duckdb.IOException as exc:  # it reads from memory: it is the file that cannot be written
         raise OSError(_reason(exc)) from exc
     finally:
         writer.unregister("incoming")
-    written.counts[name] = written.counts.get(name, 0) + count
+    result.add(name, count)
 
 
 def _reason(exc: duckdb.IOException) -> str:
-    """Without what DuckDB packs around it."""
+    """The error's reason without DuckDB's context."""
     return "No space left on device" if "No space left" in str(exc) else str(exc).partition("\n")[0]

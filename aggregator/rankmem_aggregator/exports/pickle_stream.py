@@ -1,8 +1,8 @@
-"""A pickle of plain containers, written piece by piece: lists and dictionaries never stand whole in memory.
+"""Writes a pickle of plain containers as a stream: lists and dictionaries are never whole in memory.
 
 Stage: export. In: calls that open, fill and close containers; out: bytes of pickle protocol 4 without frames.
 Only opcodes that PyTorch's web viewer reads (MemoryViz.js has an unpickler of its own). A string is written
-once and referred to from then on; so is whatever the caller remembers.
+once and then referred to, as are the values that the caller remembers.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from typing import Any, BinaryIO, Final
 Plain = int | float | str | bool | None
 
 _BATCH: Final = 1_000
-"""Items appended at once, as Python's own pickler does: the viewer takes each batch as arguments of a
-call."""
+"""Items appended at once, as by Python's own pickler: the viewer takes each batch as arguments of a call."""
 _STRINGS_MAX: Final = 1 << 20
-"""Different strings remembered; more are written again. Some 100 MiB where they are long."""
+"""Different strings remembered; further ones are written each time. Some 100 MiB where they are long."""
 
 
 class PickleStream:
@@ -35,20 +34,20 @@ class PickleStream:
         self._write(b"\x80\x04")
 
     def end(self) -> None:
-        """After the value."""
+        """Ends the pickle after its value."""
         self._write(b".")
 
     def value(self, value: Plain) -> None:
-        """A number, a string, a truth value or nothing."""
+        """Writes a number, a string, a truth value or None."""
         self._write(self._encoded(value))
 
     def pair(self, first: int, second: int) -> None:
-        """A tuple of two."""
+        """Writes a tuple of two."""
         self._write(_integer(first) + _integer(second) + b"\x86")
 
     @contextmanager
     def facts(self, facts: Mapping[str, Plain]) -> Iterator[None]:
-        """A dictionary that begins with these; keys and values in turn may follow. One write for all."""
+        """Writes a dictionary that begins with these; keys and values in turn may follow."""
         parts = [b"}("]
         for name, value in facts.items():
             parts += (self._encoded(name), self._encoded(value))
@@ -57,7 +56,7 @@ class PickleStream:
         self._write(b"u")
 
     def nested(self, value: Any) -> None:
-        """A small value that stands whole in memory: dictionaries and lists of plain values, as of JSON."""
+        """Writes a small value that is whole in memory: nested dictionaries and lists of plain values."""
         if isinstance(value, dict):
             with self.dictionary():
                 for name, inner in value.items():
@@ -73,30 +72,30 @@ class PickleStream:
 
     @contextmanager
     def dictionary(self) -> Iterator[None]:
-        """Keys and values in turn."""
+        """Writes a dictionary: within it keys and values in turn."""
         self._write(b"}(")
         yield
         self._write(b"u")
 
     @contextmanager
     def items(self) -> Iterator[ListStream]:
-        """A list, item by item."""
+        """Writes a list, item by item."""
         self._write(b"]")
         stream = ListStream(self._write)
         yield stream
         stream.close()
 
     def remember(self) -> bytes:
-        """Remembers the value just written; what :meth:`again` takes to refer to it."""
+        """Remembers the value just written; returns the reference for :meth:`again`."""
         self._write(b"\x94")
         return self._reference()
 
     def again(self, remembered: bytes) -> None:
-        """The remembered value once more."""
+        """Writes the remembered value once more."""
         self._write(remembered)
 
     def _encoded(self, value: Plain) -> bytes:
-        """The value as it is written next: what comes out must be written, in this order."""
+        """The value's bytes, which must be written next, in the order of the calls."""
         if type(value) is int:
             return _integer(value)
         if isinstance(value, str):
@@ -133,7 +132,7 @@ class ListStream:
 
     @contextmanager
     def item(self) -> Iterator[None]:
-        """Around each item."""
+        """A context around each item."""
         if self._open == 0:
             self._write(b"(")
         yield
@@ -142,7 +141,7 @@ class ListStream:
             self.close()
 
     def close(self) -> None:
-        """Appends what waits."""
+        """Appends the pending items."""
         if self._open:
             self._write(b"e")
             self._open = 0

@@ -1,8 +1,8 @@
-"""The heat map of ranks over time, as a part of a report.
+"""The heat map of ranks over time in a report.
 
-Stage: export. In: which ranks, and a range; out: HTML that ``report.js`` draws into: a line a rank, a column
-a stretch of time, the highest that is known of one of the rank's devices in it. Where a device has no event
-it holds what it held, also before its first one; nothing is drawn before the rank's process began.
+Stage: export. In: ranks and a range; out: HTML that ``report.js`` draws into: a line per rank, a column per
+bin of time, the highest known total of one of the rank's devices in it. Without events a device keeps its
+total, also before its first one; nothing is drawn before the rank's process began.
 """
 
 from __future__ import annotations
@@ -13,36 +13,34 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from rankmem_aggregator.exports.contract import Chosen
+from rankmem_aggregator.exports.contract import Selection
 from rankmem_aggregator.quantity_text import bytes_text, instant_text
-from rankmem_aggregator.query.types import Value
-from rankmem_aggregator.sql import export_text
 
 BINS: Final = 160
-"""Stretches of time: a column of some 7 dots each."""
+"""Bins of time: a column of some 7 dots each."""
 
 
-def heat_over_time(chosen: Chosen, device_type: str, ranks: list[int], start_ns: int) -> str:
-    """The map.
+def heat_over_time(selection: Selection, device_type: str, ranks: list[int], start_ns: int) -> str:
+    """The HTML of the map.
 
     Args:
-        chosen: where to ask, and the range of time.
-        device_type: of the devices that count.
+        selection: where to read, and the range of time.
+        device_type: type of the devices that count.
         ranks: global ranks, ascending.
         start_ns: the session's start.
     """
-    span = chosen.queries.sql(export_text("span"), {"session": chosen.session_id}).to_pylist()[0]
-    from_ns = int(span["first_ns"] if chosen.from_ns is None else chosen.from_ns)
-    until_ns = max(int(span["last_ns"] if chosen.until_ns is None else chosen.until_ns), from_ns)
-    asked: dict[str, Value] = {
-        "session": chosen.session_id,
-        "device_type": device_type,
-        "ranks": ",".join(map(str, ranks)),
-        "num_bins": BINS,
-        "from_ns": from_ns,
-        "until_ns": until_ns,
-    }
-    peaks = _held(chosen.queries.sql(export_text("heat"), asked).to_pylist(), ranks)
+    (span,) = selection.rows("span")
+    from_ns = int(span["first_ns"] if selection.from_ns is None else selection.from_ns)
+    until_ns = max(int(span["last_ns"] if selection.until_ns is None else selection.until_ns), from_ns)
+    rows = selection.rows(
+        "heat",
+        device_type=device_type,
+        ranks=",".join(map(str, ranks)),
+        num_bins=BINS,
+        from_ns=from_ns,
+        until_ns=until_ns,
+    )
+    peaks = _held(rows, ranks)
     known = peaks[peaks >= 0]
     least, most = int(known.min(initial=0)), int(known.max(initial=0))
     data = {
@@ -58,14 +56,14 @@ def heat_over_time(chosen: Chosen, device_type: str, ranks: list[int], start_ns:
     return (
         "<h3>Over time</h3>"
         '<div class="heat-frame"><canvas class="heat" aria-label="Memory of ranks over time"></canvas>'
-        f'<p class="heat-tip">{first} to {after}, a line a rank from {ranks[0]} to {ranks[-1]}, '
+        f'<p class="heat-tip">{first} to {after}, one line per rank from {ranks[0]} to {ranks[-1]}, '
         f"{bytes_text(least)} (faint) to {bytes_text(most)} (strong)</p>"
         f'<script type="application/json" class="heat-data">{json.dumps(data)}</script></div>'
     )
 
 
 def _held(rows: list[dict[str, Any]], ranks: list[int]) -> npt.NDArray[np.int64]:
-    """Bytes by rank and stretch; -1 before a rank's process began."""
+    """Bytes by rank and bin; -1 before a rank's process began."""
     devices = sorted({(row["rank"], row["device"]) for row in rows})
     peaks = np.full((len(devices), BINS + 1), -1, np.int64)  # the first column: before the range
     last = peaks.copy()
@@ -74,8 +72,8 @@ def _held(rows: list[dict[str, Any]], ranks: list[int]) -> npt.NDArray[np.int64]
         where = place[row["rank"], row["device"]], row["bin"] + 1
         peaks[where], last[where] = row["peak_bytes"], row["last_bytes"]
     for column in range(1, BINS + 1):
-        quiet = last[:, column] < 0
-        last[quiet, column] = last[quiet, column - 1]
+        idle = last[:, column] < 0
+        last[idle, column] = last[idle, column - 1]
         peaks[:, column] = np.maximum(peaks[:, column], last[:, column - 1])
     highest = np.full((len(ranks), BINS), -1, np.int64)
     line = {rank: number for number, rank in enumerate(ranks)}

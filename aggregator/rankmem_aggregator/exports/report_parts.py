@@ -1,7 +1,7 @@
-"""The parts of a report: tiles, tables and heat maps as HTML.
+"""The elements of a report: tiles, tables and heat maps as HTML.
 
-Stage: export. In: figures and names; out: text of a page. Names come from outside: each goes through
-``escape``, or into a page as JSON that cannot end its element. Bytes stay integers until they are printed.
+Stage: export. In: figures and names; out: HTML. Names come from outside: each goes through ``escape``, or
+into the page as JSON that cannot end its element. Bytes stay integers until they are printed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from rankmem_aggregator.quantity_text import bytes_text, instant_text
 ROWS_SHOWN: Final = 15
 """Rows of a table before its button is pressed: half a screen."""
 CELLS_WIDE_MAX: Final = 64
-"""Ranks whose cells have room for a figure."""
+"""Up to so many ranks, cells have room for a figure."""
 _FAINTEST: Final = 0.12
-"""Of a heat map's colour, for the lowest: still told from the paper."""
+"""Opacity of a heat map's lowest value: still visible on paper."""
 
 
 def tile(title: str, figure: str, note: str = "", *, warn: bool = False) -> str:
-    """A figure with what it is and a word on it."""
+    """A figure with its title and a note."""
     return (
         f'<div class="tile{" warn" if warn else ""}"><span>{escape(title)}</span><b>{escape(figure)}</b>'
         f"<span>{escape(note)}</span></div>"
@@ -34,7 +34,7 @@ class ShownColumn:
     """A column of a table."""
 
     name: str
-    """Of the rows' key."""
+    """Key of the rows."""
     title: str
     is_bytes: bool = False
     is_number: bool = False
@@ -45,13 +45,13 @@ class ShownColumn:
 def table(
     key: str, columns: Sequence[ShownColumn], rows: Sequence[dict[str, Any]], share_of: str | None = None
 ) -> str:
-    """A table that sorts at a click; a long one is unfolded by a button.
+    """A table that sorts at a click; a button unfolds a long one.
 
     Args:
         key: its id in the page.
-        columns: what is shown, the first being the name of a row.
+        columns: the columns shown; the first names the row.
         rows: the values.
-        share_of: the column that bars show, against the sum of all rows.
+        share_of: the column shown as bars, relative to the sum of all rows.
     """
     whole = sum(row[share_of] or 0 for row in rows) if share_of else 0
     heads = "".join(
@@ -91,7 +91,7 @@ def _cell(column: ShownColumn, value: Any) -> str:
 
 
 def peaks_by_host(rows: Sequence[dict[str, Any]], start_ns: int) -> str:
-    """The heat map of ranks: a line a host, a cell a rank, the darker the higher it stood.
+    """The heat map of ranks: a line per host, a cell per rank, darker for a higher peak.
 
     Args:
         rows: host_name, rank, attempt, device, peak_requested_bytes, peak_time_ns.

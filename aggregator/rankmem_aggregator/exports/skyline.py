@@ -1,10 +1,9 @@
-"""``rankmem export skyline``: weights and activations of a training step, as Skyline's memory report has
-them.
+"""``rankmem export skyline``: weights and activations of a training step, as in Skyline's memory report.
 
-Stage: export. In: what was chosen; out: an SQLite file a rank with Skyline's six tables (version 1 of its
-format): the parameters with their gradients' sizes, the activations of one step, of each the stack inside the
-project's root, and the step's peak. Skyline reports GPU memory alone; of a job on CPU this is the CPU's. The
-step is the one that stood highest, or the part of the log that was asked for where no step is known.
+Stage: export. In: the selection; out: for each rank an SQLite file with Skyline's six tables (version 1 of
+its format): the parameters with their gradients' sizes, the activations of one step, each with its stack
+inside the project's root, and the step's peak. Skyline reports GPU memory alone; for a job on CPU this is the
+CPU's. The step is the one with the highest peak, or the whole selected range where no step is known.
 
 Source: the schema in Skyline's documentation of its memory report.
 """
@@ -18,9 +17,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from rankmem_aggregator.exports.carried import Carried, hold_against
-from rankmem_aggregator.exports.contract import Chosen, Written
+from rankmem_aggregator.exports.contract import ExportResult, Selection
+from rankmem_aggregator.exports.file_peaks import FilePeak, check_file_peaks
 from rankmem_aggregator.exports.log import Frame, Log, Stacks, Track, highest, rows_of, tracks
+from rankmem_aggregator.exports.output_files import output_files
 from rankmem_aggregator.sql import export_text
 
 WEIGHT: Final = 1
@@ -28,31 +28,24 @@ ACTIVATION: Final = 2
 """Of entry_types."""
 
 
-def write_skyline(chosen: Chosen, out: Path) -> Written:
-    """Writes one report, or a folder of one a rank."""
-    written = Written()
-    found = tracks(chosen)
-    ranks = {label: highest(of_rank) for label, of_rank in groupby(found, key=Track.label)}
-    if out.is_dir():
-        for label, track in ranks.items():
-            chosen.say(f"writing {label}")
-            _write_report(chosen, track, out / f"{label}.sqlite", written)
-        return written
-    track = highest(found)
-    if len(ranks) > 1:
-        written.remarks.append(f"a report holds one rank: rank {track.rank}, the highest; a folder takes all")
-    _write_report(chosen, track, out, written)
-    return written
+def write_skyline(selection: Selection, out: Path) -> ExportResult:
+    """Writes one report, or a folder with one for each rank."""
+    result = ExportResult()
+    ranks = {label: [highest(of_rank)] for label, of_rank in groupby(tracks(selection), key=Track.label)}
+    holds = "a report holds one rank"
+    for (track,), path in output_files(selection, out, ranks, ".sqlite", holds, result):
+        _write_report(selection, track, path, result)
+    return result
 
 
-def _write_report(chosen: Chosen, track: Track, path: Path, written: Written) -> None:
-    step, peak_bytes = _step_of(chosen, track, written)
-    hold_against("skyline", [Carried(track, peak_bytes)], written, "a report holds one step")
+def _write_report(selection: Selection, track: Track, path: Path, result: ExportResult) -> None:
+    step, peak_bytes = _step_of(selection, track, result)
+    check_file_peaks("skyline", [FilePeak(track, peak_bytes)], result, "a report holds one step")
     with closing(sqlite3.connect(path)) as report:
         report.executescript(export_text("skyline_tables"))
-        weights = chosen.queries.sql(export_text("weights"), track.whose()).to_pylist()
-        activations = list(_activations(chosen, track, step))
-        stacks = Stacks(chosen)
+        weights = selection.rows("weights", **track.whose())
+        activations = list(_activations(selection, track, step))
+        stacks = Stacks(selection)
         stacks.load(row["stack_id"] for row in (*weights, *activations))
         entries = _Entries(report, stacks)
         for weight in weights:
@@ -64,34 +57,30 @@ def _write_report(chosen: Chosen, track: Track, path: Path, written: Written) ->
         )
         report.commit()
     for what, count in entries.counts.items():
-        written.counts[what] = written.counts.get(what, 0) + count
+        result.add(what, count)
         if not count:
-            written.remarks.append(f"the recording tells no {what} of rank {track.rank}")
+            result.remarks.append(f"no {what} of rank {track.rank} were recorded")
 
 
-def _step_of(chosen: Chosen, track: Track, written: Written) -> tuple[int | None, int]:
-    """The step that stood highest and its peak; None and the track's peak where no step ended in the
-    range."""
-    asked = track.whose() | {"seq_first": track.seq_first, "seq_last": track.seq_last}
-    steps = chosen.queries.sql(export_text("step_peaks"), {**asked, "device": track.device}).to_pylist()
+def _step_of(selection: Selection, track: Track, result: ExportResult) -> tuple[int | None, int]:
+    """The step with the highest peak, and that peak; None and the track's peak where no step ended there."""
+    steps = selection.rows("step_peaks", **track.values())
     if not steps:
-        written.remarks.append(
-            f"rank {track.rank} has no training step there: all of the range counts as one"
-        )
+        result.remarks.append(f"rank {track.rank} has no training step in the range: all of it counts as one")
         return None, track.peak_bytes or 0
     best = max(steps, key=lambda row: (row["peak_bytes"], -row["step"]))
-    written.remarks.append(f"rank {track.rank}: step {best['step']}, the highest of {len(steps)}")
+    result.remarks.append(f"rank {track.rank}: step {best['step']}, the highest of {len(steps)}")
     return best["step"], best["peak_bytes"]
 
 
-def _activations(chosen: Chosen, track: Track, step: int | None) -> Iterator[dict[str, Any]]:
-    for block in rows_of(Log(chosen, track).blocks()):
+def _activations(selection: Selection, track: Track, step: int | None) -> Iterator[dict[str, Any]]:
+    for block in rows_of(Log(selection, track).blocks()):
         if block["category"] == "activation" and (step is None or block["step"] == step):
             yield block
 
 
 class _Entries:
-    """The rows of a report."""
+    """Writes the rows of a report."""
 
     def __init__(self, report: sqlite3.Connection, stacks: Stacks) -> None:
         self._report = report
@@ -99,7 +88,7 @@ class _Entries:
         self.counts = {"weights": 0, "activations": 0}
 
     def weight(self, row: dict[str, Any]) -> None:
-        """A parameter, a row of ``weights.sql``."""
+        """Writes a parameter, a row of ``weights.sql``."""
         values = (row["name"], row["size_bytes"], row["grad_size_bytes"])
         cursor = self._report.execute(
             "INSERT INTO weight_entries (name, size_bytes, grad_size_bytes) VALUES (?, ?, ?)", values
@@ -108,7 +97,7 @@ class _Entries:
         self.counts["weights"] += 1
 
     def activation(self, row: dict[str, Any]) -> None:
-        """A block, a row of ``blocks.sql``."""
+        """Writes a block, a row of ``blocks.sql``."""
         values = (row["operator"] or "unknown", row["size_bytes"])
         cursor = self._report.execute(
             "INSERT INTO activation_entries (operation_name, size_bytes) VALUES (?, ?)", values
@@ -132,6 +121,6 @@ class _Entries:
 
 
 def _is_within_root(frame: Frame) -> bool:
-    """Whether it is the project's and its file is named relative to the root, as the format wants it."""
+    """Whether it is the project's and its path is relative to the root, as the format requires."""
     path = frame.file_path
     return frame.in_project and not path.startswith(("/", "<")) and path[1:2] != ":"

@@ -1,5 +1,4 @@
-"""Segments for a memory snapshot: those that the log tells of, and covers for blocks that lie in none of
-them.
+"""Segments for a memory snapshot: those in the log, and covers for blocks that lie in none of them.
 
 Stage: export. In: a device's segment events in order, and its allocs; out: the segments at the end, each
 tiled with blocks. A recording that began late does not know the allocator's older segments, and a CPU has
@@ -16,21 +15,20 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 ROUNDED_TO_BYTES: Final = 512
-"""CUDA's allocator gives multiples of it (kMinBlockSize); the rounded size itself is not recorded."""
+"""CUDA's allocator hands out multiples of it (kMinBlockSize); the rounded size is not recorded."""
 COVER_GAP_BYTES: Final = 2 << 20
-"""Covered ranges that lie closer are one: CUDA's smallest segment, and what a heap on a CPU leaves
-between."""
+"""Covered ranges that lie closer are merged: CUDA's smallest segment, and gaps of a heap on a CPU."""
 SMALL_BYTES_MAX: Final = 2 << 20
 """A segment of the small pool has just this size (kSmallBuffer)."""
 STAND_IN_ADDRESS: Final = 1 << 52
-"""Blocks without an address stand from here on: above every device's, and exact in a viewer's doubles."""
+"""The first one for blocks without an address: above every device's, and exact in a viewer's doubles."""
 
 _GAINS: Final = frozenset({"segment_alloc", "segment_map"})
 _LOSES: Final = frozenset({"segment_free", "segment_unmap"})
 
 
 class Segment(NamedTuple):
-    """A range that the allocator held."""
+    """An address range that the allocator held."""
 
     address: int
     size_bytes: int
@@ -41,7 +39,7 @@ class Segment(NamedTuple):
 
     @property
     def end(self) -> int:
-        """First address behind it."""
+        """First address after it."""
         return self.address + self.size_bytes
 
 
@@ -52,7 +50,7 @@ class Tile:
     address: int
     size_bytes: int
     held: Mapping[str, Any] | None
-    """The row of ``held.sql``; None for what is free."""
+    """The row of ``held.sql``; None where it is free."""
 
 
 class Segments:
@@ -64,14 +62,14 @@ class Segments:
         self._uncovered: list[tuple[int, int]] = []
 
     def apply(self, action: str, address: int, size_bytes: int, stream: int, pool: str | None) -> None:
-        """What a segment event says; other actions say nothing."""
+        """Applies a segment event; ignores other actions."""
         if action in _GAINS:
             self._add(Segment(address, size_bytes, stream, pool, action == "segment_map"))
         elif action in _LOSES:
             self._take(address, size_bytes)
 
     def saw_block(self, address: int, size_bytes: int) -> None:
-        """A block that is alive now: where no segment holds it, nor several that touch (expandable ones are
+        """Notes a live block: where no segment holds it, nor several adjacent ones (expandable ones are
         mapped piecewise), it will be covered."""
         held_to = address
         for place in range(max(bisect_right(self._starts, address) - 1, 0), len(self._starts)):
@@ -86,7 +84,7 @@ class Segments:
             self._uncovered = list(_merged(self._uncovered))
 
     def at_end(self) -> list[Segment]:
-        """All segments by address, with the covers: as far as no known segment has those addresses."""
+        """All segments by address, with covers where no known segment has those addresses."""
         known = [self._by_start[start] for start in self._starts]
         found = [*_joined(known), *_covers(_merged(self._uncovered), known)]
         return sorted(found)
@@ -98,7 +96,7 @@ class Segments:
         self._by_start[segment.address] = segment
 
     def _take(self, address: int, size_bytes: int) -> None:
-        """Part of a segment (expandable ones go piecewise), or of several; what is unknown is passed."""
+        """Removes part of a segment (expandable ones go piecewise), or of several; ignores unknown ones."""
         end = address + size_bytes
         place = max(bisect_right(self._starts, address) - 1, 0)
         for start in self._starts[place:]:
@@ -116,12 +114,12 @@ class Segments:
 
 
 class StandIns:
-    """Addresses for the blocks of a device that a recording tells none of. One that is given back is used
-    again for the next block of its size, as an allocator does."""
+    """Addresses for the blocks of a device that were recorded without. That of a freed block is reused for
+    the next one of its size, as by an allocator."""
 
     def __init__(self) -> None:
         self.num_blocks = 0
-        """That needed one."""
+        """Blocks that needed one."""
         self._of_block: dict[int, int] = {}
         self._idle: dict[int, list[int]] = defaultdict(list)
         self._next = STAND_IN_ADDRESS
@@ -140,7 +138,7 @@ class StandIns:
         return {**row, "address": self._of_block[block]}
 
     def after(self, row: Mapping[str, Any]) -> None:
-        """Takes the address back where the event ends its block."""
+        """Frees the address where the event ends its block."""
         if row["action"] == "free_completed" and row["allocation_id"] in self._of_block:
             self._idle[row["size_bytes"]].append(self._of_block.pop(row["allocation_id"]))
 
@@ -170,7 +168,8 @@ def tiles(segment: Segment, held: Iterable[Mapping[str, Any]]) -> Iterator[Tile]
 
 
 def _joined(segments: list[Segment]) -> Iterator[Segment]:
-    """Parts of an expandable segment as the one that the allocator lists; of an older one it is not told."""
+    """The segments, with the parts of an expandable one as one, as the allocator lists it. Of an older
+    segment it is not recorded whether it is expandable."""
     last: Segment | None = None
     for segment in segments:
         if (
@@ -189,7 +188,7 @@ def _joined(segments: list[Segment]) -> Iterator[Segment]:
 
 
 def _merged(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The ranges by address; those that touch or lie close are one."""
+    """The ranges by address; those that touch or lie close are merged."""
     begin = end = None
     for first, after in sorted(ranges):
         if begin is None or end is None:
@@ -204,7 +203,7 @@ def _merged(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def _covers(ranges: Iterable[tuple[int, int]], known: list[Segment]) -> Iterator[Segment]:
-    """Segments over the ranges, rounded outwards, without what known segments hold."""
+    """Segments over the ranges, rounded outwards, without the addresses of known ones."""
     for first, after in ranges:
         at = first // ROUNDED_TO_BYTES * ROUNDED_TO_BYTES
         stop = -(-after // ROUNDED_TO_BYTES) * ROUNDED_TO_BYTES

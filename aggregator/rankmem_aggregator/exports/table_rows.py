@@ -1,8 +1,8 @@
-"""The rows of the database's own tables, table by table and rank by rank, for exports that copy them.
+"""Reads the database's own tables, table by table and rank by rank, for exports that copy them.
 
-Stage: export. In: what was chosen; out: Arrow batches with the declared columns, in order, a bounded number
-of rows at a time. Long tables are asked for piece by piece, so that an aggregator's limits of time and rows
-hold for each piece. The ranks are those known when the export began.
+Stage: export. In: the selection; out: Arrow batches with the declared columns, in order, a bounded number
+of rows at a time. Long tables are read page by page, so that an aggregator's limits of time and rows apply to
+each page. The ranks are those known when the export began.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from rankmem_aggregator.exports.contract import Chosen
+from rankmem_aggregator.exports.contract import Selection
 from rankmem_aggregator.exports.table_statements import (
     POSITIONS,
     bounds_statement,
@@ -21,7 +21,6 @@ from rankmem_aggregator.exports.table_statements import (
     rows_statement,
 )
 from rankmem_aggregator.query.types import Value
-from rankmem_aggregator.sql import export_text
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import TABLES, Table
 
@@ -30,7 +29,7 @@ PAGE_ROWS: Final = 500_000
 
 
 class RankPlace(NamedTuple):
-    """A rank of an attempt, and where it ran."""
+    """A rank of an attempt, with its host."""
 
     attempt: int
     rank: int
@@ -38,53 +37,54 @@ class RankPlace(NamedTuple):
     offset_ns: int
     """Add to its host's times to get the common clock."""
     columns: Mapping[str, Collection[str]]
-    """Of each table that the database has: a file of an older version lacks some."""
+    """The columns of each table in the database: a file of an older version lacks some."""
 
 
-def rank_places(chosen: Chosen) -> list[RankPlace]:
-    """The ranks that were chosen, by rank and attempt.
+def rank_places(selection: Selection) -> list[RankPlace]:
+    """The selected ranks, by rank and attempt.
 
     Raises:
         RankmemError: NOT_FOUND where the session has none.
     """
-    rows = chosen.queries.sql(export_text("ranks"), {"session": chosen.session_id}).to_pylist()
+    rows = selection.rows("ranks")
     columns: dict[str, set[str]] = {}
-    for text in chosen.queries.sql(export_text("columns"), {}).to_pylist()[0]["names"]:
+    for text in selection.rows("columns")[0]["names"]:
         table, _, column = text.partition(".")
         columns.setdefault(table, set()).add(column)
     places = [
         RankPlace(**row, columns=columns)
         for row in rows
-        if chosen.ranks is None or row["rank"] in chosen.ranks
+        if selection.ranks is None or row["rank"] in selection.ranks
     ]
     if not places:
-        raise RankmemError(Code.NOT_FOUND, f"session {chosen.session_id} has no ranks", "rankmem ranks")
+        raise RankmemError(
+            Code.NOT_FOUND, f"session {selection.session_id} has no ranks", "see rankmem ranks"
+        )
     return places
 
 
-def rows_of_rank(chosen: Chosen, table: Table, place: RankPlace) -> Iterator[pa.RecordBatch]:
-    """The rank's rows of a table in the chosen range; at least one batch, if without rows."""
-    whose: dict[str, Value] = {"session": chosen.session_id, "attempt": place.attempt, "rank": place.rank}
-    asked = whose | {
-        "from_ns": None if chosen.from_ns is None else chosen.from_ns - place.offset_ns,
-        "until_ns": None if chosen.until_ns is None else chosen.until_ns - place.offset_ns,
+def rows_of_rank(selection: Selection, table: Table, place: RankPlace) -> Iterator[pa.RecordBatch]:
+    """The rank's rows of a table in the selected range; at least one batch, maybe without rows."""
+    whose: dict[str, Value] = {"attempt": place.attempt, "rank": place.rank}
+    values = whose | {
+        "from_ns": None if selection.from_ns is None else selection.from_ns - place.offset_ns,
+        "until_ns": None if selection.until_ns is None else selection.until_ns - place.offset_ns,
     }
     present = place.columns.get(table.name)
     if present is None:
         yield pa.RecordBatch.from_pylist([], schema=table.arrow_schema())
         return
     statement = rows_statement(table, present)
-    asked = {name: value for name, value in asked.items() if f"${name}" in statement}
     if table.name not in POSITIONS:
-        yield from chosen.queries.stream(statement, asked)
+        yield from selection.stream_of(statement, **values)
         return
-    bounds = chosen.queries.sql(bounds_statement(table), whose).to_pylist()[0]
+    (bounds,) = pa.Table.from_batches(selection.stream_of(bounds_statement(table), **whose)).to_pylist()
     for first, last in pages(bounds["least"], bounds["most"], bounds["num_rows"]):
-        yield from chosen.queries.stream(statement, {**asked, "first": first, "last": last})
+        yield from selection.stream_of(statement, **values, first=first, last=last)
 
 
 def pages(least: int | None, most: int | None, num_rows: int) -> Iterator[tuple[int, int]]:
-    """First and last position of each piece: as many as make pieces of PAGE_ROWS where rows are even."""
+    """First and last position of each page: of PAGE_ROWS if the rows are evenly spread."""
     if least is None or most is None:
         yield 0, -1
         return
@@ -95,10 +95,9 @@ def pages(least: int | None, most: int | None, num_rows: int) -> Iterator[tuple[
             yield first, after - 1
 
 
-def rows_of_session(chosen: Chosen, table: Table) -> Iterator[pa.RecordBatch]:
-    """The rows of a table that belong to no rank, as far as the chosen ranks need them."""
-    ranks = None if chosen.ranks is None else ",".join(map(str, chosen.ranks))
-    return chosen.queries.stream(export_text(table.name), {"session": chosen.session_id, "ranks": ranks})
+def rows_of_session(selection: Selection, table: Table) -> Iterator[pa.RecordBatch]:
+    """The rows of a table without ranks, as far as the selected ranks need them."""
+    return selection.stream(table.name)
 
 
 def tables_of_ranks() -> list[Table]:

@@ -1,4 +1,4 @@
-"""SQL that reads the rows of one table for an export, made from the table's declaration.
+"""Makes the SQL that reads one table for an export from the table's declaration.
 
 Stage: export. In: a table of ``rankmem_protos.tables``; out: SELECTs with named parameters. As in ``schema``
 the only names that enter are declared ones, and every value is a parameter: ``$session``, ``$attempt``,
@@ -23,7 +23,7 @@ POSITIONS: Final = {
     "memory_bucket": "seq_first",
     "step_bucket": "seq_last",
 }
-"""The column by which a long table is read piece by piece; a table that is not here fits in one statement."""
+"""The column by which a long table is read page by page; other tables fit in one statement."""
 
 _TIMES: Final = (
     ("allocated_ns", "freed_ns"),
@@ -32,12 +32,12 @@ _TIMES: Final = (
     ("time_ns", "time_ns"),
     ("ended_ns", "ended_ns"),
 )
-"""From when to when a row counts: the first pair that a table has."""
+"""Begin and end of the time for which a row counts: the first pair that a table has."""
 
 _ALWAYS: Final = frozenset(
     {"weight", "module", "gap", "device_info", "rank_info", "allocation_end", "step_bucket"}
 )
-"""Said of a rank as a whole; or needed by what began before the range: a block's end, whenever it was."""
+"""Facts of a rank as a whole; or needed by blocks from before the range: their end, whenever it was."""
 
 
 def is_of_rank(table: Table) -> bool:
@@ -74,7 +74,7 @@ def rows_statement(table: Table, present: Collection[str] | None = None) -> str:
 
 
 def times_of(table: Table) -> tuple[str, str] | None:
-    """The columns that say from when to when a row counts; None for a table that the range does not touch."""
+    """The columns with begin and end of a row's time; None for a table that a range does not limit."""
     names = set(table.column_names())
     if table.name in _ALWAYS:
         return None

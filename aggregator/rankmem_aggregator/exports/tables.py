@@ -1,8 +1,8 @@
-"""``rankmem export arrow`` and ``csv``: the session's rows of every table, a file each.
+"""``rankmem export arrow`` and ``csv``: the session's rows of every table, one file per table.
 
-Stage: export. In: what was chosen; out: a folder of ``TABLE.arrow`` (Arrow IPC file, zstd, with the meaning
-and unit of each column as its metadata) or ``TABLE.csv`` (with a head; NULL is an empty cell, text that a
-spreadsheet would run is quoted). Streams; holds one batch.
+Stage: export. In: the selection; out: a folder of ``TABLE.arrow`` (Arrow IPC file, zstd, with the meaning
+and unit of each column as its metadata) or ``TABLE.csv`` (with a header; NULL is an empty cell, formulas are
+defused). Streams; holds one batch.
 """
 
 from __future__ import annotations
@@ -16,46 +16,46 @@ import pyarrow as pa
 from pyarrow import csv, ipc
 
 from rankmem_aggregator.csv_cells import guarded
-from rankmem_aggregator.exports.contract import Chosen, Written
+from rankmem_aggregator.exports.contract import ExportResult, Selection
 from rankmem_aggregator.exports.table_rows import rank_places, rows_of_rank, rows_of_session
 from rankmem_aggregator.exports.table_statements import is_of_rank
 from rankmem_protos.tables import TABLES, Table
 
 
-def write_arrow(chosen: Chosen, out: Path) -> Written:
-    """Writes an Arrow IPC file a table."""
-    return _write_files(chosen, lambda table: _arrow_writer(table, out / f"{table.name}.arrow"))
+def write_arrow(selection: Selection, out: Path) -> ExportResult:
+    """Writes one Arrow IPC file per table."""
+    return _write_files(selection, lambda table: _arrow_writer(table, out / f"{table.name}.arrow"))
 
 
-def write_csv(chosen: Chosen, out: Path) -> Written:
-    """Writes a CSV file a table."""
-    return _write_files(chosen, lambda table: _csv_writer(table, out / f"{table.name}.csv"))
+def write_csv(selection: Selection, out: Path) -> ExportResult:
+    """Writes one CSV file per table."""
+    return _write_files(selection, lambda table: _csv_writer(table, out / f"{table.name}.csv"))
 
 
-def _write_files(chosen: Chosen, writer_of: Callable[[Table], AbstractContextManager[Any]]) -> Written:
-    written = Written()
+def _write_files(
+    selection: Selection, writer_of: Callable[[Table], AbstractContextManager[Any]]
+) -> ExportResult:
+    result = ExportResult()
     for table in TABLES.values():
-        chosen.say(f"writing {table.name}")
-        num_rows = 0
+        selection.progress(f"writing {table.name}")
         with writer_of(table) as writer:
-            for batch in _rows(chosen, table):
+            for batch in _rows(selection, table):
                 writer.write(pa.Table.from_batches([batch]).cast(_plain(table)))
-                num_rows += batch.num_rows
-        if num_rows:
-            written.counts[table.name] = num_rows
-    return written
+                if batch.num_rows:
+                    result.add(table.name, batch.num_rows)
+    return result
 
 
-def _rows(chosen: Chosen, table: Table) -> Iterator[pa.RecordBatch]:
+def _rows(selection: Selection, table: Table) -> Iterator[pa.RecordBatch]:
     if not is_of_rank(table):
-        yield from rows_of_session(chosen, table)
+        yield from rows_of_session(selection, table)
         return
-    for place in rank_places(chosen):
-        yield from rows_of_rank(chosen, table, place)
+    for place in rank_places(selection):
+        yield from rows_of_rank(selection, table, place)
 
 
 def _plain(table: Table) -> pa.Schema:
-    """The table's columns as any reader takes them, each with its meaning."""
+    """The table's columns in types that every reader takes, each with its description."""
     return pa.schema(
         [
             pa.field(
@@ -75,7 +75,7 @@ def _arrow_writer(table: Table, path: Path) -> AbstractContextManager[Any]:
 
 
 class _csv_writer(AbstractContextManager["_csv_writer"]):
-    """A CSV file whose head is there also without rows."""
+    """A CSV file that has its header also without rows."""
 
     def __init__(self, table: Table, path: Path) -> None:
         self._file = path.open("wb")

@@ -1,9 +1,9 @@
 """``rankmem export torch-snapshot``: a rank's log as a memory snapshot of PyTorch.
 
-Stage: export. In: what was chosen; out: a pickle (protocol 4) a rank and attempt, that
-``torch.cuda._memory_viz`` and the web viewer open: traces, segments with their blocks, annotations. Of a
-range of time the segments are those at its end. Written piece by piece. What the database does not keep is
-said in the remarks: the rounded size of blocks, and segments older than the recording.
+Stage: export. In: the selection; out: for each rank and attempt a pickle (protocol 4) that
+``torch.cuda._memory_viz`` and the web viewer open: traces, segments with their blocks, annotations. For a
+range of time the segments are those at its end. Written as a stream. The remarks name what the database does
+not keep: the rounded size of blocks, and segments older than the recording.
 
 Source: ``_snapshot`` of torch/cuda/memory.py (2.13) and MemoryViz.js.
 """
@@ -18,12 +18,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from rankmem_aggregator.exports.carried import Carried, Course, hold_against
-from rankmem_aggregator.exports.contract import Chosen, Written
-from rankmem_aggregator.exports.log import Log, Stacks, Track, highest, rows_of, tracks, with_quiet
+from rankmem_aggregator.exports.contract import ExportResult, Selection
+from rankmem_aggregator.exports.file_peaks import FilePeak, RunningBytes, check_file_peaks
+from rankmem_aggregator.exports.log import Log, Stacks, Track, rows_of, tracks, with_idle_devices
+from rankmem_aggregator.exports.output_files import output_files
 from rankmem_aggregator.exports.pickle_stream import PickleStream, Plain
 from rankmem_aggregator.exports.snapshot_segments import SMALL_BYTES_MAX, Segment, Segments, StandIns, tiles
-from rankmem_aggregator.sql import export_text
 from rankmem_protos.devices import HOST_MEMORY
 
 _U64: Final = 2**64 - 1
@@ -33,50 +33,42 @@ _ROUNDED: Final = (
     "recorded"
 )
 _COVERED: Final = (
-    "{count} of {total} segments of rank {rank} are made up to hold blocks whose segment the recording "
-    "does not know"
+    "{count} of {total} segments of rank {rank} are made up, for blocks whose segment was not recorded"
 )
 _WITHIN: Final = (
     "{count} live blocks of {device} of rank {rank} ({total} bytes) lie within others, which a snapshot "
-    "cannot show: they are left out of the segments"
+    "cannot show; the segments omit them"
 )
 _WITHOUT_ADDRESS: Final = (
-    "the recording tells no address of {count} blocks of {device}: they stand at made-up ones, in made-up "
-    "segments"
+    "{count} blocks of {device} were recorded without an address: they have made-up ones, in made-up segments"
 )
-_BLOCKS_ALONE: Final = "such a file is made of blocks that have an address"
+_BLOCKS_ALONE: Final = "such a file consists of blocks with an address"
 _ON_CPU: Final = (
-    "host memory stands as device {number}: its blocks lie in made-up segments, each free is told as "
+    "host memory is shown as device {number}: its blocks lie in made-up segments, and each free is shown as "
     "requested and completed, as viewers expect"
 )
 
 
-def write_torch_snapshot(chosen: Chosen, out: Path) -> Written:
-    """Writes one pickle, or a folder of one a rank."""
-    written = Written()
-    found = with_quiet(chosen, tracks(chosen, and_quiet=True))
+def write_torch_snapshot(selection: Selection, out: Path) -> ExportResult:
+    """Writes one pickle, or a folder with one for each rank."""
+    result = ExportResult()
+    found = with_idle_devices(selection, tracks(selection, include_idle=True))
     ranks = {label: list(of_rank) for label, of_rank in groupby(found, key=Track.label)}
-    carried: list[Carried] = []
-    if out.is_dir():
-        for label, of_rank in ranks.items():
-            chosen.say(f"writing {label}")
-            carried += _write_rank(chosen, of_rank, out / f"{label}.pickle", written)
-    else:
-        of_rank = ranks[highest(found).label()]
-        if len(ranks) > 1:
-            written.remarks.append(
-                f"a pickle holds one rank: rank {of_rank[0].rank}, the highest; a folder as OUT takes all"
-            )
-        carried += _write_rank(chosen, of_rank, out, written)
-    hold_against("torch-snapshot", carried, written, _BLOCKS_ALONE)
-    written.remarks.append(_ROUNDED)
-    return written
+    file_peaks: list[FilePeak] = []
+    holds = "a pickle holds one rank"
+    for of_rank, path in output_files(selection, out, ranks, ".pickle", holds, result):
+        file_peaks += _write_rank(selection, of_rank, path, result)
+    check_file_peaks("torch-snapshot", file_peaks, result, _BLOCKS_ALONE)
+    result.remarks.append(_ROUNDED)
+    return result
 
 
-def _write_rank(chosen: Chosen, of_rank: list[Track], path: Path, written: Written) -> list[Carried]:
+def _write_rank(
+    selection: Selection, of_rank: list[Track], path: Path, result: ExportResult
+) -> list[FilePeak]:
     """The file; gives what each of its devices reaches in it."""
     devices = _numbered(of_rank)
-    stacks = Stacks(chosen)
+    stacks = Stacks(selection)
     ends: dict[int, Segments] = {}
     with path.open("wb") as file:
         pickle = PickleStream(file)
@@ -86,25 +78,25 @@ def _write_rank(chosen: Chosen, of_rank: list[Track], path: Path, written: Writt
             with pickle.items() as traces:
                 for number in range(max(devices) + 1):
                     with traces.item():
-                        ends[number] = writer.trace(chosen, devices.get(number), written)
+                        ends[number] = writer.trace(selection, devices.get(number), result)
             pickle.value("segments")
             with pickle.items() as items:
                 for number, track in devices.items():
-                    writer.segments(chosen, track, number, ends[number], items.item, written)
-            _annotations(pickle, chosen, of_rank[0], next(iter(devices)))
+                    writer.segments(selection, track, number, ends[number], items.item, result)
+            _annotations(pickle, selection, of_rank[0], next(iter(devices)))
             pickle.value("allocator_settings")
-            pickle.nested(_settings(chosen, of_rank[0]))
-            _identity(pickle, chosen, of_rank[0], devices)
+            pickle.nested(_settings(selection, of_rank[0]))
+            _identity(pickle, selection, of_rank[0], devices)
         pickle.end()
     for number, track in devices.items():
         remark = _ON_CPU.format(number=number)
-        if track.device_type in HOST_MEMORY and remark not in written.remarks:
-            written.remarks.append(remark)
-    return [Carried(track, writer.courses[track].highest) for track in devices.values()]
+        if track.device_type in HOST_MEMORY and remark not in result.remarks:
+            result.remarks.append(remark)
+    return [FilePeak(track, writer.running_by_track[track].highest) for track in devices.values()]
 
 
 def _numbered(of_rank: list[Track]) -> dict[int, Track]:
-    """Each device at its index; host memory behind the last."""
+    """The devices by index; host memory after the last."""
     devices: dict[int, Track] = {}
     for track in sorted(of_rank, key=lambda one: (":" not in one.device, one.device)):
         index = track.device.partition(":")[2]
@@ -114,49 +106,51 @@ def _numbered(of_rank: list[Track]) -> dict[int, Track]:
 
 
 class _Writer:
-    """The traces and segments of one pickle; a stack is written once."""
+    """Writes the traces and segments of one pickle; each stack once."""
 
     def __init__(self, pickle: PickleStream, stacks: Stacks) -> None:
         self._pickle = pickle
         self._stacks = stacks
         self._written: dict[int | None, bytes] = {}
         self._stand_ins: dict[str, StandIns] = {}
-        self.courses: dict[Track, Course] = {}
-        """What a reader of the file finds of each device."""
+        self.running_by_track: dict[Track, RunningBytes] = {}
+        """The bytes of each device, as a reader of the file counts them."""
 
-    def trace(self, chosen: Chosen, track: Track | None, written: Written) -> Segments:
-        """A device's list of events; gives the segments at its end."""
+    def trace(self, selection: Selection, track: Track | None, result: ExportResult) -> Segments:
+        """Writes a device's list of events; returns the segments at its end."""
         segments = Segments()
         with self._pickle.items() as events:
             if track is None:
                 return segments
-            log = Log(chosen, track)
-            for row in (*log.older_segments().to_pylist(), *log.segment_events().to_pylist()):
+            log = Log(selection, track)
+            for row in log.segment_events_before():
                 segments.apply(row["action"], _unsigned(row["address"]), *_segment_of(row))
             stand_ins = self._stand_ins.setdefault(track.device, StandIns())
-            held = [stand_ins.placed(row) for row in log.held(track.seq_first - 1).to_pylist()]
+            held = [stand_ins.placed(row) for row in log.held(track.seq_first - 1)]
             _see(segments, held)
-            course = self.courses[track] = Course(sum(row["size_bytes"] for row in held if _is_placed(row)))
+            running = self.running_by_track[track] = RunningBytes(
+                sum(row["size_bytes"] for row in held if _is_placed(row))
+            )
             on_cpu = track.device_type in HOST_MEMORY
-            says_category = log.has_meanings()
+            with_category = log.has_meanings()
             for batch in log.events():
                 self._stacks.load(batch["stack_id"].to_pylist())
-                for told in batch.to_pylist():
-                    row = stand_ins.placed(told)
+                for event in batch.to_pylist():
+                    row = stand_ins.placed(event)
                     segments.apply(row["action"], _unsigned(row["address"]), *_segment_of(row))
                     if row["action"] in _OF_BLOCKS and not _is_placed(row):
                         continue
                     if row["action"] == "alloc":
                         _see(segments, [row])
-                    course.add(_change(row))
+                    running.add(_change(row))
                     for action in _actions(row["action"], on_cpu):
                         with events.item():
-                            self._event(row, action, says_category)
+                            self._event(row, action, with_category)
                     stand_ins.after(row)
-                    written.counts["events"] = written.counts.get("events", 0) + 1
+                    result.add("events")
         return segments
 
-    def _event(self, row: Mapping[str, Any], action: str, says_category: bool) -> None:
+    def _event(self, row: Mapping[str, Any], action: str, with_category: bool) -> None:
         pickle = self._pickle
         address = _unsigned(row["address"])
         where = {"device_free": row["device_free_bytes"] or 0} if action == "oom" else {"addr": address}
@@ -167,8 +161,8 @@ class _Writer:
             "stream": _unsigned(row["stream"]),
             "time_us": row["time_ns"] // 1000,
         }
-        if says_category:
-            # The web viewer fails where a snapshot has categories but none is "unknown": frees are that.
+        if with_category:
+            # The web viewer fails on categories without any "unknown": frees have that.
             facts["category"] = row["category"] or "unknown"
         with pickle.facts(facts):
             if row["pool"] is not None:
@@ -191,20 +185,20 @@ class _Writer:
 
     def segments(
         self,
-        chosen: Chosen,
+        selection: Selection,
         track: Track,
         number: int,
         segments: Segments,
         item: Callable[[], Any],
-        written: Written,
+        result: ExportResult,
     ) -> None:
-        """A device's segments at the end of its trace, with their blocks."""
+        """Writes a device's segments at the end of its trace, with their blocks."""
         stand_ins = self._stand_ins.setdefault(track.device, StandIns())
-        held = [stand_ins.placed(row) for row in Log(chosen, track).held(track.seq_last).to_pylist()]
+        held = [stand_ins.placed(row) for row in Log(selection, track).held(track.seq_last)]
         if stand_ins.num_blocks:
             remark = _WITHOUT_ADDRESS.format(count=stand_ins.num_blocks, device=track.device)
-            written.remarks.append(remark)
-        self.courses[track].reach(sum(row["size_bytes"] for row in held))
+            result.remarks.append(remark)
+        self.running_by_track[track].reach(sum(row["size_bytes"] for row in held))
         for row in held:
             row["address"] = _unsigned(row["address"])
         held.sort(key=lambda row: (row["address"], -row["allocation_id"]))
@@ -218,17 +212,17 @@ class _Writer:
             with item():
                 placed |= self._segment(segment, number, held[begin:end])
         if left := [row["size_bytes"] for row in held if row["allocation_id"] not in placed]:
-            written.remarks.append(
+            result.remarks.append(
                 _WITHIN.format(count=len(left), device=track.device, rank=track.rank, total=sum(left))
             )
         covers = sum(segment.is_cover for segment in found)
         if covers and track.device_type not in HOST_MEMORY:
-            written.remarks.append(_COVERED.format(count=covers, total=len(found), rank=track.rank))
-        written.counts["segments"] = written.counts.get("segments", 0) + len(found)
-        written.counts["live blocks"] = written.counts.get("live blocks", 0) + len(held)
+            result.remarks.append(_COVERED.format(count=covers, total=len(found), rank=track.rank))
+        result.add("segments", len(found))
+        result.add("live blocks", len(held))
 
     def _segment(self, segment: Segment, number: int, held: list[dict[str, Any]]) -> set[int]:
-        """A segment with its blocks; the ids of those that have a place in it."""
+        """Writes a segment with its blocks; returns the ids of those placed in it."""
         pickle, value = self._pickle, self._pickle.value
         tiled = list(tiles(segment, held))
         used = [tile for tile in tiled if tile.held is not None]
@@ -271,10 +265,10 @@ class _Writer:
             self._frames(None if held is None else held["stack_id"])
 
 
-def _annotations(pickle: PickleStream, chosen: Chosen, track: Track, number: int) -> None:
-    """The rank's named ranges as the starts and ends that ``record_function`` leaves, by time."""
+def _annotations(pickle: PickleStream, selection: Selection, track: Track, number: int) -> None:
+    """Writes the rank's named ranges as the starts and ends that ``record_function`` leaves, by time."""
     ends: list[tuple[int, str, str]] = []
-    for row in rows_of(Log(chosen, track).markers()):
+    for row in rows_of(Log(selection, track).markers()):
         ends.append((row["started_ns"], "START", row["name"]))
         if row["ended_ns"] is not None:
             ends.append((row["ended_ns"], "END", row["name"]))
@@ -288,9 +282,9 @@ def _annotations(pickle: PickleStream, chosen: Chosen, track: Track, number: int
                 pass
 
 
-def _settings(chosen: Chosen, track: Track) -> dict[str, Any]:
-    """The allocator's settings: a snapshot's own, or what the environment said."""
-    rows = chosen.queries.sql(export_text("settings"), track.whose()).to_pylist()
+def _settings(selection: Selection, track: Track) -> dict[str, Any]:
+    """The allocator's settings: a snapshot's own, or the environment variable."""
+    rows = selection.rows("settings", **track.whose())
     for row in rows:
         with contextlib.suppress(ValueError):
             settings = json.loads(row["settings"])
@@ -299,8 +293,8 @@ def _settings(chosen: Chosen, track: Track) -> dict[str, Any]:
     return {"PYTORCH_CUDA_ALLOC_CONF": rows[0]["settings"]} if rows else {}
 
 
-def _identity(pickle: PickleStream, chosen: Chosen, track: Track, devices: Mapping[int, Track]) -> None:
-    """Whose snapshot it is and what it lacks, which PyTorch's own do not say; viewers pass over it."""
+def _identity(pickle: PickleStream, selection: Selection, track: Track, devices: Mapping[int, Track]) -> None:
+    """Writes the rank and what the session lacks, which PyTorch's own do not have; viewers ignore it."""
     facts: dict[str, Plain] = {
         "session_id": track.session_id,
         "attempt": track.attempt,
@@ -308,7 +302,7 @@ def _identity(pickle: PickleStream, chosen: Chosen, track: Track, devices: Mappi
         "host_name": track.host_name,
         "pid": track.pid,
         "devices": ",".join(f"{number}={one.device}" for number, one in devices.items()),
-        "missing": "; ".join(chosen.missing),
+        "missing": "; ".join(selection.missing),
     }
     pickle.value("rankmem")
     with pickle.facts(facts):
@@ -320,12 +314,12 @@ def _actions(action: str, on_cpu: bool) -> tuple[str, ...]:
 
 
 def _is_placed(row: Mapping[str, Any]) -> bool:
-    """Whether the recording says where the block lies: without an address, all such would be one."""
+    """Whether the block has an address; those without would all be one."""
     return row["address"] is not None
 
 
 def _change(row: Mapping[str, Any]) -> int:
-    """Bytes that the event adds, as a reader of the trace counts."""
+    """Bytes that the event adds for a reader of the trace."""
     sign = {"alloc": 1, "free_completed": -1}.get(row["action"], 0)
     return sign * int(row["size_bytes"] or 0)
 
@@ -341,7 +335,7 @@ def _segment_of(row: Mapping[str, Any]) -> tuple[int, int, str | None]:
 
 
 def _pool(pool: str | None) -> tuple[int, int]:
-    """``first.second`` as a pair; (0, 0), the usual one, for what is none."""
+    """``first.second`` as a pair; (0, 0), the default pool, for anything else."""
     first, _, second = (pool or "").partition(".")
     if not (first.isdecimal() and (second or "0").isdecimal()):
         return (0, 0)

@@ -1,8 +1,8 @@
-"""How much of a log goes into a trace that stays small enough to open.
+"""Decides what to leave out of a trace so that it stays small enough to open.
 
-Stage: export. In: the tracks, and how large their blocks and calls are; out: what is left out, and the
-sentences that say so. Counters keep their highest value in each stretch of time; of blocks and calls the
-large ones stay.
+Stage: export. In: the tracks, with the sizes of their blocks and calls; out: thresholds, and the remarks
+that name them. Counters keep their highest value in each bucket of time; of blocks and calls the large ones
+stay.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from rankmem_aggregator.exports.contract import Chosen
+from rankmem_aggregator.exports.contract import Selection
 from rankmem_aggregator.exports.log import Track
-from rankmem_aggregator.sql import export_text
 
 _ROWS_OF_EVENT: Final = 3
-"""Counters that an event changes: the device's, its stream's, its component's."""
+"""Counters that an event changes: the device's, its stream's and its component's."""
 _ROWS_OF_BLOCK: Final = 4
 """Its beginning and end, and an arrow."""
 _ROWS_OF_CALL: Final = 3
@@ -26,10 +25,10 @@ _SHARES: Final = {"counters": 0.4, "blocks": 0.3, "calls": 0.3}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What is left out."""
+    """The thresholds of what is left out."""
 
-    stretch_ns: int = 0
-    """Of each such stretch of a counter the highest and the last value stay; 0: all."""
+    bucket_ns: int = 0
+    """The highest and the last value of a counter in each such bucket stay; 0: all."""
     block_bytes: int = 0
     """Smaller blocks are left out."""
     call_bytes: int = 0
@@ -37,15 +36,10 @@ class Budget:
     remarks: list[str] = field(default_factory=list)
 
 
-def budget_of(chosen: Chosen, found: list[Track], rows_max: int) -> Budget:
-    """What must be left out of these tracks so that about ``rows_max`` rows remain."""
-    asked = {
-        "session": chosen.session_id,
-        "ranks": None if chosen.ranks is None else ",".join(map(str, chosen.ranks)),
-        "from_ns": min(track.first_ns for track in found),
-        "until_ns": max(track.last_ns for track in found),
-    }
-    sizes = chosen.queries.sql(export_text("sizes"), asked).to_pylist()
+def budget_of(selection: Selection, found: list[Track], rows_max: int) -> Budget:
+    """The thresholds with which about ``rows_max`` rows of these tracks remain."""
+    first_ns, last_ns = min(track.first_ns for track in found), max(track.last_ns for track in found)
+    sizes = selection.rows("sizes", from_ns=first_ns, until_ns=last_ns)
     blocks = [(row["size_bytes"], row["num_blocks"]) for row in sizes if row["num_blocks"]]
     calls = [(row["size_bytes"], row["num_calls"]) for row in sizes if row["num_calls"]]
     num_events = sum(track.num_events for track in found)
@@ -57,21 +51,21 @@ def budget_of(chosen: Chosen, found: list[Track], rows_max: int) -> Budget:
         return Budget()
     span_ns = sum(max(track.last_ns - track.first_ns, 1) for track in found)
     values = int(rows_max * _SHARES["counters"]) // (2 * _ROWS_OF_EVENT)
-    stretch_ns = -(-span_ns // values) if num_events > values else 0
+    bucket_ns = -(-span_ns // values) if num_events > values else 0
     block_bytes = _threshold(blocks, int(rows_max * _SHARES["blocks"]) // _ROWS_OF_BLOCK)
     call_bytes = _threshold(calls, int(rows_max * _SHARES["calls"]) // _ROWS_OF_CALL)
     remarks = [f"thinned to about {rows_max:,} rows of {rows:,}; a range of time or a rank alone shows more"]
-    if stretch_ns:
-        remarks.append(f"counters show the highest and the last value of each {stretch_ns / 1e6:g} ms")
+    if bucket_ns:
+        remarks.append(f"counters show the highest and the last value of each {bucket_ns / 1e6:g} ms")
     if block_bytes:
         remarks.append(f"blocks under {block_bytes:,} bytes are left out")
     if call_bytes:
         remarks.append(f"operator calls that allocated under {call_bytes:,} bytes are left out")
-    return Budget(stretch_ns=stretch_ns, block_bytes=block_bytes, call_bytes=call_bytes, remarks=remarks)
+    return Budget(bucket_ns=bucket_ns, block_bytes=block_bytes, call_bytes=call_bytes, remarks=remarks)
 
 
 def _threshold(sizes: Iterable[tuple[int, int]], most: int) -> int:
-    """The size from which on there are no more than ``most``; ``sizes``: (bytes, how many), largest first.
+    """The size from which up there are at most ``most``; ``sizes``: (bytes, count), largest first.
 
     The largest stay where there are up to four times as many.
     """

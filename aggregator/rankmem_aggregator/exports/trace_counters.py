@@ -1,7 +1,7 @@
 """A device's totals as counters of a trace: as a whole, and by stream and component.
 
 Stage: export. In: a track's events in order, and what was alive before them; out: (counter, time, bytes), a
-value a change, or of each stretch of time the highest and the last. The device's totals are those of the
+value a change, or the highest and the last in each bucket of time. The device's totals are those of the
 events; a stream's and a component's are added up here: allocated until the free is requested, active until
 the block is given back, reserved by segments. Keeps the live blocks.
 """
@@ -19,16 +19,16 @@ _TOTALS: Final = ("requested", "allocated", "active", "reserved")
 _CHANGE_OF_SEGMENTS: Final = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 
 _Key = int | tuple[int]
-"""Of a live block its address, or where a recording tells none its id."""
+"""Of a live block: its address, or its id where none is recorded."""
 
 
 @dataclass(slots=True)
 class _Curve:
-    """One counter, and what of the current stretch is not written yet."""
+    """One counter, and its values of the current bucket that are not written yet."""
 
     value: int = 0
     written: int | None = None
-    stretch: int = -1
+    bucket: int = -1
     last_ns: int = 0
     most: int = 0
     most_ns: int = 0
@@ -45,31 +45,31 @@ class Counters:
     """The counters of one track.
 
     Args:
-        device: what their names begin with.
-        emit: where values go.
-        groups: which of ``stream`` and ``component`` are told: those of which there are several.
-        stretch_ns: of each such stretch the highest and the last value stay; 0: all.
+        device: the start of their names.
+        emit: takes each value.
+        groups: which of ``stream`` and ``component`` get counters: those of which there are several.
+        bucket_ns: of each such bucket the highest and the last value stay; 0: all.
     """
 
-    def __init__(self, device: str, emit: Emit, groups: Iterable[str], stretch_ns: int = 0) -> None:
+    def __init__(self, device: str, emit: Emit, groups: Iterable[str], bucket_ns: int = 0) -> None:
         self._device = device
         self._emit = emit
         self._groups = tuple(groups)
-        self._stretch_ns = stretch_ns
+        self._bucket_ns = bucket_ns
         self._curves: dict[str, _Curve] = {}
         self._live: dict[_Key | None, _Block] = {}
 
     def begin(
         self, time_ns: int, held: Iterable[Mapping[str, Any]], segments: Iterable[Mapping[str, Any]]
     ) -> None:
-        """What was there before the first event: rows of ``held.sql`` and ``segment_events.sql``."""
+        """Adds what was held before the first event: rows of ``held.sql`` and ``segment_events.sql``."""
         for row in held:
             self._made(time_ns, row, awaiting_free=row["awaiting_free"])
         for row in segments:
             self._segment(time_ns, row)
 
     def event(self, row: Mapping[str, Any]) -> None:
-        """An event, a row of ``events.sql``."""
+        """Adds an event, a row of ``events.sql``."""
         time_ns, action = row["time_ns"], row["action"]
         for name in _TOTALS:
             value = row[f"{name}_bytes"]
@@ -94,26 +94,26 @@ class Counters:
             self._segment(time_ns, row)
 
     def total(self, time_ns: int, requested_bytes: int) -> None:
-        """What a device holds that has no events."""
+        """Sets the total of a device without events."""
         self._set(f"{self._device} requested", time_ns, requested_bytes)
 
     def sample(self, time_ns: int, app_reserved_bytes: int) -> None:
-        """What the whole process held."""
+        """Sets the total of the whole process."""
         self._set(f"{self._device} app reserved", time_ns, app_reserved_bytes)
 
     def end(self) -> None:
-        """After the last event."""
+        """Emits the remaining values after the last event."""
         for name, curve in self._curves.items():
             self._flush(name, curve)
 
     def _before_first(self, counter: str, name: str, row: Mapping[str, Any]) -> None:
-        """What was held before the first event, where that gave something back: it may be the highest."""
+        """Sets the total before the first event where that is a free: it may be the highest."""
         if name == "requested" and row["action"] == "free_completed" and counter not in self._curves:
             self._set(counter, row["time_ns"], row["requested_bytes"] + (row["size_bytes"] or 0))
 
     def _made(self, time_ns: int, row: Mapping[str, Any], *, awaiting_free: bool) -> None:
         key = _key(row)
-        self._gone(time_ns, key)  # where its free was never seen
+        self._gone(time_ns, key)  # where its free was not recorded
         block = _Block(row["size_bytes"], self._names(row), awaiting_free)
         self._live[key] = block
         self._change(time_ns, block.groups, "active", block.size_bytes)
@@ -151,22 +151,22 @@ class Counters:
         curve = self._curves.get(name)
         if curve is None:
             curve = self._curves[name] = _Curve()
-        if not self._stretch_ns:
+        if not self._bucket_ns:
             curve.value = value
             if value != curve.written:
                 self._emit(name, time_ns, value)
                 curve.written = value
             return
-        stretch = time_ns // self._stretch_ns
-        if stretch != curve.stretch:
+        bucket = time_ns // self._bucket_ns
+        if bucket != curve.bucket:
             self._flush(name, curve)
-            curve.stretch, curve.most, curve.most_ns = stretch, value, time_ns
+            curve.bucket, curve.most, curve.most_ns = bucket, value, time_ns
         elif value > curve.most:
             curve.most, curve.most_ns = value, time_ns
         curve.value, curve.last_ns = value, time_ns
 
     def _flush(self, name: str, curve: _Curve) -> None:
-        if curve.stretch < 0:
+        if curve.bucket < 0:
             return
         if curve.most != curve.written:
             self._emit(name, curve.most_ns, curve.most)
@@ -174,7 +174,7 @@ class Counters:
         if curve.last_ns > curve.most_ns and curve.value != curve.written:
             self._emit(name, curve.last_ns, curve.value)
             curve.written = curve.value
-        curve.stretch = -1
+        curve.bucket = -1
 
 
 def _key(row: Mapping[str, Any]) -> _Key | None:

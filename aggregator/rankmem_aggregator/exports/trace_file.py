@@ -1,9 +1,9 @@
-"""The rows of Chrome's trace format, written one by one.
+"""Writes Chrome's trace format row by row.
 
-Stage: export. In: what is to be shown, with times in ns; out: JSON text, a row a line. Times become µs from a
-base, with three digits behind the point: exact, where a double since 1970 would lose the nanoseconds.
+Stage: export. In: slices, counters and arrows with times in ns; out: JSON text, one row per line. Times
+become µs from a base, with three decimals: exact, where a double since 1970 would lose the nanoseconds.
 
-Source: the Trace Event Format (Google), and what Perfetto's JSON importer takes of it.
+Source: the Trace Event Format (Google), as far as Perfetto's JSON importer reads it.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ NAMES_KEPT_MAX = 65_536
 """Names kept as JSON text: a job has thousands of different ones; some MiB."""
 
 END_NS = 10
-"""How long before its slice's end an arrow begins at the latest: Perfetto reads microseconds as doubles."""
+"""An arrow starts at least so long before its slice's end: Perfetto reads microseconds as doubles."""
 
 
-class Place(NamedTuple):
-    """Where a slice lies, for arrows that bind to it."""
+class Span(NamedTuple):
+    """The row and times of a slice, for arrows that bind to it."""
 
     tid: int
     started_ns: int
     ended_ns: int
 
     def within(self, time_ns: int) -> int:
-        """The time, as near as the slice allows: before its end, as a slice that ends there takes no arrow
-        any more, and by more than a reader of doubles may be off."""
+        """The time moved into the slice: before its end, as an arrow at the end binds to nothing, by more
+        than the rounding of doubles."""
         last_ns = self.ended_ns - min(END_NS, (self.ended_ns - self.started_ns + 1) // 2)
         return min(max(time_ns, self.started_ns), last_ns)
 
@@ -39,7 +39,7 @@ class TraceFile:
 
     Args:
         file: takes text.
-        base_ns: the zero of its times: none lies before it.
+        base_ns: the zero of its times; none is earlier.
     """
 
     def __init__(self, file: IO[str], base_ns: int) -> None:
@@ -51,12 +51,12 @@ class TraceFile:
         """Rows of each kind."""
 
     def end(self, facts: Mapping[str, Any]) -> None:
-        """After the last row; ``facts`` stand beside the rows."""
+        """Ends the file after the last row; ``facts`` stand next to the rows."""
         rest = json.dumps(facts)
         self._write(f"\n],{rest[1:]}\n")
 
     def process(self, pid: int, name: str, labels: str, order: int) -> None:
-        """What a process is called, and where it stands."""
+        """Names a process and gives its position."""
         for kind, args in (
             ("process_name", {"name": name}),
             ("process_labels", {"labels": labels}),
@@ -65,12 +65,12 @@ class TraceFile:
             self._row(f'"ph":"M","name":"{kind}","pid":{pid},"tid":0,"args":{json.dumps(args)}')
 
     def thread(self, pid: int, tid: int, name: str, order: int) -> None:
-        """What a row of slices is called."""
+        """Names a row of slices and gives its position."""
         for kind, args in (("thread_name", {"name": name}), ("thread_sort_index", {"sort_index": order})):
             self._row(f'"ph":"M","name":"{kind}","pid":{pid},"tid":{tid},"args":{json.dumps(args)}')
 
-    def slice(self, pid: int, place: Place, cat: str, name: str, args: Mapping[str, Any]) -> None:
-        """Something that took from a time to a time on a row."""
+    def slice(self, pid: int, place: Span, cat: str, name: str, args: Mapping[str, Any]) -> None:
+        """Writes a slice on a row."""
         duration = _us(max(place.ended_ns - place.started_ns, 1))
         self._count(f"{cat} slices")
         self._row(
@@ -79,7 +79,7 @@ class TraceFile:
         )
 
     def counter(self, pid: int, name: str, time_ns: int, value_bytes: int) -> None:
-        """A value from a time on."""
+        """Writes a counter's value from a time on."""
         self._count("counter values")
         self._row(
             f'"ph":"C","name":{_text(name)},"cat":"memory","pid":{pid},"ts":{self._ts(time_ns)},'
@@ -89,19 +89,19 @@ class TraceFile:
     def life(
         self, pid: int, key: str, name: str, from_ns: int, until_ns: int, args: Mapping[str, Any]
     ) -> None:
-        """Something that lived from a time to a time, beside others of its kind."""
+        """Writes the life of a block, an async slice."""
         self._count("blocks")
         head = f'"name":{_text(name)},"cat":"block","id":"{key}","pid":{pid},"tid":0'
         self._row(f'"ph":"b",{head},"ts":{self._ts(from_ns)},"args":{_args(args)}')
         self._row(f'"ph":"e",{head},"ts":{self._ts(until_ns)}')
 
     def arrow(
-        self, pid: int, key: str, name: str, begin: Place, begin_ns: int, end: Place, end_ns: int
+        self, pid: int, key: str, name: str, begin: Span, begin_ns: int, end: Span, end_ns: int
     ) -> None:
-        """From a slice to a later one."""
+        """Writes an arrow from a slice to a later one."""
         from_ns, until_ns = begin.within(begin_ns), end.within(end_ns)
         if until_ns < from_ns:
-            return  # an arrow back in time is none to a viewer
+            return  # viewers show no arrow back in time
         self._count(f"{name} arrows")
         head = f'"name":"{name}","cat":"{name}","id":"{key}","pid":{pid}'
         self._row(f'"ph":"s",{head},"tid":{begin.tid},"ts":{self._ts(from_ns)}')

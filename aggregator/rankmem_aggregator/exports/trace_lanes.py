@@ -1,14 +1,14 @@
-"""Rows for slices that overlap without one holding the other: a viewer draws a row as a stack.
+"""Lanes for slices that overlap without nesting: a viewer draws each row as a stack.
 
-Stage: export. In: slices of one thread by their start; out: which lane each stands on, 0 as long as they
-nest. An unfinished range within a finished one, or ranges of several tasks on a thread, would be drawn wrong
-on one.
+Stage: export. In: slices of one thread by their start; out: the lane of each, 0 as long as they nest. An
+unfinished range within a finished one, or ranges of several tasks on a thread, would be drawn wrong on one
+lane.
 """
 
 from __future__ import annotations
 
 LANES_MAX = 32
-"""Rows of one thread; what nests on none of them stands on the last, where a viewer may cut it."""
+"""Lanes of one thread; slices that nest on none are put on the last, where a viewer may cut them."""
 
 
 class Lanes:
@@ -18,7 +18,7 @@ class Lanes:
         self._open: list[list[int]] = []
 
     def place(self, started_ns: int, ended_ns: int) -> int:
-        """The lane of a slice that starts no earlier than those before it."""
+        """The lane of a slice; slices come in the order of their start."""
         for number, ends in enumerate(self._open):
             while ends and ends[-1] <= started_ns:
                 ends.pop()

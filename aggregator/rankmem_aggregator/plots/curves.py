@@ -1,8 +1,8 @@
 """Curves of memory over time, ready to be drawn: names, instants and bytes on one grid.
 
 Stage: between query and picture, in the reader's process. In: the rows of the named query ``timeline``, one
-for each group and instant. Out: a :class:`Chart`: every series has a value at every instant, because memory
-holds its value until the next event. Bytes stay integers. Draws nothing and asks nothing.
+for each group and instant. Out: a :class:`Chart`: every series has a value at every instant, as a total
+holds until the next event. Bytes stay integers. Draws nothing and reads no database.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Ints = npt.NDArray[np.int64]
 
 SERIES_MAX: Final = 9
-"""Series of a stacked chart: eight, and one of all others. More colours are not told apart."""
+"""Series of a stacked chart: eight, and one for all others. More colours cannot be told apart."""
 CATEGORY_ORDER: Final = tuple(OF_CATEGORY)
 
 
@@ -46,7 +46,7 @@ class Chart:
 
     title: str
     subtitle: str = ""
-    """What the figures mean, said under the title."""
+    """What the figures mean; shown under the title."""
     times_ns: Ints
     """Instants on the session's common clock, ascending, the same for all series."""
     start_ns: int
@@ -65,7 +65,7 @@ class Chart:
         return top
 
     def top(self) -> Ints:
-        """What one curve can tell of it: the sum where stacked, else the first series."""
+        """The chart as one curve: the sum where stacked, else the first series."""
         return self.total_bytes() if self.stacked or not self.series else self.series[0].values_bytes
 
 
@@ -75,8 +75,8 @@ def chart_of(rows: pa.Table, *, start_ns: int, stacked: bool, title: str, subtit
     Args:
         rows: columns time_ns, group, bytes, as the named query ``timeline`` gives them.
         start_ns: the session's start.
-        stacked: True for groups that add up to a whole; they are ordered, and the smallest gathered in one.
-        title: what is drawn.
+        stacked: True for groups that add up to a whole; they are ordered, and the smallest merged into one.
+        title: of the chart.
         subtitle: what the figures mean.
     """
     encoded = rows["group"].combine_chunks().dictionary_encode()
@@ -99,7 +99,7 @@ def chart_of(rows: pa.Table, *, start_ns: int, stacked: bool, title: str, subtit
 
 
 def on_one_grid(points: Mapping[str, tuple[Ints, Ints]]) -> tuple[Ints, dict[str, Ints]]:
-    """Curves told point by point as curves over the same instants; each holds its value until its next point.
+    """Curves given by points as curves over the same instants; each holds its value until its next point.
 
     Args:
         points: of each curve its instants, ascending, and its bytes from each on; of several points at one
@@ -119,13 +119,13 @@ def on_one_grid(points: Mapping[str, tuple[Ints, Ints]]) -> tuple[Ints, dict[str
     grid: Ints = merged[ends]
     curves: dict[str, Ints] = {}
     for number, (name, (_, values)) in enumerate(points.items()):
-        place = np.cumsum(whose == number)[ends]  # how many of its points have come: 0 stands for none yet
+        place = np.cumsum(whose == number)[ends]  # how many of its points are past: 0 for none yet
         curves[name] = np.concatenate([np.zeros(1, np.int64), values])[place]
     return grid, curves
 
 
 def _arranged(series: list[Series]) -> tuple[Series, ...]:
-    """At the bottom what stays, above it what moves; what is too small to be told apart as one."""
+    """The series from the bottom: stable ones first; those too small to be told apart are merged."""
     if all(one.name in CATEGORY_ORDER for one in series):
         return tuple(sorted(series, key=lambda one: CATEGORY_ORDER.index(one.name)))
     ranked = sorted(series, key=lambda one: (-one.peak_bytes(), one.name))
@@ -139,18 +139,18 @@ def _arranged(series: list[Series]) -> tuple[Series, ...]:
 
 
 def columns(chart: Chart, width: int) -> Ints:
-    """For each of ``width`` equal stretches of time the position of the instant that stands for it.
+    """For each of ``width`` equal buckets of time the position of the instant that represents it.
 
-    It is the one at which the top stood highest, with what held when the stretch began: a picture of these
+    It is the one with the highest top, including the value at the start of the bucket: a picture of these
     alone has every maximum of the top. The chart has at least one instant; ``width`` is at least 1.
     """
-    begin, end = stretches(chart, width)
+    begin, end = bucket_slices(chart, width)
     top = chart.total_bytes()
     return np.array([b + int(top[b:e].argmax()) for b, e in zip(begin, end, strict=True)], np.int64)
 
 
-def stretches(chart: Chart, width: int) -> tuple[Ints, Ints]:
-    """The same stretches as slices of positions, first and one past last; each has at least one position."""
+def bucket_slices(chart: Chart, width: int) -> tuple[Ints, Ints]:
+    """The same buckets as slices of positions, first and one past last; each has at least one position."""
     first, last = int(chart.times_ns[0]), int(chart.times_ns[-1])
     edges = first + np.arange(width + 1, dtype=np.int64) * (last - first) // width
     begin = np.searchsorted(chart.times_ns, edges[:-1], side="right") - 1
@@ -161,9 +161,9 @@ def stretches(chart: Chart, width: int) -> tuple[Ints, Ints]:
 def reduced(chart: Chart, points_max: int) -> Chart:
     """The chart with at most ``points_max`` of its instants, every maximum of every series kept.
 
-    Time is cut into equal stretches; of each stay the first instant, the lowest of the top, and the highest
-    of the top and of each series. A stretch without an instant takes none: the value before it holds. For
-    fewer points than one stretch needs (the series and four), that many stay.
+    Time is cut into equal buckets; of each stay the first instant, the lowest of the top, and the highest of
+    the top and of each series. A bucket without an instant has none: the value before it holds. Where one
+    bucket needs more points (the series and four), that many stay.
     """
     if len(chart.times_ns) <= points_max:
         return chart
@@ -179,8 +179,8 @@ def reduced(chart: Chart, points_max: int) -> Chart:
 def _kept(chart: Chart, count: int) -> Ints:
     """Positions to keep, ascending, each once; the last instant is always there."""
     first, last = int(chart.times_ns[0]), int(chart.times_ns[-1])
-    stretch = (chart.times_ns - first) * count // max(1, last - first + 1)
-    starts = np.flatnonzero(np.diff(stretch, prepend=-1))
+    bucket = (chart.times_ns - first) * count // max(1, last - first + 1)
+    starts = np.flatnonzero(np.diff(bucket, prepend=-1))
     top = chart.total_bytes()
     kept = [starts, np.array([len(top) - 1], np.int64), _arg_of_each(-top, starts), _arg_of_each(top, starts)]
     kept += [_arg_of_each(one.values_bytes, starts) for one in chart.series]
@@ -188,7 +188,7 @@ def _kept(chart: Chart, count: int) -> Ints:
 
 
 def _arg_of_each(values: Ints, starts: Ints) -> Ints:
-    """Position of the first highest value in each stretch."""
+    """Position of the first highest value in each bucket."""
     highest = np.maximum.reduceat(values, starts)
     lengths = np.diff(starts, append=len(values))
     hits = np.flatnonzero(values == np.repeat(highest, lengths))

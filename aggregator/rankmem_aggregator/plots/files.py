@@ -1,7 +1,7 @@
 """A timeline in a file: a picture of it, or its points.
 
 Stage: render, in the reader's process. In: a chart and the rows it was made from; out: one file, whole or
-absent, of the kind that its name's end says. It replaces a file of that name, as ``-o`` does elsewhere.
+absent, of the kind that the end of its name gives. It replaces a file of that name, as ``-o`` does elsewhere.
 """
 
 from __future__ import annotations
@@ -21,17 +21,15 @@ if TYPE_CHECKING:
 
 
 def check_out_path(out_path: Path) -> None:
-    """Says what is wrong with the name of a file, before anything is asked or drawn.
+    """Checks the name of a file before anything is read or drawn.
 
     Raises:
-        RankmemError: INVALID for an end that names no kind, NOT_FOUND where there is no such folder, CONFLICT
+        RankmemError: INVALID for an unknown extension, NOT_FOUND where the folder does not exist, CONFLICT
             for a database.
     """
     if out_path.suffix.lower() not in _WRITERS:
         raise RankmemError(
-            Code.INVALID,
-            f"{out_path} does not say what to write",
-            f"a name that ends in {', '.join(_WRITERS)}",
+            Code.INVALID, f"{out_path} does not name a format", f"a name that ends in {', '.join(_WRITERS)}"
         )
     if not out_path.parent.is_dir():
         raise RankmemError(

@@ -1,9 +1,9 @@
 """A chart as one HTML file that needs no network and no library.
 
-Stage: render. In comes a chart, out goes the text of a page: its data as JSON, a style and a script of ours
-(``chart.css``, ``chart.js`` beside this module), together about 12 KB. The page forbids itself every
-connection (Content-Security-Policy). Names are data from outside: they reach the page as JSON alone and
-the screen as text alone. A plotting library would weigh 3 to 5 MB in each file.
+Stage: render. In: a chart; out: the text of a page: its data as JSON, a style and a script of ours
+(``chart.css``, ``chart.js`` in this folder), together about 12 KB. The page forbids itself every
+connection (Content-Security-Policy). Names are data from outside: they reach the page only as JSON and
+the screen only as text. A plotting library would weigh 3 to 5 MB in each file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rankmem_aggregator.plots.curves import Chart, reduced
 from rankmem_aggregator.plots.palette import colours
 
 POINTS_MAX: Final = 20_000
-"""Instants in a page: with eight series 1 to 2 MB, drawn in some 10 ms. A curve of fewer is there whole."""
+"""Instants in a page: with eight series 1 to 2 MB, drawn in some 10 ms. A shorter curve is complete."""
 
 
 def html_page(chart: Chart) -> str:
@@ -41,13 +41,13 @@ def chart_fragment(chart: Chart, points_max: int = POINTS_MAX) -> str:
 
 
 def filled(template: str, parts: Mapping[str, str]) -> str:
-    """The template with its ``{{names}}`` replaced; what is put in is never searched again."""
+    """The template with its ``{{names}}`` replaced; the inserted text is not searched again."""
     head, *rest = template.split("{{")
     return head + "".join(parts[name] + after for name, _, after in (piece.partition("}}") for piece in rest))
 
 
 def resource(name: str) -> str:
-    """A file beside this module."""
+    """The text of a file in this folder."""
     return (files("rankmem_aggregator.plots") / name).read_text(encoding="utf-8")
 
 

@@ -1,7 +1,7 @@
-"""The colours of curves: the same name has the same colour in every picture.
+"""The colours of curves: a category has the same colour in every picture.
 
 Stage: render. Colours that people with any common colour blindness tell apart (Okabe and Ito's, and one
-more), given to the categories; other names take them in turn. Pure.
+more); names that are no categories take them in turn. Pure.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ OF_CATEGORY: Final = {BEFORE_THE_RECORDING: "#4a4a4a"} | {
 IN_TURN: Final = (
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#5a4a9c", "#8c8c8c",
 )  # fmt: skip
-"""The grey comes last: to what gathers all others, where there is such."""
+"""Grey comes last: for the series that merges all others."""
 
 
 def colours(names: Sequence[str]) -> list[str]:
-    """A colour for each name, in order; categories have theirs."""
+    """A colour for each name, in order; categories have their own."""
     if all(name in OF_CATEGORY for name in names):
         return [OF_CATEGORY[name] for name in names]
     return [IN_TURN[place % len(IN_TURN)] for place in range(len(names))]

@@ -1,8 +1,8 @@
 """A chart as a PNG, drawn by matplotlib, which is an extra: ``pip install 'rankmem[plots]'``.
 
-Stage: render. In comes a chart, out go the bytes of a picture. matplotlib is imported here alone, when it is
-needed, and without pyplot: no window, no state of its own, nothing of a user's notebook changes. Who draws
-something else gets an empty figure from :func:`new_figure`.
+Stage: render. In: a chart; out: the bytes of a picture. matplotlib is imported here alone, when it is needed,
+and without pyplot: no window, no global state, a user's notebook is unaffected. :func:`new_figure` gives an
+empty figure for other pictures.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ HEIGHT_INCHES: Final = 5.6
 DOTS_PER_INCH: Final = 150
 COLUMNS: Final = 600
 """Half the dots of the time axis: a stacked chart has one instant, the highest, in each. More would be
-thinner than a dot and fade or vanish, and a peak of a few microseconds with them."""
+thinner than a dot and fade or vanish, and with them a peak of a few microseconds."""
 POINTS_MAX: Final = 16_000
-"""Instants of lines, which do not fade: more than eight a dot, which no eye tells from all."""
+"""Instants of lines, which do not fade: more than eight a dot, which looks the same as all."""
 NAME_CHARACTERS_MAX: Final = 32
-"""Of a name in a legend, which stands beside the picture."""
+"""Characters of a name in the legend, which stands beside the picture."""
 
 
 def png_bytes(chart: Chart) -> bytes:
@@ -55,7 +55,7 @@ def new_figure(what: str, otherwise: str, **options: Any) -> Figure:
     """An empty figure of matplotlib's, to be drawn in memory.
 
     Args:
-        what: that needs it, and ``otherwise``: what needs nothing; for the error.
+        what: the picture that needs it, and ``otherwise`` the alternative that does not; for the error.
         options: of ``matplotlib.figure.Figure``.
 
     Raises:
@@ -112,7 +112,7 @@ def _draw(axes: Axes, chart: Chart) -> None:
 def _draw_areas(axes: Axes, chart: Chart, power: int, hues: list[str], labels: list[str]) -> None:
     first, last = int(chart.times_ns[0]), int(chart.times_ns[-1])
     picked = columns(chart, COLUMNS)
-    picked = np.append(picked, picked[-1])  # the last stretch ends somewhere too
+    picked = np.append(picked, picked[-1])  # the last bucket needs an end too
     offsets_s = (first - chart.start_ns + np.arange(COLUMNS + 1) * (last - first) / COLUMNS) / 1e9
     below = np.zeros(COLUMNS + 1, np.int64)
     for one, hue, label in zip(chart.series, hues, labels, strict=True):
@@ -137,11 +137,11 @@ def _power(most_bytes: int) -> int:
 
 
 def _short(name: str) -> str:
-    """A name that leaves the curves their room; the end of a path tells more."""
+    """The name cut to leave room for the curves; the end of a path says more."""
     return name if len(name) <= NAME_CHARACTERS_MAX else "…" + name[-NAME_CHARACTERS_MAX:]
 
 
 def _plain(text: str) -> str:
-    """Text that matplotlib does not read as a formula; a ``?`` for what no font shows."""
+    """Text that matplotlib does not read as a formula; ``?`` for unprintable characters."""
     shown = "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
     return shown.replace("$", "\\$")

@@ -1,7 +1,7 @@
-"""Runs clients' statements: each on a cursor of its own, read-only, limited in time, rows and number.
+"""Runs clients' statements: each on its own cursor, read-only, limited in time, rows and number.
 
-Stage: query. In: SQL, named parameters, limits; out: Arrow record batches as DuckDB makes them. Runs in the
-caller's thread (a gRPC handler's); never waits for ingest, and gives way to it: the writer may interrupt all.
+Stage: query. In: SQL, named parameters, limits; out: DuckDB's Arrow record batches. Runs in the caller's
+thread (a gRPC handler's); never waits for ingest, and yields to it: the writer may interrupt all statements.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _STACK_TRACE: Final = "Stack Trace:"
 """What follows it in an internal error of DuckDB: paths and addresses of this process, none of a client's."""
 
 
-def _nobody(stop: Callable[[], None]) -> None:
-    """Nobody watches: the statement ends by itself or by its time limit."""
+def _unwatched(stop: Callable[[], None]) -> None:
+    """For statements without a client to watch: they end by themselves or at their time limit."""
 
 
 class _Running:
-    """A statement under way, and why it was interrupted if it was."""
+    """A statement under way, with the reason if it was interrupted."""
 
     def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
         self.cursor = cursor
@@ -54,7 +54,7 @@ class _Running:
         self._finished = False
 
     def stop(self, reason: RankmemError) -> None:
-        """Interrupts it. Any thread, at any time, also after its end."""
+        """Interrupts it. Any thread, at any time, even after its end."""
         with self._lock:
             if not self._finished:
                 self.stopped_by = self.stopped_by or reason
@@ -89,7 +89,7 @@ class ClientQueries:
         return len(self._running)
 
     def time_limit_s(self, asked_s: float) -> float:
-        """The longest run of a statement that asks for so much; 0 or above the server's: the server's."""
+        """The time limit of a statement that asks for so much; 0 or above the server's: the server's."""
         most_s = self._config.query_timeout_s
         return asked_s if 0 < asked_s < most_s else most_s
 
@@ -100,15 +100,15 @@ class ClientQueries:
         *,
         timeout_s: float = 0.0,
         row_limit: int = 0,
-        watch: Watch = _nobody,
+        watch: Watch = _unwatched,
     ) -> Iterator[pa.RecordBatch]:
-        """The result in batches; the first comes even when there are no rows, so that the schema is known.
+        """The result in batches; the first comes even without rows, for the schema.
 
         Args:
             sql: one SELECT, with ``$name`` for each parameter.
             timeout_s: of the whole, reading the result included; 0 or above the server's: the server's.
             row_limit: more rows end the result with an error; 0 or above the server's: the server's.
-            watch: is given a function that stops the statement, to be called when its client is gone.
+            watch: gets a function that stops the statement, to be called when its client is gone.
 
         Raises:
             RankmemError: DENIED, INVALID for wrong SQL, EXHAUSTED at a limit.
@@ -125,17 +125,14 @@ class ClientQueries:
 
     @contextmanager
     def reading(
-        self,
-        timeout_s: float,
-        watch: Watch = _nobody,
-        tried: AbstractContextManager[None] | None = None,
+        self, timeout_s: float, watch: Watch = _unwatched, tried: AbstractContextManager[None] | None = None
     ) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A cursor in a read-only transaction: one state of the database, until the time is over.
+        """A cursor in a read-only transaction: one state of the database, until its time is up.
 
         Args:
             timeout_s: until it is stopped.
             watch: as of :meth:`run`.
-            tried: entered once there is a place for it, left when it has ended.
+            tried: entered when it is admitted, left when it has ended.
         """
         running = self._admit()
         try:
@@ -208,7 +205,7 @@ class ClientQueries:
                 self._free.notify_all()
 
     def stop_for_memory(self) -> None:
-        """Stops every statement under way, for it may be what takes the memory. Any thread."""
+        """Stops every statement under way, as one of them may take the memory. Any thread."""
         self.interrupt_all(
             RankmemError(
                 Code.EXHAUSTED,

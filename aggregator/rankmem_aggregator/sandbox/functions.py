@@ -1,11 +1,10 @@
-"""Checks each call of a function: is it on the list, and are its counts small numbers.
+"""Checks each function call of a client's SQL: it must be on the list, and its counts small numbers.
 
 Stage: query, in the sandbox. In: a FUNCTION node of DuckDB's syntax tree; out: nothing, or a refusal.
-What a query builds between two of DuckDB's looks at its limits is neither counted nor interrupted (measured,
-2.0.0: ``repeat('x', 1000000000)`` takes 2 GiB beside a memory limit of 256 MiB, ``levenshtein`` of two texts
-of 100 KB runs for minutes after its interrupt). So the functions that do it with a number are held short.
-Others end the process (``json_contains`` of a document nested 200,000 deep overflows the stack) or the
-instance (an InternalException is DuckDB's word for a defect of its own, after which it answers nothing).
+Memory that a query takes between two of DuckDB's checks is not counted, and it cannot be interrupted there
+(measured, 2.0.0: ``repeat('x', 1000000000)`` takes 2 GiB beyond a memory limit of 256 MiB, ``levenshtein`` of
+two texts of 100 KB runs for minutes after its interrupt). So functions whose result grows with a number are
+bounded.
 """
 
 from __future__ import annotations
@@ -34,19 +33,19 @@ _COUNTED: Final[dict[str, tuple[int, int]]] = {
     "reservoir_quantile": (2, LIST_COUNT_MAX),
     "equi_width_bins": (2, LIST_COUNT_MAX),
 }
-"""Which argument is the count, and the largest."""
+"""The position of the count among the arguments, and its maximum."""
 _BY_NAME: Final = frozenset({"aggregate", "array_aggr", "array_aggregate", "list_aggr", "list_aggregate"})
-"""They call the aggregate whose name is their second argument."""
+"""These call the aggregate that their second argument names."""
 _RANGES: Final = frozenset({"range", "generate_series"})
 _BITS: Final = "bitstring_agg"
-"""Its second and third argument are the ends of a range, a bit for each number between."""
+"""Its second and third argument are the ends of a range, with one bit per number."""
 _FORMATS: Final = frozenset({"printf", "format"})
 _SHAPES: Final = frozenset({"json_transform", "json_transform_strict", "from_json", "from_json_strict"})
-"""Their second argument is the type that they make."""
+"""Their second argument is the type of the result."""
 SHAPE_CHARS_MAX: Final = 1000
 """Of such a type; one that is nested 10,000 deep is planned for minutes, at 4 GiB."""
 _CHECKED: Final = frozenset({*_COUNTED, *_BY_NAME, *_RANGES, *_FORMATS, *_SHAPES, _BITS})
-"""Whose arguments are looked at by their place: with names they may stand in any order."""
+"""Functions whose arguments are checked by position: named ones could stand in any order."""
 _WIDE: Final = re.compile(r"\d{5}|\*|\{[^{}]*\{")
 """In a format: a width of five digits, or one that is an argument."""
 
@@ -57,7 +56,7 @@ def check_call(node: Mapping[str, Any], catalog: Catalog, *, in_from: bool) -> N
     Args:
         node: of the syntax tree, with ``function_name`` and ``arguments``.
         catalog: of the database.
-        in_from: it stands as a table: its name is checked elsewhere, its rows come one vector at a time.
+        in_from: it is a table in FROM: its name is checked elsewhere, its rows come one vector at a time.
 
     Raises:
         RankmemError: DENIED, with the function and what would be allowed; INVALID if it does not exist.
@@ -66,7 +65,7 @@ def check_call(node: Mapping[str, Any], catalog: Catalog, *, in_from: bool) -> N
     why = why_refused(name)
     if why is not None:
         raise RankmemError(Code.DENIED, f"the function {name} is not allowed: {why}", "leave it out")
-    if not in_from and name not in allowed() | catalog.own_scalar_macros:
+    if not (in_from or name in allowed() or name in catalog.own_scalar_macros):
         raise _unlisted(name, catalog)
     entries = node.get("arguments") or ()
     if name in _CHECKED and any(entry.get("name") for entry in entries):
@@ -103,7 +102,7 @@ def _check_arguments(name: str, arguments: Sequence[Any], *, in_from: bool) -> N
 
 
 def _named(caller: str, arguments: Sequence[Any]) -> tuple[str, Sequence[Any]]:
-    """The aggregate that is called by its name, and what it is given."""
+    """The name of the aggregate that is called by name, and its arguments."""
     name = _literal(arguments[1], "STRING")
     if name is None or name.lower() not in allowed():
         raise RankmemError(
@@ -130,7 +129,7 @@ def _check_count(name: str, arguments: Sequence[Any], position: int, most: int) 
         raise RankmemError(
             Code.DENIED,
             f"{name} must be given a number of at most {most} as its count",
-            "write the number itself; a column or a parameter could be any",
+            "write the number itself; a column or a parameter could have any value",
         )
 
 
@@ -140,7 +139,7 @@ def _check_range(name: str, arguments: Sequence[Any]) -> None:
         raise RankmemError(
             Code.DENIED,
             f"{name} as a list must be given numbers of at most {LIST_COUNT_MAX}",
-            f"as a table it may be as long as it likes: FROM {name}(…)",
+            f"as a table it has no limit: FROM {name}(…)",
         )
 
 

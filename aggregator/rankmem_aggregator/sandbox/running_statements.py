@@ -1,8 +1,8 @@
 """The statements that are running, recorded where they can be read after their process has died.
 
 Stage: query, between an aggregator and its parent. In: SQL and parameters; out: a fingerprint in memory
-that both share, while the statement runs. The layout: :data:`DIGEST_BYTES` for each of so many places,
-zeros where none runs. Writing it is no system call, so nothing of it is lost with a process that is killed.
+that both share, while the statement runs. The layout: :data:`DIGEST_BYTES` for each slot, zeros where none
+runs. Writing it takes no system call, so nothing is lost with a killed process.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How large a statement becomes when it is planned, told from its syntax tree.
+"""Estimates from its syntax tree how large a statement becomes when it is planned.
 
-Stage: query, beside ``confine``. In: the tree; out: nothing, or a refusal. DuckDB's planner puts the body of
+Stage: query, in the sandbox. In: the tree; out: nothing, or a refusal. DuckDB's planner inserts the body of
 a WITH or a macro wherever it is named and cannot be interrupted meanwhile: 25 lines that each name the one
-before twice are 16 million tables, and the thread is gone (seen, 2.0.0). So what a name stands for is
-counted before it is planned.
+before twice make 16 million tables, and the thread is lost (seen, 2.0.0). So each name is counted as its body
+before the statement is planned.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MACRO_FACTOR: Final = 3
 
 
 def check_size(tree: Any, catalog: Catalog) -> None:
-    """Refuses a statement that is planned into too much.
+    """Refuses a statement whose plan would be too large.
 
     Args:
         tree: its syntax tree, as DuckDB gives it.
@@ -65,7 +65,7 @@ def check_size(tree: Any, catalog: Catalog) -> None:
 
 
 def _parts(node: Any, scope: Mapping[str, int], catalog: Catalog) -> int:
-    """SELECTs and tables below, names of WITH counted as what they stand for."""
+    """SELECTs and tables below the node; names of a WITH count as their bodies."""
     if isinstance(node, list):
         return sum(_parts(item, scope, catalog) for item in node)
     if not isinstance(node, dict):
@@ -80,7 +80,7 @@ def _parts(node: Any, scope: Mapping[str, int], catalog: Catalog) -> int:
         scope = dict(scope)
         for entry in entries:
             name = str(entry["key"]).lower()
-            # Its own name within it is the recursion, one table.
+            # Its own name within it is the recursion: one table.
             scope[name] = _parts(entry["value"], {**scope, name: 1}, catalog)
     below = sum(_parts(value, scope, catalog) for key, value in node.items() if key != "cte_map")
     unused = sum(scope[str(entry["key"]).lower()] for entry in entries)

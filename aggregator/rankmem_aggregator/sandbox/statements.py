@@ -1,11 +1,11 @@
-"""Which SQL a client may run: one reading statement over the data, checked before it is run.
+"""Checks a client's SQL before it runs: it must be one statement that only reads the data.
 
-Stage: query. In: SQL text; out: nothing, or a refusal that says why. The fences, each enough for most
+Stage: query. In: SQL text; out: nothing, or a refusal with its reason. The fences, each enough against most
 escapes: the instance is opened without external access and with its settings locked (``store``); DuckDB's
-own parser must see exactly one SELECT-like statement; every function that the statement calls as a table
-must only read the data (DuckDB has ones that take raw pointers, write logs, checkpoint, or run SQL from a
-string); others must be harmless too (``refused_calls``); what is planned of it must have an end
-(``statement_size``); the transaction is read-only (``client_queries``). Never runs the statement itself.
+own parser must see exactly one SELECT-like statement; every function that it calls as a table must only read
+the data (some of DuckDB's take raw pointers, write logs, checkpoint, or run SQL from a string); every other
+must be on the list (``function_list``); its plan must be bounded (``statement_size``); the transaction is
+read-only (``client_queries``). Never runs the statement itself.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TYPES_REFUSED: Final = frozenset({"AGGREGATE_STATE", "BIGNUM", "GEOMETRY", "VARI
 """No column has them. A deeply nested document cast to VARIANT overflows the stack and ends the process; a
 million digits cast to BIGNUM run for minutes after their interrupt (DuckDB 2.0.0)."""
 OBJECTS_REFUSED: Final = frozenset({"duckdb_databases", "duckdb_logs", "pg_settings", "pragma_database_list"})
-"""DuckDB's views that tell of the server."""
+"""DuckDB's views that describe the server."""
 
 _HINT: Final = "send one SELECT; tables and views are in docs/schema.md and docs/sql.md"
 _NOT_THE_TEXTS_FAULT: Final = (duckdb.OutOfMemoryException, duckdb.InterruptException)
@@ -52,10 +52,10 @@ _QUERY_NODES: Final = frozenset(
 
 
 def check_statement(cursor: duckdb.DuckDBPyConnection, sql: str, catalog: Catalog) -> None:
-    """Refuses what is not one statement that only reads the database's tables, views and macros.
+    """Refuses SQL that is not one statement reading the database's tables, views and macros.
 
     Raises:
-        RankmemError: INVALID if it does not parse, DENIED if it is outside its confines.
+        RankmemError: INVALID if it does not parse, DENIED if it does more than read.
     """
     if len(sql.encode()) > SQL_BYTES_MAX:
         raise RankmemError(
@@ -73,7 +73,7 @@ def check_statement(cursor: duckdb.DuckDBPyConnection, sql: str, catalog: Catalo
     if kind == duckdb.StatementType.EXPLAIN:
         text = _EXPLAIN.sub("", text, count=1)
     elif kind == duckdb.StatementType.MULTI:
-        # Its values are read by a first statement, and DuckDB shows no syntax tree of such a pair to check.
+        # A first statement reads its values, and DuckDB gives no syntax tree of such a pair to check.
         raise RankmemError(
             Code.DENIED,
             "PIVOT without its values is two statements, and one that cannot be checked",
@@ -91,7 +91,7 @@ def check_statement(cursor: duckdb.DuckDBPyConnection, sql: str, catalog: Catalo
 
 
 def type_of(statement: duckdb.Statement) -> duckdb.StatementType | None:
-    """What kind of statement it is; None for one that DuckDB's Python has no name for, as UPDATE EXTENSIONS
+    """The statement's kind; None where DuckDB's Python has no name for it, as for UPDATE EXTENSIONS
     (2.0.0: "29 is not a valid StatementType")."""
     try:
         return statement.type
@@ -100,14 +100,14 @@ def type_of(statement: duckdb.Statement) -> duckdb.StatementType | None:
 
 
 def name_of(kind: duckdb.StatementType | None) -> str:
-    """The kind for a message."""
+    """The name of the kind, for a message."""
     return "this kind of statement" if kind is None else str(kind.name)
 
 
 def _parsed(cursor: duckdb.DuckDBPyConnection, text: str) -> Any:
     """DuckDB's own syntax tree of a SELECT."""
     try:
-        # All rows: a result that is not read to its end keeps the cursor from the statement itself.
+        # All rows: an unfinished result would block the cursor.
         ((serialized,),) = cursor.execute("SELECT json_serialize_sql(?)", [text]).fetchall()
         tree = json.loads(serialized)
     except _NOT_THE_TEXTS_FAULT:
@@ -122,7 +122,7 @@ def _parsed(cursor: duckdb.DuckDBPyConnection, text: str) -> Any:
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """Every object of the tree, without recursion: its depth is the client's to choose."""
+    """Every object of the tree, without recursion: the client chooses its depth."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()
@@ -137,7 +137,7 @@ def _check_node(node: dict[str, Any], catalog: Catalog) -> None:
     kind = str(node.get("type", ""))
     if kind == "TABLE_FUNCTION":
         name = str(node["function"].get("function_name", "")).lower()
-        if name not in TABLE_FUNCTIONS | catalog.own_table_macros:
+        if name not in TABLE_FUNCTIONS and name not in catalog.own_table_macros:
             raise RankmemError(Code.DENIED, f"the table function {name} is not allowed", _HINT)
     elif kind == "TYPE" and str(node.get("type_name")).upper() in TYPES_REFUSED:
         raise RankmemError(Code.DENIED, f"the type {node['type_name']} is not allowed", "cast to VARCHAR")

@@ -15,7 +15,7 @@ import numpy as np
 from rich.cells import cell_len
 from rich.text import Text
 
-from rankmem_aggregator.plots.curves import columns, stretches
+from rankmem_aggregator.plots.curves import bucket_slices, columns
 from rankmem_cli.show import units
 from rankmem_cli.show.table import shorten
 
@@ -223,5 +223,5 @@ def _part(chart: Chart, number: int, frame: _Frame, glyphs: Glyphs, hues: list[s
 
 def _highest(chart: Chart, values: Ints, width: int) -> Ints:
     """The highest value in each column's range of time, including the value at its start."""
-    begin, end = stretches(chart, width)
+    begin, end = bucket_slices(chart, width)
     return np.array([values[b:e].max() for b, e in zip(begin, end, strict=True)], np.int64)

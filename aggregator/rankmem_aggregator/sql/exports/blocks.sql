@@ -1,15 +1,15 @@
--- Question: Which blocks of a device of a rank lived in a stretch of its log?
+-- Question: Which blocks of a device of a rank were alive in a range of its log?
 -- Parameters:
---   session (text), attempt, rank, device (text): whose
---   offset_ns (ns): added to its times
---   first, last: allocation ids between which they are told
---   seq_first, seq_last: the stretch; what came after it is not told
+--   session (text), attempt, rank, device (text): the device
+--   offset_ns (ns): added to its host's times
+--   first, last: lowest and highest allocation id
+--   seq_first, seq_last: the range; what came after it is left out
 --   least_bytes (bytes): smaller ones are left out
 -- Columns:
 --   allocation_id, address, size_bytes, stream, pool, component, operator, module, phase, step, annotation, call_id,
 --     stack_id, forward_call_id, forward_stack_id, preexisting: as in the view allocation
---   first_category: what it meant when its record was sent
---   category: what it came to mean, within the stretch
+--   first_category: the category when its record was sent
+--   category: the last one within the range
 --   allocated_ns, free_requested_ns, freed_ns (ns, common clock): NULL for what came after
 --   free_requested_seq, freed_seq: those events
 WITH ending AS (

@@ -1,4 +1,4 @@
--- Question: What is known of the clocks of the hosts?
+-- Question: What is known about the clocks of the hosts?
 -- Parameters:
 --   session (text): session id
 --   ranks (text): global ranks, separated by commas; NULL for all

@@ -1,8 +1,8 @@
--- Question: Which devices of which ranks have anything in them, with or without events?
+-- Question: Which devices of which ranks hold anything, with or without events?
 -- Parameters:
 --   session (text): session id
 -- Columns:
---   attempt, rank, device: whose
+--   attempt, rank, device: the device
 SELECT DISTINCT attempt, rank, device
 FROM (
     SELECT session_id, attempt, rank, device FROM allocation_record

@@ -1,14 +1,14 @@
 -- Question: What happened on a device of a rank, with the stack of each event?
 -- Parameters:
---   session (text), attempt, rank, device (text): whose
---   offset_ns (ns): added to its times
+--   session (text), attempt, rank, device (text): the device
+--   offset_ns (ns): added to its host's times
 --   first, last: positions of the log
 -- Columns:
 --   seq, action, address, size_bytes, stream, pool, component, allocation_id, call_id, thread: as in memory_event
 --   time_ns (ns, common clock): when
 --   requested_bytes, allocated_bytes, active_bytes, reserved_bytes: totals after it
 --   stack_id: of the event itself where it has one; of the block where it is an alloc, else of the event's call
---   category: of an alloc what the block came to mean last
+--   category: of an alloc the block's last known
 --   device_free_bytes: of an oom what was free on the device, where known
 WITH made AS (
     SELECT r.allocation_id, r.stack_id, r.category

@@ -1,14 +1,14 @@
--- Question: How high did each rank stand in each of many equal stretches of time, on devices of one type?
+-- Question: How high did each rank stand in each of many equal intervals of time, on devices of one type?
 -- Parameters:
 --   session (text): session id
 --   device_type (text): cpu, cuda, ...
 --   ranks (text): global ranks, separated by commas; NULL for all
 --   from_ns, until_ns (ns, common clock): the range
---   num_bins: stretches
+--   num_bins: number of intervals
 -- Columns:
 --   rank: global rank
---   device: of it
---   bin: the stretch, from 0; -1 for what is known of the time before the range
+--   device: one of its devices
+--   bin: the interval, from 0; -1 for the time before the range
 --   peak_bytes (bytes): the highest requested bytes that are known in it; what a device held before its first
 --     event counts from the process's start on
 --   last_bytes (bytes): the last that are known

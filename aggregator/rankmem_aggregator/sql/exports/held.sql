@@ -1,10 +1,10 @@
 -- Question: Which blocks of a device of a rank were alive right after an event of its log?
 -- Parameters:
---   session (text), attempt, rank, device (text): whose
+--   session (text), attempt, rank, device (text): the device
 --   at_seq: the event
 -- Columns:
 --   allocation_id, address, size_bytes, stream, pool, component, operator, stack_id: as in the view allocation
---   category: what it came to mean last
+--   category: the last known
 --   awaiting_free: true where its free had been requested by then
 WITH ending AS (
     SELECT allocation_id, max(free_requested_seq) AS free_requested_seq, max(freed_seq) AS freed_seq

@@ -1,11 +1,11 @@
 -- Question: Which named ranges of a rank touch a range of time?
 -- Parameters:
---   session (text), attempt, rank: whose
---   offset_ns (ns): added to its times
+--   session (text), attempt, rank: the rank
+--   offset_ns (ns): added to its host's times
 --   from_ns, until_ns (ns, common clock): the range
 -- Columns:
 --   marker_id, name, kind, depth, thread: as in marker
---   started_ns, ended_ns (ns, common clock): NULL at the end where it never ended
+--   started_ns, ended_ns (ns, common clock): ended_ns is NULL where it never ended
 SELECT
     marker_id,
     name,

@@ -1,10 +1,10 @@
--- Question: Is it known of any block of a track what it means, and is there anything in it but allocs?
+-- Question: Has any block of a track a category, and has the track events other than allocs?
 -- Parameters:
---   session (text), attempt, rank, device (text): whose
---   seq_first, seq_last: the stretch
+--   session (text), attempt, rank, device (text): the device
+--   seq_first, seq_last: range of the log
 -- Columns:
---   knows: true where a block made in the stretch has a category
---   others: true where an event of the stretch is no alloc
+--   knows: true where a block allocated in the range has a category
+--   others: true where an event of the range is no alloc
 SELECT
     (
         SELECT count(*) > 0

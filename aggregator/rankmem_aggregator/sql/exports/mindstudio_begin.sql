@@ -1,7 +1,7 @@
--- Question: Which of MindStudio's components does a device have, and what did each hold before a stretch of its log?
+-- Question: Which of MindStudio's components does a device have, and what did each hold before a range of its log?
 -- Parameters:
---   session (text), attempt, rank, device (text): whose
---   before: first position of the stretch
+--   session (text), attempt, rank, device (text): the device
+--   before: first position of the range
 -- Columns:
 --   component: PTA, GE, MindSpore or WORKSPACE
 --   allocated_bytes, reserved_bytes, active_bytes (bytes): of the component alone

@@ -1,6 +1,6 @@
--- Question: What else do MindStudio's tables say of a rank?
+-- Question: Which host, devices and steps do MindStudio's tables name for a rank?
 -- Parameters:
---   session (text), attempt, rank: whose
+--   session (text), attempt, rank: the rank
 -- Columns:
 --   host_uid, host_name: its host
 --   devices: names by device, as a list

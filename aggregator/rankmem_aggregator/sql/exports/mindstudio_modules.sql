@@ -1,11 +1,11 @@
--- Question: What did each component of a rank reserve over time, as NPU_MODULE_MEM?
+-- Question: How much did each component of a rank reserve over time, as NPU_MODULE_MEM?
 -- Parameters:
---   session (text), attempt, rank: whose
+--   session (text), attempt, rank: the rank
 --   from_ns, until_ns (ns, common clock): the range; NULL: no bound
 -- Columns:
 --   id, name: the component
 --   time_ns (ns, common clock): when
---   reserved_bytes (bytes): then
+--   reserved_bytes (bytes): at that time
 --   device_id: index of the device; -1 for host memory
 SELECT m.id, m.name, n.timestampNs AS time_ns, n.totalReserved AS reserved_bytes, n.deviceId AS device_id
 FROM mindstudio.NPU_MODULE_MEM AS n

@@ -1,7 +1,7 @@
--- Question: What did the process of a rank, and all processes, hold on a device?
+-- Question: How much did the process of a rank, and all processes, hold on a device?
 -- Parameters:
---   session (text), attempt, rank, device (text): whose
---   offset_ns (ns): added to its times
+--   session (text), attempt, rank, device (text): the device
+--   offset_ns (ns): added to its host's times
 --   from_ns, until_ns (ns, common clock): the range; NULL: no bound
 -- Columns:
 --   time_ns (ns, common clock): when

@@ -1,6 +1,6 @@
 -- Question: What do the static graphs of a rank plan?
 -- Parameters:
---   session (text), attempt, rank: whose
+--   session (text), attempt, rank: the rank
 -- Columns:
 --   device, operator, model, graph_id, node_first, node_last, size_bytes: as in static_block
 SELECT device, operator, model, graph_id, node_first, node_last, size_bytes

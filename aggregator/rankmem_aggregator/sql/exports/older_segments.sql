@@ -1,6 +1,6 @@
 -- Question: Which segments did the allocator of a device hold when its recording began?
 -- Parameters:
---   session (text), attempt, rank, device (text): whose
+--   session (text), attempt, rank, device (text): the device
 -- Columns:
 --   seq, address, size_bytes, stream, pool: as in older_segment
 --   action, component: as an event that made it would have them

@@ -1,7 +1,7 @@
--- Question: What did the process of a rank hold on a device, seen from outside the allocator?
+-- Question: How much did the process of a rank hold on a device, seen from outside the allocator?
 -- Parameters:
---   session (text), attempt, rank, device (text): whose
---   offset_ns (ns): added to its times
+--   session (text), attempt, rank, device (text): the device
+--   offset_ns (ns): added to its host's times
 --   from_ns, until_ns (ns, common clock): the range
 -- Columns:
 --   time_ns (ns, common clock): when

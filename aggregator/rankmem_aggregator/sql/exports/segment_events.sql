@@ -1,6 +1,6 @@
 -- Question: Which segments did the allocator of a device get and give back, up to a position of the log?
 -- Parameters:
---   session (text), attempt, rank, device (text): whose
+--   session (text), attempt, rank, device (text): the device
 --   before: events before this position
 -- Columns:
 --   seq, action, address, size_bytes, stream, pool, component: as in memory_event

@@ -1,10 +1,9 @@
--- Question: Which session is it?
+-- Question: What is the row of a session?
 -- Parameters:
 --   session (text): session id
---   ranks (text): without meaning here
 -- Columns:
 --   all columns of the table session
 SELECT *
 FROM session
-WHERE session_id = $session AND $ranks IS NOT DISTINCT FROM $ranks
+WHERE session_id = $session
 ORDER BY session_id;

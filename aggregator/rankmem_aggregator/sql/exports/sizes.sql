@@ -7,7 +7,7 @@
 --   size_bytes (bytes): of a block; or allocated in a call
 --   num_blocks: blocks made in the range, or older than the recording
 --   num_calls: calls begun in it
-WITH told AS (
+WITH counted AS (
     SELECT a.size_bytes, 1 AS blocks, 0 AS calls, a.rank,
         CASE WHEN NOT a.preexisting THEN a.allocated_ns + coalesce(s.offset_ns, 0) END AS time_ns
     FROM allocation_record AS a
@@ -20,7 +20,7 @@ WITH told AS (
     WHERE c.session_id = $session
 )
 SELECT size_bytes, sum(blocks)::BIGINT AS num_blocks, sum(calls)::BIGINT AS num_calls
-FROM told
+FROM counted
 WHERE ($ranks::VARCHAR IS NULL OR list_contains(string_split($ranks, ','), rank::VARCHAR))
     AND (time_ns IS NULL OR time_ns BETWEEN $from_ns AND $until_ns)
 GROUP BY size_bytes

@@ -1,6 +1,6 @@
 -- Question: How high did a device of a rank stand in each of its training steps?
 -- Parameters:
---   session (text), attempt, rank, device (text): whose
+--   session (text), attempt, rank, device (text): the device
 --   seq_first, seq_last: steps that end between these positions of the log
 -- Columns:
 --   step: number

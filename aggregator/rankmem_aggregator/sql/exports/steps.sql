@@ -1,7 +1,7 @@
 -- Question: From when to when did each training step of a rank run?
 -- Parameters:
---   session (text), attempt, rank: whose
---   offset_ns (ns): added to its times
+--   session (text), attempt, rank: the rank
+--   offset_ns (ns): added to its host's times
 --   from_ns, until_ns (ns, common clock): the range
 -- Columns:
 --   step: number

@@ -1,15 +1,15 @@
 -- Question: How did the bytes of each category change on a device, in the order of its log?
 -- Parameters:
---   session (text), attempt, rank, device (text): whose
---   offset_ns (ns): added to its times
+--   session (text), attempt, rank, device (text): the device
+--   offset_ns (ns): added to its host's times
 --   first, last: positions of the log
 -- Columns:
---   seq: the event, or the position from which a block means something else
+--   seq: the event, or the position at which the category of a block changes
 --   time_ns (ns, common clock): when
---   action: 2 a block is made, 3 it comes to mean something else, 4 its free is requested, or done where no request is told
+--   action: 2 a block is allocated, 3 its category changes, 4 its free is requested (completed, where no request is recorded)
 --   size_bytes (bytes): of the block
---   category: what it means from then on; of 4 what it meant until then
---   category_before: of 3 what it meant until then
+--   category: from then on; of 4 until then
+--   category_before: of 3 until then
 WITH ending AS (
     SELECT
         allocation_id,
@@ -48,7 +48,7 @@ turn AS (
         AND c.device = $device
         AND (b.gone_seq IS NULL OR c.seq < b.gone_seq)
 ),
--- What was learned later of a block's beginning is what it meant from its beginning.
+-- A category that was learned later and holds since the alloc is the category from the start.
 born AS (
     SELECT t.allocation_id, arg_max(t.category, (t.told_seq, t.time_ns)) AS category
     FROM turn AS t
@@ -70,7 +70,7 @@ change AS (
     WHERE t.seq > b.seq
     WINDOW life AS (PARTITION BY t.allocation_id ORDER BY t.told_seq, t.time_ns)
 )
--- In FROM and not in a WITH of its own, which an aggregator would count twice (statement_size).
+-- In FROM, as an aggregator would count a WITH twice (statement_size).
 SELECT seq, time_ns + $offset_ns::BIGINT AS time_ns, action, size_bytes, category, category_before
 FROM (
     SELECT
@@ -98,6 +98,6 @@ FROM (
     FROM block AS b
     LEFT JOIN born AS n USING (allocation_id)
     LEFT JOIN (FROM change WHERE is_last) AS c USING (allocation_id)
-) AS told
+) AS changes
 WHERE seq BETWEEN $first AND $last
 ORDER BY seq, action;

@@ -1,10 +1,10 @@
--- Question: How many bytes did each block hold on a device before an event, and what did it mean then?
+-- Question: How many bytes did each block hold on a device before an event, and of which category?
 -- Parameters:
---   session (text), attempt, rank, device (text): whose
+--   session (text), attempt, rank, device (text): the device
 --   before: the event
 -- Columns:
 --   size_bytes (bytes): of a block that was alive and whose free was not requested
---   category: what it meant
+--   category: at that event
 WITH ending AS (
     SELECT allocation_id, min(coalesce(free_requested_seq, freed_seq)) AS gone_seq
     FROM allocation_end

@@ -1,7 +1,7 @@
 -- Question: When did the earliest named range or operator call begin that lasted into a range of time?
 -- Parameters:
 --   session (text): session id
---   ranks (text): global ranks, with commas between; NULL: all
+--   ranks (text): global ranks, separated by commas; NULL for all
 --   from_ns (ns, common clock): the range's beginning
 -- Columns:
 --   begun_ns (ns, common clock): NULL where there is none

@@ -1,10 +1,10 @@
--- Question: Which devices of which ranks have events in a range of time (of the whole session also: hold something that
--- is older than the recording), and at which positions of their logs?
+-- Question: Which devices of which ranks have events in a range of time (of the whole session also: hold something
+-- from before the recording), and at which positions of their logs?
 -- Parameters:
 --   session (text): session id
 --   from_ns, until_ns (ns, common clock): the range; NULL: no bound
 -- Columns:
---   attempt, rank, device: whose
+--   attempt, rank, device: the device
 --   host_uid, host_name, pid: where it ran
 --   offset_ns (ns): add to the host's times to get the common clock
 --   started_ns, ended_ns (ns, common clock): of the process

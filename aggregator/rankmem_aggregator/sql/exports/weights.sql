@@ -1,6 +1,6 @@
 -- Question: Which parameters does a rank have, and where were they made?
 -- Parameters:
---   session (text), attempt, rank: whose
+--   session (text), attempt, rank: the rank
 -- Columns:
 --   name, size_bytes, grad_size_bytes, stack_id: as in weight
 SELECT name, coalesce(size_bytes, 0) AS size_bytes, coalesce(grad_size_bytes, 0) AS grad_size_bytes, stack_id

@@ -1,4 +1,4 @@
--- Question: How are rows that stand as incoming written to a Parquet file?
+-- Question: How are the rows named incoming written to a Parquet file?
 -- Parameters:
 --   path (text): of the file
 -- Columns:

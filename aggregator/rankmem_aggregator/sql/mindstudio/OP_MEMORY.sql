@@ -44,7 +44,7 @@ LEFT JOIN mindstudio.component_total AS r
     AND r.device = a.device
     AND r.seq = coalesce(a.free_requested_seq, a.freed_seq)
 WHERE a.device <> 'pinned'
-    -- Blocks that only a recording's totals show have no row there.
+    -- Blocks known from a recording's totals alone have no row there.
     AND NOT (a.operator IS NULL AND a.address IS NULL AND split_part(a.device, ':', 1) = 'npu');
 
 COMMENT ON VIEW mindstudio.OP_MEMORY IS 'OP_MEMORY, of all sessions and ranks.';

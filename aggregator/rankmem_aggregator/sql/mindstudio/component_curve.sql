@@ -10,7 +10,7 @@ CREATE OR REPLACE MACRO mindstudio.component_curve(of_session, of_rank) AS TABLE
 WITH start AS (
     SELECT started_ns FROM session_overview WHERE session_id = of_session
 ),
--- Recordings tell the totals of components; of our own logs they are those of the components' blocks.
+-- Imported recordings have the totals of components; in our own logs they are those of the components' blocks.
 course AS (
     SELECT time_ns, CASE group_name WHEN 'pytorch' THEN 'PTA' ELSE group_name END AS name,
         allocated_bytes, active_bytes, reserved_bytes

@@ -24,7 +24,7 @@ WITH told AS (
         e.stream,
         coalesce(e.allocated_bytes, e.requested_bytes) AS allocated_bytes,
         coalesce(e.reserved_bytes, e.requested_bytes) AS reserved_bytes,
-        -- A recording of an NPU that tells allocated bytes and no active ones does not know them.
+        -- A recording of an NPU with allocated bytes and no active ones does not know the latter.
         CASE
             WHEN e.active_bytes IS NULL AND e.allocated_bytes IS NOT NULL AND split_part(e.device, ':', 1) = 'npu'
                 THEN NULL

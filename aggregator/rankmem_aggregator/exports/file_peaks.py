@@ -1,8 +1,8 @@
-"""What of a device's peak a file carries: the highest bytes that its reader finds, beside the recording's.
+"""Compares the peak of each device in an exported file with the recording's.
 
-Stage: export. In: the bytes as a kind writes them; out: a sentence for the remarks where the two differ, or
-an error where a file would hold nothing of what the recording says. Each kind that is made of blocks, and
-not of the recording's totals, asks here: no file is silently lower than the answers.
+Stage: export. In: the bytes as they are written; out: a remark where the two differ, or an error where a file
+would hold nothing of the recorded peaks. Each kind of file that is made of blocks, not of recorded totals, is
+checked here: no file is silently lower than the answers.
 """
 
 from __future__ import annotations
@@ -10,48 +10,48 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from rankmem_aggregator.exports.contract import Written
+from rankmem_aggregator.exports.contract import ExportResult
 from rankmem_aggregator.exports.log import Track
 from rankmem_protos.errors import Code, RankmemError
 
 
-class Carried(NamedTuple):
+class FilePeak(NamedTuple):
     """A device's peak in a file."""
 
     track: Track
     peak_bytes: int
-    """The highest that a reader of the file finds."""
+    """The highest total that a reader of the file finds."""
 
 
-class Course:
-    """The bytes of one device while they are written."""
+class RunningBytes:
+    """The bytes that one device holds, and their highest value, while its file is written."""
 
     def __init__(self, held_bytes: int = 0) -> None:
         self._now = self.highest = held_bytes
 
     def add(self, change_bytes: int) -> None:
-        """Bytes that came, or went where negative."""
+        """Adds allocated bytes; freed ones are negative."""
         self._now += change_bytes
         self.highest = max(self.highest, self._now)
 
     def reach(self, held_bytes: int) -> None:
-        """What the file says by itself to be held at one instant."""
+        """Counts a total that the file itself states for one instant."""
         self.highest = max(self.highest, held_bytes)
 
 
-def hold_against(kind: str, carried: Iterable[Carried], written: Written, why: str) -> None:
-    """Says in the remarks which peaks the files do not reach.
+def check_file_peaks(kind: str, file_peaks: Iterable[FilePeak], result: ExportResult, why: str) -> None:
+    """Adds a remark for each peak that the files do not reach.
 
     Args:
         kind: the export's name.
-        carried: what each device of the files reaches.
+        file_peaks: the peak of each device in the files.
         written: takes the remarks.
-        why: ends the sentence: what such a file is made of.
+        why: ends the sentence: what such a file consists of.
 
     Raises:
-        RankmemError: UNSUPPORTED where nothing of any peak is in the files.
+        RankmemError: UNSUPPORTED where the files hold nothing of any peak.
     """
-    found = [each for each in carried if each.track.num_events]  # of the others no peak is known
+    found = [each for each in file_peaks if each.track.num_events]  # the others have no known peak
     highest = [each for each in found if each.track.peak_bytes]
     if highest and not any(each.peak_bytes for each in highest):
         best = max(highest, key=_peak)
@@ -63,15 +63,15 @@ def hold_against(kind: str, carried: Iterable[Carried], written: Written, why: s
     for each in found:
         peak_bytes = each.track.peak_bytes
         if peak_bytes is not None and each.peak_bytes != peak_bytes:
-            written.remarks.append(
+            result.remarks.append(
                 f"{_whose(each)}: the file reaches {each.peak_bytes:,} bytes, "
                 f"the recording {peak_bytes:,} bytes: {why}"
             )
 
 
-def _whose(each: Carried) -> str:
+def _whose(each: FilePeak) -> str:
     return f"rank {each.track.rank}, {each.track.device}"
 
 
-def _peak(each: Carried) -> int:
+def _peak(each: FilePeak) -> int:
     return each.track.peak_bytes or 0
