@@ -8,7 +8,6 @@ Runs in shipper and aggregator, never in the trainer (it imports pyarrow).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -646,8 +645,3 @@ TABLES: Final[dict[str, Table]] = {
     )
 }  # fmt: skip
 """All tables by name."""
-
-
-def tables_with(column: str) -> Iterator[Table]:
-    """The tables that have a column of this name, in declared order."""
-    return (table for table in TABLES.values() if column in table.column_names())

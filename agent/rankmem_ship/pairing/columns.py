@@ -102,15 +102,6 @@ def record_batch(table: str, columns: Mapping[str, pa.Array], length: int) -> pa
     return pa.RecordBatch.from_arrays(filled, schema=schema)
 
 
-def without(rows: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """The rows with these columns NULL: the source does not have them."""
-    for name in columns:
-        place = rows.schema.get_field_index(name)
-        field = rows.schema.field(place)
-        rows = rows.set_column(place, field, null_column(field.type, rows.num_rows))
-    return rows
-
-
 def rows_of(table: str, rows: Sequence[Mapping[str, object]]) -> pa.RecordBatch:
     """A few rows given as mappings; for tables of facts, never for events."""
     schema = TABLES[table].arrow_schema()
