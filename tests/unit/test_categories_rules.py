@@ -16,6 +16,8 @@ from rankmem_ship.pairing.pairing import Pairing
 from rankmem_ship.spool_reader.reader import Chunk, SpoolReader
 from repetitions import examples
 
+pytestmark = pytest.mark.slow
+
 FORWARD, BACKWARD, OPTIMIZER, OTHER = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.OTHER
 
 

@@ -50,7 +50,9 @@ class FakeQueries(Queries):
 
     def sql(self, text: str, parameters: Parameters | None = None) -> pa.Table:
         self.num_statements += 1
-        schema = self._empty.sql(text, parameters).schema
+        if text not in SCHEMAS:
+            SCHEMAS[text] = self._empty.sql(text, parameters).schema
+        schema = SCHEMAS[text]
         name = NAMES.get(text, "")
         if name.startswith("incomplete"):
             return schema.empty_table()
@@ -105,6 +107,8 @@ def recorded(name: str) -> Callable[..., Any]:
 
 BESIDE = ("connect", "session_row", "incomplete_sessions", "close")
 """What every verb calls beside its own question."""
+SCHEMAS: dict[str, pa.Schema] = {}
+"""Of each statement's answer, once for all tests."""
 NAMES = {query_text(name): name for name in query_names()}
 UNRECORDED = {"sql", "stream", "copy_to", "close", "session_id", "sessions", "incompleteness"}
 for name, member in vars(Queries).items():

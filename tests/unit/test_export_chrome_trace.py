@@ -20,6 +20,8 @@ from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.exports.trace_counters import Counters
 from rankmem_aggregator.query.queries import Queries
 
+pytestmark = pytest.mark.slow
+
 Row = dict[str, Any]
 REQUIRED = {
     "M": {"name", "pid", "args"},

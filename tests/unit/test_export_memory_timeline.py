@@ -20,6 +20,8 @@ from rankmem_aggregator.query.queries import Queries
 from rankmem_protos.categories import CATEGORIES, TIMELINE_INDEX
 from rankmem_protos.errors import Code, RankmemError
 
+pytestmark = pytest.mark.slow
+
 PARAMETER, INPUT, ACTIVATION, GRADIENT, UNKNOWN = 0, 2, 4, 5, 7
 T = BASE_NS // 1000
 

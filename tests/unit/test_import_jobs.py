@@ -20,6 +20,8 @@ from rankmem_imports.planning import Plan, plan
 from rankmem_imports.search import search
 from rankmem_protos.errors import Code, RankmemError
 
+pytestmark = pytest.mark.slow
+
 
 def ranks_of(paths: Sequence[Path | str], **options: str) -> tuple[Plan, dict[str, int]]:
     """The plan, and each file's rank."""

@@ -15,6 +15,8 @@ from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, empty_datab
 from job_peak_oracle import jobs, merged
 from repetitions import examples, seeds
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[duckdb.DuckDBPyConnection]:

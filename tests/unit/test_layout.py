@@ -1,12 +1,10 @@
-"""The spool's layout: the structs fit, and the compiled tap agrees on every offset."""
+"""The spool's layout: the structs fit, and their fields do not overlap."""
 
 from __future__ import annotations
 
 import pytest
 
 from rankmem_agent.spool import layout
-from rankmem_agent.tap.build import build_tap
-from rankmem_agent.tap.library import Tap
 
 
 @pytest.mark.parametrize(("name", "fields", "size"), layout.STRUCTS, ids=lambda value: str(value)[:20])
@@ -20,11 +18,6 @@ def test_fields_follow_each_other_aligned_and_within_the_struct(
         assert field.offset % min(width, 8) == 0, f"{name}.{field.name} is not aligned"
         end = field.offset + width
     assert end <= size
-
-
-def test_the_compiled_tap_lays_out_every_field_as_python_does() -> None:
-    here = {f"{name}.{field.name}": field.offset for name, fields, _ in layout.STRUCTS for field in fields}
-    assert Tap(build_tap()).layout() == here
 
 
 def test_marks_are_never_zero_and_differ_between_rounds_of_a_reused_page() -> None:

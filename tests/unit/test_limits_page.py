@@ -10,6 +10,8 @@ import pytest
 import limits_page
 from rankmem_aggregator.config import AggregatorConfig
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_page_in_the_tree_is_current() -> None:
     assert limits_page.PAGE.read_text("utf-8") == limits_page.page(), "make docs"

@@ -20,6 +20,8 @@ from rankmem_imports.recording import Closing, Identity, RankRecording
 from rankmem_imports.search import search
 from rankmem_protos.errors import RankmemError
 
+pytestmark = pytest.mark.slow
+
 READER = FORMATS["mindstudio"]
 OTHERS_WORDS = re.compile(
     "invalid literal|C long|decimal128|conversion error|ascend_|NoneType|argument must be"

@@ -18,6 +18,8 @@ from rankmem_cli.show.completeness import with_incomplete
 from rankmem_cli.show.render import Format
 from rankmem_protos.credentials import Credentials
 
+pytestmark = pytest.mark.slow
+
 
 def missing(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     found = connection.sql(query_text("incompleteness"), params={"session": SESSION})

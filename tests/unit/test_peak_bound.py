@@ -11,6 +11,8 @@ import pytest
 from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, store_logs, store_rows
 from repetitions import seeds
 
+pytestmark = pytest.mark.slow
+
 
 def ask(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = connection.sql(query).to_arrow_table().to_pylist()

@@ -18,6 +18,8 @@ from rankmem_aggregator.store.store import open_store
 from rankmem_protos.errors import RankmemError
 from sample_batches import RankSource
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def open_umask(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

@@ -15,6 +15,8 @@ from guide import guide_database, shown
 from rankmem_aggregator.sql import head_of, query_names, query_text, view_names, view_text
 from rankmem_protos.errors import Code, RankmemError
 
+pytestmark = pytest.mark.slow
+
 GUIDE = Path(__file__).parents[2] / "docs" / "sql.md"
 EXAMPLES = re.findall(r"```sql\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
 

@@ -13,6 +13,8 @@ from rankmem_ship.send_buffer import SendBuffer
 from rankmem_ship.spool_upload import Attachments, SpoolUpload
 from spool_synthetic import SyntheticSpool, training_records
 
+pytestmark = pytest.mark.slow
+
 STEPS = 6_000
 
 

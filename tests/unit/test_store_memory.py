@@ -11,6 +11,8 @@ import pytest
 from flaky_store import Flaky, a_group, flaky_connection, written
 from rankmem_aggregator.store.store import Store
 
+pytestmark = pytest.mark.slow
+
 SHORT = duckdb.OutOfMemoryException("failed to allocate data of size 2.0 KiB")
 
 

@@ -15,6 +15,8 @@ from rankmem_aggregator.store.statements import FEW_ROWS_MAX
 from rankmem_aggregator.store.store import Store, open_store
 from rankmem_protos.tables import HOST_INFO, STEP, TABLES, Table
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:

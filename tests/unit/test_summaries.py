@@ -14,6 +14,8 @@ from group_oracle import BY, group_after, logs, rows, summits
 from repetitions import examples
 from summary_passes import of_groups, summarise
 
+pytestmark = pytest.mark.slow
+
 MANY = examples(0.4)
 
 

@@ -24,6 +24,8 @@ from rankmem_protos.tables import TABLES
 from repetitions import examples
 from summary_passes import of_groups
 
+pytestmark = pytest.mark.slow
+
 Rows = dict[str, list[dict[str, Any]]]
 MANY = examples(0.15)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).resolve().parents[1]
 PACKAGES = ("protos", "agent", "aggregator", "cli")
 ROOTS = [TESTS / "support", TESTS / "tools", TESTS, *(TESTS.parent / name for name in PACKAGES)]

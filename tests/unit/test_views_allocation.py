@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import duckdb
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from constructed import BASE_NS, SESSION, RankLog, clear, store_logs, store_rows
 from repetitions import examples
+
+pytestmark = pytest.mark.slow
 
 
 def rows(connection: duckdb.DuckDBPyConnection, sql: str, **parameters: Any) -> list[dict[str, Any]]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import duckdb
+import pytest
 from hypothesis import given
 
 from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, store_logs, store_rows
 from job_peak_oracle import jobs, merged
 from repetitions import examples
+
+pytestmark = pytest.mark.slow
 
 PLACE = {"session_id": SESSION, "attempt": 0, "rank": 0}
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import duckdb
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, store_logs, store_rows
 from job_peak_oracle import end_of, jobs, merged
 from repetitions import examples
+
+pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
 MANY = examples(0.6)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import duckdb
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from constructed import BASE_NS, SESSION, RankLog, clear, store_logs
 from group_oracle import BY, held_after, logs, rows, seqs_of, summits
 from repetitions import examples
+
+pytestmark = pytest.mark.slow
 
 MANY = examples(0.8)
 

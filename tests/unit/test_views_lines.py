@@ -7,6 +7,8 @@ import pytest
 
 from constructed import store_rows
 
+pytestmark = pytest.mark.slow
+
 Frame = tuple[str, int, str]
 
 NATIVE: tuple[Frame, ...] = (
