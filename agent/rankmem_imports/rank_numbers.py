@@ -10,10 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from rankmem_protos.bounds import RANKS_MAX
 from rankmem_protos.errors import Code, RankmemError
 
-RANK_MAX: Final = 2**20 - 1
-"""As the aggregator's: ten times the largest jobs known."""
+RANK_MAX: Final = RANKS_MAX - 1
+"""Ranks count from 0."""
 _SHOWN_CHARS: Final = 40
 
 

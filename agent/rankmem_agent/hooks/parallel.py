@@ -23,6 +23,7 @@ from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.wrapping import wrapped
 from rankmem_agent.spool.layout import Kind
+from rankmem_protos.bounds import RANKS_MAX
 
 MESH_NAMES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("dp", "data", "data_parallel", "ddp", "fsdp", "dp_replicate", "dp_shard"), "dp"),
@@ -45,8 +46,6 @@ STEPS_LOOKED_AT: Final = 3
 """Steps at whose end Megatron is looked for; its groups are made before the first."""
 MESHES_MAX: Final = 64
 """Meshes kept to be read later; a training makes a handful."""
-COORDINATE_MAX: Final = 1 << 20
-"""Of a rank's place in a dimension: the ranks of a job (see ``bounds`` in rankmem_protos)."""
 _SOURCES: Final = ("mesh", "megatron", "environment", "user")
 """The later ones win."""
 
@@ -141,12 +140,12 @@ class Parallel:
 
     def _is_place(self, name: str, at: int) -> bool:
         """Whether a rank can be there; where not it is reported once, and left out."""
-        if 0 <= at < COORDINATE_MAX:
+        if 0 <= at < RANKS_MAX:
             return True
         if name not in self._refused:
             self._refused.add(name)
             self._guard.report(
-                f"{name}={at} is no place in a dimension of at most {COORDINATE_MAX} ranks: left out"
+                f"{name}={at} is no place in a dimension of at most {RANKS_MAX} ranks: left out"
             )
         return False
 

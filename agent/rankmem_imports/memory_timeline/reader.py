@@ -23,13 +23,11 @@ from rankmem_imports.memory_timeline.category_blocks import CategoryBlocks
 from rankmem_imports.probing import probe
 from rankmem_imports.recording import Closing, Identity, Part, RankFacts, RankRecording
 from rankmem_imports.replay import RESERVED, Replay
+from rankmem_protos.categories import TIMELINE_INDEX
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.plain_errors import plain
 
-CATEGORIES: Final = (
-    Category.PARAMETER, Category.OPTIMIZER_STATE, Category.INPUT, Category.TEMPORARY, Category.ACTIVATION,
-    Category.GRADIENT, Category.AUTOGRAD_DETAIL, Category.UNKNOWN,
-)  # fmt: skip
+CATEGORIES: Final = tuple(Category[name.upper()] for name in TIMELINE_INDEX)
 """In the order of the files: torch's ``_CATEGORY_TO_INDEX``, not its enum."""
 PREEXISTING, CREATE, INCREMENT_VERSION, DESTROY = 1, 2, 3, 4
 """torch's ``_ACTION_TO_INDEX``."""

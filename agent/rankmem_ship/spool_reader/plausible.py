@@ -26,10 +26,9 @@ from rankmem_agent.spool.layout import (
     Phase,
     Value,
 )
+from rankmem_protos.bounds import NUMBER_MAX
 from rankmem_ship.spool_reader.segments import Array, named
 
-NUMBER_MAX: Final = 2**62
-"""Of an id or a count: what the aggregator takes."""
 UPTIME_NS_MAX: Final = 2**60
 """Of CLOCK_MONOTONIC, which begins with the host: 36 years."""
 CLOCK_NS_MAX: Final = 3 * 10**18

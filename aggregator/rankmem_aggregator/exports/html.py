@@ -23,6 +23,7 @@ from rankmem_aggregator.exports.report_parts import ShownColumn, peaks_by_host, 
 from rankmem_aggregator.plots.curves import SERIES_MAX, chart_of
 from rankmem_aggregator.plots.html import chart_fragment, filled, resource
 from rankmem_aggregator.quantity_text import bytes_text, counted, instant_text
+from rankmem_aggregator.query.timeline_facts import Timeline
 from rankmem_aggregator.query.types import BlockBy, CurveBy
 from rankmem_protos.clock import distance_ns, has_clock
 from rankmem_protos.devices import by_weight
@@ -219,12 +220,13 @@ class _Report:
         )
 
     def _curve(self, rows: pa.Table, title: str) -> str:
-        said = {key.decode(): value.decode() for key, value in (rows.schema.metadata or {}).items()}
-        note = "" if said.get("exact") != "False" else f"<p>{_COARSE['num_ranks' in said]}</p>"
-        if said.get("complete") == "False":
+        timeline = Timeline.of(rows)
+        facts = timeline.facts
+        note = "" if facts.exact else f"<p>{_COARSE[facts.num_ranks is not None]}</p>"
+        if timeline.complete is False:
             note += f"<p>{_NOT_EXACT}</p>"
-        start_ns = self._start_of(int(said.get("first_ns") or self._start_ns))
-        chart = chart_of(rows, start_ns=start_ns, stacked=said.get("stacked") == "True", title=title)
+        start_ns = self._start_of(self._start_ns if facts.first_ns is None else facts.first_ns)
+        chart = chart_of(rows, start_ns=start_ns, stacked=bool(facts.stacked), title=title)
         return f"<h2>{escape(title)}</h2>{note}{chart_fragment(chart, POINTS_MAX)}"
 
     def _start_of(self, first_ns: int) -> int:

@@ -2,8 +2,8 @@
 
 Stage: query. In: the ``.sql`` files beside this module, one question a file, but for ``questions.sql``, which
 has those that only forward. Out: their text, their heads as values (for ``docs/schema.md``), and a database
-with the views in it. Runs in the aggregator (at open)
-and in any process that reads a database. It never puts a value into SQL: values travel as parameters.
+with the views in it. Runs in the aggregator (at open) and in any process that reads a database. It never puts
+a value into SQL: values travel as parameters.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     import duckdb
 
-_TOKEN: Final = re.compile(r"--[^\n]*|'(?:[^']|'')*'|\w+")
-"""A comment, a text, or a word of SQL."""
+_WORD: Final = re.compile(r"\w+")
+_NO_NAMES: Final = re.compile(r"--[^\n]*|'(?:[^']|'')*'")
+"""Comments and texts."""
 _NAME: Final = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 """Begins a statement of ``questions.sql``."""
 
@@ -127,6 +128,11 @@ def head_of(text: str) -> Head:
     )
 
 
+def without_texts(statement: str) -> str:
+    """The statement without its comments and texts: the part that can name tables and views."""
+    return _NO_NAMES.sub(" ", statement)
+
+
 @cache
 def _read(folder: str, name: str) -> str:
     if name not in _files(folder):
@@ -159,6 +165,6 @@ def _questions() -> Mapping[str, str]:
 def _in_order(folder: str) -> tuple[str, ...]:
     """The names in a folder, each after those that are words of its text."""
     names = sorted(_files(folder))
-    words = {name: set(_TOKEN.findall(_read(folder, name))) for name in names}
+    words = {name: set(_WORD.findall(without_texts(_read(folder, name)))) for name in names}
     reads = {name: [other for other in names if other in words[name] - {name}] for name in names}
     return tuple(graphlib.TopologicalSorter(reads).static_order())

@@ -21,7 +21,7 @@ from typing import Final
 import duckdb
 
 from rankmem_aggregator.sandbox.statements import name_of, type_of
-from rankmem_aggregator.sql import mindstudio_names, mindstudio_text, view_names, view_text
+from rankmem_aggregator.sql import mindstudio_names, mindstudio_text, view_names, view_text, without_texts
 from rankmem_aggregator.store import schema
 from rankmem_aggregator.store.instance import CONFINEMENT, ISOLATED, TIME_ZONE, Settings
 from rankmem_aggregator.store.stored_tables import reading_statements, stored_tables
@@ -48,8 +48,6 @@ _HOLDS_ANOTHER: Final = frozenset({duckdb.StatementType.EXPLAIN, duckdb.Statemen
 """These may hold a COPY, which the kind does not show: EXPLAIN ANALYZE runs one, and a PIVOT is several
 statements. DuckDB lets it write to an attached file itself, whatever is confined (2.0)."""
 _WORD: Final = re.compile(r"\w+")
-_NO_NAMES: Final = re.compile(r"--[^\n]*|'(?:[^']|'')*'")
-"""Comments and texts."""
 _CATALOG_WORDS: Final = re.compile(
     r"\b(?:show|describe|information_schema|query_table|duckdb_\w+|pragma\w*|pg_\w+|sqlite_\w+)\b"
     r"|\bquery\s*\(|(?:^|;)\s*desc\b",
@@ -105,7 +103,7 @@ class ReadingInstance:
 
     def cursor(self, text: str) -> duckdb.DuckDBPyConnection:
         """A new connection, with the views that the statement names, in a read-only transaction."""
-        asks_for_catalog = _CATALOG_WORDS.search(_NO_NAMES.sub(" ", text))
+        asks_for_catalog = _CATALOG_WORDS.search(without_texts(text))
         self._make(frozenset(_in_order()) if asks_for_catalog else _needed(text))
         cursor = self._connection.cursor()
         _check_kinds(cursor, text)
@@ -235,7 +233,7 @@ def _needed(text: str) -> frozenset[str]:
 @cache
 def _reads(name: str) -> frozenset[str]:
     """The tables and views that a table or view of ours reads."""
-    return frozenset() if name in schema.ALL_TABLES else _named(_NO_NAMES.sub(" ", _text_of(name)))
+    return frozenset() if name in schema.ALL_TABLES else _named(without_texts(_text_of(name)))
 
 
 def _named(text: str) -> frozenset[str]:
