@@ -26,6 +26,7 @@ from rankmem_cli.verbs.live import live
 from rankmem_cli.verbs.modules import modules
 from rankmem_cli.verbs.oom import oom
 from rankmem_cli.verbs.ops import ops
+from rankmem_cli.verbs.page import page
 from rankmem_cli.verbs.peak import peak
 from rankmem_cli.verbs.prune import prune
 from rankmem_cli.verbs.ranks import ranks
@@ -47,6 +48,7 @@ VERBS: tuple[Callable[..., None], ...] = (
     ranks,
     status,
     top,
+    page,
     hosts,
     peak,
     ops,

@@ -30,6 +30,8 @@ FOREIGN_HOMES = {
     "typer": ("rankmem_cli",),
     "rich": ("rankmem_cli",),
     "prometheus_client": ("rankmem_aggregator.server.metrics",),
+    "starlette": ("rankmem_aggregator.page",),
+    "uvicorn": ("rankmem_aggregator.page",),
     "torch": (
         "rankmem_agent.tap",
         "rankmem_agent.hooks",

@@ -58,6 +58,7 @@ class LocalQueries(Queries):
             raise _cannot_open(path, exc) from exc
         except RankmemError as exc:
             raise RankmemError(exc.code, f"cannot read {path}: {exc.message}", exc.hint) from exc
+        self._cursor: duckdb.DuckDBPyConnection | None = None
 
     def sql(self, text: str, parameters: Parameters | None = None) -> pa.Table:
         with _translating():
@@ -76,6 +77,11 @@ class LocalQueries(Queries):
     def copy_to(self, out_path: Path) -> None:
         with _translating(), self._instance.snapshot() as (cursor, present):
             export_duckdb(cursor, out_path, present)
+
+    def interrupt(self) -> None:
+        cursor = self._cursor
+        if cursor is not None:
+            cursor.interrupt()
 
     def close(self) -> None:
         self._instance.close()
@@ -96,7 +102,7 @@ class LocalQueries(Queries):
 
     def _asked(self, text: str, parameters: Parameters | None) -> duckdb.DuckDBPyRelation | None:
         # A cursor of its own: a stream that is read slowly does not end when the next question is asked.
-        cursor = self._instance.cursor(text)
+        cursor = self._cursor = self._instance.cursor(text)
         return cursor.sql(text, params=dict(parameters) if parameters else None)
 
 

@@ -92,6 +92,10 @@ class Queries(abc.ABC):
         """
 
     @abc.abstractmethod
+    def interrupt(self) -> None:
+        """Ends the statement that runs now, which raises EXHAUSTED or UNAVAILABLE; any thread may call it."""
+
+    @abc.abstractmethod
     def close(self) -> None:
         """Closes the file or the connection; may be called twice."""
 
@@ -395,7 +399,7 @@ class Queries(abc.ABC):
             until_ns=until_ns,
         )
         full_id = self.session_id(session)
-        return self._with_missing(TimelineReader(self._ask, points).read(full_id, request).table(), full_id)
+        return self.with_missing(TimelineReader(self._ask, points).read(full_id, request).table(), full_id)
 
     def curve(self, rank: int, session: str | None = None, *, attempt: int | None = None) -> pa.Table:
         """A rank's memory second by second. Columns: those of the macro ``memory_curve``."""
@@ -436,7 +440,7 @@ class Queries(abc.ABC):
         group = "operator" if per_rank else by
         rows = self._ask(name, **chosen, by=group, per_rank=per_rank)
         rows = self._of_rank(rows, full_id, rank, device=device).rename_columns({"group_name": group})
-        return self._with_missing(rows if per_rank else rows.drop_columns("rank"), full_id)
+        return self.with_missing(rows if per_rank else rows.drop_columns("rank"), full_id)
 
     def live(
         self,
@@ -471,7 +475,7 @@ class Queries(abc.ABC):
             rows = self._ask("live_at_time", **chosen, time_ns=at)
         else:
             rows = self._ask("live_at_peak", **chosen)
-        return self._with_missing(self._of_rank(rows, full_id, rank, attempt=attempt, device=device), full_id)
+        return self.with_missing(self._of_rank(rows, full_id, rank, attempt=attempt, device=device), full_id)
 
     def stack(self, stack_id: int) -> pa.Table:
         """The frames of a stack, innermost first: ordering (from 0), file_path, line_number, function."""
@@ -508,9 +512,10 @@ class Queries(abc.ABC):
 
     def _answer(self, name: str, *, session: str, **parameters: Value) -> pa.Table:
         """The rows of a named query about a session, with what is missing from it in the metadata."""
-        return self._with_missing(self._ask(name, session=session, **parameters), session)
+        return self.with_missing(self._ask(name, session=session, **parameters), session)
 
-    def _with_missing(self, answer: pa.Table, full_id: str) -> pa.Table:
+    def with_missing(self, answer: pa.Table, full_id: str) -> pa.Table:
+        """An answer about the session of this full id, with what is missing from it in the metadata."""
         of_session, asked_s, missing = self._known_missing
         if of_session != full_id or time.monotonic() - asked_s > MISSING_FRESH_S:
             asked_s, missing = time.monotonic(), self._missing(full_id).to_pylist()

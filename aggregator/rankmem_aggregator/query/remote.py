@@ -59,6 +59,7 @@ class RemoteQueries(Queries):
         self._credentials = Credentials() if credentials is None else credentials
         self._line = dial(address, self._credentials, CHANNEL_OPTIONS)
         self._stub = QueryStub(self._line.channel)
+        self._call: grpc.Call | None = None
 
     def sql(self, text: str, parameters: Parameters | None = None) -> pa.Table:
         return pa.Table.from_batches(list(self.stream(text, parameters)))
@@ -69,7 +70,7 @@ class RemoteQueries(Queries):
             parameters={name: _wire_value(value) for name, value in (parameters or {}).items()},
             timeout_s=self._timeout_s,
         )
-        call = self._stub.Sql(request, metadata=self._line.metadata)
+        call = self._call = self._stub.Sql(request, metadata=self._line.metadata)
         try:
             yield from _without_empty(batch for chunk in call for batch in _batches(chunk.arrow_ipc))
         except grpc.RpcError as exc:
@@ -103,6 +104,10 @@ class RemoteQueries(Queries):
         except grpc.RpcError as exc:
             raise self._error_of(exc) from exc
         return AggregatorState.of(reply)
+
+    def interrupt(self) -> None:
+        if self._call is not None:
+            self._call.cancel()  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         self._line.channel.close()

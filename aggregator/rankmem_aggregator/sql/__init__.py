@@ -92,6 +92,11 @@ def export_text(name: str) -> str:
     return _read("exports", name)
 
 
+def page_text(name: str) -> str:
+    """The text of ``page/{name}.sql``: one question of the web page, with named parameters."""
+    return _read("page", name)
+
+
 def query_text(name: str) -> str:
     """The text of a named query, of ``questions.sql`` or ``queries``: one statement with named parameters.
 

@@ -1,0 +1,129 @@
+"""One request's reading: the session it is about, and the statements it asks.
+
+Stage: page, in the thread of a request. In: a ``Queries`` that the request has for itself; out: Arrow
+tables whose metadata carries the facts of an answer. Times of answers are ns since the session's start
+(``origin_ns``), so that a browser's numbers hold them exactly: those of SQL are on the common clock.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rankmem_aggregator.page.as_sql import as_sql
+from rankmem_aggregator.query.queries import Queries
+from rankmem_aggregator.query.types import SessionId, Value
+from rankmem_aggregator.sql import page_text
+from rankmem_protos.errors import Code, RankmemError
+
+FACTS_KEY: Final = b"rankmem"
+"""In the metadata of an answer's schema: a JSON object of its facts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageSession:
+    """The session of a request, as of its watermark."""
+
+    session_id: SessionId
+    origin_ns: int
+    """Its start on the common clock: the zero of every time of an answer."""
+    ended: bool
+    watermark: str
+    """Changes whenever anything of the session does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """A device of a rank in an attempt: what curves, blocks and segments belong to."""
+
+    attempt: int
+    rank: int
+    device: str
+    offset_ns: int
+    """Add to the host's times for the common clock."""
+    peak_bytes: int
+    peak_seq: int
+    peak_ns: int
+    """On the common clock."""
+    host_name: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Reading:
+    """What an answer reads from. In one thread."""
+
+    queries: Queries
+    session: PageSession
+    _shown: list[str] = field(default_factory=list)
+
+    def ask(self, name: str, **parameters: Value) -> pa.Table:
+        """The rows of ``sql/page/{name}.sql`` for the session, with ``$session`` filled in."""
+        return self.queries.sql(page_text(name), {"session": self.session.session_id, **parameters})
+
+    def show(self, name: str, **parameters: Value) -> pa.Table:
+        """The same, for the rows that the panel shows: the statement is the panel's, as SQL."""
+        given = {"session": self.session.session_id, **parameters}
+        self._shown.append(as_sql(page_text(name), given))
+        return self.queries.sql(page_text(name), given)
+
+    def shown_as(self, statement: str) -> None:
+        """Gives the panel's SQL where its rows come from one of the ``Queries``' own questions."""
+        self._shown.append(statement)
+
+    def track(self, rank: int, attempt: int | None = None, device: str | None = None) -> Track:
+        """The device of a rank that a request means: by default the one that stood highest.
+
+        Raises:
+            RankmemError: NOT_FOUND.
+        """
+        rows = self.ask("tracks", rank=rank, attempt=attempt, device=device).to_pylist()
+        if not rows:
+            what = f"rank {rank}" + (f", attempt {attempt}" if attempt is not None else "")
+            what += f" with device {device}" if device is not None else ""
+            raise RankmemError(
+                Code.NOT_FOUND,
+                f"session {self.session.session_id} has no events of {what}",
+                "choose another rank; rankmem ranks lists them",
+            )
+        return Track(**rows[0])
+
+    def absolute(self, time_ns: int | None) -> int | None:
+        """A time of a request on the common clock."""
+        return None if time_ns is None else time_ns + self.session.origin_ns
+
+    def relative(self, rows: pa.Table, *columns: str) -> pa.Table:
+        """The rows with these columns in ns since the session's start."""
+        origin = pa.scalar(self.session.origin_ns, pa.int64())
+        for name in columns:
+            place = rows.schema.get_field_index(name)
+            rows = rows.set_column(place, name, pc.subtract(rows[name].cast(pa.int64()), origin))
+        return rows
+
+    def answer(self, rows: pa.Table, *, exact: bool, source: str, **facts: Any) -> pa.Table:
+        """The rows with the facts that every panel shows or needs, and what is missing from the session.
+
+        Args:
+            exact: nothing of what was recorded is left out of or rounded in the rows.
+            source: the table or view they were read from.
+            facts: more, for this kind of answer; JSON values.
+        """
+        told = {
+            "exact": exact,
+            "source": source,
+            "origin_ns": str(self.session.origin_ns),
+            "watermark": self.session.watermark,
+            "sql": ";\n\n".join(self._shown),
+            **facts,
+        }
+        marked = self.queries.with_missing(rows, self.session.session_id)
+        metadata = {**(marked.schema.metadata or {}), FACTS_KEY: json.dumps(told).encode()}
+        return marked.replace_schema_metadata(metadata)
+
+
+def facts_of(answer: pa.Table) -> dict[str, Any]:
+    """The facts of an answer."""
+    return dict(json.loads((answer.schema.metadata or {})[FACTS_KEY]))

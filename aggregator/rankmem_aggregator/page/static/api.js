@@ -1,0 +1,99 @@
+// Questions to the page's server: Arrow in, columns out. A refusal is an error with a code and a hint.
+
+/* global fl */
+
+const API = "api/v1/";
+const OPTIONS = { useBigInt: false, useDate: false, useProxy: false };
+
+export const traffic = { bytes: 0, questions: 0 };
+
+export class Refusal extends Error {
+  constructor({ code, message, hint }, status) {
+    super(message);
+    this.code = code;
+    this.hint = hint ?? "";
+    this.status = status;
+  }
+}
+
+export class Answer {
+  constructor(table) {
+    this.table = table;
+    const metadata = table.schema.metadata ?? new Map();
+    this.facts = JSON.parse(metadata.get("rankmem") ?? "{}");
+    // "True", "False", or "None" where it is not known.
+    this.complete = metadata.get("complete") ?? null;
+    this.missing = JSON.parse(metadata.get("missing") ?? "[]");
+  }
+
+  get length() {
+    return this.table.numRows;
+  }
+
+  // The values of a column: a typed array where it has no NULL, else an array with null.
+  column(name) {
+    return this.table.getChild(name).toArray();
+  }
+
+  has(name) {
+    return this.table.schema.fields.some((field) => field.name === name);
+  }
+
+  get names() {
+    return this.table.schema.fields.map((field) => field.name);
+  }
+
+  rows() {
+    return this.table.toArray();
+  }
+}
+
+// Asks a route below /api/v1; null and "" are left out of the parameters.
+export async function ask(path, parameters = {}, signal = undefined) {
+  const response = await request(url(path, parameters), { signal });
+  return read(await response.arrayBuffer());
+}
+
+// The address of a route with its parameters.
+export function url(path, parameters = {}) {
+  const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const query = new URLSearchParams(given.sort(([a], [b]) => (a < b ? -1 : 1)));
+  return given.length ? `${API}${path}?${query}` : `${API}${path}`;
+}
+
+export function read(buffer) {
+  traffic.bytes += buffer.byteLength;
+  traffic.questions += 1;
+  return new Answer(fl.tableFromIPC(new Uint8Array(buffer), OPTIONS));
+}
+
+// A response that is not an error; otherwise a Refusal is thrown.
+export async function request(address, options = {}) {
+  let response;
+  try {
+    response = await fetch(address, { credentials: "same-origin", ...options });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refusal(
+      { code: "unavailable", message: "the page's server does not answer", hint: "start it again: rankmem page" },
+      0,
+    );
+  }
+  if (response.ok) return response;
+  let told = {};
+  try {
+    told = await response.json();
+  } catch {
+    // not ours: a proxy's
+  }
+  throw new Refusal({ message: `the server answered ${response.status}`, ...told }, response.status);
+}
+
+// Shows the one-time code of the link, which the server exchanges for a cookie.
+export async function showCode(code) {
+  await request("code", {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify({ code }),
+  });
+}

@@ -1,0 +1,157 @@
+// A panel: a card that shows the answers to questions. It states which keys of the state it reads; when one changes,
+// what it still waits for is aborted and asked again. It fails alone, and says why and what to do.
+
+import * as api from "./api.js";
+import { announce, button, el } from "./dom.js";
+import * as state from "./state.js";
+
+const panels = new Map();
+
+// What a panel has painted: its arrays, for tests and for exports.
+export function drawn(id) {
+  return panels.get(id)?.drawn ?? null;
+}
+
+export function panel(id) {
+  return panels.get(id) ?? null;
+}
+
+export function allPanels() {
+  return [...panels.values()];
+}
+
+export class Panel {
+  // id: unique; title: its heading; reads: keys of the state; asks(): a list of [path, parameters] to ask, or a text
+  // that says what to do first; show(...answers): draws them; empty: what it says where the first answer has no rows;
+  // table(): {columns: [texts], rows: [[values]]} of what it shows, for who cannot see a canvas.
+  constructor(parent, { id, title, reads, asks, show, empty = "", table = null, class: extra = "" }) {
+    Object.assign(this, { id, reads: new Set(["s", ...reads]), asks, show, empty, table });
+    this.drawn = null;
+    this.answers = [];
+    this.heading = el("h2", { id: `${id}-title` }, title);
+    this.noteElement = el("span", { class: "note" });
+    this.tools = el("span", { class: "tools" });
+    this.body = el("div", { class: "body" });
+    this.message = el("div", { class: "message", hidden: true });
+    this.element = el(
+      "section",
+      { class: `card ${extra}`, id, "aria-labelledby": `${id}-title` },
+      el("div", { class: "title" }, this.heading, this.noteElement, el("span", { class: "grow" }), this.tools),
+      this.message,
+      this.body,
+    );
+    parent.append(this.element);
+    if (table) this.tools.append(button("table", () => this.toggleTable(), { class: "quiet", title: "what is drawn, as a table" }));
+    this.tools.append(button("SQL", () => this.copySql(), { class: "quiet", title: "copy the statement of these rows" }));
+    panels.set(id, this);
+    this.stop = state.listen((changed) => {
+      if ([...this.reads].some((key) => changed.has(key))) this.refresh();
+    });
+  }
+
+  note(text) {
+    this.noteElement.textContent = text;
+  }
+
+  title(text) {
+    this.heading.textContent = text;
+  }
+
+  // Asks its questions; what came in the meantime for an older state is dropped.
+  async refresh() {
+    this.waiting?.abort();
+    const waiting = (this.waiting = new AbortController());
+    const asked = this.asks();
+    if (asked === null || typeof asked === "string") {
+      this.say(asked ?? "");
+      return;
+    }
+    this.element.setAttribute("aria-busy", "true");
+    try {
+      const answers = await Promise.all(asked.map(([path, parameters]) => api.ask(path, parameters, waiting.signal)));
+      if (waiting.signal.aborted) return;
+      this.answers = answers;
+      if (this.empty && !answers[0].length) {
+        this.say(this.empty);
+      } else {
+        this.message.hidden = true;
+        this.body.hidden = false;
+        this.show(...answers);
+        this.mark(answers);
+        this.refreshTable();
+      }
+    } catch (error) {
+      if (error.name === "AbortError" || waiting.signal.aborted) return;
+      waiting.abort();
+      this.fail(error);
+    } finally {
+      if (this.waiting === waiting) this.element.removeAttribute("aria-busy");
+    }
+  }
+
+  // A text in place of the panel's body.
+  say(text, hint = "", again = false) {
+    this.drawn = null;
+    this.body.hidden = true;
+    this.message.hidden = !text;
+    this.message.className = again ? "message failed" : "message";
+    this.message.replaceChildren(
+      el("p", {}, text),
+      hint ? el("p", { class: "hint" }, `Try: ${hint}`) : "",
+      again ? button("again", () => this.refresh()) : "",
+    );
+  }
+
+  fail(error) {
+    this.failed = error;
+    this.say(error.message, error.hint ?? "", true);
+    announce(`${this.heading.textContent}: ${error.message}`);
+  }
+
+  // An answer over a gap is marked: its bytes may be wrong.
+  mark(answers) {
+    const lines = answers.flatMap((answer) => (answer.complete === "False" ? answer.missing : []));
+    this.element.classList.toggle("incomplete", lines.length > 0);
+    this.heading.title = lines.length ? `not exact: ${[...new Set(lines)].join("; ")}` : "";
+  }
+
+  // The statement of the rows, as `rankmem sql` runs it.
+  sql() {
+    return this.answers.map((answer) => answer.facts.sql).filter(Boolean).join(";\n\n");
+  }
+
+  async copySql() {
+    const text = this.sql();
+    await navigator.clipboard?.writeText(text).catch(() => {});
+    announce(text ? "copied the SQL" : "this panel has no SQL yet");
+    this.copied = text;
+  }
+
+  toggleTable() {
+    this.tableElement = this.tableElement ? (this.tableElement.remove(), null) : el("div", { class: "scroll" });
+    if (this.tableElement) {
+      this.body.append(this.tableElement);
+      this.refreshTable();
+    }
+  }
+
+  refreshTable() {
+    if (!this.tableElement) return;
+    const { columns, rows } = this.table();
+    this.tableElement.replaceChildren(
+      el(
+        "table",
+        {},
+        el("thead", {}, el("tr", {}, ...columns.map((name) => el("th", { scope: "col" }, name)))),
+        el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map((value) => el("td", {}, String(value)))))),
+      ),
+    );
+  }
+
+  destroy() {
+    this.stop();
+    this.waiting?.abort();
+    panels.delete(this.id);
+    this.element.remove();
+  }
+}

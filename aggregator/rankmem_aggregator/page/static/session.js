@@ -1,0 +1,88 @@
+// The session that is shown, as every view needs it: its span of time, and its ranks with their peaks.
+
+import * as api from "./api.js";
+import * as state from "./state.js";
+
+let loaded = null;
+
+// The job: {id, facts, ranks (rows), first, last, deviceTypes, highest}; null where there is no session.
+export function job() {
+  return loaded;
+}
+
+// Loads the session of the state, or the newest.
+export async function load(signal = undefined) {
+  let id = state.get("s");
+  if (!id) {
+    const sessions = (await api.ask("sessions", { limit: 1 }, signal)).rows();
+    if (!sessions.length) {
+      loaded = null;
+      return null;
+    }
+    id = sessions[0].session_id;
+    state.change({ s: id }, { within: true });
+  }
+  const answer = await api.ask(`s/${encodeURIComponent(id)}/job`, {}, signal);
+  loaded = jobOf(id, answer);
+  return loaded;
+}
+
+// The beginning of a route about the session.
+export function of(route) {
+  return `s/${encodeURIComponent(loaded.id)}/${route}`;
+}
+
+// The range of time that is shown, ns since the session's start.
+export function range() {
+  return [state.num("from") ?? loaded.first, state.num("to") ?? loaded.last];
+}
+
+export function limits() {
+  return [loaded.first, loaded.last];
+}
+
+// The row of the rank that is chosen: by the state, else the one that stood highest.
+export function chosen() {
+  const [rank, attempt, device] = [state.num("rank"), state.num("attempt"), state.get("device")];
+  if (rank === null) return loaded.highest;
+  const fits = loaded.ranks.filter(
+    (row) =>
+      row.rank === rank &&
+      row.device !== null &&
+      (attempt === null || row.attempt === attempt) &&
+      (device === null || row.device === device),
+  );
+  return highestOf(fits) ?? { rank, attempt, device, peak_bytes: null, peak_ns: null, peak_seq: null, host_name: null };
+}
+
+// The parameters that name the chosen rank's device in a question.
+export function chosenParameters() {
+  const row = chosen();
+  return row ? { rank: row.rank, attempt: row.attempt, device: row.device } : null;
+}
+
+// The device types of the session, accelerators first.
+function deviceTypesOf(ranks) {
+  const types = [...new Set(ranks.map((row) => row.device_type).filter(Boolean))];
+  return types.sort((a, b) => (a === "cpu") - (b === "cpu") || (a < b ? -1 : 1));
+}
+
+function highestOf(rows) {
+  const accelerators = rows.filter((row) => row.device !== null && row.device_type !== "cpu");
+  const among = accelerators.length ? accelerators : rows.filter((row) => row.device !== null);
+  return among.reduce((best, row) => (best === null || row.peak_bytes > best.peak_bytes ? row : best), null);
+}
+
+function jobOf(id, answer) {
+  const ranks = answer.rows();
+  return {
+    id,
+    answer,
+    facts: answer.facts,
+    ranks,
+    first: answer.facts.first_ns,
+    last: answer.facts.last_ns,
+    deviceTypes: deviceTypesOf(ranks),
+    highest: highestOf(ranks),
+  };
+}

@@ -1,0 +1,85 @@
+// The page's one state, which is its link: texts by key, in a fixed order, in the fragment of the address.
+// A key that is not known here is kept as it is. Every change is an entry of the browser's history, but for the
+// changes within a gesture.
+
+const ORDER = [
+  "v", "s", "view", "from", "to", "rank", "attempt", "device", "figure", "by", "seq", "mode", "group", "order",
+  "limit", "which", "pick", "q", "sort", "a", "b", "sql", "marks", "style",
+];
+export const LINK_MAX = 2000;
+
+const known = new Map();
+const listeners = new Set();
+
+// The text of a key, or null.
+export function get(key) {
+  return known.get(key) ?? null;
+}
+
+// The whole number of a key, or null where there is none.
+export function num(key) {
+  const text = known.get(key);
+  return text !== undefined && /^-?\d{1,16}$/.test(text) ? Number(text) : null;
+}
+
+// Changes some keys; null or "" removes one. `within` a gesture, the entry of the history is replaced.
+export function change(changes, { within = false } = {}) {
+  const changed = assign(known, changes);
+  if (!changed.size) return;
+  const fragment = fragmentOf(known);
+  if (fragment.length > LINK_MAX) {
+    for (const key of ["sql", "marks"]) if (changed.has(key)) known.delete(key);
+  }
+  history[within ? "replaceState" : "pushState"](null, "", fragmentOf(known));
+  notify(changed);
+}
+
+// The link of this state with some changes, for an href.
+export function link(changes = {}) {
+  const other = new Map(known);
+  assign(other, changes);
+  return fragmentOf(other);
+}
+
+// Calls `listener` with the set of changed keys after each change; returns what ends that.
+export function listen(listener) {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
+// Takes over the address's fragment, at the beginning and when the user goes back or edits it.
+export function read() {
+  const before = new Map(known);
+  known.clear();
+  for (const [key, text] of new URLSearchParams(location.hash.slice(1))) {
+    if (text !== "" && key !== "code") known.set(key, text);
+  }
+  if (!known.has("v")) known.set("v", "1");
+  const keys = new Set([...before.keys(), ...known.keys()]);
+  notify(new Set([...keys].filter((key) => before.get(key) !== known.get(key))));
+}
+
+addEventListener("popstate", read);
+addEventListener("hashchange", read);
+
+function assign(map, changes) {
+  const changed = new Set();
+  for (const [key, value] of Object.entries(changes)) {
+    const text = value === null || value === undefined ? "" : String(value);
+    if ((map.get(key) ?? "") === text) continue;
+    if (text === "") map.delete(key);
+    else map.set(key, text);
+    changed.add(key);
+  }
+  return changed;
+}
+
+function fragmentOf(map) {
+  const rest = [...map.keys()].filter((key) => !ORDER.includes(key));
+  const pairs = [...ORDER, ...rest].filter((key) => map.has(key)).map((key) => [key, map.get(key)]);
+  return `#${new URLSearchParams(pairs)}`;
+}
+
+function notify(changed) {
+  if (changed.size) for (const listener of [...listeners]) listener(changed);
+}

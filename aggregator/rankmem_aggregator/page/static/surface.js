@@ -1,0 +1,66 @@
+// A canvas that is drawn when its data, size or theme has changed, at most once a frame.
+
+import { el } from "./dom.js";
+import { onTheme } from "./theme.js";
+
+export const FONT = '11px system-ui, "DejaVu Sans", sans-serif';
+
+export class Surface {
+  // `paint(g, width, height)` draws in CSS pixels; `label` says what it shows to who cannot see it.
+  constructor(parent, { height, label, paint }) {
+    this.paint = paint;
+    this.canvas = el("canvas", { tabIndex: 0, role: "img", "aria-label": label, class: "surface" });
+    this.canvas.style.height = `${height}px`;
+    parent.append(this.canvas);
+    this.width = 0;
+    this.height = height;
+    this.asked = 0;
+    this.lastPaintMs = 0;
+    this.sized = new ResizeObserver(() => this.draw());
+    this.sized.observe(this.canvas);
+    this.endTheme = onTheme(() => this.draw());
+  }
+
+  label(text) {
+    this.canvas.setAttribute("aria-label", text);
+  }
+
+  setHeight(height) {
+    this.canvas.style.height = `${height}px`;
+    this.draw();
+  }
+
+  // Draws within the next frame.
+  draw() {
+    if (!this.asked) this.asked = requestAnimationFrame(() => this.drawNow());
+  }
+
+  drawNow() {
+    cancelAnimationFrame(this.asked);
+    this.asked = 0;
+    const { clientWidth: width, clientHeight: height } = this.canvas;
+    if (!width || !height) return;
+    const begun = performance.now();
+    const scale = devicePixelRatio || 1;
+    const [wide, high] = [Math.round(width * scale), Math.round(height * scale)];
+    if (this.canvas.width !== wide || this.canvas.height !== high) {
+      this.canvas.width = wide;
+      this.canvas.height = high;
+    }
+    this.width = width;
+    this.height = height;
+    const g = this.canvas.getContext("2d");
+    g.setTransform(scale, 0, 0, scale, 0, 0);
+    g.clearRect(0, 0, width, height);
+    g.font = FONT;
+    this.paint(g, width, height);
+    this.lastPaintMs = performance.now() - begun;
+  }
+
+  destroy() {
+    cancelAnimationFrame(this.asked);
+    this.sized.disconnect();
+    this.endTheme();
+    this.canvas.remove();
+  }
+}

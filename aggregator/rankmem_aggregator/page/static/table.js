@@ -1,0 +1,123 @@
+// A table of rows: columns to choose, sorting in three states, keyboard, copying.
+
+import { announce, button, el } from "./dom.js";
+
+const DANGEROUS = /^[=+\-@\t\r]/;
+
+export class Table {
+  // columns: [{name, title, text(row), align: "right", hint}]; sort: {name, descending} or null and onSort(sort) where
+  // its owner sorts; onPick(row) when a row is clicked or Enter is pressed on it; key(row): what identifies a row.
+  constructor(parent, { columns, onSort = null, onPick = null, key = (row) => row, label = "rows" }) {
+    Object.assign(this, { columns, onSort, onPick, key, rows: [], sort: null, picked: null });
+    this.shown = columns.filter((column) => !column.hidden);
+    this.head = el("thead");
+    this.bodyElement = el("tbody");
+    this.element = el("div", { class: "scroll", tabIndex: 0, role: "region", "aria-label": label }, el("table", {}, this.head, this.bodyElement));
+    parent.append(this.element);
+  }
+
+  // Shows these rows; `sort` is how they are sorted.
+  set(rows, sort = this.sort) {
+    this.rows = rows;
+    this.sort = sort;
+    this.drawHead();
+    this.bodyElement.replaceChildren(...rows.map((row) => this.rowElement(row)));
+    this.mark(this.picked);
+  }
+
+  // Marks the row with this key.
+  mark(key) {
+    this.picked = key;
+    for (const row of this.bodyElement.children) row.classList.toggle("on", key !== null && row.dataset.key === String(key));
+  }
+
+  // The rows as tab-separated text that a spreadsheet takes as text and numbers, never as formulas.
+  text() {
+    const safe = (value) => {
+      const text = String(value ?? "").replace(/[\t\r\n]+/g, " ");
+      return DANGEROUS.test(text) && !/^-?[\d.,]+$/.test(text) ? `'${text}` : text;
+    };
+    const lines = [this.shown.map((column) => safe(column.title))];
+    for (const row of this.rows) lines.push(this.shown.map((column) => safe(column.text(row))));
+    return lines.map((line) => line.join("\t")).join("\n");
+  }
+
+  async copy() {
+    this.copied = this.text();
+    await navigator.clipboard?.writeText(this.copied).catch(() => {});
+    announce(`copied ${this.rows.length} rows`);
+  }
+
+  // A button that opens the choice of columns.
+  columnChooser() {
+    return button("columns", () => this.chooseColumns(), { class: "quiet" });
+  }
+
+  chooseColumns() {
+    const box = (column) =>
+      el(
+        "label",
+        {},
+        el("input", {
+          type: "checkbox",
+          checked: this.shown.includes(column),
+          onchange: (event) => {
+            column.hidden = !event.target.checked;
+            this.shown = this.columns.filter((each) => !each.hidden);
+            this.set(this.rows);
+          },
+        }),
+        ` ${column.title}`,
+      );
+    const dialog = el(
+      "dialog",
+      { "aria-label": "Columns", onclose: () => dialog.remove() },
+      el("h2", {}, "Columns"),
+      el("div", { class: "choices" }, ...this.columns.map(box)),
+      button("close", () => dialog.close()),
+    );
+    document.body.append(dialog);
+    dialog.showModal();
+  }
+
+  drawHead() {
+    this.head.replaceChildren(
+      el(
+        "tr",
+        {},
+        ...this.shown.map((column) => {
+          const on = this.sort?.name === column.name;
+          const arrow = on ? (this.sort.descending ? " ↓" : " ↑") : "";
+          const inside = this.onSort
+            ? button(`${column.title}${arrow}`, () => this.onSort(nextSort(this.sort, column.name)), { class: "sort" })
+            : column.title;
+          const order = on ? (this.sort.descending ? "descending" : "ascending") : null;
+          return el("th", { scope: "col", title: column.hint ?? null, "aria-sort": order, class: column.align ?? null }, inside);
+        }),
+      ),
+    );
+  }
+
+  rowElement(row) {
+    const pick = this.onPick ? () => this.onPick(row) : null;
+    return el(
+      "tr",
+      {
+        "data-key": String(this.key(row)),
+        tabIndex: pick ? 0 : -1,
+        onclick: pick,
+        onkeydown: pick && ((event) => event.key === "Enter" && pick()),
+      },
+      ...this.shown.map((column) => {
+        const text = column.text(row);
+        return el("td", { class: column.align ?? null, title: text && text.length > 40 ? text : null }, text);
+      }),
+    );
+  }
+}
+
+// A click on a heading: descending, ascending, as it was.
+export function nextSort(sort, name) {
+  if (sort?.name !== name) return { name, descending: true };
+  return sort.descending ? { name, descending: false } : null;
+}

@@ -1,0 +1,72 @@
+// Quantities as text. Bytes are exact to the end: only here are they rounded. MindStudio's units are MB and ms.
+
+const BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+export const NOTHING = "–";
+
+let style = "rankmem";
+
+// Chooses the units: "rankmem", or "mindstudio" for MB of 2^20 bytes and ms.
+export function setStyle(name) {
+  style = name === "mindstudio" ? name : "rankmem";
+}
+
+export function isMindStudio() {
+  return style === "mindstudio";
+}
+
+// 38.28 GiB; a negative number keeps its sign.
+export function bytes(value) {
+  if (value === null || value === undefined || Number.isNaN(value)) return NOTHING;
+  if (style === "mindstudio") return `${(value / 2 ** 20).toFixed(2)} MB`;
+  let power = 0;
+  while (power < BINARY.length - 1 && Math.abs(value) >= 1024 ** (power + 1)) power += 1;
+  return power ? `${(value / 1024 ** power).toFixed(2)} ${BINARY[power]}` : `${value} B`;
+}
+
+// The same with a sign, for differences.
+export function signedBytes(value) {
+  return value > 0 ? `+${bytes(value)}` : bytes(value);
+}
+
+// 1,234,567
+export function count(value) {
+  return value === null || value === undefined ? NOTHING : Math.round(value).toLocaleString("en-US");
+}
+
+// A time since the session's start, ns: +58.912345 s, +1:02:03.456; `step` ns decides the digits.
+export function time(ns, step = 1000) {
+  if (ns === null || ns === undefined) return NOTHING;
+  if (style === "mindstudio") return `${(ns / 1e6).toFixed(3)} ms`;
+  const sign = ns < 0 ? "−" : "+";
+  const digits = Math.max(0, Math.min(9, Math.ceil(9 - Math.log10(Math.max(step, 1)))));
+  const s = Math.abs(ns) / 1e9;
+  if (s < 120) return `${sign}${s.toFixed(digits)} s`;
+  const minutes = Math.floor(s / 60);
+  const rest = (s - 60 * minutes).toFixed(Math.min(digits, 3)).padStart(digits ? 3 + Math.min(digits, 3) : 2, "0");
+  return minutes < 60
+    ? `${sign}${minutes}:${rest}`
+    : `${sign}${Math.floor(minutes / 60)}:${String(minutes % 60).padStart(2, "0")}:${rest}`;
+}
+
+// A length of time, ns: 12.3 ms
+export function duration(ns) {
+  if (ns === null || ns === undefined) return NOTHING;
+  if (style === "mindstudio") return `${(ns / 1e6).toFixed(3)} ms`;
+  const abs = Math.abs(ns);
+  if (abs < 1e3) return `${ns} ns`;
+  if (abs < 1e6) return `${(ns / 1e3).toFixed(1)} µs`;
+  if (abs < 1e9) return `${(ns / 1e6).toFixed(1)} ms`;
+  if (abs < 120e9) return `${(ns / 1e9).toFixed(2)} s`;
+  if (abs < 7200e9) return `${(ns / 60e9).toFixed(1)} min`;
+  return `${(ns / 3600e9).toFixed(1)} h`;
+}
+
+// 12.3 %
+export function share(value) {
+  return value === null || value === undefined ? NOTHING : `${(100 * value).toFixed(1)} %`;
+}
+
+// A block's or frame's address.
+export function address(value) {
+  return value === null || value === undefined ? NOTHING : `0x${value.toString(16)}`;
+}

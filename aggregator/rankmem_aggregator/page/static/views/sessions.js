@@ -1,0 +1,49 @@
+// Which job? All sessions, the newest first.
+
+import { Panel } from "../panel.js";
+import * as state from "../state.js";
+import { Table } from "../table.js";
+import * as units from "../units.js";
+
+const COLUMNS = [
+  { name: "name", title: "name", text: (row) => row.name ?? units.NOTHING },
+  { name: "session_id", title: "session", text: (row) => row.session_id },
+  { name: "started", title: "started (UTC)", text: (row) => row.started ?? units.NOTHING },
+  { name: "state", title: "state", text: (row) => row.state },
+  { name: "duration_ns", title: "duration", align: "right", text: (row) => units.duration(row.duration_ns) },
+  { name: "num_ranks", title: "ranks", align: "right", text: (row) => units.count(row.num_ranks) },
+  { name: "highest_rank", title: "highest rank", align: "right", text: (row) => units.count(row.highest_rank) },
+  { name: "peak", title: "its peak", align: "right", text: (row) => units.bytes(row.peak_requested_bytes) },
+  { name: "events", title: "events", align: "right", text: (row) => units.count(row.events) },
+  { name: "complete", title: "complete", text: (row) => (row.complete ? "yes" : "no") },
+  { name: "source", title: "source", text: (row) => row.source ?? units.NOTHING },
+];
+
+export default {
+  name: "sessions",
+  title: "Sessions",
+  needsJob: false,
+  mount(root) {
+    const panel = new Panel(root, {
+      id: "sessions",
+      title: "Sessions",
+      reads: [],
+      asks: () => [["sessions", {}]],
+      empty: "There is no session yet. Record one: rankmem run --db FILE -- COMMAND",
+      show: (answer) => {
+        panel.drawn = answer.rows();
+        panel.note(`${units.count(answer.length)}, the newest first`);
+        table.set(panel.drawn);
+        table.mark(state.get("s"));
+      },
+    });
+    const table = new Table(panel.body, {
+      columns: COLUMNS,
+      key: (row) => row.session_id,
+      label: "sessions",
+      onPick: (row) => state.change({ s: row.session_id, view: "job", from: null, to: null, rank: null, attempt: null, device: null, seq: null }),
+    });
+    panel.refresh();
+    return () => panel.destroy();
+  },
+};

@@ -1,0 +1,66 @@
+"""``rankmem page``: the web page over a database or a running aggregator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rankmem_cli.args import options
+from rankmem_cli.args.options import ReadDb, Session
+
+Listen = Annotated[
+    str,
+    typer.Option(
+        "--listen",
+        metavar="HOST:PORT",
+        help="Where to serve the page; port 0 takes a free one. Off loopback TLS and tokens are required.",
+    ),
+]
+Open = Annotated[bool, typer.Option("--open", help="Open the page in this machine's browser.")]
+Names = Annotated[
+    list[str] | None,
+    typer.Option("--page-name", metavar="NAME", help="A further host name by which browsers reach the page."),
+]
+PageCert = Annotated[
+    Path | None, typer.Option("--page-tls-cert", metavar="FILE", help="The page's own certificate.")
+]
+PageKey = Annotated[Path | None, typer.Option("--page-tls-key", metavar="FILE", help="Its private key.")]
+QueryTokens = Annotated[
+    Path | None,
+    typer.Option("--query-token-file", metavar="FILE", help="Tokens of programs that may ask, one a line."),
+]
+
+
+def page(
+    db: ReadDb = None,
+    aggregator: options.Aggregator = None,
+    session: Session = None,
+    listen: Listen = "127.0.0.1:0",
+    open_: Open = False,
+    page_name: Names = None,
+    page_tls_cert: PageCert = None,
+    page_tls_key: PageKey = None,
+    query_token_file: QueryTokens = None,
+    tls_ca: options.TlsCa = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    token_file: options.TokenFile = None,
+) -> None:
+    """Serves the web page: all ranks over time, down to one event, live or recorded.
+
+    Prints a link that lets one browser in. Ctrl-C ends it.
+    """
+    from rankmem_aggregator.page.serving import PageConfig
+    from rankmem_cli.run.page_service import serve_page
+
+    target = options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file)
+    config = PageConfig(
+        listen=listen,
+        names=tuple(page_name or ()),
+        tls_cert=page_tls_cert,
+        tls_key=page_tls_key,
+        query_token_file=query_token_file,
+    )
+    serve_page(target, config, session, open_browser=open_)
