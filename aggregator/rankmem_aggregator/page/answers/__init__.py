@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from rankmem_aggregator.page.answers import curve, heat, job, sessions
+from rankmem_aggregator.page.answers import cell, curve, headroom, heat, job, odd, ranks_curve, sessions
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
 
 ROUTES: Final[tuple[SessionRoute | DatabaseRoute, ...]] = (
     *sessions.ROUTES,
     *job.ROUTES,
     *heat.ROUTES,
+    *cell.ROUTES,
+    *headroom.ROUTES,
+    *odd.ROUTES,
+    *ranks_curve.ROUTES,
     *curve.ROUTES,
 )
 """All routes below ``/api/v1``."""
