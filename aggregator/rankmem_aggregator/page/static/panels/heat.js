@@ -130,7 +130,7 @@ function groupName(name) {
 }
 
 function noteOf(map, facts) {
-  const many = map.ranks.length === 1 ? "1 rank" : `${units.count(map.ranks.length)} ranks`;
+  const many = units.many(map.ranks.length, "rank");
   const pooled = map.rows.length < map.ranks.length ? `; of ranks that share a line ${{ abs: "the highest", median: "the one furthest off", headroom: "the least" }[map.mode]}` : "";
   const what = {
     abs: `highest ${facts.figure} bytes`,
