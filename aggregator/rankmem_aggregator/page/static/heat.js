@@ -9,6 +9,7 @@ import { ink } from "./theme.js";
 import * as units from "./units.js";
 
 const LABEL_PX = 15;
+const GROUP_PX = 12; // groups that are lower than this have no line between them: it would cover ranks
 const MIDDLE = 128;
 
 // The colours of cells: of "headroom" the least is the brightest.
@@ -174,13 +175,15 @@ export class HeatMap {
     const write = (text, y) => g.fillText(shortened(g, text, box.x - 14), box.x - 9, y);
     if (this.rows.some((row) => row.group !== null && row.group !== undefined)) {
       let next = box.y;
+      const groups = new Set(this.rows.map((row) => row.group)).size;
+      const apart = box.height / groups >= GROUP_PX;
       for (let row = 0; row < this.rows.length; row += 1) {
         if (row && this.rows[row].group === this.rows[row - 1].group) continue;
         const y = box.y + row * high;
-        if (row) line(g, box.x, y, box.x + box.width, y);
-        if (y + LABEL_PX / 2 < next) continue;
+        if (row && apart) line(g, box.x, y, box.x + box.width, y);
+        if (y < next) continue;
         write(this.rows[row].group ?? "none", Math.max(y + Math.min(high, LABEL_PX) / 2, box.y + 5));
-        next = y + LABEL_PX + 2;
+        next = Math.max(y, box.y + 5) + LABEL_PX;
       }
       return;
     }
