@@ -164,10 +164,12 @@ def _route(page: Page, route: SessionRoute | DatabaseRoute) -> Route:
         session_id = request.path_params["session"]
         with page.pool.reader(ticket, limit_s=route.limit_s) as queries:
             state = page.states.of(queries, session_id)
-            key = (state.session_id, state.watermark, route.path, *(f"{k}={v}" for k, v in sorted(pairs)))
+            others = {each: page.states.of(queries, each) for each in route.others(asked)}
+            seen = [state.watermark, *(each.watermark for each in others.values())]
+            key = (state.session_id, *seen, route.path, *(f"{k}={v}" for k, v in sorted(pairs)))
 
             def fresh() -> bytes:
-                reading = Reading(queries=queries, session=state)
+                reading = Reading(queries=queries, session=state, others=others)
                 return arrow_bytes(route.answer(reading, asked))
 
             return page.cache.get(key, fresh)

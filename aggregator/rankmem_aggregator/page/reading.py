@@ -8,6 +8,7 @@ tables whose metadata carries the facts of an answer. Times of answers are ns si
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -58,6 +59,8 @@ class Reading:
 
     queries: Queries
     session: PageSession
+    others: Mapping[str, PageSession] = field(default_factory=dict)
+    """Other sessions of the request, by id."""
     _shown: list[str] = field(default_factory=list)
 
     def ask(self, name: str, **parameters: Value) -> pa.Table:
@@ -90,6 +93,10 @@ class Reading:
                 "choose another rank; rankmem ranks lists them",
             )
         return Track(**rows[0])
+
+    def other(self, session_id: str) -> PageSession:
+        """Another session that the request names; its route has it in ``others``."""
+        return self.session if session_id == self.session.session_id else self.others[session_id]
 
     def absolute(self, time_ns: int | None) -> int | None:
         """A time of a request on the common clock."""

@@ -29,6 +29,8 @@ class SessionRoute:
     parameters: type[Any]
     answer: Callable[[Reading, Any], pa.Table]
     limit_s: float = QUESTION_S
+    others: Callable[[Any], tuple[str, ...]] = lambda asked: ()
+    """Ids of other sessions that the answer depends on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
