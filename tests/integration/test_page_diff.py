@@ -116,8 +116,8 @@ def naive(path: Path, alive: str, ranks: str = "true") -> dict[str, int]:
             JOIN rank_info AS i USING (session_id, attempt, rank)
             WHERE r.session_id = '{SESSION}'
         )
-        SELECT CASE WHEN preexisting THEN 'before the recording' ELSE coalesce(category, 'unknown') END AS name,
-            sum(size_bytes)::BIGINT
+        SELECT CASE WHEN preexisting THEN 'before the recording' ELSE coalesce(category, 'unknown') END
+            AS name, sum(size_bytes)::BIGINT
         FROM ended WHERE ({alive}) AND ({ranks}) GROUP BY name"""
     with duckdb.connect(str(path), read_only=True) as connection:
         return dict(connection.execute(statement).fetchall())
@@ -152,8 +152,9 @@ def test_the_panels_statement_gives_its_rows(client: PageClient, path: Path) -> 
 
 @pytest.mark.parametrize(
     "side",
-    ["", "/", "//", "/all/peak/", "/-1/peak", "/all/seq=3", "/all/time=", "/all/time=1e3", "/all/made=5:5", "/xx=1/peak",
-     "/pp=/peak", "/all/made=9:1", "/all/peak=1", f"/{2**63}/peak", "/all/step=-1", "/host=\0/peak", "/all/" + "p" * 9999],
+    ["", "/", "//", "/all/peak/", "/-1/peak", "/all/seq=3", "/all/time=", "/all/time=1e3", "/all/made=5:5",
+     "/xx=1/peak", "/pp=/peak", "/all/made=9:1", "/all/peak=1", f"/{2**63}/peak", "/all/step=-1",
+     "/host=\0/peak", "/all/" + "p" * 7000],
 )  # fmt: skip
 def test_a_side_that_is_none_is_refused_with_its_value(client: PageClient, side: str) -> None:
     with pytest.raises(RankmemError) as refused:

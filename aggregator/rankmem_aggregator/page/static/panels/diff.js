@@ -59,7 +59,7 @@ export function diffPanel(root) {
     },
     table: () => ({ columns: COLUMNS.map((column) => column.title), rows: rows.map((row) => COLUMNS.map((column) => column.text(row))) }),
   });
-  const places = el("div", { class: "title" });
+  const places = el("div", { class: "rows" });
   panel.element.insertBefore(places, panel.message);
   const surface = new Surface(panel.body, { height: BAR_PX, label: "difference of each group", paint: (g, width) => paint(g, width) });
   const table = new Table(panel.body, { columns: COLUMNS, key: (row) => row.group_name, label: "groups of both sides" });
