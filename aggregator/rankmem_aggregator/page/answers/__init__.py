@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rankmem_aggregator.page.answers import curve, diff, heat, job, sessions
+from rankmem_aggregator.page.answers import curve, diff, heat, job, sessions, trust
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
 
 ROUTES: Final[tuple[SessionRoute | DatabaseRoute, ...]] = (
@@ -13,5 +13,6 @@ ROUTES: Final[tuple[SessionRoute | DatabaseRoute, ...]] = (
     *heat.ROUTES,
     *curve.ROUTES,
     *diff.ROUTES,
+    *trust.ROUTES,
 )
 """All routes below ``/api/v1``."""

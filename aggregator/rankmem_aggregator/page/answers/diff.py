@@ -64,8 +64,8 @@ def diff(reading: Reading, asked: DiffAsked) -> pa.Table:
     """Groups of both sides, those that differ most first.
 
     Columns: group_name (``none`` where a block has none), a_bytes, b_bytes, difference_bytes (b - a),
-    a_blocks, b_blocks. Facts: ``a`` and ``b``, each with bytes, blocks and num_ranks of that side; ``different``, the
-    number of groups that differ in bytes or blocks.
+    a_blocks, b_blocks. Facts: ``a`` and ``b``, each with bytes, blocks and num_ranks of that side;
+    ``different``, the number of groups that differ in bytes or blocks.
     """
     sides = [_Asked(reading, each, asked) for each in (asked.a, asked.b)]
     held = [{row["group_name"]: row for row in each.rows} for each in sides]

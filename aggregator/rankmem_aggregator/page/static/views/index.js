@@ -4,6 +4,7 @@
 import diff from "./diff.js";
 import job from "./job.js";
 import sessions from "./sessions.js";
+import trust from "./trust.js";
 
-export const VIEWS = [sessions, job, diff];
+export const VIEWS = [sessions, job, diff, trust];
 export const FIRST = "job";
