@@ -63,11 +63,11 @@ class Reading:
     """Other sessions of the request, by id."""
     _shown: list[str] = field(default_factory=list)
 
-    def ask(self, name: str, **parameters: Value) -> pa.Table:
+    def ask(self, name: str, /, **parameters: Value) -> pa.Table:
         """The rows of ``sql/page/{name}.sql`` for the session, with ``$session`` filled in."""
         return self.queries.sql(page_text(name), {"session": self.session.session_id, **parameters})
 
-    def show(self, name: str, **parameters: Value) -> pa.Table:
+    def show(self, name: str, /, **parameters: Value) -> pa.Table:
         """The same, for the rows that the panel shows: the statement is the panel's, as SQL."""
         given = {"session": self.session.session_id, **parameters}
         self._shown.append(as_sql(page_text(name), given))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rankmem_aggregator.page.answers import curve, diff, heat, job, sessions, trust
+from rankmem_aggregator.page.answers import curve, diff, heat, job, mindstudio, model, sessions, trust
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
 
 ROUTES: Final[tuple[SessionRoute | DatabaseRoute, ...]] = (
@@ -13,6 +13,8 @@ ROUTES: Final[tuple[SessionRoute | DatabaseRoute, ...]] = (
     *heat.ROUTES,
     *curve.ROUTES,
     *diff.ROUTES,
+    *mindstudio.ROUTES,
+    *model.ROUTES,
     *trust.ROUTES,
 )
 """All routes below ``/api/v1``."""

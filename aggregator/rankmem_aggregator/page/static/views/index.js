@@ -3,8 +3,10 @@
 
 import diff from "./diff.js";
 import job from "./job.js";
+import mindstudio from "./mindstudio.js";
+import model from "./model.js";
 import sessions from "./sessions.js";
 import trust from "./trust.js";
 
-export const VIEWS = [sessions, job, diff, trust];
+export const VIEWS = [sessions, job, diff, model, trust, mindstudio];
 export const FIRST = "job";
