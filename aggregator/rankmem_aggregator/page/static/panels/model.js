@@ -7,7 +7,7 @@ import * as state from "../state.js";
 import { Table } from "../table.js";
 import * as units from "../units.js";
 
-const INDENT = "   ";
+const INDENT = "\u2003";
 const OUTSIDE = "outside of modules";
 
 const MODULES = [
