@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rankmem_aggregator.page.answers import curve, heat, job, peak, sessions
+from rankmem_aggregator.page.answers import curve, fit, heat, job, peak, sessions, steps
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
 
 ROUTES: Final[tuple[SessionRoute | DatabaseRoute, ...]] = (
@@ -13,5 +13,7 @@ ROUTES: Final[tuple[SessionRoute | DatabaseRoute, ...]] = (
     *heat.ROUTES,
     *curve.ROUTES,
     *peak.ROUTES,
+    *steps.ROUTES,
+    *fit.ROUTES,
 )
 """All routes below ``/api/v1``."""

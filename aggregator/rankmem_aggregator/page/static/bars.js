@@ -130,7 +130,7 @@ export class Bars {
       line(g, place(row.low), middle, place(row.high), middle);
       for (const end of [row.low, row.high]) line(g, place(end), middle - 3, place(end), middle + 3);
     }
-    const after = Math.max(place(total(row)), place(row.mark ?? 0), place(row.high ?? 0)) + 8;
+    const after = Math.max(...[total(row), row.mark ?? 0, row.high ?? 0, this.limit?.value ?? 0].map(place)) + 8;
     g.textAlign = "left";
     g.fillStyle = row.warns ? ink("bad") : ink("ink");
     g.fillText(clipped(g, row.note ?? "", width - after), after, middle);

@@ -1,9 +1,11 @@
 // The views, in the order of the navigation: each has a name (of the link), a title, and mount(root), which builds it
 // for the loaded job and returns what takes it down.
 
+import fit from "./fit.js";
 import job from "./job.js";
 import peak from "./peak.js";
 import sessions from "./sessions.js";
+import steps from "./steps.js";
 
-export const VIEWS = [sessions, job, peak];
+export const VIEWS = [sessions, job, peak, steps, fit];
 export const FIRST = "job";
