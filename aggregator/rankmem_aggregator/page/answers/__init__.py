@@ -4,17 +4,32 @@ from __future__ import annotations
 
 from typing import Final
 
-from rankmem_aggregator.page.answers import curve, diff, heat, job, mindstudio, model, sessions, trust
+from rankmem_aggregator.page.answers import (
+    curve,
+    diff,
+    fit,
+    heat,
+    job,
+    mindstudio,
+    model,
+    peak,
+    sessions,
+    steps,
+    trust,
+)
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
 
 ROUTES: Final[tuple[SessionRoute | DatabaseRoute, ...]] = (
-    *sessions.ROUTES,
-    *job.ROUTES,
-    *heat.ROUTES,
     *curve.ROUTES,
     *diff.ROUTES,
+    *fit.ROUTES,
+    *heat.ROUTES,
+    *job.ROUTES,
     *mindstudio.ROUTES,
     *model.ROUTES,
+    *peak.ROUTES,
+    *sessions.ROUTES,
+    *steps.ROUTES,
     *trust.ROUTES,
 )
 """All routes below ``/api/v1``."""

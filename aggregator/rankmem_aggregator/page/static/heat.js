@@ -8,8 +8,9 @@ import { Surface } from "./surface.js";
 import { ink } from "./theme.js";
 
 export class HeatMap {
-  // range(), limits(): ns; hover(row, bin, x, y), leave(), pick(row, bin)
-  constructor(parent, { height, label, range, limits, hover, leave, pick }) {
+  // range(), limits(): ns; hover(row, bin, x, y), leave(), pick(row, bin). `axis` draws what is below, `gestures`
+  // are those of the pointer: of time, unless it is something else.
+  constructor(parent, { height, label, range, limits, hover, leave, pick, axis = drawTimeAxis, gestures = timeGestures }) {
     this.rows = [];
     this.bins = 0;
     this.cells = new Uint8Array();
@@ -17,8 +18,9 @@ export class HeatMap {
     this.band = null;
     this.kind = "amount";
     this.range = range;
+    this.axis = axis;
     this.surface = new Surface(parent, { height, label, paint: (g, width, high) => this.paint(g, width, high) });
-    timeGestures(this.surface, {
+    gestures(this.surface, {
       box: () => this.box,
       range,
       limits,
@@ -61,7 +63,7 @@ export class HeatMap {
     this.image ??= this.pooled(Math.min(this.rows.length, Math.max(1, Math.floor(box.height))));
     g.imageSmoothingEnabled = false;
     g.drawImage(this.image, box.x, box.y, box.width, box.height);
-    drawTimeAxis(g, box, this.from, this.to);
+    this.axis(g, box, this.from, this.to);
     this.paintRows(g, box);
     if (this.chosen >= 0) {
       const high = box.height / this.rows.length;

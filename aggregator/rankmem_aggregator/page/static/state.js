@@ -5,6 +5,7 @@
 const ORDER = [
   "v", "s", "view", "from", "to", "rank", "attempt", "device", "figure", "by", "seq", "mode", "group", "order",
   "limit", "which", "pick", "q", "sort", "a", "b", "sql", "marks", "style",
+  "type", "steps", "keep",
 ];
 export const LINK_MAX = 2000;
 

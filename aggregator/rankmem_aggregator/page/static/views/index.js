@@ -2,11 +2,14 @@
 // for the loaded job and returns what takes it down.
 
 import diff from "./diff.js";
+import fit from "./fit.js";
 import job from "./job.js";
 import mindstudio from "./mindstudio.js";
 import model from "./model.js";
+import peak from "./peak.js";
 import sessions from "./sessions.js";
+import steps from "./steps.js";
 import trust from "./trust.js";
 
-export const VIEWS = [sessions, job, diff, model, trust, mindstudio];
+export const VIEWS = [sessions, job, peak, steps, diff, fit, model, trust, mindstudio];
 export const FIRST = "job";
