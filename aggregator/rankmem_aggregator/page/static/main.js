@@ -114,6 +114,6 @@ async function begin() {
 }
 
 // For tests and for the console of a browser.
-window.rankmem = { drawn: panels.drawn, panel: panels.panel, panels: panels.allPanels, state, traffic: api.traffic };
+window.rankmem = { drawn: panels.drawn, panel: panels.panel, panels: panels.allPanels, state, traffic: api.traffic, views: VIEWS.map(({ name, needsJob }) => ({ name, needsJob })) };
 
 begin();
