@@ -135,7 +135,7 @@ def test_only_the_page_itself_may_post(client: PageClient) -> None:
     assert post(client, {"sql": "SELECT 1"}, sec_fetch_site="cross-site").status == 403
     assert post(client, {"sql": "SELECT 1"}, sec_fetch_site="same-site").status == 403
     assert post(client, {"sql": "SELECT 1"}, content_type="text/plain").status == 400
-    assert client.request("GET", "/api/v1/sql?sql=SELECT%201").status == 405
+    assert client.request("GET", "/api/v1/sql?sql=SELECT%201").status in (404, 405)
 
 
 def test_the_schema_is_that_of_the_house(client: PageClient) -> None:
