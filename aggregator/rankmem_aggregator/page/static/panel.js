@@ -6,7 +6,9 @@ import { announce, button, el } from "./dom.js";
 import * as save from "./save.js";
 import * as sqlText from "./sql_text.js";
 import * as state from "./state.js";
+import * as units from "./units.js";
 
+const TABLE_ROWS_MAX = 500;
 const panels = new Map();
 
 // What a panel has painted: its arrays, for tests and for exports.
@@ -43,7 +45,7 @@ export class Panel {
       this.body,
     );
     parent.append(this.element);
-    if (table) this.tools.append(button("table", () => this.toggleTable(), { class: "quiet", title: "what is drawn, as a table" }));
+    if (table) this.offerTable();
     this.tools.append(
       button("copy SQL", () => this.copySql(), { class: "quiet", title: "copy the statement of these rows" }),
       id === "sql" ? "" : button("open in SQL", () => sqlText.open(this.sql()), { class: "quiet", title: "change the statement of these rows" }),
@@ -83,6 +85,10 @@ export class Panel {
         this.message.hidden = true;
         this.body.hidden = false;
         this.show(...answers);
+        if (!this.table && this.body.querySelector("canvas")) {
+          this.table = () => rowsOf(this.answers[0]);
+          this.offerTable();
+        }
         this.mark(answers);
         this.refreshTable();
       }
@@ -133,6 +139,10 @@ export class Panel {
     this.copied = text;
   }
 
+  offerTable() {
+    this.tools.prepend(button("table", () => this.toggleTable(), { class: "quiet", title: "what is drawn, as a table" }));
+  }
+
   toggleTable() {
     this.tableElement = this.tableElement ? (this.tableElement.remove(), null) : el("div", { class: "scroll" });
     if (this.tableElement) {
@@ -160,4 +170,11 @@ export class Panel {
     panels.delete(this.id);
     this.element.remove();
   }
+}
+
+// The first rows of an answer, for a panel that gives no table of its own.
+function rowsOf(answer) {
+  const columns = answer.names.map((_, i) => answer.table.getChildAt(i).toArray());
+  const rows = Array.from({ length: Math.min(answer.length, TABLE_ROWS_MAX) }, (_, row) => columns.map((column) => column[row] ?? units.NOTHING));
+  return { columns: answer.names, rows };
 }
