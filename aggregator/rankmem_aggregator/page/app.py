@@ -34,6 +34,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rankmem_aggregator.page.answers import ROUTES
 from rankmem_aggregator.page.cache import AnswerCache
 from rankmem_aggregator.page.door import Door
+from rankmem_aggregator.page.exported import FILE_S, FILES, FORMATS, FileAsked, file_of
 from rankmem_aggregator.page.headers import SECURITY_HEADERS
 from rankmem_aggregator.page.parameters import read_parameters
 from rankmem_aggregator.page.pool import Pool, Ticket
@@ -53,6 +54,11 @@ STATE_FRESH_S: Final = 1.0
 """A running session's watermark is asked for at most so often: stored rows are as old as that anyway."""
 GZIP_LEAST_BYTES: Final = 2000
 URL_BYTES_MAX: Final = 8 << 10
+BODY_BYTES_MAX: Final = 256 << 10
+"""Of a statement, whose quotes and line ends JSON writes as two characters."""
+
+Compute = Callable[[Request, Ticket], bytes]
+"""The body of an answer, in a thread."""
 
 STATUS_OF: Final = {
     Code.INVALID: 400,
@@ -78,8 +84,9 @@ class Page:
 
 def page_app(page: Page) -> Starlette:
     """The application."""
-    routes: list[BaseRoute] = [_route(page, each) for each in ROUTES]
+    routes: list[BaseRoute] = [route for each in ROUTES for route in _routes(page, each)]
     routes += [
+        Route(f"{API}/s/{{session}}/file/{{kind}}", _file(page), methods=["GET"]),
         Route("/code", _let_in(page), methods=["POST"]),
         Mount("/", StaticFiles(directory=static_folder(), html=True)),
     ]
@@ -148,18 +155,31 @@ class SessionStates:
         return state
 
 
-def _route(page: Page, route: SessionRoute | DatabaseRoute) -> Route:
+def _routes(page: Page, route: SessionRoute | DatabaseRoute) -> list[Route]:
+    """A route, and the same answer in the formats of other programs, below ``/export/{kind}``."""
     if isinstance(route, DatabaseRoute):
+        answer, path = _database_answer(page, route), route.path
+    else:
+        answer, path = _session_answer(page, route), f"/s/{{session}}{route.path}"
+    methods = [route.method if isinstance(route, DatabaseRoute) else "GET"]
+    return [
+        Route(f"{API}{path}", _endpoint(answer), methods=methods),
+        Route(f"{API}/export/{{kind}}{path}", _exported(answer), methods=methods),
+    ]
 
-        def compute(request: Request, ticket: Ticket) -> bytes:
-            asked = read_parameters(route.parameters, request.query_params.multi_items())
-            with page.pool.reader(ticket, limit_s=route.limit_s) as queries:
-                return arrow_bytes(route.answer(queries, asked))
 
-        return Route(f"{API}{route.path}", _endpoint(compute), methods=["GET"])
+def _database_answer(page: Page, route: DatabaseRoute) -> Compute:
+    def compute(request: Request, ticket: Ticket) -> bytes:
+        asked = read_parameters(route.parameters, request.state.pairs)
+        with page.pool.reader(ticket, limit_s=route.limit_s) as queries:
+            return arrow_bytes(route.answer(queries, asked))
 
-    def compute_session(request: Request, ticket: Ticket) -> bytes:
-        pairs = request.query_params.multi_items()
+    return compute
+
+
+def _session_answer(page: Page, route: SessionRoute) -> Compute:
+    def compute(request: Request, ticket: Ticket) -> bytes:
+        pairs = request.state.pairs
         asked = read_parameters(route.parameters, pairs)
         session_id = request.path_params["session"]
         with page.pool.reader(ticket, limit_s=route.limit_s) as queries:
@@ -174,11 +194,12 @@ def _route(page: Page, route: SessionRoute | DatabaseRoute) -> Route:
 
             return page.cache.get(key, fresh)
 
-    return Route(f"{API}/s/{{session}}{route.path}", _endpoint(compute_session), methods=["GET"])
+    return compute
 
 
-def _endpoint(compute: Callable[[Request, Ticket], bytes]) -> Callable[[Request], Any]:
+def _endpoint(compute: Compute) -> Callable[[Request], Any]:
     async def endpoint(request: Request) -> Response:
+        request.state.pairs = await pairs_of(request)
         body = await in_thread(request, compute)
         tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
         headers = {"etag": tag, "cache-control": "no-store"}
@@ -189,7 +210,90 @@ def _endpoint(compute: Callable[[Request, Ticket], bytes]) -> Callable[[Request]
     return endpoint
 
 
-async def in_thread(request: Request, compute: Callable[[Request, Ticket], bytes]) -> bytes:
+def _exported(compute: Compute) -> Callable[[Request], Any]:
+    def written(request: Request, ticket: Ticket) -> bytes:
+        body = compute(request, ticket)
+        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+            return FORMATS[request.path_params["kind"]].write(reader.read_all())
+
+    async def endpoint(request: Request) -> Response:
+        found = FORMATS.get(request.path_params["kind"])
+        if found is None:
+            raise _no_format(request.path_params["kind"], FORMATS)
+        request.state.pairs = await pairs_of(request)
+        return _attached(await in_thread(request, written), found.end, found.media_type)
+
+    return endpoint
+
+
+def _file(page: Page) -> Callable[[Request], Any]:
+    def made(request: Request, ticket: Ticket) -> bytes:
+        asked = read_parameters(FileAsked, request.query_params.multi_items())
+        with page.pool.reader(ticket, limit_s=FILE_S) as queries:
+            state = page.states.of(queries, request.path_params["session"])
+            reading = Reading(queries=queries, session=state)
+            return file_of(reading, request.path_params["kind"], asked)
+
+    async def endpoint(request: Request) -> Response:
+        kind = request.path_params["kind"]
+        if kind not in FILES:
+            raise _no_format(kind, FILES)
+        _, end, media_type = FILES[kind]
+        return _attached(await in_thread(request, made), end, media_type)
+
+    return endpoint
+
+
+def _attached(body: bytes, end: str, media_type: str) -> Response:
+    """A response that a browser saves and never shows."""
+    disposition = f'attachment; filename="rankmem.{end}"'
+    return Response(
+        body,
+        media_type=media_type,
+        headers={"content-disposition": disposition, "cache-control": "no-store"},
+    )
+
+
+def _no_format(kind: str, known: Iterable[str]) -> RankmemError:
+    return RankmemError(
+        Code.NOT_FOUND, f"there is no export {kind[:60]!r} here", f"one of {', '.join(known)}"
+    )
+
+
+async def pairs_of(request: Request) -> list[tuple[str, str]]:
+    """The parameters of a request: of its address, or for POST of its body, a JSON object.
+
+    Raises:
+        RankmemError: INVALID for another body, EXHAUSTED for one that is too long.
+    """
+    pairs = request.query_params.multi_items()
+    if request.method != "POST":
+        return pairs
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > BODY_BYTES_MAX:
+            raise RankmemError(
+                Code.EXHAUSTED, f"the body has more than {BODY_BYTES_MAX:,} bytes", "send a shorter one"
+            )
+    try:
+        given = json.loads(body)
+        if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+            raise ValueError
+        return [*pairs, *((name, _text_of(value)) for name, value in given.items())]
+    except (ValueError, AttributeError, RecursionError):
+        raise RankmemError(
+            Code.INVALID, "the body is not a JSON object of texts and numbers", 'send {"sql": "…"} as JSON'
+        ) from None
+
+
+def _text_of(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError
+    return str(value)
+
+
+async def in_thread(request: Request, compute: Compute) -> bytes:
     """Runs an answer in a thread; its question is interrupted when the browser goes."""
     ticket = Ticket()
     result: list[bytes] = []

@@ -13,7 +13,9 @@ from rankmem_aggregator.page.answers import (
     mindstudio,
     model,
     peak,
+    schema,
     sessions,
+    sql,
     steps,
     trust,
 )
@@ -28,7 +30,9 @@ ROUTES: Final[tuple[SessionRoute | DatabaseRoute, ...]] = (
     *mindstudio.ROUTES,
     *model.ROUTES,
     *peak.ROUTES,
+    *schema.ROUTES,
     *sessions.ROUTES,
+    *sql.ROUTES,
     *steps.ROUTES,
     *trust.ROUTES,
 )

@@ -4,6 +4,7 @@ import * as api from "./api.js";
 import { announce, button, el } from "./dom.js";
 import * as keys from "./keys.js";
 import * as panels from "./panel.js";
+import { kindsOf } from "./save.js";
 import * as session from "./session.js";
 import * as state from "./state.js";
 import * as theme from "./theme.js";
@@ -114,6 +115,6 @@ async function begin() {
 }
 
 // For tests and for the console of a browser.
-window.rankmem = { drawn: panels.drawn, panel: panels.panel, panels: panels.allPanels, state, traffic: api.traffic };
+window.rankmem = { drawn: panels.drawn, panel: panels.panel, panels: panels.allPanels, state, traffic: api.traffic, views: VIEWS.map(({ name, needsJob }) => ({ name, needsJob })), kindsOf };
 
 begin();

@@ -8,8 +8,9 @@ import mindstudio from "./mindstudio.js";
 import model from "./model.js";
 import peak from "./peak.js";
 import sessions from "./sessions.js";
+import sql from "./sql.js";
 import steps from "./steps.js";
 import trust from "./trust.js";
 
-export const VIEWS = [sessions, job, peak, steps, diff, fit, model, trust, mindstudio];
+export const VIEWS = [sessions, job, peak, steps, diff, fit, model, sql, trust, mindstudio];
 export const FIRST = "job";
