@@ -133,6 +133,7 @@ def not_known(rows: list[dict[str, Any]], made: list[dict[str, Any]], device_typ
 
 def _made(row: dict[str, Any], size_gib: float | None, device_type: str | None) -> dict[str, Any]:
     growth: Growth | None = growth_of_peaks(row["steps"], row["step_peaks"])
+    size: int | None
     if size_gib is not None:
         size = round(size_gib * GIB)
     else:

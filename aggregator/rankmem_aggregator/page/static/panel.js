@@ -9,6 +9,7 @@ import * as state from "./state.js";
 import * as units from "./units.js";
 
 const TABLE_ROWS_MAX = 500;
+const PATIENCE_MS = 250;
 const panels = new Map();
 
 // What a panel has painted: its arrays, for tests and for exports.
@@ -53,7 +54,7 @@ export class Panel {
     );
     panels.set(id, this);
     this.stop = state.listen((changed) => {
-      if ([...this.reads].some((key) => changed.has(key))) this.refresh();
+      if ([...this.reads].some((key) => changed.has(key))) this.follow();
     });
   }
 
@@ -65,16 +66,41 @@ export class Panel {
     this.heading.textContent = text;
   }
 
+  // Asks again for a changed state. An answer that is under way is awaited for a moment, so that a drag or a wheel asks
+  // as often as there are answers, and not with each pixel.
+  follow() {
+    if (this.later) return;
+    this.element.setAttribute("aria-busy", "true");
+    const since = performance.now() - (this.askedAt ?? 0);
+    const again = () => {
+      this.later = null;
+      this.refresh();
+    };
+    if (this.underWay && since < PATIENCE_MS) {
+      const soon = setTimeout(() => this.later?.(), PATIENCE_MS - since);
+      this.later = () => {
+        clearTimeout(soon);
+        again();
+      };
+    } else {
+      again();
+    }
+  }
+
   // Asks its questions; what came in the meantime for an older state is dropped.
   async refresh() {
     this.waiting?.abort();
     const waiting = (this.waiting = new AbortController());
+    this.askedAt = performance.now();
     const asked = (this.asked = this.asks());
     if (asked === null || typeof asked === "string") {
       this.say(asked ?? "");
+      this.underWay = false;
+      this.element.removeAttribute("aria-busy");
       return;
     }
     this.element.setAttribute("aria-busy", "true");
+    this.underWay = true;
     try {
       const answers = await Promise.all(asked.map(([path, parameters, options]) => api.ask(path, parameters, waiting.signal, options)));
       if (waiting.signal.aborted) return;
@@ -97,7 +123,11 @@ export class Panel {
       waiting.abort();
       this.fail(error);
     } finally {
-      if (this.waiting === waiting) this.element.removeAttribute("aria-busy");
+      if (this.waiting === waiting) {
+        this.underWay = false;
+        if (this.later) this.later();
+        else this.element.removeAttribute("aria-busy");
+      }
     }
   }
 
@@ -166,6 +196,7 @@ export class Panel {
 
   destroy() {
     this.stop();
+    this.later = null;
     this.waiting?.abort();
     panels.delete(this.id);
     this.element.remove();

@@ -252,6 +252,7 @@ function graphsPanel(root) {
     empty: "The recording of this rank has no static graph.",
     show: (answer) => {
       graphs.drawn = answer.rows();
+      detail.element.hidden = false;
       graph = graphs.drawn.some((row) => row.graph_id === graph) ? graph : graphs.drawn[0].graph_id;
       places.replaceChildren(
         "Graph ID ",
@@ -266,7 +267,7 @@ function graphsPanel(root) {
   const places = el("div", { class: "tools" });
   graphs.body.append(places);
   let nodes = [];
-  const detail = new Panel(graphs.body, {
+  const detail = new Panel(root, {
     id: "static-graph",
     title: "Size by node",
     reads: [],
@@ -288,6 +289,7 @@ function graphsPanel(root) {
     },
     table: () => ({ columns: ["Node Index", "Size(MB)", "Total Size(MB)"], rows: nodes.map((row) => [row.node, decimal(row.size_mb), decimal(row.total_size_mb)]) }),
   });
+  detail.element.hidden = true;
   const whole = () => [0, Math.max(1, (nodes.at(-1)?.node ?? 1) * 1e6)];
   const plot = new CurvePlot(detail.body, {
     height: 180,
