@@ -18,6 +18,7 @@ from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.sql import page_text
 
 SESSIONS_MAX: Final = 500
+"""Of a list that a person reads, the newest; ``rankmem sql`` has all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

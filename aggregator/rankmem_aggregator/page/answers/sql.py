@@ -24,6 +24,7 @@ SQL_BYTES_MAX: Final = 128 << 10
 SQL_ROWS_MAX: Final = 10_000
 """More than anyone reads in a page; ``rankmem sql --out FILE`` has no limit."""
 SQL_S: Final = 60.0
+"""Of a statement: who wrote it may wait, other readers of the page not for ever."""
 EXACT_MAX: Final = 1 << 53
 """Above it a browser's numbers are not exact."""
 TEXT_MAX: Final = 4_000

@@ -2,6 +2,8 @@
 
 /* global fl */
 
+import * as kept from "./kept.js";
+
 const API = "api/v1/";
 const OPTIONS = { useBigInt: false, useDate: false, useProxy: false };
 
@@ -50,10 +52,20 @@ export class Answer {
 
 // Asks a route below /api/v1; null and "" are left out of the parameters. `post` sends them in the body.
 export async function ask(path, parameters = {}, signal = undefined, { post = false } = {}) {
+  if (kept.isFile()) return read((await kept.answer(path, parameters)) ?? refuse());
   const response = await (post
     ? request(`${API}${path}`, { signal, method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(parameters) })
     : request(url(path, parameters), { signal }));
   return read(await response.arrayBuffer());
+}
+
+function refuse() {
+  const { holds, session } = kept.file();
+  throw new Refusal({
+    code: "not_found",
+    message: `This file does not hold this: it holds ${holds}.`,
+    hint: `open the database for the rest: rankmem page --db FILE --session ${session}`,
+  });
 }
 
 // The address of a route with its parameters.
@@ -82,7 +94,7 @@ export async function file(path, parameters = {}, { post = false } = {}) {
 
 // Whether a server answers; not in a page that is one file.
 export function isServed() {
-  return true;
+  return !kept.isFile();
 }
 
 // A response that is not an error; otherwise a Refusal is thrown.

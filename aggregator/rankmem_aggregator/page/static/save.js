@@ -72,9 +72,12 @@ function rows(panel) {
     const of = (kind) => async () => ({ name: `${short}.${kind}`, body: await api.exported(kind, path, parameters, options) });
     const made = [
       ["CSV", `${what}rows for a spreadsheet, which runs no text of them as a formula`, () => ({ name: `${short}.csv`, body: csvOf(answer), type: "text/csv" })],
+    ];
+    if (!api.isServed()) return made;
+    made.push(
       ["Arrow", `${what}the answer as it came, with its facts`, of("arrow")],
       ["Parquet", `${what}the same for DuckDB, pandas, Polars`, of("parquet")],
-    ];
+    );
     if (short === "flame") made.push(["Speedscope", "the flame graph for speedscope.app", of("speedscope")]);
     return made;
   });
