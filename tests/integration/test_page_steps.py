@@ -25,6 +25,8 @@ from page_steps_story import (
     story_logs,
 )
 from rankmem_aggregator import connect
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.server import aggregator as server
 from rankmem_protos.errors import Code, RankmemError
 
 
@@ -234,3 +236,24 @@ def test_a_session_without_steps_says_so(tmp_path: Path) -> None:
         with pytest.raises(RankmemError, match="no rank has events") as refused:
             ask(client, "step_kept")
         assert refused.value.code is Code.NOT_FOUND
+
+
+def test_an_aggregator_answers_as_the_file_does(tmp_path: Path) -> None:
+    path = tmp_path / "story.duckdb"
+    make_story(path, ranks=3, steps=12)
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("peak", {}),
+        ("peak_held", {"of": "host", "by": "line", "groups": 2}),
+        ("steps", {}),
+        ("step_heat", {"figure": "growth"}),
+        ("step_kept", {"keep": 1}),
+        ("step_kept", {"keep": 1, "by": "category", "rank": 1}),
+        ("fit", {"size_gib": 3}),
+    ]
+    with served_page(path) as client:
+        local = [client.ask(f"s/{SESSION}/{route}", **given).to_pylist() for route, given in asked]
+    config = AggregatorConfig(database_path=path, listen="127.0.0.1:0")
+    with server.open(config) as running, served_page(running.address) as client:
+        remote = [client.ask(f"s/{SESSION}/{route}", **given).to_pylist() for route, given in asked]
+    assert remote == local
+    assert all(local), "each has rows"
