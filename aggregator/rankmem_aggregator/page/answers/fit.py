@@ -133,11 +133,11 @@ def not_known(rows: list[dict[str, Any]], made: list[dict[str, Any]], device_typ
 
 def _made(row: dict[str, Any], size_gib: float | None, device_type: str | None) -> dict[str, Any]:
     growth: Growth | None = growth_of_peaks(row["steps"], row["step_peaks"])
-    size: int | None
+    size: int | None = None
     if size_gib is not None:
         size = round(size_gib * GIB)
-    else:
-        size = None if device_type == "cpu" else row["device_total_bytes"]
+    elif device_type != "cpu":
+        size = row["device_total_bytes"]
     held = Held(
         peak_bytes=row["peak_bytes"],
         reserved_peak_bytes=row["reserved_peak_bytes"],

@@ -30,7 +30,6 @@ KEEP_MAX: Final = 1_000_000
 VALUES_MAX: Final = 40_000
 """Cells whose bytes travel beside their colours: 320 kB."""
 TIMES: Final = ("started_ns", "ended_ns", "peak_time_ns")
-NO_STEPS: Final = "no steps: no optimizer stepped, and rankmem_agent.step() was not called"
 NUMBER: Final = integer(0, NUMBER_MAX // 2)
 
 
@@ -183,19 +182,18 @@ def step_kept(reading: Reading, asked: StepKeptAsked) -> pa.Table:
     """What stays from step to step on a rank; columns: those of ``sql/page/step_kept.sql``.
 
     Facts: rank, attempt, device; grows_most, whether the rank surely grows and was chosen for that; keep,
-    since.
+    since; has_steps.
     """
     rank, attempt, device, grows_most = asked.rank, asked.attempt, asked.device, False
     if rank is None:
         rank, attempt, device, grows_most = _growing(reading, asked.device_type, asked.attempt)
     track = reading.track(rank, attempt, device)
-    since = asked.since
-    if since is None:
-        known = reading.ask(
-            "step_cells", device_type=track.device.split(":")[0], attempt=track.attempt, num_bins=BINS_MAX
-        )
-        numbers = np.unique(known["first_step"].to_numpy())
-        since = warm_up_end(numbers) if len(numbers) else 0
+    known = reading.ask(
+        "step_cells", device_type=track.device.split(":")[0], attempt=track.attempt, num_bins=BINS_MAX
+    )
+    numbers = np.unique(known["first_step"].to_numpy())
+    has_steps = len(numbers) > 0
+    since = asked.since if asked.since is not None else warm_up_end(numbers) if has_steps else 0
     rows = reading.show(
         "step_kept",
         attempt=track.attempt,
@@ -216,24 +214,34 @@ def step_kept(reading: Reading, asked: StepKeptAsked) -> pa.Table:
         grows_most=grows_most,
         keep=asked.keep,
         since=since,
+        has_steps=has_steps,
     )
 
 
 def _growing(reading: Reading, device_type: str | None, attempt: int | None) -> tuple[int, int, str, bool]:
     """The device whose memory after steps grows fastest, and whether it surely does.
 
-    Where there are too few steps for that it is the one left highest.
+    Where there are too few steps for that it is the one left highest; without steps, the highest of all.
     """
     chosen = _device_type(reading, device_type)
     cells = cells_of(reading.ask("step_cells", device_type=chosen, attempt=attempt, num_bins=BINS_MAX))
     if not cells.tracks:
-        raise RankmemError(Code.NOT_FOUND, NO_STEPS, "rankmem_agent.step() after each step or batch")
+        return *_highest(reading), False
     growths = cells.growths(cells.ends)
     slopes = [growth.slope if growth else -np.inf for growth in growths]
     is_known = any(growth is not None for growth in growths)
     best = int(np.argmax(slopes if is_known else cells.ends.max(axis=1)))
     track, growth = cells.tracks[best], growths[best]
     return track["rank"], track["attempt"], track["device"], growth is not None and growth.is_sure
+
+
+def _highest(reading: Reading) -> tuple[int, int, str]:
+    """The device that stood highest, of a session without steps."""
+    known = [row for row in reading.ask("ranks").to_pylist() if row["device"] is not None]
+    if not known:
+        raise RankmemError(Code.NOT_FOUND, "no rank has events", "rankmem status says what each rank sent")
+    best = max(known, key=lambda row: (row["device_type"] != "cpu", row["peak_bytes"], -row["rank"]))
+    return best["rank"], best["attempt"], best["device"]
 
 
 def _device_type(reading: Reading, wanted: str | None) -> str | None:

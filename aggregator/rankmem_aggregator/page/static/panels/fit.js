@@ -138,13 +138,14 @@ function tilesOf(rows) {
   const first = rows.filter((row) => row.steps_left !== null).reduce((best, row) => (best === null || row.steps_left < best.steps_left ? row : best), null);
   const fastest = rows.filter((row) => row.slope_low > 0).reduce((best, row) => (best === null || row.slope_bytes > best.slope_bytes ? row : best), null);
   const steps = rows.some((row) => row.slope_bytes !== null);
+  const whose = (row) => (row ? `: rank ${row.rank}` : "");
   const of = (some, all) => (all.length ? `${units.count(some.length)} of ${units.count(all.length)}` : "not known");
   return [
     tile("do not fit, at requested", of(short, known), "with the bytes that the job asked for, the least that it needs"),
     tile("do not fit, at reserved", of(shortReserved, reserved), "with what the allocator held, which includes what it would give back"),
-    tile("least room", least ? `${least.rank}: ${leftText(least.left_bytes)}` : "not known"),
-    tile("grows fastest", fastest ? `${fastest.rank}: ${growthText(fastest)}` : steps ? "no rank" : "not known"),
-    tile("full first", first ? `${first.rank}: ${units.count(first.steps_left)} steps` : fastest ? "not known" : units.NOTHING, first ? stepsText(first) : null),
+    tile(`least room${whose(least)}`, least ? leftText(least.left_bytes) : "not known"),
+    tile(`grows fastest${whose(fastest)}`, fastest ? `${units.signedBytes(Math.round(fastest.slope_bytes))} a step` : steps ? "no rank" : "not known"),
+    tile(`full first${whose(first)}`, first ? `${units.count(first.steps_left)} steps` : fastest ? "not known" : units.NOTHING, first ? stepsText(first) : null),
   ];
 }
 

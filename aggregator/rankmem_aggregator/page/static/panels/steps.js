@@ -158,6 +158,10 @@ export function stepsKeptPanel(root) {
     show: (answer) => {
       const { facts } = answer;
       const rows = answer.rows();
+      if (!facts.has_steps) {
+        panel.say(NO_STEPS);
+        return;
+      }
       panel.drawn = { rank: facts.rank, by: by(), keep: facts.keep, rows };
       group.value = by();
       count.value = facts.keep;
