@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 from rankmem_aggregator.page.answers import (
+    cell,
     curve,
     diff,
     fit,
+    headroom,
     heat,
     job,
     mindstudio,
     model,
+    odd,
     peak,
+    ranks_curve,
     schema,
     sessions,
     sql,
@@ -22,14 +26,18 @@ from rankmem_aggregator.page.answers import (
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
 
 ROUTES: Final[tuple[SessionRoute | DatabaseRoute, ...]] = (
+    *cell.ROUTES,
     *curve.ROUTES,
     *diff.ROUTES,
     *fit.ROUTES,
+    *headroom.ROUTES,
     *heat.ROUTES,
     *job.ROUTES,
     *mindstudio.ROUTES,
     *model.ROUTES,
+    *odd.ROUTES,
     *peak.ROUTES,
+    *ranks_curve.ROUTES,
     *schema.ROUTES,
     *sessions.ROUTES,
     *sql.ROUTES,

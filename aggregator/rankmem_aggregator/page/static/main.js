@@ -3,6 +3,7 @@
 import * as api from "./api.js";
 import { announce, button, el } from "./dom.js";
 import * as kept from "./kept.js";
+import * as head from "./head.js";
 import * as keys from "./keys.js";
 import * as panels from "./panel.js";
 import { kindsOf } from "./save.js";
@@ -71,14 +72,13 @@ function titleOf(view) {
 }
 
 function drawHead() {
-  const job = session.job();
   const current = viewOfState();
   const links = VIEWS.map((view) =>
     el("a", { href: state.link({ view: view.name }), "aria-current": view === current ? "page" : null }, view.title),
   );
   document.getElementById("head").replaceChildren(
     el("a", { class: "logo", href: state.link({ view: null }) }, "rankmem"),
-    job ? el("span", { class: "note" }, `${job.facts.session.name ?? job.id} · ${job.facts.session.state}`) : "",
+    ...head.choosers(),
     el("nav", { "aria-label": "Views" }, ...links),
     el("span", { class: "grow" }),
     kept.isFile() ? el("span", { class: "note", title: kept.file().missing.join("\n") }, fileText(kept.file())) : "",
