@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from rankmem_aggregator.page.answers import curve, events, groups, heat, job, jump, sessions, spans
+from rankmem_aggregator.page.answers import (
+    curve,
+    events,
+    groups,
+    heat,
+    job,
+    jump,
+    mindstudio_curve,
+    sessions,
+    spans,
+)
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
 
 ROUTES: Final[tuple[SessionRoute | DatabaseRoute, ...]] = (
@@ -16,5 +26,6 @@ ROUTES: Final[tuple[SessionRoute | DatabaseRoute, ...]] = (
     *events.ROUTES,
     *spans.ROUTES,
     *jump.ROUTES,
+    *mindstudio_curve.ROUTES,
 )
 """All routes below ``/api/v1``."""
