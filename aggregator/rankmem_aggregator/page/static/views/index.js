@@ -7,10 +7,11 @@ import job from "./job.js";
 import mindstudio from "./mindstudio.js";
 import model from "./model.js";
 import peak from "./peak.js";
+import rank from "./rank.js";
 import sessions from "./sessions.js";
 import sql from "./sql.js";
 import steps from "./steps.js";
 import trust from "./trust.js";
 
-export const VIEWS = [sessions, job, peak, steps, diff, fit, model, sql, trust, mindstudio];
+export const VIEWS = [sessions, job, rank, peak, steps, diff, fit, model, sql, trust, mindstudio];
 export const FIRST = "job";
