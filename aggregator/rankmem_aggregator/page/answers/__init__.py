@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rankmem_aggregator.page.answers import blocks, curve, heat, job, sessions
+from rankmem_aggregator.page.answers import blocks, curve, flame, heat, job, sessions
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
 
 ROUTES: Final[tuple[SessionRoute | DatabaseRoute, ...]] = (
@@ -13,5 +13,6 @@ ROUTES: Final[tuple[SessionRoute | DatabaseRoute, ...]] = (
     *heat.ROUTES,
     *curve.ROUTES,
     *blocks.ROUTES,
+    *flame.ROUTES,
 )
 """All routes below ``/api/v1``."""
