@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from rankmem_aggregator.page.answers import (
+    blocks,
     cell,
     curve,
     diff,
     events,
     fit,
+    flame,
     groups,
     headroom,
     heat,
@@ -31,11 +33,13 @@ from rankmem_aggregator.page.answers import (
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
 
 ROUTES: Final[tuple[SessionRoute | DatabaseRoute, ...]] = (
+    *blocks.ROUTES,
     *cell.ROUTES,
     *curve.ROUTES,
     *diff.ROUTES,
     *events.ROUTES,
     *fit.ROUTES,
+    *flame.ROUTES,
     *groups.ROUTES,
     *headroom.ROUTES,
     *heat.ROUTES,
