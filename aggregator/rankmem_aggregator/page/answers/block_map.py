@@ -45,6 +45,8 @@ RANGES_MAX: Final = 500
 """Ranges of addresses that are named on the axis, the largest."""
 WIDTH_MAX: Final = 2048
 HEIGHT_MAX: Final = 1024
+CLOCK_POINTS: Final = 512
+"""Events of a picture of which the time is sent: one in three pixels."""
 OTHERS: Final = "others"
 COLOURS: Final = ("category", "stream", "age", "line", "operator", "module", "phase", "step", "annotation")
 _PICKED: Final = {
@@ -203,6 +205,7 @@ def block_map(reading: Reading, asked: MapAsked) -> pa.Table:
         peak_seq=track.peak_seq,
         num_blocks=len(lives.begin),
         num_without_address=without,
+        clock=_clock(rows, shown, _origin(reading)),
         groups=names,
         raster_groups=picture.raster_groups,
         width=asked.width,
@@ -424,6 +427,22 @@ def _picked(rows: pa.Table, pick: str) -> pa.Table:
         known = pc.fill_null(rows[column].cast(pa.string()), "")
         rows = rows.filter(pc.is_in(known, value_set=pa.array(values)))
     return rows
+
+
+def _clock(rows: pa.Table, shown: _Range, origin_ns: int) -> dict[str, list[int]]:
+    """Some events of the range, spread evenly, and when they were: what an axis of events means in time."""
+    seq = np.concatenate([_numbers(rows["allocation_id"]), _numbers(rows["freed_seq"], -1)])
+    time_ns = np.concatenate([_numbers(rows["allocated_ns"], -1), _numbers(rows["freed_ns"], -1)])
+    inside = (seq > shown.seq_first) & (seq < shown.seq_last) & (time_ns >= shown.first_ns)
+    seq, place = np.unique(seq[inside], return_index=True)
+    time_ns = time_ns[inside][place]
+    kept = np.unique(np.linspace(0, len(seq) - 1, CLOCK_POINTS).astype(np.int64)) if len(seq) else slice(0)
+    return {
+        "seq": [shown.seq_first, *seq[kept].tolist(), shown.seq_last],
+        "time_ns": [
+            shown.first_ns - origin_ns, *(time_ns[kept] - origin_ns).tolist(), shown.last_ns - origin_ns
+        ],
+    }
 
 
 def _ranges(space: AddressSpace | None) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ SEGMENTS_MAX: Final = 5_000
 INSTANTS: Final = 96
 """At which fragmentation is computed, and failures: each looks at all blocks."""
 FAILURES_MAX: Final = 32
+"""Of the range, the earliest: each is looked at like an instant."""
 BLOCK, PENDING, HOLE = 0, 1, 2
 """Kinds of parts."""
 

@@ -2,7 +2,8 @@
 // for the loaded job and returns what takes it down.
 
 import job from "./job.js";
+import segments from "./segments.js";
 import sessions from "./sessions.js";
 
-export const VIEWS = [sessions, job];
+export const VIEWS = [sessions, job, segments];
 export const FIRST = "job";
