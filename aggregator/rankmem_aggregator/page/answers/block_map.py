@@ -49,6 +49,9 @@ CLOCK_POINTS: Final = 512
 """Events of a picture of which the time is sent: one in three pixels."""
 OTHERS: Final = "others"
 COLOURS: Final = ("category", "stream", "age", "line", "operator", "module", "phase", "step", "annotation")
+AUTO: Final = "auto"
+_AUTO: Final = ("category", "line", "operator", "stream")
+_NO_CATEGORY: Final = ("unknown", "before the recording")
 _PICKED: Final = {
     **{name: name for name in (
         "category", "operator", "module", "line", "phase", "stream", "component", "step", "annotation")},
@@ -86,7 +89,11 @@ class MapAsked:
     height: int = parameter(integer(16, HEIGHT_MAX), "of the picture in pixels", default=300)
     kind: str = parameter(choice(("stacked", "address")), "by age or by address", default="stacked")
     axis: str = parameter(choice(("event", "time")), "what runs to the right", default="event")
-    colour: str = parameter(choice(COLOURS), "what a colour stands for", default="category")
+    colour: str = parameter(
+        choice((AUTO, *COLOURS)),
+        "what a colour stands for; auto: the first of which anything is known",
+        default=AUTO,
+    )
     pick: str = parameter(text(2000), "these blocks alone: kind:value, several separated by ;", default="")
 
 
@@ -175,7 +182,8 @@ def block_map(reading: Reading, asked: MapAsked) -> pa.Table:
         placed = lives.rows["address"].is_valid().to_numpy()
         without = int((~placed).sum())
         lives = lives.only(placed)
-    group, names = _groups(lives, asked)
+    colour = _colour(lives.rows, asked.colour)
+    group, names = _groups(lives, asked.axis, colour)
     space = None
     if asked.kind == "stacked":
         picture = _stacked(lives, asked)
@@ -191,6 +199,7 @@ def block_map(reading: Reading, asked: MapAsked) -> pa.Table:
         device=track.device,
         kind=asked.kind,
         axis=asked.axis,
+        colour=colour,
         length=lives.length,
         begin=shown.seq_first
         if asked.axis == "event"
@@ -309,13 +318,24 @@ def _time_range(reading: Reading, asked: MapAsked, shown: _Range) -> tuple[int, 
     return first, after
 
 
-def _groups(lives: _Lives, asked: MapAsked) -> tuple[Array, list[str]]:
+def _colour(rows: pa.Table, asked: str) -> str:
+    """What colours stand for: as asked, or by itself the first of which anything is known."""
+    if asked != AUTO:
+        return asked
+    for name in _AUTO:
+        known = set(pc.unique(rows[name]).to_pylist()) - {None, *(_NO_CATEGORY if name == "category" else ())}
+        if known:
+            return name
+    return _AUTO[0]
+
+
+def _groups(lives: _Lives, axis: str, colour: str) -> tuple[Array, list[str]]:
     """The colour group of each block, and the groups' names; the largest first, but ages in their order."""
-    if asked.colour == "age":
-        by_event = asked.axis == "event"
+    if colour == "age":
+        by_event = axis == "event"
         bins = np.array(_AGES if by_event else _AGES_NS)
         return np.searchsorted(bins, lives.end - lives.begin), list(_AGE_NAMES if by_event else _AGE_NAMES_NS)
-    column = lives.rows[asked.colour].combine_chunks()
+    column = lives.rows[colour].combine_chunks()
     if not pa.types.is_string(column.type):
         column = column.cast(pa.string())
     codes = column.dictionary_encode(null_encoding="encode")
@@ -440,7 +460,9 @@ def _clock(rows: pa.Table, shown: _Range, origin_ns: int) -> dict[str, list[int]
     return {
         "seq": [shown.seq_first, *seq[kept].tolist(), shown.seq_last],
         "time_ns": [
-            shown.first_ns - origin_ns, *(time_ns[kept] - origin_ns).tolist(), shown.last_ns - origin_ns
+            shown.first_ns - origin_ns,
+            *(time_ns[kept] - origin_ns).tolist(),
+            shown.last_ns - origin_ns,
         ],
     }
 

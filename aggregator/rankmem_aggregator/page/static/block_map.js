@@ -62,7 +62,7 @@ export class BlockMap {
   }
 
   get box() {
-    return boxOf(this.surface.width, this.surface.height, { left: this.facts?.kind === "address" ? 118 : 64 });
+    return boxOf(this.surface.width, this.surface.height, { left: this.facts?.kind === "address" ? 132 : 76 });
   }
 
   // The time at a pixel, ns since the session's start; between two known events in proportion.
@@ -137,6 +137,9 @@ export class BlockMap {
     const sx = box.width / this.facts.length;
     const sy = box.height / this.facts.height_bytes;
     const outlined = [];
+    // Stacked blocks touch: on whole pixels, or thin ones would shine through. At addresses they may stand alone.
+    const scale = devicePixelRatio || 1;
+    const edge = this.facts.kind === "stacked" ? (at) => Math.round(at * scale) / scale : (at) => at;
     let style = -1;
     for (let i = 0; i < x0.length; i += 1) {
       const group = this.group[owner[i]];
@@ -144,10 +147,10 @@ export class BlockMap {
         style = group;
         g.fillStyle = this.colours[group];
       }
-      const wide = (x1[i] - x0[i]) * sx;
-      const high = size[i] * sy;
-      const x = box.x + x0[i] * sx;
-      const y = box.y + box.height - y0[i] * sy - high;
+      const x = edge(box.x + x0[i] * sx);
+      const y = edge(box.y + box.height - (y0[i] + size[i]) * sy);
+      const wide = edge(box.x + x1[i] * sx) - x;
+      const high = edge(box.y + box.height - y0[i] * sy) - y;
       // A hairline between neighbours of one colour.
       g.fillRect(x, y, wide > BORDER_LEAST_PX ? wide - 0.4 : wide, high > BORDER_LEAST_PX ? high - 0.6 : high);
       if (owner[i] === this.hovered || this.marked.has(owner[i])) outlined.push([x, y, wide, high, owner[i]]);

@@ -8,7 +8,7 @@ import { ink } from "./theme.js";
 import * as units from "./units.js";
 
 const STRIP_PX = 48;
-const SPACE_PX = 10;
+const SPACE_PX = 16;
 export const LINES = [
   ["reserved_bytes", "reserved", "#0072b2"],
   ["used_bytes", "in blocks", "#009e73"],
@@ -46,7 +46,7 @@ export class FragmentationPlot {
   }
 
   get box() {
-    return boxOf(this.surface.width, this.surface.height - STRIP_PX - SPACE_PX, { bottom: 0 });
+    return boxOf(this.surface.width, this.surface.height - STRIP_PX - SPACE_PX, { left: 76, bottom: 0 });
   }
 
   at(x, tell) {

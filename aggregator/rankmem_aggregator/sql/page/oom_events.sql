@@ -12,14 +12,14 @@
 --   block: the block it is about
 --   operator, category, line: of that block: who made it, what it meant when its record was sent
 WITH last_events AS MATERIALIZED (
-    SELECT *
+    SELECT * REPLACE (coalesce(allocation_id, CASE WHEN action = 'alloc' THEN seq END) AS allocation_id)
     FROM memory_event
     WHERE session_id = $session AND attempt = $attempt AND rank = $rank AND device = $device AND seq <= $seq
     ORDER BY seq DESC
     LIMIT $at_most
 ),
 block AS MATERIALIZED (
-    SELECT allocation_id, operator, category, stack_id
+    SELECT allocation_id, address, stream, operator, category, stack_id
     FROM allocation_record
     WHERE session_id = $session AND attempt = $attempt AND rank = $rank AND device = $device AND allocation_id <= $seq
 )
@@ -30,8 +30,8 @@ SELECT
     e.size_bytes,
     e.component,
     e.pool,
-    e.stream::VARCHAR AS stream,
-    '0x' || lower(hex(e.address)) AS address,
+    coalesce(e.stream, b.stream)::VARCHAR AS stream,
+    '0x' || lower(hex(coalesce(e.address, b.address))) AS address,
     e.requested_bytes,
     e.reserved_bytes,
     e.allocation_id AS block,

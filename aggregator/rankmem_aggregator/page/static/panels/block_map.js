@@ -3,9 +3,9 @@
 
 import * as api from "../api.js";
 import { BlockMap } from "../block_map.js";
-import { colourOf, coloursOf } from "../colours.js";
 import { announce, chooser, el, toggles } from "../dom.js";
 import { Panel } from "../panel.js";
+import { legendEntry, shadeOf } from "../shades.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
 import * as tip from "../tip.js";
@@ -51,15 +51,17 @@ export function blockMapPanel(root, { height = 300 } = {}) {
       ({ facts } = answer);
       rows = answer.rows();
       stacks = new Map();
-      const colours = coloursOf(facts.groups);
-      const others = facts.kind === "stacked" ? facts.raster_groups.map(() => colourOf("others")) : colours;
-      plot.set(answer, colours, others);
+      colours.value = colour();
+      colours.title = `colour of blocks: ${facts.colour}`;
+      const shades = facts.groups.map(shadeOf);
+      const others = facts.kind === "stacked" ? facts.raster_groups.map(() => shadeOf("others")) : shades;
+      plot.set(answer, shades, others);
       markAll();
       panel.drawn = { ...plot.rects, facts: { ...facts, raster: facts.raster.length, raster_group: null }, blocks: answer.column("block") };
       panel.note(noteOf(facts, answer.length));
-      const named = facts.groups.map((name, i) => [name, colours[i]]);
+      const named = facts.groups.map((name, i) => [name, shades[i]]);
       if (facts.raster && facts.kind === "stacked") named.push([facts.raster_groups[0], others[0]]);
-      legend.replaceChildren(...named.map(([name, colour_]) => swatch(name, colour_)));
+      legend.replaceChildren(...named.map(([name, colour_]) => legendEntry(name, colour_)));
     },
     table: () => ({
       columns: ["size", "category", "operator", "line", "allocated", "freed", "address"],
@@ -80,7 +82,7 @@ export function blockMapPanel(root, { height = 300 } = {}) {
 
   const kinds = toggles("arrangement of blocks", KINDS, "stacked", (value) => state.change({ map: value }));
   const axes = toggles("axis to the right", AXES, "event", (value) => state.change({ mapx: value }));
-  const colours = chooser("colour of blocks", COLOURS.map((name) => [name, `colour: ${name}`]), colour(), (value) => state.change({ mapc: value }));
+  const colours = chooser("colour of blocks", ["auto", ...COLOURS].map((name) => [name, `colour: ${name}`]), colour(), (value) => state.change({ mapc: value }));
   panel.tools.prepend(kinds, axes, colours);
   const legend = el("div", { class: "legend" });
   const plot = new BlockMap(panel.body, {
@@ -165,7 +167,7 @@ function axis() {
 }
 
 function colour() {
-  return COLOURS.includes(state.get("mapc")) ? state.get("mapc") : "category";
+  return COLOURS.includes(state.get("mapc")) ? state.get("mapc") : "auto";
 }
 
 function picks() {
@@ -181,16 +183,10 @@ function otherPicks() {
   return picks().filter((each) => !each.startsWith("block:"));
 }
 
-function swatch(name, colour_) {
-  const box = el("span", { class: "swatch" });
-  box.style.background = colour_;
-  return el("span", {}, box, name);
-}
-
 function noteOf(facts, drawn) {
   const parts = [];
   if (facts.is_cut) parts.push(`${units.count(facts.events)} events around the instant; zoom in for others`);
-  else parts.push(`${units.count(facts.events)} events`);
+  else parts.push(facts.events === 1 ? "1 event" : `${units.count(facts.events)} events`);
   const smaller = facts.num_blocks - drawn;
   parts.push(smaller ? `${units.count(drawn)} largest of ${units.count(facts.num_blocks)} blocks one by one, the others by pixel` : `all ${units.count(drawn)} blocks`);
   if (facts.num_without_address) parts.push(`${units.count(facts.num_without_address)} blocks without an address are not shown`);

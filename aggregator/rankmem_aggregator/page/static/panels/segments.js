@@ -2,11 +2,11 @@
 // fragmentation over time, on which a click chooses the instant.
 
 import * as api from "../api.js";
-import { colourOf } from "../colours.js";
 import { chooser, el, toggles } from "../dom.js";
 import { FragmentationPlot, instantLines, LINES } from "../fragmentation.js";
 import { Panel } from "../panel.js";
 import { HOLE, partLines, SegmentLines } from "../segments.js";
+import { legendEntry, shadeOf } from "../shades.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
 import { Table } from "../table.js";
@@ -25,6 +25,7 @@ const NOT_KNOWN =
 export function segmentsPanel(root, { height = 300 } = {}) {
   let stacks = new Map();
   let hovered = null;
+  let by = "category";
   const panel = new Panel(root, {
     id: "segments",
     title: "Segments at an instant",
@@ -42,10 +43,11 @@ export function segmentsPanel(root, { height = 300 } = {}) {
       figures.replaceChildren(...tiles(facts));
       unknown.hidden = facts.knows_segments;
       stacks = new Map();
+      by = colourBy(parts);
       plot.set(parts, facts);
       markPicked();
       pools.set(facts.pools);
-      legend.replaceChildren(...legendOf(parts, colour()));
+      legend.replaceChildren(...legendOf(parts, by));
     },
     table: () => ({
       columns: ["what", "size", "asked for", "category", "operator", "line", "address"],
@@ -63,7 +65,7 @@ export function segmentsPanel(root, { height = 300 } = {}) {
         ]),
     }),
   });
-  const colours = chooser("colour of blocks", COLOURS.map((name) => [name, `colour: ${name}`]), colour(), (name) => state.change({ mapc: name }));
+  const colours = chooser("colour of blocks", ["auto", ...COLOURS].map((name) => [name, `colour: ${name}`]), colour(), (name) => state.change({ mapc: name }));
   const zooms = toggles("size of the picture", ZOOMS, "1", (zoom) => {
     zooms.set(zoom);
     plot.setZoom(Number(zoom));
@@ -77,7 +79,7 @@ export function segmentsPanel(root, { height = 300 } = {}) {
   const plot = new SegmentLines(frame, {
     height,
     label: "segments of the device with the blocks in them",
-    colour: (part) => colourOf(part[colour()]),
+    colour: (part) => shadeOf(part[by]),
     hover: (part, segment, x, y) => hover(part, segment, x, y),
     leave: tip.hide,
     pick: (part) => part.kind !== HOLE && state.change({ pick: `block:${part.block}` }),
@@ -113,7 +115,8 @@ export function segmentsPanel(root, { height = 300 } = {}) {
     if (changed.has("pick")) markPicked();
     if (changed.has("mapc") && panel.drawn) {
       colours.value = colour();
-      legend.replaceChildren(...legendOf(panel.drawn.parts, colour()));
+      by = colourBy(panel.drawn.parts);
+      legend.replaceChildren(...legendOf(panel.drawn.parts, by));
       plot.surface.draw();
     }
   });
@@ -174,7 +177,7 @@ export function fragmentationPanel(root, { height = 220 } = {}) {
     pick: (place) => state.change({ seq: columns.seq[place] }),
   });
   panel.body.append(
-    el("div", { class: "legend" }, ...LINES.map(([, title, colour_]) => swatch(title, colour_)), swatch("fragmentation: unused bytes outside of the largest hole", "#cc79a7")),
+    el("div", { class: "legend" }, ...LINES.map(([, title, colour_]) => legendEntry(title, colour_)), legendEntry("fragmentation: unused bytes outside of the largest hole", "#cc79a7")),
   );
 
   function rangeOf(times) {
@@ -216,7 +219,15 @@ const POOL_COLUMNS = [
 ];
 
 function colour() {
-  return COLOURS.includes(state.get("mapc")) ? state.get("mapc") : "category";
+  return COLOURS.includes(state.get("mapc")) ? state.get("mapc") : "auto";
+}
+
+// What colours stand for: as chosen, or by itself the first of which anything is known.
+function colourBy(parts) {
+  if (colour() !== "auto") return colour();
+  const known = (part) => part.category && !["unknown", "before the recording"].includes(part.category);
+  if (parts.some(known)) return "category";
+  return ["line", "operator"].find((name) => parts.some((part) => part[name])) ?? "category";
 }
 
 function tiles(facts) {
@@ -237,11 +248,5 @@ function legendOf(parts, by) {
   const bytes = new Map();
   for (const part of parts) if (part.kind !== HOLE) bytes.set(part[by], (bytes.get(part[by]) ?? 0) + part.size_bytes);
   const groups = [...bytes].sort((a, b) => b[1] - a[1]).slice(0, 12);
-  return groups.map(([name, size]) => swatch(`${name ?? "unknown"} ${units.bytes(size)}`, colourOf(name)));
-}
-
-function swatch(name, colour_) {
-  const box = el("span", { class: "swatch" });
-  box.style.background = colour_;
-  return el("span", {}, box, name);
+  return groups.map(([name, size]) => legendEntry(name, shadeOf(name), units.bytes(size)));
 }

@@ -2,8 +2,9 @@
 // for the loaded job and returns what takes it down.
 
 import job from "./job.js";
+import oom from "./oom.js";
 import segments from "./segments.js";
 import sessions from "./sessions.js";
 
-export const VIEWS = [sessions, job, segments];
+export const VIEWS = [sessions, job, segments, oom];
 export const FIRST = "job";
