@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from rankmem_aggregator.page.answers import (
+    block_map,
     blocks,
     cell,
     curve,
@@ -21,9 +22,11 @@ from rankmem_aggregator.page.answers import (
     mindstudio_curve,
     model,
     odd,
+    oom,
     peak,
     ranks_curve,
     schema,
+    segments,
     sessions,
     spans,
     sql,
@@ -33,6 +36,7 @@ from rankmem_aggregator.page.answers import (
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
 
 ROUTES: Final[tuple[SessionRoute | DatabaseRoute, ...]] = (
+    *block_map.ROUTES,
     *blocks.ROUTES,
     *cell.ROUTES,
     *curve.ROUTES,
@@ -49,9 +53,11 @@ ROUTES: Final[tuple[SessionRoute | DatabaseRoute, ...]] = (
     *mindstudio_curve.ROUTES,
     *model.ROUTES,
     *odd.ROUTES,
+    *oom.ROUTES,
     *peak.ROUTES,
     *ranks_curve.ROUTES,
     *schema.ROUTES,
+    *segments.ROUTES,
     *sessions.ROUTES,
     *spans.ROUTES,
     *sql.ROUTES,
