@@ -65,7 +65,7 @@ class PageClient:
     def let_in(self) -> None:
         """Shows a code as the page does, and keeps the cookie."""
         body = json.dumps({"code": self.server.door.new_code()}).encode()
-        reply = self.request("POST", "/code", body, {"sec-fetch-site": "same-origin"})
+        reply = self.request("POST", "/code", body, {"sec-fetch-site": "same-origin", "content-type": "application/json"})
         assert reply.status == 204, reply.body
         self.cookie = reply.headers["set-cookie"].partition(";")[0]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -39,3 +39,5 @@ class DatabaseRoute:
     parameters: type[Any]
     answer: Callable[[Queries, Any], pa.Table]
     limit_s: float = QUESTION_S
+    method: Literal["GET", "POST"] = "GET"
+    """POST: its parameters are those of a JSON object, for what is too long for an address."""
