@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rankmem_aggregator.page.answering import Answering, Pairs
 from rankmem_aggregator.page.answers import ROUTES
 from rankmem_aggregator.page.cache import Body
+from rankmem_aggregator.page.connections import HEAD_BYTES_MAX
 from rankmem_aggregator.page.door import Door
 from rankmem_aggregator.page.headers import SECURITY_HEADERS, encoded
 from rankmem_aggregator.page.live import Live
@@ -281,6 +282,9 @@ class _Guard:
         self._door.check_host(headers, scope["server"][0] if scope.get("server") else "")
         if len(scope["raw_path"]) + len(scope["query_string"]) > URL_BYTES_MAX:
             raise _too_long(f"the address has more than {URL_BYTES_MAX:,} bytes", 414)
+        # What arrived at once was not counted while it was incomplete.
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_BYTES_MAX:
+            raise _too_long(f"the headers have more than {HEAD_BYTES_MAX:,} bytes", 431)
         method = scope["method"]
         if method not in METHODS:
             raise _not_allowed(method)
