@@ -17,7 +17,7 @@ import pytest
 
 from constructed import SESSION, RankLog, empty_database, store_logs
 from page_server import PageClient, served_page
-from rankmem_aggregator.page import app, door, live
+from rankmem_aggregator.page import door, live, requests
 from rankmem_aggregator.page.answers import ROUTES
 from rankmem_aggregator.page.headers import SECURITY_HEADERS
 from rankmem_aggregator.page.parameters import declared
@@ -326,12 +326,12 @@ def test_long_addresses_heads_and_bodies_are_refused(own: PageClient) -> None:
     head = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: " + b"x" * 20_000 + b"\r\n\r\n"
     assert b" 431 " in raw(own, head).split(b"\r\n")[0]
     assert b" 431 " in raw(own, head[:18_000]).split(b"\r\n")[0]
-    assert own.request("POST", "/code", b"x" * (app.BODY_BYTES_MAX + 1), JSON).status == 413
+    assert own.request("POST", "/code", b"x" * (requests.BODY_BYTES_MAX + 1), JSON).status == 413
     chunk = b"1000\r\n" + b"x" * 0x1000 + b"\r\n"
     chunked = (
         b"POST /code HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Sec-Fetch-Site: same-origin\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
-    ) + chunk * (app.BODY_BYTES_MAX // 0x1000 + 1)
+    ) + chunk * (requests.BODY_BYTES_MAX // 0x1000 + 1)
     assert b" 413 " in raw(own, chunked + b"0\r\n\r\n").split(b"\r\n")[0]
 
 

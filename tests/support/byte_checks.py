@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.feather as feather
 
 from byte_account import GROUPINGS, NONE, Account, Track, Whose, highest
+from kept_answers import answers_of, job_of
 from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.query.queries import Queries
 
@@ -135,19 +136,13 @@ def check_live(queries: Queries, account: Account) -> None:
 
 
 def check_page(queries: Queries, account: Account, folder: Path) -> None:
-    """``export html``: the tables add up to the ranks' peaks, the curve reaches the highest rank's."""
+    """``export html``: the ranks' peaks are those of the account, a curve reaches the highest rank's."""
     export(queries, "html", folder / "page.html", session=account.session_id)
-    page = (folder / "page.html").read_text(encoding="utf-8")
-    peaks = [track.peak_bytes() for track in account.highest().values()]
-    for by in ("category", "operator", "line", "module"):
-        [body] = re.findall(rf'id="by-{by}">.*?<tbody>(.*?)</tbody>', page, re.DOTALL)
-        figures = [re.findall(r'data-value="(\d+)"', line)[0] for line in body.split("<tr")[1:]]
-        assert sum(map(int, figures)) == sum(peaks), by
-    charts = [
-        json.loads(data) for data in re.findall(r'application/json"[^>]*>(\{"stacked".*?)</script>', page)
-    ]
-    sums = [sum(held) for held in zip(*(one["bytes"] for one in charts[-1]["series"]), strict=True)]
-    assert max(sums) == max(peaks)
+    peaks = {whose.rank: track.peak_bytes() for whose, track in account.highest().items()}
+    told = [row["peak_bytes"] for row in job_of(folder / "page.html") if row["is_rank_peak"]]
+    assert sorted(told) == sorted(peaks.values())
+    (curve,) = answers_of(folder / "page.html", "curve")
+    assert max(told) in {value for row in curve.to_pylist() for value in row.values()}
 
 
 def check_exports(queries: Queries, account: Account, folder: Path) -> None:

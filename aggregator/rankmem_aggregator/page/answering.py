@@ -14,7 +14,8 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from rankmem_aggregator.page.cache import AnswerCache, Body, Computing
+from rankmem_aggregator.page.cache import AnswerCache, Body, Computing, Key
+from rankmem_aggregator.page.exported import FILE_S
 from rankmem_aggregator.page.parameters import read_parameters
 from rankmem_aggregator.page.pool import Pool, Ticket
 from rankmem_aggregator.page.reading import PageSession, Reading
@@ -69,6 +70,20 @@ class Answering:
         body = await self.computing.once(key, _guarded(compute, route.path))
         self.cache.keep(key, body)
         return body
+
+    async def file(self, session_id: str, key: Key, make: Callable[[Reading], bytes]) -> bytes:
+        """A file about a session, made for who asks now, and not kept."""
+        state = await self.state(session_id)
+
+        def compute(ticket: Ticket) -> bytes:
+            with self.pool.reader(ticket, limit_s=FILE_S) as queries:
+                return make(Reading(queries=queries, session=state))
+
+        return await self.computed(("file", session_id, state.watermark, *key), compute)
+
+    async def computed(self, key: Key, compute: Callable[[Ticket], T]) -> T:
+        """What ``compute`` returns, in a thread, once for all who ask for this key now."""
+        return await self.computing.once(key, _guarded(compute, "/".join(key)[:200]))
 
     async def state(self, session_id: str, *, fresh_s: float = STATE_FRESH_S) -> PageSession:
         """The state of a session, at most so old.

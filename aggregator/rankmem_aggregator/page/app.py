@@ -7,14 +7,12 @@ message, hint.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -26,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rankmem_aggregator.page.answering import Answering, Pairs
 from rankmem_aggregator.page.answers import ROUTES
+from rankmem_aggregator.page.attachments import Answer, export_endpoint, file_endpoint
 from rankmem_aggregator.page.cache import Body
 from rankmem_aggregator.page.connections import HEAD_BYTES_MAX
 from rankmem_aggregator.page.door import Door
@@ -34,6 +33,7 @@ from rankmem_aggregator.page.live import Live
 from rankmem_aggregator.page.parameters import read_parameters
 from rankmem_aggregator.page.pool import Pool
 from rankmem_aggregator.page.refusal import Refusal
+from rankmem_aggregator.page.requests import BODY_BYTES_MAX, json_body, pairs_of, too_long, unless_gone
 from rankmem_aggregator.page.responses import body_response, error_response
 from rankmem_aggregator.page.routes import DatabaseRoute, NoParameters, SessionRoute
 from rankmem_aggregator.page.static_files import StaticFiles, static_folder
@@ -44,15 +44,10 @@ logger = logging.getLogger(__name__)
 ARROW: Final = "application/vnd.apache.arrow.stream"
 API: Final = "/api/v1"
 URL_BYTES_MAX: Final = 8 << 10
-BODY_BYTES_MAX: Final = 256 << 10
-"""Of a statement of 128 KiB, whose quotes and line ends JSON writes as two characters."""
-BODY_S: Final = 10.0
-"""For a body to arrive."""
 REQUESTS_A_CALLER: Final = 32
 """Questions of one browser or program at once: a browser has six connections."""
 METHODS: Final = ("GET", "HEAD", "POST")
 EVENTS: Final = "text/event-stream"
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -76,8 +71,9 @@ class Page:
 
 def page_app(page: Page) -> Starlette:
     """The application."""
-    routes: list[BaseRoute] = [_route(page, each) for each in ROUTES]
+    routes: list[BaseRoute] = [route for each in ROUTES for route in _routes(page, each)]
     routes += [
+        Route(f"{API}/s/{{session}}/file/{{kind}}", file_endpoint(page.answering), methods=["GET"]),
         Route(f"{API}/s/{{session}}/live", _stream(page), methods=["GET"]),
         Route("/code", _let_in(page), methods=["POST"]),
         Route("/{path:path}", StaticFiles(static_folder()).respond, methods=["GET"]),
@@ -89,99 +85,40 @@ def page_app(page: Page) -> Starlette:
     )
 
 
-def _route(page: Page, route: SessionRoute | DatabaseRoute) -> Route:
+def _routes(page: Page, route: SessionRoute | DatabaseRoute) -> list[Route]:
+    """A route, and the same answer in the formats of other programs, below ``/export/{kind}``."""
     if isinstance(route, DatabaseRoute):
+        answer, path, methods = _database_answer(page, route), route.path, [route.method]
+    else:
+        answer, path, methods = _session_answer(page, route), f"/s/{{session}}{route.path}", ["GET"]
+    exported = export_endpoint(page.answering, answer)
+    return [
+        Route(f"{API}{path}", _endpoint(answer), methods=methods),
+        Route(f"{API}/export/{{kind}}{path}", exported, methods=methods),
+    ]
 
-        async def of_database(request: Request, pairs: Pairs) -> Body:
-            return await page.answering.of_database(route, pairs)
 
-        return Route(f"{API}{route.path}", _endpoint(of_database), methods=[route.method])
+def _database_answer(page: Page, route: DatabaseRoute) -> Answer:
+    async def answer(request: Request, pairs: Pairs) -> Body:
+        return await page.answering.of_database(route, pairs)
 
-    async def of_session(request: Request, pairs: Pairs) -> Body:
+    return answer
+
+
+def _session_answer(page: Page, route: SessionRoute) -> Answer:
+    async def answer(request: Request, pairs: Pairs) -> Body:
         return await page.answering.of_session(route, request.path_params["session"], pairs)
 
-    return Route(f"{API}/s/{{session}}{route.path}", _endpoint(of_session), methods=["GET"])
+    return answer
 
 
-def _endpoint(answer: Callable[[Request, Pairs], Coroutine[Any, Any, Body]]) -> Callable[[Request], Any]:
+def _endpoint(answer: Answer) -> Callable[[Request], Any]:
     async def endpoint(request: Request) -> Response:
         pairs = await pairs_of(request)
-        body = await _unless_gone(request.receive, answer(request, pairs))
-        assert body is not None  # nobody reads it then
+        body = await unless_gone(request.receive, answer(request, pairs))
         return body_response(request, body, ARROW, "no-store")
 
     return endpoint
-
-
-async def pairs_of(request: Request) -> list[tuple[str, str]]:
-    """The parameters of a request: of its address, or for POST also of its body, a JSON object.
-
-    Raises:
-        RankmemError: INVALID for another body, or one that is too long.
-    """
-    pairs = request.query_params.multi_items()
-    if request.method != "POST":
-        return pairs
-    given = await json_body(request)
-    return [*pairs, *((name, _text_of(name, value)) for name, value in given.items())]
-
-
-async def json_body(request: Request) -> dict[str, Any]:
-    """The JSON object that a request's body is.
-
-    Raises:
-        RankmemError: INVALID for another body, one that is too long, or one that does not arrive.
-    """
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise Refusal(415, Code.INVALID, "the body is not JSON", "send content-type: application/json")
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_S):
-            async for part in request.stream():
-                body += part
-                if len(body) > BODY_BYTES_MAX:
-                    raise _too_long(f"the body has more than {BODY_BYTES_MAX:,} bytes", 413)
-    except TimeoutError:
-        raise Refusal(
-            408, Code.INVALID, f"the body did not arrive within {BODY_S:g} s", "send it again"
-        ) from None
-    try:
-        given = json.loads(body)
-    except (ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict):
-        raise RankmemError(Code.INVALID, "the body is not a JSON object", 'send {"name": "value"}')
-    return given
-
-
-def _text_of(name: str, value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise RankmemError(Code.INVALID, f"{name[:60]!r} is neither a text nor a whole number", "send one")
-    return str(value)
-
-
-async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """What the work returns; it is given up when the browser goes.
-
-    Raises:
-        RankmemError: UNAVAILABLE, which nobody reads, where it has gone.
-    """
-    working = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_gone(receive))
-    try:
-        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise RankmemError(Code.UNAVAILABLE, "the browser has gone", "")
-        return working.result()
-    finally:
-        for task in (working, gone):
-            task.cancel()
-        await asyncio.gather(working, gone, return_exceptions=True)
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _let_in(page: Page) -> Callable[[Request], Any]:
@@ -224,7 +161,7 @@ class _Events(Response):
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             with contextlib.suppress(RankmemError):  # the browser has gone
-                await _unless_gone(receive, self._send(send))
+                await unless_gone(receive, self._send(send))
         finally:
             self._live.leave(self._caller)
 
@@ -281,16 +218,16 @@ class _Guard:
         headers = dict(Headers(scope=scope).items())
         self._door.check_host(headers, scope["server"][0] if scope.get("server") else "")
         if len(scope["raw_path"]) + len(scope["query_string"]) > URL_BYTES_MAX:
-            raise _too_long(f"the address has more than {URL_BYTES_MAX:,} bytes", 414)
+            raise too_long(f"the address has more than {URL_BYTES_MAX:,} bytes", 414)
         # What arrived at once was not counted while it was incomplete.
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_BYTES_MAX:
-            raise _too_long(f"the headers have more than {HEAD_BYTES_MAX:,} bytes", 431)
+            raise too_long(f"the headers have more than {HEAD_BYTES_MAX:,} bytes", 431)
         method = scope["method"]
         if method not in METHODS:
             raise _not_allowed(method)
         length = headers.get("content-length", "0")
         if int(length) > BODY_BYTES_MAX:  # h11 has seen that it is a number
-            raise _too_long(f"the body has more than {BODY_BYTES_MAX:,} bytes", 413)
+            raise too_long(f"the body has more than {BODY_BYTES_MAX:,} bytes", 413)
         is_api = scope["path"].startswith(f"{API}/")
         if is_api or method == "POST":
             self._door.check_origin(headers, method)
@@ -322,10 +259,6 @@ async def _failed(request: Request, exc: Exception) -> Response:
         Code.INTERNAL, "this answer failed by a defect of rankmem", "see the page's log; please report it"
     )
     return error_response(error)
-
-
-def _too_long(message: str, status: int) -> RankmemError:
-    return Refusal(status, Code.INVALID, message, "ask for less")
 
 
 def _not_allowed(method: str) -> RankmemError:

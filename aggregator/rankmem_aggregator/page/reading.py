@@ -124,6 +124,13 @@ class Reading:
         return marked.replace_schema_metadata(metadata)
 
 
+def of_database(rows: pa.Table, *, source: str, sql: str, **facts: Any) -> pa.Table:
+    """An answer about the whole database with its facts; see :meth:`Reading.answer`."""
+    told = {"exact": True, "source": source, "sql": sql, **facts}
+    metadata = {**(rows.schema.metadata or {}), FACTS_KEY: json.dumps(told).encode()}
+    return rows.replace_schema_metadata(metadata)
+
+
 def facts_of(answer: pa.Table) -> dict[str, Any]:
     """The facts of an answer."""
     return dict(json.loads((answer.schema.metadata or {})[FACTS_KEY]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rankmem_aggregator.page.answers import curve, heat, job, sessions
+from rankmem_aggregator.page.answers import curve, heat, job, schema, sessions, sql
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
 
 ROUTES: Final[tuple[SessionRoute | DatabaseRoute, ...]] = (
@@ -12,5 +12,7 @@ ROUTES: Final[tuple[SessionRoute | DatabaseRoute, ...]] = (
     *job.ROUTES,
     *heat.ROUTES,
     *curve.ROUTES,
+    *sql.ROUTES,
+    *schema.ROUTES,
 )
 """All routes below ``/api/v1``."""

@@ -3,6 +3,7 @@
 
 import job from "./job.js";
 import sessions from "./sessions.js";
+import sql from "./sql.js";
 
-export const VIEWS = [sessions, job];
+export const VIEWS = [sessions, job, sql];
 export const FIRST = "job";
