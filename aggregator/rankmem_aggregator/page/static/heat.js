@@ -19,9 +19,10 @@ export function coloursOfCells(kind) {
 }
 
 export class HeatMap {
-  // range(), limits(): ns; hover(row, bin, x, y), leave(), pick(row, bin), step(by): arrow up and down
-  constructor(parent, { height, label, range, limits, hover, leave, pick, step }) {
-    Object.assign(this, { rows: [], bins: 0, cells: new Uint8Array(), chosen: -1, band: null, kind: "amount", steps: [] });
+  // range(), limits(): ns; hover(row, bin, x, y), leave(), pick(row, bin), step(by): arrow up and down. `axis` draws what
+  // is below, `gestures` are those of the pointer: of time, unless it is something else.
+  constructor(parent, { height, label, range, limits, hover, leave, pick, step, axis = drawTimeAxis, gestures = timeGestures }) {
+    Object.assign(this, { rows: [], bins: 0, cells: new Uint8Array(), chosen: -1, band: null, kind: "amount", steps: [], axis });
     this.surface = new Surface(parent, { height, label, paint: (g) => this.paint(g) });
     this.surface.canvas.addEventListener("keydown", (event) => {
       const by = { ArrowUp: -1, ArrowDown: 1 }[event.key];
@@ -29,7 +30,7 @@ export class HeatMap {
       event.preventDefault();
       step?.(by);
     });
-    timeGestures(this.surface, {
+    gestures(this.surface, {
       box: () => this.box,
       range,
       limits,
@@ -43,10 +44,11 @@ export class HeatMap {
     });
   }
 
-  // Shows a matrix: rows [{label, group, restarts, gaps, above}], bins, cells row by row, kind "amount", "difference"
+  // Shows a matrix: rows [{label, group, restarts, gaps, above}] or labels alone, bins, cells row by row, kind "amount", "difference"
   // or "headroom", steps [[number, time]].
   set({ rows, bins, cells, kind = "amount", steps = [], from, to }) {
-    Object.assign(this, { rows, bins, cells, kind, steps, from, to });
+    const labelled = rows.map((row) => (typeof row === "string" ? { label: row } : row));
+    Object.assign(this, { rows: labelled, bins, cells, kind, steps, from, to });
     this.surface.draw();
   }
 
@@ -78,7 +80,7 @@ export class HeatMap {
     g.drawImage(this.image(lines, (cell) => [...colours[cell], 255]), box.x, box.y, box.width, box.height);
     if (this.rows.some((row) => row.above)) this.paintAbove(g, box, lines);
     this.paintGaps(g, box);
-    drawTimeAxis(g, box, this.from, this.to);
+    this.axis(g, box, this.from, this.to);
     this.paintSteps(g, box);
     this.paintLabels(g, box);
     if (this.chosen >= 0) {
