@@ -5,6 +5,7 @@ import * as api from "./api.js";
 import { announce, button, el } from "./dom.js";
 import * as state from "./state.js";
 
+const REST_MS = 120;
 const panels = new Map();
 
 // What a panel has painted: its arrays, for tests and for exports.
@@ -45,7 +46,7 @@ export class Panel {
     this.tools.append(button("SQL", () => this.copySql(), { class: "quiet", title: "copy the statement of these rows" }));
     panels.set(id, this);
     this.stop = state.listen((changed) => {
-      if ([...this.reads].some((key) => changed.has(key))) this.refresh();
+      if ([...this.reads].some((key) => changed.has(key))) this.refreshSoon();
     });
   }
 
@@ -57,12 +58,26 @@ export class Panel {
     this.heading.textContent = text;
   }
 
+  // Refreshes at once, or, where it did so a moment ago, a moment later: a turn of the wheel changes the state dozens
+  // of times, and only what it comes to is worth asking for.
+  refreshSoon() {
+    if (this.later) return;
+    this.element.setAttribute("aria-busy", "true");
+    const due = (this.askedMs ?? -REST_MS) + REST_MS - performance.now();
+    if (due <= 0) this.refresh();
+    else this.later = setTimeout(() => this.refresh(), due);
+  }
+
   // Asks its questions; what came in the meantime for an older state is dropped.
   async refresh() {
+    clearTimeout(this.later);
+    this.later = null;
+    this.askedMs = performance.now();
     this.waiting?.abort();
     const waiting = (this.waiting = new AbortController());
     const asked = this.asks();
     if (asked === null || typeof asked === "string") {
+      this.element.removeAttribute("aria-busy");
       this.say(asked ?? "");
       return;
     }
@@ -85,7 +100,7 @@ export class Panel {
       waiting.abort();
       this.fail(error);
     } finally {
-      if (this.waiting === waiting) this.element.removeAttribute("aria-busy");
+      if (this.waiting === waiting && !this.later) this.element.removeAttribute("aria-busy");
     }
   }
 
@@ -150,6 +165,7 @@ export class Panel {
 
   destroy() {
     this.stop();
+    clearTimeout(this.later);
     this.waiting?.abort();
     panels.delete(this.id);
     this.element.remove();
