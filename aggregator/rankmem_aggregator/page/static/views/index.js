@@ -1,8 +1,9 @@
 // The views, in the order of the navigation: each has a name (of the link), a title, and mount(root), which builds it
 // for the loaded job and returns what takes it down.
 
+import blocks from "./blocks.js";
 import job from "./job.js";
 import sessions from "./sessions.js";
 
-export const VIEWS = [sessions, job];
+export const VIEWS = [sessions, job, blocks];
 export const FIRST = "job";
