@@ -109,6 +109,7 @@ export function blocksPanel(root) {
     onSort: (sort) => state.change({ sort: sort ? `${sort.descending ? "-" : ""}${sort.name}` : null }),
     onPick: (row) => togglePick("block", row.allocation_id, { within: true }),
   });
+  panel.rows = table; // for tests
   const detail = el("div", { class: "detail", hidden: true, "aria-live": "polite" });
   const pager = el("div", { class: "bar pager" });
   panel.body.append(pager, detail);
@@ -121,9 +122,9 @@ export function blocksPanel(root) {
     const first = (starts.length - 1) * Number(state.get("limit") ?? SIZE) + 1;
     const turn = (text, to, title) => button(text, () => turnTo(to), { disabled: to === null, title, "aria-label": title });
     pager.replaceChildren(
-      turn("⏮", starts.length > 1 ? [null] : null, "first page"),
-      turn("◀", starts.length > 1 ? starts.slice(0, -1) : null, "page before"),
-      turn("▶", facts.after === null ? null : [...starts, facts.after], "next page"),
+      turn("first", starts.length > 1 ? [null] : null, "first page"),
+      turn("before", starts.length > 1 ? starts.slice(0, -1) : null, "page before"),
+      turn("next", facts.after === null ? null : [...starts, facts.after], "next page"),
       el("span", { class: "note" }, `${units.count(first)} to ${units.count(first + count - 1)} of ${units.count(facts.num_blocks)}`),
       el("span", { class: "grow" }),
       el("label", { class: "note" }, "rows ", chooser("rows of a page", SIZES, state.get("limit") ?? SIZE, (value) => state.change({ limit: value === SIZE ? null : value }))),

@@ -75,6 +75,7 @@ export function flamePanel(root, { of = "rank" } = {}) {
   const graph = new FlameGraph(place, { label: "flame graph", hover: (node, x, y) => hover(graph, node, x, y), leave: tip.hide, pick: (node) => pick(node), menu: (node) => copy(graph.tree.name[node], node) });
   const around = aroundPart(panel.body, { hover, copy: (name) => copy(name, null) });
 
+  Object.assign(panel, { graph, around: around.graphs }); // for tests
   function hover(one, node, x, y) {
     const { tree } = one;
     const whole = panel.answers[0]?.facts.bytes || 1;
@@ -202,7 +203,7 @@ function aroundPart(parent, { hover, copy }) {
       return graph;
     });
   };
-  return { show, hide };
+  return { show, hide, graphs: () => graphs };
 }
 
 function by() {
