@@ -87,6 +87,16 @@ def integers(least: int, most: int, *, at_most: int) -> Read:
     return read
 
 
+def choices(options: Iterable[str]) -> Read:
+    """Some of these words separated by commas, as a tuple."""
+    one = choice(options)
+
+    def read(given: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one(part) for part in given.split(",")))
+
+    return read
+
+
 RANK: Final = integer(0, RANKS_MAX)
 TIME: Final = integer(-NUMBER_MAX // 2, NUMBER_MAX // 2)
 """ns since the session's start."""

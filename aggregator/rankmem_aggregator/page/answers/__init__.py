@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from rankmem_aggregator.page.answers import blocks, curve, flame, heat, job, sessions
+from rankmem_aggregator.page.answers import (
+    blocks,
+    curve,
+    events,
+    flame,
+    groups,
+    heat,
+    job,
+    jump,
+    mindstudio_curve,
+    sessions,
+    spans,
+)
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
 
 ROUTES: Final[tuple[SessionRoute | DatabaseRoute, ...]] = (
@@ -14,5 +26,10 @@ ROUTES: Final[tuple[SessionRoute | DatabaseRoute, ...]] = (
     *curve.ROUTES,
     *blocks.ROUTES,
     *flame.ROUTES,
+    *groups.ROUTES,
+    *events.ROUTES,
+    *spans.ROUTES,
+    *jump.ROUTES,
+    *mindstudio_curve.ROUTES,
 )
 """All routes below ``/api/v1``."""

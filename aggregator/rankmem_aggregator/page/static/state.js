@@ -4,7 +4,7 @@
 
 const ORDER = [
   "v", "s", "view", "from", "to", "rank", "attempt", "device", "figure", "by", "seq", "mode", "group", "order",
-  "limit", "which", "pick", "q", "sort", "a", "b", "sql", "marks", "style",
+  "limit", "which", "pick", "q", "sort", "a", "b", "sql", "marks", "style", "hide", "actions",
 ];
 export const LINK_MAX = 2000;
 

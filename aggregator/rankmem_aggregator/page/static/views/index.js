@@ -3,7 +3,8 @@
 
 import blocks from "./blocks.js";
 import job from "./job.js";
+import rank from "./rank.js";
 import sessions from "./sessions.js";
 
-export const VIEWS = [sessions, job, blocks];
+export const VIEWS = [sessions, job, rank, blocks];
 export const FIRST = "job";

@@ -1,12 +1,11 @@
 // The whole job at a glance: which rank stood how high, and when.
 
-import { CurvePlot } from "../curve.js";
 import { el } from "../dom.js";
 import { HeatMap } from "../heat.js";
 import { Panel } from "../panel.js";
+import { curvePanel } from "../panels/curve.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
-import { ink } from "../theme.js";
 import * as tip from "../tip.js";
 import * as units from "../units.js";
 
@@ -19,10 +18,7 @@ export default {
     const parts = [heatPanel(root), curvePanel(root)];
     for (const part of parts) part.panel.refresh();
     return () => {
-      for (const part of parts) {
-        part.panel.destroy();
-        part.plot.destroy();
-      }
+      for (const part of parts) part.destroy();
     };
   },
 };
@@ -76,35 +72,6 @@ function heatPanel(root) {
     leave: tip.hide,
     pick: (row) => state.change({ rank: ranks[row], attempt: null, device: null, seq: null }),
   });
-  return { panel, plot };
-}
-
-function curvePanel(root) {
-  const panel = new Panel(root, {
-    id: "curve",
-    title: "Rank",
-    reads: ["from", "to", "rank", "attempt", "device"],
-    asks: () => {
-      const [from, to] = session.range();
-      const chosen = session.chosenParameters();
-      return chosen ? [[session.of("curve"), { ...chosen, from, to }]] : "No rank has events.";
-    },
-    show: (answer) => {
-      const [from, to] = session.range();
-      const lines = [{ name: "requested", colour: ink("sel"), times: answer.column("time_ns"), values: answer.column("requested") }];
-      panel.drawn = lines;
-      const row = session.chosen();
-      panel.title(`Rank ${row.rank} · ${row.host_name ?? "unknown host"} · ${row.device}`);
-      plot.set({ lines, from, to });
-    },
-  });
-  const plot = new CurvePlot(panel.body, {
-    height: 220,
-    label: "memory of the chosen rank over time",
-    range: session.range,
-    limits: session.limits,
-    hover: (time, x, y) => tip.showAt(plot.surface, x, y, [units.time(time)]),
-    leave: tip.hide,
-  });
-  return { panel, plot };
+  const destroy = () => (panel.destroy(), plot.destroy());
+  return { panel, plot, destroy };
 }
