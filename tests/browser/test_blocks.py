@@ -1,4 +1,4 @@
-"""The table of blocks and the flame graph in a real browser: what is clicked, filters; what is copied, is right."""
+"""The table of blocks and the flame graph in a real browser: clicks filter, what is copied is exact."""
 
 from __future__ import annotations
 
@@ -215,6 +215,7 @@ def test_a_frame_opens_in_the_editor_of_the_template(page: OpenPage) -> None:
     link = page.tab.get_attribute("#flame .bar.frame a", "href")
     assert link == "vscode://file//home/me/src/model.py:7"
     page.tab.evaluate("() => localStorage.setItem('rankmem-editor', 'javascript:alert({line})//{file}')")
+    page.tab.click("#flame .path button:has-text('all')")
     _click(page, "src/model.py:30 call")
     page.until("document.querySelector('#flame .bar.frame b').textContent === 'src/model.py:30 call'")
     assert page.tab.query_selector("#flame .bar.frame a") is None

@@ -1,7 +1,7 @@
 """A database with one rank that allocates and frees at random, in every way that a log knows.
 
-Stage: tests. Older blocks, frees that came in a later batch, blocks that came to mean something else, pauses of
-seconds and events at one nanosecond, samples of the process, steps.
+Stage: tests. Older blocks, frees that came in a later batch, blocks that came to mean something else, pauses
+of seconds and events at one nanosecond, samples of the process, steps.
 """
 
 from __future__ import annotations

@@ -63,10 +63,15 @@ export function chooseRanges() {
     dialog.close();
     keep(chosen);
   };
+  const entered = (event) => {
+    if (event.key !== "Enter" || event.target.tagName !== "INPUT") return;
+    event.preventDefault(); // or it would press the button that has the focus next
+    apply();
+  };
   const head = el("tr", {}, el("th", {}), el("th", { scope: "col" }, "at least"), el("th", { scope: "col" }, "at most"), el("th", {}));
   const dialog = el(
     "dialog",
-    { "aria-label": "Ranges", onclose: () => dialog.remove(), onkeydown: (event) => event.key === "Enter" && event.target.tagName === "INPUT" && apply() },
+    { "aria-label": "Ranges", onclose: () => dialog.remove(), onkeydown: entered },
     el("h2", {}, "Only blocks with"),
     el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows)),
     wrong,
