@@ -227,3 +227,9 @@ def test_a_range_without_blocks_says_so_and_keeps_its_filters(page: OpenPage) ->
     page.tab.click("#blocks .toggles button:has-text('made')")
     page.settle()
     assert _ids(page) == [1]
+
+
+def test_where_use_is_not_recorded_it_says_so(page: OpenPage) -> None:
+    assert "Use is not recorded" in page.tab.inner_text("#inefficient")
+    page.change(vain="outlives")
+    assert "No step of this rank is recorded" in page.tab.inner_text("#inefficient")

@@ -145,12 +145,11 @@ export class FlameGraph {
 
 // A frame without its folders, as a box has no room for them; the tooltip has it whole.
 export function shortName(kind, name) {
-  if (kind !== "frame") return name;
-  const [place, ...rest] = name.split(" ");
-  return rest.length ? `${rest.join(" ")}  ${place.slice(place.lastIndexOf("/") + 1)}` : name;
+  const found = kind === "frame" ? /^(.+?:\d+) (.*)$/.exec(name) : null;
+  return found ? `${found[2]}  ${found[1].slice(found[1].lastIndexOf("/") + 1)}` : name;
 }
 
-// Fill and text of a box. Frames of one file have one hue: torch's are greyer than the project's.
+// Fill and text of a box. Frames of one file have one colour; those of libraries and of C++ are grey.
 function coloursOf(kind, name) {
   const key = `${isDark()} ${kind} ${name}`;
   let found = colours.get(key);
@@ -168,8 +167,8 @@ function madeColours(kind, name) {
   const file = kind === "frame" ? name.split(":")[0] : name;
   let hash = 0;
   for (let i = 0; i < file.length; i += 1) hash = (hash * 31 + file.charCodeAt(i)) >>> 0;
-  const library = kind === "frame" && /(site|dist)-packages|^<|^torch\//.test(file);
-  const hue = library ? 210 : 18 + ((hash % SHADES) / SHADES) * 40;
+  const library = kind === "frame" && (/(site|dist)-packages|^<|^torch\/|\/lib\/python3/.test(file) || !file.endsWith(".py"));
+  const hue = library ? 210 : 14 + ((hash % SHADES) / SHADES) * 40;
   const saturation = library ? 14 : 62;
   const light = (isDark() ? 34 : 74) + (hash % 5) * 2;
   return [`hsl(${hue} ${saturation}% ${light}%)`, isDark() ? "#ffffff" : "#000000"];
@@ -184,7 +183,7 @@ function fitted(g, text, most) {
     const letter = text[i];
     if (!letterWidths.has(letter)) letterWidths.set(letter, g.measureText(letter).width);
     wide += letterWidths.get(letter);
-    if (wide > most) return i > 2 ? `${text.slice(0, i - 1)}…` : "";
+    if (wide > most) return i > 3 ? `${text.slice(0, i - 2)}…` : "";
   }
   return text;
 }
