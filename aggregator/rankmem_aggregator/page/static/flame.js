@@ -162,7 +162,7 @@ function coloursOf(kind, name) {
 }
 
 function madeColours(kind, name) {
-  if (kind === "category") return [colourOf(name), "#000000"];
+  if (kind === "category") return [colourOf(name), textOn(rgbOf(colourOf(name)))];
   if (kind === "root" || kind === "none" || kind === "others") return [ink("line"), ink("ink")];
   const file = kind === "frame" ? name.split(":")[0] : name;
   let hash = 0;
@@ -170,8 +170,27 @@ function madeColours(kind, name) {
   const library = kind === "frame" && (/(site|dist)-packages|^<|^torch\/|\/lib\/python3/.test(file) || !file.endsWith(".py"));
   const hue = library ? 210 : 14 + ((hash % SHADES) / SHADES) * 40;
   const saturation = library ? 14 : 62;
-  const light = (isDark() ? 34 : 74) + (hash % 5) * 2;
-  return [`hsl(${hue} ${saturation}% ${light}%)`, isDark() ? "#ffffff" : "#000000"];
+  const light = (isDark() ? 26 : 74) + (hash % 5) * 2;
+  const rgb = rgbOfHsl(hue, saturation / 100, light / 100);
+  return [`rgb(${rgb.join(" ")})`, textOn(rgb)];
+}
+
+function rgbOf(hex) {
+  return [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
+}
+
+function rgbOfHsl(hue, saturation, light) {
+  const part = (n) => {
+    const k = (n + hue / 30) % 12;
+    return light - saturation * Math.min(light, 1 - light) * Math.max(-1, Math.min(k - 3, 9 - k, 1));
+  };
+  return [part(0), part(8), part(4)].map((each) => Math.round(each * 255));
+}
+
+// Black or white, whichever is told apart better: 4.5 : 1 on any colour.
+function textOn(rgb) {
+  const [r, g, b] = rgb.map((each) => (each / 255 <= 0.03928 ? each / 255 / 12.92 : ((each / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff";
 }
 
 const letterWidths = new Map();

@@ -25,7 +25,7 @@ const MEANINGS = {
 };
 const right = "right";
 const COLUMNS = [
-  { name: "wasted_gib_s", title: "size × time", align: right, text: (row) => `${row.wasted_gib_s.toPrecision(3)} GiB s`, copied: (row) => row.wasted_gib_s },
+  { name: "wasted_gib_s", title: "size × time", align: right, text: (row) => byteSeconds(row.wasted_gib_s), copied: (row) => row.wasted_gib_s },
   { name: "size_bytes", title: "size", align: right, text: (row) => units.bytes(row.size_bytes), copied: (row) => row.size_bytes },
   { name: "held_ns", title: "held in vain", align: right, text: (row) => units.duration(row.held_ns), copied: (row) => row.held_ns },
   { name: "held_steps", title: "steps", align: right, hint: "ends of steps in that time", text: (row) => row.held_steps ?? units.NOTHING },
@@ -55,7 +55,7 @@ export function inefficientPanel(root) {
     show: (answer) => {
       const { recorded, why, num_blocks: count, bytes, gib_s: wasted } = answer.facts;
       panel.drawn = { rows: answer.rows(), facts: answer.facts };
-      panel.note(recorded ? `${units.count(count)} blocks, ${units.bytes(bytes)}, ${wasted.toPrecision(3)} GiB s together; ${MEANINGS[kind()]}` : "");
+      panel.note(recorded ? `${units.count(count)} blocks, ${units.bytes(bytes)}, ${byteSeconds(wasted)} together; ${MEANINGS[kind()]}` : "");
       said.hidden = recorded && count > 0;
       said.textContent = recorded ? "No block was held so in this range." : `${why[0].toUpperCase()}${why.slice(1)}.`;
       table.element.hidden = !said.hidden;
@@ -101,6 +101,11 @@ export function inefficientPanel(root) {
       panel.destroy();
     },
   };
+}
+
+// Size times time, for which bytes held for a second are the unit.
+function byteSeconds(gibSeconds) {
+  return `${units.bytes(Math.round(gibSeconds * 2 ** 30))} s`;
 }
 
 function kind() {
