@@ -106,8 +106,9 @@ export function blockMapPanel(root, { height = 300 } = {}) {
       return;
     }
     const row = rows[block];
+    if (row.stack === null) stacks.set(row.block, framesOf([]));
     tip.showAt(plot.surface, x, y, [...linesOf(row), ...(stacks.get(row.block) ?? [])]);
-    if (stacks.has(row.block) || row.stack === null) return;
+    if (stacks.has(row.block)) return;
     waiting = setTimeout(async () => {
       try {
         const answer = await api.ask(session.of("block_stack"), { ...session.chosenParameters(), block: row.block });

@@ -182,7 +182,13 @@ export function fragmentationPanel(root, { height = 220 } = {}) {
 
   function rangeOf(times) {
     const [from, to] = [state.num("from"), state.num("to")];
-    return from !== null && to !== null ? [from, to] : [times[0], Math.max(times[times.length - 1], times[0] + 1)];
+    return from !== null && to !== null ? [from, to] : [times[0], endOf(times)];
+  }
+
+  // A little after the last instant, so that it can be seen and clicked.
+  function endOf(times) {
+    const last = times[times.length - 1];
+    return Math.ceil(last + Math.max(1, (last - times[0]) / 100));
   }
 
   function mark(peakSeq = panel.answers[0]?.facts.peak_seq) {
