@@ -104,6 +104,9 @@ def test_a_click_on_the_fragmentation_curve_chooses_the_instant_of_the_segments(
     page.tab.keyboard.press("p")
     page.settle()
     assert page.drawn("segments")["facts"]["is_peak"]
+    page.tab.keyboard.press("o")
+    page.settle()
+    assert page.state("seq") == str(curve["seq"][-1])
 
 
 def test_the_oom_view_says_what_was_asked_for_and_leads_to_the_segments(page: OpenPage) -> None:
