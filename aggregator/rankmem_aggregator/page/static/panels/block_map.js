@@ -5,7 +5,7 @@ import * as api from "../api.js";
 import { BlockMap } from "../block_map.js";
 import { announce, chooser, el, toggles } from "../dom.js";
 import { Panel } from "../panel.js";
-import { legendEntry, shadeOf } from "../shades.js";
+import { legendEntry, orderedShades, shadeOf } from "../shades.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
 import * as tip from "../tip.js";
@@ -53,7 +53,7 @@ export function blockMapPanel(root, { height = 300 } = {}) {
       stacks = new Map();
       colours.value = colour();
       colours.title = `colour of blocks: ${facts.colour}`;
-      const shades = facts.groups.map(shadeOf);
+      const shades = facts.colour === "age" ? orderedShades(facts.groups) : facts.groups.map(shadeOf);
       const others = facts.kind === "stacked" ? facts.raster_groups.map(() => shadeOf("others")) : shades;
       plot.set(answer, shades, others);
       markAll();
