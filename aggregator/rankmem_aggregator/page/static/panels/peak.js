@@ -116,8 +116,8 @@ export function peakRanksPanel(root) {
       rows: panel.drawn.rows.flatMap((row) => row.parts.map((part) => [row.name, row.value, row.mark, part.label, part.value])),
     }),
   });
-  const ranks = chooser("ranks together by", ranksBy().map((name) => [name, name === "job" ? "all together" : `by ${name}`]), grouping(), (group) => state.change({ group }));
-  const blocks = chooser("blocks by", BLOCKS_BY, blocksBy(), (by) => state.change({ by, pick: null }));
+  const ranks = chooser("ranks together by", ranksBy().map((name) => [name, name === "job" ? "one bar" : `bars by ${name}`]), grouping(), (group) => state.change({ group }));
+  const blocks = chooser("parts of a bar by", BLOCKS_BY.map((name) => [name, `parts by ${name}`]), blocksBy(), (by) => state.change({ by, pick: null }));
   panel.tools.prepend(ranks, blocks);
   const legend = el("div", { class: "legend" });
   panel.body.append(legend);
@@ -150,7 +150,7 @@ export function peakHeldPanel(root) {
       const rows = found.map((row, i) => {
         const name = labelOf(row);
         const part = { name: row.group_name, label: name, value: row.live_bytes, colour: colours[i] };
-        const note = `${units.bytes(row.live_bytes)} · ${units.share(row.live_bytes / sum)} · ${units.count(row.live_allocations)} blocks on ${units.count(row.num_ranks)} ranks`;
+        const note = `${units.bytes(row.live_bytes)} · ${units.share(row.live_bytes / sum)} · ${units.counted(row.live_allocations, "block")} on ${units.counted(row.num_ranks, "rank")}`;
         return { name, note, parts: [part], row };
       });
       panel.drawn = { by: blocksBy(), rows: found };
@@ -219,11 +219,13 @@ function barsOf(of, held, shares, colour) {
     bar.value += row.live_bytes;
   }
   const rows = [...bars.values()].filter((bar) => bar.value || bar.mark);
+  const sum = rows.reduce((bytes, bar) => bytes + bar.value, 0);
   for (const bar of rows) {
     bar.parts.sort((a, b) => order.indexOf(a.name) - order.indexOf(b.name));
     bar.name = of === "job" ? "all ranks" : bar.key === "" ? `no ${of}` : of === "host" ? bar.key : `${of} ${bar.key}`;
-    bar.title = of === "rank" && bar.highest ? `${bar.name} · ${bar.highest.host_name} · ${bar.highest.device}` : `${bar.name}, ${units.count(bar.ranks)} ranks`;
-    bar.note = of === "rank" || !bar.highest ? units.bytes(bar.value) : `${units.bytes(bar.value)} · rank ${bar.highest.rank} highest, ${units.bytes(bar.highest.requested_bytes)}`;
+    bar.title = of === "rank" && bar.highest ? `${bar.name} · ${bar.highest.host_name} · ${bar.highest.device}` : `${bar.name}, ${units.counted(bar.ranks, "rank")}`;
+    const held = `${units.bytes(bar.value)} · ${units.share(bar.value / Math.max(sum, 1))}`;
+    bar.note = of === "rank" || !bar.highest ? held : `${held} · rank ${bar.highest.rank} highest, ${units.bytes(bar.highest.requested_bytes)}`;
   }
   const isNumber = COORDINATES.includes(of);
   return rows.sort((a, b) => (isNumber ? Number(a.key) - Number(b.key) : b.value - a.value));
