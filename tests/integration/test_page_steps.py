@@ -248,7 +248,7 @@ def test_a_session_without_steps_says_so(tmp_path: Path) -> None:
         assert ask(client, "steps", rank=0) == []
         assert ask(client, "steps") == []
         assert ask(client, "step_kept") == []
-        assert facts(client, "step_kept")["has_steps"] is False
+        assert facts(client, "step_kept")["last_step"] is None
     with empty_database(str(tmp_path / "empty.duckdb")) as connection:
         store_logs(connection, [RankLog()])
     with served_page(tmp_path / "empty.duckdb") as client:

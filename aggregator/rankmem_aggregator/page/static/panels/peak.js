@@ -30,15 +30,24 @@ export function ranksBy() {
   return few ? ["rank", ...known, ...hosts, "job"] : [...known, ...hosts, "rank", "job"];
 }
 
+// Why there is no highest instant.
+function whyNone({ facts }) {
+  if (!facts.left_out) return NO_EVENTS;
+  return "The ranks' recordings have no times, so there is no instant at which all can be added up. Each rank's own peak is in the view Job.";
+}
+
 export function peakSumPanel(root) {
   const panel = new Panel(root, {
     id: "peak-sum",
     title: "The job's highest instant",
     reads: ["type"],
     asks: () => [[session.of("peak"), { device_type: state.get("type") }]],
-    empty: NO_EVENTS,
     show: (answer) => {
-      const { bound, device_types: types, device_type: type, running, as_of_ns: until } = answer.facts;
+      const { bound, device_types: types, device_type: type, running, as_of_ns: until, left_out: out } = answer.facts;
+      if (!bound) {
+        panel.say(whyNone(answer));
+        return;
+      }
       panel.drawn = { bound, types, type };
       setOptions(device, types, type);
       device.hidden = types.length < 2;
@@ -51,7 +60,7 @@ export function peakSumPanel(root) {
         tile("if every rank peaked at once", units.bytes(bound.sum_of_peaks_bytes), "the ranks' own peaks added up"),
         tile("more than at the instant", units.signedBytes(bound.gap_bytes)),
       );
-      certainty.textContent = howSure(bound);
+      certainty.textContent = `${howSure(bound)}${out ? ` ${units.counted(out, "rank")} without a clock: in no sum.` : ""}`;
     },
     table: () => ({
       columns: ["figure", "value"],
@@ -95,8 +104,11 @@ export function peakRanksPanel(root) {
         [session.of("peak"), type],
       ];
     },
-    empty: NO_EVENTS,
     show: (held, shares) => {
+      if (!held.length) {
+        panel.say(whyNone(held));
+        return;
+      }
       const of = grouping();
       const names = groupsOf(held.rows());
       const colour = new Map(names.map((name, i) => [name, coloursOf(names.map((each) => each ?? "unknown"))[i]]));
@@ -142,8 +154,11 @@ export function peakHeldPanel(root) {
     title: "What that was, over all ranks",
     reads: ["type", "by", "pick"],
     asks: () => [[session.of("peak_held"), { device_type: state.get("type"), of: "job", by: blocksBy() }]],
-    empty: NO_EVENTS,
     show: (answer) => {
+      if (!answer.length) {
+        panel.say(whyNone(answer));
+        return;
+      }
       const found = answer.rows();
       const sum = found.reduce((bytes, row) => bytes + row.live_bytes, 0);
       const colours = coloursOf(found.map((row) => row.group_name ?? "unknown"));

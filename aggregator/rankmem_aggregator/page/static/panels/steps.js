@@ -58,6 +58,10 @@ export function stepsHeatPanel(root) {
       rows = answer.rows();
       facts = answer.facts;
       const bins = facts.first_steps.length;
+      if (bins < 2 && facts.figure === "growth") {
+        panel.say("There is one step alone: growth needs two. What it left behind and its peak are beside this.");
+        return;
+      }
       const cells = new Uint8Array(rows.length * bins);
       rows.forEach((row, i) => cells.set(row.cells, i * bins));
       const kind = facts.figure === "growth" ? "difference" : "amount";
@@ -158,7 +162,7 @@ export function stepsKeptPanel(root) {
     show: (answer) => {
       const { facts } = answer;
       const rows = answer.rows();
-      if (!facts.has_steps) {
+      if (facts.last_step === null) {
         panel.say(NO_STEPS);
         return;
       }
@@ -168,6 +172,10 @@ export function stepsKeptPanel(root) {
       panel.title(`What stays at least ${units.counted(facts.keep, "step")} · rank ${facts.rank} · ${facts.host_name}`);
       panel.note(`${whyThis(facts)}made in step ${units.count(facts.since)} or later`);
       nothing.hidden = rows.length > 0;
+      nothing.textContent =
+        facts.since + facts.keep > facts.last_step
+          ? `Too few steps for that: the last one is step ${units.count(facts.last_step)}.`
+          : "Nothing that was made after the warm-up was still there so many steps later.";
       legend.hidden = rows.length === 0;
       legend.replaceChildren(swatch("accent", "alive at the end of the last step"), swatch("faint", "freed since"));
       plot.surface.canvas.hidden = rows.length === 0;
@@ -188,7 +196,7 @@ export function stepsKeptPanel(root) {
   });
   panel.tools.prepend(el("label", { class: "note" }, "at least ", count, " steps"), group);
   const legend = el("div", { class: "legend" });
-  const nothing = el("p", { class: "message" }, "Nothing that was made after the warm-up was still there so many steps later.");
+  const nothing = el("p", { class: "message" });
   nothing.hidden = true;
   panel.body.append(legend, nothing);
   const plot = new Bars(panel.body, {
