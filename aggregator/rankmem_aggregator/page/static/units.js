@@ -23,6 +23,11 @@ export function bytes(value) {
   return power ? `${(value / 1024 ** power).toFixed(2)} ${BINARY[power]}` : `${value} B`;
 }
 
+// A round amount, for an axis: without decimals that are 0.
+export function roundBytes(value) {
+  return bytes(value).replace(/\.0+(?= )|(\.\d*[1-9])0+(?= )/, "$1");
+}
+
 // The same with a sign, for differences.
 export function signedBytes(value) {
   return value > 0 ? `+${bytes(value)}` : bytes(value);
