@@ -42,12 +42,11 @@ def page(database: Path) -> Iterator[PageReader]:
 def points(database: Path) -> list[Point]:
     """All events of rank 1, and what is older than its recording."""
     with duckdb.connect(database, read_only=True) as connection:
-        rows = connection.execute(
-            f"SELECT seq, time_ns + {OFFSET_NS}, requested_bytes, reserved_bytes FROM memory_event WHERE rank = 1 "
-            f"UNION ALL SELECT seq, time_ns + {OFFSET_NS}, requested_bytes, NULL FROM held_before WHERE rank = 1 "
-            "ORDER BY 1"
+        return connection.execute(
+            f"SELECT seq, time_ns + {OFFSET_NS}, requested_bytes, reserved_bytes FROM memory_event "
+            f"WHERE rank = 1 UNION ALL SELECT seq, time_ns + {OFFSET_NS}, requested_bytes, NULL "
+            "FROM held_before WHERE rank = 1 ORDER BY 1"
         ).fetchall()
-    return rows
 
 
 def random_ranges(points: list[Point], page: PageReader, count: int, seed: int) -> Iterator[dict[str, int]]:

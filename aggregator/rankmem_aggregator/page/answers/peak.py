@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmem_aggregator.page.as_sql import as_sql
-from rankmem_aggregator.page.cache import AnswerCache
 from rankmem_aggregator.page.parameters import choice, integer, parameter, text
 from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import SessionRoute
+from rankmem_aggregator.page.shared_rows import SharedRows
 from rankmem_aggregator.query.queries import SHARE_COLUMNS
 from rankmem_aggregator.query.types import BlockBy, Value
 from rankmem_aggregator.sql import page_text
@@ -28,11 +28,11 @@ PEAK_S: Final = 60.0
 GROUPS_MAX: Final = 1000
 """Groups of blocks in an answer; what is beyond is added up."""
 RANKS_BY: Final = ("rank", "host", "dp", "tp", "pp", "cp", "ep", "job")
-KEPT_BYTES: Final = 16 << 20
-"""Shares of the job's peak in memory: 100 bytes a rank."""
+SHARES_KEPT: Final = 16
+"""Sessions whose shares of the job's peak stay in memory, at 100 bytes a rank."""
 DEVICE_TYPE: Final = text(32)
 
-_kept = AnswerCache(KEPT_BYTES)
+_kept = SharedRows(SHARES_KEPT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +117,7 @@ def _instant(reading: Reading, wanted: str | None) -> tuple[pa.Table, list[str],
     """The rows of job_peak, the device types in them, and the one that is meant."""
     session = reading.session
     key = (reading.queries.target, session.session_id, session.watermark)
-    body = _kept.get(key, lambda: _stream_of(reading.queries.job_peak(session.session_id)))
-    with pa.ipc.open_stream(body) as reader:
-        shares = reader.read_all()
+    shares = _kept.get(key, lambda: reading.queries.job_peak(session.session_id))
     tops = shares.group_by("device_type").aggregate([("job_peak_bytes", "max")]).to_pylist()
     tops.sort(key=lambda row: (row["device_type"] == "cpu", -row["job_peak_bytes_max"], row["device_type"]))
     types = [str(row["device_type"]) for row in tops]
@@ -158,14 +156,6 @@ def _as_of(reading: Reading) -> dict[str, Any]:
 
 def _text_of(shares: pa.Table) -> str:
     return json.dumps(shares.select(SHARE_COLUMNS).to_pylist())
-
-
-def _stream_of(rows: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    body: bytes = sink.getvalue().to_pybytes()
-    return body
 
 
 ROUTES: Final = (
