@@ -10,7 +10,7 @@ import * as units from "./units.js";
 
 const ROW = 22;
 const BAR = 14;
-const NAME_MOST = 0.32;
+const NAME_MOST = 0.38;
 const HEAD = 16;
 
 export class Bars {

@@ -58,6 +58,10 @@ export function stepsHeatPanel(root) {
       rows = answer.rows();
       facts = answer.facts;
       const bins = facts.first_steps.length;
+      if (bins < 2 && facts.figure === "growth") {
+        panel.say("There is one step alone: growth needs two. What it left behind and its peak are beside this.");
+        return;
+      }
       const cells = new Uint8Array(rows.length * bins);
       rows.forEach((row, i) => cells.set(row.cells, i * bins));
       const kind = facts.figure === "growth" ? "difference" : "amount";
@@ -158,16 +162,22 @@ export function stepsKeptPanel(root) {
     show: (answer) => {
       const { facts } = answer;
       const rows = answer.rows();
-      if (!facts.has_steps) {
+      if (facts.last_step === null) {
         panel.say(NO_STEPS);
         return;
       }
       panel.drawn = { rank: facts.rank, by: by(), keep: facts.keep, rows };
       group.value = by();
       count.value = facts.keep;
-      panel.title(`What stays at least ${units.count(facts.keep)} ${facts.keep === 1 ? "step" : "steps"} · rank ${facts.rank} · ${facts.host_name}`);
+      panel.title(`What stays at least ${units.counted(facts.keep, "step")} · rank ${facts.rank} · ${facts.host_name}`);
       panel.note(`${whyThis(facts)}made in step ${units.count(facts.since)} or later`);
       nothing.hidden = rows.length > 0;
+      nothing.textContent =
+        facts.since + facts.keep > facts.last_step
+          ? `Too few steps for that: the last one is step ${units.count(facts.last_step)}.`
+          : "Nothing that was made after the warm-up was still there so many steps later.";
+      legend.hidden = rows.length === 0;
+      legend.replaceChildren(swatch("accent", "alive at the end of the last step"), swatch("faint", "freed since"));
       plot.surface.canvas.hidden = rows.length === 0;
       plot.set({ rows: rows.slice(0, BARS_MOST).map(keptBar) });
     },
@@ -185,9 +195,10 @@ export function stepsKeptPanel(root) {
     title: "steps that a block stays, at least", onchange: () => state.change({ keep: count.value && Number(count.value) >= 1 ? Math.floor(Number(count.value)) : null }),
   });
   panel.tools.prepend(el("label", { class: "note" }, "at least ", count, " steps"), group);
-  const nothing = el("p", { class: "message" }, "Nothing that was made after the warm-up was still there so many steps later.");
+  const legend = el("div", { class: "legend" });
+  const nothing = el("p", { class: "message" });
   nothing.hidden = true;
-  panel.body.append(nothing);
+  panel.body.append(legend, nothing);
   const plot = new Bars(panel.body, {
     label: "bytes that stayed from step to step, by group; the button table shows them as text",
     hover: (row, _, x, y) => tip.showAt(plot.surface, x, y, [row.name, ...row.lines]),
@@ -206,14 +217,21 @@ export function stepsKeptPanel(root) {
         { name: "freed", value: freed, colour: ink("faint") },
       ],
       lines: [
-        `alive at the end of the last step: ${units.bytes(row.alive_bytes)} in ${units.count(row.alive_blocks)} blocks`,
-        `freed after that many steps: ${units.bytes(freed)} in ${units.count(row.kept_blocks - row.alive_blocks)} blocks`,
+        `alive at the end of the last step: ${units.bytes(row.alive_bytes)} in ${units.counted(row.alive_blocks, "block")}`,
+        `freed after that many steps: ${units.bytes(freed)} in ${units.counted(row.kept_blocks - row.alive_blocks, "block")}`,
         `made in ${steps}, from ${row.first_step} to ${row.last_step}: ${units.bytes(Math.round(row.kept_bytes / Math.max(1, row.looked_at)))} a step; the largest ${units.bytes(row.largest_bytes)}`,
       ],
       row,
     };
   };
   return partsOf(panel, plot);
+}
+
+// An entry of a legend, in a colour of the style sheet.
+function swatch(colour, text) {
+  const square = el("span", { class: "swatch" });
+  square.style.background = `var(--${colour})`;
+  return el("span", {}, square, text);
 }
 
 // The rank that the state names; none: the server takes the one that grows most.
