@@ -16,6 +16,7 @@
 --   low_bytes (bytes): lowest requested bytes known in it: of the last event of each row of memory_bucket
 --   last_bytes (bytes): requested bytes after the last event
 --   allocated_peak_bytes, active_peak_bytes, reserved_peak_bytes (bytes): the allocator's own highest; NULL if unknown
+--   allocated_last_bytes, active_last_bytes, reserved_last_bytes (bytes): its last known
 CREATE OR REPLACE MACRO memory_cell(of_session, of_width_s) AS TABLE
 SELECT
     l.session_id,
@@ -36,7 +37,10 @@ SELECT
     l.last_bytes,
     l.allocated_peak_bytes,
     l.active_peak_bytes,
-    l.reserved_peak_bytes
+    l.reserved_peak_bytes,
+    l.allocated_last_bytes,
+    l.active_last_bytes,
+    l.reserved_last_bytes
 FROM memory_level AS l
 ANTI JOIN (FROM level_progress WHERE seq = -4611686018427387904) AS p USING (session_id, attempt, rank)
 WHERE (of_session IS NULL OR l.session_id = of_session)
@@ -68,7 +72,10 @@ SELECT
     b.requested_last_bytes,
     b.allocated_peak_bytes,
     b.active_peak_bytes,
-    b.reserved_peak_bytes
+    b.reserved_peak_bytes,
+    b.allocated_last_bytes,
+    b.active_last_bytes,
+    b.reserved_last_bytes
 FROM memory_bucket AS b
 LEFT JOIN level_progress AS p USING (session_id, attempt, rank)
 WHERE (of_session IS NULL OR b.session_id = of_session)
