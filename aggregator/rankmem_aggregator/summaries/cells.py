@@ -62,8 +62,8 @@ def cells_of(due: pa.Table, buckets: pa.Table) -> tuple[pa.Table, list[bool]]:
 
 
 def _is_unclear(rows: Mapping[str, Array]) -> Array:
-    """Rows where a device's clock was set back, so that its cells lie in each other in the log, and a figure is
-    known of some alone: which cell has the last one known could not be told from the cells."""
+    """Rows where a device's clock was set back, so that its cells lie in each other in the log, and a figure
+    is known of some alone: which cell has the last one known could not be told from the cells."""
     steps_back = np.zeros(len(rows["track"]), np.bool_)
     steps_back[1:] = (np.diff(rows["track"]) == 0) & (np.diff(rows["seq_first"]) < 0)
     if not steps_back.any() or not any((rows[name] == _UNKNOWN).any() for name in _LAST):
