@@ -86,6 +86,7 @@ def test_no_answer_of_the_client_about_a_session_was_forgotten() -> None:
         "aggregator_state",
         "oom_held",
         "interrupt",
+        "allow",
         "with_missing",
     }
     public = {name for name in vars(Queries) if not name.startswith("_")}

@@ -11,8 +11,8 @@ from typing import Final
 import pytest
 
 from rankmem_aggregator.page.answers import ROUTES
-from rankmem_aggregator.page.app import static_folder
 from rankmem_aggregator.page.headers import CONTENT_SECURITY_POLICY
+from rankmem_aggregator.page.static_files import static_folder
 
 STATIC: Final = static_folder()
 MODULES: Final = sorted(p for p in STATIC.rglob("*.js") if "vendor" not in p.parts)
