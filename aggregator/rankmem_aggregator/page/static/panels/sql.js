@@ -65,8 +65,8 @@ export function sqlPanel(root) {
       showPast();
       showRows(answer);
     },
-    table: () => ({ columns: panel.answers[0].names, rows: firstRows(panel.answers[0]).map((row) => row.values) }),
   });
+  panel.table = () => ({ columns: panel.answers[0].names, rows: firstRows(panel.answers[0]).map((row) => row.values) });
   const legend = el("div", { class: "legend" });
   const forms = toggles("shown as", FORMS, state.get("show") ?? "table", (form) => state.change({ show: form === "table" ? null : form }));
   panel.tools.prepend(forms);
