@@ -44,7 +44,7 @@ export function sqlPanel(root) {
       return;
     }
     if (statement === sqlText.text()) panel.refresh();
-    else sqlText.open(statement || FIRST);
+    else sqlText.open(statement || FIRST, state.get("show"));
   }
 
   function showPast() {
