@@ -25,6 +25,7 @@ function viewOfState() {
 async function show() {
   loading?.abort();
   const mine = (loading = new AbortController());
+  document.body.dataset.ready = "false";
   unmount?.();
   unmount = null;
   tip.hide();
@@ -45,7 +46,7 @@ async function show() {
     drawHead();
     fail(error);
   } finally {
-    document.body.dataset.ready = "true";
+    if (loading === mine) document.body.dataset.ready = "true";
   }
 }
 
