@@ -17,6 +17,7 @@ from rankmem_protos.errors import Code, RankmemError
 
 LISTEN_PAGE: Final = "127.0.0.1:0"
 PORT_MAX: Final = 65_535
+"""TCP has no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
