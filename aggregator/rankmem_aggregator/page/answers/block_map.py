@@ -269,21 +269,29 @@ def _events(
     is_cut: bool = False,
 ) -> _Range:
     """The events of a range; if there are none in it, the instant of the last one before."""
-    row = reading.ask(
-        "seq_range",
-        attempt=track.attempt,
-        rank=track.rank,
-        device=track.device,
-        offset_ns=track.offset_ns,
-        from_ns=reading.absolute(asked.from_ns),
-        until_ns=reading.absolute(asked.until_ns),
-        seq_from=first,
-        seq_to=last,
-    ).to_pylist()[0]
+
+    def ask(from_ns: int | None, until_ns: int | None) -> dict[str, Any]:
+        rows = reading.ask(
+            "seq_range",
+            attempt=track.attempt,
+            rank=track.rank,
+            device=track.device,
+            offset_ns=track.offset_ns,
+            from_ns=reading.absolute(from_ns),
+            until_ns=reading.absolute(until_ns),
+            seq_from=first,
+            seq_to=last,
+        )
+        return dict(rows.to_pylist()[0])
+
+    row = ask(asked.from_ns, asked.until_ns)
+    if row["seq_first"] is None and asked.from_ns is not None:
+        row = ask(None, asked.from_ns)
+        row |= {"seq_first": row["seq_last"], "first_ns": row["last_ns"], "events": 0}
     if row["seq_first"] is None:
         raise RankmemError(
             Code.NOT_FOUND,
-            f"rank {track.rank} has no event on {track.device} in this range",
+            f"rank {track.rank} has no event on {track.device} in this range, and none before",
             "choose a longer range: a double click on a diagram doubles it",
         )
     return _Range(

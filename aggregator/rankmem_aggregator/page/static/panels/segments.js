@@ -82,7 +82,7 @@ export function segmentsPanel(root, { height = 300 } = {}) {
     colour: (part) => shadeOf(part[by]),
     hover: (part, segment, x, y) => hover(part, segment, x, y),
     leave: tip.hide,
-    pick: (part) => part.kind !== HOLE && state.change({ pick: `block:${part.block}` }),
+    pick: (part) => part.kind !== HOLE && pickBlock(part.block),
   });
   const pools = new Table(panel.body, { columns: POOL_COLUMNS, label: "pools and streams", key: (row) => `${row.pool} ${row.stream}` });
 
@@ -104,6 +104,11 @@ export function segmentsPanel(root, { height = 300 } = {}) {
       stacks.set(part.block, [`its stack: ${error.message}`]);
     }
     if (hovered === part) show();
+  }
+
+  function pickBlock(block) {
+    const others = (state.get("pick") ?? "").split(";").filter((each) => each && !each.startsWith("block:"));
+    state.change({ pick: [...others, `block:${block}`].join(";") });
   }
 
   function markPicked() {
