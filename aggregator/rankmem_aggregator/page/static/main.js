@@ -22,6 +22,7 @@ function viewOfState() {
 async function show() {
   loading?.abort();
   const mine = (loading = new AbortController());
+  document.body.dataset.ready = "false";
   unmount?.();
   unmount = null;
   tip.hide();
@@ -42,7 +43,7 @@ async function show() {
     drawHead();
     fail(error);
   } finally {
-    document.body.dataset.ready = "true";
+    if (loading === mine) document.body.dataset.ready = "true";
   }
 }
 
