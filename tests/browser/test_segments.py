@@ -113,11 +113,9 @@ def test_a_click_on_the_fragmentation_curve_chooses_the_instant_of_the_segments(
     facts = page.drawn("segments")["facts"]
     assert (facts["largest_free_bytes"], facts["pending_bytes"]) == (8 * MIB, 8 * MIB - 2560)
     page.tab.keyboard.press("p")
-    page.settle()
-    assert page.drawn("segments")["facts"]["is_peak"]
+    page.until("window.rankmem.drawn('segments')?.facts.is_peak")
     page.tab.keyboard.press("o")
-    page.settle()
-    assert page.state("seq") == str(curve["seq"][-1])
+    page.until(f"window.rankmem.drawn('segments')?.facts.seq === {curve['seq'][-1]}")
 
 
 def test_the_oom_view_says_what_was_asked_for_and_leads_to_the_segments(page: OpenPage) -> None:
