@@ -92,11 +92,11 @@ export function howSure(bound) {
 }
 
 export function peakRanksPanel(root) {
-  const grouping = () => (ranksBy().includes(state.get("group")) ? state.get("group") : ranksBy()[0]);
+  const grouping = () => (ranksBy().includes(state.get("of")) ? state.get("of") : ranksBy()[0]);
   const panel = new Panel(root, {
     id: "peak-ranks",
     title: "What each rank held then",
-    reads: ["type", "group", "by", "pick"],
+    reads: ["type", "of", "by", "pick"],
     asks: () => {
       const type = { device_type: state.get("type") };
       return [
@@ -128,7 +128,7 @@ export function peakRanksPanel(root) {
       rows: panel.drawn.rows.flatMap((row) => row.parts.map((part) => [row.name, row.value, row.mark, part.label, part.value])),
     }),
   });
-  const ranks = chooser("ranks together by", ranksBy().map((name) => [name, name === "job" ? "one bar" : `bars by ${name}`]), grouping(), (group) => state.change({ group }));
+  const ranks = chooser("ranks together by", ranksBy().map((name) => [name, name === "job" ? "one bar" : `bars by ${name}`]), grouping(), (name) => state.change({ of: name }));
   const blocks = chooser("parts of a bar by", BLOCKS_BY.map((name) => [name, `parts by ${name}`]), blocksBy(), (by) => state.change({ by, pick: null }));
   panel.tools.prepend(ranks, blocks);
   const legend = el("div", { class: "legend" });
