@@ -128,6 +128,8 @@ export function peakRanksPanel(root) {
       rows: panel.drawn.rows.flatMap((row) => row.parts.map((part) => [row.name, row.value, row.mark, part.label, part.value])),
     }),
   });
+  // The bars' own: that of the shares is beside the sum.
+  panel.sql = () => panel.answers[0]?.facts.sql ?? "";
   const ranks = chooser("ranks together by", ranksBy().map((name) => [name, name === "job" ? "one bar" : `bars by ${name}`]), grouping(), (name) => state.change({ of: name }));
   const blocks = chooser("parts of a bar by", BLOCKS_BY.map((name) => [name, `parts by ${name}`]), blocksBy(), (by) => state.change({ by, pick: null }));
   panel.tools.prepend(ranks, blocks);
