@@ -130,6 +130,11 @@ MEMORY_LEVEL: Final = Table(
         ),
         _column("active_peak_bytes", pa.int64(), "Highest active bytes known.", "bytes", nullable=True),
         _column("reserved_peak_bytes", pa.int64(), "Highest reserved bytes known.", "bytes", nullable=True),
+        _column(
+            "allocated_last_bytes", pa.int64(), "Allocated bytes, the last known.", "bytes", nullable=True
+        ),
+        _column("active_last_bytes", pa.int64(), "The last active known.", "bytes", nullable=True),
+        _column("reserved_last_bytes", pa.int64(), "The last reserved known.", "bytes", nullable=True),
     ),
 )
 

@@ -111,8 +111,8 @@ def test_every_event_drawn_has_its_own_action_size_address_and_total(
     answer = page.ask("/curve", rank=1, from_=at, to=points[2050][1] - origin_ns, px=100)
     with duckdb.connect(database, read_only=True) as connection:
         expected = connection.execute(
-            f"SELECT seq, time_ns + {OFFSET_NS - origin_ns}, action, size_bytes, requested_bytes FROM memory_event "
-            "WHERE rank = 1 AND seq BETWEEN ? AND ? ORDER BY seq",
+            f"SELECT seq, time_ns + {OFFSET_NS - origin_ns}, action, size_bytes, requested_bytes "
+            "FROM memory_event WHERE rank = 1 AND seq BETWEEN ? AND ? ORDER BY seq",
             [points[2000][0], points[2050][0]],
         ).fetchall()
     columns = ("seq", "time_ns", "action", "size_bytes", "requested")
@@ -194,7 +194,7 @@ def test_groups_of_a_row_are_those_of_the_blocks_alive_then(
 def test_a_group_that_rose_and_fell_within_a_range_of_the_summaries_paints_nothing_beside(
     tmp_path: Path,
 ) -> None:
-    """Summaries have the highest of 1,024 positions; drawn as steps over a short time that would be a rectangle."""
+    """Summaries have the highest of 1,024 positions; as steps over a short time that would be a rectangle."""
     log = RankLog(ended=3_000)
     log.alloc("kept", 500, at=0, category="parameter")
     for i in range(1000):
@@ -204,8 +204,9 @@ def test_a_group_that_rose_and_fell_within_a_range_of_the_summaries_paints_nothi
         store_logs(connection, [log])
         connection.execute(
             "INSERT INTO group_bucket (session_id, attempt, rank, device, group_by, group_name, seq_first, "
-            "seq_last, peak_bytes, peak_seq, peak_ns, last_bytes, last_ns) SELECT session_id, attempt, rank, device, "
-            "'category', 'temporary', 1, 1023, 10, 1001, max(time_ns), 10, max(time_ns) FROM memory_event GROUP BY ALL"
+            "seq_last, peak_bytes, peak_seq, peak_ns, last_bytes, last_ns) SELECT session_id, attempt, rank, "
+            "device, 'category', 'temporary', 1, 1023, 10, 1001, max(time_ns), 10, max(time_ns) "
+            "FROM memory_event GROUP BY ALL"
         )
     with page_reader(tmp_path / "trap.duckdb") as page:
         answer = page.ask("/groups", rank=0, by="category", from_=450, to=550, px=100)

@@ -86,3 +86,103 @@ def _gap() -> Row:
         "why": "spool_full",
         "noticed_ns": BASE_NS + STEPS * SECOND_NS // 3,
     }
+
+
+def mixed_logs(seed: int = 1) -> list[RankLog]:
+    """A session with everything that a heat map has to mind.
+
+    Two starts of four ranks; hosts whose clocks differ; a rank with two devices; blocks older than the
+    recording; ranks that begin late, end early, or still run; the allocator's own figures and samples of
+    the devices.
+    """
+    random = np.random.default_rng(seed)
+    logs = []
+    for attempt in (0, 1):
+        for rank in range(4):
+            log = RankLog(
+                rank=rank,
+                attempt=attempt,
+                host_uid=f"host-{rank // 2}",
+                offset_ns=(rank // 2) * 700_000_000,
+                started=attempt * 12 * SECOND_NS + rank * SECOND_NS // 4,
+                ended=None if attempt and rank == 3 else (attempt * 14 + 10 - rank) * SECOND_NS,
+                coordinates={"tp": rank % 2, "pp": rank // 2},
+            )
+            _wander(log, random)
+            logs.append(log)
+    return logs
+
+
+def _wander(log: RankLog, random: np.random.Generator) -> None:
+    devices = ("cuda:0", "cuda:1") if log.rank == 1 else ("cuda:0",)
+    log.preexisting("older", int(random.integers(50, 400)) * MIB, device="cuda:0")
+    last_ns = 24 * SECOND_NS if log.ended is None else log.ended
+    first_ns = log.started + SECOND_NS
+    alive: list[str] = []
+    for number, at in enumerate(np.sort(random.integers(first_ns, last_ns, 150)).tolist()):
+        if alive and random.random() < 0.45:
+            log.free(alive.pop(int(random.integers(len(alive)))), at=at)
+        else:
+            device = devices[int(random.integers(len(devices)))]
+            log.alloc(f"b{number}", int(random.integers(1, 300)) * MIB, at=at, device=device)
+            alive.append(f"b{number}")
+        event = log.events[-1]
+        event["active_bytes"] = event["requested_bytes"] + MIB
+        event["reserved_bytes"] = event["requested_bytes"] + 2 * MIB * (1 + number % 3)
+        if number % 20 == 0:
+            log.sample(None, at=at, device=event["device"])
+            log.samples[-1] |= {
+                "device_total_bytes": 80 << 30,
+                "device_free_bytes": (80 << 30) - event["reserved_bytes"] - 100 * MIB,
+            }
+
+
+def write_logs(path: Path, logs: list[RankLog]) -> None:
+    """Writes a database of these logs."""
+    with empty_database(str(path)) as connection:
+        store_logs(connection, logs)
+
+
+def write_many(path: Path, num_ranks: int, high_rank: int, high_second: int, seconds: int = 20) -> None:
+    """Writes a session of very many ranks by its buckets alone; one rank stands high for one second."""
+    rank = np.repeat(np.arange(num_ranks), seconds)
+    second = np.tile(np.arange(seconds), num_ranks)
+    high = (rank == high_rank) & (second == high_second)
+    rows = [
+        {
+            "session_id": SESSION,
+            "attempt": 0,
+            "rank": r,
+            "device": "cuda:0",
+            "bucket_ns": BASE_NS + s * SECOND_NS,
+            "seq_first": s * 1000,
+            "seq_last": s * 1000 + 999,
+            "first_ns": BASE_NS + s * SECOND_NS,
+            "last_ns": BASE_NS + s * SECOND_NS + 900_000_000,
+            "events": 1000,
+            "requested_peak_bytes": (60 if h else 20) << 30,
+            "requested_peak_ns": BASE_NS + s * SECOND_NS + 400_000_000,
+            "requested_peak_seq": s * 1000 + 300,
+            "requested_last_bytes": 18 << 30,
+        }
+        for r, s, h in zip(rank.tolist(), second.tolist(), high.tolist(), strict=True)
+    ]
+    infos = [
+        RankLog(
+            rank=each,
+            host_uid=f"node-{each // 8:04}",
+            ended=seconds * SECOND_NS,
+            coordinates={"pp": each % 8, "tp": each // 8 % 8},
+        ).rank_row()
+        for each in range(num_ranks)
+    ]
+    hosts = [{"host_uid": f"node-{n:04}", "host_name": f"gpu-node-{n:04}"} for n in range(-(-num_ranks // 8))]
+    with empty_database(str(path)) as connection:
+        store_rows(
+            connection,
+            "session",
+            [{"session_id": SESSION, "name": "many", "source": "live", "started_at_ns": BASE_NS}],
+        )
+        store_rows(connection, "host_info", hosts)
+        store_rows(connection, "rank_info", infos)
+        store_rows(connection, "memory_bucket", rows)

@@ -114,7 +114,11 @@ def rank_buckets(draw: st.DrawFn, rank: int) -> list[Row]:
         devices = draw(st.sampled_from([["cuda:0"], ["cuda:0"], ["cuda:0", "cpu"]]))
         for place, device in enumerate(devices):
             known = draw(st.booleans())
-            figures = {f"{name}_peak_bytes": draw(peaks) if known else None for name in FIGURES}
+            figures = {
+                f"{name}_{which}_bytes": draw(peaks) if known else None
+                for name in FIGURES
+                for which in ("peak", "last")
+            }
             found.append(
                 bucket(
                     part,
@@ -183,6 +187,9 @@ def _added_up(rows: list[Row]) -> dict[str, Any]:
     for name in FIGURES:
         known = [row[f"{name}_peak_bytes"] for row in rows if row[f"{name}_peak_bytes"] is not None]
         figures[name] = max(known, default=None)
+        left = [row for row in rows if row[f"{name}_last_bytes"] is not None]
+        left.sort(key=lambda row: row["seq_last"])
+        figures[f"{name} left"] = left[-1][f"{name}_last_bytes"] if left else None
     return figures | {
         "seq": (min(row["seq_first"] for row in rows), max(row["seq_last"] for row in rows)),
         "time_ns": (min(row["first_ns"] for row in rows), max(row["last_ns"] for row in rows)),

@@ -127,12 +127,14 @@ def bins_of(from_ns: int, until_ns: int, count: int, num_tracks: int) -> Bins:
 def held(reading: Reading, places: Places, bins: Bins, device_type: str, figure: str) -> RankMatrix:
     """What ranks held; read event by event where the range has at most :data:`EVENTS_MAX` events."""
     low, high = places.offsets()
-    host = {"host_from_ns": bins.from_ns - high - 1_000_000_000, "host_until_ns": bins.until_ns - low}
+    host = {"host_from_ns": bins.from_ns - high, "host_until_ns": bins.until_ns - low}
     asked: dict[str, Any] = {"device_type": device_type, "figure": figure, **bins.parameters()}
     (size,) = reading.ask("heat_size", device_type=device_type, **host).to_pylist()
     exact = size["events"] <= EVENTS_MAX
     if exact:
-        rows = reading.show("heat_events", **asked, **host)
+        # Also the events before the range, of the buckets that its begin cuts.
+        first_ns = min(host["host_from_ns"], size["first_ns"] or host["host_from_ns"])
+        rows = reading.show("heat_events", **asked, **host | {"host_from_ns": first_ns})
     else:
         rows = reading.show("heat", **asked, with_begin=True)
     ranks, cells = _filled(rows, bins, places)

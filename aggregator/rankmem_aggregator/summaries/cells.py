@@ -24,7 +24,8 @@ _UNKNOWN: Final = -1
 """Of bytes: below every figure."""
 _NOT_THIS: Final = np.iinfo(np.int64).max
 _MOST: Final = ("peak_bytes", "allocated_peak_bytes", "active_peak_bytes", "reserved_peak_bytes")
-_FIGURES: Final = _MOST[1:]
+_LAST: Final = ("allocated_last_bytes", "active_last_bytes", "reserved_last_bytes")
+_FIGURES: Final = (*_MOST[1:], *_LAST)
 
 
 def cells_of(due: pa.Table, buckets: pa.Table) -> tuple[pa.Table, list[bool]]:
@@ -42,6 +43,7 @@ def cells_of(due: pa.Table, buckets: pa.Table) -> tuple[pa.Table, list[bool]]:
     }
     order = np.lexsort((columns["seq_first"], columns["bucket_ns"], track))
     rows = {"track": track[order], **{name: values[order] for name, values in columns.items()}}
+    unclear = number[order][_is_unclear(rows)]
     rows["cell_ns"] = rows.pop("bucket_ns")
     rows["low_bytes"] = rows["last_bytes"]
     levels = []
@@ -52,10 +54,21 @@ def cells_of(due: pa.Table, buckets: pa.Table) -> tuple[pa.Table, list[bool]]:
     found = {name: np.concatenate([level[name] for level in levels]) for name in levels[0]}
     numbers = found["track"] // max(1, len(devices.dictionary))
     pays = _pays(due.num_rows, numbers, number)
+    pays[unclear] = False
     kept = np.flatnonzero(pays[numbers])
     return _rows(
         due, devices.dictionary, {name: values[kept] for name, values in found.items()}
     ), pays.tolist()
+
+
+def _is_unclear(rows: Mapping[str, Array]) -> Array:
+    """Rows where a device's clock was set back, so that its cells lie in each other in the log, and a figure
+    is known of some alone: which cell has the last one known could not be told from the cells."""
+    steps_back = np.zeros(len(rows["track"]), np.bool_)
+    steps_back[1:] = (np.diff(rows["track"]) == 0) & (np.diff(rows["seq_first"]) < 0)
+    if not steps_back.any() or not any((rows[name] == _UNKNOWN).any() for name in _LAST):
+        return np.zeros(len(steps_back), np.bool_)
+    return steps_back
 
 
 def _folded(rows: Mapping[str, Array]) -> dict[str, Array]:
@@ -76,6 +89,13 @@ def _folded(rows: Mapping[str, Array]) -> dict[str, Array]:
     found["peak_seq"], found["peak_ns"] = rows["peak_seq"][first_top], rows["peak_ns"][first_top]
     last = _first(-rows["seq_last"], begins, lengths)
     found["last_bytes"] = rows["last_bytes"][last]
+    for name in _LAST:
+        values = rows[name]
+        if (values[last] != _UNKNOWN).all() or not (values != _UNKNOWN).any():
+            found[name] = values[last]
+        else:
+            known = np.where(values == _UNKNOWN, _NOT_THIS, -rows["seq_last"])
+            found[name] = values[_first(known, begins, lengths)]
     return found
 
 

@@ -161,7 +161,7 @@ def ordered(
     if order == "rank":
         return np.arange(len(ranks)), [None] * len(ranks)
     if order == "peak":
-        return np.lexsort((ranks, -furthest)), [None] * len(ranks)
+        return np.lexsort((ranks, ~furthest)), [None] * len(ranks)
     names = places.named(ranks, order)
     in_order = sorted(range(len(names)), key=lambda i: (_sorting(names[i]), ranks[i]))
     return np.array(in_order, np.int64), [names[i] for i in in_order]

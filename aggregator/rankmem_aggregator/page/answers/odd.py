@@ -23,7 +23,7 @@ from rankmem_aggregator.page.routes import SessionRoute
 BINS: Final = 240
 """Intervals that a rank's course is judged by."""
 ODD_MAX: Final = 20
-USUAL_TIMES: Final = 4.0
+USUAL_TIMES: Final = 6.0
 """A rank is odd if it is off by so many times what is usual in its group: its members' median."""
 LEAST_SHARE: Final = 0.005
 """Nor is it odd if it is off by less than this share of its group's median."""

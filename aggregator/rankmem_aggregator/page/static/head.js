@@ -97,7 +97,7 @@ function finder(index) {
   let rows = [];
   let at = 0;
   const input = el("input", {
-    type: "search", class: "find", placeholder: "find rank, host, pp=3  ( / )", role: "combobox", "aria-label": "find a rank",
+    type: "search", class: "find", placeholder: "find 417, node-052, pp=3", title: "a rank, a part of a host's name, a coordinate, or several; / comes here", role: "combobox", "aria-label": "find a rank",
     "aria-controls": "found", "aria-expanded": "false", autocomplete: "off", maxLength: 100,
     oninput: () => look(), onblur: () => setTimeout(close, 150), onfocus: () => look(),
     onkeydown: (event) => {

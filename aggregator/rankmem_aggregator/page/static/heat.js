@@ -4,11 +4,13 @@
 import { boxOf, drawTimeAxis, line } from "./axes.js";
 import { ramp } from "./colours.js";
 import { timeGestures } from "./gestures.js";
+import * as marks from "./marks.js";
 import { Surface } from "./surface.js";
 import { ink } from "./theme.js";
 import * as units from "./units.js";
 
 const LABEL_PX = 15;
+const GROUP_PX = 12; // groups that are lower than this have no line between them: it would cover ranks
 const MIDDLE = 128;
 
 // The colours of cells: of "headroom" the least is the brightest.
@@ -82,17 +84,31 @@ export class HeatMap {
     this.axis(g, box, this.from, this.to);
     this.paintSteps(g, box);
     this.paintLabels(g, box);
+    if (this.axis === drawTimeAxis) marks.draw(g, box, this.from, this.to);
     if (this.chosen >= 0) {
       const high = box.height / this.rows.length;
-      const y = Math.max(box.y, Math.min(box.y + this.chosen * high, box.y + box.height - 2));
-      g.strokeStyle = ink("ink");
-      g.strokeRect(box.x - 1.5, Math.round(y) - 0.5, box.width + 3, Math.max(Math.round(high), 2) + 1);
-      g.fillStyle = ink("ink");
-      g.fillRect(box.x - 5, y, 4, Math.max(high, 3));
+      this.paintChosen(g, box, box.y + this.chosen * high, high);
     }
     if (this.band) {
       g.fillStyle = `${ink("sel")}44`;
       g.fillRect(Math.min(...this.band), box.y, Math.abs(this.band[1] - this.band[0]), box.height);
+    }
+  }
+
+  // The chosen row: framed, or where it is thin pointed at from both sides, so that it is not covered.
+  paintChosen(g, box, y, high) {
+    g.strokeStyle = g.fillStyle = ink("ink");
+    if (high >= 8) {
+      g.strokeRect(box.x - 1.5, Math.round(y) - 0.5, box.width + 3, Math.round(high) + 1);
+      return;
+    }
+    const middle = y + high / 2;
+    for (const [tip, back] of [[box.x, -6], [box.x + box.width, 6]]) {
+      g.beginPath();
+      g.moveTo(tip, middle);
+      g.lineTo(tip + back, middle - 4);
+      g.lineTo(tip + back, middle + 4);
+      g.fill();
     }
   }
 
@@ -160,16 +176,18 @@ export class HeatMap {
     g.strokeStyle = ink("bg");
     g.textAlign = "right";
     g.textBaseline = "middle";
-    const write = (text, y) => g.fillText(shortened(g, text, box.x - 10), box.x - 7, y);
+    const write = (text, y) => g.fillText(shortened(g, text, box.x - 14), box.x - 9, y);
     if (this.rows.some((row) => row.group !== null && row.group !== undefined)) {
       let next = box.y;
+      const groups = new Set(this.rows.map((row) => row.group)).size;
+      const apart = box.height / groups >= GROUP_PX;
       for (let row = 0; row < this.rows.length; row += 1) {
         if (row && this.rows[row].group === this.rows[row - 1].group) continue;
         const y = box.y + row * high;
-        if (row) line(g, box.x, y, box.x + box.width, y);
-        if (y + LABEL_PX / 2 < next) continue;
+        if (row && apart) line(g, box.x, y, box.x + box.width, y);
+        if (y < next) continue;
         write(this.rows[row].group ?? "none", Math.max(y + Math.min(high, LABEL_PX) / 2, box.y + 5));
-        next = y + LABEL_PX + 2;
+        next = Math.max(y, box.y + 5) + LABEL_PX;
       }
       return;
     }
@@ -231,5 +249,6 @@ function shortened(g, text, most) {
   if (g.measureText(text).width <= most) return text;
   let kept = text;
   while (kept.length > 1 && g.measureText(`…${kept}`).width > most) kept = kept.slice(1);
-  return `…${kept}`;
+  const word = kept.search(/[-_.][^-_.]/);
+  return word >= 0 ? kept.slice(word + 1) : `…${kept}`;
 }

@@ -5,6 +5,7 @@ import { announce, button, el } from "./dom.js";
 import * as kept from "./kept.js";
 import * as head from "./head.js";
 import * as keys from "./keys.js";
+import * as marks from "./marks.js";
 import * as panels from "./panel.js";
 import { kindsOf } from "./save.js";
 import * as session from "./session.js";
@@ -25,6 +26,7 @@ function viewOfState() {
 async function show() {
   loading?.abort();
   const mine = (loading = new AbortController());
+  document.body.dataset.ready = "false";
   unmount?.();
   unmount = null;
   tip.hide();
@@ -45,7 +47,7 @@ async function show() {
     drawHead();
     fail(error);
   } finally {
-    document.body.dataset.ready = "true";
+    if (loading === mine) document.body.dataset.ready = "true";
   }
 }
 
@@ -82,9 +84,17 @@ function drawHead() {
     el("nav", { "aria-label": "Views" }, ...links),
     el("span", { class: "grow" }),
     kept.isFile() ? el("span", { class: "note", title: kept.file().missing.join("\n") }, fileText(kept.file())) : "",
+    button("marks", marks.show, { title: "ranges and instants that you name (M)" }),
+    button("copy link", copyLink, { title: "this very state, as a link" }),
     button(`theme: ${theme.theme()}`, (event) => (event.target.textContent = `theme: ${theme.nextTheme()}`)),
     button("?", keys.showKeys, { "aria-label": "Keys" }),
   );
+}
+
+// The address without a code: whoever opens it needs to be let in by a code or cookie of their own.
+async function copyLink() {
+  await navigator.clipboard?.writeText(location.href).catch(() => {});
+  announce("copied the link");
 }
 
 function fileText({ written, holds, missing }) {
@@ -98,6 +108,7 @@ function follow(changed) {
   else drawHead();
 }
 keys.bind("?", "this list", keys.showKeys);
+keys.bind("M", "marks: name the range that is shown", () => session.job() && marks.show());
 
 async function begin() {
   theme.apply();

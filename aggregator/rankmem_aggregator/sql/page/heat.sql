@@ -54,13 +54,12 @@ begin AS MATERIALIZED (
         attempt,
         rank,
         device,
-        offset_ns,
-        started_ns,
-        min(seq_first) AS seq_first,
-        arg_min(seq_last, seq_first) AS seq_last
+        any_value(offset_ns) AS offset_ns,
+        any_value(started_ns) AS started_ns,
+        min(seq_first) AS seq_first
     FROM cell
     WHERE $with_begin
-    GROUP BY attempt, rank, device, offset_ns, started_ns
+    GROUP BY attempt, rank, device
     HAVING min(first_ns) >= $from_ns
 ),
 first_event AS (
@@ -78,7 +77,8 @@ first_event AS (
     INNER JOIN memory_event AS e USING (attempt, rank, device)
     WHERE $with_begin
         AND e.session_id = $session
-        AND e.seq BETWEEN b.seq_first AND b.seq_last
+        -- A bucket has no more positions.
+        AND e.seq BETWEEN b.seq_first AND b.seq_first + 63
         AND e.requested_bytes IS NOT NULL
         AND ($figure = 'requested' OR $device_type = 'cpu')
     GROUP BY b.attempt, b.rank, b.device, b.offset_ns, b.started_ns

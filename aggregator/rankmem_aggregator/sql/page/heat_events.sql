@@ -4,7 +4,8 @@
 --   device_type (text): cpu, cuda, ...
 --   figure (text): requested, allocated, active or reserved; on cpu all are the requested
 --   from_ns, until_ns (ns, common clock): the range
---   host_from_ns, host_until_ns (ns): no host's clock stands outside of these in the range and the second before it
+--   host_from_ns, host_until_ns (ns): events are read between these, by the hosts' clocks: in the range, and before it
+--     in the buckets that its begin cuts
 --   num_bins: number of intervals
 --   unit_ns (ns): times are divided by it before the intervals are counted; 1 unless the range is very long
 -- Columns:
@@ -65,12 +66,11 @@ begin AS MATERIALIZED (
         attempt,
         rank,
         device,
-        offset_ns,
-        started_ns,
-        min(seq_first) AS seq_first,
-        arg_min(seq_last, seq_first) AS seq_last
+        any_value(offset_ns) AS offset_ns,
+        any_value(started_ns) AS started_ns,
+        min(seq_first) AS seq_first
     FROM cell
-    GROUP BY attempt, rank, device, offset_ns, started_ns
+    GROUP BY attempt, rank, device
     HAVING min(first_ns) >= $from_ns
 ),
 first_event AS (
@@ -87,7 +87,8 @@ first_event AS (
     FROM begin AS b
     INNER JOIN memory_event AS e USING (attempt, rank, device)
     WHERE e.session_id = $session
-        AND e.seq BETWEEN b.seq_first AND b.seq_last
+        -- A bucket has no more positions.
+        AND e.seq BETWEEN b.seq_first AND b.seq_first + 63
         AND e.requested_bytes IS NOT NULL
         AND ($figure = 'requested' OR $device_type = 'cpu')
     GROUP BY b.attempt, b.rank, b.device, b.offset_ns, b.started_ns

@@ -4,6 +4,7 @@
 --   device, bucket_ns, seq_first, seq_last, first_ns, last_ns, events: as in memory_bucket
 --   peak_bytes, peak_ns, peak_seq, last_bytes: of the requested bytes
 --   allocated_peak_bytes, active_peak_bytes, reserved_peak_bytes: as there
+--   allocated_last_bytes, active_last_bytes, reserved_last_bytes: as there
 -- In any order: the reader sorts.
 SELECT
     d.number,
@@ -20,7 +21,10 @@ SELECT
     b.requested_last_bytes AS last_bytes,
     b.allocated_peak_bytes,
     b.active_peak_bytes,
-    b.reserved_peak_bytes
+    b.reserved_peak_bytes,
+    b.allocated_last_bytes,
+    b.active_last_bytes,
+    b.reserved_last_bytes
 FROM memory_bucket AS b
 INNER JOIN summary_due AS d USING (session_id, attempt, rank)
 WHERE b.seq_first > d.seq_from

@@ -5,7 +5,7 @@ import * as api from "../api.js";
 import { BlockMap } from "../block_map.js";
 import { announce, chooser, el, toggles } from "../dom.js";
 import { Panel } from "../panel.js";
-import { legendEntry, shadeOf } from "../shades.js";
+import { legendEntry, orderedShades, shadeOf } from "../shades.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
 import * as tip from "../tip.js";
@@ -53,7 +53,7 @@ export function blockMapPanel(root, { height = 300 } = {}) {
       stacks = new Map();
       colours.value = colour();
       colours.title = `colour of blocks: ${facts.colour}`;
-      const shades = facts.groups.map(shadeOf);
+      const shades = facts.colour === "age" ? orderedShades(facts.groups) : facts.groups.map(shadeOf);
       const others = facts.kind === "stacked" ? facts.raster_groups.map(() => shadeOf("others")) : shades;
       plot.set(answer, shades, others);
       markAll();
@@ -106,8 +106,9 @@ export function blockMapPanel(root, { height = 300 } = {}) {
       return;
     }
     const row = rows[block];
+    if (row.stack === null) stacks.set(row.block, framesOf([]));
     tip.showAt(plot.surface, x, y, [...linesOf(row), ...(stacks.get(row.block) ?? [])]);
-    if (stacks.has(row.block) || row.stack === null) return;
+    if (stacks.has(row.block)) return;
     waiting = setTimeout(async () => {
       try {
         const answer = await api.ask(session.of("block_stack"), { ...session.chosenParameters(), block: row.block });

@@ -130,14 +130,14 @@ function groupName(name) {
 }
 
 function noteOf(map, facts) {
-  const many = map.ranks.length === 1 ? "1 rank" : `${units.count(map.ranks.length)} ranks`;
-  const pooled = map.rows.length < map.ranks.length ? `; of ranks that share a line ${{ abs: "the highest", median: "the one furthest off", headroom: "the least" }[map.mode]}` : "";
+  const many = units.counted(map.ranks.length, "rank");
+  const pooled = map.rows.length < map.ranks.length ? `; in a line ${{ abs: "the highest", median: "the furthest off", headroom: "the least" }[map.mode]} of its ranks` : "";
   const what = {
-    abs: `highest ${facts.figure} bytes`,
+    abs: `${facts.figure} bytes`,
     median: `${facts.figure} bytes against the median of ${groups.group() === "job" ? "the job" : `their ${groups.group()}`}`,
-    headroom: "headroom at the end of each interval",
+    headroom: "headroom",
   }[map.mode];
-  const how = facts.exact ? "" : ", by parts of the log of at most 64 events or a second";
+  const how = facts.exact ? "" : "; from buckets of up to 64 events";
   return `${many}, ${what}${pooled}${how}`;
 }
 
@@ -189,6 +189,7 @@ function scaleOf(panel) {
       kind = of;
       const text = kind === "difference" ? units.signedBytes : units.bytes;
       [low.textContent, high.textContent] = [text(least), text(most)];
+      canvas.title = kind === "difference" ? "by the square root, so that a small difference shows beside a large one" : "";
       element.hidden = !known;
       draw();
     },

@@ -86,7 +86,7 @@ function noteOf(facts, shown) {
     : facts.exact
       ? "every event is drawn"
       : "the highest of each stretch is drawn";
-  return `${units.count(facts.num_ranks)} ranks on ${units.count(facts.num_hosts)} host${facts.num_hosts === 1 ? "" : "s"}, ${facts.figure} bytes; ${many}${how}`;
+  return `${units.counted(facts.num_ranks, "rank")} on ${units.counted(facts.num_hosts, "host")}, ${facts.figure} bytes; ${many}${how}`;
 }
 
 function swatch(colour) {

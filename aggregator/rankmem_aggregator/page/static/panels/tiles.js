@@ -12,7 +12,7 @@ export function tiles(root) {
   const waiting = new AbortController();
   const gone = { from: null, to: null };
   const at = highest && { rank: highest.rank, device: highest.device, attempt: highest.attempt, seq: highest.peak_seq, ...gone };
-  const headroom = tile("headroom, least", "…", { mode: "headroom" });
+  const headroom = tile("least headroom", "…", { mode: "headroom" });
   const { complete, events, num_hosts: hosts } = facts.session;
   root.append(
     el(
@@ -20,9 +20,9 @@ export function tiles(root) {
       { class: "tiles" },
       tile("highest rank", highest ? `${highest.rank}: ${units.bytes(highest.peak_bytes)}` : units.NOTHING, at),
       tile("at", highest ? units.time(highest.peak_ns) : units.NOTHING, at),
-      tile("sum of the ranks' peaks", units.bytes(sumOfPeaks(ranks)), { view: "peak" }),
+      tile("sum of peaks", units.bytes(sumOfPeaks(ranks)), { view: "peak" }),
       headroom,
-      tile("ranks", `${units.count(new Set(ranks.map((row) => row.rank)).size)} on ${units.count(hosts)} host${hosts === 1 ? "" : "s"}`, { order: "host" }),
+      tile(`ranks on ${units.counted(hosts, "host")}`, units.count(new Set(ranks.map((row) => row.rank)).size), { order: "host" }),
       tile("events", units.count(events), gone),
       tile("complete", complete ? "yes" : complete === false ? "no" : "not known", { view: "trust" }),
     ),
@@ -51,7 +51,7 @@ async function fillHeadroom(element, signal) {
     const answer = await api.ask(session.of("headroom"), { device_type: groups.deviceType() }, signal);
     const least = answer.rows()[0];
     if (!least) element.set("not sampled");
-    else element.set(`${units.bytes(least.headroom_bytes)} (${least.rank})`, { mode: "headroom", rank: least.rank, device: least.device, attempt: least.attempt, seq: null });
+    else element.set(`${least.rank}: ${units.bytes(least.headroom_bytes)}`, { mode: "headroom", rank: least.rank, device: least.device, attempt: least.attempt, seq: null });
   } catch (error) {
     if (error.name !== "AbortError") element.set(units.NOTHING);
   }

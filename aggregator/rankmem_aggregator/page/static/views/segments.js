@@ -1,6 +1,6 @@
 // Is the memory of a device fragmented? Its segments at an instant, its fragmentation over time, and its blocks.
 
-import { button, el } from "../dom.js";
+import { announce, button, el } from "../dom.js";
 import * as keys from "../keys.js";
 import { blockMapPanel } from "../panels/block_map.js";
 import { fragmentationPanel, segmentsPanel } from "../panels/segments.js";
@@ -21,6 +21,11 @@ export default {
     });
     const show = () => (at.value = state.get("seq") ?? session.chosen()?.peak_seq ?? "");
     const step = (by) => at.value !== "" && state.change({ seq: Number(at.value) + by });
+    const nextFailure = () => {
+      const seqs = parts[0].panel.answers[0]?.facts.failures ?? [];
+      if (seqs.length) state.change({ seq: seqs.find((seq) => seq > Number(at.value)) ?? seqs[0] });
+      else announce("no allocation of this device failed in this range");
+    };
     root.append(
       el(
         "div",
@@ -29,11 +34,12 @@ export default {
         button("‹", () => step(-1), { "aria-label": "the event before" }),
         button("›", () => step(1), { "aria-label": "the next event" }),
         button("peak", toPeak, { title: "the rank's highest instant (P)" }),
+        button("next failure", nextFailure, { title: "the next allocation that failed (O)" }),
       ),
     );
     show();
     const stop = state.listen(show);
-    const unbind = [keys.bind("P", "to the rank's peak", toPeak)];
+    const unbind = [keys.bind("P", "to the rank's peak", toPeak), keys.bind("O", "to the next failed allocation", nextFailure)];
     const parts = [fragmentationPanel(root), segmentsPanel(root), blockMapPanel(root)];
     for (const part of parts) part.refresh();
     return () => {
