@@ -4,12 +4,14 @@ import { Bars } from "../bars.js";
 import { chooser, el, toggles } from "../dom.js";
 import { HeatMap } from "../heat.js";
 import { Panel } from "../panel.js";
+import { togglePick } from "../selection.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
 import { drawStepAxis, hoverAndPick } from "../step_axis.js";
 import { ink } from "../theme.js";
 import * as tip from "../tip.js";
 import * as units from "../units.js";
+import { pickedNames } from "./peak.js";
 import { NO_STEPS, whyThis } from "./step_table.js";
 
 const FIGURES = [
@@ -181,7 +183,7 @@ export function stepsKeptPanel(root) {
       legend.hidden = rows.length === 0;
       legend.replaceChildren(swatch("accent", "alive at the end of the last step"), swatch("faint", "freed since"));
       plot.surface.canvas.hidden = rows.length === 0;
-      plot.set({ rows: rows.slice(0, BARS_MOST).map(keptBar) });
+      plot.set({ rows: rows.slice(0, BARS_MOST).map(keptBar), only: pickedNames(by()) });
     },
     table: () => ({
       columns: [by(), "function", "alive at the end", "blocks", "kept in all", "blocks", "steps", "first", "last", "largest"],
@@ -191,7 +193,7 @@ export function stepsKeptPanel(root) {
       ]),
     }),
   });
-  const group = chooser("blocks by", KEPT_BY.map((name) => [name, `by ${name}`]), by(), (name) => state.change({ by: name, pick: null }));
+  const group = chooser("blocks by", KEPT_BY.map((name) => [name, `by ${name}`]), by(), (name) => state.change({ by: name }));
   const count = el("input", {
     type: "number", min: 1, max: 1000000, value: keep(), class: "short", "aria-label": "steps that a block stays, at least",
     title: "steps that a block stays, at least", onchange: () => state.change({ keep: count.value && Number(count.value) >= 1 ? Math.floor(Number(count.value)) : null }),
@@ -205,7 +207,7 @@ export function stepsKeptPanel(root) {
     label: "bytes that stayed from step to step, by group; the button table shows them as text",
     hover: (row, _, x, y) => tip.showAt(plot.surface, x, y, [row.name, ...row.lines]),
     leave: tip.hide,
-    pick: ({ row }) => row.group_name !== null && state.change({ pick: `${by()}:${encodeURIComponent(row.group_name)}` }),
+    pick: ({ row }) => togglePick(by(), row.group_name ?? ""),
   });
   const keptBar = (row) => {
     const freed = row.kept_bytes - row.alive_bytes;
@@ -215,8 +217,8 @@ export function stepsKeptPanel(root) {
       note: `${units.bytes(row.alive_bytes)} at the end · ${steps}`,
       warns: row.alive_bytes === row.kept_bytes && row.num_steps > 1,
       parts: [
-        { name: "alive", value: row.alive_bytes, colour: ink("accent") },
-        { name: "freed", value: freed, colour: ink("faint") },
+        { name: row.group_name, value: row.alive_bytes, colour: ink("accent") },
+        { name: row.group_name, value: freed, colour: ink("faint") },
       ],
       lines: [
         `alive at the end of the last step: ${units.bytes(row.alive_bytes)} in ${units.counted(row.alive_blocks, "block")}`,
