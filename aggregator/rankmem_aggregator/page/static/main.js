@@ -4,6 +4,7 @@ import * as api from "./api.js";
 import { announce, button, el } from "./dom.js";
 import * as kept from "./kept.js";
 import * as keys from "./keys.js";
+import * as live from "./live.js";
 import * as panels from "./panel.js";
 import { kindsOf } from "./save.js";
 import * as session from "./session.js";
@@ -37,6 +38,7 @@ async function show() {
     }
     if (mine.signal.aborted) return;
     drawHead();
+    if (!kept.isFile()) live.start(session.job()?.id ?? null);
     unmount = view.mount(root);
     document.title = titleOf(view);
   } catch (error) {
@@ -76,15 +78,23 @@ function drawHead() {
   const links = VIEWS.map((view) =>
     el("a", { href: state.link({ view: view.name }), "aria-current": view === current ? "page" : null }, view.title),
   );
-  document.getElementById("head").replaceChildren(
+  const head = document.getElementById("head");
+  const focused = focusables(head).indexOf(document.activeElement);
+  head.replaceChildren(
     el("a", { class: "logo", href: state.link({ view: null }) }, "rankmem"),
-    job ? el("span", { class: "note" }, `${job.facts.session.name ?? job.id} · ${job.facts.session.state}`) : "",
+    job ? el("span", { class: "note", title: job.id }, job.facts.session.name ?? job.id) : "",
+    live.badge,
     el("nav", { "aria-label": "Views" }, ...links),
     el("span", { class: "grow" }),
     kept.isFile() ? el("span", { class: "note", title: kept.file().missing.join("\n") }, fileText(kept.file())) : "",
     button(`theme: ${theme.theme()}`, (event) => (event.target.textContent = `theme: ${theme.nextTheme()}`)),
     button("?", keys.showKeys, { "aria-label": "Keys" }),
   );
+  focusables(head)[focused]?.focus({ preventScroll: true });
+}
+
+function focusables(element) {
+  return [...element.querySelectorAll("a, button, input, select")];
 }
 
 function fileText({ written, holds, missing }) {
@@ -122,6 +132,6 @@ async function begin() {
 }
 
 // For tests and for the console of a browser.
-window.rankmem = { drawn: panels.drawn, panel: panels.panel, panels: panels.allPanels, state, traffic: api.traffic, views: VIEWS.map(({ name, needsJob }) => ({ name, needsJob })), kindsOf };
+window.rankmem = { drawn: panels.drawn, panel: panels.panel, panels: panels.allPanels, state, live: live.status, job: session.job, traffic: api.traffic, views: VIEWS.map(({ name, needsJob }) => ({ name, needsJob })), kindsOf };
 
 begin();
