@@ -46,6 +46,7 @@ OOMS_TOLD_MAX: Final = 20
 RANKS_TOLD_MAX: Final = 64
 """Of one look: a page asks for all of them anyway."""
 RETRY_MS: Final = 1000
+"""After which a browser opens a lost stream again."""
 Message = tuple[str, dict[str, Any]]
 _Unread = asyncio.Queue[bytes | None]
 

@@ -26,6 +26,11 @@ let notBefore = 0;
 let timer = null;
 let sliding = false;
 
+const TITLES = {
+  recorded: "every rank has ended, and all of it is stored",
+  quiet: "ranks have not ended, and nothing new of them is stored; rankmem status says why; ",
+};
+
 const dot = el("span", { class: "dot", "aria-hidden": "true" });
 const text = el("span", {});
 export const badge = button("", toggle, { class: "live", hidden: true });
@@ -159,7 +164,7 @@ function draw() {
   text.textContent = textOf(now);
   badge.title = trouble
     ? [trouble.message, trouble.hint].filter(Boolean).join("; ")
-    : now === "recorded" ? "every rank has ended, and all of it is stored" : following ? "pause (F)" : "follow (F)";
+    : (TITLES[now] ?? "") + (now === "recorded" ? "" : following ? "pause (F)" : "follow (F)");
 }
 
 function textOf(now) {
@@ -167,7 +172,14 @@ function textOf(now) {
   if (now === "recorded") return "recorded";
   if (now === "connecting") return "connecting";
   if (!following) return "paused";
-  return now === "quiet" ? `quiet for ${units.duration(age())}` : `live ${(age() / 1e9).toFixed(1)} s`;
+  return now === "quiet" ? `silent for ${roughly(age() / 1e9)}` : `live ${(age() / 1e9).toFixed(1)} s`;
+}
+
+function roughly(seconds) {
+  for (const [unit, size] of [["days", 86400], ["h", 3600], ["min", 60]]) {
+    if (seconds >= 2 * size) return `${Math.floor(seconds / size)} ${unit}`;
+  }
+  return `${Math.floor(seconds)} s`;
 }
 
 function oomText({ rank, size_bytes: size }) {
