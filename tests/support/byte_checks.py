@@ -21,6 +21,7 @@ import pyarrow.feather as feather
 from byte_account import GROUPINGS, NONE, Account, Track, Whose, highest
 from kept_answers import answers_of, job_of
 from rankmem_aggregator.exports.exporting import export
+from rankmem_aggregator.page.reading import facts_of
 from rankmem_aggregator.query.queries import Queries
 
 EVERY_POINT: Final = 10**7
@@ -136,13 +137,15 @@ def check_live(queries: Queries, account: Account) -> None:
 
 
 def check_page(queries: Queries, account: Account, folder: Path) -> None:
-    """``export html``: the ranks' peaks are those of the account, a curve reaches the highest rank's."""
+    """``export html``: the devices' peaks are those of the account, and the kept curve reaches its own."""
     export(queries, "html", folder / "page.html", session=account.session_id)
-    peaks = {whose.rank: track.peak_bytes() for whose, track in account.highest().items()}
-    told = [row["peak_bytes"] for row in job_of(folder / "page.html") if row["is_rank_peak"]]
-    assert sorted(told) == sorted(peaks.values())
+    peaks = [track.peak_bytes() for track in account.highest().values()]
+    rows = [row for row in job_of(folder / "page.html") if row["is_rank_peak"]]
+    assert sorted(row["peak_bytes"] for row in rows) == sorted(peaks)
     (curve,) = answers_of(folder / "page.html", "curve")
-    assert max(told) in {value for row in curve.to_pylist() for value in row.values()}
+    facts = facts_of(curve)
+    (own,) = (row for row in rows if (row["rank"], row["device"]) == (facts["rank"], facts["device"]))
+    assert own["peak_bytes"] in {value for row in curve.to_pylist() for value in row.values()}
 
 
 def check_exports(queries: Queries, account: Account, folder: Path) -> None:

@@ -83,10 +83,12 @@ def _rank(rank: int, names: Names) -> RankLog:
             "stream": i % 2,
         }
         log.alloc(f"b{i}", (1 + i % 3 + rank) * MIB, at=i * SECOND_NS // 5, device=DEVICE, **columns)
+        log.events[-1]["address"] = columns["address"]
         if i % 10 == 9:
             log.step_ends(i // 10, at=i * SECOND_NS // 5 + 1, optimizer=names("optimizer"))
         if i % 3 == 2:
             log.free(f"b{i - 1}", at=i * SECOND_NS // 5 + 2)
+            log.events[-1]["address"] = log.allocations[f"b{i - 1}"]["address"]
     log.oom(1 << 34, at=8 * SECOND_NS, device=DEVICE, device_free_bytes=MIB, operator=names("operator"))
     log.sample(600 * MIB, at=9 * SECOND_NS, device=DEVICE)
     log.alloc("host", MIB, at=9 * SECOND_NS + 1, device="cpu", operator=names("operator"))

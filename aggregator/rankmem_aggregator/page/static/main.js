@@ -25,6 +25,7 @@ function viewOfState() {
 async function show() {
   loading?.abort();
   const mine = (loading = new AbortController());
+  document.body.dataset.ready = "false";
   unmount?.();
   unmount = null;
   tip.hide();
@@ -46,7 +47,7 @@ async function show() {
     drawHead();
     fail(error);
   } finally {
-    document.body.dataset.ready = "true";
+    if (loading === mine) document.body.dataset.ready = "true";
   }
 }
 
