@@ -1,7 +1,7 @@
 """Viewers of a live session: a page over an aggregator, and tabs that ask it again and again.
 
-A child process: ``page_viewers.py ADDRESS VIEWERS SESSION`` prints "ready" once every viewer has had an answer, and asks until
-its standard input is closed; then it prints how many answers there were.
+A child process: ``page_viewers.py ADDRESS VIEWERS SESSION`` prints "ready" once every viewer has had an
+answer, and asks until its standard input is closed; then it prints how many answers there were.
 """
 
 from __future__ import annotations
