@@ -41,7 +41,7 @@ def test_the_page_shows_the_highest_rank_first(page: OpenPage) -> None:
     page.open()
     assert page.drawn("heat")["ranks"] == [0, 1, 2, 3]
     assert "Rank 3" in page.tab.inner_text("#curve-title")
-    assert max(page.drawn("curve")[0]["values"]) == 80 << 20
+    assert max(page.drawn("curve")["lines"][0]["values"]) == 80 << 20
 
 
 def test_a_link_keeps_its_state_over_a_reload_and_back(page: OpenPage) -> None:

@@ -87,12 +87,26 @@ def integers(least: int, most: int, *, at_most: int) -> Read:
     return read
 
 
+def choices(options: Iterable[str]) -> Read:
+    """Some of these words separated by commas, as a tuple."""
+    one = choice(options)
+
+    def read(given: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one(part) for part in given.split(",")))
+
+    return read
+
+
 RANK: Final = integer(0, RANKS_MAX)
 TIME: Final = integer(-NUMBER_MAX // 2, NUMBER_MAX // 2)
 """ns since the session's start."""
 SEQ: Final = integer(-NUMBER_MAX // 2, NUMBER_MAX // 2)
 """A position in a rank's log; negative for what is older than the recording."""
 DEVICE: Final = text(64)
+DEVICE_TYPE: Final = choice(
+    ("cuda", "npu", "xpu", "mps", "hpu", "gpu", "tpu", "mtia", "cpu", "pinned", "privateuseone")
+)
+BYTES: Final = integer(0, NUMBER_MAX // 2)
 
 
 def parameter(read: Read, doc: str, *, name: str = "", default: Any = dataclasses.MISSING) -> Any:

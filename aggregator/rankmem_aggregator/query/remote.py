@@ -15,6 +15,7 @@ from typing import Final, cast
 import pyarrow as pa
 
 from rankmem_aggregator.query.aggregator_state import AggregatorState
+from rankmem_aggregator.query.interrupts import Interrupts
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import Parameters
 from rankmem_aggregator.query.types import Value as PythonValue
@@ -59,7 +60,7 @@ class RemoteQueries(Queries):
         self._credentials = Credentials() if credentials is None else credentials
         self._line = dial(address, self._credentials, CHANNEL_OPTIONS)
         self._stub = QueryStub(self._line.channel)
-        self._call: grpc.Call | None = None
+        self._interrupts = Interrupts()
 
     def sql(self, text: str, parameters: Parameters | None = None) -> pa.Table:
         return pa.Table.from_batches(list(self.stream(text, parameters)))
@@ -70,9 +71,11 @@ class RemoteQueries(Queries):
             parameters={name: _wire_value(value) for name, value in (parameters or {}).items()},
             timeout_s=self._timeout_s,
         )
-        call = self._call = self._stub.Sql(request, metadata=self._line.metadata)
+        self._interrupts.check()
+        call = self._stub.Sql(request, metadata=self._line.metadata)
         try:
-            yield from _without_empty(batch for chunk in call for batch in _batches(chunk.arrow_ipc))
+            with self._interrupts.running(call.cancel):
+                yield from _without_empty(batch for chunk in call for batch in _batches(chunk.arrow_ipc))
         except grpc.RpcError as exc:
             raise self._error_of(exc) from exc
         finally:
@@ -106,8 +109,10 @@ class RemoteQueries(Queries):
         return AggregatorState.of(reply)
 
     def interrupt(self) -> None:
-        if self._call is not None:
-            self._call.cancel()  # type: ignore[no-untyped-call]
+        self._interrupts.interrupt()
+
+    def allow(self) -> None:
+        self._interrupts.allow()
 
     def close(self) -> None:
         self._line.channel.close()

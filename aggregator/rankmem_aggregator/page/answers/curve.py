@@ -1,4 +1,4 @@
-"""The curve of a device of a rank.
+"""The curve of a device of a rank: its figures over time, from the whole down to each event.
 
 Stage: page, in the thread of a request.
 """
@@ -6,14 +6,34 @@ Stage: page, in the thread of a request.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from rankmem_aggregator.page.parameters import DEVICE, RANK, TIME, check_range, parameter
-from rankmem_aggregator.page.reading import Reading
+from rankmem_aggregator.page.columns import (
+    COLUMN_EVENTS_MAX,
+    FIGURES,
+    NOTES,
+    UNKNOWN,
+    Columns,
+    Integers,
+    columns_of,
+)
+from rankmem_aggregator.page.parameters import (
+    DEVICE,
+    RANK,
+    TIME,
+    check_range,
+    choices,
+    integer,
+    parameter,
+)
+from rankmem_aggregator.page.reading import Reading, Track
 from rankmem_aggregator.page.routes import SessionRoute
+
+PX_MAX: Final = 4096
+PX_DEFAULT: Final = 1200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,36 +43,75 @@ class CurveAsked:
     rank: int = parameter(RANK, "global rank")
     from_ns: int = parameter(TIME, "begin, ns since the session's start", name="from")
     until_ns: int = parameter(TIME, "end", name="to")
+    px: int = parameter(integer(1, PX_MAX), "columns to draw at most", default=PX_DEFAULT)
     attempt: int | None = parameter(RANK, "which start of the workers", default=None)
     device: str | None = parameter(DEVICE, "device type and index", default=None)
+    figures: tuple[str, ...] = parameter(choices(FIGURES), "which, with commas between", default=FIGURES)
 
 
 def curve(reading: Reading, asked: CurveAsked) -> pa.Table:
-    """Points in order of time: time_ns (since the session's start), requested (bytes)."""
+    """Rows in order of time, each of which holds until the next one begins.
+
+    Columns: time_ns (since the session's start), seq (of the event, or of the highest requested bytes), each
+    figure that is known (bytes: after the event, or the highest) and with ``_low`` the lowest where a row is
+    no single event. Of events also action, size_bytes, address.
+    """
     check_range(asked.from_ns, asked.until_ns)
     track = reading.track(asked.rank, asked.attempt, asked.device)
-    rows = reading.show(
-        "curve_buckets",
-        attempt=track.attempt,
-        rank=track.rank,
-        device=track.device,
-        from_ns=reading.absolute(asked.from_ns),
-        until_ns=reading.absolute(asked.until_ns),
-    )
-    rows = reading.relative(rows, "peak_ns", "last_ns")
-    times = np.stack([rows["peak_ns"].to_numpy(), rows["last_ns"].to_numpy()], axis=1).ravel()
-    values = np.stack(
-        [rows["requested_peak_bytes"].to_numpy(), rows["requested_last_bytes"].to_numpy()], axis=1
-    ).ravel()
-    found = pa.table({"time_ns": times, "requested": values})
+    origin_ns = reading.session.origin_ns
+    columns = columns_of(reading, track, asked.from_ns + origin_ns, asked.until_ns + origin_ns, asked.px)
+    found = rows_of(reading, columns, asked.figures)
     return reading.answer(
-        found,
-        exact=False,
-        source="memory_bucket",
-        rank=track.rank,
-        attempt=track.attempt,
-        device=track.device,
+        pa.table(found),
+        exact=columns.drawn != "highest",
+        source=columns.source,
+        **facts_of_columns(reading, track, columns),
     )
+
+
+def rows_of(reading: Reading, columns: Columns, figures: tuple[str, ...]) -> dict[str, Any]:
+    """The columns of ``/curve`` by name."""
+    found: dict[str, Any] = {
+        "time_ns": pa.array(columns.time_ns - reading.session.origin_ns),
+        "seq": nullable(columns.seq),
+    }
+    known = columns.figures()
+    for name in (each for each in FIGURES if each in figures and each in known):
+        found[name] = nullable(columns.high[name])
+        if columns.events is None and columns.low:
+            found[f"{name}_low"] = nullable(columns.low[name])
+    if columns.events is not None:
+        found |= {name: columns.events[name] for name in ("action", "size_bytes", "address")}
+    return found
+
+
+def facts_of_columns(reading: Reading, track: Track, columns: Columns) -> dict[str, object]:
+    """What curve and groups tell beside their rows."""
+    origin_ns = reading.session.origin_ns
+    started_ns, ended_ns = columns.life.started_ns, columns.life.ended_ns
+    return {
+        "rank": track.rank,
+        "attempt": track.attempt,
+        "device": track.device,
+        "host_name": track.host_name,
+        "figures": list(columns.figures()),
+        "drawn": columns.drawn,
+        "note": NOTES[columns.drawn],
+        "why": (
+            f"the lowest of a pixel is known where there are at most {COLUMN_EVENTS_MAX:,} events"
+            if columns.drawn == "highest"
+            else ""
+        ),
+        "events": columns.life.events,
+        "started_ns": None if started_ns is None else started_ns - origin_ns,
+        "ended_ns": None if ended_ns is None else ended_ns - origin_ns,
+    }
+
+
+def nullable(values: Integers) -> pa.Array:
+    """The values as Arrow has them, NULL where they are not known."""
+    unknown = values == UNKNOWN
+    return pa.array(values, pa.int64(), mask=unknown) if np.any(unknown) else pa.array(values, pa.int64())
 
 
 ROUTES: Final = (SessionRoute(path="/curve", parameters=CurveAsked, answer=curve),)

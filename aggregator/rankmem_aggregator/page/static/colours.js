@@ -37,7 +37,10 @@ export function colourOf(name) {
 
 // Colours of a list of groups drawn together: categories' own, else one after the other, so that neighbours differ.
 export function coloursOf(names) {
-  return names.map((name, i) => CATEGORY[name ?? "unknown"] ?? CYCLE[i % CYCLE.length]);
+  const own = names.map((name) => CATEGORY[name ?? "unknown"]);
+  const free = CYCLE.filter((colour) => !own.includes(colour));
+  let next = 0;
+  return own.map((colour) => colour ?? free[next++ % free.length]);
 }
 
 // Viridis at 16 places, between which colours are mixed.

@@ -1,24 +1,34 @@
-// Curves of bytes over time, as steps: each value holds until the next point. One line or several, stacked or not.
+// Bytes over time as steps: each value holds until the next row. A stack of areas, and lines over them.
 
 import { boxOf, drawByteAxis, drawTimeAxis } from "./axes.js";
 import { timeGestures } from "./gestures.js";
 import { Surface } from "./surface.js";
 import { ink } from "./theme.js";
+import * as units from "./units.js";
+
+const ROOM_ABOVE = 1.04;
 
 export class CurvePlot {
+  // range(), limits(): ns; hover(time, x, y), leave(), pick(time, x, y)
   constructor(parent, { height, label, range, limits, hover, leave, pick }) {
-    this.lines = [];
-    this.marks = [];
-    this.band = null;
-    this.range = range;
+    Object.assign(this, { lines: [], areas: null, marks: [], band: null, cross: null, from: 0, to: 1, highest: 1, range });
     this.surface = new Surface(parent, { height, label, paint: (g) => this.paint(g) });
     timeGestures(this.surface, {
       box: () => this.box,
       range,
       limits,
-      hover: (x, y) => hover?.(this.timeAt(x), x, y),
-      leave,
-      pick: (x, y) => pick?.(this.timeAt(x), x, y),
+      hover: (x, y) => {
+        this.cross = this.isInside(x) ? x : null;
+        this.surface.draw();
+        if (this.cross === null) leave?.();
+        else hover?.(this.timeAt(x), x, y);
+      },
+      leave: () => {
+        this.cross = null;
+        this.surface.draw();
+        leave?.();
+      },
+      pick: (x, y) => this.isInside(x) && pick?.(this.timeAt(x), x, y),
       brush: (x0, x1) => {
         this.band = x0 === null ? null : [x0, x1];
         this.surface.draw();
@@ -26,10 +36,12 @@ export class CurvePlot {
     });
   }
 
-  // Shows lines: [{name, colour, times, values}], times ascending in ns.
-  set({ lines, from, to }) {
-    Object.assign(this, { lines, from, to });
-    this.highest = Math.max(1, ...lines.map((line) => line.values.reduce((a, b) => (b > a ? b : a), 0)));
+  // Shows lines: [{name, colour, times, values, lows, dashed}], lows null or what each row fell to; areas:
+  // {times, layers: [{name, colour, values}]} or null. Times ascend, in ns; null is where nothing is known. `ends` is
+  // when the process ended, or null.
+  set({ lines, areas = null, from, to, ends = null }) {
+    Object.assign(this, { lines, areas: areas && stacked(areas), from, to, ends });
+    this.highest = Math.max(1, ...lines.map((line) => highestOf(line.values)), areas ? highestOf(this.areas.top) : 0);
     this.surface.draw();
   }
 
@@ -48,41 +60,127 @@ export class CurvePlot {
     return this.from + ((x - box.x) / box.width) * (this.to - this.from);
   }
 
+  isInside(x) {
+    return x >= this.box.x && x <= this.box.x + this.box.width;
+  }
+
   paint(g) {
     const box = this.box;
-    drawByteAxis(g, box, 0, this.highest * 1.04);
+    const high = this.highest * ROOM_ABOVE;
+    drawByteAxis(g, box, 0, high, wholeBytes);
     drawTimeAxis(g, box, this.from, this.to);
     const x = (time) => box.x + ((time - this.from) / (this.to - this.from)) * box.width;
-    const y = (value) => box.y + box.height - (value / (this.highest * 1.04)) * box.height;
+    const y = (value) => box.y + box.height - (value / high) * box.height;
+    const end = x(Math.min(this.to, this.ends ?? this.to));
     g.save();
     g.beginPath();
     g.rect(box.x, box.y, box.width, box.height);
     g.clip();
-    for (const { times, values, colour } of this.lines) {
-      g.strokeStyle = colour;
-      g.beginPath();
-      for (let i = 0; i < times.length; i += 1) {
-        if (i) g.lineTo(x(times[i]), y(values[i - 1]));
-        g.lineTo(x(times[i]), y(values[i]));
-      }
-      if (times.length) g.lineTo(x(this.to), y(values[values.length - 1]));
-      g.stroke();
-    }
-    for (const { time, colour } of this.marks) {
+    if (this.areas) paintAreas(g, this.areas, x, y, end);
+    g.lineWidth = 1;
+    for (const line of this.lines) paintLine(g, line, x, y, end);
+    g.setLineDash([]);
+    this.paintMarks(g, box, x);
+    g.restore();
+  }
+
+  paintMarks(g, box, x) {
+    g.textBaseline = "top";
+    for (const { time, colour, text } of this.marks) {
+      const at = Math.round(x(time)) + 0.5;
       g.strokeStyle = colour ?? ink("accent");
-      g.beginPath();
-      g.moveTo(x(time), box.y);
-      g.lineTo(x(time), box.y + box.height);
-      g.stroke();
+      g.fillStyle = g.strokeStyle;
+      upright(g, box, at);
+      if (!text) continue;
+      const isLeft = at + 8 + g.measureText(text).width > box.x + box.width;
+      g.textAlign = isLeft ? "right" : "left";
+      g.fillText(text, isLeft ? at - 4 : at + 4, box.y + 2);
     }
     if (this.band) {
       g.fillStyle = `${ink("sel")}44`;
       g.fillRect(Math.min(...this.band), box.y, Math.abs(this.band[1] - this.band[0]), box.height);
+    } else if (this.cross !== null) {
+      g.strokeStyle = ink("faint");
+      g.setLineDash([3, 3]);
+      upright(g, box, Math.round(this.cross) + 0.5);
+      g.setLineDash([]);
     }
-    g.restore();
   }
 
   destroy() {
     this.surface.destroy();
   }
+}
+
+// A round amount, without digits that are always 0.
+function wholeBytes(value) {
+  return units.bytes(value).replace(".00 ", " ");
+}
+
+function upright(g, box, at) {
+  g.beginPath();
+  g.moveTo(at, box.y);
+  g.lineTo(at, box.y + box.height);
+  g.stroke();
+}
+
+// The layers one upon the other: each with its upper edge; `top` is the edge of all.
+function stacked({ times, layers }) {
+  let below = new Float64Array(times.length);
+  const edges = layers.map(({ name, colour, values }) => {
+    const edge = Float64Array.from(below);
+    for (let i = 0; i < edge.length; i += 1) edge[i] += values[i] ?? 0;
+    below = edge;
+    return { name, colour, edge };
+  });
+  return { times, edges, top: below };
+}
+
+// From the highest edge down, each area over the one before.
+function paintAreas(g, { times, edges }, x, y, end) {
+  if (!times.length) return;
+  const place = Float64Array.from(times, x);
+  const ground = y(0);
+  for (let k = edges.length - 1; k >= 0; k -= 1) {
+    const { colour, edge } = edges[k];
+    g.fillStyle = colour;
+    g.beginPath();
+    g.moveTo(place[0], ground);
+    for (let i = 0; i < edge.length; i += 1) {
+      const at = y(edge[i]);
+      g.lineTo(place[i], at);
+      g.lineTo(i + 1 < edge.length ? place[i + 1] : Math.max(end, place[i]), at);
+    }
+    g.lineTo(Math.max(end, place[place.length - 1]), ground);
+    g.fill();
+  }
+}
+
+function paintLine(g, { times, values, lows, colour, dashed }, x, y, end) {
+  g.strokeStyle = colour;
+  g.setLineDash(dashed ? [5, 3] : []);
+  g.beginPath();
+  let drawing = false;
+  for (let i = 0; i < times.length; i += 1) {
+    if (values[i] === null) {
+      drawing = false;
+      continue;
+    }
+    const [at, top] = [x(times[i]), y(values[i])];
+    if (drawing) g.lineTo(at, top);
+    else g.moveTo(at, top);
+    drawing = true;
+    if (lows && lows[i] !== null && lows[i] < values[i]) {
+      g.lineTo(at, y(lows[i]));
+      g.lineTo(at, top);
+    }
+    g.lineTo(i + 1 < times.length ? x(times[i + 1]) : Math.max(end, at), top);
+  }
+  g.stroke();
+}
+
+function highestOf(values) {
+  let highest = 0;
+  for (const value of values) if (value !== null && value > highest) highest = value;
+  return highest;
 }

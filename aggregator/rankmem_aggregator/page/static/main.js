@@ -2,8 +2,11 @@
 
 import * as api from "./api.js";
 import { announce, button, el } from "./dom.js";
+import * as kept from "./kept.js";
+import * as head from "./head.js";
 import * as keys from "./keys.js";
 import * as panels from "./panel.js";
+import { kindsOf } from "./save.js";
 import * as session from "./session.js";
 import * as state from "./state.js";
 import * as theme from "./theme.js";
@@ -69,19 +72,23 @@ function titleOf(view) {
 }
 
 function drawHead() {
-  const job = session.job();
   const current = viewOfState();
   const links = VIEWS.map((view) =>
     el("a", { href: state.link({ view: view.name }), "aria-current": view === current ? "page" : null }, view.title),
   );
   document.getElementById("head").replaceChildren(
     el("a", { class: "logo", href: state.link({ view: null }) }, "rankmem"),
-    job ? el("span", { class: "note" }, `${job.facts.session.name ?? job.id} · ${job.facts.session.state}`) : "",
+    ...head.choosers(),
     el("nav", { "aria-label": "Views" }, ...links),
     el("span", { class: "grow" }),
+    kept.isFile() ? el("span", { class: "note", title: kept.file().missing.join("\n") }, fileText(kept.file())) : "",
     button(`theme: ${theme.theme()}`, (event) => (event.target.textContent = `theme: ${theme.nextTheme()}`)),
     button("?", keys.showKeys, { "aria-label": "Keys" }),
   );
+}
+
+function fileText({ written, holds, missing }) {
+  return `one file of ${written.slice(0, 10)}: ${holds}${missing.length ? `; not exact: ${missing[0]}` : ""}`;
 }
 
 // The view is built anew for another view, session or style; its panels follow all else by themselves.
@@ -94,6 +101,7 @@ keys.bind("?", "this list", keys.showKeys);
 
 async function begin() {
   theme.apply();
+  if (kept.isFile() && location.hash.length < 2) history.replaceState(null, "", `#${new URLSearchParams(kept.file().state)}`);
   const given = new URLSearchParams(location.hash.slice(1));
   const code = given.get("code");
   if (code) {
@@ -114,6 +122,6 @@ async function begin() {
 }
 
 // For tests and for the console of a browser.
-window.rankmem = { drawn: panels.drawn, panel: panels.panel, panels: panels.allPanels, state, traffic: api.traffic };
+window.rankmem = { drawn: panels.drawn, panel: panels.panel, panels: panels.allPanels, state, traffic: api.traffic, views: VIEWS.map(({ name, needsJob }) => ({ name, needsJob })), kindsOf };
 
 begin();

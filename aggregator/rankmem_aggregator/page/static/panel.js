@@ -3,8 +3,13 @@
 
 import * as api from "./api.js";
 import { announce, button, el } from "./dom.js";
+import * as save from "./save.js";
+import * as sqlText from "./sql_text.js";
 import * as state from "./state.js";
+import * as units from "./units.js";
 
+const TABLE_ROWS_MAX = 500;
+const PATIENCE_MS = 250;
 const panels = new Map();
 
 // What a panel has painted: its arrays, for tests and for exports.
@@ -21,8 +26,8 @@ export function allPanels() {
 }
 
 export class Panel {
-  // id: unique; title: its heading; reads: keys of the state; asks(): a list of [path, parameters] to ask, or a text
-  // that says what to do first; show(...answers): draws them; empty: what it says where the first answer has no rows;
+  // id: unique; title: its heading; reads: keys of the state; asks(): a list of [path, parameters] to ask (and
+  // {post: true} for what is too long for an address), or a text that says what to do first; show(...answers): draws them; empty: what it says where the first answer has no rows;
   // table(): {columns: [texts], rows: [[values]]} of what it shows, for who cannot see a canvas.
   constructor(parent, { id, title, reads, asks, show, empty = "", table = null, class: extra = "" }) {
     Object.assign(this, { id, reads: new Set(["s", ...reads]), asks, show, empty, table });
@@ -41,11 +46,15 @@ export class Panel {
       this.body,
     );
     parent.append(this.element);
-    if (table) this.tools.append(button("table", () => this.toggleTable(), { class: "quiet", title: "what is drawn, as a table" }));
-    this.tools.append(button("SQL", () => this.copySql(), { class: "quiet", title: "copy the statement of these rows" }));
+    if (table) this.offerTable();
+    this.tools.append(
+      button("copy SQL", () => this.copySql(), { class: "quiet", title: "copy the statement of these rows" }),
+      id === "sql" ? "" : button("open in SQL", () => sqlText.open(this.sql()), { class: "quiet", title: "change the statement of these rows" }),
+      button("save", () => save.choose(this), { class: "quiet", title: "as a picture, rows or another tool's file" }),
+    );
     panels.set(id, this);
     this.stop = state.listen((changed) => {
-      if ([...this.reads].some((key) => changed.has(key))) this.refresh();
+      if ([...this.reads].some((key) => changed.has(key))) this.follow();
     });
   }
 
@@ -57,18 +66,43 @@ export class Panel {
     this.heading.textContent = text;
   }
 
+  // Asks again for a changed state. An answer that is under way is awaited for a moment, so that a drag or a wheel asks
+  // as often as there are answers, and not with each pixel.
+  follow() {
+    if (this.later) return;
+    this.element.setAttribute("aria-busy", "true");
+    const since = performance.now() - (this.askedAt ?? 0);
+    const again = () => {
+      this.later = null;
+      this.refresh();
+    };
+    if (this.underWay && since < PATIENCE_MS) {
+      const soon = setTimeout(() => this.later?.(), PATIENCE_MS - since);
+      this.later = () => {
+        clearTimeout(soon);
+        again();
+      };
+    } else {
+      again();
+    }
+  }
+
   // Asks its questions; what came in the meantime for an older state is dropped.
   async refresh() {
     this.waiting?.abort();
     const waiting = (this.waiting = new AbortController());
-    const asked = this.asks();
+    this.askedAt = performance.now();
+    const asked = (this.asked = this.asks());
     if (asked === null || typeof asked === "string") {
       this.say(asked ?? "");
+      this.underWay = false;
+      this.element.removeAttribute("aria-busy");
       return;
     }
     this.element.setAttribute("aria-busy", "true");
+    this.underWay = true;
     try {
-      const answers = await Promise.all(asked.map(([path, parameters]) => api.ask(path, parameters, waiting.signal)));
+      const answers = await Promise.all(asked.map(([path, parameters, options]) => api.ask(path, parameters, waiting.signal, options)));
       if (waiting.signal.aborted) return;
       this.answers = answers;
       if (this.empty && !answers[0].length) {
@@ -77,6 +111,10 @@ export class Panel {
         this.message.hidden = true;
         this.body.hidden = false;
         this.show(...answers);
+        if (!this.table && this.body.querySelector("canvas")) {
+          this.table = () => rowsOf(this.answers[0]);
+          this.offerTable();
+        }
         this.mark(answers);
         this.refreshTable();
       }
@@ -85,7 +123,11 @@ export class Panel {
       waiting.abort();
       this.fail(error);
     } finally {
-      if (this.waiting === waiting) this.element.removeAttribute("aria-busy");
+      if (this.waiting === waiting) {
+        this.underWay = false;
+        if (this.later) this.later();
+        else this.element.removeAttribute("aria-busy");
+      }
     }
   }
 
@@ -127,6 +169,10 @@ export class Panel {
     this.copied = text;
   }
 
+  offerTable() {
+    this.tools.prepend(button("table", () => this.toggleTable(), { class: "quiet", title: "what is drawn, as a table" }));
+  }
+
   toggleTable() {
     this.tableElement = this.tableElement ? (this.tableElement.remove(), null) : el("div", { class: "scroll" });
     if (this.tableElement) {
@@ -150,8 +196,16 @@ export class Panel {
 
   destroy() {
     this.stop();
+    this.later = null;
     this.waiting?.abort();
     panels.delete(this.id);
     this.element.remove();
   }
+}
+
+// The first rows of an answer, for a panel that gives no table of its own.
+function rowsOf(answer) {
+  const columns = answer.names.map((_, i) => answer.table.getChildAt(i).toArray());
+  const rows = Array.from({ length: Math.min(answer.length, TABLE_ROWS_MAX) }, (_, row) => columns.map((column) => column[row] ?? units.NOTHING));
+  return { columns: answer.names, rows };
 }

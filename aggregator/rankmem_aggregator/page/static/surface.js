@@ -5,12 +5,20 @@ import { onTheme } from "./theme.js";
 
 export const FONT = '11px system-ui, "DejaVu Sans", sans-serif';
 
+const surfaces = new WeakMap();
+
+// The surface that draws on a canvas, for who saves it.
+export function surfaceOf(canvas) {
+  return surfaces.get(canvas) ?? null;
+}
+
 export class Surface {
   // `paint(g, width, height)` draws in CSS pixels; `label` says what it shows to who cannot see it.
   constructor(parent, { height, label, paint }) {
     this.paint = paint;
     this.canvas = el("canvas", { tabIndex: 0, role: "img", "aria-label": label, class: "surface" });
     this.canvas.style.height = `${height}px`;
+    surfaces.set(this.canvas, this);
     parent.append(this.canvas);
     this.width = 0;
     this.height = height;

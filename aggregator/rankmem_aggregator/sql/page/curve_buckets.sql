@@ -1,27 +1,92 @@
--- Question: How did a device of a rank go up and down, bucket by bucket?
+-- Question: How high did a device of a rank stand in each of many intervals of time of about the same length, from its buckets?
 -- Parameters:
 --   session (text): session id
 --   attempt, rank, device: which device
---   from_ns, until_ns (ns, common clock): the range; buckets that touch it
+--   offset_ns (ns): added to its host's times
+--   from_ns, until_ns (ns, common clock): the range, both ends included
+--   width_ns (ns): length of an interval; each ends with the bucket that begins in it, so at most a bucket later
 -- Columns:
---   seq_first, seq_last: events of the bucket
---   peak_ns (ns, common clock), requested_peak_bytes (bytes): the first instant of its highest requested bytes, and those
---   last_ns (ns, common clock), requested_last_bytes (bytes): its last event, and what it left
+--   place: the interval, from 0; one in which no bucket begins has no row, and the value before it holds
+--   first_ns (ns, common clock): of its first event
 --   events: in it
-SELECT
-    b.seq_first,
-    b.seq_last,
-    b.requested_peak_ns + coalesce(s.offset_ns, 0) AS peak_ns,
-    b.requested_peak_bytes,
-    b.last_ns + coalesce(s.offset_ns, 0) AS last_ns,
-    b.requested_last_bytes,
-    b.events
-FROM memory_bucket AS b
-LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
-WHERE b.session_id = $session
-    AND b.attempt = $attempt
-    AND b.rank = $rank
-    AND b.device = $device
-    AND b.last_ns + coalesce(s.offset_ns, 0) >= $from_ns
-    AND b.first_ns + coalesce(s.offset_ns, 0) <= $until_ns
-ORDER BY b.seq_first;
+--   seq: the first event after which requested bytes stood highest
+--   last_seq, end_ns (common clock): its last event, and when
+--   requested, requested_last (bytes): highest and last after an event in it; the lowest is not in the buckets
+--   allocated, …; active, …; reserved, … (bytes): the same of the allocator's own figures; NULL where not known
+--   process, process_last (bytes): of the whole process, by the samples in it
+-- What lasts longer than an interval, or lies across an end of the range, is read from memory_event. Columns …_low are NULL.
+WITH bucket AS MATERIALIZED (
+    SELECT *, last_ns - first_ns < $width_ns AND first_ns >= $from_ns - $offset_ns AND last_ns <= $until_ns - $offset_ns AS is_whole
+    FROM memory_bucket
+    WHERE session_id = $session
+        AND attempt = $attempt
+        AND rank = $rank
+        AND device = $device
+        AND last_ns >= $from_ns - $offset_ns
+        AND first_ns <= $until_ns - $offset_ns
+),
+cell AS (
+    SELECT
+        first_ns, last_ns, events, requested_peak_seq AS seq, seq_last,
+        requested_peak_bytes AS requested, requested_last_bytes AS requested_last,
+        allocated_peak_bytes AS allocated, allocated_last_bytes AS allocated_last,
+        active_peak_bytes AS active, active_last_bytes AS active_last,
+        reserved_peak_bytes AS reserved, reserved_last_bytes AS reserved_last
+    FROM bucket
+    WHERE is_whole
+    UNION ALL
+    SELECT
+        e.time_ns, e.time_ns, 1, e.seq, e.seq,
+        e.requested_bytes, e.requested_bytes, e.allocated_bytes, e.allocated_bytes,
+        e.active_bytes, e.active_bytes, e.reserved_bytes, e.reserved_bytes
+    FROM memory_event AS e
+    INNER JOIN bucket AS b ON NOT b.is_whole AND e.seq // 64 = b.seq_first // 64 AND e.seq BETWEEN b.seq_first AND b.seq_last
+    WHERE e.session_id = $session
+        AND e.attempt = $attempt
+        AND e.rank = $rank
+        AND e.device = $device
+        AND e.time_ns BETWEEN $from_ns - $offset_ns AND $until_ns - $offset_ns
+),
+highest AS (
+    SELECT
+        (first_ns - ($from_ns - $offset_ns)) // $width_ns AS place,
+        min(first_ns) + $offset_ns AS first_ns,
+        sum(events)::BIGINT AS events,
+        arg_max(seq, (requested, -seq)) AS seq,
+        max(seq_last) AS last_seq,
+        max(last_ns) + $offset_ns AS end_ns,
+        max(requested) AS requested,
+        NULL::BIGINT AS requested_low,
+        arg_max(requested_last, seq_last) AS requested_last,
+        max(allocated) AS allocated,
+        NULL::BIGINT AS allocated_low,
+        arg_max(allocated_last, seq_last) AS allocated_last,
+        max(active) AS active,
+        NULL::BIGINT AS active_low,
+        arg_max(active_last, seq_last) AS active_last,
+        max(reserved) AS reserved,
+        NULL::BIGINT AS reserved_low,
+        arg_max(reserved_last, seq_last) AS reserved_last
+    FROM cell
+    GROUP BY place
+),
+sample AS (
+    SELECT
+        (time_ns - ($from_ns - $offset_ns)) // $width_ns AS place,
+        max(app_reserved_bytes) AS process,
+        NULL::BIGINT AS process_low,
+        arg_max(app_reserved_bytes, seq) AS process_last
+    FROM process_sample
+    WHERE session_id = $session
+        AND attempt = $attempt
+        AND rank = $rank
+        AND device = $device
+        AND app_reserved_bytes IS NOT NULL
+        AND time_ns BETWEEN $from_ns - $offset_ns AND $until_ns - $offset_ns
+    GROUP BY place
+)
+SELECT place, h.* EXCLUDE (place), s.* EXCLUDE (place)
+FROM highest AS h
+FULL OUTER JOIN sample AS s USING (place)
+CROSS JOIN unstreamed
+ORDER BY place;

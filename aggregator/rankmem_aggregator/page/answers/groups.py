@@ -1,0 +1,164 @@
+"""What a device's memory was made of over time: the bytes of groups of its blocks, stacked.
+
+Stage: page, in the thread of a request. The rows are those of ``/curve`` for the same range and pixels, and
+each group is counted from the blocks, right after the event at which the row's requested bytes stood highest:
+so the groups of a row add up to the curve.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rankmem_aggregator.page.answers.curve import PX_DEFAULT, PX_MAX, facts_of_columns, nullable, rows_of
+from rankmem_aggregator.page.columns import FIGURES, UNKNOWN, Integers, columns_of
+from rankmem_aggregator.page.parameters import (
+    DEVICE,
+    RANK,
+    TIME,
+    check_range,
+    choice,
+    integer,
+    parameter,
+)
+from rankmem_aggregator.page.reading import Reading, Track
+from rankmem_aggregator.page.routes import SessionRoute
+from rankmem_protos.errors import Code, RankmemError
+
+GROUPINGS: Final = (
+    "category", "phase", "module", "operator", "line", "step", "annotation", "stream", "component",
+)  # fmt: skip
+GROUPS_MAX: Final = 12
+"""Colours that can be told apart; what is left is "others"."""
+GROUP_EVENTS_MAX: Final = 2_000_000
+"""Events of a range whose blocks are read: about 100 ms of CPU."""
+NONE: Final = "none"
+OTHERS: Final = "others"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupsAsked:
+    """Parameters of ``/groups``."""
+
+    rank: int = parameter(RANK, "global rank")
+    from_ns: int = parameter(TIME, "begin, ns since the session's start", name="from")
+    until_ns: int = parameter(TIME, "end", name="to")
+    by: str = parameter(choice(GROUPINGS), "what a group is", default="category")
+    px: int = parameter(integer(1, PX_MAX), "columns to draw at most", default=PX_DEFAULT)
+    attempt: int | None = parameter(RANK, "which start of the workers", default=None)
+    device: str | None = parameter(DEVICE, "device type and index", default=None)
+
+
+def groups(reading: Reading, asked: GroupsAsked) -> pa.Table:
+    """The rows and columns of ``/curve``, and g0, g1, … (bytes) by group.
+
+    Facts: ``groups``, the names of g0, g1, …, the one that reached the most first, "others" last;
+    ``difference_bytes``, by how much the groups differ from the total at most: 0 unless events are missing.
+    """
+    check_range(asked.from_ns, asked.until_ns)
+    track = reading.track(asked.rank, asked.attempt, asked.device)
+    origin_ns = reading.session.origin_ns
+    columns = columns_of(reading, track, asked.from_ns + origin_ns, asked.until_ns + origin_ns, asked.px)
+    if columns.life.events > GROUP_EVENTS_MAX:
+        raise RankmemError(
+            Code.EXHAUSTED,
+            f"this range has {columns.life.events:,} events of the rank; groups of blocks are counted for "
+            f"up to {GROUP_EVENTS_MAX:,}",
+            "choose a shorter range; rankmem timeline --by category reads the whole from summaries",
+        )
+    total = columns.high["requested"]
+    is_counted = (columns.seq != UNKNOWN) & (total != UNKNOWN)
+    names, held = _held_by_group(reading, track, asked.by, columns.seq[is_counted])
+    names, held = _largest(names, held)
+    difference = np.abs(held.sum(axis=0) - total[is_counted])
+    found = rows_of(reading, columns, FIGURES)
+    for i, values in enumerate(held):
+        column = np.full(len(total), UNKNOWN)
+        column[is_counted] = values
+        found[f"g{i}"] = nullable(column)
+    return reading.answer(
+        pa.table(found),
+        exact=columns.drawn != "highest",
+        source="allocation_record",
+        by=asked.by,
+        groups=names,
+        difference_bytes=int(difference.max()) if len(difference) else 0,
+        **facts_of_columns(reading, track, columns),
+    )
+
+
+def _held_by_group(reading: Reading, track: Track, by: str, seqs: Integers) -> tuple[list[str], Integers]:
+    """The names of groups, and what each held right after each of these events (in any order)."""
+    if not len(seqs):
+        return [], np.zeros((0, 0), np.int64)
+    places, row = np.unique(seqs, return_inverse=True)
+    spans = reading.show(
+        "group_blocks",
+        attempt=track.attempt,
+        rank=track.rank,
+        device=track.device,
+        by=by,
+        first_seq=int(places[0]),
+        last_seq=int(places[-1]),
+    )
+    coded = spans["group_name"].combine_chunks().dictionary_encode(null_encoding="encode")
+    names = [NONE if name is None else name for name in coded.dictionary.to_pylist()]
+    code = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    if by == "line":
+        names, code = _as_lines(reading, names, code)
+    size = spans["size_bytes"].to_numpy()
+    begin = _place_of(spans["begin_seq"].to_numpy(), places)
+    ends = pc.fill_null(spans["end_seq"], int(places[-1]) + 1).to_numpy()
+    end = _place_of(ends, places)
+    # A span counts at the places from its begin on to before its end: added at one, taken away at the other.
+    width = len(places) + 1
+    changes = np.zeros(len(names) * width, np.int64)
+    np.add.at(changes, code * width + begin, size)
+    np.subtract.at(changes, code * width + end, size)
+    held = np.cumsum(changes.reshape(len(names), width), axis=1)[:, :-1]
+    return names, held[:, row]
+
+
+def _place_of(seq: Integers, places: Integers) -> Integers:
+    """The index of the first place at or after each position; len(places) beyond the last."""
+    first, last = int(places[0]), int(places[-1])
+    if last - first > 16 * len(seq) + 1_000_000:
+        return np.searchsorted(places, seq).astype(np.int64)
+    # A table of all positions is faster than a search for each.
+    table = np.zeros(last - first + 2, np.int64)
+    table[places[:-1] - first + 1] = 1
+    table[-1] = 1
+    index = np.cumsum(table)
+    return index[np.clip(seq - first, 0, last - first + 1)]
+
+
+def _as_lines(reading: Reading, stacks: list[str], code: Integers) -> tuple[list[str], Integers]:
+    """Stacks' ids as the lines of the project nearest to the operator; stacks of one line are one group."""
+    wanted = ",".join(name for name in stacks if name.lstrip("-").isdigit())
+    rows = reading.ask("stack_lines", stacks=wanted).to_pylist() if wanted else []
+    line_of = {str(row["stack_id"]): row["line"] or NONE for row in rows}
+    lines = [line_of.get(name, NONE if name.lstrip("-").isdigit() else name) for name in stacks]
+    names = list(dict.fromkeys(lines))
+    return names, np.array([names.index(line) for line in lines], np.int64)[code]
+
+
+def _largest(names: list[str], held: Integers) -> tuple[list[str], Integers]:
+    """The groups that reached the most, the highest first, and what the others held together."""
+    if not len(names):
+        return names, held
+    order = np.argsort(-held.max(axis=1, initial=0), kind="stable")
+    order = order[held.max(axis=1, initial=0)[order] > 0]
+    kept, rest = order[:GROUPS_MAX], order[GROUPS_MAX:]
+    if len(rest) == 1:
+        kept, rest = order, rest[:0]
+    shown, found = [names[i] for i in kept], held[kept]
+    if len(rest):
+        return [*shown, OTHERS], np.vstack([found, held[rest].sum(axis=0)])
+    return shown, found
+
+
+ROUTES: Final = (SessionRoute(path="/groups", parameters=GroupsAsked, answer=groups),)

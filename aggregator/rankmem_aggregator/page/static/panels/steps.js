@@ -1,0 +1,282 @@
+// Does it leak? Ranks over steps, how fast each grows, what stays from step to step, and the steps of one rank.
+
+import { Bars } from "../bars.js";
+import { chooser, el, toggles } from "../dom.js";
+import { HeatMap } from "../heat.js";
+import { Panel } from "../panel.js";
+import * as session from "../session.js";
+import * as state from "../state.js";
+import { drawStepAxis, hoverAndPick } from "../step_axis.js";
+import { Table } from "../table.js";
+import { ink } from "../theme.js";
+import * as tip from "../tip.js";
+import * as units from "../units.js";
+
+const FIGURES = [
+  ["growth", "growth", "how much more each step leaves behind than the one before"],
+  ["end", "left behind", "bytes after the last event of each step"],
+  ["peak", "peak", "highest bytes in each step"],
+];
+const KEPT_BY = ["line", "operator", "module", "category", "phase", "annotation"];
+const KEEP = 4;
+const RANKS_MOST = 12;
+const ROWS_MOST = 500;
+const BARS_MOST = 30;
+const NO_STEPS = "No steps: no optimizer stepped, and rankmem_agent.step() was not called. For inference, call it after each batch.";
+
+function figure() {
+  return FIGURES.some(([name]) => name === state.get("steps")) ? state.get("steps") : FIGURES[0][0];
+}
+
+function openRank(row) {
+  state.change({ rank: row.rank, attempt: row.attempt, device: row.device, seq: null });
+}
+
+// A figure of bytes a step, with its interval.
+export function slopeText(row) {
+  if (row.slope_bytes === null) return "too few steps";
+  const sure = row.slope_low > 0 ? "grows" : row.slope_high < 0 ? "falls" : "steady";
+  return `${units.signedBytes(Math.round(row.slope_bytes))} a step · ${sure}`;
+}
+
+function rangeText(row) {
+  const [low, high] = [row.slope_low, row.slope_high].map((value) => units.signedBytes(Math.round(value)));
+  return `95 % interval: ${low} to ${high} a step, from ${units.count(row.num_steps)} points`;
+}
+
+export function stepsHeatPanel(root) {
+  let rows = [];
+  let facts = null;
+  const stepText = (bin) => (facts.first_steps[bin] === facts.last_steps[bin] ? `step ${facts.first_steps[bin]}` : `steps ${facts.first_steps[bin]} to ${facts.last_steps[bin]}`);
+  const panel = new Panel(root, {
+    id: "steps-heat",
+    title: "Ranks over steps",
+    reads: ["steps", "type", "attempt", "rank"],
+    asks: () => [[session.of("step_heat"), { figure: figure(), device_type: state.get("type") }]],
+    empty: NO_STEPS,
+    show: (answer) => {
+      rows = answer.rows();
+      facts = answer.facts;
+      const bins = facts.first_steps.length;
+      const cells = new Uint8Array(rows.length * bins);
+      rows.forEach((row, i) => cells.set(row.cells, i * bins));
+      const kind = facts.figure === "growth" ? "difference" : "amount";
+      panel.drawn = { ranks: rows.map((row) => row.rank), bins, cells: [...cells], low: facts.low_bytes, high: facts.high_bytes };
+      panel.note(
+        kind === "difference"
+          ? `blue: less than the step before, orange: more, up to ${units.bytes(facts.high_bytes)}`
+          : `${units.bytes(facts.low_bytes)} (dark) to ${units.bytes(facts.high_bytes)} (bright)`,
+      );
+      choice.set(figure());
+      plot.surface.setHeight(Math.min(300, Math.max(90, 26 + rows.length * 14)));
+      plot.set({ rows: rows.map((row) => String(row.rank)), bins, cells, kind, from: 0, to: bins });
+      plot.choose(rows.findIndex((row) => row.rank === state.num("rank")));
+    },
+    table: () => ({
+      columns: ["rank", "device", "bytes a step", ...facts.first_steps.slice(-50).map((_, i, all) => stepText(facts.first_steps.length - all.length + i))],
+      rows: rows.map((row) => [row.rank, row.device, slopeText(row), ...(row.values ? [...row.values] : [...row.cells]).slice(-50).map((value) => value ?? units.NOTHING)]),
+    }),
+  });
+  const choice = toggles("figure", FIGURES, figure(), (name) => state.change({ steps: name }));
+  panel.tools.prepend(choice);
+  const plot = new HeatMap(panel.body, {
+    height: 200,
+    label: "memory of each rank over the training steps; the button table shows it as text",
+    range: () => [0, facts?.first_steps.length ?? 1],
+    limits: () => [0, facts?.first_steps.length ?? 1],
+    axis: (g, box) => facts && drawStepAxis(g, box, facts),
+    gestures: hoverAndPick,
+    hover: (i, bin, x, y) => {
+      const row = rows[i];
+      const exact = row.values ? row.values.at?.(bin) ?? [...row.values][bin] : null;
+      const about = facts.low_bytes + ((row.cells[bin] - 1) / 254) * (facts.high_bytes - facts.low_bytes);
+      const text = row.cells[bin] === 0 ? "not known" : exact !== null ? units.bytes(exact) : `about ${units.bytes(Math.round(about))}`;
+      tip.showAt(plot.surface, x, y, [`rank ${row.rank} · ${row.device}`, `${stepText(bin)}: ${text}`, slopeText(row)]);
+    },
+    leave: tip.hide,
+    pick: (i) => openRank(rows[i]),
+  });
+  return partsOf(panel, plot);
+}
+
+export function stepsGrowthPanel(root) {
+  const panel = new Panel(root, {
+    id: "steps-growth",
+    title: "Growth a step, by rank",
+    reads: ["steps", "type", "attempt"],
+    asks: () => [[session.of("step_heat"), { figure: figure() === "peak" ? "peak" : "end", device_type: state.get("type") }]],
+    empty: NO_STEPS,
+    show: (answer) => {
+      const { method, warm_up_end: warm } = answer.facts;
+      const known = answer.rows().filter((row) => row.slope_bytes !== null);
+      known.sort((a, b) => b.slope_bytes - a.slope_bytes || a.rank - b.rank);
+      panel.drawn = { rows: known };
+      if (!known.length) {
+        panel.note("");
+        panel.say("Too few steps: for a slope, ten are needed at least, since those of the beginning do not count.");
+        return;
+      }
+      const grow = known.filter((row) => row.slope_low > 0).length;
+      panel.note(
+        `of ${figure() === "peak" ? "the peak" : "what a step leaves behind"}, from step ${warm} on; ${units.count(grow)} of ${units.count(known.length)} ranks grow${known.length > RANKS_MOST ? `, the ${RANKS_MOST} fastest are shown` : ""}`,
+      );
+      panel.noteElement.title = method;
+      plot.set({
+        rows: known.slice(0, RANKS_MOST).map((row) => ({
+          name: `rank ${row.rank}`,
+          note: slopeText(row),
+          warns: row.slope_low > 0,
+          low: row.slope_low,
+          high: row.slope_high,
+          parts: [{ name: "growth", value: row.slope_bytes, colour: row.slope_low > 0 ? ink("accent") : ink("faint") }],
+          row,
+        })),
+      });
+    },
+    table: () => ({
+      columns: ["rank", "device", "steps", "bytes a step", "at least", "at most"],
+      rows: panel.drawn.rows.map((row) => [row.rank, row.device, row.num_steps, ...[row.slope_bytes, row.slope_low, row.slope_high].map(Math.round)]),
+    }),
+  });
+  const plot = new Bars(panel.body, {
+    label: "growth of each rank in bytes a step, the fastest first; the button table shows it as text",
+    hover: (row, _, x, y) => tip.showAt(plot.surface, x, y, [`${row.name} · ${row.row.device}`, row.note, rangeText(row.row), "click: its steps and what stays there"]),
+    leave: tip.hide,
+    pick: (row) => openRank(row.row),
+  });
+  return partsOf(panel, plot);
+}
+
+export function stepsKeptPanel(root) {
+  const by = () => (KEPT_BY.includes(state.get("by")) ? state.get("by") : KEPT_BY[0]);
+  const keep = () => Math.max(1, state.num("keep") ?? KEEP);
+  const panel = new Panel(root, {
+    id: "steps-kept",
+    title: "What stays from step to step",
+    reads: ["rank", "attempt", "device", "type", "by", "keep", "pick"],
+    asks: () => [[session.of("step_kept"), { ...ofRank(), device_type: state.get("type"), by: by(), keep: keep() }]],
+    show: (answer) => {
+      const { facts } = answer;
+      const rows = answer.rows();
+      if (!facts.has_steps) {
+        panel.say(NO_STEPS);
+        return;
+      }
+      panel.drawn = { rank: facts.rank, by: by(), keep: facts.keep, rows };
+      group.value = by();
+      count.value = facts.keep;
+      panel.title(`What stays at least ${units.count(facts.keep)} ${facts.keep === 1 ? "step" : "steps"} · rank ${facts.rank} · ${facts.host_name}`);
+      panel.note(`${whyThis(facts)}made in step ${units.count(facts.since)} or later`);
+      nothing.hidden = rows.length > 0;
+      plot.surface.canvas.hidden = rows.length === 0;
+      plot.set({ rows: rows.slice(0, BARS_MOST).map(keptBar) });
+    },
+    table: () => ({
+      columns: [by(), "function", "alive at the end", "blocks", "kept in all", "blocks", "steps", "first", "last", "largest"],
+      rows: panel.drawn.rows.map((row) => [
+        row.group_name ?? `no ${by()}`, row.function ?? "", row.alive_bytes, row.alive_blocks, row.kept_bytes, row.kept_blocks,
+        `${row.num_steps} of ${row.looked_at}`, row.first_step, row.last_step, row.largest_bytes,
+      ]),
+    }),
+  });
+  const group = chooser("blocks by", KEPT_BY.map((name) => [name, `by ${name}`]), by(), (name) => state.change({ by: name, pick: null }));
+  const count = el("input", {
+    type: "number", min: 1, max: 1000000, value: keep(), class: "short", "aria-label": "steps that a block stays, at least",
+    title: "steps that a block stays, at least", onchange: () => state.change({ keep: count.value && Number(count.value) >= 1 ? Math.floor(Number(count.value)) : null }),
+  });
+  panel.tools.prepend(el("label", { class: "note" }, "at least ", count, " steps"), group);
+  const nothing = el("p", { class: "message" }, "Nothing that was made after the warm-up was still there so many steps later.");
+  nothing.hidden = true;
+  panel.body.append(nothing);
+  const plot = new Bars(panel.body, {
+    label: "bytes that stayed from step to step, by group; the button table shows them as text",
+    hover: (row, _, x, y) => tip.showAt(plot.surface, x, y, [row.name, ...row.lines]),
+    leave: tip.hide,
+    pick: ({ row }) => row.group_name !== null && state.change({ pick: `${by()}:${encodeURIComponent(row.group_name)}` }),
+  });
+  const keptBar = (row) => {
+    const freed = row.kept_bytes - row.alive_bytes;
+    const steps = `${units.count(row.num_steps)} of ${units.count(row.looked_at)} steps`;
+    return {
+      name: row.function ? `${row.group_name} ${row.function}` : (row.group_name ?? `no ${by()}`),
+      note: `${units.bytes(row.alive_bytes)} at the end · ${steps}`,
+      warns: row.alive_bytes === row.kept_bytes && row.num_steps > 1,
+      parts: [
+        { name: "alive", value: row.alive_bytes, colour: ink("accent") },
+        { name: "freed", value: freed, colour: ink("faint") },
+      ],
+      lines: [
+        `alive at the end of the last step: ${units.bytes(row.alive_bytes)} in ${units.count(row.alive_blocks)} blocks`,
+        `freed after that many steps: ${units.bytes(freed)} in ${units.count(row.kept_blocks - row.alive_blocks)} blocks`,
+        `made in ${steps}, from ${row.first_step} to ${row.last_step}: ${units.bytes(Math.round(row.kept_bytes / Math.max(1, row.looked_at)))} a step; the largest ${units.bytes(row.largest_bytes)}`,
+      ],
+      row,
+    };
+  };
+  return partsOf(panel, plot);
+}
+
+// The rank that the state names; none: the server takes the one that grows most.
+function ofRank() {
+  return { rank: state.num("rank"), attempt: state.num("attempt"), device: state.num("rank") === null ? null : state.get("device") };
+}
+
+// Why a rank is shown that nobody chose.
+function whyThis({ grows_most: grows }) {
+  if (state.num("rank") !== null) return "";
+  return grows ? "the rank that grows most; " : "no rank surely grows; ";
+}
+
+const signed = (name) => (row) => (row[name] === null ? units.NOTHING : units.signedBytes(row[name]));
+const plain = (name) => (row) => units.bytes(row[name]);
+const COLUMNS = [
+  { name: "attempt", title: "attempt", align: "right", hidden: true, text: (row) => String(row.attempt) },
+  { name: "device", title: "device", text: (row) => row.device },
+  { name: "step", title: "step", align: "right", text: (row) => String(row.step) },
+  { name: "peak_bytes", title: "peak", align: "right", text: plain("peak_bytes") },
+  { name: "peak_growth_bytes", title: "its growth", align: "right", text: signed("peak_growth_bytes") },
+  { name: "end_bytes", title: "left behind", align: "right", text: plain("end_bytes") },
+  { name: "end_growth_bytes", title: "its growth", align: "right", text: signed("end_growth_bytes") },
+  { name: "allocated_bytes", title: "allocated in it", align: "right", text: plain("allocated_bytes") },
+  { name: "num_allocations", title: "allocations", align: "right", text: (row) => units.count(row.num_allocations) },
+  { name: "ended_ns", title: "ended", align: "right", text: (row) => units.time(row.ended_ns, 1e6) },
+  { name: "duration_ns", title: "took", align: "right", text: (row) => units.duration(row.duration_ns) },
+  { name: "optimizers", title: "ended by", text: (row) => [...row.optimizers].join(", ") },
+];
+
+export function stepsTablePanel(root) {
+  const panel = new Panel(root, {
+    id: "steps-table",
+    title: "Steps",
+    reads: ["rank", "type"],
+    asks: () => [[session.of("steps"), { rank: state.num("rank"), device_type: state.get("type"), limit: ROWS_MOST }]],
+    empty: NO_STEPS,
+    show: (answer) => {
+      const { rank, num_rows: all } = answer.facts;
+      const rows = answer.rows();
+      panel.drawn = { rank, rows };
+      panel.title(`Steps of rank ${rank}`);
+      panel.note(`${whyThis(answer.facts)}${all > rows.length ? `the last ${units.count(rows.length)} of ${units.count(all)}` : units.count(all)}; click a row: its time in the view Job`);
+      table.set(rows);
+    },
+  });
+  const table = new Table(panel.body, {
+    columns: COLUMNS.map((column) => ({ ...column })),
+    label: "steps of the rank",
+    key: (row) => `${row.attempt} ${row.device} ${row.step}`,
+    onPick: (row) =>
+      state.change({ view: "job", rank: panel.drawn.rank, attempt: row.attempt, device: row.device, from: row.started_ns, to: row.ended_ns, seq: null }),
+  });
+  panel.tools.prepend(table.columnChooser());
+  return panel;
+}
+
+function partsOf(panel, plot) {
+  return {
+    refresh: () => panel.refresh(),
+    destroy: () => {
+      panel.destroy();
+      plot.destroy();
+    },
+  };
+}

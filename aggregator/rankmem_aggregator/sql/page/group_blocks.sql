@@ -1,0 +1,73 @@
+-- Question: Which bytes did a device of a rank hold within a part of its log, from which event to which, and in which group?
+-- Parameters:
+--   session (text): session id
+--   attempt, rank, device: which device
+--   by (text): category, phase, module, operator, step, annotation, stream, component; line gives the stack's id
+--   first_seq, last_seq: the part of the log
+-- Columns:
+--   group_name: the group as text; NULL where a block has none, or before the recording if it is older
+--   begin_seq: the event from which the bytes count; -1 for blocks older than the recording
+--   end_seq: the event from which they no longer do; NULL while they last
+--   size_bytes (bytes): requested size of a block. Of category also what is moved where a block comes to mean something else:
+--     its bytes are added to what it means from then on, and taken (negative) from what it meant before
+WITH ending AS (
+    SELECT allocation_id, max(freed_seq) AS freed_seq
+    FROM allocation_end
+    WHERE session_id = $session AND attempt = $attempt AND rank = $rank AND device = $device
+    GROUP BY allocation_id
+),
+block AS (
+    SELECT
+        r.allocation_id,
+        coalesce(
+            CASE $by
+                WHEN 'category' THEN meaning_of(r.category, r.preexisting)
+                WHEN 'phase' THEN r.phase
+                WHEN 'module' THEN r.module
+                WHEN 'operator' THEN r.operator
+                WHEN 'step' THEN r.step::VARCHAR
+                WHEN 'annotation' THEN r.annotation
+                WHEN 'stream' THEN r.stream::VARCHAR
+                WHEN 'component' THEN r.component
+                WHEN 'line' THEN coalesce(r.forward_stack_id, r.stack_id)::VARCHAR
+            END,
+            if(r.preexisting, 'before the recording', NULL)
+        ) AS group_name,
+        r.preexisting,
+        greatest(r.allocation_id, -1) AS begin_seq,
+        coalesce(r.freed_seq, e.freed_seq) AS end_seq,
+        r.size_bytes
+    FROM allocation_record AS r
+    LEFT JOIN ending AS e USING (allocation_id)
+    WHERE r.session_id = $session
+        AND r.attempt = $attempt
+        AND r.rank = $rank
+        AND r.device = $device
+        AND r.allocation_id <= $last_seq
+        AND (r.freed_seq IS NULL OR r.freed_seq > $first_seq)
+        AND (e.freed_seq IS NULL OR e.freed_seq > $first_seq)
+),
+-- What a block came to mean while it lived; nothing for the other groupings.
+turn AS MATERIALIZED (
+    SELECT
+        greatest(c.seq, b.begin_seq) AS begin_seq,
+        b.end_seq,
+        meaning_of(c.category, b.preexisting) AS category,
+        lag(meaning_of(c.category, b.preexisting), 1, b.group_name) OVER life AS category_before,
+        b.size_bytes
+    FROM category_change AS c
+    INNER JOIN block AS b USING (allocation_id)
+    WHERE $by = 'category'
+        AND c.session_id = $session
+        AND c.attempt = $attempt
+        AND c.rank = $rank
+        AND c.device = $device
+        AND (b.end_seq IS NULL OR c.seq < b.end_seq)
+    WINDOW life AS (PARTITION BY c.allocation_id ORDER BY c.seq, c.time_ns)
+)
+SELECT group_name, begin_seq, end_seq, size_bytes FROM block
+UNION ALL
+SELECT category, begin_seq, end_seq, size_bytes FROM turn
+UNION ALL
+SELECT category_before, begin_seq, end_seq, -size_bytes FROM turn;
+-- In no order: of a million rows that would cost as much as reading them, and they are only added up.

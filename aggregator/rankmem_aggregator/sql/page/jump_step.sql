@@ -1,0 +1,52 @@
+-- Question: From when to when was a training step of a rank: the one of this number, or the one next to an instant?
+-- Parameters:
+--   session (text): session id
+--   attempt, rank, device: which device
+--   offset_ns (ns): added to its host's times
+--   step (count): its number; NULL for the one beside at_ns
+--   at_ns (ns, common clock): the instant
+--   by (count): 1 for the step after the one that the instant lies in, -1 for the one before it
+-- Columns:
+--   step: its number
+--   begin_ns, end_ns (ns, common clock): it begins where the one before ended, the first with the process
+--   seq: the event of the device at which it stood highest; NULL where it has none in the step
+WITH step_end AS (
+    SELECT step, max(ended_ns) + $offset_ns AS end_ns
+    FROM step
+    WHERE session_id = $session AND attempt = $attempt AND rank = $rank
+    GROUP BY step
+),
+span AS (
+    SELECT
+        step,
+        coalesce(
+            lag(end_ns) OVER (ORDER BY step),
+            (SELECT started_at_ns FROM rank_info WHERE session_id = $session AND attempt = $attempt AND rank = $rank)
+            + $offset_ns,
+            end_ns
+        ) AS begin_ns,
+        end_ns,
+        row_number() OVER (ORDER BY step) AS nth
+    FROM step_end
+),
+-- The step that the instant lies in: the first that ends after it.
+here AS (
+    SELECT coalesce(min(nth) FILTER (end_ns > $at_ns), max(nth) + 1) AS nth FROM span
+)
+SELECT
+    s.step,
+    s.begin_ns,
+    s.end_ns,
+    (
+        SELECT arg_max(b.peak_seq, (b.peak_bytes, -b.peak_seq))
+        FROM step_bucket AS b
+        WHERE b.session_id = $session
+            AND b.attempt = $attempt
+            AND b.rank = $rank
+            AND b.device = $device
+            AND b.step = s.step
+    ) AS seq
+FROM span AS s
+CROSS JOIN here AS h
+WHERE CASE WHEN $step::BIGINT IS NULL THEN s.nth = h.nth + $by ELSE s.step = $step END
+ORDER BY s.step;
