@@ -143,6 +143,17 @@ async function begin() {
 }
 
 // For tests and for the console of a browser.
-window.rankmem = { drawn: panels.drawn, panel: panels.panel, panels: panels.allPanels, state, live: live.status, job: session.job, traffic: api.traffic, views: VIEWS.map(({ name, needsJob }) => ({ name, needsJob })), kindsOf };
+window.rankmem = {
+  drawn: panels.drawn,
+  panel: panels.panel,
+  panels: panels.allPanels,
+  state,
+  live: live.status,
+  job: session.job,
+  traffic: api.traffic,
+  views: VIEWS.map(({ name, needsJob }) => ({ name, needsJob })),
+  kindsOf,
+  keyOf: kept.isFile() ? kept.keyOf : null,
+};
 
 begin();
