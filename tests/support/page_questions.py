@@ -50,8 +50,11 @@ def questions(client: PageClient, session: str) -> Iterator[Question]:
         "to_seq": highest["peak_seq"] + 100,
         "time": highest["peak_ns"],
         "at_ns": highest["peak_ns"],
-        "a": f"rank={highest['rank']}",
-        "b": f"rank={highest['rank']}",
+        "a": f"/{highest['rank']}/peak",
+        "b": "/all/peak",
+        "block": highest["peak_seq"],
+        "graph": "g1",
+        "stack_id": 1,
     }
     for route in ROUTES:
         if isinstance(route, DatabaseRoute) and route.method == "POST":
