@@ -180,6 +180,22 @@ def test_over_many_events_the_matrix_is_that_of_the_buckets(
         assert drawn.max(axis=1).tolist() == sorted(drawn.max(axis=1).tolist(), reverse=True)
 
 
+@pytest.mark.parametrize("events_max", [-1, 10_000])
+def test_before_its_first_event_a_device_held_its_older_blocks(
+    client: PageClient, mixed: Path, monkeypatch: pytest.MonkeyPatch, events_max: int
+) -> None:
+    monkeypatch.setattr(rank_matrix, "EVENTS_MAX", events_max)
+    begin, end = 12 * SECOND_NS + 1000 - events_max, 12 * SECOND_NS + 900_000_000
+    answer = client.ask(HEAT, from_=begin, to=end, bins=3, device_type="cuda", order="rank")
+    with duckdb.connect(str(mixed), read_only=True) as connection:
+        older = connection.execute(
+            "SELECT sum(size_bytes) FROM allocation_record WHERE preexisting AND attempt = 1 AND rank = 0"
+        ).fetchall()
+    assert answer["ranks"].to_pylist()[0] == [0]
+    assert answer["top_bytes"].to_pylist()[0] == older[0][0]
+    assert all(cell > 0 for cell in cells_of(answer)[0])
+
+
 def test_nothing_is_known_before_a_process_begins_and_after_it_ends(client: PageClient) -> None:
     answer = client.ask(HEAT, from_=0, to=26 * SECOND_NS - 1, bins=26, device_type="cuda")
     cells = np.array(cells_of(answer))

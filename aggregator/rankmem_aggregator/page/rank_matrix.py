@@ -138,7 +138,7 @@ def held(reading: Reading, places: Places, bins: Bins, device_type: str, figure:
     if exact:
         # Also the events before the range, of the buckets that its begin cuts.
         first_ns = min(host["host_from_ns"], size["first_ns"] or host["host_from_ns"])
-        rows = reading.show("heat_events", **asked, **host | {"host_from_ns": first_ns})
+        rows = reading.show("heat_events", **asked, **host | {"host_from_ns": first_ns}, history_s=HISTORY_S)
         source = "memory_event"
     else:
         width_s = (bins.until_ns - bins.from_ns) // bins.count // 1_000_000_000

@@ -23,7 +23,8 @@ WITH life AS MATERIALIZED (
     WHERE session_id = $session
 ),
 -- The source: parts of a device's log with their highest and their last. In the range and shortly before it none is
--- wider than an interval; of what is long over the last is enough.
+-- wider than an interval; of what is long over the last is enough, and of what comes
+-- after it where it begins.
 cell AS (
     SELECT
         b.attempt,
@@ -55,7 +56,7 @@ cell AS (
         UNION ALL
         SELECT *
         FROM memory_cell($session, $history_s)
-        WHERE last_ns < $host_from_ns
+        WHERE last_ns < $host_from_ns OR first_ns > $host_until_ns
     ) AS b
     LEFT JOIN life AS l USING (attempt, rank)
     WHERE split_part(b.device, ':', 1) = $device_type
