@@ -3,8 +3,12 @@
 
 import * as api from "./api.js";
 import { announce, button, el } from "./dom.js";
+import * as save from "./save.js";
+import * as sqlText from "./sql_text.js";
 import * as state from "./state.js";
+import * as units from "./units.js";
 
+const TABLE_ROWS_MAX = 500;
 const REST_MS = 120;
 const panels = new Map();
 
@@ -22,8 +26,8 @@ export function allPanels() {
 }
 
 export class Panel {
-  // id: unique; title: its heading; reads: keys of the state; asks(): a list of [path, parameters] to ask, or a text
-  // that says what to do first; show(...answers): draws them; empty: what it says where the first answer has no rows;
+  // id: unique; title: its heading; reads: keys of the state; asks(): a list of [path, parameters] to ask (and
+  // {post: true} for what is too long for an address), or a text that says what to do first; show(...answers): draws them; empty: what it says where the first answer has no rows;
   // table(): {columns: [texts], rows: [[values]]} of what it shows, for who cannot see a canvas.
   constructor(parent, { id, title, reads, asks, show, empty = "", table = null, class: extra = "" }) {
     Object.assign(this, { id, reads: new Set(["s", ...reads]), asks, show, empty, table });
@@ -42,8 +46,12 @@ export class Panel {
       this.body,
     );
     parent.append(this.element);
-    if (table) this.tools.append(button("table", () => this.toggleTable(), { class: "quiet", title: "what is drawn, as a table" }));
-    this.tools.append(button("SQL", () => this.copySql(), { class: "quiet", title: "copy the statement of these rows" }));
+    if (table) this.offerTable();
+    this.tools.append(
+      button("copy SQL", () => this.copySql(), { class: "quiet", title: "copy the statement of these rows" }),
+      id === "sql" ? "" : button("open in SQL", () => sqlText.open(this.sql()), { class: "quiet", title: "change the statement of these rows" }),
+      button("save", () => save.choose(this), { class: "quiet", title: "as a picture, rows or another tool's file" }),
+    );
     panels.set(id, this);
     this.stop = state.listen((changed) => {
       if ([...this.reads].some((key) => changed.has(key))) this.refreshSoon();
@@ -75,7 +83,7 @@ export class Panel {
     this.askedMs = performance.now();
     this.waiting?.abort();
     const waiting = (this.waiting = new AbortController());
-    const asked = this.asks();
+    const asked = (this.asked = this.asks());
     if (asked === null || typeof asked === "string") {
       this.element.removeAttribute("aria-busy");
       this.say(asked ?? "");
@@ -83,7 +91,7 @@ export class Panel {
     }
     this.element.setAttribute("aria-busy", "true");
     try {
-      const answers = await Promise.all(asked.map(([path, parameters]) => api.ask(path, parameters, waiting.signal)));
+      const answers = await Promise.all(asked.map(([path, parameters, options]) => api.ask(path, parameters, waiting.signal, options)));
       if (waiting.signal.aborted) return;
       this.answers = answers;
       if (this.empty && !answers[0].length) {
@@ -92,6 +100,10 @@ export class Panel {
         this.message.hidden = true;
         this.body.hidden = false;
         this.show(...answers);
+        if (!this.table && this.body.querySelector("canvas")) {
+          this.table = () => rowsOf(this.answers[0]);
+          this.offerTable();
+        }
         this.mark(answers);
         this.refreshTable();
       }
@@ -142,6 +154,10 @@ export class Panel {
     this.copied = text;
   }
 
+  offerTable() {
+    this.tools.prepend(button("table", () => this.toggleTable(), { class: "quiet", title: "what is drawn, as a table" }));
+  }
+
   toggleTable() {
     this.tableElement = this.tableElement ? (this.tableElement.remove(), null) : el("div", { class: "scroll" });
     if (this.tableElement) {
@@ -170,4 +186,11 @@ export class Panel {
     panels.delete(this.id);
     this.element.remove();
   }
+}
+
+// The first rows of an answer, for a panel that gives no table of its own.
+function rowsOf(answer) {
+  const columns = answer.names.map((_, i) => answer.table.getChildAt(i).toArray());
+  const rows = Array.from({ length: Math.min(answer.length, TABLE_ROWS_MAX) }, (_, row) => columns.map((column) => column[row] ?? units.NOTHING));
+  return { columns: answer.names, rows };
 }
