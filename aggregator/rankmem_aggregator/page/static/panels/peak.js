@@ -4,6 +4,7 @@ import { Bars } from "../bars.js";
 import { coloursOf } from "../colours.js";
 import { button, chooser, el, setOptions } from "../dom.js";
 import { Panel } from "../panel.js";
+import { picks, togglePick } from "../selection.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
 import * as tip from "../tip.js";
@@ -92,11 +93,11 @@ export function howSure(bound) {
 }
 
 export function peakRanksPanel(root) {
-  const grouping = () => (ranksBy().includes(state.get("group")) ? state.get("group") : ranksBy()[0]);
+  const grouping = () => (ranksBy().includes(state.get("of")) ? state.get("of") : ranksBy()[0]);
   const panel = new Panel(root, {
     id: "peak-ranks",
     title: "What each rank held then",
-    reads: ["type", "group", "by", "pick"],
+    reads: ["type", "of", "by", "pick"],
     asks: () => {
       const type = { device_type: state.get("type") };
       return [
@@ -121,15 +122,17 @@ export function peakRanksPanel(root) {
       ranks.value = of;
       blocks.value = blocksBy();
       legend.replaceChildren(...names.map((name) => entry(name, colour.get(name))));
-      plot.set({ rows: rows.slice(0, BARS_MOST), only: pickedName() });
+      plot.set({ rows: rows.slice(0, BARS_MOST), only: pickedNames() });
     },
     table: () => ({
       columns: [panel.drawn.of, "bytes", "own peaks", ...TABLE_PARTS],
       rows: panel.drawn.rows.flatMap((row) => row.parts.map((part) => [row.name, row.value, row.mark, part.label, part.value])),
     }),
   });
-  const ranks = chooser("ranks together by", ranksBy().map((name) => [name, name === "job" ? "one bar" : `bars by ${name}`]), grouping(), (group) => state.change({ group }));
-  const blocks = chooser("parts of a bar by", BLOCKS_BY.map((name) => [name, `parts by ${name}`]), blocksBy(), (by) => state.change({ by, pick: null }));
+  // The bars' own: that of the shares is beside the sum.
+  panel.sql = () => panel.answers[0]?.facts.sql ?? "";
+  const ranks = chooser("ranks together by", ranksBy().map((name) => [name, name === "job" ? "one bar" : `bars by ${name}`]), grouping(), (name) => state.change({ of: name }));
+  const blocks = chooser("parts of a bar by", BLOCKS_BY.map((name) => [name, `parts by ${name}`]), blocksBy(), (by) => state.change({ by }));
   panel.tools.prepend(ranks, blocks);
   const legend = el("div", { class: "legend" });
   panel.body.append(legend);
@@ -170,7 +173,7 @@ export function peakHeldPanel(root) {
       });
       panel.drawn = { by: blocksBy(), rows: found };
       panel.note(`by ${blocksBy()}${rows.length > BARS_MOST ? `, the ${BARS_MOST} largest of ${units.count(rows.length)}` : ""}`);
-      plot.set({ rows: rows.slice(0, BARS_MOST), only: pickedName() });
+      plot.set({ rows: rows.slice(0, BARS_MOST), only: pickedNames() });
     },
     table: () => ({
       columns: [panel.drawn.by, "bytes", "blocks", "largest", "ranks"],
@@ -250,21 +253,20 @@ function entry(name, colour) {
   const swatch = el("span", { class: "swatch" });
   swatch.style.background = colour;
   const text = name ?? `no ${blocksBy()}`;
-  if (name === null || name === "others") return el("span", {}, swatch, text);
-  const choose = button("", () => pick(name), { class: "quiet", "aria-pressed": String(pickedName() === name) });
+  if (name === "others") return el("span", {}, swatch, text);
+  const choose = button("", () => pick(name), { class: "quiet", "aria-pressed": String(pickedNames()?.has(name) ?? false) });
   choose.append(swatch, text);
   return choose;
 }
 
-// The group that the state's pick names, of the grouping shown; null: none.
-function pickedName() {
-  const [kind, ...rest] = (state.get("pick") ?? "").split(";")[0].split(":");
-  return kind === blocksBy() && rest.length ? decodeURIComponent(rest.join(":")) : null;
+// The groups picked, of a grouping; null: none, so that all are as they are.
+export function pickedNames(by = blocksBy()) {
+  const names = picks().filter(({ kind }) => kind === by).map(({ value }) => value);
+  return names.length ? new Set(names.map((value) => (value === "" ? null : value))) : null;
 }
 
 function pick(name) {
-  if (name === null || name === "others") return;
-  state.change({ pick: pickedName() === name ? null : `${blocksBy()}:${encodeURIComponent(name)}` });
+  if (name !== "others") togglePick(blocksBy(), name ?? "");
 }
 
 // The rank at its event of the job's peak: what it held there is in the view Job.
