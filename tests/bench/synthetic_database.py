@@ -193,7 +193,7 @@ WITH numbered AS (
 ), highest AS (
     SELECT *, 64 * (second * $buckets + place) AS seq,
            1800000000000000000 + second * 1000000000 AS second_ns,
-           (20 + rank % 8) * 1073741824 + CASE WHEN rank % 4 = 0 THEN second * 262144 ELSE 0 END
+           (20 + rank % 8)::BIGINT * 1073741824 + CASE WHEN rank % 4 = 0 THEN second * 262144 ELSE 0 END
            + CAST(sin((second * $buckets + place) / 7.0 + rank % 16) * 2e9 AS BIGINT)
            + CAST(hash(rank, second, place) % 1000000000 AS BIGINT)
            + CASE WHEN rank = $odd AND second BETWEEN $odd_second AND $odd_second + 30

@@ -83,6 +83,17 @@ def test_hovering_a_block_names_it_and_a_click_picks_it(page: OpenPage, kind: st
     page.settle()
     assert page.state("pick") == "block:5"
     assert len(page.drawn("block_map")["blocks"]) == 8
+    page.change(pick="")
+    page.tab.mouse.move(x, y)
+    page.tab.mouse.down()
+    page.tab.mouse.move(x - 300, y, steps=3)
+    page.tab.mouse.up()
+    page.settle()
+    begin, end = page.state("from"), page.state("to")
+    assert begin is not None
+    assert end is not None
+    assert 0 <= int(begin) < int(end) < 130 * MS
+    assert page.drawn("block_map")["facts"]["events"] < drawn["facts"]["events"]
     page.change(pick="operator:aten%3A%3Aop2")
     assert len(page.drawn("block_map")["blocks"]) == 1
 
@@ -102,11 +113,9 @@ def test_a_click_on_the_fragmentation_curve_chooses_the_instant_of_the_segments(
     facts = page.drawn("segments")["facts"]
     assert (facts["largest_free_bytes"], facts["pending_bytes"]) == (8 * MIB, 8 * MIB - 2560)
     page.tab.keyboard.press("p")
-    page.settle()
-    assert page.drawn("segments")["facts"]["is_peak"]
+    page.until("window.rankmem.drawn('segments')?.facts.is_peak")
     page.tab.keyboard.press("o")
-    page.settle()
-    assert page.state("seq") == str(curve["seq"][-1])
+    page.until(f"window.rankmem.drawn('segments')?.facts.seq === {curve['seq'][-1]}")
 
 
 def test_the_oom_view_says_what_was_asked_for_and_leads_to_the_segments(page: OpenPage) -> None:
@@ -118,7 +127,7 @@ def test_the_oom_view_says_what_was_asked_for_and_leads_to_the_segments(page: Op
     assert {row["rank"] for row in page.drawn("oom_ranks")} == {0, 1}
     assert page.drawn("oom_events")[0]["action"] == "oom"
     page.tab.click("text=The device's segments at that instant")
-    page.settle()
+    page.until("window.rankmem.drawn('segments') && window.rankmem.drawn('fragmentation')")
     assert page.drawn("segments")["facts"]["seq"] == page.drawn("fragmentation")["seq"][-1]
 
 

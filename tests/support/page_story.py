@@ -144,7 +144,7 @@ def write_logs(path: Path, logs: list[RankLog]) -> None:
 
 
 def write_many(path: Path, num_ranks: int, high_rank: int, high_second: int, seconds: int = 20) -> None:
-    """Writes a session of very many ranks by its buckets alone; one rank stands high for one second."""
+    """Writes a session of very many ranks; one is high for a second, and of it alone there are events."""
     rank = np.repeat(np.arange(num_ranks), seconds)
     second = np.tile(np.arange(seconds), num_ranks)
     high = (rank == high_rank) & (second == high_second)
@@ -167,6 +167,22 @@ def write_many(path: Path, num_ranks: int, high_rank: int, high_second: int, sec
         }
         for r, s, h in zip(rank.tolist(), second.tolist(), high.tolist(), strict=True)
     ]
+    events = [
+        {
+            "session_id": SESSION,
+            "attempt": 0,
+            "rank": high_rank,
+            "device": "cuda:0",
+            "seq": row["seq_first"] + seq,
+            "time_ns": row["bucket_ns"] + at_ns,
+            "action": "alloc",
+            "size_bytes": 0,
+            "component": "pytorch",
+            "requested_bytes": row[f"requested_{name}_bytes"],
+        }
+        for row in rows[high_rank * seconds : (high_rank + 1) * seconds]
+        for seq, at_ns, name in ((300, 400_000_000, "peak"), (999, 900_000_000, "last"))
+    ]
     infos = [
         RankLog(
             rank=each,
@@ -185,4 +201,5 @@ def write_many(path: Path, num_ranks: int, high_rank: int, high_second: int, sec
         )
         store_rows(connection, "host_info", hosts)
         store_rows(connection, "rank_info", infos)
+        store_rows(connection, "memory_event", events)
         store_rows(connection, "memory_bucket", rows)

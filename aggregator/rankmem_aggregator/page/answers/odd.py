@@ -132,12 +132,13 @@ def judged(matrix: RankMatrix, groups: list[str | None]) -> list[dict[str, Any]]
 def _level_and_change(off: Floats) -> tuple[Floats, Floats]:
     """Of each rank the median of its deviations, and that of its last quarter minus that of its first."""
     level, change = np.zeros(len(off)), np.zeros(len(off))
-    for place, row in enumerate(off):
-        known = row[~np.isnan(row)]
-        if len(known):
-            quarter = max(1, len(known) // 4)
-            level[place] = np.median(known)
-            change[place] = np.median(known[-quarter:]) - np.median(known[:quarter])
+    num_known = (~np.isnan(off)).sum(axis=1)
+    for count in np.unique(num_known[num_known > 0]):  # nearly all ranks are known in every interval
+        mine = np.flatnonzero(num_known == count)
+        known = off[mine][~np.isnan(off[mine])].reshape(len(mine), count)
+        quarter = max(1, count // 4)
+        level[mine] = np.median(known, axis=1)
+        change[mine] = np.median(known[:, -quarter:], axis=1) - np.median(known[:, :quarter], axis=1)
     return level, change
 
 

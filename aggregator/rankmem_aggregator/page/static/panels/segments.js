@@ -6,6 +6,7 @@ import { chooser, el, toggles } from "../dom.js";
 import { FragmentationPlot, instantLines, LINES } from "../fragmentation.js";
 import { Panel } from "../panel.js";
 import { HOLE, partLines, SegmentLines } from "../segments.js";
+import { addPick, picks } from "../selection.js";
 import { legendEntry, shadeOf } from "../shades.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
@@ -82,7 +83,7 @@ export function segmentsPanel(root, { height = 300 } = {}) {
     colour: (part) => shadeOf(part[by]),
     hover: (part, segment, x, y) => hover(part, segment, x, y),
     leave: tip.hide,
-    pick: (part) => part.kind !== HOLE && state.change({ pick: `block:${part.block}` }),
+    pick: (part) => part.kind !== HOLE && addPick("block", part.block),
   });
   const pools = new Table(panel.body, { columns: POOL_COLUMNS, label: "pools and streams", key: (row) => `${row.pool} ${row.stream}` });
 
@@ -107,8 +108,8 @@ export function segmentsPanel(root, { height = 300 } = {}) {
   }
 
   function markPicked() {
-    const found = (state.get("pick") ?? "").split(";").find((each) => each.startsWith("block:"));
-    plot.mark(found ? Number(found.slice("block:".length)) : null);
+    const found = picks().find(({ kind }) => kind === "block");
+    plot.mark(found ? Number(found.value) : null);
   }
 
   const stop = state.listen((changed) => {
