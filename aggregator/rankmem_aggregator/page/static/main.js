@@ -19,6 +19,7 @@ import { FIRST, VIEWS } from "./views/index.js";
 const root = document.getElementById("view");
 let unmount = null;
 let loading = null;
+let refused = null; // why the code of the link was not taken
 
 function viewOfState() {
   return VIEWS.find((view) => view.name === (state.get("view") ?? FIRST)) ?? null;
@@ -53,7 +54,8 @@ async function show() {
   }
 }
 
-function fail(error) {
+function fail(failed) {
+  const error = failed.status === 401 && refused ? refused : failed;
   root.replaceChildren(
     el(
       "section",
@@ -63,11 +65,28 @@ function fail(error) {
         { class: "message failed" },
         el("p", {}, error.message),
         error.hint ? el("p", { class: "hint" }, `Try: ${error.hint}`) : "",
-        button("again", show),
+        failed.status === 401 || failed.status === 403 ? tokenForm() : button("again", show),
       ),
     ),
   );
   announce(error.message);
+}
+
+// Who was given no link shows a token of the page's file instead.
+function tokenForm() {
+  const token = el("input", { type: "password", name: "token", autocomplete: "off", "aria-label": "token" });
+  const enter = async (event) => {
+    event.preventDefault();
+    try {
+      await api.letIn({ token: token.value.trim() });
+    } catch (error) {
+      fail(error);
+      return;
+    }
+    refused = null;
+    await show();
+  };
+  return el("form", { class: "tools", onsubmit: enter }, el("label", {}, "or enter a token: ", token), el("button", { type: "submit" }, "enter"));
 }
 
 function titleOf(view) {
@@ -128,13 +147,8 @@ async function begin() {
   if (code) {
     given.delete("code");
     history.replaceState(null, "", `#${given}`);
-    try {
-      await api.showCode(code);
-    } catch (error) {
-      fail(error);
-      document.body.dataset.ready = "true";
-      return;
-    }
+    // A browser that has its cookie already may open a link that was used.
+    await api.letIn({ code }).catch((error) => (refused = error));
   }
   state.read();
   setStyle(state.get("style"));
