@@ -1,4 +1,4 @@
--- Question: How high did each device of one type stand in each of many equal intervals of time, bucket by bucket?
+-- Question: How high did each device of one type stand in each of many equal intervals of time, cell by cell?
 -- Parameters:
 --   session (text): session id
 --   device_type (text): cpu, cuda, ...
@@ -7,19 +7,27 @@
 --   num_bins: number of intervals
 --   unit_ns (ns): times are divided by it before the intervals are counted; 1 unless the range is very long
 --   with_begin (boolean): also what each device held before its first event
+--   edge_ns (ns, the hosts' clocks): before it is history, of which wider cells are read: a multiple of both widths
+--   host_until_ns (ns): the range's end, as the latest of the hosts' clocks has it
+--   width_s, history_s (s): widths of the cells from there on, and of those before; 1: memory_bucket
 -- Columns:
 --   rank, attempt, device: a device of a rank
 --   bin: the interval of last_bytes, from 0; -1 before the range, num_bins after it
 --   peak_bin: the interval of peak_bytes, likewise
---   peak_bytes (bytes): highest of the buckets whose highest lies in peak_bin and whose last event lies in bin
---   last_bytes (bytes): what the last of these buckets left
+--   peak_bytes (bytes): highest of the cells whose highest lies in peak_bin and whose last event lies in bin
+--   last_bytes (bytes): what the last of these cells left
 --   seq_last: its last event; -1 for what a device held when its process began, before its first event
 WITH life AS MATERIALIZED (
     SELECT attempt, rank, offset_ns, started_ns
     FROM rank_span
     WHERE session_id = $session
 ),
--- The source: parts of a device's log with their highest and their last.
+-- The source: parts of a device's log with their highest and their last. Narrow cells lie within wide ones, whole.
+part AS (
+    SELECT * FROM memory_cell($session, $history_s) WHERE cell_ns < $edge_ns
+    UNION ALL
+    SELECT * FROM memory_cell($session, $width_s) WHERE cell_ns BETWEEN $edge_ns AND $host_until_ns
+),
 cell AS (
     SELECT
         b.attempt,
@@ -30,25 +38,25 @@ cell AS (
         b.seq_first,
         b.seq_last,
         b.first_ns + coalesce(l.offset_ns, 0) AS first_ns,
-        b.requested_peak_ns + coalesce(l.offset_ns, 0) AS peak_ns,
+        b.peak_ns + coalesce(l.offset_ns, 0) AS peak_ns,
         b.last_ns + coalesce(l.offset_ns, 0) AS last_ns,
         CASE
-            WHEN $figure = 'requested' OR $device_type = 'cpu' THEN b.requested_peak_bytes
+            WHEN $figure = 'requested' OR $device_type = 'cpu' THEN b.peak_bytes
             WHEN $figure = 'allocated' THEN b.allocated_peak_bytes
             WHEN $figure = 'active' THEN b.active_peak_bytes
             ELSE b.reserved_peak_bytes
         END AS peak_bytes,
         CASE
-            WHEN $figure = 'requested' OR $device_type = 'cpu' THEN b.requested_last_bytes
+            WHEN $figure = 'requested' OR $device_type = 'cpu' THEN b.last_bytes
             WHEN $figure = 'allocated' THEN b.allocated_last_bytes
             WHEN $figure = 'active' THEN b.active_last_bytes
             ELSE b.reserved_last_bytes
         END AS last_bytes
-    FROM memory_bucket AS b
+    FROM part AS b
     LEFT JOIN life AS l USING (attempt, rank)
-    WHERE b.session_id = $session AND split_part(b.device, ':', 1) = $device_type
+    WHERE split_part(b.device, ':', 1) = $device_type
 ),
--- Of each device whose first bucket is not all before the range.
+-- Of each device whose first cell is not all before the range.
 begin AS MATERIALIZED (
     SELECT
         attempt,
