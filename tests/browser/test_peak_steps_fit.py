@@ -43,7 +43,7 @@ def test_bars_of_the_peak_are_the_answers_and_can_be_picked(page: OpenPage, clie
     assert found == expected
     assert drawn["rows"][0]["name"] == f"rank {LEAKING_RANK}"
 
-    page.change(group="pp", by="line")
+    page.change(of="pp", by="line")
     assert [row["name"] for row in page.drawn("peak-ranks")["rows"]] == ["pp 0", "pp 1", "pp 2", "pp 3"]
     assert [row["live_bytes"] for row in page.drawn("peak-held")["rows"]] == [
         row["live_bytes"] for row in held(client, by="line")

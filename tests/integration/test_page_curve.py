@@ -111,8 +111,8 @@ def test_every_event_drawn_has_its_own_action_size_address_and_total(
     answer = page.ask("/curve", rank=1, from_=at, to=points[2050][1] - origin_ns, px=100)
     with duckdb.connect(database, read_only=True) as connection:
         expected = connection.execute(
-            f"SELECT seq, time_ns + {OFFSET_NS - origin_ns}, action, size_bytes, requested_bytes FROM memory_event "
-            "WHERE rank = 1 AND seq BETWEEN ? AND ? ORDER BY seq",
+            f"SELECT seq, time_ns + {OFFSET_NS - origin_ns}, action, size_bytes, requested_bytes "
+            "FROM memory_event WHERE rank = 1 AND seq BETWEEN ? AND ? ORDER BY seq",
             [points[2000][0], points[2050][0]],
         ).fetchall()
     columns = ("seq", "time_ns", "action", "size_bytes", "requested")
@@ -130,7 +130,7 @@ def test_buckets_give_the_highest_of_each_row_and_no_lowest(
     origin_ns = page.session.origin_ns
     seqs = [point[0] for point in points]
     num_buckets = 0
-    for asked in random_ranges(points, page, 60, seed=3):
+    for asked in random_ranges(points, page, 40, seed=3):
         begin_ns, end_ns = asked["from_"] + origin_ns, asked["to"] + origin_ns
         found = columns_of(reading, track, begin_ns, end_ns, asked["px"])
         if found.drawn == "events":
@@ -149,7 +149,7 @@ def test_buckets_give_the_highest_of_each_row_and_no_lowest(
             before = max(before, after)
         inside = [point for point in points if begin_ns <= point[1] <= end_ns]
         assert before == bisect_right([point[1] for point in points], end_ns) or not inside
-    assert num_buckets > 10
+    assert num_buckets > 8
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_groups_of_a_row_are_those_of_the_blocks_alive_then(
 def test_a_group_that_rose_and_fell_within_a_range_of_the_summaries_paints_nothing_beside(
     tmp_path: Path,
 ) -> None:
-    """Summaries have the highest of 1,024 positions; drawn as steps over a short time that would be a rectangle."""
+    """Summaries have the highest of 1,024 positions; as steps over a short time that would be a rectangle."""
     log = RankLog(ended=3_000)
     log.alloc("kept", 500, at=0, category="parameter")
     for i in range(1000):
@@ -204,8 +204,9 @@ def test_a_group_that_rose_and_fell_within_a_range_of_the_summaries_paints_nothi
         store_logs(connection, [log])
         connection.execute(
             "INSERT INTO group_bucket (session_id, attempt, rank, device, group_by, group_name, seq_first, "
-            "seq_last, peak_bytes, peak_seq, peak_ns, last_bytes, last_ns) SELECT session_id, attempt, rank, device, "
-            "'category', 'temporary', 1, 1023, 10, 1001, max(time_ns), 10, max(time_ns) FROM memory_event GROUP BY ALL"
+            "seq_last, peak_bytes, peak_seq, peak_ns, last_bytes, last_ns) SELECT session_id, attempt, rank, "
+            "device, 'category', 'temporary', 1, 1023, 10, 1001, max(time_ns), 10, max(time_ns) "
+            "FROM memory_event GROUP BY ALL"
         )
     with page_reader(tmp_path / "trap.duckdb") as page:
         answer = page.ask("/groups", rank=0, by="category", from_=450, to=550, px=100)
@@ -251,6 +252,27 @@ def test_what_a_device_held_before_its_first_event_counts(tmp_path: Path) -> Non
         assert [(row["time_ns"], row["requested"]) for row in rows] == [(1_000, 700), (5_000, 0)]
         groups = page.ask("/groups", rank=0, from_=2_000, to=4_000)
         assert groups["g0"].to_pylist() == [700]
+
+
+def test_host_memory_has_one_figure_also_where_its_buckets_repeat_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = RankLog(ended=10_000_000)
+    for i in range(400):
+        log.alloc(f"b{i}", 10, at=i * 1000)
+    with empty_database(str(tmp_path / "cpu.duckdb")) as connection:
+        store_logs(connection, [log])
+        connection.execute(
+            "UPDATE packed.memory_bucket SET allocated_peak_bytes = 0, allocated_last_bytes = 0, "
+            "active_peak_bytes = 0, active_last_bytes = 0, reserved_peak_bytes = 0, reserved_last_bytes = 0"
+        )
+    with page_reader(tmp_path / "cpu.duckdb") as page:
+        for most in (10**6, 0):
+            monkeypatch.setattr(page_columns, "COLUMN_EVENTS_MAX", most)
+            for px in (10, 4000):
+                assert page.facts("/curve", rank=0, from_=200_000, to=300_000, px=px)["figures"] == [
+                    "requested"
+                ]
 
 
 def test_too_many_events_for_groups_are_refused_with_what_to_do(

@@ -187,6 +187,16 @@ def test_an_unknown_size_and_no_samples_are_said(tmp_path: Path) -> None:
         assert refused.value.code is Code.NOT_FOUND
 
 
+def test_what_was_not_sampled_is_not_known_and_not_nothing(tmp_path: Path) -> None:
+    log = RankLog()
+    log.alloc("x", GIB, at=10, device="cuda:0")
+    log.events[-1]["reserved_bytes"] = 2 * GIB
+    with served_page(one_rank(tmp_path, log, 8 * GIB)) as client:
+        (row,) = ask(client).values()
+        assert (row["reserved_peak_bytes"], row["beyond_bytes"]) == (2 * GIB, None)
+        assert any("was not sampled for any rank" in sentence for sentence in not_known(client))
+
+
 @pytest.mark.parametrize("size", ["0", "-1", "nan", "inf", "1e400", "x"])
 def test_a_size_that_is_none_is_refused(client: PageClient, size: str) -> None:
     with pytest.raises(RankmemError, match="size_gib") as refused:

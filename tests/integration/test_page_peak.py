@@ -10,7 +10,7 @@ from typing import Any, get_args
 import duckdb
 import pytest
 
-from constructed import SESSION, RankLog, clear, empty_database, store_logs
+from constructed import BASE_NS, SESSION, RankLog, clear, empty_database, store_logs
 from page_server import PageClient, served_page
 from page_steps_story import make_story, story_logs
 from rankmem_aggregator import connect
@@ -168,6 +168,26 @@ def test_a_session_without_events_has_no_instant(tmp_path: Path) -> None:
         assert ask(client, "peak") == []
         assert client.facts(f"s/{SESSION}/peak")["bound"] is None
         assert ask(client, "peak_held") == []
+
+
+def test_ranks_without_a_clock_are_in_no_sum_and_counted(tmp_path: Path) -> None:
+    logs = []
+    for rank, base in enumerate((0, 0, -BASE_NS, -BASE_NS)):
+        log = RankLog(rank=rank, started=base, ended=base + 30)
+        log.alloc("block", 100 + rank, at=base + 10)
+        logs.append(log)
+    with empty_database(str(tmp_path / "mixed.duckdb")) as connection:
+        store_logs(connection, logs)
+    with served_page(tmp_path / "mixed.duckdb") as client:
+        assert [row["rank"] for row in ask(client, "peak")] == [1, 0]
+        told = client.facts(f"s/{SESSION}/peak")
+        assert (told["left_out"], told["bound"]["job_peak_bytes"]) == (2, 201)
+    with empty_database(str(tmp_path / "without.duckdb")) as connection:
+        store_logs(connection, logs[2:])
+    with served_page(tmp_path / "without.duckdb") as client:
+        told = client.facts(f"s/{SESSION}/peak")
+        assert (told["left_out"], told["bound"]) == (2, None)
+        assert client.facts(f"s/{SESSION}/peak_held")["left_out"] == 2
 
 
 def test_the_instant_of_a_running_session_says_as_of_when_and_moves_with_it(tmp_path: Path) -> None:

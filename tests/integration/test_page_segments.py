@@ -19,6 +19,7 @@ from rankmem_aggregator.page.reading import facts_of
 from rankmem_cli.main import app
 from rankmem_imports.files.plain_pickle import load_plain
 from rankmem_protos.errors import Code, RankmemError
+from served import served
 
 RECORDINGS = Path(__file__).resolve().parents[2].parent / "shared" / "recordings" / "torch_snapshot"
 MIB = 1 << 20
@@ -236,6 +237,22 @@ def test_what_would_have_sufficed(failure: tuple[int | None, ...], enough: list[
     assert sufficient(dict(zip(names, failure, strict=True))) == enough
 
 
+@pytest.mark.parametrize("route", ["oom", "oom_held", "oom_ranks", "oom_events", "segments", "fragmentation"])
+def test_the_panels_sql_gives_its_rows(client: PageClient, path: Path, route: str) -> None:
+    failure = failures(path)[0]
+    place = {name: failure[name] for name in ("attempt", "rank", "device", "seq")}
+    asked = {"oom": {}, "fragmentation": {"rank": 0}}.get(route, place)
+    answer = client.ask(f"s/{SESSION}/{route}", **asked)
+    with connect(path) as queries:
+        rows = queries.sql(facts_of(answer)["sql"])
+    if route in ("segments", "fragmentation"):  # what they are computed from
+        blocks = [row["seq"] for row in rows.to_pylist() if row["kind"] == "block"]
+        assert set(answer["block"].to_pylist()) - {None} == set(blocks) if route == "segments" else blocks
+        return
+    for name in set(answer.column_names) & set(rows.column_names) - {"time_ns", "stream", "stack_id"}:
+        assert answer[name].to_pylist() == rows[name].to_pylist()
+
+
 NAMES = (
     "complete_small.pickle",
     "forward_large.pickle",
@@ -298,3 +315,26 @@ def blocks_of(raw: dict[str, Any]) -> tuple[dict[int, tuple[int, bool, int]], di
                 used[where] = (requested, block["state"] != "active_allocated", block["size"])
             where += block["size"]
     return used, free
+
+
+def test_through_an_aggregator_the_answers_are_the_same(
+    path: Path, client: PageClient, tmp_path: Path
+) -> None:
+    copy = tmp_path / "job.duckdb"
+    copy.write_bytes(path.read_bytes())
+    failure = failures(path)[0]
+    place = {name: failure[name] for name in ("attempt", "rank", "device", "seq")}
+    questions: list[tuple[str, dict[str, Any]]] = [
+        ("segments", {"rank": 0, "seq": failure["seq"]}),
+        ("fragmentation", {"rank": 0}),
+        ("map", {"rank": 0, "kind": "address"}),
+        ("block_stack", {"rank": 0, "block": 1}),
+        ("oom", {}),
+        ("oom_held", place),
+        ("oom_ranks", place),
+        ("oom_events", place),
+    ]
+    with served(tmp_path) as address, served_page(address) as remote:
+        for route, asked in questions:
+            answer = remote.ask(f"s/{SESSION}/{route}", **asked)
+            assert answer.to_pylist() == client.ask(f"s/{SESSION}/{route}", **asked).to_pylist(), route

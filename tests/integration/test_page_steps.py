@@ -111,6 +111,25 @@ def test_more_steps_than_bins_are_pooled_by_their_highest_and_their_last(client:
         assert row["values"] == [ends[row["rank"]][last] for _, last in spans]
 
 
+def test_a_bin_shows_what_its_last_step_left_not_the_most(tmp_path: Path) -> None:
+    log = RankLog()
+    for step in range(6):
+        log.alloc(f"x{step}", 100 if step % 2 == 0 else 1, at=100 * step)
+        if step % 2:
+            log.free(f"x{step - 1}", at=100 * step + 1)
+        log.step_ends(step, at=100 * step + 50)
+        if step == 3:
+            log.alloc("more", 5, at=100 * step + 60)
+            log.step_ends(step, at=100 * step + 70, optimizer="Adam")  # a step that two optimizers end
+    with empty_database(str(tmp_path / "falls.duckdb")) as connection:
+        store_logs(connection, [log])
+    with served_page(tmp_path / "falls.duckdb") as client:
+        assert [row["values"] for row in ask(client, "step_heat", figure="end", bins=3)] == [[1, 7, 8]]
+        (own,) = ask(client, "step_heat", figure="end")
+        assert own["values"] == [row["end_bytes"] for row in ask(client, "steps", rank=0)]
+        assert own["slope_bytes"] is None, "six steps are too few"
+
+
 def kept_oracle(rank: int, keep: int, since: int) -> dict[tuple[str, int], tuple[int, int, int, int]]:
     """By line: bytes alive at the end, bytes kept in all, and their blocks: step by step, block by block."""
     (log,) = [log for log in story_logs() if log.rank == rank]
@@ -229,7 +248,7 @@ def test_a_session_without_steps_says_so(tmp_path: Path) -> None:
         assert ask(client, "steps", rank=0) == []
         assert ask(client, "steps") == []
         assert ask(client, "step_kept") == []
-        assert facts(client, "step_kept")["has_steps"] is False
+        assert facts(client, "step_kept")["last_step"] is None
     with empty_database(str(tmp_path / "empty.duckdb")) as connection:
         store_logs(connection, [RankLog()])
     with served_page(tmp_path / "empty.duckdb") as client:

@@ -31,7 +31,9 @@ ANSWER_BYTES_MAX: Final = 16 << 20
 STATE_FRESH_S: Final = 1.0
 """A running session's watermark is asked for at most so often: stored rows are as old as that anyway."""
 STATES_MAX: Final = 1024
+"""Sessions whose watermark is known; the oldest is looked up again."""
 SESSION_CHARS_MAX: Final = 128
+"""Of a session's id; those that rankmem makes have 12."""
 T = TypeVar("T")
 Pairs = Sequence[tuple[str, str]]
 

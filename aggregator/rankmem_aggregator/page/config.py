@@ -16,7 +16,7 @@ from rankmem_protos.credentials import read_private, read_public
 from rankmem_protos.errors import Code, RankmemError
 
 LISTEN_PAGE: Final = "127.0.0.1:0"
-PORT_MAX: Final = 65_535
+PORT_MAX: Final = 65_535  # TCP's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,7 +118,8 @@ class DeviceLog:
         self._freed = _numbers(self.blocks["freed_seq"], ALIVE)
         self._requested = _numbers(self.blocks["free_requested_seq"], ALIVE)
         extra = NPU_EXTRA_BYTES if device.startswith("npu") else 0
-        self._rounded = -(-(self._size + extra) // ROUNDED_TO_BYTES) * ROUNDED_TO_BYTES
+        step = 1 if device.startswith("cpu") else ROUNDED_TO_BYTES
+        self._rounded = -(-(self._size + extra) // step) * step
         self._next_move = 0
         self._segments = Segments()
         self._at_end: list[Segment] | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,11 +19,53 @@ from rankmem_protos.errors import Code, RankmemError
 
 RANKS_MAX: Final = 16
 """Ranks whose curves and blocks are kept: some 200 KiB each."""
-NEVER: Final = frozenset({"/job"})
-"""Kept by themselves."""
+NEVER: Final = frozenset({"/job", "/jump"})
+"""Kept by itself; and what is asked on a key press alone."""
+RANK: Final = ("rank", "attempt", "device")
+RANGE: Final = ("from", "to")
+INSTANT: Final = (*RANK, "seq")
 
-ALSO: Final[Mapping[str, tuple[Mapping[str, Any], ...]]] = {}
-"""By route: what the page asks it besides its defaults, each a change of the parameters."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How the page asks a route as a view is opened."""
+
+    names: tuple[str, ...] | None = None
+    """Of the parameters that every panel fills in; None: all that the route has, but for ``seq``."""
+    changes: tuple[Mapping[str, Any], ...] = ({},)
+    """What it asks besides, a question each."""
+
+
+PLANS: Final[Mapping[str, Plan]] = {
+    "/groups": Plan(changes=({}, *({"by": by} for by in ("phase", "module", "operator", "line")))),
+    "/heat": Plan(changes=({}, {"mode": "median"}, {"mode": "headroom"})),
+    "/flame": Plan(
+        names=RANK,
+        changes=tuple({"min_share": 0.002, "by": by} for by in ("line", "module", "operator")),
+    ),
+    "/blocks": Plan(names=RANK, changes=({"limit": 50},)),
+    "/blocks/total": Plan(names=RANK),
+    "/events": Plan(names=INSTANT),
+    "/fragmentation": Plan(names=RANK),
+    "/map": Plan(names=RANK, changes=({}, {"kind": "address"})),
+    "/segments": Plan(names=RANK),
+    "/fit": Plan(names=()),
+    "/peak": Plan(names=()),
+    "/peak_held": Plan(
+        names=(),
+        changes=(
+            {"by": "category", "groups": 11, "of": "rank"},
+            *({"by": by, "of": "job"} for by in ("category", "line", "module", "operator")),
+        ),
+    ),
+    "/step_heat": Plan(names=(), changes=({"figure": "growth"}, {"figure": "end"})),
+    "/step_kept": Plan(names=(), changes=({"by": "line", "keep": 4},)),
+    "/steps": Plan(names=(), changes=({"limit": 500},)),
+    "/oom_held": Plan(names=INSTANT),
+    "/oom_ranks": Plan(names=INSTANT),
+    "/oom_events": Plan(names=INSTANT),
+}
+"""By route. A test opens a file and fails where a view asks what is not kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,22 +151,25 @@ def _tracks(rows: list[dict[str, Any]], ranks: Sequence[int] | None) -> Iterator
 
 
 def questions_of(
-    chosen: Chosen, routes: Sequence[SessionRoute | DatabaseRoute]
+    chosen: Chosen, routes: Sequence[SessionRoute | DatabaseRoute], oom: Mapping[str, Any] | None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Path and parameters of each question, by the names of the query string."""
+    """Path and parameters of each question, by the names of the query string.
+
+    Args:
+        oom: the failed allocation that the page shows first; None: there is none.
+    """
     for route in routes:
         if isinstance(route, DatabaseRoute) or route.path in NEVER:
             continue
+        plan = PLANS.get(route.path, Plan())
         names = {each.name: each.required for each in declared(route.parameters)}
-        for track in chosen.tracks if "rank" in names else ({},):
-            given = {
-                name: value
-                for name, value in _known(chosen, track).items()
-                if name in names and value is not None
-            }
-            if any(required and name not in given for name, required in names.items()):
-                continue
-            for change in ({}, *ALSO.get(route.path, ())):
+        of_ooms: tuple[Mapping[str, Any], ...] = () if oom is None else (oom,)
+        tracks = of_ooms if route.path.startswith("/oom_") else chosen.tracks if "rank" in names else ({},)
+        for track, change in product(tracks, plan.changes):
+            known = _known(chosen, track)
+            wanted = [name for name in known if name != "seq"] if plan.names is None else plan.names
+            given = {name: known[name] for name in wanted if name in names and known[name] is not None}
+            if all(not required or name in given or name in change for name, required in names.items()):
                 yield route.path, {**given, **change}
 
 
@@ -135,5 +181,6 @@ def _known(chosen: Chosen, track: Mapping[str, Any]) -> dict[str, Any]:
         "rank": track.get("rank"),
         "attempt": track.get("attempt"),
         "device": track.get("device"),
+        "seq": track.get("peak_seq", track.get("seq")),
         "device_type": chosen.device_types[0] if chosen.device_types else None,
     }

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator
@@ -31,6 +32,8 @@ from rankmem_aggregator.query.types import Value
 from rankmem_aggregator.sql import page_text
 from rankmem_protos.errors import Code, RankmemError
 
+logger = logging.getLogger(__name__)
+
 EVERY_S: Final = 1.0
 ENDED_EVERY_S: Final = 5.0
 """Of a session whose ranks have all ended."""
@@ -43,6 +46,7 @@ OOMS_TOLD_MAX: Final = 20
 RANKS_TOLD_MAX: Final = 64
 """Of one look: a page asks for all of them anyway."""
 RETRY_MS: Final = 1000
+"""After which a browser opens a lost stream again."""
 Message = tuple[str, dict[str, Any]]
 _Unread = asyncio.Queue[bytes | None]
 
@@ -125,7 +129,7 @@ class _Look:
         self._streams[unread] = last_id
         if self._progress is not None:
             self._greet(unread)
-        if self._task is None:
+        if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._follow())
 
     def remove(self, unread: _Unread) -> bool:
@@ -149,12 +153,18 @@ class _Look:
             try:
                 changes = await self._changes()
             except RankmemError as exc:
-                changes = [("lost", told(exc))]
+                self._tell([("lost", told(exc))], set(self._streams))
                 if exc.code is Code.NOT_FOUND:
-                    self._tell(changes, set(self._streams))
-                    self.close()
+                    self.close()  # readers that ask again are told so
                     return
-                self._tell(changes, set(self._streams))
+            except Exception:
+                logger.exception("a stream of session %s failed", self._session_id)
+                error = RankmemError(
+                    Code.INTERNAL,
+                    "the stream failed by a defect of rankmem",
+                    "see the page's log; please report it",
+                )
+                self._tell([("lost", told(error))], set(self._streams))
             else:
                 self._tell(changes, greeted)
                 for unread in [each for each in self._streams if each not in greeted]:
@@ -175,7 +185,7 @@ class _Look:
 
             key = ("live", self._session_id, state.watermark)
             asked_s = time.monotonic()
-            self._row, ranks, ooms = await self._answering.computing.once(key, ask)
+            self._row, ranks, ooms = await self._answering.computed(key, ask)
             self._watermark, self._asked_s = state.watermark, asked_s
             messages += self._rank_changes(ranks)
             messages += self._oom_changes(ooms, state)

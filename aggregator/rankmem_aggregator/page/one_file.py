@@ -37,7 +37,7 @@ from rankmem_protos.errors import Code, RankmemError
 
 FILE_BYTES_MAX: Final = 64 << 20
 """Of a file: what a mail system or a browser's reader takes at most."""
-NOT_IN_KEYS: Final = frozenset({"px", "bins", "width", "height"})
+NOT_IN_KEYS: Final = frozenset({"px", "bins", "rows", "width", "height"})
 """How finely something is drawn on a screen: any kept answer serves."""
 FIRST_MODULE: Final = "main.js"
 _SPECIFIER: Final = re.compile(r"""((?:from|import)\s+)"(\.[^"]+)";""")
@@ -79,7 +79,7 @@ def one_file(
         from_ns=None if from_ns is None else from_ns - origin_ns,
         until_ns=None if until_ns is None else until_ns - origin_ns,
     )
-    for path, parameters in questions_of(chosen, ROUTES):
+    for path, parameters in questions_of(chosen, ROUTES, _first_oom(kept)):
         kept.add(_route(path), parameters)
     kept.add_sessions(queries, session_id)
     content = {
@@ -154,6 +154,14 @@ class _Kept:
             key: base64.b64encode(gzip.compress(body, compresslevel=9, mtime=0)).decode()
             for key, body in self.answers.items()
         }
+
+
+def _first_oom(kept: _Kept) -> Mapping[str, Any] | None:
+    """The failed allocation that the page shows first."""
+    if not any(route.path == "/oom" for route in ROUTES):
+        return None
+    rows: list[Mapping[str, Any]] = kept.add(_route("/oom"), {}).slice(0, 1).to_pylist()
+    return rows[0] if rows else None
 
 
 def _reading(queries: Queries, session_id: str) -> Callable[[], Reading]:

@@ -27,6 +27,7 @@ from rankmem_aggregator.page.config import BACKLOG, PageConfig, bind
 from rankmem_aggregator.page.connections import HEAD_BYTES_MAX, IDLE_S, Connections, limited
 from rankmem_aggregator.page.door import KEY_BYTES, Door
 from rankmem_aggregator.page.pool import Pool
+from rankmem_aggregator.page.second_chance import SecondChances
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.server.tokens import Right, Tokens
 from rankmem_protos.errors import Code, RankmemError
@@ -58,7 +59,8 @@ class PageServer:
         config.check()
         context = _tls(config)
         tokens = Tokens({Right.QUERY: config.query_token_file})
-        self._pool = Pool(open_queries)
+        chances = SecondChances()
+        self._pool = Pool(lambda: chances.to(open_queries()))
         try:
             self._socket = bind(config.listen) if bound is None else bound
         except BaseException:

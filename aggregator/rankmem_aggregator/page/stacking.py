@@ -15,9 +15,9 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-CANDIDATES_MAX: Final = 2500
-"""Blocks that may be drawn one by one: pairs of them are compared, 6 million at most. A picture is a few
-hundred pixels high."""
+CANDIDATES_MAX: Final = 1500
+"""Blocks that may be drawn one by one: all pairs of them are compared, in 0.1 s. A picture is a few hundred
+pixels high."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

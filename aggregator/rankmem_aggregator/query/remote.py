@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 import pyarrow as pa
 
@@ -22,7 +22,7 @@ from rankmem_aggregator.query.types import Value as PythonValue
 from rankmem_aggregator.store.private_files import PRIVATE_MODE
 from rankmem_protos.channel import dial, hint_of
 from rankmem_protos.credentials import Credentials
-from rankmem_protos.errors import CODE_OF_GRPC_STATUS_NAME, Code, RankmemError
+from rankmem_protos.errors import CODE_OF_GRPC_STATUS_NAME, REFUSED, Code, RankmemError
 from rankmem_protos.query_pb2 import ExportRequest, SqlRequest, StatusRequest, Value
 from rankmem_protos.query_pb2_grpc import QueryStub
 from rankmem_protos.quiet_grpc import grpc
@@ -43,6 +43,18 @@ STATUS_TIMEOUT_S: Final = 10.0
 """It is answered from memory."""
 
 
+class Rewording(Protocol):
+    """How statements are worded."""
+
+    def current(self, text: str) -> str:
+        """The statement as it is sent now."""
+        ...
+
+    def next(self, text: str) -> bool:
+        """Words a statement anew, after it was refused; false where it may not be."""
+        ...
+
+
 class RemoteQueries(Queries):
     """An aggregator at an address. Nothing is sent before the first question.
 
@@ -61,11 +73,26 @@ class RemoteQueries(Queries):
         self._line = dial(address, self._credentials, CHANNEL_OPTIONS)
         self._stub = QueryStub(self._line.channel)
         self._interrupts = Interrupts()
+        self.rewording: Rewording | None = None
+        """Words anew a statement that is refused since the aggregator crashed while it ran; None: nothing."""
 
     def sql(self, text: str, parameters: Parameters | None = None) -> pa.Table:
         return pa.Table.from_batches(list(self.stream(text, parameters)))
 
     def stream(self, text: str, parameters: Parameters | None = None) -> Iterator[pa.RecordBatch]:
+        if self.rewording is None:
+            yield from self._stream(text, parameters)
+            return
+        try:
+            yield from self._stream(self.rewording.current(text), parameters)
+        except RankmemError as exc:  # before its first batch
+            if not (
+                exc.code is Code.DENIED and exc.message.startswith(REFUSED) and self.rewording.next(text)
+            ):
+                raise
+            yield from self._stream(self.rewording.current(text), parameters)
+
+    def _stream(self, text: str, parameters: Parameters | None) -> Iterator[pa.RecordBatch]:
         request = SqlRequest(
             sql=text,
             parameters={name: _wire_value(value) for name, value in (parameters or {}).items()},

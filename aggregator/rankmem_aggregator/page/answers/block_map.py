@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -25,11 +24,11 @@ from rankmem_aggregator.page.parameters import (
     choice,
     integer,
     parameter,
-    text,
 )
 from rankmem_aggregator.page.raster import Raster, Rectangles, raster_of
 from rankmem_aggregator.page.reading import Reading, Track
 from rankmem_aggregator.page.routes import SessionRoute
+from rankmem_aggregator.page.selection import PICK, picked
 from rankmem_aggregator.page.stacking import stacked
 from rankmem_protos.errors import Code, RankmemError
 
@@ -52,12 +51,6 @@ COLOURS: Final = ("category", "stream", "age", "line", "operator", "module", "ph
 AUTO: Final = "auto"
 _AUTO: Final = ("category", "line", "operator", "stream")
 _NO_CATEGORY: Final = ("unknown", "before the recording")
-_PICKED: Final = {
-    **{name: name for name in (
-        "category", "operator", "module", "line", "phase", "stream", "component", "step", "annotation")},
-    "stack": "stack_id",
-    "block": "allocation_id",
-}  # fmt: skip
 _AGES: Final = (10, 100, 1_000, 10_000, 100_000)
 """In events: the lives that the colours of age tell apart."""
 _AGES_NS: Final = (1_000_000, 10_000_000, 100_000_000, 1_000_000_000, 10_000_000_000)
@@ -94,7 +87,7 @@ class MapAsked:
         "what a colour stands for; auto: the first of which anything is known",
         default=AUTO,
     )
-    pick: str = parameter(text(2000), "these blocks alone: kind:value, several separated by ;", default="")
+    pick: str | None = parameter(PICK, "these blocks alone: kind:value;kind:value", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,8 +168,9 @@ def block_map(reading: Reading, asked: MapAsked) -> pa.Table:
         offset_ns=track.offset_ns,
         seq_first=shown.seq_first,
         seq_last=shown.seq_last,
+        pick=picked(reading, asked.pick),
     )
-    lives = _lives(_picked(rows, asked.pick), asked, shown, reading)
+    lives = _lives(rows, asked, shown, reading)
     without = 0
     if asked.kind == "address":
         placed = lives.rows["address"].is_valid().to_numpy()
@@ -269,21 +263,29 @@ def _events(
     is_cut: bool = False,
 ) -> _Range:
     """The events of a range; if there are none in it, the instant of the last one before."""
-    row = reading.ask(
-        "seq_range",
-        attempt=track.attempt,
-        rank=track.rank,
-        device=track.device,
-        offset_ns=track.offset_ns,
-        from_ns=reading.absolute(asked.from_ns),
-        until_ns=reading.absolute(asked.until_ns),
-        seq_from=first,
-        seq_to=last,
-    ).to_pylist()[0]
+
+    def ask(from_ns: int | None, until_ns: int | None) -> dict[str, Any]:
+        rows = reading.ask(
+            "seq_range",
+            attempt=track.attempt,
+            rank=track.rank,
+            device=track.device,
+            offset_ns=track.offset_ns,
+            from_ns=reading.absolute(from_ns),
+            until_ns=reading.absolute(until_ns),
+            seq_from=first,
+            seq_to=last,
+        )
+        return dict(rows.to_pylist()[0])
+
+    row = ask(asked.from_ns, asked.until_ns)
+    if row["seq_first"] is None and asked.from_ns is not None:
+        row = ask(None, asked.from_ns)
+        row |= {"seq_first": row["seq_last"], "first_ns": row["last_ns"], "events": 0}
     if row["seq_first"] is None:
         raise RankmemError(
             Code.NOT_FOUND,
-            f"rank {track.rank} has no event on {track.device} in this range",
+            f"rank {track.rank} has no event on {track.device} in this range, and none before",
             "choose a longer range: a double click on a diagram doubles it",
         )
     return _Range(
@@ -429,24 +431,6 @@ def _table(reading: Reading, lives: _Lives, picture: _Picture, group: Array) -> 
     for name in ("allocated_ns", "freed_ns"):
         columns[name] = pc.subtract(rows[name].cast(pa.int64()), pa.scalar(_origin(reading), pa.int64()))
     return pa.table(columns)
-
-
-def _picked(rows: pa.Table, pick: str) -> pa.Table:
-    """The blocks of the groups that are picked; of several values of a kind any, of several kinds all."""
-    wanted: dict[str, list[str]] = {}
-    for part in filter(None, pick.split(";")):
-        kind, colon, value = part.partition(":")
-        if not colon or kind not in _PICKED:
-            raise RankmemError(
-                Code.INVALID,
-                f"pick={part[:60]!r} cannot be used",
-                f"kind:value, with a kind of {', '.join(_PICKED)}",
-            )
-        wanted.setdefault(_PICKED[kind], []).append(unquote(value))
-    for column, values in wanted.items():
-        known = pc.fill_null(rows[column].cast(pa.string()), "")
-        rows = rows.filter(pc.is_in(known, value_set=pa.array(values)))
-    return rows
 
 
 def _clock(rows: pa.Table, shown: _Range, origin_ns: int) -> dict[str, list[int]]:

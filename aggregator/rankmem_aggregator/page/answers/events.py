@@ -24,6 +24,7 @@ from rankmem_aggregator.page.routes import SessionRoute
 from rankmem_protos.errors import Code, RankmemError
 
 EVENTS_MAX: Final = 1000
+"""Events of an answer: what a table can show."""
 ACTIONS: Final = (
     "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map",
     "segment_unmap", "oom", "snapshot", "unknown",

@@ -15,6 +15,7 @@ from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import SessionRoute
 
 ROWS_MAX: Final = 1000
+"""Ranks of an answer, the fullest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

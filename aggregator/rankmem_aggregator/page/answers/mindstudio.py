@@ -27,8 +27,11 @@ from rankmem_aggregator.page.routes import SessionRoute
 from rankmem_protos.bounds import SIZE_BYTES_MAX
 
 POINTS_MAX: Final = 4096
+"""Of a curve: the widest screen has no more columns."""
 ROWS_MAX: Final = 1000
+"""Rows of a page, as MindStudio has them at most."""
 SKIPPED_MAX: Final = 10_000_000
+"""Rows before a page: a rank has no more blocks than a search finds in its time."""
 SORTS: Final = (
     "Name", "Size(KB)", "Allocation Time(ms)", "Release Time(ms)", "Duration(ms)", "Active Release Time(ms)",
     "Active Duration(ms)", "Allocation Total Allocated(MB)", "Allocation Total Reserved(MB)",

@@ -18,6 +18,7 @@ from rankmem_aggregator.sql import query_text
 from rankmem_protos.bounds import MODULE_BYTES_MAX
 
 WEIGHTS_MAX: Final = 5000
+"""Parameters of an answer, the largest first: more do not help a reader."""
 MODEL_S: Final = 20.0
 
 

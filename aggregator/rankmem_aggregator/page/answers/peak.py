@@ -60,7 +60,8 @@ def peak(reading: Reading, asked: PeakAsked) -> pa.Table:
     """Each rank's share of the job's peak; columns: those of ``sql/page/peak_shares.sql``.
 
     Facts: device_types, those of the session; device_type, the one of the answer; bound, its row of
-    ``job_peak_bound``, None without events; as_of_ns, the newest event known; running.
+    ``job_peak_bound``, None without events; left_out, how many ranks are in no sum, having no clock;
+    as_of_ns, the newest event known; running.
     """
     shares, types, chosen = _instant(reading, asked.device_type)
     rows = _ask_with_shares(reading, "peak_shares", shares, device_type=chosen)
@@ -71,6 +72,7 @@ def peak(reading: Reading, asked: PeakAsked) -> pa.Table:
         device_types=types,
         device_type=chosen,
         bound=_bound(reading, shares, chosen),
+        left_out=_left_out(reading, chosen),
         **_as_of(reading),
     )
 
@@ -87,7 +89,13 @@ def peak_held(reading: Reading, asked: HeldAsked) -> pa.Table:
         by=asked.by,
         most_groups=asked.groups,
     )
-    return reading.answer(rows, exact=True, source="allocation_record", device_type=chosen)
+    return reading.answer(
+        rows,
+        exact=True,
+        source="allocation_record",
+        device_type=chosen,
+        left_out=_left_out(reading, chosen),
+    )
 
 
 def chosen_type(types: list[str], wanted: str | None) -> str | None:
@@ -131,6 +139,10 @@ def _bound(reading: Reading, shares: pa.Table, chosen: str | None) -> dict[str, 
     (row,) = reading.queries.job_peak_bound(reading.session.session_id, shares=ours).to_pylist()
     del row["job_peak_utc"]
     return {**row, "job_peak_ns": row["job_peak_ns"] - reading.session.origin_ns}
+
+
+def _left_out(reading: Reading, device_type: str | None) -> int:
+    return int(reading.ask("peak_left_out", device_type=device_type)["num_ranks"][0].as_py())
 
 
 def _as_of(reading: Reading) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def fragmentation(reading: Reading, asked: FragmentationAsked) -> pa.Table:
     """Fragmentation at instants spread evenly over a range of the log, at its peak and at its failures.
 
     Columns: seq, time_ns (since the session's start), reserved_bytes, used_bytes (rounded up), unused_bytes,
-    largest_free_bytes, fragmentation (NULL where nothing is unused).
+    largest_free_bytes, fragmentation (NULL where nothing is unused). Facts: failures (their seqs).
     """
     if asked.from_ns is not None or asked.until_ns is not None:
         check_range(asked.from_ns, asked.until_ns)
@@ -107,9 +107,11 @@ def fragmentation(reading: Reading, asked: FragmentationAsked) -> pa.Table:
         peak_seq=track.peak_seq,
     )
     seqs = instants["seq"].to_pylist()
-    first, last = (seqs[0], seqs[-1]) if seqs else (0, 0)
+    if not seqs or not reading.ask("has_segments", **_of(track), seq=seqs[-1])["known"][0].as_py():
+        seqs = []  # the blocks need not be read
+    first, last = (seqs[0], seqs[-1]) if seqs else (0, -1)
     log = DeviceLog(reading.show("device_state", **_of(track), seq_first=first, seq_last=last), track.device)
-    states = [log.state_after(seq) for seq in seqs] if log.knows_segments else []
+    states = [log.state_after(seq) for seq in seqs]
     rows = reading.relative(instants.slice(0, len(states)), "time_ns")
     found = pa.table(
         {
@@ -122,15 +124,16 @@ def fragmentation(reading: Reading, asked: FragmentationAsked) -> pa.Table:
             "fragmentation": pa.array([each.fragmentation for each in states], pa.float64()),
         }
     )
-    events = int(instants["events"][0].as_py()) if seqs else 0
+    events = int(instants["events"][0].as_py()) if len(instants) else 0
     return reading.answer(
         found,
-        exact=len(seqs) >= events,
+        exact=len(instants) >= events,
         source="allocation_record, memory_event, older_segment",
         rank=track.rank,
         attempt=track.attempt,
         device=track.device,
         events=events,
+        failures=instants.filter(instants["is_failure"])["seq"].to_pylist(),
         peak_seq=track.peak_seq,
         knows_segments=log.knows_segments,
     )

@@ -182,7 +182,7 @@ def step_kept(reading: Reading, asked: StepKeptAsked) -> pa.Table:
     """What stays from step to step on a rank; columns: those of ``sql/page/step_kept.sql``.
 
     Facts: rank, attempt, device; grows_most, whether the rank surely grows and was chosen for that; keep,
-    since; has_steps.
+    since; last_step, None without steps.
     """
     rank, attempt, device, grows_most = asked.rank, asked.attempt, asked.device, False
     if rank is None:
@@ -214,7 +214,7 @@ def step_kept(reading: Reading, asked: StepKeptAsked) -> pa.Table:
         grows_most=grows_most,
         keep=asked.keep,
         since=since,
-        has_steps=has_steps,
+        last_step=int(known["last_step"].to_numpy().max()) if has_steps else None,
     )
 
 

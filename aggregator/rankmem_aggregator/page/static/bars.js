@@ -10,7 +10,7 @@ import * as units from "./units.js";
 
 const ROW = 22;
 const BAR = 14;
-const NAME_MOST = 0.32;
+const NAME_MOST = 0.38;
 const HEAD = 16;
 
 export class Bars {
@@ -44,7 +44,8 @@ export class Bars {
   }
 
   // Shows rows of {name, parts: [{name, value, colour}], note, mark, low, high}; values may be negative where a row has
-  // one part. `limit` is a line {value, text} across all rows; `only`, the name of the parts that are not faded.
+  // one part. `limit` is a line {value, text} across all rows; `only`, the names of the parts that are
+  // not faded (a set).
   set({ rows, limit = null, only = null }) {
     Object.assign(this, { rows, limit, only, current: -1 });
     this.surface.setHeight(Math.max(1, rows.length) * ROW + (limit ? HEAD : 0));
@@ -118,7 +119,7 @@ export class Bars {
     let begin = 0;
     for (const part of row.parts) {
       const [from, to] = [place(Math.min(begin, begin + part.value)), place(Math.max(begin, begin + part.value))];
-      g.globalAlpha = this.only !== null && part.name !== this.only ? 0.25 : 1;
+      g.globalAlpha = this.only !== null && !this.only.has(part.name) ? 0.25 : 1;
       g.fillStyle = part.colour;
       g.fillRect(from, y + (ROW - BAR) / 2, Math.max(to - from, part.value ? 0.5 : 0), BAR);
       begin += part.value;

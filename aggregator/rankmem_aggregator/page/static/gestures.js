@@ -82,6 +82,15 @@ export function timeGestures(surface, { box, range, limits, timeAt: timeOf, hove
   });
 }
 
+// The pointer alone, on a surface without an axis of time.
+export function hoverAlone({ canvas }, { hover, leave }) {
+  canvas.addEventListener("pointermove", (event) => {
+    const place = canvas.getBoundingClientRect();
+    hover?.(event.clientX - place.left, event.clientY - place.top);
+  });
+  canvas.addEventListener("pointerleave", () => leave?.());
+}
+
 // Sets the state's range to whole ns within the limits; the whole is no range at all.
 export function setRange(from, to, [first, last], options = {}) {
   const length = Math.min(Math.max(to - from, LEAST_NS), last - first);

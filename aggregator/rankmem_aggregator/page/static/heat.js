@@ -4,6 +4,7 @@
 import { boxOf, drawTimeAxis, line } from "./axes.js";
 import { ramp } from "./colours.js";
 import { timeGestures } from "./gestures.js";
+import * as marks from "./marks.js";
 import { Surface } from "./surface.js";
 import { ink } from "./theme.js";
 import * as units from "./units.js";
@@ -83,6 +84,7 @@ export class HeatMap {
     this.axis(g, box, this.from, this.to);
     this.paintSteps(g, box);
     this.paintLabels(g, box);
+    if (this.axis === drawTimeAxis) marks.draw(g, box, this.from, this.to);
     if (this.chosen >= 0) {
       const high = box.height / this.rows.length;
       this.paintChosen(g, box, box.y + this.chosen * high, high);

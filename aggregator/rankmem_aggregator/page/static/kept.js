@@ -28,6 +28,6 @@ export function keyOf(path, parameters) {
   for (const [name, value] of Object.entries(parameters)) {
     if (value !== null && value !== undefined && value !== "") full[name] = value;
   }
-  const names = Object.keys(full).filter((name) => !kept.notInKeys.includes(name)).sort();
+  const names = Object.keys(full).filter((name) => !kept.notInKeys.includes(name) && full[name] !== "").sort();
   return `${route}?${names.map((name) => `${name}=${full[name]}`).join("&")}`;
 }

@@ -5,6 +5,8 @@ import { announce, button, el } from "./dom.js";
 import * as kept from "./kept.js";
 import * as head from "./head.js";
 import * as keys from "./keys.js";
+import * as marks from "./marks.js";
+import * as live from "./live.js";
 import * as panels from "./panel.js";
 import { kindsOf } from "./save.js";
 import * as session from "./session.js";
@@ -25,6 +27,7 @@ function viewOfState() {
 async function show() {
   loading?.abort();
   const mine = (loading = new AbortController());
+  document.body.dataset.ready = "false";
   unmount?.();
   unmount = null;
   tip.hide();
@@ -38,6 +41,7 @@ async function show() {
     }
     if (mine.signal.aborted) return;
     drawHead();
+    if (!kept.isFile()) live.start(session.job()?.id ?? null);
     unmount = view.mount(root);
     document.title = titleOf(view);
   } catch (error) {
@@ -45,7 +49,7 @@ async function show() {
     drawHead();
     fail(error);
   } finally {
-    document.body.dataset.ready = "true";
+    if (loading === mine) document.body.dataset.ready = "true";
   }
 }
 
@@ -76,15 +80,31 @@ function drawHead() {
   const links = VIEWS.map((view) =>
     el("a", { href: state.link({ view: view.name }), "aria-current": view === current ? "page" : null }, view.title),
   );
-  document.getElementById("head").replaceChildren(
+  const place = document.getElementById("head");
+  const focused = focusables(place).indexOf(document.activeElement);
+  place.replaceChildren(
     el("a", { class: "logo", href: state.link({ view: null }) }, "rankmem"),
     ...head.choosers(),
+    live.badge,
     el("nav", { "aria-label": "Views" }, ...links),
     el("span", { class: "grow" }),
     kept.isFile() ? el("span", { class: "note", title: kept.file().missing.join("\n") }, fileText(kept.file())) : "",
+    button("marks", marks.show, { title: "ranges and instants that you name (M)" }),
+    button("copy link", copyLink, { title: "this very state, as a link" }),
     button(`theme: ${theme.theme()}`, (event) => (event.target.textContent = `theme: ${theme.nextTheme()}`)),
     button("?", keys.showKeys, { "aria-label": "Keys" }),
   );
+  focusables(place)[focused]?.focus({ preventScroll: true });
+}
+
+function focusables(element) {
+  return [...element.querySelectorAll("a, button, input, select")];
+}
+
+// The address without a code: whoever opens it needs to be let in by a code or cookie of their own.
+async function copyLink() {
+  await navigator.clipboard?.writeText(location.href).catch(() => {});
+  announce("copied the link");
 }
 
 function fileText({ written, holds, missing }) {
@@ -98,6 +118,7 @@ function follow(changed) {
   else drawHead();
 }
 keys.bind("?", "this list", keys.showKeys);
+keys.bind("M", "marks: name the range that is shown", () => session.job() && marks.show());
 
 async function begin() {
   theme.apply();
@@ -122,6 +143,17 @@ async function begin() {
 }
 
 // For tests and for the console of a browser.
-window.rankmem = { drawn: panels.drawn, panel: panels.panel, panels: panels.allPanels, state, traffic: api.traffic, views: VIEWS.map(({ name, needsJob }) => ({ name, needsJob })), kindsOf };
+window.rankmem = {
+  drawn: panels.drawn,
+  panel: panels.panel,
+  panels: panels.allPanels,
+  state,
+  live: live.status,
+  job: session.job,
+  traffic: api.traffic,
+  views: VIEWS.map(({ name, needsJob }) => ({ name, needsJob })),
+  kindsOf,
+  keyOf: kept.isFile() ? kept.keyOf : null,
+};
 
 begin();

@@ -9,7 +9,7 @@ import * as state from "./state.js";
 import * as units from "./units.js";
 
 const TABLE_ROWS_MAX = 500;
-const PATIENCE_MS = 250;
+const REST_MS = 120;
 const panels = new Map();
 
 // What a panel has painted: its arrays, for tests and for exports.
@@ -54,7 +54,7 @@ export class Panel {
     );
     panels.set(id, this);
     this.stop = state.listen((changed) => {
-      if ([...this.reads].some((key) => changed.has(key))) this.follow();
+      if ([...this.reads].some((key) => changed.has(key))) this.refreshSoon();
     });
   }
 
@@ -66,41 +66,30 @@ export class Panel {
     this.heading.textContent = text;
   }
 
-  // Asks again for a changed state. An answer that is under way is awaited for a moment, so that a drag or a wheel asks
-  // as often as there are answers, and not with each pixel.
-  follow() {
+  // Refreshes at once, or, where it did so a moment ago, a moment later: a turn of the wheel changes the state dozens
+  // of times, and only what it comes to is worth asking for.
+  refreshSoon() {
     if (this.later) return;
     this.element.setAttribute("aria-busy", "true");
-    const since = performance.now() - (this.askedAt ?? 0);
-    const again = () => {
-      this.later = null;
-      this.refresh();
-    };
-    if (this.underWay && since < PATIENCE_MS) {
-      const soon = setTimeout(() => this.later?.(), PATIENCE_MS - since);
-      this.later = () => {
-        clearTimeout(soon);
-        again();
-      };
-    } else {
-      again();
-    }
+    const due = (this.askedMs ?? -REST_MS) + REST_MS - performance.now();
+    if (due <= 0) this.refresh();
+    else this.later = setTimeout(() => this.refresh(), due);
   }
 
   // Asks its questions; what came in the meantime for an older state is dropped.
   async refresh() {
+    clearTimeout(this.later);
+    this.later = null;
+    this.askedMs = performance.now();
     this.waiting?.abort();
     const waiting = (this.waiting = new AbortController());
-    this.askedAt = performance.now();
     const asked = (this.asked = this.asks());
     if (asked === null || typeof asked === "string") {
-      this.say(asked ?? "");
-      this.underWay = false;
       this.element.removeAttribute("aria-busy");
+      this.say(asked ?? "");
       return;
     }
     this.element.setAttribute("aria-busy", "true");
-    this.underWay = true;
     try {
       const answers = await Promise.all(asked.map(([path, parameters, options]) => api.ask(path, parameters, waiting.signal, options)));
       if (waiting.signal.aborted) return;
@@ -123,11 +112,7 @@ export class Panel {
       waiting.abort();
       this.fail(error);
     } finally {
-      if (this.waiting === waiting) {
-        this.underWay = false;
-        if (this.later) this.later();
-        else this.element.removeAttribute("aria-busy");
-      }
+      if (this.waiting === waiting && !this.later) this.element.removeAttribute("aria-busy");
     }
   }
 
@@ -196,7 +181,7 @@ export class Panel {
 
   destroy() {
     this.stop();
-    this.later = null;
+    clearTimeout(this.later);
     this.waiting?.abort();
     panels.delete(this.id);
     this.element.remove();

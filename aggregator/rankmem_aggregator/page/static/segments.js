@@ -191,7 +191,7 @@ export function partLines(part, segment) {
 
 function headOf(segments, bytes) {
   const [{ pool, stream, is_known: known }] = segments;
-  if (!known) return `outside of recorded segments · ${units.bytes(bytes)}`;
+  if (!known) return "blocks outside of recorded segments, by address";
   const which = pool === null ? "default pool" : `private pool ${pool}`;
   const many = segments.length === 1 ? "1 segment" : `${units.count(segments.length)} segments`;
   return `${which} · stream ${stream} · ${many} · ${units.bytes(bytes)}`;

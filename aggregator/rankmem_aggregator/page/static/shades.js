@@ -1,7 +1,7 @@
 // Colours of groups that several panels show: the same group has the same colour in each, and groups that come up
 // together differ as long as there are colours.
 
-import { coloursOf } from "./colours.js";
+import { coloursOf, ramp } from "./colours.js";
 import { el } from "./dom.js";
 
 const seen = ["unknown"];
@@ -15,6 +15,13 @@ export function shadeOf(name) {
     colours.set(text, coloursOf(seen)[seen.indexOf(text)]);
   }
   return colours.get(text);
+}
+
+// Colours of groups that have an order, from the darkest to the brightest.
+export function orderedShades(names) {
+  const colours = ramp("amount");
+  const hex = (part) => part.toString(16).padStart(2, "0");
+  return names.map((_, i) => `#${colours[20 + Math.round((215 * i) / Math.max(1, names.length - 1))].map(hex).join("")}`);
 }
 
 // An entry of a legend: a swatch with the end of the name, where that is a path, and all of it as its title.

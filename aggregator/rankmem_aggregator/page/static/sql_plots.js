@@ -14,7 +14,12 @@ export function valueText(name, value) {
   if (value === null || value === undefined) return units.NOTHING;
   if (typeof value !== "number") return String(value);
   if (/(^|_)bytes$/.test(name)) return units.bytes(value);
+  if (/(^|_)ns$/.test(name)) return units.duration(value);
   return Number.isInteger(value) ? units.count(value) : String(Math.round(value * 1e6) / 1e6);
+}
+
+function textOf(value) {
+  return value === null ? "NULL" : String(value);
 }
 
 // The lines of an answer: over its first number; one for each further number, or for each text of its one text column.
@@ -45,7 +50,7 @@ export function cellsOf(names, columns) {
   if (names.length < 3 || !isNumeric(columns[2])) {
     return "A heat map needs three columns: what a row is, what a column is, and a number.";
   }
-  const order = (values) => [...new Set(values)].sort((a, b) => (a === b ? 0 : a < b ? -1 : 1));
+  const order = (values) => [...new Set(values)].sort((a, b) => (a === b ? 0 : a === null ? -1 : b === null ? 1 : a < b ? -1 : 1));
   const [rows, across] = [order(columns[0]), order(columns[1])];
   if (rows.length > CELLS_MAX || across.length > CELLS_MAX) return `A heat map has at most ${units.count(CELLS_MAX)} rows and columns.`;
   const cells = new Float64Array(rows.length * across.length).fill(NaN);
@@ -101,7 +106,8 @@ export class SqlPlot {
     const [from, to] = bounds(lines.flatMap((each) => each.points.map((point) => point[0])));
     const [least, high] = bounds(lines.flatMap((each) => each.points.map((point) => point[1])));
     const low = Math.min(0, least);
-    drawByteAxis(g, box, low, high, (value) => valueText(unit, value));
+    const top = high + 0.04 * (high - low);
+    drawByteAxis(g, box, low, top, (value) => valueText(unit, value));
     this.paintEnds(g, box, [valueText(over, from), over, valueText(over, to)]);
     const colours = coloursOf(lines.map((each) => each.name));
     lines.forEach(({ points }, i) => {
@@ -109,7 +115,7 @@ export class SqlPlot {
       g.beginPath();
       points.forEach(([at, value], k) => {
         const px = box.x + ((at - from) / Math.max(to - from, 1e-9)) * box.width;
-        const py = box.y + box.height - ((value - low) / Math.max(high - low, 1e-9)) * box.height;
+        const py = box.y + box.height - ((value - low) / Math.max(top - low, 1e-9)) * box.height;
         if (k) g.lineTo(px, py);
         else g.moveTo(px, py);
       });
@@ -127,13 +133,15 @@ export class SqlPlot {
       if (Number.isNaN(cells[i])) continue;
       const [r, green, b] = colours[1 + Math.floor(((cells[i] - low) / Math.max(high - low, 1e-9)) * 254)];
       g.fillStyle = `rgb(${r},${green},${b})`;
-      g.fillRect(box.x + (i % across.length) * wide, box.y + Math.floor(i / across.length) * tall, wide + 0.5, tall + 0.5);
+      const [column, row] = [i % across.length, Math.floor(i / across.length)];
+      const [x, y] = [Math.floor(box.x + column * wide), Math.floor(box.y + row * tall)];
+      g.fillRect(x, y, Math.floor(box.x + (column + 1) * wide) - x, Math.floor(box.y + (row + 1) * tall) - y);
     }
-    this.paintEnds(g, box, [String(across[0]), `${names[1]}; ${names[2]} from ${valueText(names[2], low)} (dark) to ${valueText(names[2], high)} (bright)`, String(across[across.length - 1])]);
+    this.paintEnds(g, box, [textOf(across[0]), `${names[1]}; ${names[2]} from ${valueText(names[2], low)} (dark) to ${valueText(names[2], high)} (bright)`, textOf(across[across.length - 1])]);
     g.textAlign = "right";
     g.textBaseline = "middle";
     const step = Math.max(1, Math.ceil((rows.length * 14) / box.height));
-    for (let row = 0; row < rows.length; row += step) g.fillText(String(rows[row]).slice(0, 18), box.x - 6, box.y + (row + 0.5) * tall);
+    for (let row = 0; row < rows.length; row += step) g.fillText(textOf(rows[row]).slice(0, 18), box.x - 6, box.y + (row + 0.5) * tall);
   }
 
   paintEnds(g, box, [first, middle, last]) {

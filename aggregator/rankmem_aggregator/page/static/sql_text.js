@@ -13,14 +13,14 @@ export function text() {
   return state.get("sql") ?? tooLong;
 }
 
-// Shows a statement in the SQL view; its result follows.
-export function open(statement) {
+// Shows a statement in the SQL view, as a table at first; its result follows.
+export function open(statement, show = null) {
   if (!statement) {
     announce("this panel has no SQL yet");
     return;
   }
   tooLong = statement;
-  state.change({ view: "sql", sql: statement, show: null });
+  state.change({ view: "sql", sql: statement, show });
   if (state.get("sql") === null) announce("the statement is too long for the link");
   else tooLong = "";
 }

@@ -1,6 +1,7 @@
 // A canvas that is drawn when its data, size or theme has changed, at most once a frame.
 
 import { el } from "./dom.js";
+import * as state from "./state.js";
 import { onTheme } from "./theme.js";
 
 export const FONT = '11px system-ui, "DejaVu Sans", sans-serif';
@@ -27,6 +28,7 @@ export class Surface {
     this.sized = new ResizeObserver(() => this.draw());
     this.sized.observe(this.canvas);
     this.endTheme = onTheme(() => this.draw());
+    this.endMarks = state.listen((changed) => changed.has("marks") && this.draw());
   }
 
   label(text) {
@@ -69,6 +71,7 @@ export class Surface {
     cancelAnimationFrame(this.asked);
     this.sized.disconnect();
     this.endTheme();
+    this.endMarks();
     this.canvas.remove();
   }
 }

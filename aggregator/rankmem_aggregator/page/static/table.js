@@ -7,13 +7,29 @@ const DANGEROUS = /^[=+\-@\t\r]/;
 export class Table {
   // columns: [{name, title, text(row), align: "right", hint}]; sort: {name, descending} or null and onSort(sort) where
   // its owner sorts; onPick(row) when a row is clicked or Enter is pressed on it; key(row): what identifies a row.
-  constructor(parent, { columns, onSort = null, onPick = null, key = (row) => row, label = "rows" }) {
-    Object.assign(this, { columns, onSort, onPick, key, rows: [], sort: null, picked: null });
+  // name: under which this browser keeps the choice of columns; arrows: whether arrow keys go from row to row; a column's
+  // copied(row) is its exact value for copying.
+  constructor(parent, { columns, onSort = null, onPick = null, key = (row) => row, label = "rows", name = "", arrows = false }) {
+    Object.assign(this, { columns, onSort, onPick, key, name, rows: [], sort: null, picked: null });
+    const kept = name && localStorage.getItem(`rankmem-columns-${name}`)?.split(",");
+    for (const column of kept ? columns : []) column.hidden = !kept.includes(column.name);
     this.shown = columns.filter((column) => !column.hidden);
     this.head = el("thead");
     this.bodyElement = el("tbody");
     this.element = el("div", { class: "scroll", tabIndex: 0, role: "region", "aria-label": label }, el("table", {}, this.head, this.bodyElement));
     parent.append(this.element);
+    if (arrows) this.bodyElement.addEventListener("keydown", (event) => this.step(event));
+  }
+
+  // Arrows, Home and End go from row to row.
+  step(event) {
+    const rows = [...this.bodyElement.children];
+    const at = rows.indexOf(event.target.closest("tr"));
+    const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: rows.length - 1 }[event.key];
+    if (at < 0 || to === undefined || !rows[to]) return;
+    event.preventDefault();
+    event.stopPropagation();
+    rows[to].focus();
   }
 
   // Shows these rows; `sort` is how they are sorted.
@@ -38,7 +54,7 @@ export class Table {
       return DANGEROUS.test(text) && !/^-?[\d.,]+$/.test(text) ? `'${text}` : text;
     };
     const lines = [this.shown.map((column) => safe(column.title))];
-    for (const row of this.rows) lines.push(this.shown.map((column) => safe(column.text(row))));
+    for (const row of this.rows) lines.push(this.shown.map((column) => safe((column.copied ?? column.text)(row))));
     return lines.map((line) => line.join("\t")).join("\n");
   }
 
@@ -64,6 +80,7 @@ export class Table {
           onchange: (event) => {
             column.hidden = !event.target.checked;
             this.shown = this.columns.filter((each) => !each.hidden);
+            if (this.name) localStorage.setItem(`rankmem-columns-${this.name}`, this.shown.map((each) => each.name).join(","));
             this.set(this.rows);
           },
         }),

@@ -38,9 +38,9 @@ export function count(value) {
   return value === null || value === undefined ? NOTHING : Math.round(value).toLocaleString("en-US");
 }
 
-// 1 rank, 64 ranks
-export function many(value, one) {
-  return `${count(value)} ${one}${value === 1 ? "" : "s"}`;
+// 1 rank, 2,048 ranks: a count with its noun, whose plural ends in s.
+export function counted(value, noun) {
+  return `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
 }
 
 // A time since the session's start, ns: +58.912345 s, +1:02:03.456; `step` ns decides the digits.

@@ -18,8 +18,17 @@ WITH span AS MATERIALIZED (
 clock AS MATERIALIZED (
     SELECT coalesce((SELECT offset_ns FROM span), 0) AS offset_ns
 ),
+-- Of host memory the buckets repeat the requested bytes as the other figures; events have none.
 bucket AS MATERIALIZED (
-    SELECT b.*, b.first_ns + c.offset_ns AS begin_ns, b.last_ns + c.offset_ns AS end_ns
+    SELECT
+        b.seq_last,
+        b.events,
+        b.requested_last_bytes,
+        if(b.device IN ('cpu', 'pinned'), NULL, b.allocated_last_bytes) AS allocated_last_bytes,
+        if(b.device IN ('cpu', 'pinned'), NULL, b.active_last_bytes) AS active_last_bytes,
+        if(b.device IN ('cpu', 'pinned'), NULL, b.reserved_last_bytes) AS reserved_last_bytes,
+        b.first_ns + c.offset_ns AS begin_ns,
+        b.last_ns + c.offset_ns AS end_ns
     FROM memory_bucket AS b
     CROSS JOIN clock AS c
     WHERE b.session_id = $session AND b.attempt = $attempt AND b.rank = $rank AND b.device = $device

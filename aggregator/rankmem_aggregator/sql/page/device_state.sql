@@ -10,30 +10,7 @@
 --   address, size_bytes, stream, pool, component: as in memory_event
 --   free_requested_seq, freed_seq: of a block the events that freed its tensor and gave it back; NULL where there is none
 --   category, operator, line, stack_id: of a block what it meant at the end of the range, and who made it
-WITH ending AS MATERIALIZED (
-    SELECT
-        allocation_id,
-        max(free_requested_seq) AS free_requested_seq,
-        max(freed_seq) AS freed_seq
-    FROM allocation_end
-    WHERE session_id = $session
-        AND attempt = $attempt
-        AND rank = $rank
-        AND device = $device
-        AND allocation_id <= $seq_last
-    GROUP BY allocation_id
-),
-meaning AS MATERIALIZED (
-    SELECT allocation_id, arg_max(category, (seq, time_ns)) AS category
-    FROM category_change
-    WHERE session_id = $session
-        AND attempt = $attempt
-        AND rank = $rank
-        AND device = $device
-        AND seq <= $seq_last
-    GROUP BY allocation_id
-),
-part AS (
+WITH part AS (
     SELECT
         'segment' AS kind, seq, 'segment_alloc' AS action, address, size_bytes, stream, pool,
         NULL::VARCHAR AS component, NULL::BIGINT AS free_requested_seq, NULL::BIGINT AS freed_seq,
@@ -53,29 +30,25 @@ part AS (
     UNION ALL
     SELECT
         'block',
-        r.allocation_id,
+        b.allocation_id,
         NULL,
-        r.address,
-        r.size_bytes,
-        r.stream,
-        r.pool,
-        r.component,
-        coalesce(r.free_requested_seq, e.free_requested_seq),
-        coalesce(r.freed_seq, e.freed_seq),
-        meaning_of(coalesce(m.category, r.category), r.preexisting),
-        r.operator,
+        b.address,
+        b.size_bytes,
+        b.stream,
+        b.pool,
+        b.component,
+        b.free_requested_seq,
+        b.freed_seq,
+        b.category,
+        b.operator,
         k.line,
-        r.stack_id
-    FROM allocation_record AS r
-    LEFT JOIN ending AS e USING (allocation_id)
-    LEFT JOIN meaning AS m USING (allocation_id)
-    LEFT JOIN stack AS k ON k.stack_id = coalesce(r.forward_stack_id, r.stack_id)
-    WHERE r.session_id = $session
-        AND r.attempt = $attempt
-        AND r.rank = $rank
-        AND r.device = $device
-        AND r.allocation_id <= $seq_last
-        AND (coalesce(r.freed_seq, e.freed_seq) IS NULL OR coalesce(r.freed_seq, e.freed_seq) > $seq_first)
+        b.stack_id
+    FROM block_of_device(
+        $session, $attempt::INTEGER, $rank::INTEGER, $device, 0, until_seq := $seq_last::BIGINT
+    ) AS b
+    LEFT JOIN stack AS k ON k.stack_id = coalesce(b.forward_stack_id, b.stack_id)
+    WHERE b.allocation_id <= $seq_last AND (b.freed_seq IS NULL OR b.freed_seq > $seq_first)
 )
-SELECT * FROM part
+SELECT part.* FROM part
+CROSS JOIN unstreamed
 ORDER BY kind DESC, seq, address;

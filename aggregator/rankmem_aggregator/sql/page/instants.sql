@@ -10,6 +10,7 @@
 --   seq: an event; in order, each once
 --   time_ns (ns, common clock): when
 --   events: of the range
+--   is_failure: true where an allocation failed
 WITH numbered AS MATERIALIZED (
     SELECT
         seq,
@@ -25,7 +26,7 @@ WITH numbered AS MATERIALIZED (
         AND time_ns >= coalesce($from_ns::BIGINT - $offset_ns::BIGINT, time_ns)
         AND time_ns <= coalesce($until_ns::BIGINT - $offset_ns::BIGINT, time_ns)
 )
-SELECT seq, time_ns + $offset_ns::BIGINT AS time_ns, events
+SELECT seq, time_ns + $offset_ns::BIGINT AS time_ns, events, action = 'oom' AS is_failure
 FROM numbered
 WHERE place = 0
     OR place = events - 1

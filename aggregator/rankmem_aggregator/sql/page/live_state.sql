@@ -19,7 +19,7 @@ newest AS (
     FROM memory_bucket AS b
     LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
     WHERE b.session_id = $session
-        AND b.last_ns >= (SELECT stored_ns - 600000000000 FROM stored)
+        AND b.last_ns >= coalesce((SELECT stored_ns - 600000000000 FROM stored), b.last_ns)
 ),
 ranks AS (
     SELECT sum(events)::BIGINT AS events, count(*) AS num_ranks

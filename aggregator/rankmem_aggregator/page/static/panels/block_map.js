@@ -5,7 +5,8 @@ import * as api from "../api.js";
 import { BlockMap } from "../block_map.js";
 import { announce, chooser, el, toggles } from "../dom.js";
 import { Panel } from "../panel.js";
-import { legendEntry, shadeOf } from "../shades.js";
+import { chips, isPicked, picksBut, togglePick } from "../selection.js";
+import { legendEntry, orderedShades, shadeOf } from "../shades.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
 import * as tip from "../tip.js";
@@ -44,7 +45,7 @@ export function blockMapPanel(root, { height = 300 } = {}) {
       const width = Math.min(2048, Math.max(320, Math.ceil((panel.body.clientWidth || 800) / WIDTH_STEP) * WIDTH_STEP));
       const [from, to] = [state.num("from"), state.num("to")];
       const asked = { ...chosen, from, to, seq: state.num("seq"), width, height, kind: kind(), axis: axis(), colour: colour() };
-      return [[session.of("map"), { ...asked, pick: otherPicks().join(";") }]];
+      return [[session.of("map"), { ...asked, pick: picksBut("block") }]];
     },
     empty: "No block of this rank was alive in this range, or none that is picked.",
     show: (answer) => {
@@ -53,7 +54,7 @@ export function blockMapPanel(root, { height = 300 } = {}) {
       stacks = new Map();
       colours.value = colour();
       colours.title = `colour of blocks: ${facts.colour}`;
-      const shades = facts.groups.map(shadeOf);
+      const shades = facts.colour === "age" ? orderedShades(facts.groups) : facts.groups.map(shadeOf);
       const others = facts.kind === "stacked" ? facts.raster_groups.map(() => shadeOf("others")) : shades;
       plot.set(answer, shades, others);
       markAll();
@@ -98,6 +99,7 @@ export function blockMapPanel(root, { height = 300 } = {}) {
     pick: (block) => pick(block),
   });
   panel.body.append(legend);
+  const endChips = chips(panel);
 
   function hover(block, x, y) {
     clearTimeout(waiting);
@@ -106,8 +108,9 @@ export function blockMapPanel(root, { height = 300 } = {}) {
       return;
     }
     const row = rows[block];
+    if (row.stack === null) stacks.set(row.block, framesOf([]));
     tip.showAt(plot.surface, x, y, [...linesOf(row), ...(stacks.get(row.block) ?? [])]);
-    if (stacks.has(row.block) || row.stack === null) return;
+    if (stacks.has(row.block)) return;
     waiting = setTimeout(async () => {
       try {
         const answer = await api.ask(session.of("block_stack"), { ...session.chosenParameters(), block: row.block });
@@ -120,17 +123,13 @@ export function blockMapPanel(root, { height = 300 } = {}) {
   }
 
   function pick(block) {
-    const id = block < 0 ? null : String(rows[block].block);
-    const was = pickedBlocks();
-    const picks = otherPicks();
-    if (id !== null && !was.includes(id)) picks.push(`block:${id}`);
-    state.change({ pick: picks.join(";") });
-    if (id !== null) announce(linesOf(rows[block]).join(", "));
+    if (block < 0) return;
+    togglePick("block", rows[block].block);
+    announce(linesOf(rows[block]).join(", "));
   }
 
   function markAll() {
-    const ids = new Set(pickedBlocks());
-    plot.mark(new Set(rows.flatMap((row, i) => (ids.has(String(row.block)) ? [i] : []))), seqOf());
+    plot.mark(new Set(rows.flatMap((row, i) => (isPicked("block", row.block) ? [i] : []))), seqOf());
   }
 
   function seqOf() {
@@ -151,6 +150,7 @@ export function blockMapPanel(root, { height = 300 } = {}) {
     refresh: () => panel.refresh(),
     destroy: () => {
       stop();
+      endChips();
       clearTimeout(waiting);
       panel.destroy();
       plot.destroy();
@@ -168,19 +168,6 @@ function axis() {
 
 function colour() {
   return COLOURS.includes(state.get("mapc")) ? state.get("mapc") : "auto";
-}
-
-function picks() {
-  return (state.get("pick") ?? "").split(";").filter(Boolean);
-}
-
-// The ids of picked blocks: they are marked here, where all else that is picked filters.
-function pickedBlocks() {
-  return picks().filter((each) => each.startsWith("block:")).map((each) => each.slice("block:".length));
-}
-
-function otherPicks() {
-  return picks().filter((each) => !each.startsWith("block:"));
 }
 
 function noteOf(facts, drawn) {

@@ -145,7 +145,7 @@ function tilesOf(rows) {
     tile("do not fit, at reserved", of(shortReserved, reserved), "with what the allocator held, which includes what it would give back"),
     tile(`least room${whose(least)}`, least ? leftText(least.left_bytes) : "not known"),
     tile(`grows fastest${whose(fastest)}`, fastest ? `${units.signedBytes(Math.round(fastest.slope_bytes))} a step` : steps ? "no rank" : "not known"),
-    tile(`full first${whose(first)}`, first ? `${units.count(first.steps_left)} steps` : fastest ? "not known" : units.NOTHING, first ? stepsText(first) : null),
+    tile(`full first${whose(first)}`, first ? units.counted(first.steps_left, "step") : fastest ? "not known" : units.NOTHING, first ? stepsText(first) : null),
   ];
 }
 
@@ -198,7 +198,7 @@ const COLUMNS = [
   { name: "left_reserved_bytes", title: "at reserved", align: "right", text: (row) => leftText(row.left_reserved_bytes) },
   { name: "slope_bytes", title: "bytes a step", align: "right", text: growthText },
   { name: "steps_left", title: "full in", align: "right", text: stepsText },
-  { hidden: true, name: "steps_left_reserved", title: "full in, at reserved", align: "right", text: (row) => (row.steps_left_reserved === null ? units.NOTHING : `${units.count(row.steps_left_reserved)} steps`) },
+  { hidden: true, name: "steps_left_reserved", title: "full in, at reserved", align: "right", text: (row) => (row.steps_left_reserved === null ? units.NOTHING : units.counted(row.steps_left_reserved, "step")) },
   { name: "peak_bytes", title: "peak requested", align: "right", text: bytes("peak_bytes") },
   { name: "reserved_peak_bytes", title: "peak reserved", align: "right", text: bytes("reserved_peak_bytes") },
   { name: "headroom_bytes", title: "headroom now", align: "right", text: bytes("headroom_bytes"), hint: "free on the device and unused in the allocator, by the last sample" },

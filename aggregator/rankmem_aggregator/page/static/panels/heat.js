@@ -130,7 +130,7 @@ function groupName(name) {
 }
 
 function noteOf(map, facts) {
-  const many = units.many(map.ranks.length, "rank");
+  const many = units.counted(map.ranks.length, "rank");
   const pooled = map.rows.length < map.ranks.length ? `; in a line ${{ abs: "the highest", median: "the furthest off", headroom: "the least" }[map.mode]} of its ranks` : "";
   const what = {
     abs: `${facts.figure} bytes`,

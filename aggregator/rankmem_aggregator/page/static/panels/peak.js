@@ -4,6 +4,7 @@ import { Bars } from "../bars.js";
 import { coloursOf } from "../colours.js";
 import { button, chooser, el, setOptions } from "../dom.js";
 import { Panel } from "../panel.js";
+import { picks, togglePick } from "../selection.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
 import * as tip from "../tip.js";
@@ -30,15 +31,24 @@ export function ranksBy() {
   return few ? ["rank", ...known, ...hosts, "job"] : [...known, ...hosts, "rank", "job"];
 }
 
+// Why there is no highest instant.
+function whyNone({ facts }) {
+  if (!facts.left_out) return NO_EVENTS;
+  return "The ranks' recordings have no times, so there is no instant at which all can be added up. Each rank's own peak is in the view Job.";
+}
+
 export function peakSumPanel(root) {
   const panel = new Panel(root, {
     id: "peak-sum",
     title: "The job's highest instant",
     reads: ["type"],
     asks: () => [[session.of("peak"), { device_type: state.get("type") }]],
-    empty: NO_EVENTS,
     show: (answer) => {
-      const { bound, device_types: types, device_type: type, running, as_of_ns: until } = answer.facts;
+      const { bound, device_types: types, device_type: type, running, as_of_ns: until, left_out: out } = answer.facts;
+      if (!bound) {
+        panel.say(whyNone(answer));
+        return;
+      }
       panel.drawn = { bound, types, type };
       setOptions(device, types, type);
       device.hidden = types.length < 2;
@@ -51,7 +61,7 @@ export function peakSumPanel(root) {
         tile("if every rank peaked at once", units.bytes(bound.sum_of_peaks_bytes), "the ranks' own peaks added up"),
         tile("more than at the instant", units.signedBytes(bound.gap_bytes)),
       );
-      certainty.textContent = howSure(bound);
+      certainty.textContent = `${howSure(bound)}${out ? ` ${units.counted(out, "rank")} without a clock: in no sum.` : ""}`;
     },
     table: () => ({
       columns: ["figure", "value"],
@@ -83,11 +93,11 @@ export function howSure(bound) {
 }
 
 export function peakRanksPanel(root) {
-  const grouping = () => (ranksBy().includes(state.get("group")) ? state.get("group") : ranksBy()[0]);
+  const grouping = () => (ranksBy().includes(state.get("of")) ? state.get("of") : ranksBy()[0]);
   const panel = new Panel(root, {
     id: "peak-ranks",
     title: "What each rank held then",
-    reads: ["type", "group", "by", "pick"],
+    reads: ["type", "of", "by", "pick"],
     asks: () => {
       const type = { device_type: state.get("type") };
       return [
@@ -95,8 +105,11 @@ export function peakRanksPanel(root) {
         [session.of("peak"), type],
       ];
     },
-    empty: NO_EVENTS,
     show: (held, shares) => {
+      if (!held.length) {
+        panel.say(whyNone(held));
+        return;
+      }
       const of = grouping();
       const names = groupsOf(held.rows());
       const colour = new Map(names.map((name, i) => [name, coloursOf(names.map((each) => each ?? "unknown"))[i]]));
@@ -109,15 +122,17 @@ export function peakRanksPanel(root) {
       ranks.value = of;
       blocks.value = blocksBy();
       legend.replaceChildren(...names.map((name) => entry(name, colour.get(name))));
-      plot.set({ rows: rows.slice(0, BARS_MOST), only: pickedName() });
+      plot.set({ rows: rows.slice(0, BARS_MOST), only: pickedNames() });
     },
     table: () => ({
       columns: [panel.drawn.of, "bytes", "own peaks", ...TABLE_PARTS],
       rows: panel.drawn.rows.flatMap((row) => row.parts.map((part) => [row.name, row.value, row.mark, part.label, part.value])),
     }),
   });
-  const ranks = chooser("ranks together by", ranksBy().map((name) => [name, name === "job" ? "all together" : `by ${name}`]), grouping(), (group) => state.change({ group }));
-  const blocks = chooser("blocks by", BLOCKS_BY, blocksBy(), (by) => state.change({ by, pick: null }));
+  // The bars' own: that of the shares is beside the sum.
+  panel.sql = () => panel.answers[0]?.facts.sql ?? "";
+  const ranks = chooser("ranks together by", ranksBy().map((name) => [name, name === "job" ? "one bar" : `bars by ${name}`]), grouping(), (name) => state.change({ of: name }));
+  const blocks = chooser("parts of a bar by", BLOCKS_BY.map((name) => [name, `parts by ${name}`]), blocksBy(), (by) => state.change({ by }));
   panel.tools.prepend(ranks, blocks);
   const legend = el("div", { class: "legend" });
   panel.body.append(legend);
@@ -142,20 +157,23 @@ export function peakHeldPanel(root) {
     title: "What that was, over all ranks",
     reads: ["type", "by", "pick"],
     asks: () => [[session.of("peak_held"), { device_type: state.get("type"), of: "job", by: blocksBy() }]],
-    empty: NO_EVENTS,
     show: (answer) => {
+      if (!answer.length) {
+        panel.say(whyNone(answer));
+        return;
+      }
       const found = answer.rows();
       const sum = found.reduce((bytes, row) => bytes + row.live_bytes, 0);
       const colours = coloursOf(found.map((row) => row.group_name ?? "unknown"));
       const rows = found.map((row, i) => {
         const name = labelOf(row);
         const part = { name: row.group_name, label: name, value: row.live_bytes, colour: colours[i] };
-        const note = `${units.bytes(row.live_bytes)} · ${units.share(row.live_bytes / sum)} · ${units.count(row.live_allocations)} blocks on ${units.count(row.num_ranks)} ranks`;
+        const note = `${units.bytes(row.live_bytes)} · ${units.share(row.live_bytes / sum)} · ${units.counted(row.live_allocations, "block")} on ${units.counted(row.num_ranks, "rank")}`;
         return { name, note, parts: [part], row };
       });
       panel.drawn = { by: blocksBy(), rows: found };
       panel.note(`by ${blocksBy()}${rows.length > BARS_MOST ? `, the ${BARS_MOST} largest of ${units.count(rows.length)}` : ""}`);
-      plot.set({ rows: rows.slice(0, BARS_MOST), only: pickedName() });
+      plot.set({ rows: rows.slice(0, BARS_MOST), only: pickedNames() });
     },
     table: () => ({
       columns: [panel.drawn.by, "bytes", "blocks", "largest", "ranks"],
@@ -219,11 +237,13 @@ function barsOf(of, held, shares, colour) {
     bar.value += row.live_bytes;
   }
   const rows = [...bars.values()].filter((bar) => bar.value || bar.mark);
+  const sum = rows.reduce((bytes, bar) => bytes + bar.value, 0);
   for (const bar of rows) {
     bar.parts.sort((a, b) => order.indexOf(a.name) - order.indexOf(b.name));
     bar.name = of === "job" ? "all ranks" : bar.key === "" ? `no ${of}` : of === "host" ? bar.key : `${of} ${bar.key}`;
-    bar.title = of === "rank" && bar.highest ? `${bar.name} · ${bar.highest.host_name} · ${bar.highest.device}` : `${bar.name}, ${units.count(bar.ranks)} ranks`;
-    bar.note = of === "rank" || !bar.highest ? units.bytes(bar.value) : `${units.bytes(bar.value)} · rank ${bar.highest.rank} highest, ${units.bytes(bar.highest.requested_bytes)}`;
+    bar.title = of === "rank" && bar.highest ? `${bar.name} · ${bar.highest.host_name} · ${bar.highest.device}` : `${bar.name}, ${units.counted(bar.ranks, "rank")}`;
+    const held = `${units.bytes(bar.value)} · ${units.share(bar.value / Math.max(sum, 1))}`;
+    bar.note = of === "rank" || !bar.highest ? held : `${held} · rank ${bar.highest.rank} highest, ${units.bytes(bar.highest.requested_bytes)}`;
   }
   const isNumber = COORDINATES.includes(of);
   return rows.sort((a, b) => (isNumber ? Number(a.key) - Number(b.key) : b.value - a.value));
@@ -233,21 +253,20 @@ function entry(name, colour) {
   const swatch = el("span", { class: "swatch" });
   swatch.style.background = colour;
   const text = name ?? `no ${blocksBy()}`;
-  if (name === null || name === "others") return el("span", {}, swatch, text);
-  const choose = button("", () => pick(name), { class: "quiet", "aria-pressed": String(pickedName() === name) });
+  if (name === "others") return el("span", {}, swatch, text);
+  const choose = button("", () => pick(name), { class: "quiet", "aria-pressed": String(pickedNames()?.has(name) ?? false) });
   choose.append(swatch, text);
   return choose;
 }
 
-// The group that the state's pick names, of the grouping shown; null: none.
-function pickedName() {
-  const [kind, ...rest] = (state.get("pick") ?? "").split(";")[0].split(":");
-  return kind === blocksBy() && rest.length ? decodeURIComponent(rest.join(":")) : null;
+// The groups picked, of a grouping; null: none, so that all are as they are.
+export function pickedNames(by = blocksBy()) {
+  const names = picks().filter(({ kind }) => kind === by).map(({ value }) => value);
+  return names.length ? new Set(names.map((value) => (value === "" ? null : value))) : null;
 }
 
 function pick(name) {
-  if (name === null || name === "others") return;
-  state.change({ pick: pickedName() === name ? null : `${blocksBy()}:${encodeURIComponent(name)}` });
+  if (name !== "others") togglePick(blocksBy(), name ?? "");
 }
 
 // The rank at its event of the job's peak: what it held there is in the view Job.

@@ -86,7 +86,7 @@ function noteOf(facts, shown) {
     : facts.exact
       ? "every event is drawn"
       : "the highest of each stretch is drawn";
-  return `${units.many(facts.num_ranks, "rank")} on ${units.many(facts.num_hosts, "host")}, ${facts.figure} bytes; ${many}${how}`;
+  return `${units.counted(facts.num_ranks, "rank")} on ${units.counted(facts.num_hosts, "host")}, ${facts.figure} bytes; ${many}${how}`;
 }
 
 function swatch(colour) {

@@ -6,6 +6,7 @@ import { chooser, el, toggles } from "../dom.js";
 import { FragmentationPlot, instantLines, LINES } from "../fragmentation.js";
 import { Panel } from "../panel.js";
 import { HOLE, partLines, SegmentLines } from "../segments.js";
+import { addPick, picks } from "../selection.js";
 import { legendEntry, shadeOf } from "../shades.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
@@ -19,7 +20,7 @@ const ZOOMS = [["1", "fit"], ["4", "×4"], ["16", "×16"]];
 const TABLE_ROWS = 200;
 const FRAMES_SHOWN = 14;
 const NOT_KNOWN =
-  "The segments of this device are not recorded: a CPU has none, and a recording that begins late knows only those that came later. On a GPU rankmem run records them from the start.";
+  "The segments of this device are not recorded, so below are ranges of its blocks. A CPU has no segments; on a GPU rankmem run records them from the start.";
 
 // The segments at the state's instant (seq; absent: the rank's peak).
 export function segmentsPanel(root, { height = 300 } = {}) {
@@ -82,7 +83,7 @@ export function segmentsPanel(root, { height = 300 } = {}) {
     colour: (part) => shadeOf(part[by]),
     hover: (part, segment, x, y) => hover(part, segment, x, y),
     leave: tip.hide,
-    pick: (part) => part.kind !== HOLE && state.change({ pick: `block:${part.block}` }),
+    pick: (part) => part.kind !== HOLE && addPick("block", part.block),
   });
   const pools = new Table(panel.body, { columns: POOL_COLUMNS, label: "pools and streams", key: (row) => `${row.pool} ${row.stream}` });
 
@@ -107,8 +108,8 @@ export function segmentsPanel(root, { height = 300 } = {}) {
   }
 
   function markPicked() {
-    const found = (state.get("pick") ?? "").split(";").find((each) => each.startsWith("block:"));
-    plot.mark(found ? Number(found.slice("block:".length)) : null);
+    const found = picks().find(({ kind }) => kind === "block");
+    plot.mark(found ? Number(found.value) : null);
   }
 
   const stop = state.listen((changed) => {
@@ -144,7 +145,7 @@ export function fragmentationPanel(root, { height = 220 } = {}) {
       const [from, to] = [state.num("from"), state.num("to")];
       return chosen ? [[session.of("fragmentation"), { ...chosen, from, to }]] : "No rank has events.";
     },
-    empty: `Fragmentation is not known here. ${NOT_KNOWN}`,
+    empty: "Fragmentation is not known here: the segments of this device are not recorded.",
     show: (answer) => {
       columns = Object.fromEntries(answer.names.map((name) => [name, [...answer.column(name)]]));
       panel.drawn = columns;
@@ -182,7 +183,13 @@ export function fragmentationPanel(root, { height = 220 } = {}) {
 
   function rangeOf(times) {
     const [from, to] = [state.num("from"), state.num("to")];
-    return from !== null && to !== null ? [from, to] : [times[0], Math.max(times[times.length - 1], times[0] + 1)];
+    return from !== null && to !== null ? [from, to] : [times[0], endOf(times)];
+  }
+
+  // A little after the last instant, so that it can be seen and clicked.
+  function endOf(times) {
+    const last = times[times.length - 1];
+    return Math.ceil(last + Math.max(1, (last - times[0]) / 100));
   }
 
   function mark(peakSeq = panel.answers[0]?.facts.peak_seq) {
@@ -208,14 +215,14 @@ export function fragmentationPanel(root, { height = 220 } = {}) {
 const POOL_COLUMNS = [
   { name: "pool", title: "pool", text: (row) => (row.is_known ? (row.pool ?? "default") : "outside of recorded segments") },
   { name: "stream", title: "stream", text: (row) => (row.is_known ? row.stream : units.NOTHING) },
-  { name: "segments", title: "segments", align: "right", text: (row) => units.count(row.segments) },
+  { name: "segments", title: "segments", align: "right", text: (row) => (row.is_known ? units.count(row.segments) : units.NOTHING) },
   { name: "blocks", title: "blocks", align: "right", text: (row) => units.count(row.blocks) },
-  { name: "reserved", title: "reserved", align: "right", text: (row) => units.bytes(row.reserved_bytes) },
+  { name: "reserved", title: "reserved", align: "right", text: (row) => (row.is_known ? units.bytes(row.reserved_bytes) : units.NOTHING) },
   { name: "requested", title: "asked for", align: "right", text: (row) => units.bytes(row.requested_bytes) },
-  { name: "rounding", title: "rounding loss", align: "right", text: (row) => units.bytes(row.used_bytes - row.requested_bytes) },
+  { name: "rounding", title: "rounding loss", align: "right", text: (row) => (row.is_known ? units.bytes(row.used_bytes - row.requested_bytes) : units.NOTHING) },
   { name: "pending", title: "pending frees", align: "right", text: (row) => units.bytes(row.pending_bytes) },
-  { name: "unused", title: "unused", align: "right", text: (row) => units.bytes(row.unused_bytes) },
-  { name: "largest", title: "largest hole", align: "right", text: (row) => units.bytes(row.largest_free_bytes) },
+  { name: "unused", title: "unused", align: "right", text: (row) => (row.is_known ? units.bytes(row.unused_bytes) : units.NOTHING) },
+  { name: "largest", title: "largest hole", align: "right", text: (row) => (row.is_known ? units.bytes(row.largest_free_bytes) : units.NOTHING) },
 ];
 
 function colour() {

@@ -44,7 +44,7 @@ export function sqlPanel(root) {
       return;
     }
     if (statement === sqlText.text()) panel.refresh();
-    else sqlText.open(statement || FIRST);
+    else sqlText.open(statement || FIRST, state.get("show"));
   }
 
   function showPast() {
@@ -65,8 +65,8 @@ export function sqlPanel(root) {
       showPast();
       showRows(answer);
     },
-    table: () => ({ columns: panel.answers[0].names, rows: firstRows(panel.answers[0]).map((row) => row.values) }),
   });
+  panel.table = () => ({ columns: panel.answers[0].names, rows: firstRows(panel.answers[0]).map((row) => row.values) });
   const legend = el("div", { class: "legend" });
   const forms = toggles("shown as", FORMS, state.get("show") ?? "table", (form) => state.change({ show: form === "table" ? null : form }));
   panel.tools.prepend(forms);

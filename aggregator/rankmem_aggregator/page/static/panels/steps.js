@@ -1,16 +1,18 @@
-// Does it leak? Ranks over steps, how fast each grows, what stays from step to step, and the steps of one rank.
+// Does it leak? Ranks over steps, how fast each grows, and what stays from step to step.
 
 import { Bars } from "../bars.js";
 import { chooser, el, toggles } from "../dom.js";
 import { HeatMap } from "../heat.js";
 import { Panel } from "../panel.js";
+import { togglePick } from "../selection.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
 import { drawStepAxis, hoverAndPick } from "../step_axis.js";
-import { Table } from "../table.js";
 import { ink } from "../theme.js";
 import * as tip from "../tip.js";
 import * as units from "../units.js";
+import { pickedNames } from "./peak.js";
+import { NO_STEPS, whyThis } from "./step_table.js";
 
 const FIGURES = [
   ["growth", "growth", "how much more each step leaves behind than the one before"],
@@ -20,9 +22,7 @@ const FIGURES = [
 const KEPT_BY = ["line", "operator", "module", "category", "phase", "annotation"];
 const KEEP = 4;
 const RANKS_MOST = 12;
-const ROWS_MOST = 500;
 const BARS_MOST = 30;
-const NO_STEPS = "No steps: no optimizer stepped, and rankmem_agent.step() was not called. For inference, call it after each batch.";
 
 function figure() {
   return FIGURES.some(([name]) => name === state.get("steps")) ? state.get("steps") : FIGURES[0][0];
@@ -58,6 +58,10 @@ export function stepsHeatPanel(root) {
       rows = answer.rows();
       facts = answer.facts;
       const bins = facts.first_steps.length;
+      if (bins < 2 && facts.figure === "growth") {
+        panel.say("There is one step alone: growth needs two. What it left behind and its peak are beside this.");
+        return;
+      }
       const cells = new Uint8Array(rows.length * bins);
       rows.forEach((row, i) => cells.set(row.cells, i * bins));
       const kind = facts.figure === "growth" ? "difference" : "amount";
@@ -95,6 +99,10 @@ export function stepsHeatPanel(root) {
     },
     leave: tip.hide,
     pick: (i) => openRank(rows[i]),
+    step: (by) => {
+      const at = rows.findIndex((row) => row.rank === state.num("rank"));
+      if (rows.length) openRank(rows[Math.max(0, Math.min(rows.length - 1, at + by))]);
+    },
   });
   return partsOf(panel, plot);
 }
@@ -158,18 +166,24 @@ export function stepsKeptPanel(root) {
     show: (answer) => {
       const { facts } = answer;
       const rows = answer.rows();
-      if (!facts.has_steps) {
+      if (facts.last_step === null) {
         panel.say(NO_STEPS);
         return;
       }
       panel.drawn = { rank: facts.rank, by: by(), keep: facts.keep, rows };
       group.value = by();
       count.value = facts.keep;
-      panel.title(`What stays at least ${units.count(facts.keep)} ${facts.keep === 1 ? "step" : "steps"} · rank ${facts.rank} · ${facts.host_name}`);
+      panel.title(`What stays at least ${units.counted(facts.keep, "step")} · rank ${facts.rank} · ${facts.host_name}`);
       panel.note(`${whyThis(facts)}made in step ${units.count(facts.since)} or later`);
       nothing.hidden = rows.length > 0;
+      nothing.textContent =
+        facts.since + facts.keep > facts.last_step
+          ? `Too few steps for that: the last one is step ${units.count(facts.last_step)}.`
+          : "Nothing that was made after the warm-up was still there so many steps later.";
+      legend.hidden = rows.length === 0;
+      legend.replaceChildren(swatch("accent", "alive at the end of the last step"), swatch("faint", "freed since"));
       plot.surface.canvas.hidden = rows.length === 0;
-      plot.set({ rows: rows.slice(0, BARS_MOST).map(keptBar) });
+      plot.set({ rows: rows.slice(0, BARS_MOST).map(keptBar), only: pickedNames(by()) });
     },
     table: () => ({
       columns: [by(), "function", "alive at the end", "blocks", "kept in all", "blocks", "steps", "first", "last", "largest"],
@@ -179,20 +193,21 @@ export function stepsKeptPanel(root) {
       ]),
     }),
   });
-  const group = chooser("blocks by", KEPT_BY.map((name) => [name, `by ${name}`]), by(), (name) => state.change({ by: name, pick: null }));
+  const group = chooser("blocks by", KEPT_BY.map((name) => [name, `by ${name}`]), by(), (name) => state.change({ by: name }));
   const count = el("input", {
     type: "number", min: 1, max: 1000000, value: keep(), class: "short", "aria-label": "steps that a block stays, at least",
     title: "steps that a block stays, at least", onchange: () => state.change({ keep: count.value && Number(count.value) >= 1 ? Math.floor(Number(count.value)) : null }),
   });
   panel.tools.prepend(el("label", { class: "note" }, "at least ", count, " steps"), group);
-  const nothing = el("p", { class: "message" }, "Nothing that was made after the warm-up was still there so many steps later.");
+  const legend = el("div", { class: "legend" });
+  const nothing = el("p", { class: "message" });
   nothing.hidden = true;
-  panel.body.append(nothing);
+  panel.body.append(legend, nothing);
   const plot = new Bars(panel.body, {
     label: "bytes that stayed from step to step, by group; the button table shows them as text",
     hover: (row, _, x, y) => tip.showAt(plot.surface, x, y, [row.name, ...row.lines]),
     leave: tip.hide,
-    pick: ({ row }) => row.group_name !== null && state.change({ pick: `${by()}:${encodeURIComponent(row.group_name)}` }),
+    pick: ({ row }) => togglePick(by(), row.group_name ?? ""),
   });
   const keptBar = (row) => {
     const freed = row.kept_bytes - row.alive_bytes;
@@ -202,12 +217,12 @@ export function stepsKeptPanel(root) {
       note: `${units.bytes(row.alive_bytes)} at the end · ${steps}`,
       warns: row.alive_bytes === row.kept_bytes && row.num_steps > 1,
       parts: [
-        { name: "alive", value: row.alive_bytes, colour: ink("accent") },
-        { name: "freed", value: freed, colour: ink("faint") },
+        { name: row.group_name, value: row.alive_bytes, colour: ink("accent") },
+        { name: row.group_name, value: freed, colour: ink("faint") },
       ],
       lines: [
-        `alive at the end of the last step: ${units.bytes(row.alive_bytes)} in ${units.count(row.alive_blocks)} blocks`,
-        `freed after that many steps: ${units.bytes(freed)} in ${units.count(row.kept_blocks - row.alive_blocks)} blocks`,
+        `alive at the end of the last step: ${units.bytes(row.alive_bytes)} in ${units.counted(row.alive_blocks, "block")}`,
+        `freed after that many steps: ${units.bytes(freed)} in ${units.counted(row.kept_blocks - row.alive_blocks, "block")}`,
         `made in ${steps}, from ${row.first_step} to ${row.last_step}: ${units.bytes(Math.round(row.kept_bytes / Math.max(1, row.looked_at)))} a step; the largest ${units.bytes(row.largest_bytes)}`,
       ],
       row,
@@ -216,59 +231,16 @@ export function stepsKeptPanel(root) {
   return partsOf(panel, plot);
 }
 
+// An entry of a legend, in a colour of the style sheet.
+function swatch(colour, text) {
+  const square = el("span", { class: "swatch" });
+  square.style.background = `var(--${colour})`;
+  return el("span", {}, square, text);
+}
+
 // The rank that the state names; none: the server takes the one that grows most.
 function ofRank() {
   return { rank: state.num("rank"), attempt: state.num("attempt"), device: state.num("rank") === null ? null : state.get("device") };
-}
-
-// Why a rank is shown that nobody chose.
-function whyThis({ grows_most: grows }) {
-  if (state.num("rank") !== null) return "";
-  return grows ? "the rank that grows most; " : "no rank surely grows; ";
-}
-
-const signed = (name) => (row) => (row[name] === null ? units.NOTHING : units.signedBytes(row[name]));
-const plain = (name) => (row) => units.bytes(row[name]);
-const COLUMNS = [
-  { name: "attempt", title: "attempt", align: "right", hidden: true, text: (row) => String(row.attempt) },
-  { name: "device", title: "device", text: (row) => row.device },
-  { name: "step", title: "step", align: "right", text: (row) => String(row.step) },
-  { name: "peak_bytes", title: "peak", align: "right", text: plain("peak_bytes") },
-  { name: "peak_growth_bytes", title: "its growth", align: "right", text: signed("peak_growth_bytes") },
-  { name: "end_bytes", title: "left behind", align: "right", text: plain("end_bytes") },
-  { name: "end_growth_bytes", title: "its growth", align: "right", text: signed("end_growth_bytes") },
-  { name: "allocated_bytes", title: "allocated in it", align: "right", text: plain("allocated_bytes") },
-  { name: "num_allocations", title: "allocations", align: "right", text: (row) => units.count(row.num_allocations) },
-  { name: "ended_ns", title: "ended", align: "right", text: (row) => units.time(row.ended_ns, 1e6) },
-  { name: "duration_ns", title: "took", align: "right", text: (row) => units.duration(row.duration_ns) },
-  { name: "optimizers", title: "ended by", text: (row) => [...row.optimizers].join(", ") },
-];
-
-export function stepsTablePanel(root) {
-  const panel = new Panel(root, {
-    id: "steps-table",
-    title: "Steps",
-    reads: ["rank", "type"],
-    asks: () => [[session.of("steps"), { rank: state.num("rank"), device_type: state.get("type"), limit: ROWS_MOST }]],
-    empty: NO_STEPS,
-    show: (answer) => {
-      const { rank, num_rows: all } = answer.facts;
-      const rows = answer.rows();
-      panel.drawn = { rank, rows };
-      panel.title(`Steps of rank ${rank}`);
-      panel.note(`${whyThis(answer.facts)}${all > rows.length ? `the last ${units.count(rows.length)} of ${units.count(all)}` : units.count(all)}; click a row: its time in the view Job`);
-      table.set(rows);
-    },
-  });
-  const table = new Table(panel.body, {
-    columns: COLUMNS.map((column) => ({ ...column })),
-    label: "steps of the rank",
-    key: (row) => `${row.attempt} ${row.device} ${row.step}`,
-    onPick: (row) =>
-      state.change({ view: "job", rank: panel.drawn.rank, attempt: row.attempt, device: row.device, from: row.started_ns, to: row.ended_ns, seq: null }),
-  });
-  panel.tools.prepend(table.columnChooser());
-  return panel;
 }
 
 function partsOf(panel, plot) {

@@ -22,7 +22,7 @@ export function tiles(root) {
       tile("at", highest ? units.time(highest.peak_ns) : units.NOTHING, at),
       tile("sum of peaks", units.bytes(sumOfPeaks(ranks)), { view: "peak" }),
       headroom,
-      tile(`ranks on ${units.many(hosts, "host")}`, units.count(new Set(ranks.map((row) => row.rank)).size), { order: "host" }),
+      tile(`ranks on ${units.counted(hosts, "host")}`, units.count(new Set(ranks.map((row) => row.rank)).size), { order: "host" }),
       tile("events", units.count(events), gone),
       tile("complete", complete ? "yes" : complete === false ? "no" : "not known", { view: "trust" }),
     ),

@@ -1,7 +1,11 @@
 // The whole job at a glance: which rank stood how high, and when; which ranks are odd; and what the chosen one is made of.
 
 import { el } from "../dom.js";
+import { bindJumps } from "../jumps.js";
+import { blockMapPanel } from "../panels/block_map.js";
+import { blocksPanel } from "../panels/blocks.js";
 import { curvePanel } from "../panels/curve.js";
+import { flamePanel } from "../panels/flame.js";
 import { heatPanel } from "../panels/heat.js";
 import { oddPanel } from "../panels/odd.js";
 import { ranksCurvePanel } from "../panels/ranks_curve.js";
@@ -13,11 +17,15 @@ export default {
   needsJob: true,
   mount(root) {
     const parts = [tiles(root), heatPanel(root), curvePanel(root)];
+    const held = el("div", { class: "columns3" });
     const below = el("div", { class: "columns2" });
-    root.append(below);
+    root.append(held, below);
+    parts.push(flamePanel(held), blockMapPanel(held), blocksPanel(held));
     parts.push(oddPanel(below), ranksCurvePanel(below));
+    const unbind = bindJumps();
     for (const part of parts) part.refresh();
     return () => {
+      unbind();
       for (const part of parts) part.destroy();
     };
   },

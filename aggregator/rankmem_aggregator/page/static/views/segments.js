@@ -1,7 +1,7 @@
 // Is the memory of a device fragmented? Its segments at an instant, its fragmentation over time, and its blocks.
 
 import { button, el } from "../dom.js";
-import * as keys from "../keys.js";
+import { bindJumps, goTo } from "../jumps.js";
 import { blockMapPanel } from "../panels/block_map.js";
 import { fragmentationPanel, segmentsPanel } from "../panels/segments.js";
 import * as session from "../session.js";
@@ -12,7 +12,6 @@ export default {
   title: "Segments",
   needsJob: true,
   mount(root) {
-    const toPeak = () => state.change({ seq: session.chosen()?.peak_seq ?? null });
     const at = el("input", {
       type: "number",
       "aria-label": "the instant: right after this event",
@@ -28,17 +27,18 @@ export default {
         el("label", {}, "after event ", at),
         button("‹", () => step(-1), { "aria-label": "the event before" }),
         button("›", () => step(1), { "aria-label": "the next event" }),
-        button("peak", toPeak, { title: "the rank's highest instant (P)" }),
+        button("peak", () => goTo({ to: "peak" }, "the peak"), { title: "the rank's highest instant (P)" }),
+        button("next failure", () => goTo({ to: "oom", seq: state.num("seq") }, "an out-of-memory error"), { title: "the next allocation that failed (O)" }),
       ),
     );
     show();
     const stop = state.listen(show);
-    const unbind = [keys.bind("P", "to the rank's peak", toPeak)];
+    const unbind = bindJumps();
     const parts = [fragmentationPanel(root), segmentsPanel(root), blockMapPanel(root)];
     for (const part of parts) part.refresh();
     return () => {
       stop();
-      for (const end of unbind) end();
+      unbind();
       for (const part of parts) part.destroy();
     };
   },

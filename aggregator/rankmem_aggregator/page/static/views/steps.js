@@ -1,7 +1,8 @@
 // Does it leak? What each step leaves behind, on every rank, and what it is.
 
 import { el } from "../dom.js";
-import { stepsGrowthPanel, stepsHeatPanel, stepsKeptPanel, stepsTablePanel } from "../panels/steps.js";
+import { stepsGrowthPanel, stepsHeatPanel, stepsKeptPanel } from "../panels/steps.js";
+import { stepsTablePanel } from "../panels/step_table.js";
 
 export default {
   name: "steps",

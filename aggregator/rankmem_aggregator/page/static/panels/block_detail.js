@@ -1,0 +1,60 @@
+// One block, below the table: its life, its groups to pick, and its Python stack.
+
+import * as api from "../api.js";
+import { button, el } from "../dom.js";
+import { opener } from "../editor.js";
+import { addPick } from "../selection.js";
+import * as session from "../session.js";
+import * as state from "../state.js";
+import * as units from "../units.js";
+
+const GROUPS = ["category", "operator", "module", "line", "phase", "step", "annotation"];
+
+// Fills `place` with a row of /blocks; its stack follows when it has come.
+export async function showBlock(place, row, close) {
+  const events = el(
+    "span",
+    { class: "tools" },
+    row.preexisting ? "" : button("when it was made", () => state.change({ seq: row.allocation_id }), { class: "quiet", title: `after event ${row.allocation_id}` }),
+    button("copy the stack", () => navigator.clipboard?.writeText(texts.join("\n")).catch(() => {}), { class: "quiet" }),
+    button("close", close, { class: "quiet" }),
+  );
+  const groups = GROUPS.filter((kind) => row[kind] !== null && row[kind] !== undefined).map((kind) =>
+    button(`${kind}: ${row[kind]}`, () => addPick(kind, row[kind]), { class: "chip", title: `only blocks of this ${kind}` }),
+  );
+  const list = el("ol", { class: "stack" });
+  let texts = [];
+  place.hidden = false;
+  place.replaceChildren(
+    el("div", { class: "title" }, el("b", {}, `block ${row.allocation_id}: ${units.bytes(row.size_bytes)}`), el("span", { class: "note" }, lifeOf(row)), el("span", { class: "grow" }), events),
+    el("div", { class: "chips" }, ...groups),
+    list,
+  );
+  if (row.stack_id === null) {
+    list.replaceWith(el("p", { class: "note" }, "No stack was recorded for it. Record them: RANKMEM_STACKS=full, the default of detail full."));
+    return;
+  }
+  for (const [title, id] of [["", row.stack_id], ["the forward call it belongs to", row.forward_stack_id]]) {
+    if (id === null) continue;
+    try {
+      const frames = (await api.ask(session.of("stack"), { stack_id: id })).rows();
+      texts = [...texts, ...frames.map(textOf)];
+      if (title) list.append(el("li", { class: "note" }, title));
+      for (const frame of frames) list.append(el("li", { class: frame.origin }, textOf(frame), " ", opener(textOf(frame), () => showBlock(place, row, close)) ?? ""));
+    } catch (error) {
+      list.append(el("li", { class: "note" }, error.message));
+    }
+  }
+  place.dataset.frames = String(texts.length);
+}
+
+function textOf({ file_path: path, line_number: line, function: name }) {
+  return line ? `${path}:${line} ${name}` : name;
+}
+
+function lifeOf(row) {
+  if (row.preexisting) return row.freed_ns === null ? "older than the recording, never freed" : `older than the recording, freed ${units.time(row.freed_ns)}`;
+  const end = row.freed_ns === null ? "never freed" : `freed ${units.time(row.freed_ns)}, after ${units.duration(row.life_ns)}`;
+  const waited = row.free_requested_ns !== null && row.freed_ns !== null ? `; asked for ${units.duration(row.freed_ns - row.free_requested_ns)} before` : "";
+  return `made ${units.time(row.allocated_ns)}, ${end}${waited}`;
+}

@@ -1,0 +1,172 @@
+// Blocks of the chosen rank as a table: those alive at an instant, or made, freed, kept in the range; filtered, sorted and
+// page by page on the server.
+
+import { button, chooser, el, toggles } from "../dom.js";
+import { Panel } from "../panel.js";
+import { chips, isPicked, picksBut, removeKind, togglePick } from "../selection.js";
+import * as session from "../session.js";
+import * as state from "../state.js";
+import { Table } from "../table.js";
+import * as units from "../units.js";
+import { blockColumns } from "./block_columns.js";
+import { showBlock } from "./block_detail.js";
+import { chooseRanges, ranges, rangeTexts, removeRange } from "./block_ranges.js";
+
+const SIZES = ["10", "25", "50", "100", "250", "1000"];
+const SIZE = "50";
+const SORT = "-size";
+const TYPING_MS = 250;
+const READS = ["rank", "attempt", "device", "which", "q", "fit", "sort", "limit"];
+const WHICH = [
+  ["alive", "alive", "after the chosen event, or at the rank's peak"],
+  ["made", "made", "allocated within the range"],
+  ["freed", "freed", "freed within the range"],
+  ["touching", "touching", "alive at any time of the range"],
+  ["kept", "kept", "made within the range and not freed by its end: leaks are among these"],
+];
+const TEXTS = { alive: "alive", made: "made in the range", freed: "freed in the range", touching: "alive in the range", kept: "made in the range and kept" };
+
+export function which() {
+  const chosen = state.get("which") ?? "alive";
+  return WHICH.some(([each]) => each === chosen) ? chosen : "alive";
+}
+
+// The parameters that say which blocks are meant, for the panels of blocks.
+export function livesParameters() {
+  const chosen = session.chosenParameters();
+  if (!chosen) return null;
+  if (which() === "alive") return { ...chosen, which: "alive", seq: state.num("seq") };
+  const [from, to] = session.range();
+  return { ...chosen, which: which(), from, to };
+}
+
+// The keys of the state that those depend on.
+export function livesReads() {
+  return which() === "alive" ? ["seq"] : ["from", "to"];
+}
+
+// Adds the panel to `root`; returns what refreshes it and takes it down.
+export function blocksPanel(root) {
+  let starts = [null]; // the block after which each page begins, up to the one that is shown
+  let facts = {};
+  let others = picksBut("block");
+  const endReset = state.listen((changed) => {
+    const now = picksBut("block");
+    if (now === others && changed.size === 1 && changed.has("pick")) return;
+    starts = [null];
+    if (now !== others) panel.refresh();
+    others = now;
+  });
+  const panel = new Panel(root, {
+    id: "blocks",
+    title: "Blocks",
+    reads: [...READS, "seq", "from", "to"],
+    asks: () => {
+      panel.reads = new Set(["s", ...READS, ...livesReads()]);
+      const lives = livesParameters();
+      if (!lives) return "No rank of this session has events. Record one: rankmem run --db FILE -- COMMAND";
+      const fits = { ...lives, ...ranges(), q: state.get("q"), pick: picksBut("block") };
+      const page = { sort: state.get("sort") ?? SORT, limit: state.get("limit") ?? SIZE, after: starts.at(-1) };
+      return [[session.of("blocks"), { ...fits, ...page }], [session.of("blocks/total"), fits]];
+    },
+    empty: "No block fits. Take a filter away, or choose another instant or range.",
+    show: (answer, totals) => {
+      const rows = answer.rows();
+      const total = totals.rows()[0];
+      facts = { ...answer.facts, ...total };
+      panel.drawn = { rows, total, facts };
+      panel.note(noteOf(facts));
+      table.set(rows, sortOf(answer.facts.sort));
+      drawPager(rows.length);
+      follow();
+    },
+  });
+
+  const kinds = toggles("which blocks", WHICH, which(), (value) => state.change({ which: value === "alive" ? null : value }));
+  let typed = 0;
+  const search = el("input", {
+    type: "search",
+    placeholder: "operator, module, line, category",
+    "aria-label": "search: words, each part of operator, module, line or category",
+    value: state.get("q") ?? "",
+    size: 28,
+    oninput: () => {
+      clearTimeout(typed);
+      typed = setTimeout(() => state.change({ q: search.value.trim() }, { within: true }), TYPING_MS);
+    },
+  });
+  const fits = el("span", { class: "chips" });
+  const bar = el("div", { class: "bar", role: "group", "aria-label": "filters of the blocks" }, kinds, search, button("ranges", chooseRanges), fits);
+  panel.element.insertBefore(bar, panel.message);
+  const endChips = chips(panel, "block");
+
+  const table = new Table(panel.body, {
+    columns: blockColumns(),
+    name: "blocks",
+    arrows: true,
+    key: (row) => row.allocation_id,
+    label: "blocks; arrow keys go from row to row, Enter shows one",
+    onSort: (sort) => state.change({ sort: sort ? `${sort.descending ? "-" : ""}${sort.name}` : null }),
+    onPick: (row) => togglePick("block", row.allocation_id, { within: true }),
+  });
+  panel.rows = table; // for tests
+  const detail = el("div", { class: "detail", hidden: true, "aria-live": "polite" });
+  const pager = el("div", { class: "bar pager" });
+  panel.body.append(pager, detail);
+  panel.tools.prepend(
+    table.columnChooser(),
+    button("copy", () => table.copy(), { class: "quiet", title: "copy these rows for a spreadsheet" }),
+  );
+
+  function drawPager(count) {
+    const first = (starts.length - 1) * Number(state.get("limit") ?? SIZE) + 1;
+    const turn = (text, to, title) => button(text, () => turnTo(to), { disabled: to === null, title, "aria-label": title });
+    pager.replaceChildren(
+      turn("first", starts.length > 1 ? [null] : null, "first page"),
+      turn("before", starts.length > 1 ? starts.slice(0, -1) : null, "page before"),
+      turn("next", facts.after === null ? null : [...starts, facts.after], "next page"),
+      el("span", { class: "note" }, `${units.count(first)} to ${units.count(first + count - 1)} of ${units.count(facts.num_blocks)}`),
+      el("span", { class: "grow" }),
+      el("label", { class: "note" }, "rows ", chooser("rows of a page", SIZES, state.get("limit") ?? SIZE, (value) => state.change({ limit: value === SIZE ? null : value }))),
+    );
+  }
+
+  function turnTo(to) {
+    starts = to;
+    panel.refresh();
+  }
+
+  // What follows the state without a new question: the marks of what is chosen.
+  function follow() {
+    kinds.set(which());
+    if (document.activeElement !== search) search.value = state.get("q") ?? "";
+    fits.replaceChildren(...rangeTexts().map(([text, name]) => button(`${text} ✕`, () => removeRange(name), { class: "chip" })));
+    const row = panel.drawn?.rows.find((each) => isPicked("block", each.allocation_id)) ?? null;
+    table.mark(row?.allocation_id ?? null);
+    if (!row) detail.hidden = true;
+    else if (detail.dataset.block !== String(row.allocation_id) || detail.hidden) showBlock(detail, row, () => removeKind("block"));
+    detail.dataset.block = String(row?.allocation_id ?? "");
+  }
+  const endFollow = state.listen(follow);
+  follow();
+
+  return {
+    panel,
+    refresh: () => panel.refresh(),
+    destroy: () => {
+      for (const end of [endReset, endChips, endFollow]) end();
+      clearTimeout(typed);
+      panel.destroy();
+    },
+  };
+}
+
+// "-size" as the table has it.
+function sortOf(text) {
+  return { name: text.replace(/^-/, ""), descending: text.startsWith("-") };
+}
+
+function noteOf({ which: kind, seq, at_ns: at, num_blocks: count, bytes, largest_bytes: largest, smallest_bytes: smallest }) {
+  const when = kind === "alive" ? ` after event ${units.count(seq)} (${units.time(at)})` : "";
+  return `${units.count(count)} ${TEXTS[kind]}${when}, ${units.bytes(bytes)} together; the largest ${units.bytes(largest)}, the smallest ${units.bytes(smallest)}`;
+}

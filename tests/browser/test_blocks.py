@@ -1,0 +1,235 @@
+"""The table of blocks and the flame graph in a real browser: clicks filter, what is copied is exact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from constructed import RankLog, empty_database, store_logs, store_rows
+from page_browser import OpenPage, opened_page
+from page_server import PageClient, served_page
+
+SECOND = 1_000_000_000
+BLOCKS = 60
+HOSTILE = "=cmd|' /C calc'!A0"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageClient]:
+    path = tmp_path_factory.mktemp("page") / "blocks.duckdb"
+    log = RankLog(rank=3, ended=100 * SECOND)
+    for i in range(BLOCKS):
+        log.alloc(
+            f"b{i}",
+            (i + 1) << 10,
+            at=i * SECOND,
+            category=("activation", "gradient")[i % 2],
+            operator=HOSTILE if i == BLOCKS - 1 else f"aten::op{i % 3}",
+            module=f"net.layers.{i % 2}",
+            stack_id=1 + i % 2 if i % 10 else None,
+        )
+    for i in range(0, BLOCKS, 4):
+        log.free(f"b{i}", at=(60 + i // 4) * SECOND)
+    frames = {
+        1: [("src/model.py", 7, "forward"), ("src/model.py", 30, "call"), ("src/train.py", 40, "main")],
+        2: [("src/loss.py", 9, "loss"), ("src/model.py", 30, "call"), ("src/train.py", 40, "main")],
+    }
+    with empty_database(str(path)) as connection:
+        store_logs(connection, [log])
+        rows = [
+            {"stack_id": stack, "ordering": i, "file_path": file, "line_number": line, "function": name}
+            for stack, each in frames.items()
+            for i, (file, line, name) in enumerate(each)
+        ]
+        store_rows(connection, "stack_frame", rows)
+    with served_page(path) as served:
+        yield served
+
+
+@pytest.fixture
+def page(browser: Browser, client: PageClient) -> Iterator[OpenPage]:
+    with opened_page(browser, client) as opened:
+        opened.open(view="blocks")
+        yield opened
+
+
+def _ids(page: OpenPage) -> list[int]:
+    return [row["allocation_id"] for row in page.drawn("blocks")["rows"]]
+
+
+def _box(page: OpenPage, name: str) -> dict[str, Any]:
+    """Where a frame's largest box is, in pixels of the window."""
+    found: dict[str, Any] = page.tab.evaluate(
+        """name => {
+            const {graph} = window.flame;
+            const box = graph.painted.find(each => graph.tree.name[each.node] === name);
+            const place = graph.surface.canvas.getBoundingClientRect();
+            return {x: place.left + box.x + box.width / 2, y: place.top + box.y + 9};
+        }""",
+        name,
+    )
+    return found
+
+
+def _has_graph(page: OpenPage) -> None:
+    page.tab.evaluate("() => { window.flame = {graph: window.rankmem.panel('flame').graph}; }")
+
+
+def _click(page: OpenPage, name: str, button: str = "left") -> None:
+    _has_graph(page)
+    box = _box(page, name)
+    page.tab.mouse.click(box["x"], box["y"], button=button)
+    page.settle()
+
+
+def test_the_table_turns_its_pages_and_sorts_in_three_states(page: OpenPage) -> None:
+    assert _ids(page) == list(range(BLOCKS - 1, 9, -1))
+    page.tab.click("text=next")
+    page.settle()
+    assert _ids(page) == list(range(9, -1, -1))
+    assert page.tab.inner_text(".pager .note") == "51 to 60 of 60"
+    for state in ("-operator", "operator", None):
+        page.tab.click("th button:has-text('operator')")
+        page.settle()
+        assert page.state("sort") == state
+    assert _ids(page)[0] == BLOCKS - 1
+
+
+def test_words_and_ranges_filter_and_stay_in_the_link(page: OpenPage) -> None:
+    page.tab.fill("#blocks input[type=search]", "op1 layers.0")
+    page.until("window.rankmem.state.get('q') === 'op1 layers.0'")
+    page.settle()
+    assert {row["operator"] for row in page.drawn("blocks")["rows"]} == {"aten::op1"}
+    page.tab.click("#blocks button:has-text('ranges')")
+    page.tab.fill("dialog input[aria-label='size, at least']", "20 KiB")
+    page.tab.keyboard.press("Enter")
+    page.settle()
+    assert page.state("fit") == f"size_min:{20 << 10}"
+    sizes = [row["size_bytes"] for row in page.drawn("blocks")["rows"]]
+    assert sizes == [size << 10 for size in (59, 53, 47, 41, 35, 29, 23)]
+    page.tab.click("#blocks .bar .chip")
+    page.settle()
+    assert len(_ids(page)) == 10
+
+
+def test_a_row_shows_its_stack_and_a_group_becomes_a_chip(page: OpenPage) -> None:
+    page.tab.click("#blocks tbody tr:first-child")
+    page.until("document.querySelector('#blocks .detail').dataset.frames === '3'")
+    assert page.state("pick") == f"block:{BLOCKS - 1}"
+    assert "src/loss.py:9 loss" in page.tab.inner_text("#blocks .detail")
+    assert len(_ids(page)) == 50, "a chosen block does not filter its own table"
+    page.tab.click("#blocks .detail .chip:has-text('category')")
+    page.settle()
+    assert {row["category"] for row in page.drawn("blocks")["rows"]} == {"gradient"}
+    assert page.drawn("flame")["facts"]["bytes"] == sum((i + 1) << 10 for i in range(1, BLOCKS, 2))
+    page.tab.click("#blocks .chips .chip:has-text('gradient')")
+    page.settle()
+    assert page.state("pick") == f"block:{BLOCKS - 1}"
+
+
+def test_arrow_keys_go_from_row_to_row(page: OpenPage) -> None:
+    page.tab.focus("#blocks tbody tr:first-child")
+    for key in ("ArrowDown", "ArrowDown", "ArrowUp", "Enter"):
+        page.tab.keyboard.press(key)
+    page.settle()
+    assert page.state("pick") == f"block:{BLOCKS - 2}"
+
+
+def test_copied_rows_are_exact_and_never_formulas(page: OpenPage) -> None:
+    page.tab.evaluate("() => document.querySelector('#blocks .tools button:nth-child(2)').click()")
+    text = page.tab.evaluate("() => window.rankmem.panel('blocks').rows.copied")
+    lines = [line.split("\t") for line in text.split("\n")]
+    assert lines[0][:3] == ["size", "category", "operator"]
+    assert lines[1][:3] == [str(BLOCKS << 10), "gradient", f"'{HOSTILE}"]
+    assert len(lines) == 51
+
+
+def test_a_click_on_a_frame_zooms_and_filters_the_table(page: OpenPage) -> None:
+    bytes_of = sum((i + 1) << 10 for i in range(BLOCKS) if i % 2 == 0 and i % 10)
+    assert page.drawn("flame")["facts"]["bytes"] == sum((i + 1) << 10 for i in range(BLOCKS))
+    _click(page, "src/model.py:7 forward")
+    assert page.state("pick") == "frame:src%2Fmodel.py%3A7%20forward"
+    flame = page.drawn("flame")
+    assert flame["bytes"][flame["focus"]] == bytes_of
+    assert page.drawn("blocks")["total"]["bytes"] == bytes_of
+    page.tab.click("#flame .path button:has-text('all')")
+    page.settle()
+    assert page.state("pick") is None
+    assert page.drawn("flame")["focus"] == 0
+
+
+def test_a_right_click_copies_the_frame(page: OpenPage) -> None:
+    _click(page, "src/model.py:30 call", "right")
+    assert page.tab.evaluate("() => window.rankmem.panel('flame').copiedFrame") == "src/model.py:30 call"
+
+
+def test_search_counts_nested_hits_once(page: OpenPage) -> None:
+    page.tab.fill("#flame input[type=search]", "model|train")
+    found = page.tab.evaluate("() => window.rankmem.panel('flame').found")
+    with_stack = sum((i + 1) << 10 for i in range(BLOCKS) if i % 10)
+    assert found == {"bytes": with_stack, "count": 3}
+    page.tab.fill("#flame input[type=search]", "model(")
+    assert "no regular expression" in page.tab.inner_text("#flame .bar")
+
+
+def test_callers_and_callees_of_a_frame(page: OpenPage) -> None:
+    _click(page, "src/model.py:30 call")
+    page.tab.click("text=callers and callees")
+    names = page.tab.evaluate("() => window.rankmem.panel('flame').around().map(each => [...each.tree.name])")
+    assert names[0] == ["src/model.py:30 call", "src/train.py:40 main"]
+    assert sorted(names[1]) == ["src/loss.py:9 loss", "src/model.py:30 call", "src/model.py:7 forward"]
+
+
+def test_only_boxes_that_are_seen_are_drawn(page: OpenPage) -> None:
+    """100,000 boxes, most of them far narrower than a pixel."""
+    painted, took_ms = page.tab.evaluate(
+        """() => {
+            const {graph} = window.rankmem.panel('flame');
+            const nodes = {parent: [-1], kind: ['root'], name: ['all'], bytes: [0], blocks: [1]};
+            for (let i = 0; i < 33333; i += 1) {
+                const size = i < 10 ? 1e6 : 1;
+                nodes.bytes[0] += size;
+                for (let depth = 0; depth < 3; depth += 1) {
+                    nodes.parent.push(depth ? nodes.parent.length - 1 : 0);
+                    nodes.kind.push('frame');
+                    nodes.name.push(`src/f${i}.py:${depth} g`);
+                    nodes.bytes.push(size);
+                    nodes.blocks.push(1);
+                }
+            }
+            graph.set(nodes);
+            graph.surface.drawNow();
+            graph.surface.drawNow();
+            return [graph.painted.length, graph.surface.lastPaintMs];
+        }"""
+    )
+    assert painted == 1 + 10 * 3, f"{painted} boxes drawn in {took_ms} ms"
+
+
+def test_a_frame_opens_in_the_editor_of_the_template(page: OpenPage) -> None:
+    page.tab.evaluate("() => localStorage.setItem('rankmem-editor', 'vscode://file//home/me/{file}:{line}')")
+    _click(page, "src/model.py:7 forward")
+    link = page.tab.get_attribute("#flame .bar.frame a", "href")
+    assert link == "vscode://file//home/me/src/model.py:7"
+    page.tab.evaluate("() => localStorage.setItem('rankmem-editor', 'javascript:alert({line})//{file}')")
+    page.tab.click("#flame .path button:has-text('all')")
+    _click(page, "src/model.py:30 call")
+    page.until("document.querySelector('#flame .bar.frame b').textContent === 'src/model.py:30 call'")
+    assert page.tab.query_selector("#flame .bar.frame a") is None
+
+
+def test_a_range_without_blocks_says_so_and_keeps_its_filters(page: OpenPage) -> None:
+    page.change(which="freed", **{"from": 1, "to": SECOND})
+    assert "No block fits" in page.tab.inner_text("#blocks")
+    page.tab.click("#blocks .toggles button:has-text('made')")
+    page.settle()
+    assert _ids(page) == [1]
+
+
+def test_where_use_is_not_recorded_it_says_so(page: OpenPage) -> None:
+    assert "Use is not recorded" in page.tab.inner_text("#inefficient")
+    page.change(vain="outlives")
+    assert "No step of this rank is recorded" in page.tab.inner_text("#inefficient")
