@@ -53,7 +53,8 @@ def opened(browser: Browser) -> Iterator[Any]:
 
 def failures(page: OpenPage) -> dict[str, str]:
     found: dict[str, str] = page.tab.evaluate(
-        """() => Object.fromEntries(window.rankmem.panels().filter(panel => !panel.drawn)
+        """() => Object.fromEntries(window.rankmem.panels()
+            .filter(panel => !panel.message.hidden && panel.message.classList.contains('failed'))
             .map(panel => [panel.id, panel.message.textContent]))"""
     )
     return found

@@ -50,6 +50,7 @@ def questions(client: PageClient, session: str) -> Iterator[Question]:
         "to_seq": highest["peak_seq"] + 100,
         "time": highest["peak_ns"],
         "at_ns": highest["peak_ns"],
+        "block": 1,
         "a": f"rank={highest['rank']}",
         "b": f"rank={highest['rank']}",
     }
