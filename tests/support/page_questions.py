@@ -56,7 +56,11 @@ def questions(client: PageClient, session: str) -> Iterator[Question]:
         "graph": "g1",
         "stack_id": 1,
     }
+    failures = client.ask(f"s/{session}/oom").to_pylist()
     for route in ROUTES:
+        of_failure = route.path.startswith("/oom_")
+        if of_failure and not failures:
+            continue
         if isinstance(route, DatabaseRoute) and route.method == "POST":
             continue
         given = {
@@ -67,6 +71,8 @@ def questions(client: PageClient, session: str) -> Iterator[Question]:
         path = route.path.strip("/")
         if isinstance(route, SessionRoute):
             path = f"s/{session}/{path}"
+        if of_failure:
+            given |= {name: failures[0][name] for name in ("rank", "attempt", "device", "seq")}
         yield Question(route, path, {**given, **BY_HAND.get(route.path, {})})
 
 
