@@ -16,7 +16,10 @@ from rankmem_aggregator.page.parameters import declared
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
 from rankmem_protos.errors import RankmemError
 
-BY_HAND: Final[dict[str, dict[str, Any]]] = {"/jump": {"to": "peak"}}
+BY_HAND: Final[dict[str, dict[str, Any]]] = {
+    "/jump": {"to": "peak"},
+    "/step_heat": {"figure": "peak"},
+}
 """Parameters that cannot be guessed from their names, by path."""
 
 

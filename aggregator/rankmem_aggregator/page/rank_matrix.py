@@ -154,14 +154,13 @@ def held(reading: Reading, places: Places, bins: Bins, device_type: str, figure:
 
 
 def width_of(bins: Bins, num_tracks: int) -> int:
-    """The width in seconds of the cells to read: an interval's, or the least of which not too many are in range."""
+    """The width of the cells to read, in seconds: an interval's, or wider where those would be too many."""
     span_s = (bins.until_ns - bins.from_ns) // NS_PER_S
     least_s = span_s * num_tracks // ROWS_MAX
     if not least_s:
         return span_s // bins.count
-    return max(
-        span_s // bins.count, min((w for w in LEVEL_WIDTHS_S if w >= least_s), default=LEVEL_WIDTHS_S[-1])
-    )
+    enough = [width for width in LEVEL_WIDTHS_S if width >= least_s] or LEVEL_WIDTHS_S[-1:]
+    return max(span_s // bins.count, enough[0])
 
 
 def headroom(reading: Reading, places: Places, bins: Bins, device_type: str) -> RankMatrix:
