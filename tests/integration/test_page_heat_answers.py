@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from rankmem_aggregator.page import rank_matrix
 from rankmem_aggregator.page.reading import facts_of
 from rankmem_aggregator.store.store import open_store
 from rankmem_aggregator.summaries.schedule import Summaries
+from rankmem_aggregator.supervision.supervisor import Supervisor
 from rankmem_protos.errors import Code, RankmemError
 
 Values = npt.NDArray[np.float64]
@@ -474,3 +476,30 @@ def test_long_intervals_are_read_from_the_cells_of_memory_level(
     assert drawn.max(axis=1).tolist() == exact.max(axis=1).tolist()
     _, values = maxima(path, EVENTS.format(figure="requested"), 20 * SECOND_NS, end, 1)
     assert facts_of(later)["high_bytes"] == np.nanmax(values)
+
+
+def test_through_an_aggregator_the_answers_are_the_same(
+    client: PageClient, mixed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "copy.duckdb"
+    shutil.copy(mixed, path)
+    config = AggregatorConfig.from_environment({}, database_path=path, listen="127.0.0.1:0", threads=1)
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("heat", {"bins": 40}),
+        ("heat", {"bins": 30, "mode": "median", "group": "tp"}),
+        ("heat", {"bins": 30, "mode": "headroom"}),
+        ("cell", {"ranks": "1,2", "mode": "median"}),
+        ("odd", {}),
+        ("ranks_curve", {"by": "pp"}),
+    ]
+    with Supervisor(config) as supervisor, served_page(supervisor.address) as remote:
+        for events_max in (10_000, -1):
+            monkeypatch.setattr(rank_matrix, "EVENTS_MAX", events_max)
+            for route, given in asked:
+                begin, end = 2 * SECOND_NS - events_max, (21 if route != "ranks_curve" else 8) * SECOND_NS
+                place = {"from_": begin, "to": end, "device_type": "cuda"}
+                ours = client.ask(f"s/{SESSION}/{route}", **place, **given)
+                theirs = remote.ask(f"s/{SESSION}/{route}", **place, **given)
+                assert theirs.to_pylist() == ours.to_pylist()
+                assert len(ours) > 0 or route == "odd"
+        assert remote.ask(f"s/{SESSION}/headroom", device_type="cuda").num_rows == 1

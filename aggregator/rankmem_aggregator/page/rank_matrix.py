@@ -146,7 +146,7 @@ def held(reading: Reading, places: Places, bins: Bins, device_type: str, figure:
         source = "memory_event"
     else:
         width_s = width_of(bins, len(places.rows))
-        given = {"width_s": width_s, "history_s": HISTORY_S, "with_begin": True}
+        given = {"width_s": width_s, "history_s": HISTORY_S}
         rows = reading.show("heat", **asked, **host, **given)
         source = "memory_level" if width_s >= LEVEL_S else "memory_bucket"
     ranks, cells = _filled(rows, bins, places)

@@ -17,111 +17,121 @@
 --   last_bytes (bytes): what its last event left
 --   seq_last: its last event; -1 for what a device held when its process began, before its first event
 WITH life AS MATERIALIZED (
-    SELECT attempt, rank, offset_ns, started_ns
+    SELECT attempt, rank, coalesce(offset_ns, 0) AS offset_ns, started_ns
     FROM rank_span
     WHERE session_id = $session
 ),
--- The source of what was held before the range, and of where a device's log begins.
-cell AS (
+-- Events of the range, what parts of the log before it left, and where the log of a device begins.
+part AS MATERIALIZED (
     SELECT
-        b.attempt,
-        b.rank,
-        b.device,
-        l.started_ns,
-        coalesce(l.offset_ns, 0) AS offset_ns,
-        b.seq_first,
-        b.seq_last,
-        b.first_ns + coalesce(l.offset_ns, 0) AS first_ns,
-        b.last_ns + coalesce(l.offset_ns, 0) AS last_ns,
+        p.rank,
+        p.attempt,
+        p.device,
         CASE
-            WHEN $figure = 'requested' OR $device_type = 'cpu' THEN b.last_bytes
-            WHEN $figure = 'allocated' THEN b.allocated_last_bytes
-            WHEN $figure = 'active' THEN b.active_last_bytes
-            ELSE b.reserved_last_bytes
-        END AS last_bytes
+            WHEN p.time_ns + coalesce(l.offset_ns, 0) < $from_ns THEN -1
+            WHEN p.time_ns + coalesce(l.offset_ns, 0) > $until_ns THEN $num_bins
+            ELSE (p.time_ns + coalesce(l.offset_ns, 0) - $from_ns) // $unit_ns * $num_bins
+                // (($until_ns - $from_ns) // $unit_ns + 1)
+        END::INTEGER AS bin,
+        -- What is left at the end of a part that reaches into the range is known by its events.
+        max(p.bytes) FILTER (p.is_event OR p.time_ns + coalesce(l.offset_ns, 0) < $from_ns) AS peak_bytes,
+        arg_max(p.bytes, p.seq) FILTER (p.is_event OR p.time_ns + coalesce(l.offset_ns, 0) < $from_ns) AS last_bytes,
+        max(p.seq) AS seq_last,
+        min(p.seq_first) AS seq_first,
+        min(p.first_ns + coalesce(l.offset_ns, 0)) AS first_ns
     FROM (
-        SELECT *
-        FROM memory_cell($session, 1)
-        WHERE cell_ns BETWEEN $host_from_ns - $history_s::BIGINT * 2000000000 AND $host_until_ns
+        SELECT
+            attempt,
+            rank,
+            device,
+            true AS is_event,
+            seq,
+            seq AS seq_first,
+            time_ns,
+            time_ns AS first_ns,
+            CASE
+                WHEN $figure = 'requested' OR $device_type = 'cpu' THEN requested_bytes
+                WHEN $figure = 'allocated' THEN allocated_bytes
+                WHEN $figure = 'active' THEN active_bytes
+                ELSE reserved_bytes
+            END AS bytes
+        FROM memory_event
+        WHERE session_id = $session
+            AND split_part(device, ':', 1) = $device_type
+            AND time_ns BETWEEN $host_from_ns AND $host_until_ns
         UNION ALL
-        SELECT *
-        FROM memory_cell($session, $history_s)
-        WHERE last_ns < $host_from_ns OR first_ns > $host_until_ns
-    ) AS b
+        SELECT
+            attempt,
+            rank,
+            device,
+            false AS is_event,
+            seq_last,
+            seq_first,
+            last_ns,
+            first_ns,
+            CASE
+                WHEN $figure = 'requested' OR $device_type = 'cpu' THEN last_bytes
+                WHEN $figure = 'allocated' THEN allocated_last_bytes
+                WHEN $figure = 'active' THEN active_last_bytes
+                ELSE reserved_last_bytes
+            END AS bytes
+        FROM (
+            SELECT *
+            FROM memory_cell($session, 1)
+            WHERE cell_ns BETWEEN $host_from_ns - $history_s::BIGINT * 2000000000 AND $host_until_ns
+            UNION ALL
+            SELECT *
+            FROM memory_cell($session, $history_s)
+            WHERE last_ns < $host_from_ns OR first_ns > $host_until_ns
+        )
+        WHERE split_part(device, ':', 1) = $device_type
+    ) AS p
     LEFT JOIN life AS l USING (attempt, rank)
-    WHERE split_part(b.device, ':', 1) = $device_type
+    GROUP BY p.rank, p.attempt, p.device, bin
 ),
-event AS (
-    SELECT
-        e.attempt,
-        e.rank,
-        e.device,
-        e.seq,
-        e.time_ns + coalesce(l.offset_ns, 0) AS time_ns,
-        CASE
-            WHEN $figure = 'requested' OR $device_type = 'cpu' THEN e.requested_bytes
-            WHEN $figure = 'allocated' THEN e.allocated_bytes
-            WHEN $figure = 'active' THEN e.active_bytes
-            ELSE e.reserved_bytes
-        END AS bytes
-    FROM memory_event AS e
-    LEFT JOIN life AS l USING (attempt, rank)
-    WHERE e.session_id = $session
-        AND split_part(e.device, ':', 1) = $device_type
-        AND e.time_ns BETWEEN $host_from_ns AND $host_until_ns
-),
-begin AS MATERIALIZED (
-    SELECT
-        attempt,
-        rank,
-        device,
-        any_value(offset_ns) AS offset_ns,
-        any_value(started_ns) AS started_ns,
-        min(seq_first) AS seq_first
-    FROM cell
-    GROUP BY attempt, rank, device
-    HAVING min(first_ns) >= $from_ns
-),
+-- Of each device whose log does not begin before the range the first event: what it held before that.
 first_event AS (
     SELECT
         b.attempt,
         b.rank,
         b.device,
-        least(b.started_ns, min(e.time_ns) + b.offset_ns) AS started_ns,
+        least(any_value(l.started_ns), min(e.time_ns) + coalesce(any_value(l.offset_ns), 0)) AS started_ns,
         arg_min(
             e.requested_bytes
             + CASE e.action WHEN 'alloc' THEN -1 WHEN 'free_completed' THEN 1 ELSE 0 END * coalesce(e.size_bytes, 0),
             e.seq
         ) AS before_bytes
-    FROM begin AS b
+    FROM (
+        SELECT attempt, rank, device, min(seq_first) AS seq_first
+        FROM part
+        GROUP BY attempt, rank, device
+        HAVING min(first_ns) >= $from_ns
+    ) AS b
     INNER JOIN memory_event AS e USING (attempt, rank, device)
+    LEFT JOIN life AS l USING (attempt, rank)
     WHERE e.session_id = $session
         -- A bucket has no more positions.
         AND e.seq BETWEEN b.seq_first AND b.seq_first + 63
         AND e.requested_bytes IS NOT NULL
         AND ($figure = 'requested' OR $device_type = 'cpu')
-    GROUP BY b.attempt, b.rank, b.device, b.offset_ns, b.started_ns
-),
-point AS (
-    SELECT attempt, rank, device, seq, time_ns, bytes FROM event
-    UNION ALL
-    SELECT attempt, rank, device, seq_last, last_ns, last_bytes FROM cell WHERE last_ns < $from_ns
-    UNION ALL
-    SELECT attempt, rank, device, -1, started_ns, before_bytes FROM first_event
+    GROUP BY b.attempt, b.rank, b.device
 )
+SELECT rank, attempt, device, bin, bin AS peak_bin, peak_bytes, last_bytes, seq_last
+FROM part
+WHERE peak_bytes IS NOT NULL AND bin < $num_bins
+UNION ALL
 SELECT
     rank,
     attempt,
     device,
     CASE
-        WHEN time_ns < $from_ns THEN -1
-        ELSE (time_ns - $from_ns) // $unit_ns * $num_bins // (($until_ns - $from_ns) // $unit_ns + 1)
+        WHEN started_ns < $from_ns THEN -1
+        ELSE (started_ns - $from_ns) // $unit_ns * $num_bins // (($until_ns - $from_ns) // $unit_ns + 1)
     END::INTEGER AS bin,
     bin AS peak_bin,
-    max(bytes) AS peak_bytes,
-    arg_max(bytes, seq) AS last_bytes,
-    max(seq) AS seq_last
-FROM point
-WHERE time_ns <= $until_ns AND bytes IS NOT NULL
-GROUP BY rank, attempt, device, bin
+    before_bytes AS peak_bytes,
+    before_bytes AS last_bytes,
+    -1 AS seq_last
+FROM first_event
+WHERE started_ns <= $until_ns
 ORDER BY rank, attempt, device, seq_last;
