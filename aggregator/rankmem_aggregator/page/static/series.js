@@ -107,7 +107,7 @@ export function ofMindStudio(answer) {
     ends: null,
     seqs: null,
     events: null,
-    note: "every record is drawn",
+    note: answer.facts.note,
     heading: peaks.length ? `Peak Memory Usage: ${peaks.join(" | ")}` : "no records in this range",
     legend: lines,
   };
