@@ -16,8 +16,11 @@ from constructed import BASE_NS, SECOND_NS, SESSION
 from page_server import PageClient, served_page
 from page_story import GAP_RANK, LEAK_BYTES, STEPS, mixed_logs, write_logs, write_many, write_story
 from rankmem_aggregator import connect
+from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.page import rank_matrix
 from rankmem_aggregator.page.reading import facts_of
+from rankmem_aggregator.store.store import open_store
+from rankmem_aggregator.summaries.schedule import Summaries
 from rankmem_protos.errors import Code, RankmemError
 
 Values = npt.NDArray[np.float64]
@@ -175,6 +178,22 @@ def test_over_many_events_the_matrix_is_that_of_the_buckets(
         assert high == max(bytes_ for _, _, bytes_ in found)
         assert known <= (drawn > 0).sum() <= known + 4 * 2 * 8
         assert drawn.max(axis=1).tolist() == sorted(drawn.max(axis=1).tolist(), reverse=True)
+
+
+@pytest.mark.parametrize("events_max", [-1, 10_000])
+def test_before_its_first_event_a_device_held_its_older_blocks(
+    client: PageClient, mixed: Path, monkeypatch: pytest.MonkeyPatch, events_max: int
+) -> None:
+    monkeypatch.setattr(rank_matrix, "EVENTS_MAX", events_max)
+    begin, end = 12 * SECOND_NS + 1000 - events_max, 12 * SECOND_NS + 900_000_000
+    answer = client.ask(HEAT, from_=begin, to=end, bins=3, device_type="cuda", order="rank")
+    with duckdb.connect(str(mixed), read_only=True) as connection:
+        older = connection.execute(
+            "SELECT sum(size_bytes) FROM allocation_record WHERE preexisting AND attempt = 1 AND rank = 0"
+        ).fetchall()
+    assert answer["ranks"].to_pylist()[0] == [0]
+    assert answer["top_bytes"].to_pylist()[0] == older[0][0]
+    assert all(cell > 0 for cell in cells_of(answer)[0])
 
 
 def test_nothing_is_known_before_a_process_begins_and_after_it_ends(client: PageClient) -> None:
@@ -416,3 +435,42 @@ def test_the_longest_range_and_a_type_without_events_have_answers(client: PageCl
         assert len(empty) == 0
     assert len(client.ask(CELL, ranks="3,9", from_=0, to=9, device_type="npu", mode="median")) == 0
     assert len(client.ask(f"s/{SESSION}/odd", from_=0, to=9, device_type="npu")) == 0
+
+
+def test_long_intervals_are_read_from_the_cells_of_memory_level(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "cells.duckdb"
+    write_logs(path, mixed_logs(seed=4), cuts=range(0, 400, 2))
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(
+            "INSERT INTO ingest_progress BY NAME SELECT session_id, attempt, rank, spool_id, "
+            "1000 AS last_sequence, true AS final, 1 AS updated_ns FROM rank_info"
+        )
+    store = open_store(AggregatorConfig(database_path=path))
+    levels = Summaries(store).levels
+    while levels.advance():
+        pass
+    ((cells,),) = [
+        tuple(row.values()) for row in store.read("SELECT count(*) AS n FROM memory_level").to_pylist()
+    ]
+    store.close()
+    assert cells > 0
+    monkeypatch.setattr(rank_matrix, "EVENTS_MAX", -1)
+    begin, end = 0, 25 * SECOND_NS - 1
+    with served_page(path) as client:
+        answer = client.ask(HEAT, from_=begin, to=end, bins=5, device_type="cuda")
+        later = client.ask(HEAT, from_=20 * SECOND_NS, to=end, bins=1, device_type="cuda")
+    assert facts_of(answer)["source"] == "memory_level"
+    _, values = maxima(path, EVENTS.format(figure="requested"), begin, end, 5)
+    low, high = facts_of(answer)["low_bytes"], facts_of(answer)["high_bytes"]
+    assert high == np.nanmax(values)
+    exact = 1 + (np.nan_to_num(values) - low) * 254 // max(1, high - low)
+    drawn = np.array(cells_of(answer))
+    # Never above what was reached; below it only where a cell reaches over the edge of an interval.
+    known = ~np.isnan(values)
+    assert (drawn[known] <= exact[known]).all()
+    assert (drawn[known] == exact[known]).mean() > 0.6
+    assert drawn.max(axis=1).tolist() == exact.max(axis=1).tolist()
+    _, values = maxima(path, EVENTS.format(figure="requested"), 20 * SECOND_NS, end, 1)
+    assert facts_of(later)["high_bytes"] == np.nanmax(values)

@@ -16,7 +16,7 @@ from rankmem_aggregator.page.parameters import declared
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
 from rankmem_protos.errors import RankmemError
 
-BY_HAND: Final[dict[str, dict[str, Any]]] = {}
+BY_HAND: Final[dict[str, dict[str, Any]]] = {"/jump": {"to": "peak"}}
 """Parameters that cannot be guessed from their names, by path."""
 
 
@@ -50,8 +50,11 @@ def questions(client: PageClient, session: str) -> Iterator[Question]:
         "to_seq": highest["peak_seq"] + 100,
         "time": highest["peak_ns"],
         "at_ns": highest["peak_ns"],
-        "a": f"rank={highest['rank']}",
-        "b": f"rank={highest['rank']}",
+        "block": highest["peak_seq"],
+        "a": f"/{highest['rank']}/peak",
+        "b": "/all/peak",
+        "graph": "g1",
+        "stack_id": 1,
     }
     for route in ROUTES:
         if isinstance(route, DatabaseRoute) and route.method == "POST":

@@ -7,6 +7,7 @@ its own size, and each rank is off by up to a hundredth. A further rank has a ga
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -137,10 +138,10 @@ def _wander(log: RankLog, random: np.random.Generator) -> None:
             }
 
 
-def write_logs(path: Path, logs: list[RankLog]) -> None:
-    """Writes a database of these logs."""
+def write_logs(path: Path, logs: list[RankLog], *, cuts: Sequence[int] = ()) -> None:
+    """Writes a database of these logs; ``cuts``: where buckets end besides."""
     with empty_database(str(path)) as connection:
-        store_logs(connection, logs)
+        store_logs(connection, logs, cuts=cuts)
 
 
 def write_many(path: Path, num_ranks: int, high_rank: int, high_second: int, seconds: int = 20) -> None:

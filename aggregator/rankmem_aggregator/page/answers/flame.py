@@ -194,11 +194,12 @@ def _point(lives: Lives) -> dict[str, Any]:
 def _paths(rows: pa.Table, asked: FlameAsked) -> Iterator[tuple[Sequence[Step], int, int]]:
     """A path of each row, the outermost level first unless it is inverted."""
     kind = _WORDS[asked.by]
+    steps: dict[str, Step] = {}  # frames come again and again
     for row in rows.to_pylist():
         names = row["frames"][::-1] if row["frames"] else []
         if row["group_name"] is not None:
             names = row["group_name"].split(".") if asked.by == "module" else [row["group_name"]]
-        path: list[Step] = [Step(kind, name) for name in names]
+        path = [steps.get(name) or steps.setdefault(name, Step(kind, name)) for name in names]
         if not path:
             path = [Step("none", OLDER if row["preexisting"] else WITHOUT[asked.by])]
         if asked.inverted == "1":

@@ -76,6 +76,7 @@ def inefficient(reading: Reading, asked: InefficientAsked) -> pa.Table:
         end_ns=end_ns,
         least_ns=asked.least_ns,
         least_steps=asked.least_steps,
+        has_steps=known["steps"],
         pick=picked(reading, asked.pick),
         at_most=asked.limit,
     )

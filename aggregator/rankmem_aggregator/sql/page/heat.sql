@@ -1,4 +1,4 @@
--- Question: How high did each device of one type stand in each of many equal intervals of time, bucket by bucket?
+-- Question: How high did each device of one type stand in each of many equal intervals of time, by parts of its log?
 -- Parameters:
 --   session (text): session id
 --   device_type (text): cpu, cuda, ...
@@ -6,20 +6,25 @@
 --   from_ns, until_ns (ns, common clock): the range
 --   num_bins: number of intervals
 --   unit_ns (ns): times are divided by it before the intervals are counted; 1 unless the range is very long
+--   width_s (s): the widest part of the log that is taken as a whole; below 4 a row of memory_bucket
+--   history_s (s): the same for what was before the range
+--   host_from_ns, host_until_ns (ns): the range, as the earliest and the latest of the hosts' clocks has it
 --   with_begin (boolean): also what each device held before its first event
 -- Columns:
 --   rank, attempt, device: a device of a rank
 --   bin: the interval of last_bytes, from 0; -1 before the range, num_bins after it
 --   peak_bin: the interval of peak_bytes, likewise
---   peak_bytes (bytes): highest of the buckets whose highest lies in peak_bin and whose last event lies in bin
---   last_bytes (bytes): what the last of these buckets left
+--   peak_bytes (bytes): highest of the parts whose highest lies in peak_bin and whose last event lies in bin
+--   last_bytes (bytes): what the last of these parts left
 --   seq_last: its last event; -1 for what a device held when its process began, before its first event
 WITH life AS MATERIALIZED (
     SELECT attempt, rank, offset_ns, started_ns
     FROM rank_span
     WHERE session_id = $session
 ),
--- The source: parts of a device's log with their highest and their last.
+-- The source: parts of a device's log with their highest and their last. In the range and shortly before it none is
+-- wider than an interval; of what is long over the last is enough, and of what comes
+-- after it where it begins.
 cell AS (
     SELECT
         b.attempt,
@@ -30,25 +35,33 @@ cell AS (
         b.seq_first,
         b.seq_last,
         b.first_ns + coalesce(l.offset_ns, 0) AS first_ns,
-        b.requested_peak_ns + coalesce(l.offset_ns, 0) AS peak_ns,
+        b.peak_ns + coalesce(l.offset_ns, 0) AS peak_ns,
         b.last_ns + coalesce(l.offset_ns, 0) AS last_ns,
         CASE
-            WHEN $figure = 'requested' OR $device_type = 'cpu' THEN b.requested_peak_bytes
+            WHEN $figure = 'requested' OR $device_type = 'cpu' THEN b.peak_bytes
             WHEN $figure = 'allocated' THEN b.allocated_peak_bytes
             WHEN $figure = 'active' THEN b.active_peak_bytes
             ELSE b.reserved_peak_bytes
         END AS peak_bytes,
         CASE
-            WHEN $figure = 'requested' OR $device_type = 'cpu' THEN b.requested_last_bytes
+            WHEN $figure = 'requested' OR $device_type = 'cpu' THEN b.last_bytes
             WHEN $figure = 'allocated' THEN b.allocated_last_bytes
             WHEN $figure = 'active' THEN b.active_last_bytes
             ELSE b.reserved_last_bytes
         END AS last_bytes
-    FROM memory_bucket AS b
+    FROM (
+        SELECT *
+        FROM memory_cell($session, $width_s)
+        WHERE cell_ns BETWEEN $host_from_ns - $history_s::BIGINT * 2000000000 AND $host_until_ns
+        UNION ALL
+        SELECT *
+        FROM memory_cell($session, $history_s)
+        WHERE last_ns < $host_from_ns OR first_ns > $host_until_ns
+    ) AS b
     LEFT JOIN life AS l USING (attempt, rank)
-    WHERE b.session_id = $session AND split_part(b.device, ':', 1) = $device_type
+    WHERE split_part(b.device, ':', 1) = $device_type
 ),
--- Of each device whose first bucket is not all before the range.
+-- Of each device whose first part is not all before the range.
 begin AS MATERIALIZED (
     SELECT
         attempt,

@@ -6,6 +6,7 @@
 --   from_ns, until_ns (ns, common clock): the range
 --   host_from_ns, host_until_ns (ns): events are read between these, by the hosts' clocks: in the range, and before it
 --     in the buckets that its begin cuts
+--   history_s (s): the widest part of the log that is taken as a whole for what was held long before the range
 --   num_bins: number of intervals
 --   unit_ns (ns): times are divided by it before the intervals are counted; 1 unless the range is very long
 -- Columns:
@@ -33,14 +34,22 @@ cell AS (
         b.first_ns + coalesce(l.offset_ns, 0) AS first_ns,
         b.last_ns + coalesce(l.offset_ns, 0) AS last_ns,
         CASE
-            WHEN $figure = 'requested' OR $device_type = 'cpu' THEN b.requested_last_bytes
+            WHEN $figure = 'requested' OR $device_type = 'cpu' THEN b.last_bytes
             WHEN $figure = 'allocated' THEN b.allocated_last_bytes
             WHEN $figure = 'active' THEN b.active_last_bytes
             ELSE b.reserved_last_bytes
         END AS last_bytes
-    FROM memory_bucket AS b
+    FROM (
+        SELECT *
+        FROM memory_cell($session, 1)
+        WHERE cell_ns BETWEEN $host_from_ns - $history_s::BIGINT * 2000000000 AND $host_until_ns
+        UNION ALL
+        SELECT *
+        FROM memory_cell($session, $history_s)
+        WHERE last_ns < $host_from_ns OR first_ns > $host_until_ns
+    ) AS b
     LEFT JOIN life AS l USING (attempt, rank)
-    WHERE b.session_id = $session AND split_part(b.device, ':', 1) = $device_type
+    WHERE split_part(b.device, ':', 1) = $device_type
 ),
 event AS (
     SELECT
