@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 NODES_MAX: Final = 20_000
+"""Some 1 MB on the wire, and ten times what a screen can show."""
 ROOT: Final = "all"
 
 
