@@ -23,7 +23,7 @@ env: .venv/.complete ## the virtual environment with rankmem, torch and the tool
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	@touch $@
 
-demo: env ## a real training on 2 ranks, recorded, and the answers
+demo: env ## a real training on 2 ranks, recorded, the answers, and how to open the page
 	$(BIN)/rankmem demo --ranks 2 --db demo.duckdb
 
 # How often the random tests are repeated: as in CI, not as in the inner loop (tests/support/repetitions.py).

@@ -106,6 +106,20 @@ class AggregatorConfig:
     metrics_open: bool = option(
         False, "Metrics for other hosts too: in plain text, to anybody who reaches the port."
     )
+    page: str = option(
+        "",
+        "Also serve the web page here, from a process of its own; off loopback with the same TLS and query "
+        "tokens.",
+        variable="RANKMEM_SERVE_PAGE",
+        metavar="HOST:PORT",
+        shown_default="none",
+    )
+    page_name: str = option(
+        "",
+        "Further host names by which browsers reach the page, separated by commas.",
+        variable="RANKMEM_SERVE_PAGE_NAME",
+        metavar="NAMES",
+    )
     log_format: LogFormat = option(
         "text", "Format of the lines on stderr.", variable="RANKMEM_LOG_FORMAT", metavar="text|json"
     )
@@ -245,6 +259,8 @@ class AggregatorConfig:
             )
         if self.metrics:
             self._check_metrics()
+        if self.page:
+            self._check_page()
         if self.log_format not in get_args(LogFormat):
             raise RankmemError(
                 Code.INVALID,
@@ -330,6 +346,15 @@ class AggregatorConfig:
                 Code.DENIED,
                 f"--metrics {self.metrics} is not loopback, and metrics ask for no token",
                 "listen on 127.0.0.1; or add --metrics-open: anybody who reaches the port can read them",
+            )
+
+    def _check_page(self) -> None:
+        split_address(self.page)
+        if self.has_tokens and self.query_token_file is None:
+            raise RankmemError(
+                Code.INVALID,
+                f"--page {self.page} reads what no token allows here",
+                "add --query-token-file FILE: with --ingest-token-file alone, reading is closed to everybody",
             )
 
     def _check_closed(self) -> None:

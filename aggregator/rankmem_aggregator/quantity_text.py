@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from rankmem_protos.clock import distance_ns
-
 NOTHING: Final = "-"
 """What stands for NULL."""
 BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -44,11 +42,6 @@ def offset_text(offset_ns: int | None) -> str:
     hours, minutes = divmod(minutes, 60)
     clock = f"{hours}:{minutes:02d}" if hours else f"{minutes}"
     return f"{sign}{clock}:{seconds:02d}.{ms:03d}"
-
-
-def instant_text(time_ns: int | None, start_ns: int) -> str:
-    """An instant as its offset from the session's start."""
-    return offset_text(distance_ns(time_ns, start_ns))
 
 
 def counted(number: int, noun: str) -> str:

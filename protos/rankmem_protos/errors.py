@@ -54,6 +54,10 @@ CODE_OF_GRPC_STATUS_NAME: Final[dict[str, Code]] = {
 """The way back; a status that is not listed is ``INTERNAL``."""
 
 
+REFUSED: Final = "this statement is refused"
+"""Begins the message about one that ran as an aggregator crashed."""
+
+
 class RankmemError(Exception):
     """A failure: its message, with the value, and a hint.
 

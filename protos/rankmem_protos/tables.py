@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 11
+SCHEMA_VERSION: Final = 12
 """Raised when a table or column is added; written to the database's ``rankmem_meta``."""
 
 NAME: Final = pa.dictionary(pa.int32(), pa.string())

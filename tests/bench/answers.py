@@ -17,7 +17,7 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 from harness import Figure, Options, main, of_samples, say
-from synthetic_database import RANKS, SESSION, STEADY, fill, fill_blocks
+from synthetic_database import RANKS, SESSION, STEADY, fill, fill_blocks, fill_progress
 
 from rankmem_aggregator import connect
 from rankmem_aggregator.config import GIB, AggregatorConfig
@@ -34,12 +34,6 @@ ROUNDS: Final = 3
 BUDGET_S: Final = 1.0
 JOB_BUDGET_S: Final = 2.0
 RANK: Final = 3
-_PROGRESS: Final = """
-INSERT INTO ingest_progress BY NAME
-SELECT 'spool-' || rank AS spool_id, session_id, attempt, rank, max(seq_last) AS last_sequence, true AS final,
-       0 AS updated_ns
-FROM memory_bucket GROUP BY session_id, attempt, rank
-"""
 _INSTANT: Final = """
 SELECT requested_peak_ns FROM memory_bucket
 WHERE rank = $rank AND seq_first > (SELECT max(seq_last) // 2 FROM memory_bucket)
@@ -110,8 +104,7 @@ def _made(path: Path, events: int) -> int:
         install_views(connection)
         made = fill(connection, STEADY, events)
         fill_blocks(connection, STEADY, made)
-        connection.execute(_PROGRESS)
-        connection.execute("CHECKPOINT")
+        fill_progress(connection)
     say(f"{made:,} events of {RANKS} ranks, {path.stat().st_size / made:.1f} bytes each")
     return made
 

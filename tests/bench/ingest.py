@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -73,12 +73,12 @@ class Cpu:
 
 def measure(options: Options) -> list[Figure]:
     """All figures of this benchmark."""
-    work, cpu = _prepare(options), Cpu()
+    work, cpu = prepared(options), Cpu()
     say(f"{work.events:,} events, {work.rows:,} rows")
     samples = alternate(
         {
             "duckdb": lambda: work.events / _insert_in_process(work),
-            "paired": lambda: work.events / _send_paired(work),
+            "paired": lambda: work.events / send_paired(work),
             "shipped": lambda: work.events / _ship(work, cpu),
         },
         2 if options.quick else 5,
@@ -100,7 +100,8 @@ def measure(options: Options) -> list[Figure]:
     return [*throughput, *delays(options)]
 
 
-def _prepare(options: Options) -> Work:
+def prepared(options: Options) -> Work:
+    """The events of all senders, made."""
     spools: list[Path] = []
     ids: list[str] = []
     batches: list[Path] = []
@@ -184,10 +185,15 @@ def _groups(work: Work) -> Iterator[list[dict[str, pa.Table]]]:
         yield group
 
 
-def _send_paired(work: Work) -> float:
-    """Seconds from the word to the last acknowledgement; the streams were open."""
+def send_paired(work: Work, beside: Callable[[str], AbstractContextManager[object]] = nullcontext) -> float:
+    """Seconds from the word to the last acknowledgement; the streams were open.
+
+    Args:
+        beside: what runs meanwhile, given the aggregator's address.
+    """
     path = _fresh_database(work.options)
     with aggregator(path) as server, ExitStack() as stack:
+        stack.enter_context(beside(server.address))
         senders = [stack.enter_context(_raw_sender(work, rank, server.address)) for rank in range(SENDERS)]
         for sender in senders:
             assert sender.stdout is not None

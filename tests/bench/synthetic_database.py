@@ -1,9 +1,10 @@
-"""Fills the real tables with events of 64 ranks that never ran, in SQL, inside DuckDB.
+"""Fills the real tables with events of ranks (64, unless told) that never ran, in SQL, inside DuckDB.
 
 Stage: in the place of ingest. Comes in: an open DuckDB connection with rankmem's tables; goes out: rows
 of memory_event (in the order in which batches of many ranks interleave), memory_bucket, rank_info,
-host_info and session. Each rank's total after event i is a closed formula, so any part can be made
-without the ones before, in a stream, at disk speed; and every step repeats the same curve, as training does.
+host_info and session; of large jobs, on request, the buckets alone. Each rank's total after event i is a
+closed formula, so any part can be made without the ones before, in a stream, at disk speed; and every step
+repeats the same curve, as training does.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ INSERT INTO rank_info BY NAME
 SELECT session_id, attempt, rank, rank % $per_host AS local_rank, 'host-' || (rank // $per_host) AS host_uid,
        1000 + rank AS pid, 'synthetic-' || rank AS spool_id, 0 AS clock_offset_ns, 0 AS clock_error_ns,
        min(first_ns) AS started_at_ns, max(last_ns) AS ended_at_ns, 'exit' AS end_reason,
-       rank % 2 AS tp, rank // 16 AS pp,
+       rank % 2 AS tp, CAST(rank // $stage AS INTEGER) AS pp,
+       CAST(rank // 2 % ($stage // 2) AS INTEGER) AS dp,
        CAST(sum(events) AS BIGINT) AS events, 0 AS events_lost, 0 AS unexplained_bytes, true AS complete
 FROM memory_bucket GROUP BY session_id, attempt, rank
 """
@@ -162,7 +164,7 @@ SELECT session_id, attempt, rank, device, seq // $step_events AS step, max(seq) 
        CAST(sum(size_bytes) FILTER (WHERE action = 'alloc') AS BIGINT) AS allocated_bytes,
        count(*) FILTER (WHERE action = 'alloc') AS num_allocations
 FROM memory_event
-WHERE rank = $rank
+WHERE rank >= $first AND rank < $upto
 GROUP BY session_id, attempt, rank, device, seq // $step_events
 """
 
@@ -173,30 +175,111 @@ SELECT s.n AS stack_id, CAST(f.n AS INTEGER) AS ordering, 'model' || f.n || '.py
 FROM range(500) AS s(n), range(20) AS f(n)
 """
 
+_SAMPLES = """
+INSERT INTO process_sample BY NAME
+SELECT session_id, attempt, rank, device, seq_last AS seq, last_ns AS time_ns,
+       reserved_last_bytes + 2147483648 AS app_reserved_bytes, 85899345920 AS device_total_bytes,
+       reserved_last_bytes + 2147483648 AS device_used_bytes,
+       85899345920 - 2147483648 - reserved_last_bytes AS device_free_bytes
+FROM memory_bucket
+WHERE seq_first % 8192 < $records
+"""
+
+_LONG_BUCKETS = """
+WITH numbered AS (
+    SELECT CAST(n // $buckets // $ranks AS BIGINT) AS second, CAST(n // $buckets % $ranks AS INTEGER) AS rank,
+           CAST(n % $buckets AS BIGINT) AS place
+    FROM range(CAST($first AS BIGINT), CAST($last AS BIGINT)) AS r(n)
+), highest AS (
+    SELECT *, 64 * (second * $buckets + place) AS seq,
+           1800000000000000000 + second * 1000000000 AS second_ns,
+           (20 + rank % 8)::BIGINT * 1073741824 + CASE WHEN rank % 4 = 0 THEN second * 262144 ELSE 0 END
+           + CAST(sin((second * $buckets + place) / 7.0 + rank % 16) * 2e9 AS BIGINT)
+           + CAST(hash(rank, second, place) % 1000000000 AS BIGINT)
+           + CASE WHEN rank = $odd AND second BETWEEN $odd_second AND $odd_second + 30
+                  THEN 12884901888 ELSE 0 END AS bytes
+    FROM numbered
+)
+SELECT $session AS session_id, 0 AS attempt, rank, 'cuda:' || (rank % 8) AS device, second_ns AS bucket_ns,
+       seq AS seq_first, seq + 55 AS seq_last, second_ns + place * 200000000 AS first_ns,
+       second_ns + place * 200000000 + 199000000 AS last_ns, 56 AS events, bytes AS requested_peak_bytes,
+       second_ns + place * 200000000 + 99000000 AS requested_peak_ns, seq + 20 AS requested_peak_seq,
+       bytes - CAST(hash(second, place, rank, 1) % 900000000 AS BIGINT) AS requested_last_bytes,
+       NULL::BIGINT AS allocated_peak_bytes, NULL::BIGINT AS allocated_last_bytes,
+       NULL::BIGINT AS active_peak_bytes, NULL::BIGINT AS active_last_bytes,
+       42949672960 AS reserved_peak_bytes, 42949672960 AS reserved_last_bytes
+FROM highest
+"""
+
+_PROGRESS = """
+INSERT INTO ingest_progress BY NAME
+SELECT 'spool-' || rank AS spool_id, session_id, attempt, rank, max(seq_last) AS last_sequence, true AS final,
+       0 AS updated_ns
+FROM memory_bucket GROUP BY session_id, attempt, rank
+"""
+
 INSERT_EVENTS: Final = 16 * BATCH_EVENTS * RANKS  # one statement: 8 M rows, some 2 GiB of work memory at most
+LONG_BUCKETS: Final = 5  # of a rank in a second, of 56 events each
+LONG_ODD: Final = 417  # the rank that stands 12 GiB higher for half a minute
+INSERT_BUCKETS: Final = 1_000_000
 
 
-def fill(connection: duckdb.DuckDBPyConnection, shape: Shape, events: int) -> int:
-    """Makes about ``events`` events of :data:`RANKS` ranks and everything beside them; returns how many."""
-    whole = max(1, round(events / (BATCH_EVENTS * RANKS))) * BATCH_EVENTS * RANKS
+def fill(connection: duckdb.DuckDBPyConnection, shape: Shape, events: int, *, ranks: int = RANKS) -> int:
+    """Makes about ``events`` events of so many ranks and everything beside them; returns how many."""
+    batch = batch_events(ranks)
+    whole = max(1, round(events / (batch * ranks))) * batch * ranks
     connection.execute(_CURVE)
     for first in range(0, whole, INSERT_EVENTS):
         connection.execute(
-            _appending("memory_event", _EVENTS), _parameters(shape, first, min(first + INSERT_EVENTS, whole))
+            _appending("memory_event", _EVENTS),
+            _parameters(shape, first, min(first + INSERT_EVENTS, whole), ranks=ranks),
         )
-    cut = {"batch": BATCH_EVENTS, "records": BUCKET_RECORDS}
+    cut = {"batch": batch, "records": BUCKET_RECORDS}
     connection.execute(_appending("memory_bucket", _BUCKETS), cut)
-    connection.execute(_RANKS, {"per_host": RANKS_PER_HOST})
-    connection.execute(_HOSTS)
-    connection.execute(_SESSION)
-    connection.execute("CHECKPOINT")
+    _fill_ranks(connection, ranks)
     return whole
 
 
-def fill_blocks(connection: duckdb.DuckDBPyConnection, shape: Shape, events: int) -> None:
+def fill_buckets(connection: duckdb.DuckDBPyConnection, *, ranks: int = 1024, seconds: int = 3600) -> int:
+    """Makes memory_bucket alone, and the ranks, of a job too large for its events; returns how many it had.
+
+    1,024 ranks for an hour: 18.4 M rows of 1.03 thousand million events.
+    """
+    rows = ranks * seconds * LONG_BUCKETS
+    shared = {"buckets": LONG_BUCKETS, "ranks": ranks, "session": SESSION}
+    shared |= {"odd": min(LONG_ODD, ranks - 1), "odd_second": seconds // 2}
+    for first in range(0, rows, INSERT_BUCKETS):
+        place = {"first": first, "last": min(first + INSERT_BUCKETS, rows)}
+        connection.execute(_appending("memory_bucket", _LONG_BUCKETS), shared | place)
+    _fill_ranks(connection, ranks)
+    return rows * 56
+
+
+def fill_progress(connection: duckdb.DuckDBPyConnection) -> None:
+    """Says that every rank's log is stored to its end, so that summaries are told."""
+    connection.execute(_PROGRESS)
+    connection.execute("CHECKPOINT")
+
+
+def batch_events(ranks: int) -> int:
+    """Events of a rank in a row: fewer where many ranks share the file."""
+    return max(1024, min(BATCH_EVENTS, 2 * BATCH_EVENTS * RANKS // ranks))
+
+
+def _fill_ranks(connection: duckdb.DuckDBPyConnection, ranks: int) -> None:
+    connection.execute(_RANKS, {"per_host": RANKS_PER_HOST, "stage": max(2, ranks // 4)})
+    connection.execute(_HOSTS)
+    connection.execute(_SESSION)
+    connection.execute("CHECKPOINT")
+
+
+def fill_blocks(
+    connection: duckdb.DuckDBPyConnection, shape: Shape, events: int, *, ranks: int = RANKS
+) -> None:
     """Adds to a filled database the blocks behind its events: with category, module, line, phase and step.
 
-    Each step's first half allocates, its second half frees in the reverse order.
+    Each step's first half allocates, its second half frees in the reverse order. Samples of the processes,
+    too.
 
     Args:
         events: what :func:`fill` returned.
@@ -204,13 +287,16 @@ def fill_blocks(connection: duckdb.DuckDBPyConnection, shape: Shape, events: int
     for first in range(0, events, INSERT_EVENTS):
         connection.execute(
             _appending("allocation_record", _BLOCKS),
-            _parameters(shape, first, min(first + INSERT_EVENTS, events), of_blocks=True),
+            _parameters(shape, first, min(first + INSERT_EVENTS, events), ranks=ranks, of_blocks=True),
         )
     connection.execute(_CHANGES)
-    steps = {"rank_events": events // RANKS, "step_events": shape.step_events, "event_ns": EVENT_NS}
+    steps = {"rank_events": events // ranks, "step_events": shape.step_events, "event_ns": EVENT_NS}
     connection.execute(_STEPS, steps)
-    for rank in range(RANKS):
-        connection.execute(_STEP_BUCKETS, {"rank": rank, "step_events": shape.step_events})
+    at_once = max(1, ranks // RANKS)
+    for first in range(0, ranks, at_once):
+        some = {"first": first, "upto": first + at_once}
+        connection.execute(_STEP_BUCKETS, some | {"step_events": shape.step_events})
+    connection.execute(_SAMPLES, {"records": BUCKET_RECORDS})
     connection.execute(_STACKS)
     connection.execute("CHECKPOINT")
 
@@ -221,12 +307,14 @@ def _appending(table: str, rows: str) -> str:
     return f"INSERT INTO {schema.stored_name(TABLES[table])} BY NAME SELECT * FROM {packed}"
 
 
-def _parameters(shape: Shape, first: int, last: int, *, of_blocks: bool = False) -> dict[str, int | str]:
+def _parameters(
+    shape: Shape, first: int, last: int, *, ranks: int, of_blocks: bool = False
+) -> dict[str, int | str]:
     values: dict[str, int | str] = {
         "first": first,
         "last": last,
-        "batch": BATCH_EVENTS,
-        "ranks": RANKS,
+        "batch": batch_events(ranks),
+        "ranks": ranks,
         "step_events": shape.step_events,
         "skew": shape.step_skew_ns,
         "leak": shape.leak_bytes,

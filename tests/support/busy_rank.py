@@ -27,12 +27,14 @@ def busy_log(rank: int, events: int, seed: int, *, offset_ns: int = 0) -> RankLo
     for i in range(events):
         at += rng.choice((0, 1, 50, 1000, 200_000, 3_000_000)) if i % 997 else 1_300_000_000
         if alive and rng.random() < 0.45 + 0.1 * (i // 700 % 2):
-            log.free(alive.pop(rng.randrange(len(alive))), at=at, told_later=rng.random() < 0.3)
+            name = alive.pop(rng.randrange(len(alive)))
+            log.free(name, at=at, told_later=rng.random() < 0.3)
         else:
             name = f"b{made}"
             made += 1
             _allocate(log, rng, name, at)
             alive.append(name)
+        log.events[-1]["allocation_id"] = log.allocations[name]["allocation_id"]
         if alive and rng.random() < 0.05:
             log.means(rng.choice(alive), rng.choice(CATEGORIES), at=at, since_alloc=rng.random() < 0.2)
         if i % 50 == 49:

@@ -19,7 +19,9 @@ import pyarrow as pa
 import pyarrow.feather as feather
 
 from byte_account import GROUPINGS, NONE, Account, Track, Whose, highest
+from kept_answers import answers_of, job_of
 from rankmem_aggregator.exports.exporting import export
+from rankmem_aggregator.page.reading import facts_of
 from rankmem_aggregator.query.queries import Queries
 
 EVERY_POINT: Final = 10**7
@@ -135,19 +137,15 @@ def check_live(queries: Queries, account: Account) -> None:
 
 
 def check_page(queries: Queries, account: Account, folder: Path) -> None:
-    """``export html``: the tables add up to the ranks' peaks, the curve reaches the highest rank's."""
+    """``export html``: the devices' peaks are those of the account, and the kept curve reaches its own."""
     export(queries, "html", folder / "page.html", session=account.session_id)
-    page = (folder / "page.html").read_text(encoding="utf-8")
     peaks = [track.peak_bytes() for track in account.highest().values()]
-    for by in ("category", "operator", "line", "module"):
-        [body] = re.findall(rf'id="by-{by}">.*?<tbody>(.*?)</tbody>', page, re.DOTALL)
-        figures = [re.findall(r'data-value="(\d+)"', line)[0] for line in body.split("<tr")[1:]]
-        assert sum(map(int, figures)) == sum(peaks), by
-    charts = [
-        json.loads(data) for data in re.findall(r'application/json"[^>]*>(\{"stacked".*?)</script>', page)
-    ]
-    sums = [sum(held) for held in zip(*(one["bytes"] for one in charts[-1]["series"]), strict=True)]
-    assert max(sums) == max(peaks)
+    rows = [row for row in job_of(folder / "page.html") if row["is_rank_peak"]]
+    assert sorted(row["peak_bytes"] for row in rows) == sorted(peaks)
+    (curve,) = answers_of(folder / "page.html", "curve")
+    facts = facts_of(curve)
+    (own,) = (row for row in rows if (row["rank"], row["device"]) == (facts["rank"], facts["device"]))
+    assert own["peak_bytes"] in {value for row in curve.to_pylist() for value in row.values()}
 
 
 def check_exports(queries: Queries, account: Account, folder: Path) -> None:

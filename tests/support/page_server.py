@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 import pyarrow as pa
@@ -22,6 +22,9 @@ from rankmem_aggregator import connect
 from rankmem_aggregator.page.reading import facts_of
 from rankmem_aggregator.page.serving import PageConfig, PageServer
 from rankmem_protos.errors import Code, RankmemError
+
+POST_HEADERS: Final = {"sec-fetch-site": "same-origin", "content-type": "application/json"}
+"""Those that the page's own requests have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,9 @@ class PageClient:
     def let_in(self) -> None:
         """Shows a code as the page does, and keeps the cookie."""
         body = json.dumps({"code": self.server.door.new_code()}).encode()
-        reply = self.request("POST", "/code", body, {"sec-fetch-site": "same-origin"})
+        reply = self.request(
+            "POST", "/code", body, {"sec-fetch-site": "same-origin", "content-type": "application/json"}
+        )
         assert reply.status == 204, reply.body
         self.cookie = reply.headers["set-cookie"].partition(";")[0]
 

@@ -90,7 +90,8 @@ SHOWN: Final = {
         "rankmem_aggregator.query.timeline.EVENTS_TOGETHER_MAX",
         "rankmem_aggregator.query.timeline.BLOCKS_TOGETHER_MAX",
         "rankmem_aggregator.query.missing.LINES_MAX", "rankmem_aggregator.exports.chrome_trace.ROWS_MAX",
-        "rankmem_aggregator.exports.html.HEAT_RANKS_MAX", "rankmem_aggregator.exports.html.CURVES_MAX",
+        "rankmem_aggregator.page.kept_questions.RANKS_MAX", "rankmem_aggregator.page.one_file.FILE_BYTES_MAX",
+        "rankmem_aggregator.page.answers.sql.SQL_ROWS_MAX",
         "rankmem_aggregator.plots.curves.SERIES_MAX",
     ),
 }  # fmt: skip

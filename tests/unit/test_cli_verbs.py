@@ -51,6 +51,9 @@ class FakeQueries(Queries):
     def interrupt(self) -> None:
         raise AssertionError("no verb interrupts its question")
 
+    def allow(self) -> None:
+        raise AssertionError("no verb interrupts its question")
+
     def sql(self, text: str, parameters: Parameters | None = None) -> pa.Table:
         self.num_statements += 1
         if text not in SCHEMAS:

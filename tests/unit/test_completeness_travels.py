@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, empty_database, store_logs, store_rows
+from kept_answers import answers_of, content_of
 from rankmem_aggregator import connect
 from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.query.missing import missing_of
@@ -85,6 +86,7 @@ def test_no_answer_of_the_client_about_a_session_was_forgotten() -> None:
         "aggregator_state",
         "oom_held",
         "interrupt",
+        "allow",
         "with_missing",
     }
     public = {name for name in vars(Queries) if not name.startswith("_")}
@@ -171,16 +173,17 @@ def test_a_curve_in_a_file_carries_it(path: Path, tmp_path: Path) -> None:
         assert LACKS in (tmp_path / f"x.{end}").read_text(), end
 
 
-def test_a_page_shows_it_at_its_figures(queries: Queries, tmp_path: Path) -> None:
+def test_a_page_in_one_file_carries_it_with_each_answer(queries: Queries, tmp_path: Path) -> None:
     export(queries, "html", tmp_path / "x.html", session=SESSION)
-    page = (tmp_path / "x.html").read_text()
-    assert "not exact, at least 170 B" in page
-    assert "at most 64 lost, incomplete" in page
-    assert f"<li>{LACKS}</li>" in page
-    assert "The earliest first" not in page, "one allocation failed"
-    assert "Not exact: events or ranks are missing" in page
+    assert content_of(tmp_path / "x.html")["missing"] == [LACKS]
+    for answer in (*answers_of(tmp_path / "x.html", "job"), *answers_of(tmp_path / "x.html", "curve")):
+        assert answer.schema.metadata[b"complete"] == b"False"
+        assert json.loads(answer.schema.metadata[b"missing"]) == [LACKS]
     export(queries, "html", tmp_path / "y.html", session=WHOLE)
-    assert "ot exact" not in (tmp_path / "y.html").read_text()
+    assert content_of(tmp_path / "y.html")["missing"] == []
+    assert {answer.schema.metadata[b"complete"] for answer in answers_of(tmp_path / "y.html", "job")} == {
+        b"True"
+    }
 
 
 def test_an_export_carries_it_where_its_form_can(queries: Queries, tmp_path: Path) -> None:

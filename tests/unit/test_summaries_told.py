@@ -84,10 +84,7 @@ def told(store: Store, log: RankLog, rows: Rows, batch: IncomingBatch, schedule:
     more = {
         INGEST_PROGRESS.name: pa.Table.from_pylist([whose | progress], schema=INGEST_PROGRESS.arrow_schema())
     }
-    invalidated = schedule.invalidate([batch])
-    if invalidated.num_rows:
-        more["summary_progress"] = invalidated
-    store.write(tables_of(rows) | more)
+    store.write(tables_of(rows) | more | schedule.invalidate([batch]))
     schedule.commit()
 
 

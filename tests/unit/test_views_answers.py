@@ -102,6 +102,22 @@ def test_a_failed_allocation_shows_the_largest_free_piece(database: duckdb.DuckD
     assert held == [("activation", 1024), ("parameter", 600)]
 
 
+def test_a_block_or_hole_may_reach_over_the_pieces_of_an_expandable_segment(
+    database: duckdb.DuckDBPyConnection,
+) -> None:
+    # Three pieces of 4 KiB in a row with a block of 6 KiB, and 2 KiB from before the recording.
+    log = RankLog()
+    for piece in range(3):
+        log.segment("segment_map", piece << 12, 1 << 12, at=1 + piece)
+    log.alloc("first", 6 << 10, at=5, device="cuda:0", address=0)
+    log.oom(1 << 30, at=10)
+    store_logs(database, [log])
+    older = {"device": "cuda:0", "seq": -1, "address": 1 << 20, "size_bytes": 2048}
+    store_rows(database, "older_segment", [{"session_id": SESSION, "attempt": 0, "rank": 0, **older}])
+    answer = rows(database, "SELECT unused_bytes, largest_free_bytes, fragmentation FROM oom_overview")
+    assert answer == [(8192, 6144, 0.25)]
+
+
 def test_without_segments_fragmentation_is_not_known(database: duckdb.DuckDBPyConnection) -> None:
     log = RankLog()
     log.alloc("block", 10, at=1)

@@ -33,7 +33,7 @@ from rankmem_aggregator.store.store import open_store
 from rankmem_aggregator.summaries.schedule import Summaries
 from rankmem_protos.collector_pb2 import Batch, OpenSpool
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_protos.summary_tables import SUMMARY_PROGRESS
+from rankmem_protos.summary_tables import LEVEL_PROGRESS, SUMMARY_PROGRESS
 from rankmem_protos.tables import TABLES
 
 GROUP_BYTES: Final = 64 << 20
@@ -134,8 +134,7 @@ class Loader:
 
     def _group(self, batches: list[IncomingBatch]) -> dict[str, pa.Table]:
         rows = concatenated([self._stacks.replace(batch.rows) for batch in batches])
-        invalidated = self._summaries.invalidate(batches)
-        return rows | ({SUMMARY_PROGRESS.name: invalidated} if invalidated.num_rows else {})
+        return rows | self._summaries.invalidate(batches)
 
     def _check_rank(self, spool: Spool) -> None:
         """Raises CONFLICT where the rank was imported from another recording."""
@@ -159,7 +158,10 @@ class Loader:
 
 _EMPTY: Final = concatenated(
     [{name: table.arrow_schema().empty_table() for name, table in TABLES.items()}]
-) | {table.name: table.arrow_schema().empty_table() for table in (INGEST_PROGRESS, STACK, SUMMARY_PROGRESS)}
+) | {
+    table.name: table.arrow_schema().empty_table()
+    for table in (INGEST_PROGRESS, STACK, SUMMARY_PROGRESS, LEVEL_PROGRESS)
+}
 """The schema of each table."""
 
 

@@ -46,7 +46,6 @@ from rankmem_aggregator.store.schema import INGEST_PROGRESS, SPOOL_START, STACK
 from rankmem_aggregator.store.store import Store
 from rankmem_aggregator.summaries.schedule import Summaries
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_protos.summary_tables import SUMMARY_PROGRESS
 
 logger = logging.getLogger(__name__)
 
@@ -253,11 +252,11 @@ class Writer:
                 raise opening.error()
         return self.progress.judge(submission.batch)
 
-    def _write(self, rows: dict[str, pa.Table], invalidated: pa.Table) -> None:
+    def _write(self, rows: dict[str, pa.Table], invalidated: dict[str, pa.Table]) -> None:
         """One transaction with the rows, the progress and the new stack numbers; tried until it is stored."""
         rows[INGEST_PROGRESS.name] = progress_rows(self.progress.tentative())
         others = {
-            SUMMARY_PROGRESS.name: invalidated,
+            **invalidated,
             STACK.name: self._stacks.pending(),
             SPOOL_START.name: self.starts.rows(),
         }

@@ -1,299 +1,269 @@
 """The page over HTTP: routes to answers, and what every request passes before it reaches one.
 
-Stage: page, in uvicorn's process; answers run in threads, the rest in its event loop. In the order of a
-request: host, headers, door, errors, route. An answer is an Arrow IPC stream; a refusal is JSON: code,
+Stage: page, in uvicorn's event loop; answers run in threads. In the order of a request: host, length, where
+it comes from, who sent it, headers, route. An answer is an Arrow IPC stream; a refusal is JSON: code,
 message, hint.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import contextlib
 import logging
-import threading
-import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import resources
-from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-import anyio
-import pyarrow as pa
-from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
-from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rankmem_aggregator.page.answering import Answering, Pairs
 from rankmem_aggregator.page.answers import ROUTES
-from rankmem_aggregator.page.cache import AnswerCache
+from rankmem_aggregator.page.attachments import Answer, export_endpoint, file_endpoint
+from rankmem_aggregator.page.cache import Body
+from rankmem_aggregator.page.connections import HEAD_BYTES_MAX
 from rankmem_aggregator.page.door import Door
-from rankmem_aggregator.page.headers import SECURITY_HEADERS
+from rankmem_aggregator.page.headers import SECURITY_HEADERS, encoded
+from rankmem_aggregator.page.live import Live
 from rankmem_aggregator.page.parameters import read_parameters
-from rankmem_aggregator.page.pool import Pool, Ticket
-from rankmem_aggregator.page.reading import PageSession, Reading
-from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
-from rankmem_aggregator.query.queries import Queries
-from rankmem_aggregator.query.types import SessionId
-from rankmem_aggregator.sql import page_text
+from rankmem_aggregator.page.pool import Pool
+from rankmem_aggregator.page.refusal import Refusal
+from rankmem_aggregator.page.requests import BODY_BYTES_MAX, json_body, pairs_of, too_long, unless_gone
+from rankmem_aggregator.page.responses import body_response, error_response
+from rankmem_aggregator.page.routes import DatabaseRoute, NoParameters, SessionRoute
+from rankmem_aggregator.page.static_files import StaticFiles, static_folder
 from rankmem_protos.errors import Code, RankmemError
 
 logger = logging.getLogger(__name__)
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
 API: Final = "/api/v1"
-ANSWER_BYTES_MAX: Final = 16 << 20
-STATE_FRESH_S: Final = 1.0
-"""A running session's watermark is asked for at most so often: stored rows are as old as that anyway."""
-GZIP_LEAST_BYTES: Final = 2000
 URL_BYTES_MAX: Final = 8 << 10
-
-STATUS_OF: Final = {
-    Code.INVALID: 400,
-    Code.NOT_FOUND: 404,
-    Code.CONFLICT: 409,
-    Code.UNAVAILABLE: 503,
-    Code.EXHAUSTED: 429,
-    Code.DENIED: 403,
-    Code.UNSUPPORTED: 501,
-    Code.INTERNAL: 500,
-}
+REQUESTS_A_CALLER: Final = 32
+"""Questions of one browser or program at once: a browser has six connections."""
+METHODS: Final = ("GET", "HEAD", "POST")
+EVENTS: Final = "text/event-stream"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Page:
     """What the routes share."""
 
     pool: Pool
     door: Door
-    cache: AnswerCache = field(default_factory=AnswerCache)
-    states: SessionStates = field(default_factory=lambda: SessionStates())
+    answering: Answering = field(init=False)
+    live: Live = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.answering = Answering(self.pool)
+        self.live = Live(self.answering)
+
+    def close(self) -> None:
+        """Ends all questions, and the readers."""
+        self.pool.close()
+        self.answering.computing.close()
 
 
 def page_app(page: Page) -> Starlette:
     """The application."""
-    routes: list[BaseRoute] = [_route(page, each) for each in ROUTES]
+    routes: list[BaseRoute] = [route for each in ROUTES for route in _routes(page, each)]
     routes += [
+        Route(f"{API}/s/{{session}}/file/{{kind}}", file_endpoint(page.answering), methods=["GET"]),
+        Route(f"{API}/s/{{session}}/live", _stream(page), methods=["GET"]),
         Route("/code", _let_in(page), methods=["POST"]),
-        Mount("/", StaticFiles(directory=static_folder(), html=True)),
+        Route("/{path:path}", StaticFiles(static_folder()).respond, methods=["GET"]),
     ]
     return Starlette(
         routes=routes,
-        middleware=[
-            Middleware(_Guard, door=page.door),
-            Middleware(GZipMiddleware, minimum_size=GZIP_LEAST_BYTES, compresslevel=1),
-        ],
+        middleware=[Middleware(_Guard, door=page.door)],
         exception_handlers={RankmemError: _refused, 404: _no_route, 405: _no_method, 500: _failed},
     )
 
 
-def static_folder() -> Path:
-    """The folder of the page's own files."""
-    return Path(str(resources.files("rankmem_aggregator.page") / "static"))
-
-
-def arrow_bytes(answer: pa.Table) -> bytes:
-    """An answer as an Arrow IPC stream.
-
-    Raises:
-        RankmemError: EXHAUSTED where it is larger than an answer may be.
-    """
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, answer.schema) as writer:
-        writer.write_table(answer.combine_chunks())
-    body: bytes = sink.getvalue().to_pybytes()
-    if len(body) > ANSWER_BYTES_MAX:
-        raise RankmemError(
-            Code.EXHAUSTED,
-            f"the answer has {len(body):,} bytes, more than {ANSWER_BYTES_MAX:,}",
-            "choose a shorter range or fewer rows; rankmem sql --out FILE has no limit",
-        )
-    return body
-
-
-class SessionStates:
-    """Sessions' starts and watermarks, looked up at most once a second."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: dict[str, tuple[float, PageSession]] = {}
-
-    def of(self, queries: Queries, session_id: str) -> PageSession:
-        """The state of a session.
-
-        Raises:
-            RankmemError: NOT_FOUND.
-        """
-        now_s = time.monotonic()
-        with self._lock:
-            known = self._known.get(session_id)
-        if known is not None and now_s - known[0] < STATE_FRESH_S:
-            return known[1]
-        rows = queries.sql(page_text("session_state"), {"session": session_id}).to_pylist()
-        if not rows:
-            with self._lock:
-                self._known.pop(session_id, None)
-            raise RankmemError(
-                Code.NOT_FOUND, f"no session {session_id!r} in {queries.target}", "choose one of the list"
-            )
-        state = PageSession(**{**rows[0], "session_id": SessionId(rows[0]["session_id"])})
-        with self._lock:
-            self._known[session_id] = (now_s, state)
-        return state
-
-
-def _route(page: Page, route: SessionRoute | DatabaseRoute) -> Route:
+def _routes(page: Page, route: SessionRoute | DatabaseRoute) -> list[Route]:
+    """A route, and the same answer in the formats of other programs, below ``/export/{kind}``."""
     if isinstance(route, DatabaseRoute):
-
-        def compute(request: Request, ticket: Ticket) -> bytes:
-            asked = read_parameters(route.parameters, request.query_params.multi_items())
-            with page.pool.reader(ticket, limit_s=route.limit_s) as queries:
-                return arrow_bytes(route.answer(queries, asked))
-
-        return Route(f"{API}{route.path}", _endpoint(compute), methods=["GET"])
-
-    def compute_session(request: Request, ticket: Ticket) -> bytes:
-        pairs = request.query_params.multi_items()
-        asked = read_parameters(route.parameters, pairs)
-        session_id = request.path_params["session"]
-        with page.pool.reader(ticket, limit_s=route.limit_s) as queries:
-            state = page.states.of(queries, session_id)
-            key = (state.session_id, state.watermark, route.path, *(f"{k}={v}" for k, v in sorted(pairs)))
-
-            def fresh() -> bytes:
-                reading = Reading(queries=queries, session=state)
-                return arrow_bytes(route.answer(reading, asked))
-
-            return page.cache.get(key, fresh)
-
-    return Route(f"{API}/s/{{session}}{route.path}", _endpoint(compute_session), methods=["GET"])
+        answer, path, methods = _database_answer(page, route), route.path, [route.method]
+    else:
+        answer, path, methods = _session_answer(page, route), f"/s/{{session}}{route.path}", ["GET"]
+    exported = export_endpoint(page.answering, answer)
+    return [
+        Route(f"{API}{path}", _endpoint(answer), methods=methods),
+        Route(f"{API}/export/{{kind}}{path}", exported, methods=methods),
+    ]
 
 
-def _endpoint(compute: Callable[[Request, Ticket], bytes]) -> Callable[[Request], Any]:
+def _database_answer(page: Page, route: DatabaseRoute) -> Answer:
+    async def answer(request: Request, pairs: Pairs) -> Body:
+        return await page.answering.of_database(route, pairs)
+
+    return answer
+
+
+def _session_answer(page: Page, route: SessionRoute) -> Answer:
+    async def answer(request: Request, pairs: Pairs) -> Body:
+        return await page.answering.of_session(route, request.path_params["session"], pairs)
+
+    return answer
+
+
+def _endpoint(answer: Answer) -> Callable[[Request], Any]:
     async def endpoint(request: Request) -> Response:
-        body = await in_thread(request, compute)
-        tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-        headers = {"etag": tag, "cache-control": "no-store"}
-        if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers=headers)
-        return Response(body, media_type=ARROW, headers=headers)
+        pairs = await pairs_of(request)
+        body = await unless_gone(request.receive, answer(request, pairs))
+        return body_response(request, body, ARROW, "no-store")
 
     return endpoint
-
-
-async def in_thread(request: Request, compute: Callable[[Request, Ticket], bytes]) -> bytes:
-    """Runs an answer in a thread; its question is interrupted when the browser goes."""
-    ticket = Ticket()
-    result: list[bytes] = []
-    failure: list[BaseException] = []
-
-    async def gone() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        ticket.cancel("the browser has gone")
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(gone)
-        try:
-            result.append(await to_thread.run_sync(compute, request, ticket))
-        except RankmemError as exc:  # a task group would wrap it
-            failure.append(exc)
-        tasks.cancel_scope.cancel()
-    if failure:
-        raise failure[0]
-    return result[0]
 
 
 def _let_in(page: Page) -> Callable[[Request], Any]:
     async def endpoint(request: Request) -> Response:
-        try:
-            asked = json.loads(await request.body())
-            code = asked["code"] if isinstance(asked, dict) else None
-        except (ValueError, KeyError, RecursionError):
-            code = None
-        if not isinstance(code, str):
-            raise RankmemError(Code.INVALID, "the body holds no code", 'send {"code": "…"} as JSON')
+        given = await json_body(request)
+        code, token = given.get("code"), given.get("token")
         client = request.client.host if request.client else ""
-        cookie = page.door.let_in(code, client)
-        return Response(status_code=204, headers={"set-cookie": page.door.set_cookie(cookie)})
+        if isinstance(code, str) and token is None:
+            cookie = page.door.let_in(code, client)
+        elif isinstance(token, str) and code is None:
+            cookie = page.door.let_in_by_token(token, client)
+        else:
+            raise RankmemError(Code.INVALID, "the body holds no code", 'send {"code": "…"} as JSON')
+        headers = {"set-cookie": page.door.set_cookie(cookie), "cache-control": "no-store"}
+        return Response(status_code=204, headers=headers)
 
     return endpoint
 
 
+def _stream(page: Page) -> Callable[[Request], Any]:
+    async def endpoint(request: Request) -> Response:
+        read_parameters(NoParameters, request.query_params.multi_items())
+        session_id = request.path_params["session"]
+        await page.answering.state(session_id)  # its errors have a status, those within a stream have none
+        if request.method == "HEAD":
+            return Response(media_type=EVENTS)
+        caller = request.scope["rankmem.caller"]
+        page.live.admit(caller)
+        return _Events(page.live, caller, session_id, request.headers.get("last-event-id", ""))
+
+    return endpoint
+
+
+class _Events(Response):
+    """A stream of a session's messages, until one side ends it."""
+
+    def __init__(self, live: Live, caller: str, session_id: str, last_id: str) -> None:
+        super().__init__(media_type=EVENTS, headers={"cache-control": "no-store"})
+        del self.headers["content-length"]
+        self._live, self._caller, self._session_id, self._last_id = live, caller, session_id, last_id
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends it."""
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            with contextlib.suppress(RankmemError):  # the browser has gone
+                await unless_gone(receive, self._send(send))
+        finally:
+            self._live.leave(self._caller)
+
+    async def _send(self, send: Send) -> None:
+        async with contextlib.aclosing(self._live.messages(self._session_id, self._last_id)) as messages:
+            async for message in messages:
+                await send({"type": "http.response.body", "body": message, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 class _Guard:
-    """Host, headers and door, for every request."""
+    """Host, length, origin, caller and headers, for every request."""
 
     def __init__(self, app: ASGIApp, door: Door) -> None:
         self._app, self._door = app, door
+        self._asking: Counter[str] = Counter()
+        self._headers = encoded(SECURITY_HEADERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
             return
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *_encoded(SECURITY_HEADERS)]
+                message["headers"] = [*message["headers"], *self._headers]
             await send(message)
 
         try:
-            self._check(scope)
+            caller = self._check(scope)
         except RankmemError as exc:
-            status = 421 if "reached by the name" in exc.message else _status(exc, scope["path"])
-            await _json_of(exc, status)(scope, receive, with_headers)
+            await error_response(exc)(scope, receive, with_headers)
             return
-        await self._app(scope, receive, with_headers)
+        with contextlib.suppress(ClientDisconnect):
+            if caller and not scope["path"].endswith("/live"):
+                await self._counted(caller, scope, receive, with_headers)
+            else:
+                await self._app(scope, receive, with_headers)
 
-    def _check(self, scope: Scope) -> None:
+    async def _counted(self, caller: str, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._asking[caller] >= REQUESTS_A_CALLER:
+            error = RankmemError(Code.EXHAUSTED, "too many questions at once", "ask again in a moment")
+            await error_response(error)(scope, receive, send)
+            return
+        self._asking[caller] += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._asking[caller] -= 1
+            if not self._asking[caller]:
+                del self._asking[caller]
+
+    def _check(self, scope: Scope) -> str:
+        """Who asks the API; empty for the page's own files."""
         headers = dict(Headers(scope=scope).items())
-        self._door.check_host(headers)
-        if len(scope["path"]) + len(scope["query_string"]) > URL_BYTES_MAX:
-            raise RankmemError(Code.INVALID, f"the URL has more than {URL_BYTES_MAX:,} bytes", "ask for less")
-        method: Literal["GET", "POST"] | str = scope["method"]
-        if scope["path"].startswith(API) or method != "GET":
+        self._door.check_host(headers, scope["server"][0] if scope.get("server") else "")
+        if len(scope["raw_path"]) + len(scope["query_string"]) > URL_BYTES_MAX:
+            raise too_long(f"the address has more than {URL_BYTES_MAX:,} bytes", 414)
+        # What arrived at once was not counted while it was incomplete.
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_BYTES_MAX:
+            raise too_long(f"the headers have more than {HEAD_BYTES_MAX:,} bytes", 431)
+        method = scope["method"]
+        if method not in METHODS:
+            raise _not_allowed(method)
+        length = headers.get("content-length", "0")
+        if int(length) > BODY_BYTES_MAX:  # h11 has seen that it is a number
+            raise too_long(f"the body has more than {BODY_BYTES_MAX:,} bytes", 413)
+        is_api = scope["path"].startswith(f"{API}/")
+        if is_api or method == "POST":
             self._door.check_origin(headers, method)
-        if scope["path"].startswith(API):
-            self._door.check_caller(headers)
-
-
-def _status(error: RankmemError, path: str) -> int:
-    return 401 if error.code is Code.DENIED and "let in" in error.message else STATUS_OF[error.code]
-
-
-def _json_of(error: RankmemError, status: int) -> JSONResponse:
-    told = {"code": error.code.value, "message": error.message, "hint": error.hint}
-    return JSONResponse(told, status_code=status, headers={"cache-control": "no-store"})
+        if not is_api:
+            return ""
+        caller = scope["rankmem.caller"] = self._door.check_caller(headers)
+        return caller
 
 
 async def _refused(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, RankmemError)
-    return _json_of(exc, _status(exc, request.url.path))
+    return error_response(exc)
 
 
 async def _no_route(request: Request, exc: Exception) -> Response:
     path = request.url.path[:80]
-    return _json_of(
-        RankmemError(Code.NOT_FOUND, f"nothing is at {path}", "docs/page.md lists the routes"), 404
+    return error_response(
+        RankmemError(Code.NOT_FOUND, f"nothing is at {path!r}", "docs/page.md lists the routes")
     )
 
 
 async def _no_method(request: Request, exc: Exception) -> Response:
-    error = RankmemError(
-        Code.INVALID, f"{request.method} is not allowed here", "docs/page.md lists the routes"
-    )
-    return _json_of(error, 405)
+    return error_response(_not_allowed(request.method))
 
 
 async def _failed(request: Request, exc: Exception) -> Response:
-    logger.error("no answer for %s", request.url.path, exc_info=exc)
-    return _json_of(RankmemError(Code.INTERNAL, "a defect of rankmem: see the page's log", ""), 500)
+    logger.error("no answer for %s", request.url.path[:200], exc_info=exc)
+    error = RankmemError(
+        Code.INTERNAL, "this answer failed by a defect of rankmem", "see the page's log; please report it"
+    )
+    return error_response(error)
 
 
-def _encoded(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-    return [(name.encode(), value.encode()) for name, value in headers]
+def _not_allowed(method: str) -> RankmemError:
+    return Refusal(405, Code.INVALID, f"{method[:20]} is not allowed here", "docs/page.md lists the routes")

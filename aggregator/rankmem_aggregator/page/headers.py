@@ -32,3 +32,8 @@ SECURITY_HEADERS: Final = (
     ("cross-origin-resource-policy", "same-origin"),
     ("permissions-policy", "camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
 )
+
+
+def encoded(headers: tuple[tuple[str, str], ...]) -> list[tuple[bytes, bytes]]:
+    """The headers as ASGI has them."""
+    return [(name.encode(), value.encode()) for name, value in headers]

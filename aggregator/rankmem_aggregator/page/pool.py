@@ -1,7 +1,8 @@
 """The readers of a page: a few ``Queries``, each used by one request at a time.
 
 Stage: page, shared by all request threads. A request waits for a reader for a bounded time, and its
-question is interrupted when it has taken too long or its browser has gone.
+question is interrupted when it has taken too long or its browser has gone. A reader that failed is closed and
+opened anew when it is needed: its aggregator may be back, at another address.
 """
 
 from __future__ import annotations
@@ -22,8 +23,16 @@ WAITING_MAX: Final = 16
 """Requests that have or wait for a reader; more are refused at once."""
 WAIT_S: Final = 10.0
 """For a reader."""
+LOOK_S: Final = 0.25
+"""Who waits for a reader looks so often whether the browser is still there."""
 QUESTION_S: Final = 10.0
 """For all questions of a request, unless it says otherwise."""
+_OF_THE_QUESTION: Final = frozenset(
+    {Code.INVALID, Code.NOT_FOUND, Code.EXHAUSTED, Code.DENIED, Code.UNSUPPORTED}
+)
+"""Errors after which a reader still serves."""
+_INVALIDATED: Final = "invalidated"
+"""In DuckDB's message about an instance that answers nothing any more."""
 
 
 class Ticket:
@@ -35,7 +44,7 @@ class Ticket:
         self._gone = ""
 
     def cancel(self, why: str) -> None:
-        """Ends the request's question, now or as soon as it has a reader."""
+        """Ends the request's questions, now or as soon as it has a reader."""
         with self._lock:
             self._gone = self._gone or why
             if self._reader is not None:
@@ -46,8 +55,13 @@ class Ticket:
         """Why it was given up; empty if it was not."""
         return self._gone
 
-    def _hold(self, reader: Queries | None) -> None:
+    def hold(self, reader: Queries | None) -> None:
+        """From now on a cancel ends the questions of this reader, and of no other. The request's thread."""
         with self._lock:
+            if reader is not None:
+                reader.allow()  # what was interrupted before was another request's
+                if self._gone:
+                    reader.interrupt()
             self._reader = reader
 
 
@@ -63,11 +77,13 @@ class Pool:
         self._open = open_queries
         self._free: queue.LifoQueue[Queries | None] = queue.LifoQueue()
         self._places = threading.BoundedSemaphore(WAITING_MAX)
-        self._all: list[Queries] = [open_queries()]  # its errors are those of the target: at once
+        self._used: set[Queries] = set()
         self._lock = threading.Lock()
+        self._closed = False
+        first = open_queries()  # its errors are those of the target: at once
         for _ in range(size - 1):
             self._free.put(None)  # opened when it is needed
-        self._free.put(self._all[0])
+        self._free.put(first)
 
     @contextmanager
     def reader(self, ticket: Ticket, *, limit_s: float = QUESTION_S) -> Iterator[Queries]:
@@ -78,53 +94,90 @@ class Pool:
                 UNAVAILABLE where it was given up.
         """
         if not self._places.acquire(blocking=False):
-            raise _busy()
+            raise busy()
         try:
-            reader = self._take()
-            timer = threading.Timer(limit_s, ticket.cancel, args=(f"took longer than {limit_s:g} s",))
-            timer.daemon = True
-            timer.start()
-            ticket._hold(reader)
-            try:
-                if ticket.cancelled:
-                    raise _given_up(ticket)
-                yield reader
-            except RankmemError as exc:
-                if ticket.cancelled:
-                    raise _given_up(ticket) from exc
-                raise
-            finally:
-                ticket._hold(None)
-                timer.cancel()
-                self._free.put(reader)
+            with self._taken(ticket) as reader, _limited(ticket, limit_s):
+                ticket.hold(reader)
+                try:
+                    if ticket.cancelled:
+                        raise _given_up(ticket)
+                    yield reader
+                except RankmemError as exc:
+                    if ticket.cancelled:
+                        raise _given_up(ticket) from exc
+                    raise
+                finally:
+                    ticket.hold(None)
         finally:
             self._places.release()
 
     def close(self) -> None:
-        """Closes all readers; questions in them fail."""
+        """Ends all questions; closes the readers, those in use by who uses them. Idempotent."""
         with self._lock:
-            for reader in self._all:
+            self._closed = True
+            for used in self._used:
+                used.interrupt()
+        while True:
+            try:
+                reader = self._free.get_nowait()
+            except queue.Empty:
+                return
+            if reader is not None:
                 reader.close()
 
-    def _take(self) -> Queries:
-        ends_s = time.monotonic() + WAIT_S
+    @contextmanager
+    def _taken(self, ticket: Ticket) -> Iterator[Queries]:
+        reader = self._wait(ticket)
+        serves = False
         try:
-            reader = self._free.get(timeout=max(0.0, ends_s - time.monotonic()))
-        except queue.Empty:
-            raise _busy() from None
-        if reader is not None:
-            return reader
-        try:
-            reader = self._open()
-        except BaseException:
-            self._free.put(None)
+            if reader is None:
+                reader = self._open()
+            with self._lock:
+                self._used.add(reader)
+                closed = self._closed
+            if closed:
+                raise RankmemError(Code.UNAVAILABLE, "the page is ending", "start it again: rankmem page")
+            yield reader
+            serves = True
+        except RankmemError as exc:
+            serves = bool(ticket.cancelled) or (
+                exc.code in _OF_THE_QUESTION and _INVALIDATED not in exc.message
+            )
             raise
-        with self._lock:
-            self._all.append(reader)
-        return reader
+        finally:
+            with self._lock:
+                if reader is not None:
+                    self._used.discard(reader)
+                serves = serves and not self._closed
+            if reader is not None and not serves:
+                reader.close()
+            self._free.put(reader if serves else None)
+
+    def _wait(self, ticket: Ticket) -> Queries | None:
+        ends_s = time.monotonic() + WAIT_S
+        while (left_s := ends_s - time.monotonic()) > 0:
+            try:
+                return self._free.get(timeout=min(left_s, LOOK_S))
+            except queue.Empty:
+                if ticket.cancelled:
+                    raise _given_up(ticket) from None
+        raise busy()
 
 
-def _busy() -> RankmemError:
+@contextmanager
+def _limited(ticket: Ticket, limit_s: float) -> Iterator[None]:
+    timer = threading.Timer(limit_s, ticket.cancel, args=(f"took longer than {limit_s:g} s",))
+    timer.name = "rankmem-page-limit"
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def busy() -> RankmemError:
+    """The refusal of who would wait for too long."""
     return RankmemError(
         Code.EXHAUSTED, "the page answers as many questions as it can", "ask again in a moment"
     )

@@ -8,6 +8,7 @@ tables whose metadata carries the facts of an answer. Times of answers are ns si
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -50,6 +51,10 @@ class Track:
     peak_ns: int
     """On the common clock."""
     host_name: str
+    started_ns: int | None = None
+    """Of the process, on the common clock."""
+    ended_ns: int | None = None
+    """None while it runs."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,13 +63,15 @@ class Reading:
 
     queries: Queries
     session: PageSession
+    others: Mapping[str, PageSession] = field(default_factory=dict)
+    """Other sessions of the request, by id."""
     _shown: list[str] = field(default_factory=list)
 
-    def ask(self, name: str, **parameters: Value) -> pa.Table:
+    def ask(self, name: str, /, **parameters: Value) -> pa.Table:
         """The rows of ``sql/page/{name}.sql`` for the session, with ``$session`` filled in."""
         return self.queries.sql(page_text(name), {"session": self.session.session_id, **parameters})
 
-    def show(self, name: str, **parameters: Value) -> pa.Table:
+    def show(self, name: str, /, **parameters: Value) -> pa.Table:
         """The same, for the rows that the panel shows: the statement is the panel's, as SQL."""
         given = {"session": self.session.session_id, **parameters}
         self._shown.append(as_sql(page_text(name), given))
@@ -90,6 +97,10 @@ class Reading:
                 "choose another rank; rankmem ranks lists them",
             )
         return Track(**rows[0])
+
+    def other(self, session_id: str) -> PageSession:
+        """Another session that the request names; its route has it in ``others``."""
+        return self.session if session_id == self.session.session_id else self.others[session_id]
 
     def absolute(self, time_ns: int | None) -> int | None:
         """A time of a request on the common clock."""
@@ -122,6 +133,13 @@ class Reading:
         marked = self.queries.with_missing(rows, self.session.session_id)
         metadata = {**(marked.schema.metadata or {}), FACTS_KEY: json.dumps(told).encode()}
         return marked.replace_schema_metadata(metadata)
+
+
+def of_database(rows: pa.Table, *, source: str, sql: str, **facts: Any) -> pa.Table:
+    """An answer about the whole database with its facts; see :meth:`Reading.answer`."""
+    told = {"exact": True, "source": source, "sql": sql, **facts}
+    metadata = {**(rows.schema.metadata or {}), FACTS_KEY: json.dumps(told).encode()}
+    return rows.replace_schema_metadata(metadata)
 
 
 def facts_of(answer: pa.Table) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -29,6 +29,8 @@ class SessionRoute:
     parameters: type[Any]
     answer: Callable[[Reading, Any], pa.Table]
     limit_s: float = QUESTION_S
+    others: Callable[[Any], tuple[str, ...]] = lambda asked: ()
+    """Ids of other sessions that the answer depends on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,3 +41,5 @@ class DatabaseRoute:
     parameters: type[Any]
     answer: Callable[[Queries, Any], pa.Table]
     limit_s: float = QUESTION_S
+    method: Literal["GET", "POST"] = "GET"
+    """POST: its parameters are those of a JSON object, for what is too long for an address."""

@@ -38,11 +38,11 @@ NO_STACK: Final = ("", "before the recording")
 NONE: Final = "none"
 """An origin that no block has."""
 PICKS_MAX: Final = 64
-"""A link has 2,000 characters."""
+"""Groups of a selection: nobody reads more chips."""
 PICK_CHARACTERS_MAX: Final = 4096
-"""Half of what a URL may have."""
+"""Of a selection: half of what a URL may have."""
 VALUE_CHARACTERS_MAX: Final = 1024
-"""A frame of C++ with its templates fits."""
+"""Of a group's name; the tap cuts at as many."""
 
 
 def _read(given: str) -> str | None:

@@ -1,107 +1,114 @@
 """``rankmem page``: the page's process, from its options to its end.
 
-Stage: page, main thread. Binds the port itself, so that the address is known before anything is served;
-uvicorn serves until the first signal, finishes what it answers and ends; the second signal ends it at once.
+Stage: page, main thread. Binds the port itself, so that the address is known before anything is served. The
+first signal ends the streams and lets answers that are under way finish; the second ends the process at
+once.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import secrets
+import signal
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, Final
 
 import uvicorn
 
-from rankmem_aggregator.host_port import is_every_address, is_loopback, split_address
+from rankmem_aggregator.host_port import is_every_address
 from rankmem_aggregator.page.app import Page, page_app
-from rankmem_aggregator.page.door import Door
+from rankmem_aggregator.page.config import BACKLOG, PageConfig, bind
+from rankmem_aggregator.page.connections import HEAD_BYTES_MAX, IDLE_S, Connections, limited
+from rankmem_aggregator.page.door import KEY_BYTES, Door
 from rankmem_aggregator.page.pool import Pool
+from rankmem_aggregator.page.second_chance import SecondChances
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.server.tokens import Right, Tokens
 from rankmem_protos.errors import Code, RankmemError
 
-LISTEN_PAGE: Final = "127.0.0.1:0"
+__all__ = ["PageConfig", "PageServer"]
+
 DRAIN_S: Final = 5
-CONNECTIONS_MAX: Final = 512
-IDLE_S: Final = 30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageConfig:
-    """How the page is served."""
-
-    listen: str = LISTEN_PAGE
-    """HOST:PORT; port 0 takes a free one."""
-    names: tuple[str, ...] = ()
-    """Further names by which browsers reach it."""
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    query_token_file: Path | None = None
-    """Tokens of programs, one a line."""
-
-    def check(self) -> None:
-        """Raises INVALID for options that would let others in without TLS."""
-        host, _ = split_address(self.listen)
-        if (self.tls_cert is None) != (self.tls_key is None):
-            raise RankmemError(
-                Code.INVALID,
-                "a certificate and its key go together",
-                "give --page-tls-cert and --page-tls-key",
-            )
-        if not is_loopback(host) and (self.tls_cert is None or self.query_token_file is None):
-            raise RankmemError(
-                Code.INVALID,
-                f"--listen {self.listen} is reached from other hosts, which needs TLS and tokens",
-                "give --page-tls-cert, --page-tls-key and --query-token-file; or listen on 127.0.0.1 and "
-                "forward the port: ssh -L",
-            )
+"""For answers that are under way, at the first signal."""
 
 
 class PageServer:
-    """A bound page; :meth:`run` serves it in this thread."""
+    """A bound page; :meth:`run` serves it in this thread.
 
-    def __init__(self, config: PageConfig, open_queries: Callable[[], Queries]) -> None:
+    Args:
+        config: of the page.
+        open_queries: opens a reader of the target.
+        bound: a socket that listens already; None: one is bound.
+        key: signs the cookies; None: a new one, so that browsers have to come by a new link.
+    """
+
+    def __init__(
+        self,
+        config: PageConfig,
+        open_queries: Callable[[], Queries],
+        *,
+        bound: socket.socket | None = None,
+        key: bytes | None = None,
+    ) -> None:
         config.check()
-        host, port = split_address(config.listen)
-        self._pool = Pool(open_queries)
-        self._socket = _bind(host, port)
-        self._port = self._socket.getsockname()[1]
-        self._host = host
-        names = {host.strip("[]").lower(), *(name.lower() for name in config.names)}
-        if is_loopback(host) or is_every_address(host):
-            names |= {"localhost", "127.0.0.1", "::1"}
+        context = _tls(config)
+        tokens = Tokens({Right.QUERY: config.query_token_file})
+        chances = SecondChances()
+        self._pool = Pool(lambda: chances.to(open_queries()))
+        try:
+            self._socket = bind(config.listen) if bound is None else bound
+        except BaseException:
+            self._pool.close()
+            raise
+        self._port: int = self._socket.getsockname()[1]
+        self._host = config.host
         self.door = Door(
             port=self._port,
-            names=frozenset(names),
-            tokens=Tokens({Right.QUERY: config.query_token_file}),
-            secure=config.tls_cert is not None,
+            names=config.known_names(),
+            tokens=tokens,
+            secure=context is not None,
+            any_address=is_every_address(config.host),
+            key=key or secrets.token_bytes(KEY_BYTES),
         )
-        options = uvicorn.Config(
-            page_app(Page(pool=self._pool, door=self.door)),
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            ws="none",
-            loop="asyncio",
-            http="h11",
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
-            limit_concurrency=CONNECTIONS_MAX,
-            timeout_keep_alive=IDLE_S,
-            timeout_graceful_shutdown=DRAIN_S,
-            ssl_certfile=config.tls_cert,
-            ssl_keyfile=config.tls_key,
+        self.connections = Connections()
+        self.page = Page(self._pool, self.door)
+        options: dict[str, Any] = {"ssl_context_factory": lambda config, default: context} if context else {}
+        self._server = _Server(
+            uvicorn.Config(
+                page_app(self.page),
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                ws="none",
+                loop="asyncio",
+                http=limited(self.connections),
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,
+                h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+                backlog=BACKLOG,
+                timeout_keep_alive=IDLE_S,
+                timeout_graceful_shutdown=DRAIN_S,
+                **options,
+            ),
+            self.page,
         )
-        self._server = uvicorn.Server(options)
+        # Its messages are of single requests: whoever sends nonsense would fill the log.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
 
     @property
     def address(self) -> str:
         """``http://host:port``, as a browser opens it."""
         scheme = "https" if self.door.secure else "http"
-        host = "127.0.0.1" if is_every_address(self._host) else self._host
+        host = self._host
+        if is_every_address(host):
+            host = "::1" if ":" in host else "127.0.0.1"
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self._port}"
 
     def link(self) -> str:
@@ -113,24 +120,62 @@ class PageServer:
         try:
             self._server.run(sockets=[self._socket])
         finally:
-            self._pool.close()
+            self.page.close()
+            self._socket.close()
 
     def stop(self) -> None:
-        """Has :meth:`run` end."""
+        """Has :meth:`run` end. Any thread."""
         self._server.should_exit = True
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+class _Server(uvicorn.Server):
+    """Ends streams before it waits for answers; its signals are ours."""
+
+    def __init__(self, config: uvicorn.Config, page: Page) -> None:
+        super().__init__(config)
+        self._page = page
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Ends what would not end by itself, then the rest."""
+        self._page.live.close()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """The first SIGINT or SIGTERM drains, the second ends the process; neither is raised again."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self._signalled) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            os._exit(128 + number)
+        self.should_exit = True
+
+
+def _tls(config: PageConfig) -> ssl.SSLContext | None:
+    if config.tls_cert is None or config.tls_key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        bound = socket.socket(family, socket.SOCK_STREAM)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, port))
-        bound.listen(128)
-    except OSError as exc:
+        context.load_cert_chain(config.tls_cert, config.tls_key, password=_no_password)
+    except (ssl.SSLError, OSError, ValueError) as exc:
         raise RankmemError(
-            Code.UNAVAILABLE,
-            f"cannot listen on {host}:{port}: {exc.strerror}",
-            "choose another: --listen HOST:PORT",
+            Code.INVALID,
+            f"the certificate {config.tls_cert} and the key {config.tls_key} cannot be used: {exc}",
+            "give a certificate and its own key in PEM, without a password; rankmem certs DIR makes both",
         ) from exc
-    return bound
+    return context
+
+
+def _no_password() -> str:
+    """Called for an encrypted key; without it OpenSSL would ask at the terminal."""
+    raise ValueError("the key has a password")

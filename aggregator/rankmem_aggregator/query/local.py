@@ -16,6 +16,7 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
+from rankmem_aggregator.query.interrupts import Interrupts
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import Parameters
 from rankmem_aggregator.store.copy import export_duckdb
@@ -58,15 +59,15 @@ class LocalQueries(Queries):
             raise _cannot_open(path, exc) from exc
         except RankmemError as exc:
             raise RankmemError(exc.code, f"cannot read {path}: {exc.message}", exc.hint) from exc
-        self._cursor: duckdb.DuckDBPyConnection | None = None
+        self._interrupts = Interrupts()
 
     def sql(self, text: str, parameters: Parameters | None = None) -> pa.Table:
-        with _translating():
-            return self._relation(text, parameters).to_arrow_table()
+        with _translating(), self._asking(text, parameters) as relation:
+            return relation.to_arrow_table()
 
     def stream(self, text: str, parameters: Parameters | None = None) -> Iterator[pa.RecordBatch]:
-        with _translating():
-            reader = self._relation(text, parameters).to_arrow_reader(BATCH_ROWS)
+        with _translating(), self._asking(text, parameters) as relation:
+            reader = relation.to_arrow_reader(BATCH_ROWS)
             empty = True
             for batch in reader:
                 empty = False
@@ -79,30 +80,43 @@ class LocalQueries(Queries):
             export_duckdb(cursor, out_path, present)
 
     def interrupt(self) -> None:
-        cursor = self._cursor
-        if cursor is not None:
-            cursor.interrupt()
+        self._interrupts.interrupt()
+
+    def allow(self) -> None:
+        self._interrupts.allow()
 
     def close(self) -> None:
         self._instance.close()
 
-    def _relation(self, text: str, parameters: Parameters | None) -> duckdb.DuckDBPyRelation:
-        try:
-            relation = self._asked(text, parameters)
-        except duckdb.CatalogException:
-            if self._instance.is_whole:
-                raise
-            self._instance.complete()  # a name that the text does not have as a word
-            relation = self._asked(text, parameters)
-        if relation is None:
-            raise RankmemError(
-                Code.INVALID, "no statement in the SQL", 'rankmem sql "SELECT * FROM peak_by_rank"'
-            )
-        return relation
+    @contextlib.contextmanager
+    def _asking(self, text: str, parameters: Parameters | None) -> Iterator[duckdb.DuckDBPyRelation]:
+        """The answer of a statement, which can be interrupted until the caller has read it."""
+        with contextlib.ExitStack() as running:
+            try:
+                relation = self._asked(running, text, parameters)
+            except duckdb.CatalogException:
+                if self._instance.is_whole:
+                    raise
+                self._instance.complete()  # a name that the text does not have as a word
+                relation = self._asked(running, text, parameters)
+            if relation is None:
+                raise RankmemError(
+                    Code.INVALID, "no statement in the SQL", 'rankmem sql "SELECT * FROM peak_by_rank"'
+                )
+            yield relation
 
-    def _asked(self, text: str, parameters: Parameters | None) -> duckdb.DuckDBPyRelation | None:
+    def _asked(
+        self, running: contextlib.ExitStack, text: str, parameters: Parameters | None
+    ) -> duckdb.DuckDBPyRelation | None:
+        self._interrupts.check()
         # A cursor of its own: a stream that is read slowly does not end when the next question is asked.
-        cursor = self._cursor = self._instance.cursor(text)
+        cursor = self._instance.cursor(text)
+
+        def end() -> None:
+            with contextlib.suppress(duckdb.Error):  # closed meanwhile
+                cursor.interrupt()
+
+        running.enter_context(self._interrupts.running(end))
         return cursor.sql(text, params=dict(parameters) if parameters else None)
 
 

@@ -93,7 +93,15 @@ class Queries(abc.ABC):
 
     @abc.abstractmethod
     def interrupt(self) -> None:
-        """Ends the statement that runs now, which raises EXHAUSTED or UNAVAILABLE; any thread may call it."""
+        """Ends the statement that runs now, which raises EXHAUSTED or UNAVAILABLE; any thread may call it.
+
+        It also refuses (UNAVAILABLE) the statements that follow, until :meth:`allow`: what asks several in a
+        row is interrupted at any of them.
+        """
+
+    @abc.abstractmethod
+    def allow(self) -> None:
+        """Lets statements run again after :meth:`interrupt`; the thread that asks calls it."""
 
     @abc.abstractmethod
     def close(self) -> None:

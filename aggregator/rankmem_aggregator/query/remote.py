@@ -10,18 +10,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 import pyarrow as pa
 
 from rankmem_aggregator.query.aggregator_state import AggregatorState
+from rankmem_aggregator.query.interrupts import Interrupts
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import Parameters
 from rankmem_aggregator.query.types import Value as PythonValue
 from rankmem_aggregator.store.private_files import PRIVATE_MODE
 from rankmem_protos.channel import dial, hint_of
 from rankmem_protos.credentials import Credentials
-from rankmem_protos.errors import CODE_OF_GRPC_STATUS_NAME, Code, RankmemError
+from rankmem_protos.errors import CODE_OF_GRPC_STATUS_NAME, REFUSED, Code, RankmemError
 from rankmem_protos.query_pb2 import ExportRequest, SqlRequest, StatusRequest, Value
 from rankmem_protos.query_pb2_grpc import QueryStub
 from rankmem_protos.quiet_grpc import grpc
@@ -42,6 +43,18 @@ STATUS_TIMEOUT_S: Final = 10.0
 """It is answered from memory."""
 
 
+class Rewording(Protocol):
+    """How statements are worded."""
+
+    def current(self, text: str) -> str:
+        """The statement as it is sent now."""
+        ...
+
+    def next(self, text: str) -> bool:
+        """Words a statement anew, after it was refused; false where it may not be."""
+        ...
+
+
 class RemoteQueries(Queries):
     """An aggregator at an address. Nothing is sent before the first question.
 
@@ -59,20 +72,37 @@ class RemoteQueries(Queries):
         self._credentials = Credentials() if credentials is None else credentials
         self._line = dial(address, self._credentials, CHANNEL_OPTIONS)
         self._stub = QueryStub(self._line.channel)
-        self._call: grpc.Call | None = None
+        self._interrupts = Interrupts()
+        self.rewording: Rewording | None = None
+        """Words anew a statement that is refused since the aggregator crashed while it ran; None: nothing."""
 
     def sql(self, text: str, parameters: Parameters | None = None) -> pa.Table:
         return pa.Table.from_batches(list(self.stream(text, parameters)))
 
     def stream(self, text: str, parameters: Parameters | None = None) -> Iterator[pa.RecordBatch]:
+        if self.rewording is None:
+            yield from self._stream(text, parameters)
+            return
+        try:
+            yield from self._stream(self.rewording.current(text), parameters)
+        except RankmemError as exc:  # before its first batch
+            if not (
+                exc.code is Code.DENIED and exc.message.startswith(REFUSED) and self.rewording.next(text)
+            ):
+                raise
+            yield from self._stream(self.rewording.current(text), parameters)
+
+    def _stream(self, text: str, parameters: Parameters | None) -> Iterator[pa.RecordBatch]:
         request = SqlRequest(
             sql=text,
             parameters={name: _wire_value(value) for name, value in (parameters or {}).items()},
             timeout_s=self._timeout_s,
         )
-        call = self._call = self._stub.Sql(request, metadata=self._line.metadata)
+        self._interrupts.check()
+        call = self._stub.Sql(request, metadata=self._line.metadata)
         try:
-            yield from _without_empty(batch for chunk in call for batch in _batches(chunk.arrow_ipc))
+            with self._interrupts.running(call.cancel):
+                yield from _without_empty(batch for chunk in call for batch in _batches(chunk.arrow_ipc))
         except grpc.RpcError as exc:
             raise self._error_of(exc) from exc
         finally:
@@ -106,8 +136,10 @@ class RemoteQueries(Queries):
         return AggregatorState.of(reply)
 
     def interrupt(self) -> None:
-        if self._call is not None:
-            self._call.cancel()  # type: ignore[no-untyped-call]
+        self._interrupts.interrupt()
+
+    def allow(self) -> None:
+        self._interrupts.allow()
 
     def close(self) -> None:
         self._line.channel.close()

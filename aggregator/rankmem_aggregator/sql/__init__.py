@@ -97,6 +97,11 @@ def page_text(name: str) -> str:
     return _read("page", name)
 
 
+def page_names() -> tuple[str, ...]:
+    """The names of all questions of the web page, sorted."""
+    return tuple(sorted(_files("page")))
+
+
 def query_text(name: str) -> str:
     """The text of a named query, of ``questions.sql`` or ``queries``: one statement with named parameters.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import duckdb
 import numpy as np
@@ -21,7 +21,7 @@ from rankmem_aggregator.sql import statement_text
 from rankmem_aggregator.store import schema
 from rankmem_aggregator.summaries.rows import NEVER, Blocks, blocks_of, group_rows, ints
 from rankmem_protos.bounds import NUMBER_MAX
-from rankmem_protos.summary_tables import GROUP_BUCKET, GROUP_TOTAL, SUMMARY_PROGRESS, SUMMARY_TABLES
+from rankmem_protos.summary_tables import GROUP_BUCKET, GROUP_SUMMARIES, GROUP_TOTAL, SUMMARY_PROGRESS
 from rankmem_protos.tables import Table
 
 NOTHING: Final = -NUMBER_MAX
@@ -42,6 +42,26 @@ DUE: Final = pa.schema(
     ]
 )
 """Input of a pass: a row for each rank, numbered from 0."""
+
+
+class RankBatch(Protocol):
+    """Rows of a range of one rank's log, about to be stored."""
+
+    @property
+    def rank_key(self) -> Rank:
+        """The rank of the rows, as they are stored."""
+
+    @property
+    def rows(self) -> Mapping[str, pa.Table]:
+        """By table name."""
+
+    @property
+    def num_positions(self) -> int:
+        """Of the log."""
+
+    @property
+    def final(self) -> bool:
+        """Whether no more rows follow."""
 
 
 def ranks_of(rows: pa.Table) -> list[Rank]:
@@ -82,7 +102,8 @@ class Pass:
         fresh = self.due.filter(pc.equal(self.due["seq_from"], NOTHING))
         if fresh.num_rows:
             self._set_due(fresh)
-            for name in SUMMARY_TABLES:
+            for table in GROUP_SUMMARIES:
+                name = table.name
                 columns = ("session_id", "attempt", "rank")
                 same = " AND ".join(f"{schema.quoted(name)}.{column} = due.{column}" for column in columns)
                 self.connection.execute(

@@ -5,14 +5,15 @@ and the stored rows; out: passes over what has settled (see ``one_pass``). A row
 before the position up to which its rank is summarised (a tag with the category that a block had all along,
 the record of a block whose call took long) invalidates all summaries of the rank, in the transaction that
 stores the row; they are written again later. So at any moment the summaries and the rows after their
-position are together exactly what is stored.
+position are together exactly what is stored. The cells of memory_level are told between the passes, with a
+position of their own (see ``levels``).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import duckdb
 import pyarrow as pa
@@ -21,9 +22,10 @@ import pyarrow.compute as pc
 from rankmem_aggregator.sql import statement_text
 from rankmem_aggregator.store.recovery import TRANSIENT
 from rankmem_aggregator.store.store import Store
-from rankmem_aggregator.summaries.one_pass import DUE, NOTHING, Pass, Rank, ranks_of
+from rankmem_aggregator.summaries.levels import Levels
+from rankmem_aggregator.summaries.one_pass import DUE, NOTHING, Pass, Rank, RankBatch, ranks_of
 from rankmem_protos.bounds import NUMBER_MAX
-from rankmem_protos.summary_tables import SUMMARY_PROGRESS
+from rankmem_protos.summary_tables import LEVEL_PROGRESS, SUMMARY_PROGRESS
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +42,8 @@ STEPS_BACK: Final = 2
 """Categories are known two steps later: gradients and optimizer state are seen at a step's end."""
 EVENTS_BACK: Final = 1 << 20
 """Or, without steps, so many positions later."""
+PASSES_BETWEEN_LEVELS: Final = 32
+"""Where passes are always due, cells of memory_level are told after so many: some four million positions."""
 DELAY_FACTOR_MAX: Final = 32
 """Both are doubled when summaries are invalidated, at most to so many times."""
 
@@ -49,26 +53,6 @@ _POSITIONS: Final = {
     "category_change": "seq",
 }
 """The column with the position of the log that a row belongs to."""
-
-
-class RankBatch(Protocol):
-    """Rows of a range of one rank's log, about to be stored."""
-
-    @property
-    def rank_key(self) -> Rank:
-        """The rank of the rows, as they are stored."""
-
-    @property
-    def rows(self) -> Mapping[str, pa.Table]:
-        """By table name."""
-
-    @property
-    def num_positions(self) -> int:
-        """Of the log."""
-
-    @property
-    def final(self) -> bool:
-        """Whether no more rows follow."""
 
 
 def _stored_coverage(store: Store) -> dict[Rank, int]:
@@ -84,17 +68,19 @@ class Summaries:
         self.num_passes = 0
         self.num_invalidated = 0
         """Times that the summaries of a rank were."""
+        self.levels = Levels(store)
         self._store = store
         self._covered: dict[Rank, int] = _stored_coverage(store)
         self._alive: dict[Rank, pa.Table] = {}
         self._invalidated: set[Rank] = set()
         self._delay_factor = 1
         self._positions = DUE_POSITIONS  # something may have been left by the aggregator before
+        self._passes_since_levels = 0
         self._is_on = True
         self._in_doubt = False  # a pass failed in its COMMIT, and may be stored all the same
 
-    def invalidate(self, batches: Sequence[RankBatch]) -> pa.Table:
-        """The rows of summary_progress to be stored with these batches: of ranks that they invalidate."""
+    def invalidate(self, batches: Sequence[RankBatch]) -> dict[str, pa.Table]:
+        """The rows to be stored with these batches, by table: of ranks whose summaries they invalidate."""
         for batch in batches:
             if self._in_doubt or _least_position(batch.rows) <= self._covered.get(batch.rank_key, NOTHING):
                 self._invalidated.add(batch.rank_key)
@@ -103,9 +89,14 @@ class Summaries:
                 self._positions += DUE_POSITIONS
         names = ("session_id", "attempt", "rank")
         rows = [dict(zip(names, rank, strict=True)) for rank in sorted(self._invalidated)]
-        return pa.Table.from_pylist(
-            [row | {"seq": NOTHING, "final": False} for row in rows], schema=SUMMARY_PROGRESS.arrow_schema()
-        )
+        found = {
+            SUMMARY_PROGRESS.name: pa.Table.from_pylist(
+                [row | {"seq": NOTHING, "final": False} for row in rows],
+                schema=SUMMARY_PROGRESS.arrow_schema(),
+            ),
+            LEVEL_PROGRESS.name: self.levels.invalidate(batches, in_doubt=self._in_doubt),
+        }
+        return {name: table for name, table in found.items() if table.num_rows}
 
     def commit(self) -> None:
         """The batches are stored, and with them what they invalidate."""
@@ -116,9 +107,11 @@ class Summaries:
             self._delay_factor = min(2 * self._delay_factor, DELAY_FACTOR_MAX)
             self.num_invalidated += len(self._invalidated)
         self._invalidated.clear()
+        self.levels.commit()
 
     def forget(self, session_id: str) -> None:
         """The session is deleted, its summaries with it."""
+        self.levels.forget(session_id)
         for kept in (self._covered, self._alive):
             for rank in [rank for rank in kept if rank[0] == session_id]:
                 del kept[rank]
@@ -126,9 +119,10 @@ class Summaries:
     def rollback(self) -> None:
         """The batches are not stored."""
         self._invalidated.clear()
+        self.levels.rollback()
 
     def advance(self) -> bool:
-        """Takes the next pass; False if nothing is due.
+        """Takes the next pass, or tells cells; False if nothing is due.
 
         A failure of the database is logged once and ends the summaries of this process: what they do not
         cover is read event by event, so no answer depends on them.
@@ -138,6 +132,10 @@ class Summaries:
         try:
             self._read_coverage()
             due = self._due()
+            if not due.num_rows or self._passes_since_levels >= PASSES_BETWEEN_LEVELS:
+                self._passes_since_levels = 0
+                if self.levels.advance():
+                    return True
             if not due.num_rows:
                 self._positions = 0
                 return False
@@ -160,6 +158,7 @@ class Summaries:
         if self._in_doubt:
             self._covered = _stored_coverage(self._store)
             self._alive.clear()
+            self.levels.read_progress()
             self._in_doubt = False
 
     def _due(self) -> pa.Table:
@@ -193,6 +192,7 @@ class Summaries:
             else:
                 self._alive[rank] = alive[rank]
         self.num_passes += 1
+        self._passes_since_levels += 1
 
 
 def _least_position(rows: Mapping[str, pa.Table]) -> int:

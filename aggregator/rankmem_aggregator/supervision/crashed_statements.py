@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rankmem_aggregator.sandbox.running_statements import RunningStatements, fingerprint
-from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.errors import REFUSED, Code, RankmemError
 
 REFUSED_MAX: Final = 4096
 """Statements remembered, the latest: clients can send new ones for ever."""
@@ -84,7 +84,7 @@ class StatementGuard:
         if how is not None:
             raise RankmemError(
                 Code.DENIED,
-                f"this statement is refused: the aggregator crashed while it ran ({how})",
+                f"{REFUSED}: the aggregator crashed while it ran ({how})",
                 "split it into smaller queries; it is refused until the aggregator is restarted by hand",
             )
         with self._running.running(name):

@@ -64,6 +64,8 @@ class _Tour:
             self._print_worst(peaks.to_pylist()[0]["rank"])
         self._answer_sql()
         note_incompleteness(queries, self._facts)
+        self._heading("All of it in a browser, down to one event:")
+        self._line(f"$ rankmem page {self._shown}".rstrip())
         self._line(f"Everything is stored in {self._shown.split()[-1]}; rankmem --help lists the commands.")
 
     def _print_worst(self, rank: int) -> None:

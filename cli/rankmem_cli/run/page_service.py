@@ -1,18 +1,25 @@
 """``rankmem page``: opens the target, prints the link, serves until a signal.
 
-Stage: the page's process, main thread.
+Stage: the page's process, main thread. The link is the only line on stdout, so that a program can read it;
+it is in no log.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import tempfile
 import webbrowser
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from rankmem_cli.show.render import note
 from rankmem_cli.show.session import open_queries
+from rankmem_cli.show.units import safe_text
 
 if TYPE_CHECKING:
-    from rankmem_aggregator.page.serving import PageConfig
+    from rankmem_aggregator.page.config import PageConfig
     from rankmem_cli.args.options import Target
 
 
@@ -22,16 +29,31 @@ def serve_page(target: Target, config: PageConfig, session: str | None, *, open_
     Raises:
         RankmemError: the target cannot be opened, or the page's address cannot be bound.
     """
+    from rankmem_aggregator import logs
     from rankmem_aggregator.page.serving import PageServer
 
+    logs.configure()
     chosen = ""
     if session is not None:
         with open_queries(target) as queries:
-            chosen = f"&s={queries.session_id(session)}"
+            chosen = f"&s={quote(queries.session_id(session), safe='')}"
     server = PageServer(config, lambda: open_queries(target))
     link = server.link() + chosen
-    note(f"rankmem: the page is at {link}")
-    note("rankmem: the link lets one browser in, within ten minutes; Ctrl-C ends the page")
-    if open_browser:
-        webbrowser.open(link)
-    server.run()
+    with contextlib.suppress(OSError, ValueError):  # nobody reads it: a program with a token does not need it
+        print(safe_text(link), flush=True)
+    note(f"rankmem: the page of {target.aggregator or target.db} is at this link, which lets one browser in")
+    note("rankmem: within ten minutes; Ctrl-C ends the page")
+    with contextlib.ExitStack() as until_the_end:
+        if open_browser:
+            _open(link, until_the_end)
+        server.run()
+
+
+def _open(link: str, until_the_end: contextlib.ExitStack) -> None:
+    """Has a browser open the link through a private file: a command line is seen by all users of the host."""
+    number, path = tempfile.mkstemp(prefix="rankmem-page-", suffix=".html")  # mode 0600
+    until_the_end.callback(Path(path).unlink, missing_ok=True)
+    with os.fdopen(number, "w", encoding="utf-8") as file:
+        file.write(f'<!doctype html><meta http-equiv="refresh" content="0;url={link}">')
+    if not webbrowser.open(Path(path).as_uri()):
+        note("rankmem: there is no browser here; open the link, or forward its port: ssh -L")

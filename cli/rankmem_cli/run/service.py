@@ -16,6 +16,8 @@ from rankmem_protos.errors import Code, RankmemError
 
 if TYPE_CHECKING:
     from rankmem_aggregator.config import AggregatorConfig
+    from rankmem_aggregator.page.keeper import PageKeeper
+    from rankmem_aggregator.supervision.supervisor import Supervisor
 
 SIGNALS_SEEN_S: Final = 1.0
 """A signal delivered to another thread is handled when the main one wakes; without a limit it never does."""
@@ -33,19 +35,36 @@ def serve_until_signalled(config: AggregatorConfig) -> None:
     logs.configure(config.log_format)
     # Our parent may ignore it: the kernel would then keep no exit codes of children.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    page = _page(config)
     supervisor = Supervisor(config)
+    with page if page is not None else contextlib.nullcontext():
+        _serve(config, supervisor, page)
+
+
+def _serve(config: AggregatorConfig, supervisor: Supervisor, page: PageKeeper | None) -> None:
     supervisor.start()
 
     def drain() -> None:
         supervisor.stop()
         _print_note("rankmem: draining; repeat the signal to stop at once")
 
-    drain_on_signals(drain, supervisor.kill)
+    def kill() -> None:
+        supervisor.kill()
+        if page is not None:
+            page.kill()
+
+    drain_on_signals(drain, kill)
     _print_note(
         f"rankmem: listening on {supervisor.address}, writing {config.database_path}; Ctrl-C drains and ends"
     )
     if supervisor.metrics_address:
         _print_note(f"rankmem: metrics at http://{supervisor.metrics_address}/metrics")
+    if page is not None:
+        page.start(supervisor.address)
+        _print_note(f"rankmem: the page is at {page.link}")
+        _print_note(
+            "rankmem: the link lets one browser in, within ten minutes; others come with a query token"
+        )
     while not supervisor.wait(SIGNALS_SEEN_S):
         pass
     if not supervisor.close():
@@ -54,6 +73,15 @@ def serve_until_signalled(config: AggregatorConfig) -> None:
             "not everything received could be stored in time",
             "the shippers keep the rest and send it again when an aggregator is back",
         )
+
+
+def _page(config: AggregatorConfig) -> PageKeeper | None:
+    """The page's keeper; its address is taken before the database is opened."""
+    if not config.page:
+        return None
+    from rankmem_aggregator.page.keeper import PageKeeper
+
+    return PageKeeper(config)
 
 
 def _print_note(text: str) -> None:

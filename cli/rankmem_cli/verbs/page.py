@@ -18,7 +18,7 @@ Listen = Annotated[
         help="Where to serve the page; port 0 takes a free one. Off loopback TLS and tokens are required.",
     ),
 ]
-Open = Annotated[bool, typer.Option("--open", help="Open the page in this machine's browser.")]
+Open = Annotated[bool, typer.Option("--open", help="Open the link in this machine's browser.")]
 Names = Annotated[
     list[str] | None,
     typer.Option("--page-name", metavar="NAME", help="A further host name by which browsers reach the page."),
@@ -48,11 +48,12 @@ def page(
     tls_key: options.TlsKey = None,
     token_file: options.TokenFile = None,
 ) -> None:
-    """Serves the web page: all ranks over time, down to one event, live or recorded.
+    """Open the web page: all ranks over time, down to one event.
 
-    Prints a link that lets one browser in. Ctrl-C ends it.
+    Serves a database or a running aggregator, live or recorded, and prints a link that lets one browser in.
+    The first Ctrl-C ends it once answers that are under way are sent, the second at once.
     """
-    from rankmem_aggregator.page.serving import PageConfig
+    from rankmem_aggregator.page.config import PageConfig
     from rankmem_cli.run.page_service import serve_page
 
     target = options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file)

@@ -60,9 +60,9 @@ SORTS: Final = tuple(f"{sign}{name}" for name in (*NUMBERS, *TEXTS) for sign in 
 PAGE_LEAST: Final = 10
 PAGE_MOST: Final = 1000
 WORDS_MAX: Final = 4
-"""Of a search: each is a parameter of the statement."""
+"""Words of a search: each is looked for in every name of a rank."""
 SEARCH_CHARACTERS_MAX: Final = 200
-"""More than any name that a person types."""
+"""Of a search."""
 BYTES: Final = integer(0, NUMBER_MAX // 2)
 TIMES: Final = ("allocated_ns", "freed_ns", "free_requested_ns")
 

@@ -33,6 +33,7 @@ from rankmem_aggregator.page.reading import Reading, Track
 from rankmem_aggregator.page.routes import SessionRoute
 
 PX_MAX: Final = 4096
+"""Columns of a picture: the widest screen has no more."""
 PX_DEFAULT: Final = 1200
 
 

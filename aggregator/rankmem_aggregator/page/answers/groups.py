@@ -27,6 +27,7 @@ from rankmem_aggregator.page.parameters import (
 )
 from rankmem_aggregator.page.reading import Reading, Track
 from rankmem_aggregator.page.routes import SessionRoute
+from rankmem_aggregator.page.stacks import lines_of
 from rankmem_protos.errors import Code, RankmemError
 
 GROUPINGS: Final = (
@@ -138,12 +139,14 @@ def _place_of(seq: Integers, places: Integers) -> Integers:
 
 def _as_lines(reading: Reading, stacks: list[str], code: Integers) -> tuple[list[str], Integers]:
     """Stacks' ids as the lines of the project nearest to the operator; stacks of one line are one group."""
-    wanted = ",".join(name for name in stacks if name.lstrip("-").isdigit())
-    rows = reading.ask("stack_lines", stacks=wanted).to_pylist() if wanted else []
-    line_of = {str(row["stack_id"]): row["line"] or NONE for row in rows}
-    lines = [line_of.get(name, NONE if name.lstrip("-").isdigit() else name) for name in stacks]
+    line_of = lines_of(reading, (name for name in stacks if _is_number(name)))
+    lines = [line_of.get(name) or (NONE if _is_number(name) else name) for name in stacks]
     names = list(dict.fromkeys(lines))
     return names, np.array([names.index(line) for line in lines], np.int64)[code]
+
+
+def _is_number(text: str) -> bool:
+    return text.lstrip("-").isdigit()
 
 
 def _largest(names: list[str], held: Integers) -> tuple[list[str], Integers]:

@@ -19,6 +19,7 @@ GROUPS: Final = ("overall", "stream", "component")
 EVENTS_MAX: Final = 300_000
 """Of the rank in the session: its views compute the whole of it for each question."""
 ROWS_MAX: Final = 200_000
+"""Points of an answer: 5 MB on the wire."""
 NS_PER_MS: Final = 1e6
 
 

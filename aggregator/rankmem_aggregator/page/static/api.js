@@ -2,6 +2,8 @@
 
 /* global fl */
 
+import * as kept from "./kept.js";
+
 const API = "api/v1/";
 const OPTIONS = { useBigInt: false, useDate: false, useProxy: false };
 
@@ -48,10 +50,22 @@ export class Answer {
   }
 }
 
-// Asks a route below /api/v1; null and "" are left out of the parameters.
-export async function ask(path, parameters = {}, signal = undefined) {
-  const response = await request(url(path, parameters), { signal });
+// Asks a route below /api/v1; null and "" are left out of the parameters. `post` sends them in the body.
+export async function ask(path, parameters = {}, signal = undefined, { post = false } = {}) {
+  if (kept.isFile()) return read((await kept.answer(path, parameters)) ?? refuse());
+  const response = await (post
+    ? request(`${API}${path}`, { signal, method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(parameters) })
+    : request(url(path, parameters), { signal }));
   return read(await response.arrayBuffer());
+}
+
+function refuse() {
+  const { holds, session } = kept.file();
+  throw new Refusal({
+    code: "not_found",
+    message: `This file does not hold this: it holds ${holds}.`,
+    hint: `open the database for the rest: rankmem page --db FILE --session ${session}`,
+  });
 }
 
 // The address of a route with its parameters.
@@ -65,6 +79,22 @@ export function read(buffer) {
   traffic.bytes += buffer.byteLength;
   traffic.questions += 1;
   return new Answer(fl.tableFromIPC(new Uint8Array(buffer), OPTIONS));
+}
+
+// An answer's rows in another format, as the server writes them.
+export async function exported(kind, path, parameters = {}, options = {}) {
+  return file(`export/${kind}/${path}`, parameters, options);
+}
+
+// A file of the server.
+export async function file(path, parameters = {}, { post = false } = {}) {
+  const body = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(parameters) };
+  return (await (post ? request(`${API}${path}`, body) : request(url(path, parameters)))).blob();
+}
+
+// Whether a server answers; not in a page that is one file.
+export function isServed() {
+  return !kept.isFile();
 }
 
 // A response that is not an error; otherwise a Refusal is thrown.
@@ -89,11 +119,11 @@ export async function request(address, options = {}) {
   throw new Refusal({ message: `the server answered ${response.status}`, ...told }, response.status);
 }
 
-// Shows the one-time code of the link, which the server exchanges for a cookie.
-export async function showCode(code) {
+// Shows the one-time code of the link, or a token ({code} or {token}), which the server exchanges for a cookie.
+export async function letIn(shown) {
   await request("code", {
     method: "POST",
     headers: { "content-type": "application/json" },
-    body: JSON.stringify({ code }),
+    body: JSON.stringify(shown),
   });
 }

@@ -42,7 +42,7 @@ export function drawTimeAxis(g, box, from, to) {
 }
 
 // Draws the axis of bytes left of a box, with faint lines across it.
-export function drawByteAxis(g, box, low, high, format = units.bytes) {
+export function drawByteAxis(g, box, low, high, format = units.roundBytes) {
   g.fillStyle = ink("faint");
   g.strokeStyle = ink("line");
   g.textAlign = "right";

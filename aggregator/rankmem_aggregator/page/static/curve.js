@@ -1,7 +1,8 @@
 // Bytes over time as steps: each value holds until the next row. A stack of areas, and lines over them.
 
 import { boxOf, drawByteAxis, drawTimeAxis } from "./axes.js";
-import { timeGestures } from "./gestures.js";
+import { hoverAlone, timeGestures } from "./gestures.js";
+import * as marks from "./marks.js";
 import { Surface } from "./surface.js";
 import { ink } from "./theme.js";
 import * as units from "./units.js";
@@ -9,11 +10,12 @@ import * as units from "./units.js";
 const ROOM_ABOVE = 1.04;
 
 export class CurvePlot {
-  // range(), limits(): ns; hover(time, x, y), leave(), pick(time, x, y)
-  constructor(parent, { height, label, range, limits, hover, leave, pick }) {
-    Object.assign(this, { lines: [], areas: null, marks: [], band: null, cross: null, from: 0, to: 1, highest: 1, range });
+  // range(), limits(): ns; hover(time, x, y), leave(), pick(time, x, y). Where what is below is no time, `isTimed` is false:
+  // gestures do not change the range then, and marks are not drawn.
+  constructor(parent, { height, label, range, limits, hover, leave, pick, isTimed = true }) {
+    Object.assign(this, { isTimed, lines: [], areas: null, marks: [], band: null, cross: null, from: 0, to: 1, highest: 1, range });
     this.surface = new Surface(parent, { height, label, paint: (g) => this.paint(g) });
-    timeGestures(this.surface, {
+    (isTimed ? timeGestures : hoverAlone)(this.surface, {
       box: () => this.box,
       range,
       limits,
@@ -81,6 +83,7 @@ export class CurvePlot {
     for (const line of this.lines) paintLine(g, line, x, y, end);
     g.setLineDash([]);
     this.paintMarks(g, box, x);
+    if (this.isTimed) marks.draw(g, box, this.from, this.to);
     g.restore();
   }
 

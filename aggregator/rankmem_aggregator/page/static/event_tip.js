@@ -58,10 +58,13 @@ export function frameText({ file_path: file, line_number: line, function: name }
 
 function linesOf(event, frames) {
   const about = [event.category, event.operator ?? "no operator recorded", event.module, event.phase].filter(Boolean);
-  const more = frames.length - FRAMES_SHOWN;
+  // The allocator's own frames say nothing of the program.
+  const python = frames.filter((frame) => frame.origin !== "native");
+  const shown = (python.length ? python : frames).slice(0, FRAMES_SHOWN);
+  const more = frames.length - shown.length;
   return [
     about.join(" · "),
-    ...(frames.length ? frames.slice(0, FRAMES_SHOWN).map((frame) => `  ${frameText(frame)}`) : ["no stack recorded"]),
+    ...(frames.length ? shown.map((frame) => `  ${frameText(frame)}`) : ["no stack recorded"]),
     more > 0 ? `  and ${more} more frames` : null,
   ];
 }

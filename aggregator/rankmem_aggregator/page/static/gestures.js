@@ -8,19 +8,20 @@ const ZOOM = 1.25;
 const CLICK_PX = 4;
 
 // Attaches to a surface. `box()` is where the data are, `range()` the [from, to] drawn, `limits()` the whole;
+// `timeAt(x)` is the time at a pixel where the axis is not one of time;
 // `hover(x, y)` and `leave()` follow the pointer, `pick(x, y, event)` is a click, `brush(x0, x1)` a drag in progress (null: over).
-export function timeGestures(surface, { box, range, limits, hover, leave, pick, brush }) {
+export function timeGestures(surface, { box, range, limits, timeAt: timeOf, hover, leave, pick, brush }) {
   const { canvas } = surface;
   let begun = null;
   const at = (event) => {
     const place = canvas.getBoundingClientRect();
     return [event.clientX - place.left, event.clientY - place.top];
   };
-  const timeAt = (x) => {
+  const timeAt = timeOf ?? ((x) => {
     const [from, to] = range();
     const inside = box();
     return from + ((x - inside.x) / inside.width) * (to - from);
-  };
+  });
   const listen = (name, listener, options) => canvas.addEventListener(name, listener, options);
 
   listen(
@@ -79,6 +80,15 @@ export function timeGestures(surface, { box, range, limits, hover, leave, pick, 
     event.preventDefault();
     event.stopPropagation();
   });
+}
+
+// The pointer alone, on a surface without an axis of time.
+export function hoverAlone({ canvas }, { hover, leave }) {
+  canvas.addEventListener("pointermove", (event) => {
+    const place = canvas.getBoundingClientRect();
+    hover?.(event.clientX - place.left, event.clientY - place.top);
+  });
+  canvas.addEventListener("pointerleave", () => leave?.());
 }
 
 // Sets the state's range to whole ns within the limits; the whole is no range at all.

@@ -2,8 +2,13 @@
 
 import * as api from "./api.js";
 import { announce, button, el } from "./dom.js";
+import * as kept from "./kept.js";
+import * as head from "./head.js";
 import * as keys from "./keys.js";
+import * as marks from "./marks.js";
+import * as live from "./live.js";
 import * as panels from "./panel.js";
+import { kindsOf } from "./save.js";
 import * as session from "./session.js";
 import * as state from "./state.js";
 import * as theme from "./theme.js";
@@ -14,6 +19,7 @@ import { FIRST, VIEWS } from "./views/index.js";
 const root = document.getElementById("view");
 let unmount = null;
 let loading = null;
+let refused = null; // why the code of the link was not taken
 
 function viewOfState() {
   return VIEWS.find((view) => view.name === (state.get("view") ?? FIRST)) ?? null;
@@ -22,6 +28,7 @@ function viewOfState() {
 async function show() {
   loading?.abort();
   const mine = (loading = new AbortController());
+  document.body.dataset.ready = "false";
   unmount?.();
   unmount = null;
   tip.hide();
@@ -35,6 +42,7 @@ async function show() {
     }
     if (mine.signal.aborted) return;
     drawHead();
+    if (!kept.isFile()) live.start(session.job()?.id ?? null);
     unmount = view.mount(root);
     document.title = titleOf(view);
   } catch (error) {
@@ -42,11 +50,12 @@ async function show() {
     drawHead();
     fail(error);
   } finally {
-    document.body.dataset.ready = "true";
+    if (loading === mine) document.body.dataset.ready = "true";
   }
 }
 
-function fail(error) {
+function fail(failed) {
+  const error = failed.status === 401 && refused ? refused : failed;
   root.replaceChildren(
     el(
       "section",
@@ -56,11 +65,28 @@ function fail(error) {
         { class: "message failed" },
         el("p", {}, error.message),
         error.hint ? el("p", { class: "hint" }, `Try: ${error.hint}`) : "",
-        button("again", show),
+        failed.status === 401 || failed.status === 403 ? tokenForm() : button("again", show),
       ),
     ),
   );
   announce(error.message);
+}
+
+// Who was given no link shows a token of the page's file instead.
+function tokenForm() {
+  const token = el("input", { type: "password", name: "token", autocomplete: "off", "aria-label": "token" });
+  const enter = async (event) => {
+    event.preventDefault();
+    try {
+      await api.letIn({ token: token.value.trim() });
+    } catch (error) {
+      fail(error);
+      return;
+    }
+    refused = null;
+    await show();
+  };
+  return el("form", { class: "tools", onsubmit: enter }, el("label", {}, "or enter a token: ", token), el("button", { type: "submit" }, "enter"));
 }
 
 function titleOf(view) {
@@ -69,19 +95,39 @@ function titleOf(view) {
 }
 
 function drawHead() {
-  const job = session.job();
   const current = viewOfState();
   const links = VIEWS.map((view) =>
     el("a", { href: state.link({ view: view.name }), "aria-current": view === current ? "page" : null }, view.title),
   );
-  document.getElementById("head").replaceChildren(
+  const place = document.getElementById("head");
+  const focused = focusables(place).indexOf(document.activeElement);
+  place.replaceChildren(
     el("a", { class: "logo", href: state.link({ view: null }) }, "rankmem"),
-    job ? el("span", { class: "note" }, `${job.facts.session.name ?? job.id} · ${job.facts.session.state}`) : "",
+    ...head.choosers(),
+    live.badge,
     el("nav", { "aria-label": "Views" }, ...links),
     el("span", { class: "grow" }),
+    kept.isFile() ? el("span", { class: "note", title: kept.file().missing.join("\n") }, fileText(kept.file())) : "",
+    button("marks", marks.show, { title: "ranges and instants that you name (M)" }),
+    button("copy link", copyLink, { title: "this very state, as a link" }),
     button(`theme: ${theme.theme()}`, (event) => (event.target.textContent = `theme: ${theme.nextTheme()}`)),
     button("?", keys.showKeys, { "aria-label": "Keys" }),
   );
+  focusables(place)[focused]?.focus({ preventScroll: true });
+}
+
+function focusables(element) {
+  return [...element.querySelectorAll("a, button, input, select")];
+}
+
+// The address without a code: whoever opens it needs to be let in by a code or cookie of their own.
+async function copyLink() {
+  await navigator.clipboard?.writeText(location.href).catch(() => {});
+  announce("copied the link");
+}
+
+function fileText({ written, holds, missing }) {
+  return `one file of ${written.slice(0, 10)}: ${holds}${missing.length ? `; not exact: ${missing[0]}` : ""}`;
 }
 
 // The view is built anew for another view, session or style; its panels follow all else by themselves.
@@ -91,21 +137,18 @@ function follow(changed) {
   else drawHead();
 }
 keys.bind("?", "this list", keys.showKeys);
+keys.bind("M", "marks: name the range that is shown", () => session.job() && marks.show());
 
 async function begin() {
   theme.apply();
+  if (kept.isFile() && location.hash.length < 2) history.replaceState(null, "", `#${new URLSearchParams(kept.file().state)}`);
   const given = new URLSearchParams(location.hash.slice(1));
   const code = given.get("code");
   if (code) {
     given.delete("code");
     history.replaceState(null, "", `#${given}`);
-    try {
-      await api.showCode(code);
-    } catch (error) {
-      fail(error);
-      document.body.dataset.ready = "true";
-      return;
-    }
+    // A browser that has its cookie already may open a link that was used.
+    await api.letIn({ code }).catch((error) => (refused = error));
   }
   state.read();
   setStyle(state.get("style"));
@@ -114,6 +157,17 @@ async function begin() {
 }
 
 // For tests and for the console of a browser.
-window.rankmem = { drawn: panels.drawn, panel: panels.panel, panels: panels.allPanels, state, traffic: api.traffic };
+window.rankmem = {
+  drawn: panels.drawn,
+  panel: panels.panel,
+  panels: panels.allPanels,
+  state,
+  live: live.status,
+  job: session.job,
+  traffic: api.traffic,
+  views: VIEWS.map(({ name, needsJob }) => ({ name, needsJob })),
+  kindsOf,
+  keyOf: kept.isFile() ? kept.keyOf : null,
+};
 
 begin();

@@ -3,8 +3,13 @@
 
 import * as api from "./api.js";
 import { announce, button, el } from "./dom.js";
+import * as save from "./save.js";
+import * as sqlText from "./sql_text.js";
 import * as state from "./state.js";
+import * as units from "./units.js";
 
+const TABLE_ROWS_MAX = 500;
+const REST_MS = 120;
 const panels = new Map();
 
 // What a panel has painted: its arrays, for tests and for exports.
@@ -21,8 +26,8 @@ export function allPanels() {
 }
 
 export class Panel {
-  // id: unique; title: its heading; reads: keys of the state; asks(): a list of [path, parameters] to ask, or a text
-  // that says what to do first; show(...answers): draws them; empty: what it says where the first answer has no rows;
+  // id: unique; title: its heading; reads: keys of the state; asks(): a list of [path, parameters] to ask (and
+  // {post: true} for what is too long for an address), or a text that says what to do first; show(...answers): draws them; empty: what it says where the first answer has no rows;
   // table(): {columns: [texts], rows: [[values]]} of what it shows, for who cannot see a canvas.
   constructor(parent, { id, title, reads, asks, show, empty = "", table = null, class: extra = "" }) {
     Object.assign(this, { id, reads: new Set(["s", ...reads]), asks, show, empty, table });
@@ -41,11 +46,15 @@ export class Panel {
       this.body,
     );
     parent.append(this.element);
-    if (table) this.tools.append(button("table", () => this.toggleTable(), { class: "quiet", title: "what is drawn, as a table" }));
-    this.tools.append(button("SQL", () => this.copySql(), { class: "quiet", title: "copy the statement of these rows" }));
+    if (table) this.offerTable();
+    this.tools.append(
+      button("copy SQL", () => this.copySql(), { class: "quiet", title: "copy the statement of these rows" }),
+      id === "sql" ? "" : button("open in SQL", () => sqlText.open(this.sql()), { class: "quiet", title: "change the statement of these rows" }),
+      button("save", () => save.choose(this), { class: "quiet", title: "as a picture, rows or another tool's file" }),
+    );
     panels.set(id, this);
     this.stop = state.listen((changed) => {
-      if ([...this.reads].some((key) => changed.has(key))) this.refresh();
+      if ([...this.reads].some((key) => changed.has(key))) this.refreshSoon();
     });
   }
 
@@ -57,18 +66,32 @@ export class Panel {
     this.heading.textContent = text;
   }
 
+  // Refreshes at once, or, where it did so a moment ago, a moment later: a turn of the wheel changes the state dozens
+  // of times, and only what it comes to is worth asking for.
+  refreshSoon() {
+    if (this.later) return;
+    this.element.setAttribute("aria-busy", "true");
+    const due = (this.askedMs ?? -REST_MS) + REST_MS - performance.now();
+    if (due <= 0) this.refresh();
+    else this.later = setTimeout(() => this.refresh(), due);
+  }
+
   // Asks its questions; what came in the meantime for an older state is dropped.
   async refresh() {
+    clearTimeout(this.later);
+    this.later = null;
+    this.askedMs = performance.now();
     this.waiting?.abort();
     const waiting = (this.waiting = new AbortController());
-    const asked = this.asks();
+    const asked = (this.asked = this.asks());
     if (asked === null || typeof asked === "string") {
+      this.element.removeAttribute("aria-busy");
       this.say(asked ?? "");
       return;
     }
     this.element.setAttribute("aria-busy", "true");
     try {
-      const answers = await Promise.all(asked.map(([path, parameters]) => api.ask(path, parameters, waiting.signal)));
+      const answers = await Promise.all(asked.map(([path, parameters, options]) => api.ask(path, parameters, waiting.signal, options)));
       if (waiting.signal.aborted) return;
       this.answers = answers;
       if (this.empty && !answers[0].length) {
@@ -77,6 +100,10 @@ export class Panel {
         this.message.hidden = true;
         this.body.hidden = false;
         this.show(...answers);
+        if (!this.table && this.body.querySelector("canvas")) {
+          this.table = () => rowsOf(this.answers[0]);
+          this.offerTable();
+        }
         this.mark(answers);
         this.refreshTable();
       }
@@ -85,7 +112,7 @@ export class Panel {
       waiting.abort();
       this.fail(error);
     } finally {
-      if (this.waiting === waiting) this.element.removeAttribute("aria-busy");
+      if (this.waiting === waiting && !this.later) this.element.removeAttribute("aria-busy");
     }
   }
 
@@ -127,6 +154,10 @@ export class Panel {
     this.copied = text;
   }
 
+  offerTable() {
+    this.tools.prepend(button("table", () => this.toggleTable(), { class: "quiet", title: "what is drawn, as a table" }));
+  }
+
   toggleTable() {
     this.tableElement = this.tableElement ? (this.tableElement.remove(), null) : el("div", { class: "scroll" });
     if (this.tableElement) {
@@ -137,8 +168,11 @@ export class Panel {
 
   refreshTable() {
     if (!this.tableElement) return;
-    const { columns, rows } = this.table();
+    // Nothing is drawn where a text stands in its place.
+    const { columns, rows: all } = this.drawn === null ? { columns: [], rows: [] } : this.table();
+    const rows = all.slice(0, TABLE_ROWS_MAX);
     this.tableElement.replaceChildren(
+      all.length > rows.length ? el("p", { class: "note" }, `the first ${units.count(rows.length)} of ${units.count(all.length)} rows`) : "",
       el(
         "table",
         {},
@@ -150,8 +184,16 @@ export class Panel {
 
   destroy() {
     this.stop();
+    clearTimeout(this.later);
     this.waiting?.abort();
     panels.delete(this.id);
     this.element.remove();
   }
+}
+
+// The first rows of an answer, for a panel that gives no table of its own.
+function rowsOf(answer) {
+  const columns = answer.names.map((_, i) => answer.table.getChildAt(i).toArray());
+  const rows = Array.from({ length: Math.min(answer.length, TABLE_ROWS_MAX) }, (_, row) => columns.map((column) => column[row] ?? units.NOTHING));
+  return { columns: answer.names, rows };
 }

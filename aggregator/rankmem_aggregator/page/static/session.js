@@ -4,6 +4,13 @@ import * as api from "./api.js";
 import * as state from "./state.js";
 
 let loaded = null;
+const listeners = new Set();
+
+// Calls `listener` with the job whenever it was loaded again: while it runs, its figures change. Returns what ends that.
+export function listen(listener) {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
 
 // The job: {id, facts, ranks (rows), first, last, deviceTypes, highest}; null where there is no session.
 export function job() {
@@ -23,7 +30,9 @@ export async function load(signal = undefined) {
     state.change({ s: id }, { within: true });
   }
   const answer = await api.ask(`s/${encodeURIComponent(id)}/job`, {}, signal);
+  const again = loaded?.id === id;
   loaded = jobOf(id, answer);
+  if (again) for (const listener of [...listeners]) listener(loaded);
   return loaded;
 }
 

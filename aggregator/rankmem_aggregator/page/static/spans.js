@@ -82,7 +82,7 @@ export class SpanStrip {
         g.fillRect(left, top + 1, Math.max(1, right - left - 1), LINE_PX - 3);
       }
       const isFree = kind !== "step" || left >= labelled;
-      if (right - left < (kind === "step" ? 2 : LABEL_LEAST_PX) || !isFree) continue;
+      if ((kind !== "step" && right - left < LABEL_LEAST_PX) || !isFree) continue;
       g.fillStyle = ink("ink");
       const room = kind === "step" ? Math.max(right - left, g.measureText(name).width + 8) : right - left;
       g.fillText(shortened(g, name, room - 6), left + 3, top + LINE_PX / 2);

@@ -1,9 +1,17 @@
 // A canvas that is drawn when its data, size or theme has changed, at most once a frame.
 
 import { el } from "./dom.js";
+import * as state from "./state.js";
 import { onTheme } from "./theme.js";
 
 export const FONT = '11px system-ui, "DejaVu Sans", sans-serif';
+
+const surfaces = new WeakMap();
+
+// The surface that draws on a canvas, for who saves it.
+export function surfaceOf(canvas) {
+  return surfaces.get(canvas) ?? null;
+}
 
 export class Surface {
   // `paint(g, width, height)` draws in CSS pixels; `label` says what it shows to who cannot see it.
@@ -11,6 +19,7 @@ export class Surface {
     this.paint = paint;
     this.canvas = el("canvas", { tabIndex: 0, role: "img", "aria-label": label, class: "surface" });
     this.canvas.style.height = `${height}px`;
+    surfaces.set(this.canvas, this);
     parent.append(this.canvas);
     this.width = 0;
     this.height = height;
@@ -19,6 +28,7 @@ export class Surface {
     this.sized = new ResizeObserver(() => this.draw());
     this.sized.observe(this.canvas);
     this.endTheme = onTheme(() => this.draw());
+    this.endMarks = state.listen((changed) => changed.has("marks") && this.draw());
   }
 
   label(text) {
@@ -61,6 +71,7 @@ export class Surface {
     cancelAnimationFrame(this.asked);
     this.sized.disconnect();
     this.endTheme();
+    this.endMarks();
     this.canvas.remove();
   }
 }

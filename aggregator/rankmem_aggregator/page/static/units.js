@@ -23,6 +23,11 @@ export function bytes(value) {
   return power ? `${(value / 1024 ** power).toFixed(2)} ${BINARY[power]}` : `${value} B`;
 }
 
+// A round amount, for an axis: without decimals that are 0.
+export function roundBytes(value) {
+  return bytes(value).replace(/\.0+(?= )|(\.\d*[1-9])0+(?= )/, "$1");
+}
+
 // The same with a sign, for differences.
 export function signedBytes(value) {
   return value > 0 ? `+${bytes(value)}` : bytes(value);
@@ -31,6 +36,11 @@ export function signedBytes(value) {
 // 1,234,567
 export function count(value) {
   return value === null || value === undefined ? NOTHING : Math.round(value).toLocaleString("en-US");
+}
+
+// 1 rank, 2,048 ranks: a count with its noun, whose plural ends in s.
+export function counted(value, noun) {
+  return `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
 }
 
 // A time since the session's start, ns: +58.912345 s, +1:02:03.456; `step` ns decides the digits.

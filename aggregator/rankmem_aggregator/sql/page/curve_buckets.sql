@@ -29,9 +29,13 @@ cell AS (
     SELECT
         first_ns, last_ns, events, requested_peak_seq AS seq, seq_last,
         requested_peak_bytes AS requested, requested_last_bytes AS requested_last,
-        allocated_peak_bytes AS allocated, allocated_last_bytes AS allocated_last,
-        active_peak_bytes AS active, active_last_bytes AS active_last,
-        reserved_peak_bytes AS reserved, reserved_last_bytes AS reserved_last
+        -- Of host memory the buckets repeat the requested bytes as the other figures; events have none.
+        if(device IN ('cpu', 'pinned'), NULL, allocated_peak_bytes) AS allocated,
+        if(device IN ('cpu', 'pinned'), NULL, allocated_last_bytes) AS allocated_last,
+        if(device IN ('cpu', 'pinned'), NULL, active_peak_bytes) AS active,
+        if(device IN ('cpu', 'pinned'), NULL, active_last_bytes) AS active_last,
+        if(device IN ('cpu', 'pinned'), NULL, reserved_peak_bytes) AS reserved,
+        if(device IN ('cpu', 'pinned'), NULL, reserved_last_bytes) AS reserved_last
     FROM bucket
     WHERE is_whole
     UNION ALL

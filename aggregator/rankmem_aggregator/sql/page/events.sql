@@ -12,7 +12,7 @@
 --   action: what happened
 --   address (text): of the block or segment, in hexadecimal digits
 --   size_bytes (bytes): its size
---   stream: the device's stream; NULL on cpu
+--   stream (text): the device's stream; NULL on cpu
 --   component: who allocated
 --   requested, allocated, active, reserved (bytes): totals of the device after it; NULL where not known
 --   allocation_id: the block's life; NULL of segments
@@ -78,7 +78,7 @@ SELECT
     e.action,
     '0x' || lower(hex(e.address)) AS address,
     e.size_bytes,
-    e.stream,
+    e.stream::VARCHAR AS stream,
     e.component,
     e.requested_bytes AS requested,
     e.allocated_bytes AS allocated,

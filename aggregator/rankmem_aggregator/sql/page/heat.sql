@@ -1,23 +1,133 @@
--- Question: How high did each rank stand in each of many equal intervals of time, on devices of one type?
+-- Question: How high did each device of one type stand in each of many equal intervals of time, by parts of its log?
 -- Parameters:
 --   session (text): session id
 --   device_type (text): cpu, cuda, ...
+--   figure (text): requested, allocated, active or reserved; on cpu all are the requested
 --   from_ns, until_ns (ns, common clock): the range
 --   num_bins: number of intervals
+--   unit_ns (ns): times are divided by it before the intervals are counted; 1 unless the range is very long
+--   width_s (s): the widest part of the log that is taken as a whole; below 4 a row of memory_bucket
+--   history_s (s): the same for what was before the range
+--   host_from_ns, host_until_ns (ns): the range, as the earliest and the latest of the hosts' clocks has it
+--   with_begin (boolean): also what each device held before its first event
 -- Columns:
---   rank: global rank
---   bin: the interval, from 0
---   peak_bytes (bytes): highest requested bytes known in it, of one device
---   last_bytes (bytes): the last known
+--   rank, attempt, device: a device of a rank
+--   bin: the interval of last_bytes, from 0; -1 before the range, num_bins after it
+--   peak_bin: the interval of peak_bytes, likewise
+--   peak_bytes (bytes): highest of the parts whose highest lies in peak_bin and whose last event lies in bin
+--   last_bytes (bytes): what the last of these parts left
+--   seq_last: its last event; -1 for what a device held when its process began, before its first event
+WITH life AS MATERIALIZED (
+    SELECT attempt, rank, offset_ns, started_ns
+    FROM rank_span
+    WHERE session_id = $session
+),
+-- The source: parts of a device's log with their highest and their last. In the range and shortly before it none is
+-- wider than an interval; of what is long over the last is enough, and of what comes
+-- after it where it begins.
+cell AS (
+    SELECT
+        b.attempt,
+        b.rank,
+        b.device,
+        l.started_ns,
+        coalesce(l.offset_ns, 0) AS offset_ns,
+        b.seq_first,
+        b.seq_last,
+        b.first_ns + coalesce(l.offset_ns, 0) AS first_ns,
+        b.peak_ns + coalesce(l.offset_ns, 0) AS peak_ns,
+        b.last_ns + coalesce(l.offset_ns, 0) AS last_ns,
+        CASE
+            WHEN $figure = 'requested' OR $device_type = 'cpu' THEN b.peak_bytes
+            WHEN $figure = 'allocated' THEN b.allocated_peak_bytes
+            WHEN $figure = 'active' THEN b.active_peak_bytes
+            ELSE b.reserved_peak_bytes
+        END AS peak_bytes,
+        CASE
+            WHEN $figure = 'requested' OR $device_type = 'cpu' THEN b.last_bytes
+            WHEN $figure = 'allocated' THEN b.allocated_last_bytes
+            WHEN $figure = 'active' THEN b.active_last_bytes
+            ELSE b.reserved_last_bytes
+        END AS last_bytes
+    FROM (
+        SELECT *
+        FROM memory_cell($session, $width_s)
+        WHERE cell_ns BETWEEN $host_from_ns - $history_s::BIGINT * 2000000000 AND $host_until_ns
+        UNION ALL
+        SELECT *
+        FROM memory_cell($session, $history_s)
+        WHERE last_ns < $host_from_ns OR first_ns > $host_until_ns
+    ) AS b
+    LEFT JOIN life AS l USING (attempt, rank)
+    WHERE split_part(b.device, ':', 1) = $device_type
+),
+-- Of each device whose first part is not all before the range.
+begin AS MATERIALIZED (
+    SELECT
+        attempt,
+        rank,
+        device,
+        any_value(offset_ns) AS offset_ns,
+        any_value(started_ns) AS started_ns,
+        min(seq_first) AS seq_first
+    FROM cell
+    WHERE $with_begin
+    GROUP BY attempt, rank, device
+    HAVING min(first_ns) >= $from_ns
+),
+first_event AS (
+    SELECT
+        b.attempt,
+        b.rank,
+        b.device,
+        least(b.started_ns, min(e.time_ns) + b.offset_ns) AS started_ns,
+        arg_min(
+            e.requested_bytes
+            + CASE e.action WHEN 'alloc' THEN -1 WHEN 'free_completed' THEN 1 ELSE 0 END * coalesce(e.size_bytes, 0),
+            e.seq
+        ) AS before_bytes
+    FROM begin AS b
+    INNER JOIN memory_event AS e USING (attempt, rank, device)
+    WHERE $with_begin
+        AND e.session_id = $session
+        -- A bucket has no more positions.
+        AND e.seq BETWEEN b.seq_first AND b.seq_first + 63
+        AND e.requested_bytes IS NOT NULL
+        AND ($figure = 'requested' OR $device_type = 'cpu')
+    GROUP BY b.attempt, b.rank, b.device, b.offset_ns, b.started_ns
+)
 SELECT
-    b.rank,
-    ((b.requested_peak_ns + coalesce(s.offset_ns, 0) - $from_ns) * $num_bins // ($until_ns - $from_ns + 1))::INTEGER AS bin,
-    max(b.requested_peak_bytes) AS peak_bytes,
-    arg_max(b.requested_last_bytes, b.seq_last) AS last_bytes
-FROM memory_bucket AS b
-LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
-WHERE b.session_id = $session
-    AND split_part(b.device, ':', 1) = $device_type
-    AND b.requested_peak_ns + coalesce(s.offset_ns, 0) BETWEEN $from_ns AND $until_ns
-GROUP BY b.rank, bin
-ORDER BY b.rank, bin;
+    rank,
+    attempt,
+    device,
+    CASE
+        WHEN last_ns < $from_ns THEN -1
+        WHEN last_ns > $until_ns THEN $num_bins
+        ELSE (last_ns - $from_ns) // $unit_ns * $num_bins // (($until_ns - $from_ns) // $unit_ns + 1)
+    END::INTEGER AS bin,
+    CASE
+        WHEN peak_ns < $from_ns THEN -1
+        ELSE (peak_ns - $from_ns) // $unit_ns * $num_bins // (($until_ns - $from_ns) // $unit_ns + 1)
+    END::INTEGER AS peak_bin,
+    max(peak_bytes) AS peak_bytes,
+    arg_max(last_bytes, seq_last) AS last_bytes,
+    max(seq_last) AS seq_last
+FROM cell
+WHERE peak_ns <= $until_ns AND peak_bytes IS NOT NULL
+GROUP BY rank, attempt, device, bin, peak_bin
+UNION ALL
+SELECT
+    rank,
+    attempt,
+    device,
+    CASE
+        WHEN started_ns < $from_ns THEN -1
+        ELSE (started_ns - $from_ns) // $unit_ns * $num_bins // (($until_ns - $from_ns) // $unit_ns + 1)
+    END::INTEGER AS bin,
+    bin AS peak_bin,
+    before_bytes AS peak_bytes,
+    before_bytes AS last_bytes,
+    -1 AS seq_last
+FROM first_event
+WHERE started_ns <= $until_ns
+ORDER BY rank, attempt, device, seq_last;

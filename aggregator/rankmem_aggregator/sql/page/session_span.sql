@@ -21,8 +21,7 @@ LEFT JOIN (
     SELECT
         min(b.first_ns + coalesce(s.offset_ns, 0)) AS first_ns,
         max(b.last_ns + coalesce(s.offset_ns, 0)) AS last_ns
-    FROM memory_bucket AS b
+    FROM memory_cell($session, 1024) AS b
     LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
-    WHERE b.session_id = $session
 ) AS b ON true
 WHERE o.session_id = $session;

@@ -5,12 +5,46 @@
 --   session_id: the job
 --   origin_ns (ns, common clock): its start; 0 where its recording has no times
 --   ended: true once every rank has ended
---   watermark (text): differs if any row of it may
+--   watermark (text): differs if any row of it may: positions of its logs that are stored, ranks, attempts, logs
+--     that are whole, ranks that ended, failed allocations
+WITH log AS (
+    SELECT sum(last_sequence)::BIGINT AS positions, count(*) FILTER (final) AS num_whole
+    FROM ingest_progress
+    WHERE session_id = $session
+),
+ranks AS (
+    SELECT
+        count(*) AS num_ranks,
+        count(DISTINCT attempt) AS num_attempts,
+        count(end_reason) + count(ended_at_ns) AS num_ends,
+        sum(events)::BIGINT AS events
+    FROM rank_info
+    WHERE session_id = $session
+),
+failed AS (
+    SELECT count(*) AS num_ooms
+    FROM oom
+    WHERE session_id = $session
+),
+span AS (
+    SELECT
+        coalesce(min(started_ns) FILTER (WHERE has_clock), min(started_ns)) AS started_ns,
+        count(*) > 0 AND count(*) = count(ended_ns) AS ended
+    FROM rank_span
+    WHERE session_id = $session
+)
 SELECT
     s.session_id,
-    coalesce(o.started_ns, 0) AS origin_ns,
-    o.state = 'ended' AS ended,
-    concat_ws('-', o.events, o.num_ranks, o.num_attempts, o.ended_ns, o.records_lost) AS watermark
+    coalesce(p.started_ns, s.started_at_ns, 0) AS origin_ns,
+    p.ended OR s.ended_at_ns IS NOT NULL AS ended,
+    concat_ws(
+        '-', coalesce(l.positions, 0), coalesce(r.events, 0), r.num_ranks, r.num_attempts, coalesce(l.num_whole, 0), r.num_ends,
+        s.ended_at_ns IS NOT NULL, o.num_ooms
+    ) AS watermark
 FROM session AS s
-LEFT JOIN session_overview AS o USING (session_id)
-WHERE s.session_id = $session;
+CROSS JOIN log AS l
+CROSS JOIN ranks AS r
+CROSS JOIN failed AS o
+CROSS JOIN span AS p
+WHERE s.session_id = $session
+ORDER BY s.session_id;

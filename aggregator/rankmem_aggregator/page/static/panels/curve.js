@@ -54,7 +54,10 @@ class RankCurve {
     this.legend = new Legend(this.panel.body);
     this.overview = new Overview(this.panel.body, { label: "the whole session; drag to choose a range", range, limits });
     this.eventTip = new EventTip();
-    this.stop = state.listen((changed) => changed.has("seq") && this.mark());
+    this.stop = state.listen((changed) => {
+      if (changed.has("seq")) this.mark();
+      if (changed.has("from") || changed.has("to")) this.move();
+    });
   }
 
   get px() {
@@ -89,6 +92,13 @@ class RankCurve {
     this.spans.set({ spans: series.spansOf(spans), from, to });
     this.mark();
     this.showWhole();
+  }
+
+  // Follows a gesture at once with what is there; the answer comes after it.
+  move() {
+    const [from, to] = session.range();
+    for (const part of [this.plot, this.spans]) Object.assign(part, { from, to }).surface.draw();
+    this.overview.surface.draw();
   }
 
   // The strip of the whole session: asked once for a rank.

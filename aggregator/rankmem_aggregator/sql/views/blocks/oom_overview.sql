@@ -22,7 +22,53 @@ WITH failed AS (
     FROM oom AS o
     LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
 ),
--- Segments grow by map and shrink by unmap: each of these actions counts as a segment of its own.
+move AS (
+    SELECT session_id, attempt, rank, device, oom_seq, e.seq, e.action, e.address, e.size_bytes, e.stream, e.pool
+    FROM failed
+    INNER JOIN memory_event AS e USING (session_id, attempt, rank, device)
+    WHERE e.seq < oom_seq AND e.action IN ('segment_alloc', 'segment_free', 'segment_map', 'segment_unmap')
+    UNION ALL
+    SELECT session_id, attempt, rank, device, oom_seq, o.seq, 'segment_alloc', o.address, o.size_bytes, o.stream, o.pool
+    FROM failed
+    INNER JOIN older_segment AS o USING (session_id, attempt, rank, device)
+    WHERE o.seq < oom_seq
+),
+-- Segments grow by map and shrink by unmap, piece by piece.
+piece AS (
+    SELECT
+        session_id,
+        attempt,
+        rank,
+        device,
+        oom_seq,
+        address,
+        address + arg_max(size_bytes, seq) AS end_address,
+        arg_max(action, seq) = 'segment_map' AS is_mapped,
+        arg_max({stream: stream, pool: pool}, seq) AS belongs_to
+    FROM move
+    GROUP BY session_id, attempt, rank, device, oom_seq, address
+    HAVING arg_max(action, seq) IN ('segment_alloc', 'segment_map')
+),
+-- Pieces in a row are one segment: a block or a hole may reach from one into the next.
+begun AS (
+    SELECT
+        *,
+        NOT coalesce(
+            lag(end_address) OVER own = address
+            AND (is_mapped OR lag(is_mapped) OVER own)
+            AND belongs_to IS NOT DISTINCT FROM lag(belongs_to) OVER own, false
+        ) AS is_begin
+    FROM piece
+    WINDOW own AS (PARTITION BY session_id, attempt, rank, device, oom_seq ORDER BY address)
+),
+numbered AS (
+    SELECT
+        *,
+        count(*) FILTER (is_begin) OVER (
+            PARTITION BY session_id, attempt, rank, device, oom_seq ORDER BY address
+        ) AS number
+    FROM begun
+),
 segment AS (
     SELECT
         session_id,
@@ -30,13 +76,10 @@ segment AS (
         rank,
         device,
         oom_seq,
-        e.address AS segment_address,
-        e.address + arg_max(e.size_bytes, e.seq) AS segment_end
-    FROM failed
-    INNER JOIN memory_event AS e USING (session_id, attempt, rank, device)
-    WHERE e.seq < oom_seq AND e.action IN ('segment_alloc', 'segment_free', 'segment_map', 'segment_unmap')
-    GROUP BY session_id, attempt, rank, device, oom_seq, e.address
-    HAVING arg_max(e.action, e.seq) IN ('segment_alloc', 'segment_map')
+        min(address) AS segment_address,
+        max(end_address) AS segment_end
+    FROM numbered
+    GROUP BY session_id, attempt, rank, device, oom_seq, number
 ),
 block AS (
     SELECT
@@ -46,8 +89,9 @@ block AS (
         device,
         oom_seq,
         a.address,
-        -- The allocator cuts blocks in steps of 512 bytes.
-        a.address + (a.size_bytes + 511) // 512 * 512 AS end_address
+        -- The allocator cuts blocks in steps of 512 bytes; torch_npu adds 32 to a request before.
+        a.address
+        + (a.size_bytes + CASE WHEN starts_with(device, 'npu') THEN 32 ELSE 0 END + 511) // 512 * 512 AS end_address
     FROM failed
     INNER JOIN allocation_life AS a USING (session_id, attempt, rank, device)
     WHERE a.allocation_id < oom_seq AND (a.freed_seq IS NULL OR a.freed_seq > oom_seq) AND a.address IS NOT NULL

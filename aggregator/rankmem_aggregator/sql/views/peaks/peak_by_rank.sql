@@ -26,14 +26,14 @@ WITH top AS (
         attempt,
         rank,
         device,
-        max(requested_peak_bytes) AS peak_requested_bytes,
-        arg_max(requested_peak_ns, (requested_peak_bytes, -requested_peak_seq)) AS peak_time_ns,
-        arg_max(requested_peak_seq, (requested_peak_bytes, -requested_peak_seq)) AS peak_seq,
+        max(peak_bytes) AS peak_requested_bytes,
+        arg_max(peak_ns, (peak_bytes, -peak_seq)) AS peak_time_ns,
+        arg_max(peak_seq, (peak_bytes, -peak_seq)) AS peak_seq,
         max(allocated_peak_bytes) AS peak_allocated_bytes,
         max(active_peak_bytes) AS peak_active_bytes,
         max(reserved_peak_bytes) AS peak_reserved_bytes,
         sum(events)::BIGINT AS events
-    FROM memory_bucket
+    FROM memory_cell(NULL, 1024)
     GROUP BY ALL
 ),
 typed AS (

@@ -23,13 +23,13 @@ held AS (
         attempt,
         rank,
         device,
-        arg_max(requested_last_bytes, seq_last) AS requested_bytes,
+        arg_max(last_bytes, seq_last) AS requested_bytes,
         arg_max(allocated_last_bytes, seq_last) AS allocated_bytes,
         arg_max(active_last_bytes, seq_last) AS active_bytes,
         arg_max(reserved_last_bytes, seq_last) AS reserved_bytes,
-        max(requested_peak_bytes) AS peak_requested_bytes,
+        max(peak_bytes) AS peak_requested_bytes,
         max(last_ns) AS last_ns
-    FROM memory_bucket
+    FROM memory_cell(NULL, 1024)
     GROUP BY ALL
 ),
 sampled AS (

@@ -32,7 +32,7 @@ WITH log AS (
 ),
 held AS (
     SELECT session_id, attempt, rank, max(last_ns) AS last_ns
-    FROM memory_bucket
+    FROM memory_cell(NULL, 1024)
     GROUP BY ALL
 ),
 cost AS (

@@ -1,0 +1,146 @@
+"""What is different between two sides: ranks, groups of ranks, instants, steps, ranges or sessions.
+
+Stage: page, in the thread of a request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from rankmem_aggregator.page.as_sql import as_sql
+from rankmem_aggregator.page.parameters import DEVICE, choice, parameter
+from rankmem_aggregator.page.reading import Reading
+from rankmem_aggregator.page.routes import SessionRoute
+from rankmem_aggregator.page.sides import Side, side
+from rankmem_aggregator.query.types import Value
+from rankmem_aggregator.sql import page_text
+from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.groupings import offered
+
+BLOCK_GROUPINGS: Final = tuple(each.name for each in offered("ops") if each.of == "blocks")
+DIFF_S: Final = 30.0
+"""Both sides may be at the job's peak, which takes seconds to find in 100 M events."""
+
+_SCHEMA: Final = pa.schema(
+    [
+        pa.field("group_name", pa.string()),
+        pa.field("a_bytes", pa.int64()),
+        pa.field("b_bytes", pa.int64()),
+        pa.field("difference_bytes", pa.int64()),
+        pa.field("a_blocks", pa.int64()),
+        pa.field("b_blocks", pa.int64()),
+    ]
+)
+_JOINED: Final = """SELECT
+    group_name,
+    coalesce(a.bytes, 0) AS a_bytes,
+    coalesce(b.bytes, 0) AS b_bytes,
+    b_bytes - a_bytes AS difference_bytes,
+    coalesce(a.blocks, 0) AS a_blocks,
+    coalesce(b.blocks, 0) AS b_blocks
+FROM (
+{a}
+) AS a
+FULL JOIN (
+{b}
+) AS b USING (group_name)
+ORDER BY abs(b_bytes - a_bytes) DESC, a_bytes DESC, group_name"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffAsked:
+    """Parameters of ``/diff``."""
+
+    a: Side = parameter(side, "one side: SESSION/RANKS/MOMENT")
+    b: Side = parameter(side, "the other side")
+    by: str = parameter(choice(BLOCK_GROUPINGS), "grouping of blocks", default="category")
+    device_type: str = parameter(DEVICE, "type of device", default="cpu")
+
+
+def diff(reading: Reading, asked: DiffAsked) -> pa.Table:
+    """Groups of both sides, those that differ most first.
+
+    Columns: group_name (``none`` where a block has none), a_bytes, b_bytes, difference_bytes (b - a),
+    a_blocks, b_blocks. Facts: ``a`` and ``b``, each with bytes, blocks and num_ranks of that side;
+    ``different``, the number of groups that differ in bytes or blocks.
+    """
+    sides = [_Asked(reading, each, asked) for each in (asked.a, asked.b)]
+    held = [{row["group_name"]: row for row in each.rows} for each in sides]
+    rows = []
+    for name in dict.fromkeys([*held[0], *held[1]]):
+        a, b = (side.get(name, _NOTHING) for side in held)
+        rows.append(
+            {
+                "group_name": name,
+                "a_bytes": a["bytes"],
+                "b_bytes": b["bytes"],
+                "difference_bytes": b["bytes"] - a["bytes"],
+                "a_blocks": a["blocks"],
+                "b_blocks": b["blocks"],
+            }
+        )
+    rows.sort(key=lambda row: (-abs(row["difference_bytes"]), -row["a_bytes"], row["group_name"]))
+    reading.shown_as(_JOINED.format(a=sides[0].statement, b=sides[1].statement))
+    different = sum(row["a_bytes"] != row["b_bytes"] or row["a_blocks"] != row["b_blocks"] for row in rows)
+    return reading.answer(
+        pa.Table.from_pylist(rows, schema=_SCHEMA),
+        exact=True,
+        source="allocation_record",
+        a=sides[0].facts,
+        b=sides[1].facts,
+        different=different,
+    )
+
+
+_NOTHING: Final = {"bytes": 0, "blocks": 0}
+
+
+class _Asked:
+    """The rows of a side, its statement and its totals."""
+
+    def __init__(self, reading: Reading, of: Side, asked: DiffAsked) -> None:
+        state = reading.other(of.session) if of.session else reading.session
+        origin_ns = state.origin_ns if of.moment in ("time", "made", "kept") else 0
+        given: dict[str, Value] = {"by": asked.by, "device_type": asked.device_type, **of.parameters}
+        if of.moment in ("time", "seq", "step", "made", "kept"):
+            given["first"] = of.first + origin_ns
+        if of.moment in ("made", "kept"):
+            given["last"] = of.last + origin_ns
+        name = f"side_{of.moment}"
+        found = reading.ask(name, session=state.session_id, **given)
+        self.rows: list[dict[str, Any]] = [
+            {**row, "group_name": "none" if row["group_name"] is None else row["group_name"]}
+            for row in found.to_pylist()
+        ]
+        if not self.rows:
+            _check_ranks(reading, of, state.session_id)
+        text = as_sql(page_text(name), {"session": state.session_id, **given})
+        self.statement = f"SELECT * REPLACE (coalesce(group_name, 'none') AS group_name) FROM (\n{text}\n)"
+        self.facts = {
+            "session": str(state.session_id),
+            "bytes": sum(row["bytes"] for row in self.rows),
+            "blocks": sum(row["blocks"] for row in self.rows),
+            "num_ranks": max((row["num_ranks"] for row in self.rows), default=0),
+        }
+
+
+def _check_ranks(reading: Reading, of: Side, session_id: str) -> None:
+    """Raises NOT_FOUND where the session has no such ranks: they hold nothing for another reason."""
+    if reading.ask("side_ranks", session=session_id, **of.parameters)["num_ranks"][0].as_py() == 0:
+        what = f"no rank {of.value}" if of.kind == "rank" else f"no rank that reported {of.kind}={of.value}"
+        what = "no rank with events" if of.kind == "all" else what
+        raise RankmemError(
+            Code.NOT_FOUND, f"session {session_id} has {what}", "rankmem ranks lists ranks and coordinates"
+        )
+
+
+def _others(asked: DiffAsked) -> tuple[str, ...]:
+    return tuple(each.session for each in (asked.a, asked.b) if each.session)
+
+
+ROUTES: Final = (
+    SessionRoute(path="/diff", parameters=DiffAsked, answer=diff, limit_s=DIFF_S, others=_others),
+)

@@ -1,0 +1,194 @@
+"""MindStudio Insight's Memory page: its curves, its tables, its static graphs, by its own names and units.
+
+Stage: page, in the thread of a request. Answers of the schema ``mindstudio``; only the curves are thinned.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from rankmem_aggregator.page.parameters import (
+    RANK,
+    TIME,
+    check_range,
+    choice,
+    integer,
+    parameter,
+    real,
+    text,
+)
+from rankmem_aggregator.page.reading import Reading
+from rankmem_aggregator.page.routes import SessionRoute
+from rankmem_protos.bounds import SIZE_BYTES_MAX
+
+POINTS_MAX: Final = 4096
+"""Of a curve: the widest screen has no more columns."""
+ROWS_MAX: Final = 1000
+"""Rows of a page, as MindStudio has them at most."""
+SKIPPED_MAX: Final = 10_000_000
+"""Rows before a page: a rank has no more blocks than a search finds in its time."""
+SORTS: Final = (
+    "Name", "Size(KB)", "Allocation Time(ms)", "Release Time(ms)", "Duration(ms)", "Active Release Time(ms)",
+    "Active Duration(ms)", "Allocation Total Allocated(MB)", "Allocation Total Reserved(MB)",
+    "Allocation Total Active(MB)", "Release Total Allocated(MB)", "Release Total Reserved(MB)",
+    "Release Total Active(MB)", "Stream",
+)  # fmt: skip
+"""Columns that its table sorts by."""
+_KB: Final = real(0, SIZE_BYTES_MAX / 1024)
+_GRAPH: Final = text(512)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveAsked:
+    """Parameters of ``/mindstudio/curve``."""
+
+    rank: int = parameter(RANK, "global rank")
+    by: str = parameter(choice(("overall", "stream", "component")), "Group By", default="overall")
+    points: int = parameter(integer(2, POINTS_MAX), "of a curve, at most", default=2000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorsAsked:
+    """Parameters of ``/mindstudio/operators``."""
+
+    rank: int = parameter(RANK, "global rank")
+    name: str | None = parameter(text(512), "part of an operator's name, in any case", default=None)
+    least_kb: float | None = parameter(_KB, "least size in KB", default=None)
+    most_kb: float | None = parameter(_KB, "largest size in KB", default=None)
+    from_ns: int | None = parameter(TIME, "begin, ns since the session's start", name="from", default=None)
+    until_ns: int | None = parameter(TIME, "end", name="to", default=None)
+    only_within: str = parameter(
+        choice(("yes", "no")), "only what was allocated or released within the range", default="no"
+    )
+    sort: str = parameter(choice(SORTS), "column to sort by", default="Allocation Time(ms)")
+    descending: str = parameter(choice(("yes", "no")), "largest first", default="no")
+    skipped: int = parameter(integer(0, SKIPPED_MAX), "rows before the page", default=0)
+    limit: int = parameter(integer(1, ROWS_MAX), "rows of the page", default=10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankAsked:
+    """The parameter of routes about a rank."""
+
+    rank: int = parameter(RANK, "global rank")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphAsked:
+    """Parameters of routes about a static graph."""
+
+    rank: int = parameter(RANK, "global rank")
+    graph: str = parameter(_GRAPH, "Graph ID")
+
+
+def curve(reading: Reading, asked: CurveAsked) -> pa.Table:
+    """The curves of MindStudio's memory page: time_ms, legend, mb; curve after curve.
+
+    Of a curve with more than ``points`` the highest and the lowest of equal parts are kept. Facts: ``title``,
+    its peaks as MindStudio writes them; ``peaks``, a list of [legend, MB], exact.
+    """
+    reading.track(asked.rank)  # NOT_FOUND where there is no such rank
+    rows = reading.show(f"mindstudio_{asked.by}", rank=asked.rank)
+    legend = rows["legend"].combine_chunks().dictionary_encode()
+    names: list[str] = legend.dictionary.to_pylist()
+    codes = legend.indices.to_numpy(zero_copy_only=False)
+    mb = rows["mb"].to_numpy()
+    peaks, kept = [], []
+    for name in sorted(names, key=_order):
+        code = names.index(name)
+        at = np.flatnonzero(codes == code)
+        peaks.append([name, float(mb[at].max())])
+        kept.append(at[_thinned(mb[at], asked.points)])
+    shown = np.concatenate(kept) if kept else np.zeros(0, np.int64)
+    title = " | ".join(f"{name}: {peak:.2f}MB" for name, peak in peaks)
+    return reading.answer(
+        rows.take(pa.array(shown)),
+        exact=len(shown) == len(mb),
+        source=f"mindstudio.{asked.by}_curve",
+        title=f"Peak Memory Usage: {title}" if title else "",
+        peaks=peaks,
+    )
+
+
+def operators(reading: Reading, asked: OperatorsAsked) -> pa.Table:
+    """A page of MindStudio's table of allocations. Columns: those of ``sql/page/mindstudio_operators.sql``.
+
+    Facts: ``total``, rows on all pages.
+    """
+    check_range(asked.from_ns, asked.until_ns)
+    whole = asked.from_ns is None or asked.until_ns is None
+    rows = reading.show(
+        "mindstudio_operators",
+        rank=asked.rank,
+        part=asked.name,
+        least_kb=asked.least_kb,
+        most_kb=asked.most_kb,
+        from_ns=None if whole else reading.absolute(asked.from_ns),
+        until_ns=None if whole else reading.absolute(asked.until_ns),
+        only_within=asked.only_within == "yes",
+        sort=asked.sort,
+        descending=asked.descending == "yes",
+        skipped=asked.skipped,
+        at_most=asked.limit,
+    )
+    total = rows["total"][0].as_py() if rows.num_rows else 0
+    return reading.answer(rows.drop_columns("total"), exact=True, source="mindstudio.OP_MEMORY", total=total)
+
+
+def _of_rank(name: str, source: str) -> Any:
+    def answer(reading: Reading, asked: RankAsked) -> pa.Table:
+        return reading.answer(reading.show(name, rank=asked.rank), exact=True, source=source)
+
+    return answer
+
+
+def static_curve(reading: Reading, asked: GraphAsked) -> pa.Table:
+    """What is taken at each node of a static graph: node, size_mb, total_size_mb."""
+    rows = reading.show("static_curve", rank=asked.rank, graph=asked.graph)
+    return reading.answer(rows, exact=True, source="mindstudio.static_curve")
+
+
+def static_operators(reading: Reading, asked: GraphAsked) -> pa.Table:
+    """The largest blocks of a static graph. Columns: those of ``sql/page/static_operators.sql``."""
+    rows = reading.show("static_operators", rank=asked.rank, graph=asked.graph, at_most=ROWS_MAX)
+    return reading.answer(rows, exact=rows.num_rows < ROWS_MAX, source="static_block")
+
+
+def _order(legend: str) -> tuple[int, str]:
+    """MindStudio's order of curves: allocated, activated, reserved, then the process and the workspace."""
+    words = ("Allocated", "Activated", "Reserved")
+    place = next((i for i, word in enumerate(words) if word in legend), len(words))
+    return place + 10 * legend.startswith(("App", "Workspace")), legend
+
+
+def _thinned(values: np.ndarray[Any, Any], points: int) -> np.ndarray[Any, Any]:
+    """The places to keep: all, or the first, the lowest, the highest and the last of equal parts."""
+    if len(values) <= points:
+        return np.arange(len(values))
+    edges = np.linspace(0, len(values), max(1, points // 4) + 1).astype(np.int64)
+    kept = {0, len(values) - 1}
+    for begin, end in itertools.pairwise(edges):
+        part = values[begin:end]
+        kept |= {int(begin), int(begin + part.argmin()), int(begin + part.argmax()), int(end - 1)}
+    return np.array(sorted(kept), np.int64)
+
+
+ROUTES: Final = (
+    SessionRoute(path="/mindstudio/curve", parameters=CurveAsked, answer=curve),
+    SessionRoute(path="/mindstudio/operators", parameters=OperatorsAsked, answer=operators),
+    SessionRoute(
+        path="/mindstudio/components",
+        parameters=RankAsked,
+        answer=_of_rank("mindstudio_components", "mindstudio.component_peak"),
+    ),
+    SessionRoute(
+        path="/static_graphs", parameters=RankAsked, answer=_of_rank("static_graphs", "static_block")
+    ),
+    SessionRoute(path="/static_curve", parameters=GraphAsked, answer=static_curve),
+    SessionRoute(path="/static_operators", parameters=GraphAsked, answer=static_operators),
+)

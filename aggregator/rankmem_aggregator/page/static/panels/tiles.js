@@ -1,0 +1,58 @@
+// The job in a line of figures, each a link to the state that it is about.
+
+import * as api from "../api.js";
+import { el } from "../dom.js";
+import * as groups from "../groups.js";
+import * as session from "../session.js";
+import * as state from "../state.js";
+import * as units from "../units.js";
+
+export function tiles(root) {
+  const { highest, facts, ranks } = session.job();
+  const waiting = new AbortController();
+  const gone = { from: null, to: null };
+  const at = highest && { rank: highest.rank, device: highest.device, attempt: highest.attempt, seq: highest.peak_seq, ...gone };
+  const headroom = tile("least headroom", "…", { mode: "headroom" });
+  const { complete, events, num_hosts: hosts } = facts.session;
+  root.append(
+    el(
+      "div",
+      { class: "tiles" },
+      tile("highest rank", highest ? `${highest.rank}: ${units.bytes(highest.peak_bytes)}` : units.NOTHING, at),
+      tile("at", highest ? units.time(highest.peak_ns) : units.NOTHING, at),
+      tile("sum of peaks", units.bytes(sumOfPeaks(ranks)), { view: "peak" }),
+      headroom,
+      tile(`ranks on ${units.counted(hosts, "host")}`, units.count(new Set(ranks.map((row) => row.rank)).size), { order: "host" }),
+      tile("events", units.count(events), gone),
+      tile("complete", complete ? "yes" : complete === false ? "no" : "not known", { view: "trust" }),
+    ),
+  );
+  fillHeadroom(headroom, waiting.signal);
+  return { refresh: () => {}, destroy: () => waiting.abort() };
+}
+
+function tile(name, text, changes) {
+  const element = el(changes ? "a" : "div", { class: "tile", href: changes ? state.link(changes) : null }, el("span", {}, name), el("b", {}, text));
+  element.set = (value, link) => {
+    element.lastChild.textContent = value;
+    if (link) element.href = state.link(link);
+  };
+  return element;
+}
+
+// Of each rank the highest of its attempts, on devices of the type that is shown.
+function sumOfPeaks(ranks) {
+  const rows = ranks.filter((row) => row.is_rank_peak && row.device_type === groups.deviceType());
+  return rows.length ? rows.reduce((sum, row) => sum + row.peak_bytes, 0) : null;
+}
+
+async function fillHeadroom(element, signal) {
+  try {
+    const answer = await api.ask(session.of("headroom"), { device_type: groups.deviceType() }, signal);
+    const least = answer.rows()[0];
+    if (!least) element.set("not sampled");
+    else element.set(`${least.rank}: ${units.bytes(least.headroom_bytes)}`, { mode: "headroom", rank: least.rank, device: least.device, attempt: least.attempt, seq: null });
+  } catch (error) {
+    if (error.name !== "AbortError") element.set(units.NOTHING);
+  }
+}

@@ -1,0 +1,60 @@
+// MindStudio Insight's Memory page, with its own names, MB and ms: choosers; curves with the peaks' title; the tables of
+// allocations and of components; static graphs.
+
+import { chooser, el } from "../dom.js";
+import { mindstudioCurvePanel } from "../panels/mindstudio_curve.js";
+import { mindstudioComponentsPanel, mindstudioOperatorsPanel } from "../panels/mindstudio_tables.js";
+import { staticGraphPanel } from "../panels/static_graph.js";
+import * as session from "../session.js";
+import * as state from "../state.js";
+import * as units from "../units.js";
+
+export default {
+  name: "mindstudio",
+  title: "MindStudio",
+  needsJob: true,
+  mount(root) {
+    units.setStyle("mindstudio");
+    root.append(choosers());
+    const parts = [mindstudioCurvePanel, mindstudioOperatorsPanel, mindstudioComponentsPanel, staticGraphPanel].map((make) => make(root));
+    for (const part of parts) part.refresh();
+    return () => {
+      for (const part of parts) part.destroy();
+      units.setStyle(state.get("style"));
+    };
+  },
+};
+
+// Host, rank, grouping, and what to compare with.
+function choosers() {
+  const { ranks } = session.job();
+  const chosen = session.chosen();
+  const hosts = [...new Set(ranks.map((row) => row.host_name ?? "unknown"))];
+  const host = chosen?.host_name ?? hosts[0];
+  const ofHost = [...new Set(ranks.filter((row) => (row.host_name ?? "unknown") === host).map((row) => String(row.rank)))];
+  const firstOf = (name) => ranks.find((row) => (row.host_name ?? "unknown") === name)?.rank;
+  const open = (rank) => state.change({ rank, attempt: null, device: null, seq: null });
+  const [from, to] = session.range();
+  const side = (rank) => `/${rank}/made=${Math.round(from)}:${Math.round(to)}`;
+  const others = [...new Set(ranks.map((row) => String(row.rank)))].filter((rank) => rank !== String(chosen?.rank));
+  return el(
+    "section",
+    { class: "card", id: "mindstudio-choosers", "aria-label": "MindStudio's choosers" },
+    el(
+      "div",
+      { class: "tools" },
+      "Host Name ",
+      chooser("Host Name", hosts, host, (name) => open(firstOf(name))),
+      "Rank ID ",
+      chooser("Rank ID", ofHost, String(chosen?.rank ?? ""), (rank) => open(rank)),
+      "Group By ",
+      chooser("Group By", [["overall", "Overall"], ["stream", "Stream"], ["component", "Component"]], state.get("by") ?? "overall", (by) => state.change({ by })),
+      others.length ? "Compare with " : "",
+      others.length
+        ? chooser("Compare with", [["", "no rank"], ...others.map((rank) => [rank, `rank ${rank}`])], "", (rank) =>
+            state.change({ view: "diff", by: "operator", a: side(chosen.rank), b: side(rank) }),
+          )
+        : "",
+    ),
+  );
+}

@@ -1,0 +1,13 @@
+// Anything else: a statement of DuckDB's dialect, what it can read, and its rows.
+
+import { sqlPanel } from "../panels/sql.js";
+
+export default {
+  name: "sql",
+  title: "SQL",
+  needsJob: false,
+  mount(root) {
+    const part = sqlPanel(root);
+    return () => part.destroy();
+  },
+};

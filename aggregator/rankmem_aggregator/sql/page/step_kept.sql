@@ -1,0 +1,85 @@
+-- Question: What of a step was still there some steps later, on a device of a rank? What is alive at the end first.
+-- Parameters:
+--   session (text): session id
+--   attempt, rank, device: which device
+--   by (text): operator, module, line, category, phase, step, annotation, stream or component
+--   keep (count): a block counts if it was alive at the end of the step so many steps after its own
+--   since (count): of blocks made in this step or a later one
+-- Columns:
+--   group_name: the group; NULL for blocks without one. Of line: of the forward call, for blocks of backward. Of
+--     category: what the bytes meant last
+--   function: of line: the function of that line; else NULL
+--   alive_bytes (bytes): of its blocks that count, alive at the end of the last step
+--   alive_blocks: how many
+--   kept_bytes (bytes): of all its blocks that count, also those freed since
+--   kept_blocks: how many
+--   num_steps: steps that made some
+--   first_step, last_step: the first and the last of them
+--   largest_bytes (bytes): the largest block
+--   looked_at: steps whose blocks could be looked at: of this step or later, and so many steps before the last
+WITH ended AS MATERIALIZED (
+    SELECT step, seq, row_number() OVER (ORDER BY seq) AS place
+    FROM (
+        SELECT step, max(seq) AS seq
+        FROM step
+        WHERE session_id = $session AND attempt = $attempt AND rank = $rank
+        GROUP BY step
+    )
+),
+ending AS (
+    SELECT allocation_id, max(freed_seq) AS freed_seq
+    FROM allocation_end
+    WHERE session_id = $session AND attempt = $attempt AND rank = $rank AND device = $device
+    GROUP BY allocation_id
+),
+block AS (
+    SELECT r.*, coalesce(r.freed_seq, e.freed_seq) AS gone_seq
+    FROM allocation_record AS r
+    LEFT JOIN ending AS e USING (allocation_id)
+    WHERE r.session_id = $session
+        AND r.attempt = $attempt
+        AND r.rank = $rank
+        AND r.device = $device
+        AND NOT r.preexisting
+),
+kept AS MATERIALIZED (
+    SELECT m.*, m.gone_seq IS NULL OR m.gone_seq > (SELECT max(seq) FROM ended) AS is_alive
+    FROM (
+        SELECT b.*, e.step AS made_step, e.place
+        FROM block AS b
+        ASOF INNER JOIN ended AS e ON b.allocation_id <= e.seq
+    ) AS m
+    INNER JOIN ended AS later ON later.place = m.place + $keep
+    WHERE m.made_step >= $since AND (m.gone_seq IS NULL OR m.gone_seq > later.seq)
+),
+meaning AS (
+    SELECT allocation_id, arg_max(category, (seq, time_ns)) AS category
+    FROM category_change
+    WHERE $by = 'category'
+        AND session_id = $session
+        AND attempt = $attempt
+        AND rank = $rank
+        AND device = $device
+    GROUP BY allocation_id
+)
+SELECT
+    group_of(
+        $by, k.operator, k.module, s.line, coalesce(m.category, k.category, 'unknown'), k.phase, k.made_step, k.annotation,
+        k.stream, k.component
+    ) AS group_name,
+    CASE WHEN $by = 'line' THEN any_value(s.function) END AS function,
+    coalesce(sum(k.size_bytes) FILTER (WHERE k.is_alive), 0)::BIGINT AS alive_bytes,
+    count(*) FILTER (WHERE k.is_alive) AS alive_blocks,
+    sum(k.size_bytes)::BIGINT AS kept_bytes,
+    count(*) AS kept_blocks,
+    count(DISTINCT k.made_step) AS num_steps,
+    min(k.made_step) AS first_step,
+    max(k.made_step) AS last_step,
+    max(k.size_bytes) AS largest_bytes,
+    (SELECT count(*) FROM ended WHERE step >= $since AND place + $keep <= (SELECT max(place) FROM ended)) AS looked_at
+FROM kept AS k
+LEFT JOIN meaning AS m USING (allocation_id)
+LEFT JOIN stack AS s ON $by = 'line' AND s.stack_id = coalesce(k.forward_stack_id, k.stack_id)
+CROSS JOIN unstreamed
+GROUP BY group_name
+ORDER BY alive_bytes DESC, kept_bytes DESC, group_name;

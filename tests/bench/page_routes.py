@@ -1,0 +1,221 @@
+"""What each route of the page costs over random ranges: CPU and wall of its answer, without a browser.
+
+Stage: benchmark. In: an open database and its routes, as ``page.answers`` lists them; out: figures.
+Parameters are found by their declared names, so that a new route is measured without a line here; one that
+cannot be asked so is a line that says why. An answer's cache is left out: every range is another one.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from harness import Figure, say
+from synthetic_database import SESSION
+
+from rankmem_aggregator.page.answers import ROUTES
+from rankmem_aggregator.page.app import arrow_bytes
+from rankmem_aggregator.page.parameters import Declared, declared, read_parameters
+from rankmem_aggregator.page.reading import PageSession, Reading
+from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
+from rankmem_aggregator.query.queries import Queries
+from rankmem_aggregator.query.types import SessionId
+from rankmem_aggregator.sql import export_text, page_text
+from rankmem_protos.errors import RankmemError
+
+CPU_MS_MAX: Final = 100.0
+"""Of an answer, p95 (page.md 3.6)."""
+PEAK_MS_MAX: Final = 2000.0
+"""Of the job's peak above a hundred million events: asked once, kept."""
+ROUTE_S: Final = 25.0
+"""Measuring of one route at most, however many ranges that is."""
+TODAY_ROUNDS: Final = 3
+_ASKED_ONCE: Final = ("/peak", "/peak_held", "/ranks_curve")
+
+_VARIANTS: Final[Mapping[str, Sequence[Mapping[str, str]]]] = {
+    "/heat": ({}, {"mode": "median", "group": "pp"}, {"mode": "headroom"}),
+    "/groups": ({"by": "category"}, {"by": "line"}),
+    "/blocks": ({}, {"which": "made"}),
+    "/map": ({"kind": "stacked"}, {"kind": "address"}),
+}
+"""Parameters besides the random ones; a variant with one that a route does not know is left out."""
+
+Pairs = list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """What random parameters are drawn from."""
+
+    name: str
+    ranks: int
+    span_ns: int
+    rank_events: int
+    has_blocks: bool
+    """Blocks and events are stored, not buckets alone."""
+    events: int
+
+
+_TODAY: Final[Mapping[str, tuple[str, bool, Callable[[Queries, Scale], Any]]]] = {
+    "/sessions": ("sessions", False, lambda q, scale: q.sessions()),
+    "/job": ("peak and ranks", False, lambda q, scale: (q.peak(SESSION), q.ranks(SESSION))),
+    "/heat": ("the report's heat", False, lambda q, scale: _report_heat(q, scale)),
+    "/curve": ("timeline --rank", True, lambda q, scale: q.timeline(SESSION, rank=3)),
+    "/groups": (
+        "timeline --by category --rank",
+        True,
+        lambda q, scale: q.timeline(SESSION, by="category", rank=3),
+    ),
+    "/blocks": ("live --rank", True, lambda q, scale: q.live(3, SESSION)),
+    "/flame": ("live --rank", True, lambda q, scale: q.live(3, SESSION)),
+    "/map": ("live --rank", True, lambda q, scale: q.live(3, SESSION)),
+    "/steps": ("steps", True, lambda q, scale: q.steps(SESSION)),
+    "/peak": ("job-peak", True, lambda q, scale: q.job_peak(SESSION)),
+}
+"""By path: what is asked today for the same, whether it needs events and blocks, and how it is asked."""
+
+
+def route_figures(queries: Queries, scale: Scale, *, ranges: int) -> Iterator[Figure]:
+    """A figure for each route and variant: p95 of its CPU, and in the note what else was measured."""
+    session = _session(queries)
+    for route in ROUTES:
+        if getattr(route, "method", "GET") != "GET":
+            continue
+        named = {each.name for each in declared(route.parameters)}
+        for extra in _VARIANTS.get(route.path, ({},)):
+            if extra.keys() <= named:
+                yield _route_figure(queries, session, scale, route, extra, ranges)
+
+
+def _session(queries: Queries) -> PageSession:
+    rows = queries.sql(page_text("session_state"), {"session": SESSION}).to_pylist()
+    return PageSession(**{**rows[0], "session_id": SessionId(SESSION)})
+
+
+def _route_figure(
+    queries: Queries,
+    session: PageSession,
+    scale: Scale,
+    route: SessionRoute | DatabaseRoute,
+    extra: Mapping[str, str],
+    ranges: int,
+) -> Figure:
+    shown = f"{route.path} {' '.join(f'{k}={v}' for k, v in extra.items())}".strip()
+    what = f"{scale.name}: {shown}, CPU p95"
+    at_most = PEAK_MS_MAX if route.path in _ASKED_ONCE else CPU_MS_MAX
+    try:
+        cpu, wall, rows, size = _samples(queries, session, scale, route, extra, ranges)
+    except RankmemError as exc:
+        say(f"{what}: {exc.message}")
+        return Figure(what=what, value=float("nan"), unit="ms", note=f"not asked: {exc.message}")
+    p50, p95 = _percentiles(cpu)
+    wall50, wall95 = _percentiles(wall)
+    note = f"p50 {p50:.0f}; wall {wall50:.0f} / {wall95:.0f}; {rows:,} rows, {size / 1000:,.0f} kB"
+    note += f"; {len(cpu)} ranges{_ratio(queries, scale, route.path, p50)}"
+    say(f"{what}: {p95:.1f} ms, {note}")
+    return Figure(what=what, value=p95, unit="ms", at_most=at_most, note=note)
+
+
+def _samples(
+    queries: Queries,
+    session: PageSession,
+    scale: Scale,
+    route: SessionRoute | DatabaseRoute,
+    extra: Mapping[str, str],
+    ranges: int,
+) -> tuple[list[float], list[float], int, int]:
+    random_of = random.Random(7)
+    cpu: list[float] = []
+    wall: list[float] = []
+    rows = size = 0
+    until_s = time.monotonic() + ROUTE_S
+    once = route.path in _ASKED_ONCE or not declared(route.parameters)
+    for number in range(4 if once else ranges + 1):
+        asked = read_parameters(route.parameters, _pairs(declared(route.parameters), extra, scale, random_of))
+        began_s, began_cpu_s = time.perf_counter(), time.process_time()
+        if isinstance(route, SessionRoute):
+            answer = route.answer(Reading(queries=queries, session=session), asked)
+        else:
+            answer = route.answer(queries, asked)
+        sent = len(arrow_bytes(answer)) if isinstance(answer, pa.Table) else 0
+        if number:  # the first fills DuckDB's cache
+            cpu.append(1e3 * (time.process_time() - began_cpu_s))
+            wall.append(1e3 * (time.perf_counter() - began_s))
+            rows, size = max(rows, getattr(answer, "num_rows", 0)), max(size, sent)
+        if cpu and time.monotonic() > until_s:
+            break
+    return cpu, wall, rows, size
+
+
+def _pairs(
+    known: Sequence[Declared], extra: Mapping[str, str], scale: Scale, random_of: random.Random
+) -> Pairs:
+    """Random values of a route's parameters; of the optional ones those that place the answer."""
+    names = {each.name for each in known}
+    width = scale.span_ns * 10 ** -random_of.uniform(0, 5)
+    begin = random_of.uniform(0, scale.span_ns - width)
+    seq = random_of.randrange(max(1, scale.rank_events))
+    rank = random_of.randrange(scale.ranks)
+    values: dict[str, Any] = {"rank": rank, "device_type": "cuda", "px": 1400, "bins": 512, "ranks": rank}
+    if {"from", "to"} <= names:
+        values |= {"from": int(begin), "to": int(begin + max(width, 1e6))}
+    elif "seq" in names and "at" not in names:
+        values["seq"] = seq
+    required = {
+        "attempt": 0,
+        "device": f"cuda:{rank % 8}",
+        "seq": seq,
+        "block": seq // 2048 * 2048 + seq % 1000,
+    }
+    required |= {"stack_id": random_of.randrange(500), "sql": "SELECT 1"}
+    for each in known:
+        if each.required and each.name not in values:
+            values[each.name] = required.get(each.name, _first_choice(each))
+    return [(name, str(value)) for name, value in {**values, **extra}.items() if name in names]
+
+
+def _first_choice(parameter: Declared) -> str:
+    """The first word of a choice, as its refusal lists them; else a number that most accept."""
+    try:
+        parameter.read("\0")
+    except ValueError as refused:
+        words = str(refused)
+        if words.startswith("one of "):
+            return words.removeprefix("one of ").split(",")[0]
+    return "1"
+
+
+def _ratio(queries: Queries, scale: Scale, path: str, page_ms: float) -> str:
+    """How many times the CPU of the answer today's own question takes, in words."""
+    if path not in _TODAY:
+        return ""
+    name, needs_events, ask = _TODAY[path]
+    if needs_events and not scale.has_blocks:
+        return ""
+    took = []
+    try:
+        for _ in range(TODAY_ROUNDS):
+            began_s = time.process_time()
+            ask(queries, scale)
+            took.append(1e3 * (time.process_time() - began_s))
+    except RankmemError as exc:
+        return f"; {name}: {exc.message}"
+    today_ms = statistics.median(took)
+    return f"; {name}: {today_ms:.0f} ms, {today_ms / max(page_ms, 0.1):.1f} times"
+
+
+def _report_heat(queries: Queries, scale: Scale) -> pa.Table:
+    begin = queries.sql(page_text("session_state"), {"session": SESSION})["origin_ns"][0].as_py()
+    given = {"session": SESSION, "device_type": "cuda", "ranks": None, "num_bins": 512}
+    return queries.sql(export_text("heat"), given | {"from_ns": begin, "until_ns": begin + scale.span_ns})
+
+
+def _percentiles(samples: Sequence[float]) -> tuple[float, float]:
+    """p50 and p95, by nearest rank."""
+    ordered = sorted(samples)
+    return statistics.median(ordered), ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]

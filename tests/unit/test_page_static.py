@@ -1,0 +1,103 @@
+"""The page's own files: no sink of markup, nothing from elsewhere, vendored files as they were published."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from rankmem_aggregator.page.answers import ROUTES
+from rankmem_aggregator.page.headers import CONTENT_SECURITY_POLICY
+from rankmem_aggregator.page.static_files import static_folder
+
+STATIC: Final = static_folder()
+MODULES: Final = sorted(p for p in STATIC.rglob("*.js") if "vendor" not in p.parts)
+LINES_MAX: Final = 300
+SINKS: Final = (
+    r"innerHTML", r"outerHTML", r"insertAdjacentHTML", r"document\.write", r"\beval\s*\(", r"\bFunction\s*\(",
+    r"setTimeout\(\s*[\"'`]", r"setInterval\(\s*[\"'`]", r"srcdoc", r"createContextualFragment", r"DOMParser",
+    r"javascript:", r"setHTMLUnsafe", r"\.cssText", r"setAttribute\(\s*[\"'](?:style|on\w+)[\"']",
+    r"import\(", r"new Worker", r"new WebSocket", r"\bstyle:\s*[\"'`]", r"XMLHttpRequest", r"sendBeacon",
+)  # fmt: skip
+ELSEWHERE: Final = re.compile(r"""["'`](?:https?:)?//[^"'`]*""")
+ALLOWED_ADDRESSES: Final = ("http://www.w3.org/2000/svg",)
+"""Names of formats, which nothing asks for."""
+
+
+def without_comments(text: str) -> str:
+    return re.sub(r"^\s*//.*$|/\*.*?\*/", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(STATIC)))
+def test_a_module_has_no_sink_of_markup_and_asks_nobody_else(module: Path) -> None:
+    text = without_comments(module.read_text("utf-8"))
+    found = [sink for sink in SINKS if re.search(sink, text)]
+    assert not found, f"{module.name} has {found}"
+    elsewhere = [
+        each.strip("\"'`") for each in ELSEWHERE.findall(text) if each.strip("\"'`") not in ALLOWED_ADDRESSES
+    ]
+    assert not elsewhere, f"{module.name} names {elsewhere}"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(STATIC)))
+def test_a_module_is_short_and_says_what_it_is(module: Path) -> None:
+    lines = module.read_text("utf-8").splitlines()
+    assert len(lines) <= LINES_MAX, f"{module.name} has {len(lines)} lines"
+    assert lines[0].startswith("// "), f"{module.name} begins without its head"
+
+
+def test_every_import_names_a_file_that_is_there_and_every_file_is_imported() -> None:
+    imported = {STATIC / "main.js"}
+    for module in MODULES:
+        text = module.read_text("utf-8")
+        for name in re.findall(r"""(?:from|import)\s+["']([^"']+)["']""", text):
+            target = (module.parent / name).resolve()
+            assert target in MODULES, f"{module.name} imports {name}, which is not there"
+            imported.add(target)
+    assert imported == set(MODULES), f"nobody imports {sorted(p.name for p in set(MODULES) - imported)}"
+
+
+def test_the_markup_has_no_script_style_or_handler_of_its_own() -> None:
+    for page in STATIC.rglob("*.html"):
+        text = page.read_text("utf-8")
+        assert not re.search(r"<style|\sstyle=|\son\w+=", text), page.name
+        scripts = re.findall(r"<script([^>]*)>(.*?)</script>", text, re.DOTALL)
+        assert scripts
+        assert all("src=" in attributes and not body for attributes, body in scripts), page.name
+        assert not re.search(r"(?:src|href)=\"(?:https?:)?//", text), page.name
+
+
+def test_the_style_asks_for_nothing() -> None:
+    for sheet in STATIC.rglob("*.css"):
+        assert not re.search(r"@import|url\(|@font-face|expression\(", sheet.read_text("utf-8")), sheet.name
+
+
+def test_vendored_files_are_those_that_were_published_and_have_their_licence() -> None:
+    folder = STATIC / "vendor"
+    listed = json.loads((folder / "vendor.json").read_text("utf-8"))
+    named: set[str] = {"vendor.json"}
+    for package in listed:
+        assert set(package) >= {"name", "version", "source", "licence", "files"}, package["name"]
+        assert any(name.startswith("LICENSE") for name in package["files"]), package["name"]
+        for name, digest in package["files"].items():
+            assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest, name
+            named.add(name)
+    assert named == {path.name for path in folder.iterdir()}, "a vendored file is not listed"
+
+
+def test_the_policy_lets_in_nothing_but_the_page_itself() -> None:
+    parts = dict(part.split(" ", 1) for part in CONTENT_SECURITY_POLICY.split("; "))
+    assert parts["default-src"] == "'none'"
+    assert parts["script-src"] == parts["style-src"] == parts["connect-src"] == "'self'"
+    assert parts["require-trusted-types-for"] == "'script'"
+    assert parts["trusted-types"] == "'none'"
+    assert not re.search(r"unsafe|\*|https?:", CONTENT_SECURITY_POLICY)
+
+
+def test_no_route_changes_anything_by_get() -> None:
+    posted = {route.path for route in ROUTES if getattr(route, "method", "GET") != "GET"}
+    assert posted == {"/sql"}
