@@ -50,11 +50,9 @@ def questions(client: PageClient, session: str) -> Iterator[Question]:
         "to_seq": highest["peak_seq"] + 100,
         "time": highest["peak_ns"],
         "at_ns": highest["peak_ns"],
-        "a": f"/{highest['rank']}/peak",
-        "b": "/all/peak",
-        "block": highest["peak_seq"],
-        "graph": "g1",
-        "stack_id": 1,
+        "block": 1,
+        "a": f"rank={highest['rank']}",
+        "b": f"rank={highest['rank']}",
     }
     for route in ROUTES:
         if isinstance(route, DatabaseRoute) and route.method == "POST":

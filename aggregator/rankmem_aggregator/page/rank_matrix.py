@@ -18,20 +18,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmem_aggregator.page.reading import Reading
+from rankmem_protos.summary_tables import LEVEL_WIDTHS_S
+from rankmem_protos.tables import BUCKET_RECORDS
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
+NS_PER_S: Final = 1_000_000_000
 UNKNOWN: Final = np.iinfo(np.int64).min
 """In a cell of which nothing is known."""
 CELLS_MAX: Final = 2_500_000
 """Cells of a matrix, so 250 intervals of 10,000 ranks: 20 MB, and as much for what was last known."""
 EVENTS_MAX: Final = 400_000
 """Up to so many events in the range every one is read: about 50 ms of CPU."""
-HISTORY_S: Final = 64
-"""Width of the cells that say what was held before a range: 56 an hour and rank."""
-LEVEL_S: Final = 4
-"""The narrowest cells of memory_level; intervals that are shorter are read from memory_bucket."""
+ROWS_MAX: Final = 2_500_000
+"""Cells of memory_level to be read for a matrix, about."""
+BUCKETS_MAX: Final = 1_000_000
+"""The same of memory_bucket, whose rows take longer."""
+LEVELS_FROM_NS: Final = 16_000_000_000
+"""In a shorter range events are counted in memory_bucket at once."""
+HISTORY_S: Final = LEVEL_WIDTHS_S[2]
+"""Width of the cells of what was before a range: of an hour there are 56 a device."""
 COORDINATES: Final = ("dp", "tp", "pp", "cp", "ep")
 GROUPS: Final = ("job", "host", *COORDINATES)
 
@@ -133,20 +140,46 @@ def held(reading: Reading, places: Places, bins: Bins, device_type: str, figure:
     low, high = places.offsets()
     host = {"host_from_ns": bins.from_ns - high, "host_until_ns": bins.until_ns - low}
     asked: dict[str, Any] = {"device_type": device_type, "figure": figure, **bins.parameters()}
-    (size,) = reading.ask("heat_size", device_type=device_type, **host).to_pylist()
-    exact = size["events"] <= EVENTS_MAX
+    events = 0
+    if bins.until_ns - bins.from_ns >= LEVELS_FROM_NS:
+        (events,) = reading.ask("heat_cells", device_type=device_type, **host)["events"].to_pylist()
+    if events <= EVENTS_MAX:
+        (size,) = reading.ask("heat_size", device_type=device_type, **host).to_pylist()
+        events = size["events"]
+    exact = events <= EVENTS_MAX
     if exact:
         # Also the events before the range, of the buckets that its begin cuts.
         first_ns = min(host["host_from_ns"], size["first_ns"] or host["host_from_ns"])
         rows = reading.show("heat_events", **asked, **host | {"host_from_ns": first_ns}, history_s=HISTORY_S)
         source = "memory_event"
     else:
-        width_s = (bins.until_ns - bins.from_ns) // bins.count // 1_000_000_000
-        given = {"width_s": width_s, "history_s": HISTORY_S, "with_begin": True}
-        rows = reading.show("heat", **asked, **host, **given)
-        source = "memory_level" if width_s >= LEVEL_S else "memory_bucket"
+        width_s = width_of(bins, len(places.rows), events)
+        history_s = max(width_s, HISTORY_S)
+        step_ns = history_s * NS_PER_S
+        cells_of = {
+            "width_s": width_s,
+            "history_s": history_s,
+            "edge_ns": host["host_from_ns"] // step_ns * step_ns,
+            "host_until_ns": host["host_until_ns"],
+        }
+        rows = reading.show("heat", **asked, **cells_of, with_begin=True)
+        source = "memory_bucket" if width_s == 1 else "memory_level"
     ranks, cells = _filled(rows, bins, places)
     return RankMatrix(ranks=ranks, cells=cells, exact=exact, source=source)
+
+
+def width_of(bins: Bins, num_tracks: int, events: int) -> int:
+    """The width in seconds of the finest cells of which not too many are in a range; 1: memory_bucket's rows.
+
+    Args:
+        num_tracks: devices, about.
+        events: in the range, about: a row of memory_bucket has 64 of them at most, and lies within a second.
+    """
+    span_s = (bins.until_ns - bins.from_ns) // NS_PER_S + 1
+    if max(events // BUCKET_RECORDS, min(events, num_tracks * span_s)) <= BUCKETS_MAX:
+        return 1
+    fits = [width for width in LEVEL_WIDTHS_S if num_tracks * (span_s // width + 1) <= ROWS_MAX]
+    return fits[0] if fits else LEVEL_WIDTHS_S[-1]
 
 
 def headroom(reading: Reading, places: Places, bins: Bins, device_type: str) -> RankMatrix:

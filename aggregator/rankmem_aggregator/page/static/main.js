@@ -107,7 +107,6 @@ function drawHead() {
     live.badge,
     el("nav", { "aria-label": "Views" }, ...links),
     el("span", { class: "grow" }),
-    kept.isFile() ? el("span", { class: "note", title: kept.file().missing.join("\n") }, fileText(kept.file())) : "",
     button("marks", marks.show, { title: "ranges and instants that you name (M)" }),
     button("copy link", copyLink, { title: "this very state, as a link" }),
     button(`theme: ${theme.theme()}`, (event) => (event.target.textContent = `theme: ${theme.nextTheme()}`)),
@@ -126,8 +125,9 @@ async function copyLink() {
   announce("copied the link");
 }
 
-function fileText({ written, holds, missing }) {
-  return `one file of ${written.slice(0, 10)}: ${holds}${missing.length ? `; not exact: ${missing[0]}` : ""}`;
+function fileText({ written, holds, missing, rankmem }) {
+  const lacks = missing.length ? ` Not exact: ${missing.join("; ")}.` : "";
+  return `A page in one file, written ${written.slice(0, 10)} by rankmem ${rankmem}. It holds ${holds}.${lacks}`;
 }
 
 // The view is built anew for another view, session or style; its panels follow all else by themselves.
@@ -141,6 +141,7 @@ keys.bind("M", "marks: name the range that is shown", () => session.job() && mar
 
 async function begin() {
   theme.apply();
+  if (kept.isFile()) document.getElementById("foot").textContent = fileText(kept.file());
   if (kept.isFile() && location.hash.length < 2) history.replaceState(null, "", `#${new URLSearchParams(kept.file().state)}`);
   const given = new URLSearchParams(location.hash.slice(1));
   const code = given.get("code");

@@ -1,4 +1,4 @@
--- Question: How high did each device of one type stand in each of many equal intervals of time, by parts of its log?
+-- Question: How high did each device of one type stand in each of many equal intervals of time, cell by cell?
 -- Parameters:
 --   session (text): session id
 --   device_type (text): cpu, cuda, ...
@@ -10,21 +10,27 @@
 --   history_s (s): the same for what was before the range
 --   host_from_ns, host_until_ns (ns): the range, as the earliest and the latest of the hosts' clocks has it
 --   with_begin (boolean): also what each device held before its first event
+--   edge_ns (ns, the hosts' clocks): before it is history, of which wider cells are read: a multiple of both widths
+--   host_until_ns (ns): the range's end, as the latest of the hosts' clocks has it
+--   width_s, history_s (s): widths of the cells from there on, and of those before; 1: memory_bucket
 -- Columns:
 --   rank, attempt, device: a device of a rank
 --   bin: the interval of last_bytes, from 0; -1 before the range, num_bins after it
 --   peak_bin: the interval of peak_bytes, likewise
---   peak_bytes (bytes): highest of the parts whose highest lies in peak_bin and whose last event lies in bin
---   last_bytes (bytes): what the last of these parts left
+--   peak_bytes (bytes): highest of the cells whose highest lies in peak_bin and whose last event lies in bin
+--   last_bytes (bytes): what the last of these cells left
 --   seq_last: its last event; -1 for what a device held when its process began, before its first event
 WITH life AS MATERIALIZED (
     SELECT attempt, rank, offset_ns, started_ns
     FROM rank_span
     WHERE session_id = $session
 ),
--- The source: parts of a device's log with their highest and their last. In the range and shortly before it none is
--- wider than an interval; of what is long over the last is enough, and of what comes
--- after it where it begins.
+-- The source: parts of a device's log with their highest and their last. Narrow cells lie within wide ones, whole.
+part AS (
+    SELECT * FROM memory_cell($session, $history_s) WHERE cell_ns < $edge_ns
+    UNION ALL
+    SELECT * FROM memory_cell($session, $width_s) WHERE cell_ns BETWEEN $edge_ns AND $host_until_ns
+),
 cell AS (
     SELECT
         b.attempt,
@@ -49,19 +55,11 @@ cell AS (
             WHEN $figure = 'active' THEN b.active_last_bytes
             ELSE b.reserved_last_bytes
         END AS last_bytes
-    FROM (
-        SELECT *
-        FROM memory_cell($session, $width_s)
-        WHERE cell_ns BETWEEN $host_from_ns - $history_s::BIGINT * 2000000000 AND $host_until_ns
-        UNION ALL
-        SELECT *
-        FROM memory_cell($session, $history_s)
-        WHERE last_ns < $host_from_ns OR first_ns > $host_until_ns
-    ) AS b
+    FROM part AS b
     LEFT JOIN life AS l USING (attempt, rank)
     WHERE split_part(b.device, ':', 1) = $device_type
 ),
--- Of each device whose first part is not all before the range.
+-- Of each device whose first cell is not all before the range.
 begin AS MATERIALIZED (
     SELECT
         attempt,
