@@ -253,3 +253,11 @@ def test_where_use_is_not_recorded_it_says_so(page: OpenPage) -> None:
     assert "Use is not recorded" in page.tab.inner_text("#inefficient")
     page.change(vain="outlives")
     assert "No step of this rank is recorded" in page.tab.inner_text("#inefficient")
+
+
+def test_a_link_that_lets_in_brings_the_editors_address(page: OpenPage) -> None:
+    page.open(view="blocks", editor="vscode%3A%2F%2Ffile%2F%7Bfile%7D%3A%7Bline%7D")
+    assert page.tab.evaluate("() => localStorage.getItem('rankmem-editor')") == "vscode://file/{file}:{line}"
+    assert page.state("editor") is None
+    page.open(view="blocks", editor="javascript%3Aalert(1)%2F%2F%7Bfile%7D")
+    assert page.tab.evaluate("() => localStorage.getItem('rankmem-editor')") == "vscode://file/{file}:{line}"

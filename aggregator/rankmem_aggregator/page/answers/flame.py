@@ -33,7 +33,9 @@ from rankmem_protos.bounds import NUMBER_MAX, RANKS_MAX
 from rankmem_protos.errors import Code, RankmemError
 
 RANKS_AT_ONCE: Final = 64
+"""A pipeline stage of a large job; all ranks at once are the job at its peak."""
 MIN_SHARE: Final = 0.0005
+"""Half a pixel of a wide screen."""
 OLDER: Final = "before the recording"
 WITHOUT: Final = {"line": "no stack recorded", "module": "no module", "operator": "no operator"}
 _WORDS: Final = {"line": "frame", "module": "module", "operator": "operator"}

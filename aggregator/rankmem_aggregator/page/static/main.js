@@ -2,6 +2,7 @@
 
 import * as api from "./api.js";
 import { announce, button, el } from "./dom.js";
+import * as editor from "./editor.js";
 import * as kept from "./kept.js";
 import * as head from "./head.js";
 import * as keys from "./keys.js";
@@ -145,11 +146,15 @@ async function begin() {
   if (kept.isFile() && location.hash.length < 2) history.replaceState(null, "", `#${new URLSearchParams(kept.file().state)}`);
   const given = new URLSearchParams(location.hash.slice(1));
   const code = given.get("code");
+  const wanted = given.get("editor");
   if (code) {
     given.delete("code");
+    given.delete("editor");
     history.replaceState(null, "", `#${given}`);
     // A browser that has its cookie already may open a link that was used.
     await api.letIn({ code }).catch((error) => (refused = error));
+    // Only a link that lets in, which the user's own command printed, says which editor it is.
+    if (!refused && wanted) editor.keep(wanted);
   }
   state.read();
   setStyle(state.get("style"));
