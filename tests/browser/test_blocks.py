@@ -49,11 +49,30 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageClient]:
         yield served
 
 
+@pytest.fixture(scope="module")
+def opened(browser: Browser, client: PageClient) -> Iterator[OpenPage]:
+    with opened_page(browser, client) as page:
+        page.open(view="blocks")
+        yield page
+
+
 @pytest.fixture
-def page(browser: Browser, client: PageClient) -> Iterator[OpenPage]:
-    with opened_page(browser, client) as opened:
-        opened.open(view="blocks")
-        yield opened
+def page(opened: OpenPage) -> OpenPage:
+    """The page as it is when it is opened: opening it anew takes seconds."""
+    opened.tab.evaluate(
+        """() => {
+            localStorage.clear();
+            for (const dialog of document.querySelectorAll('dialog')) dialog.close();
+            for (const input of document.querySelectorAll('input')) input.value = '';
+            const {state} = window.rankmem;
+            const keys = ['pick', 'q', 'fit', 'sort', 'limit', 'which', 'from', 'to', 'seq', 'tree', 'vain'];
+            state.change(Object.fromEntries([...keys.map(key => [key, null]), ['view', 'sessions']]));
+        }"""
+    )
+    opened.until("window.rankmem.panel('sessions')?.drawn")
+    opened.change(view="blocks")
+    opened.until("['flame', 'blocks', 'inefficient'].every(id => window.rankmem.panel(id)?.drawn)")
+    return opened
 
 
 def _ids(page: OpenPage) -> list[int]:
@@ -80,6 +99,7 @@ def _has_graph(page: OpenPage) -> None:
 
 def _click(page: OpenPage, name: str, button: str = "left") -> None:
     _has_graph(page)
+    page.until(f"window.flame.graph.painted.some(box => window.flame.graph.tree.name[box.node] === '{name}')")
     box = _box(page, name)
     page.tab.mouse.click(box["x"], box["y"], button=button)
     page.settle()
@@ -233,3 +253,11 @@ def test_where_use_is_not_recorded_it_says_so(page: OpenPage) -> None:
     assert "Use is not recorded" in page.tab.inner_text("#inefficient")
     page.change(vain="outlives")
     assert "No step of this rank is recorded" in page.tab.inner_text("#inefficient")
+
+
+def test_a_link_that_lets_in_brings_the_editors_address(page: OpenPage) -> None:
+    page.open(view="blocks", editor="vscode%3A%2F%2Ffile%2F%7Bfile%7D%3A%7Bline%7D")
+    assert page.tab.evaluate("() => localStorage.getItem('rankmem-editor')") == "vscode://file/{file}:{line}"
+    assert page.state("editor") is None
+    page.open(view="blocks", editor="javascript%3Aalert(1)%2F%2F%7Bfile%7D")
+    assert page.tab.evaluate("() => localStorage.getItem('rankmem-editor')") == "vscode://file/{file}:{line}"

@@ -21,7 +21,7 @@ from page_browser import OpenPage
 from rankmem_aggregator import connect
 from waiting import until
 
-LINK = re.compile(r"http://127\.0\.0\.1:\d+")
+SECOND = 1_000_000_000
 TRAIN = """
 import sys, time
 from pathlib import Path
@@ -116,6 +116,10 @@ def events_shown(page: OpenPage) -> int:
     return found or 0
 
 
+def shown_until(page: OpenPage) -> int:
+    return int(page.state("to") or 0)
+
+
 def wait(page: OpenPage, what: str, condition: Any, limit_s: float = 60.0) -> None:
     ends_s = time.monotonic() + limit_s
     while not condition():
@@ -147,13 +151,23 @@ def test_a_training_is_followed_to_its_last_event_though_both_servers_are_killed
         before_ns = events_shown(page)
         wait(page, "it grows after the page's server died", lambda: events_shown(page) > before_ns)
 
-        page.tab.keyboard.press("f")
-        wait(page, "it is paused", lambda: not status(page)["following"] and not status(page)["refreshing"])
+        # A zoomed range at the end moves with it; an earlier one stays.
+        page.tab.evaluate(
+            "() => { const { last } = rankmem.job(); rankmem.state.change({ from: last - 1e9, to: last }); }"
+        )
+        begin_ns = shown_until(page)
+        wait(page, "the range moves", lambda: shown_until(page) > begin_ns)
+        assert shown_until(page) - int(page.state("from") or 0) == SECOND
+        page.change(**{"from": SECOND, "to": 2 * SECOND})
+        assert not status(page)["following"]
+        wait(page, "no answer is waited for", lambda: not status(page)["refreshing"])
         paused_ns = events_shown(page)
         page.tab.wait_for_timeout(2500)
-        assert events_shown(page) == paused_ns
+        assert (shown_until(page), events_shown(page)) == (2 * SECOND, paused_ns)
         page.tab.keyboard.press("f")
-        wait(page, "it goes on", lambda: events_shown(page) > paused_ns)
+        wait(page, "it goes on", lambda: shown_until(page) > paused_ns)
+        page.change(**{"from": None, "to": None})
+        assert status(page)["following"]
 
         os.kill(served.child("rankmem_aggregator.supervision.worker"), signal.SIGKILL)
         before_ns = events_shown(page)

@@ -109,6 +109,8 @@ def test_without_steps_each_view_says_what_to_do(
         store_logs(connection, [log])
     with served_page(path) as client, opened_page(browser, client, width=1024, height=640) as page:
         page.open(view="steps")
+        page.tab.evaluate("window.rankmem.panel('steps-kept').toggleTable()")
+        page.change(keep=2)  # the open table has nothing to show, which is no fault
         for panel in ("steps-heat", "steps-growth", "steps-kept", "steps-table"):
             assert "rankmem_agent.step()" in page.tab.inner_text(f"#{panel} .message:not([hidden])")
         page.change(view="fit")

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 from constructed import empty_database
 from main_job import RANKMEM, environment
 from page_server import POST_HEADERS
+from rankmem_aggregator.server.certs import make
 from waiting import until
 
 LINK = re.compile(r"http://127\.0\.0\.1:(\d+)/#code=([\w-]+)")
@@ -164,3 +166,40 @@ def test_the_page_ends_with_a_serve_that_is_killed(tmp_path: Path) -> None:
         process.kill()
         process.wait()
         until("the page has ended", lambda: not Path(f"/proc/{page}").exists())
+
+
+def test_beside_an_aggregator_with_tls_and_tokens_the_page_has_both(tmp_path: Path) -> None:
+    make(tmp_path / "certs")
+    arguments = (
+        "serve", "--db", "mem.duckdb", "--listen", "127.0.0.1:0", "--page", "127.0.0.1:0",
+        "--tls-cert", "certs/aggregator.pem", "--tls-key", "certs/aggregator.key",
+        "--ingest-token-file", "certs/ingest.token", "--query-token-file", "certs/query.token",
+    )  # fmt: skip
+    with started(tmp_path, *arguments) as process:
+        assert process.stderr is not None
+        port = 0
+        for line in process.stderr:
+            if found := re.search(r"https://127\.0\.0\.1:(\d+)/#code=", line):
+                port = int(found[1])
+                break
+        context = ssl.create_default_context(cafile=str(tmp_path / "certs" / "ca.pem"))
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)
+        token = (tmp_path / "certs" / "query.token").read_text().split()[0]
+        connection.request("GET", "/api/v1/sessions", None, {"authorization": f"Bearer {token}"})
+        response = connection.getresponse()
+        assert response.status == 200, response.read()
+        response.read()
+        connection.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+def test_a_page_that_may_not_read_does_not_start(tmp_path: Path) -> None:
+    make(tmp_path / "certs")
+    done = subprocess.run(
+        (*RANKMEM, "serve", "--db", "mem.duckdb", "--page", "127.0.0.1:0", "--ingest-token-file",
+         "certs/ingest.token"),
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "--query-token-file" in done.stderr

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from block_logs import LINES, OFFSET_NS, alive_after, frame_rows, lives, meaning, random_log
@@ -170,6 +170,9 @@ _life = st.one_of(
 )
 
 
+@example({"rank": 0, "sort": "-free_requested", "limit": 10}, {"which": "touching"})
+@example({"rank": 1, "sort": "module", "limit": 10}, {"which": "touching"})
+@example({"rank": 2, "sort": "-module", "limit": 10}, {"which": "touching"})
 @given(_asked, _life)
 def test_pages_have_every_block_that_fits_once_in_any_order(page: Answers, asked: Row, life: Row) -> None:
     asked = {name: value for name, value in (asked | life).items() if value is not None}

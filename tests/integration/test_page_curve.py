@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +16,12 @@ import pytest
 from busy_rank import DEVICE, busy_database
 from constructed import SESSION, RankLog, empty_database, store_logs
 from page_reading import PageReader, page_reader
+from rankmem_aggregator.page import coarse_groups
 from rankmem_aggregator.page import columns as page_columns
 from rankmem_aggregator.page.columns import UNKNOWN, columns_of
 from rankmem_aggregator.page.reading import facts_of
 from rankmem_protos.errors import Code, RankmemError
+from summary_passes import summarise
 
 OFFSET_NS = 12_345
 Point = tuple[int, int, int | None, int | None]
@@ -280,9 +283,55 @@ def test_too_many_events_for_groups_are_refused_with_what_to_do(
 ) -> None:
     monkeypatch.setattr("rankmem_aggregator.page.answers.groups.GROUP_EVENTS_MAX", 10)
     with pytest.raises(RankmemError, match="events of the rank") as caught:
-        page.ask("/groups", rank=1, from_=0, to=10**10)
+        page.ask("/groups", rank=1, by="operator", from_=0, to=10**10)
     assert caught.value.code is Code.EXHAUSTED
     assert "shorter range" in caught.value.hint
+
+
+@pytest.mark.parametrize("by", ["category", "phase", "stream", "component"])
+def test_groups_from_summaries_are_those_of_the_blocks_at_the_ends_of_their_ranges(
+    database: Path, tmp_path: Path, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "summarised.duckdb"
+    shutil.copy(database, path)
+    with duckdb.connect(path) as connection:
+        [(last,)] = connection.execute("SELECT max(seq) FROM memory_event WHERE rank = 1").fetchall()
+        summarise(connection, RankLog(rank=1), [last // 2, last + 10], final=True)
+    monkeypatch.setattr("rankmem_aggregator.page.answers.groups.GROUP_EVENTS_MAX", 10)
+    with page_reader(path) as page:
+        answer = page.ask("/groups", rank=1, by=by, from_=0, to=10**10, px=6)
+        facts = facts_of(answer)
+        reading = page.reading()
+        origin_ns = page.session.origin_ns
+        found = columns_of(reading, reading.track(1, None, DEVICE), origin_ns, origin_ns + 10**10, 6)
+        ends = coarse_groups.ends_of(found.last_seq, -1, last + 10)
+        assert facts["coarse"]
+        assert facts["source"] == "group_bucket"
+        checked = 0
+        for row, end in zip(answer.to_pylist(), ends, strict=True):
+            shown = {name: row[f"g{i}"] for i, name in enumerate(facts["groups"]) if row[f"g{i}"]}
+            if end == UNKNOWN:
+                assert not shown
+                continue
+            checked += 1
+            alive = page.queries.sql(
+                f"SELECT coalesce(group_of_block('{by}', a), 'none') AS name, "
+                "sum(size_bytes)::BIGINT AS size "
+                f"FROM live_at_seq('{SESSION}', 0, 1, '{DEVICE}', {int(end)}) AS a GROUP BY 1"
+            )
+            expected = {each["name"]: each["size"] for each in alive.to_pylist()}
+            assert shown == expected, (row, end)
+        assert checked >= 4
+
+
+def test_a_range_of_the_summaries_longer_than_two_rows_shows_nothing() -> None:
+    """The ends are at 1,023 and 2,047; rows 3 and 4 end long after the first and before the second."""
+    last_seq = np.array([1000, 1030, 1100, 1200, 1300, 2050, 2050])
+    assert coarse_groups.ends_of(last_seq, -1, 5000).tolist() == [
+        *(UNKNOWN, 1023, 1023, UNKNOWN, UNKNOWN),
+        *(2047, 2047),
+    ]
+    assert coarse_groups.ends_of(np.array([1030, 2000]), 900, 1500).tolist() == [1023, 1500]
 
 
 def test_the_statement_of_a_panel_gives_its_rows(page: PageReader, points: list[Point]) -> None:

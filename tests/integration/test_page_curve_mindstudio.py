@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from ascend_files import a_story, write_csvs, write_database
 from import_read import imported
 from page_reading import page_reader
+from rankmem_aggregator.page.answers.mindstudio_curve import thinned
 from rankmem_aggregator.page.reading import facts_of
 from rankmem_protos.errors import Code, RankmemError
 
@@ -34,7 +38,7 @@ def compare(database: Path, *, must_have: tuple[str, ...]) -> None:
         last_ns = facts_of(job)["last_ns"] + 10**6
         for rank in sorted(set(job["rank"].to_pylist())):
             for by in ("overall", "stream", "component"):
-                answer = page.ask("/mindstudio_curve", rank=rank, by=by, from_=-(10**15), to=last_ns)
+                answer = page.ask("/mindstudio_curve", rank=rank, by=by, from_=-(10**15), to=last_ns, px=4096)
                 rows = sorted((row["legend"], row["time_ms"], row["mb"]) for row in answer.to_pylist())
                 expected = views_of(database, session, rank, by)
                 assert rows == sorted(expected)
@@ -63,6 +67,25 @@ def test_curves_of_an_ascend_recording_are_the_views(tmp_path: Path, form: str) 
 def test_curves_of_mindstudios_own_samples_are_the_views(tmp_path: Path) -> None:
     imported(tmp_path / "x.duckdb", RECORDINGS[0] / "db")
     compare(tmp_path / "x.duckdb", must_have=("overall", "stream", "component"))
+
+
+def test_of_many_records_each_pixel_keeps_its_first_last_highest_and_lowest() -> None:
+    rng = random.Random(4)
+    values = [rng.randrange(1000) / 8 for _ in range(5000)]
+    times = sorted(rng.random() * 100 for _ in values)
+    rows = pa.table({"legend": ["A"] * 5000 + ["B"], "time_ms": [*times, 7.0], "mb": [*values, 1.0]})
+    found = thinned(rows, 0.0, 100.0, 50)
+    assert found.num_rows <= 4 * 50 + 1
+    assert found.filter(pc.equal(found["legend"], "B")).num_rows == 1
+    kept = [(row["time_ms"], row["mb"]) for row in found.to_pylist()[:-1]]
+    assert [time_ms for time_ms, _ in kept] == sorted(time_ms for time_ms, _ in kept)
+    for pixel in range(50):
+        inside = [(t, v) for t, v in zip(times, values, strict=True) if int(t / 2) == pixel]
+        shown = [(t, v) for t, v in kept if int(t / 2) == pixel]
+        assert (shown[0], shown[-1]) == (inside[0], inside[-1])
+        assert max(v for _, v in shown) == max(v for _, v in inside)
+        assert min(v for _, v in shown) == min(v for _, v in inside)
+    assert thinned(rows, 0.0, 100.0, 4000).equals(rows)
 
 
 def test_a_range_keeps_what_each_curve_held_when_it_began(tmp_path: Path) -> None:

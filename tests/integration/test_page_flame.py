@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,18 +17,24 @@ from constructed import empty_database, store_logs, store_rows
 from page_answers import Answers
 from rankmem_aggregator.page.reading import facts_of
 from rankmem_protos.errors import Code, RankmemError
+from served import served
 
 Row = dict[str, Any]
 LOGS = {rank: random_log(rank + 50, 40, rank=rank, device="cuda:0") for rank in range(4)}
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
-    path = str(tmp_path_factory.mktemp("page") / "flame.duckdb")
-    with empty_database(path) as connection:
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "flame.duckdb"
+    with empty_database(str(path)) as connection:
         store_logs(connection, list(LOGS.values()))
         store_rows(connection, "stack_frame", frame_rows())
-    answers = Answers(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(database: Path) -> Iterator[Answers]:
+    answers = Answers(database)
     yield answers
     answers.close()
 
@@ -146,3 +154,21 @@ def test_a_device_type_that_no_rank_has_is_not_found(page: Answers) -> None:
         page.ask("flame", job="npu")
     assert refused.value.code is Code.NOT_FOUND
     assert "cuda" in refused.value.hint
+
+
+def test_an_aggregator_answers_as_the_file_does(page: Answers, database: Path, tmp_path: Path) -> None:
+    """Its sandbox allows what the statements of blocks call."""
+    shutil.copy(database, tmp_path / "job.duckdb")
+    asked: list[tuple[str, Row]] = [
+        ("flame", {"rank": 1, "category": 1, "pick": "frame:src/train.py%3A40%20main;within:net"}),
+        ("flame", {"job": "cuda"}),
+        ("blocks", {"rank": 1, "q": "net mm", "sort": "-line", "pick": "line:src/model.py%3A7"}),
+        ("blocks", {"rank": 1, "which": "kept", "sort": "address", "after": 0, "to": 500}),
+        ("blocks/total", {"rank": 1, "which": "touching"}),
+        ("inefficient", {"rank": 1, "kind": "late"}),
+    ]
+    with served(tmp_path) as address:
+        remote = Answers(address)
+        answers = [remote.ask(path, **parameters).to_pylist() for path, parameters in asked]
+        remote.close()
+    assert answers == [page.ask(path, **parameters).to_pylist() for path, parameters in asked]

@@ -628,3 +628,18 @@ def test_each_code_has_its_status(
     assert reply.status == status
     assert reply.json() == {"code": code, "message": "what happened", "hint": "what to do"}
     assert own.request("GET", SESSIONS).status == 200, "the next question is not disturbed"
+
+
+def test_a_person_without_a_link_shows_a_token(own: PageClient) -> None:
+    own.cookie = ""
+    for token, status in (("a-token-of-a-program-0001", 204), ("a-token-of-a-program-0007", 403)):
+        reply = own.request("POST", "/code", json.dumps({"token": token}).encode(), JSON)
+        assert reply.status == status
+        if status == 204:
+            own.cookie = reply.headers["set-cookie"].partition(";")[0]
+    assert own.request("GET", SESSIONS).status == 200
+    both = json.dumps({"token": "a-token-of-a-program-0001", "code": own.server.door.new_code()}).encode()
+    assert own.request("POST", "/code", both, JSON).status == 400
+    wrong = json.dumps({"token": "x" * 20}).encode()
+    told = [own.request("POST", "/code", wrong, JSON).status for _ in range(door.TRIES_PER_MINUTE)]
+    assert told[-1] == 429

@@ -229,6 +229,7 @@ def test_a_range_with_too_many_events_is_cut_around_the_instant_and_says_so(
     assert facts["is_cut"]
     assert facts["seq_first"] <= 75 + 2
     assert facts["seq_first"] <= 100 <= facts["seq_last"] < facts["seq_first"] + 50
+    assert client.facts(f"s/{SESSION}/map", rank=0, seq=0)["seq_first"] == 0
     with pytest.raises(RankmemError, match="more than 50 events") as refused:
         client.ask(f"s/{SESSION}/map", rank=0, seq_from=0, seq_to=50)
     assert refused.value.code is Code.INVALID

@@ -51,6 +51,11 @@ def facts(client: PageClient, route: str, **parameters: Any) -> dict[str, Any]:
     return client.facts(f"s/{SESSION}/{route}", **parameters)
 
 
+def test_the_story_has_a_block_for_each_of_its_allocations() -> None:
+    for log in story_logs():
+        assert len(log.allocations) == sum(event["action"] == "alloc" for event in log.events)
+
+
 def test_the_steps_of_a_rank_are_the_command_lines(client: PageClient, story: Path) -> None:
     rows = ask(client, "steps", rank=3)
     origin_ns = int(facts(client, "steps", rank=3)["origin_ns"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import ssl
 import threading
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from constructed import SESSION, RankLog, empty_database, store_logs
@@ -347,3 +349,24 @@ def test_no_secret_is_in_a_log_or_in_an_answer(
             assert not any(secret.encode() in body for body in bodies)
         assert code not in said
         assert key not in repr(client.server.door)
+
+
+def test_a_reader_that_does_not_read_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankmem_aggregator.page.connections.READ_S", 1.0)
+    asked = LocalQueries.sql
+
+    def large(queries: LocalQueries, text: str, parameters: Any = None) -> Any:
+        if "session_overview" not in text or "LIMIT" not in text:
+            return asked(queries, text, parameters)
+        return pa.table({"bytes": [os.urandom(12 << 20)]})
+
+    with served_page(stored(tmp_path / "a.duckdb")) as client:
+        monkeypatch.setattr(LocalQueries, "sql", large)
+        host, port = client.netloc.split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            head = f"GET {SESSIONS} HTTP/1.1\r\nHost: localhost\r\nCookie: {client.cookie}\r\n\r\n"
+            slow.sendall(head.encode())
+            until("it is connected", lambda: len(client.server.connections) >= 1)
+            until("it is cut", lambda: len(client.server.connections) == 0, 15)
+        assert len(client.request("GET", SESSIONS).body) > 12 << 20, "who reads gets all"

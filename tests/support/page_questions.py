@@ -16,7 +16,10 @@ from rankmem_aggregator.page.parameters import declared
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
 from rankmem_protos.errors import RankmemError
 
-BY_HAND: Final[dict[str, dict[str, Any]]] = {}
+BY_HAND: Final[dict[str, dict[str, Any]]] = {
+    "/jump": {"to": "peak"},
+    "/step_heat": {"figure": "peak"},
+}
 """Parameters that cannot be guessed from their names, by path."""
 
 
@@ -50,10 +53,17 @@ def questions(client: PageClient, session: str) -> Iterator[Question]:
         "to_seq": highest["peak_seq"] + 100,
         "time": highest["peak_ns"],
         "at_ns": highest["peak_ns"],
-        "a": f"rank={highest['rank']}",
-        "b": f"rank={highest['rank']}",
+        "block": highest["peak_seq"],
+        "a": f"/{highest['rank']}/peak",
+        "b": "/all/peak",
+        "graph": "g1",
+        "stack_id": 1,
     }
+    failures = client.ask(f"s/{session}/oom").to_pylist()
     for route in ROUTES:
+        of_failure = route.path.startswith("/oom_")
+        if of_failure and not failures:
+            continue
         if isinstance(route, DatabaseRoute) and route.method == "POST":
             continue
         given = {
@@ -64,6 +74,8 @@ def questions(client: PageClient, session: str) -> Iterator[Question]:
         path = route.path.strip("/")
         if isinstance(route, SessionRoute):
             path = f"s/{session}/{path}"
+        if of_failure:
+            given |= {name: failures[0][name] for name in ("rank", "attempt", "device", "seq")}
         yield Question(route, path, {**given, **BY_HAND.get(route.path, {})})
 
 

@@ -120,17 +120,17 @@ def _step(log: RankLog, alloc: Any, step: int, begin: int, scale: int) -> None:
     for layer in range(LAYERS):
         at += 50 * MS
         made = {"operator": "aten::mm", "phase": "forward", "module": f"GPT.h.{layer}.mlp", "step": step}
-        alloc(f"a{layer}", 48 * scale * MIB, at, 3, category="activation", **made)
-        alloc(f"t{layer}", 24 * MIB, at + MS, 3, category="temporary", **made)
-        log.free(f"t{layer}", at=at + 2 * MS)
+        alloc(f"a{layer} {step}", 48 * scale * MIB, at, 3, category="activation", **made)
+        alloc(f"t{layer} {step}", 24 * MIB, at + MS, 3, category="temporary", **made)
+        log.free(f"t{layer} {step}", at=at + 2 * MS)
     for layer in reversed(range(LAYERS)):
         at += 50 * MS
         made = {"operator": "aten::mm", "phase": "backward", "module": f"GPT.h.{layer}.mlp", "step": step}
-        alloc(f"g{layer}", 96 * MIB, at, 4, forward_stack_id=3, category="gradient", **made)
-        log.free(f"a{layer}", at=at + MS)
+        alloc(f"g{layer} {step}", 96 * MIB, at, 4, forward_stack_id=3, category="gradient", **made)
+        log.free(f"a{layer} {step}", at=at + MS)
     for layer in range(LAYERS):
         at += 20 * MS
         made = {"operator": "aten::zeros_like", "phase": "optimizer", "module": "AdamW", "step": step}
         if step == 0:
             alloc(f"o{layer}", 192 * MIB, at, 2, category="optimizer_state", **made)
-        log.free(f"g{layer}", at=at + MS)
+        log.free(f"g{layer} {step}", at=at + MS)

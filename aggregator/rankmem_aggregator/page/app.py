@@ -123,11 +123,15 @@ def _endpoint(answer: Answer) -> Callable[[Request], Any]:
 
 def _let_in(page: Page) -> Callable[[Request], Any]:
     async def endpoint(request: Request) -> Response:
-        code = (await json_body(request)).get("code")
-        if not isinstance(code, str):
-            raise RankmemError(Code.INVALID, "the body holds no code", 'send {"code": "…"} as JSON')
+        given = await json_body(request)
+        code, token = given.get("code"), given.get("token")
         client = request.client.host if request.client else ""
-        cookie = page.door.let_in(code, client)
+        if isinstance(code, str) and token is None:
+            cookie = page.door.let_in(code, client)
+        elif isinstance(token, str) and code is None:
+            cookie = page.door.let_in_by_token(token, client)
+        else:
+            raise RankmemError(Code.INVALID, "the body holds no code", 'send {"code": "…"} as JSON')
         headers = {"set-cookie": page.door.set_cookie(cookie), "cache-control": "no-store"}
         return Response(status_code=204, headers=headers)
 

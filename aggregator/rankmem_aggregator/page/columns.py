@@ -81,8 +81,8 @@ def columns_of(reading: Reading, track: Track, from_ns: int, until_ns: int, px: 
     """The rows of a range; times on the common clock, both ends included."""
     whose: dict[str, Value] = {"attempt": track.attempt, "rank": track.rank, "device": track.device}
     span: dict[str, Value] = {"from_ns": from_ns, "until_ns": until_ns}
-    life = _life(reading.ask("curve_span", **whose, **span))
     read = {**whose, **span, "offset_ns": track.offset_ns}
+    life = _life(track, reading.ask("curve_span", **read))
     if life.events <= EVENTS_PER_PIXEL * px:
         return of_events(reading.show("curve_events", **read), life, from_ns)
     width_ns = (until_ns - from_ns) // px + 1
@@ -197,11 +197,11 @@ def _begins_with_entry(life: Life) -> bool:
     return any(value is not None for value in life.entry.values())
 
 
-def _life(rows: pa.Table) -> Life:
+def _life(track: Track, rows: pa.Table) -> Life:
     row = rows.to_pylist()[0]
     return Life(
-        started_ns=row["started_ns"],
-        ended_ns=row["ended_ns"],
+        started_ns=track.started_ns,
+        ended_ns=track.ended_ns,
         events=row["events"],
         entry_seq=row["entry_seq"],
         entry={name: row[name] for name in FIGURES},

@@ -100,10 +100,31 @@ class Door:
                 )
         return self._new_cookie()
 
+    def let_in_by_token(self, token: str, client: str) -> str:
+        """The cookie for who shows a token of programs: a person to whom no link was printed.
+
+        Raises:
+            RankmemError: DENIED for a wrong one; EXHAUSTED after too many wrong ones of this client.
+        """
+        if Right.QUERY not in self.tokens.rights_of(token):
+            with self._lock:
+                self._count_wrong(client, time.monotonic())
+            raise RankmemError(
+                Code.DENIED,
+                "the token is not one of this page's",
+                "give one of the lines of --query-token-file",
+            )
+        return self._new_cookie()
+
     def set_cookie(self, cookie: str) -> str:
         """The value of the header ``Set-Cookie``."""
         secure = "; Secure" if self.secure else ""
         return f"{self.cookie_name}={cookie}; Path=/; Max-Age={COOKIE_S}; HttpOnly; SameSite=Strict{secure}"
+
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether there are tokens of programs."""
+        return self.tokens.are_asked
 
     def check_host(self, headers: Mapping[str, str], reached: str = "") -> None:
         """Refuses a request to another name: a foreign page that had its own name resolve to this address.
@@ -186,9 +207,7 @@ class Door:
         tries = [at_s for at_s in self._tries.pop(client, []) if now_s - at_s < 60]
         if len(tries) >= TRIES_PER_MINUTE:
             self._tries[client] = tries
-            raise RankmemError(
-                Code.EXHAUSTED, "too many wrong codes", "wait a minute, then try the link again"
-            )
+            raise RankmemError(Code.EXHAUSTED, "too many wrong codes", "wait a minute, then try again")
         self._tries[client] = [*tries, now_s]
         while len(self._tries) > CLIENTS_MAX:
             del self._tries[next(iter(self._tries))]

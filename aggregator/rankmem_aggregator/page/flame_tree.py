@@ -109,6 +109,11 @@ def _listed(root: Node, min_share: float, most: int) -> Nodes | None:
         found.name.append(node.step.name)
         found.bytes.append(node.bytes)
         found.blocks.append(node.blocks)
+        if len(node.children) == 1 and node.bytes >= least:  # most nodes of a deep stack
+            child = next(iter(node.children.values()))
+            if child.bytes >= least:
+                waiting.append((place, child))
+                continue
         large = [child for child in node.children.values() if child.bytes >= least]
         small = [child for child in node.children.values() if child.bytes < least]
         large.sort(key=lambda child: (-child.bytes, child.step))

@@ -87,6 +87,8 @@ def one_file(
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "session": session_id,
         "state": chosen.state(session_id),
+        "from": chosen.first_ns,
+        "to": chosen.last_ns,
         "holds": chosen.text(),
         "missing": list(missing),
         "notKept": kept.failed,

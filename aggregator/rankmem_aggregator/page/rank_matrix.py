@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmem_aggregator.page.reading import Reading
+from rankmem_protos.summary_tables import LEVEL_WIDTHS_S
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -28,6 +29,9 @@ CELLS_MAX: Final = 2_500_000
 """Cells of a matrix, so 250 intervals of 10,000 ranks: 20 MB, and as much for what was last known."""
 EVENTS_MAX: Final = 400_000
 """Up to so many events in the range every one is read: about 50 ms of CPU."""
+ROWS_MAX: Final = 2_500_000
+"""Cells of memory_level to be read for a matrix, about: 10,000 ranks over an hour take cells of 16 s."""
+NS_PER_S: Final = 1_000_000_000
 HISTORY_S: Final = 64
 """Width of the cells that say what was held before a range: 56 an hour and rank."""
 LEVEL_S: Final = 4
@@ -141,12 +145,22 @@ def held(reading: Reading, places: Places, bins: Bins, device_type: str, figure:
         rows = reading.show("heat_events", **asked, **host | {"host_from_ns": first_ns}, history_s=HISTORY_S)
         source = "memory_event"
     else:
-        width_s = (bins.until_ns - bins.from_ns) // bins.count // 1_000_000_000
+        width_s = width_of(bins, len(places.rows))
         given = {"width_s": width_s, "history_s": HISTORY_S}
         rows = reading.show("heat", **asked, **host, **given)
         source = "memory_level" if width_s >= LEVEL_S else "memory_bucket"
     ranks, cells = _filled(rows, bins, places)
     return RankMatrix(ranks=ranks, cells=cells, exact=exact, source=source)
+
+
+def width_of(bins: Bins, num_tracks: int) -> int:
+    """The width of the cells to read, in seconds: an interval's, or wider where those would be too many."""
+    span_s = (bins.until_ns - bins.from_ns) // NS_PER_S
+    least_s = span_s * num_tracks // ROWS_MAX
+    if not least_s:
+        return span_s // bins.count
+    enough = [width for width in LEVEL_WIDTHS_S if width >= least_s] or LEVEL_WIDTHS_S[-1:]
+    return max(span_s // bins.count, enough[0])
 
 
 def headroom(reading: Reading, places: Places, bins: Bins, device_type: str) -> RankMatrix:

@@ -51,6 +51,10 @@ class Track:
     peak_ns: int
     """On the common clock."""
     host_name: str
+    started_ns: int | None = None
+    """Of the process, on the common clock."""
+    ended_ns: int | None = None
+    """None while it runs."""
 
 
 @dataclass(slots=True, kw_only=True)

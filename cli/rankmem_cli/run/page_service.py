@@ -23,8 +23,13 @@ if TYPE_CHECKING:
     from rankmem_cli.args.options import Target
 
 
-def serve_page(target: Target, config: PageConfig, session: str | None, *, open_browser: bool) -> None:
+def serve_page(
+    target: Target, config: PageConfig, session: str | None, *, open_browser: bool, editor_url: str = ""
+) -> None:
     """Serves the page until SIGINT or SIGTERM.
+
+    Args:
+        editor_url: an address with {file} and {line}, which the browser that is let in keeps.
 
     Raises:
         RankmemError: the target cannot be opened, or the page's address cannot be bound.
@@ -37,6 +42,8 @@ def serve_page(target: Target, config: PageConfig, session: str | None, *, open_
     if session is not None:
         with open_queries(target) as queries:
             chosen = f"&s={quote(queries.session_id(session), safe='')}"
+    if editor_url:
+        chosen += f"&editor={quote(editor_url, safe='')}"
     server = PageServer(config, lambda: open_queries(target))
     link = server.link() + chosen
     with contextlib.suppress(OSError, ValueError):  # nobody reads it: a program with a token does not need it

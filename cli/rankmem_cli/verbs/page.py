@@ -31,6 +31,15 @@ QueryTokens = Annotated[
     Path | None,
     typer.Option("--query-token-file", metavar="FILE", help="Tokens of programs that may ask, one a line."),
 ]
+EditorUrl = Annotated[
+    str,
+    typer.Option(
+        "--editor-url",
+        metavar="URL",
+        help="Opens a line of a stack in your editor: vscode://file/home/me/project/{file}:{line}",
+        show_default=False,
+    ),
+]
 
 
 def page(
@@ -43,6 +52,7 @@ def page(
     page_tls_cert: PageCert = None,
     page_tls_key: PageKey = None,
     query_token_file: QueryTokens = None,
+    editor_url: EditorUrl = "",
     tls_ca: options.TlsCa = None,
     tls_cert: options.TlsCert = None,
     tls_key: options.TlsKey = None,
@@ -55,7 +65,14 @@ def page(
     """
     from rankmem_aggregator.page.config import PageConfig
     from rankmem_cli.run.page_service import serve_page
+    from rankmem_protos.errors import Code, RankmemError
 
+    if editor_url and "{file}" not in editor_url:
+        raise RankmemError(
+            Code.INVALID,
+            f"--editor-url {editor_url} has no place for the file",
+            "give an address such as vscode://file/home/me/project/{file}:{line}",
+        )
     target = options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file)
     config = PageConfig(
         listen=listen,
@@ -64,4 +81,4 @@ def page(
         tls_key=page_tls_key,
         query_token_file=query_token_file,
     )
-    serve_page(target, config, session, open_browser=open_)
+    serve_page(target, config, session, open_browser=open_, editor_url=editor_url)

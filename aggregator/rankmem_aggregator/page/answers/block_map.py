@@ -248,7 +248,8 @@ def _range(reading: Reading, asked: MapAsked, track: Track) -> _Range:
     found = _events(reading, asked, track, first, last)
     if found.seq_last - found.seq_first < EVENTS_MAX:
         return found
-    middle = min(max(asked.seq or track.peak_seq, found.seq_first), found.seq_last)
+    middle = track.peak_seq if asked.seq is None else asked.seq
+    middle = min(max(middle, found.seq_first), found.seq_last)
     begin = min(max(middle - EVENTS_MAX // 2, found.seq_first), found.seq_last - EVENTS_MAX + 1)
     return _events(reading, asked, track, begin, begin + EVENTS_MAX - 1, is_cut=True)
 

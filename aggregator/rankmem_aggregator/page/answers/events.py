@@ -21,6 +21,7 @@ from rankmem_aggregator.page.parameters import (
 )
 from rankmem_aggregator.page.reading import Reading, Track
 from rankmem_aggregator.page.routes import SessionRoute
+from rankmem_aggregator.page.stacks import lines_of
 from rankmem_protos.errors import Code, RankmemError
 
 EVENTS_MAX: Final = 1000
@@ -69,7 +70,9 @@ def events(reading: Reading, asked: EventsAsked) -> pa.Table:
         actions=",".join(asked.actions) or None,
     )
     rows = reading.relative(rows, "time_ns")
-    rows = rows.append_column("line", pa.array(_lines(reading, rows), pa.string()))
+    stacks = rows["stack_id"].to_pylist()
+    line_of = lines_of(reading, (stack for stack in stacks if stack is not None))
+    rows = rows.append_column("line", pa.array([line_of.get(stack) for stack in stacks], pa.string()))
     return reading.answer(
         rows,
         exact=True,
@@ -92,16 +95,6 @@ def event_at(reading: Reading, track: Track, at_ns: int) -> int:
         at_ns=at_ns + reading.session.origin_ns,
     )
     return int(rows["seq"][0].as_py())
-
-
-def _lines(reading: Reading, rows: pa.Table) -> list[str | None]:
-    stacks = rows["stack_id"].to_pylist()
-    wanted = ",".join(sorted({stack for stack in stacks if stack is not None}))
-    if not wanted:
-        return [None] * len(stacks)
-    found = reading.ask("stack_lines", stacks=wanted).to_pylist()
-    line_of = {str(row["stack_id"]): row["line"] for row in found}
-    return [line_of.get(stack) for stack in stacks]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,9 @@ from rankmem_protos.bounds import NUMBER_MAX, RANKS_MAX
 from rankmem_protos.errors import Code, RankmemError
 
 RANKS_AT_ONCE: Final = 64
+"""A pipeline stage of a large job; all ranks at once are the job at its peak."""
 MIN_SHARE: Final = 0.0005
+"""Half a pixel of a wide screen."""
 OLDER: Final = "before the recording"
 WITHOUT: Final = {"line": "no stack recorded", "module": "no module", "operator": "no operator"}
 _WORDS: Final = {"line": "frame", "module": "module", "operator": "operator"}
@@ -194,11 +196,12 @@ def _point(lives: Lives) -> dict[str, Any]:
 def _paths(rows: pa.Table, asked: FlameAsked) -> Iterator[tuple[Sequence[Step], int, int]]:
     """A path of each row, the outermost level first unless it is inverted."""
     kind = _WORDS[asked.by]
+    steps: dict[str, Step] = {}  # frames come again and again
     for row in rows.to_pylist():
         names = row["frames"][::-1] if row["frames"] else []
         if row["group_name"] is not None:
             names = row["group_name"].split(".") if asked.by == "module" else [row["group_name"]]
-        path: list[Step] = [Step(kind, name) for name in names]
+        path = [steps.get(name) or steps.setdefault(name, Step(kind, name)) for name in names]
         if not path:
             path = [Step("none", OLDER if row["preexisting"] else WITHOUT[asked.by])]
         if asked.inverted == "1":

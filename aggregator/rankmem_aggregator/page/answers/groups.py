@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmem_aggregator.page.answers.curve import PX_DEFAULT, PX_MAX, facts_of_columns, nullable, rows_of
+from rankmem_aggregator.page.coarse_groups import SUMMARISED, from_summaries
 from rankmem_aggregator.page.columns import FIGURES, UNKNOWN, Integers, columns_of
 from rankmem_aggregator.page.parameters import (
     DEVICE,
@@ -27,6 +28,7 @@ from rankmem_aggregator.page.parameters import (
 )
 from rankmem_aggregator.page.reading import Reading, Track
 from rankmem_aggregator.page.routes import SessionRoute
+from rankmem_aggregator.page.stacks import lines_of
 from rankmem_protos.errors import Code, RankmemError
 
 GROUPINGS: Final = (
@@ -57,24 +59,31 @@ def groups(reading: Reading, asked: GroupsAsked) -> pa.Table:
     """The rows and columns of ``/curve``, and g0, g1, … (bytes) by group.
 
     Facts: ``groups``, the names of g0, g1, …, the one that reached the most first, "others" last;
-    ``difference_bytes``, by how much the groups differ from the total at most: 0 unless events are missing.
+    ``difference_bytes``, by how much the groups differ from the total at most: 0 unless events are missing;
+    ``coarse``, true where the groups are from summaries, so not of a row's highest instant.
     """
     check_range(asked.from_ns, asked.until_ns)
     track = reading.track(asked.rank, asked.attempt, asked.device)
     origin_ns = reading.session.origin_ns
     columns = columns_of(reading, track, asked.from_ns + origin_ns, asked.until_ns + origin_ns, asked.px)
-    if columns.life.events > GROUP_EVENTS_MAX:
+    total = columns.high["requested"]
+    is_coarse = columns.life.events > GROUP_EVENTS_MAX
+    if is_coarse and asked.by not in SUMMARISED:
         raise RankmemError(
             Code.EXHAUSTED,
-            f"this range has {columns.life.events:,} events of the rank; groups of blocks are counted for "
-            f"up to {GROUP_EVENTS_MAX:,}",
-            "choose a shorter range; rankmem timeline --by category reads the whole from summaries",
+            f"this range has {columns.life.events:,} events of the rank; its blocks are counted by "
+            f"{asked.by} for up to {GROUP_EVENTS_MAX:,}",
+            f"choose a shorter range, or one of {', '.join(SUMMARISED)}, of which there are summaries",
         )
-    total = columns.high["requested"]
-    is_counted = (columns.seq != UNKNOWN) & (total != UNKNOWN)
-    names, held = _held_by_group(reading, track, asked.by, columns.seq[is_counted])
+    if is_coarse:
+        found_names, held, is_counted = from_summaries(reading, track, asked.by, columns)
+        names = [NONE if name is None else name for name in found_names]
+        held = held[:, is_counted]
+    else:
+        is_counted = (columns.seq != UNKNOWN) & (total != UNKNOWN)
+        names, held = _held_by_group(reading, track, asked.by, columns.seq[is_counted])
     names, held = _largest(names, held)
-    difference = np.abs(held.sum(axis=0) - total[is_counted])
+    difference = np.abs(held.sum(axis=0) - total[is_counted]) if not is_coarse else np.zeros(0, np.int64)
     found = rows_of(reading, columns, FIGURES)
     for i, values in enumerate(held):
         column = np.full(len(total), UNKNOWN)
@@ -82,8 +91,9 @@ def groups(reading: Reading, asked: GroupsAsked) -> pa.Table:
         found[f"g{i}"] = nullable(column)
     return reading.answer(
         pa.table(found),
-        exact=columns.drawn != "highest",
-        source="allocation_record",
+        exact=columns.drawn != "highest" and not is_coarse,
+        source="group_bucket" if is_coarse else "allocation_record",
+        coarse=is_coarse,
         by=asked.by,
         groups=names,
         difference_bytes=int(difference.max()) if len(difference) else 0,
@@ -138,12 +148,14 @@ def _place_of(seq: Integers, places: Integers) -> Integers:
 
 def _as_lines(reading: Reading, stacks: list[str], code: Integers) -> tuple[list[str], Integers]:
     """Stacks' ids as the lines of the project nearest to the operator; stacks of one line are one group."""
-    wanted = ",".join(name for name in stacks if name.lstrip("-").isdigit())
-    rows = reading.ask("stack_lines", stacks=wanted).to_pylist() if wanted else []
-    line_of = {str(row["stack_id"]): row["line"] or NONE for row in rows}
-    lines = [line_of.get(name, NONE if name.lstrip("-").isdigit() else name) for name in stacks]
+    line_of = lines_of(reading, (name for name in stacks if _is_number(name)))
+    lines = [line_of.get(name) or (NONE if _is_number(name) else name) for name in stacks]
     names = list(dict.fromkeys(lines))
     return names, np.array([names.index(line) for line in lines], np.int64)[code]
+
+
+def _is_number(text: str) -> bool:
+    return text.lstrip("-").isdigit()
 
 
 def _largest(names: list[str], held: Integers) -> tuple[list[str], Integers]:

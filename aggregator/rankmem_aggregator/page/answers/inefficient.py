@@ -20,7 +20,9 @@ from rankmem_aggregator.query.types import Value
 from rankmem_protos.bounds import NUMBER_MAX
 
 ROWS_MAX: Final = 1000
+"""A table of more is not read: the largest come first."""
 STEPS_MAX: Final = 1_000_000
+"""No training has a block that outlives more."""
 KINDS: Final = ("early", "idle", "late", "wait", "outlives")
 """``early``: made long before its first use, which nothing records; the others as in the statement."""
 NEEDS: Final = {"idle": "backward", "late": "backward", "wait": "requests", "outlives": "steps"}
@@ -76,6 +78,7 @@ def inefficient(reading: Reading, asked: InefficientAsked) -> pa.Table:
         end_ns=end_ns,
         least_ns=asked.least_ns,
         least_steps=asked.least_steps,
+        has_steps=known["steps"],
         pick=picked(reading, asked.pick),
         at_most=asked.limit,
     )

@@ -29,6 +29,18 @@ FAILURES_MAX: Final = 32
 BLOCK, PENDING, HOLE = 0, 1, 2
 """Kinds of parts."""
 
+_CURVE: Final = pa.schema(
+    [
+        ("seq", pa.int64()),
+        ("time_ns", pa.int64()),
+        ("reserved_bytes", pa.int64()),
+        ("used_bytes", pa.int64()),
+        ("unused_bytes", pa.int64()),
+        ("largest_free_bytes", pa.int64()),
+        ("fragmentation", pa.float64()),
+    ]
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentsAsked:
@@ -96,6 +108,18 @@ def fragmentation(reading: Reading, asked: FragmentationAsked) -> pa.Table:
     if asked.from_ns is not None or asked.until_ns is not None:
         check_range(asked.from_ns, asked.until_ns)
     track = reading.track(asked.rank, asked.attempt, asked.device)
+    known = bool(reading.ask("has_segments", **_of(track))["known"][0].as_py())
+    facts: dict[str, Any] = {
+        "source": "allocation_record, memory_event, older_segment",
+        "rank": track.rank,
+        "attempt": track.attempt,
+        "device": track.device,
+        "peak_seq": track.peak_seq,
+        "knows_segments": known,
+    }
+    if not known:  # events and blocks need not be read
+        reading.show("has_segments", **_of(track))
+        return reading.answer(_CURVE.empty_table(), exact=True, events=0, failures=[], **facts)
     instants = reading.ask(
         "instants",
         **_of(track),
@@ -107,36 +131,25 @@ def fragmentation(reading: Reading, asked: FragmentationAsked) -> pa.Table:
         peak_seq=track.peak_seq,
     )
     seqs = instants["seq"].to_pylist()
-    if not seqs or not reading.ask("has_segments", **_of(track), seq=seqs[-1])["known"][0].as_py():
-        seqs = []  # the blocks need not be read
     first, last = (seqs[0], seqs[-1]) if seqs else (0, -1)
     log = DeviceLog(reading.show("device_state", **_of(track), seq_first=first, seq_last=last), track.device)
     states = [log.state_after(seq) for seq in seqs]
     rows = reading.relative(instants.slice(0, len(states)), "time_ns")
     found = pa.table(
-        {
-            "seq": rows["seq"],
-            "time_ns": rows["time_ns"],
-            "reserved_bytes": pa.array([each.reserved_bytes for each in states], pa.int64()),
-            "used_bytes": pa.array([each.reserved_bytes - each.unused_bytes for each in states], pa.int64()),
-            "unused_bytes": pa.array([each.unused_bytes for each in states], pa.int64()),
-            "largest_free_bytes": pa.array([each.largest_hole_bytes for each in states], pa.int64()),
-            "fragmentation": pa.array([each.fragmentation for each in states], pa.float64()),
-        }
+        [
+            rows["seq"],
+            rows["time_ns"],
+            [each.reserved_bytes for each in states],
+            [each.reserved_bytes - each.unused_bytes for each in states],
+            [each.unused_bytes for each in states],
+            [each.largest_hole_bytes for each in states],
+            [each.fragmentation for each in states],
+        ],
+        schema=_CURVE,
     )
-    events = int(instants["events"][0].as_py()) if len(instants) else 0
-    return reading.answer(
-        found,
-        exact=len(instants) >= events,
-        source="allocation_record, memory_event, older_segment",
-        rank=track.rank,
-        attempt=track.attempt,
-        device=track.device,
-        events=events,
-        failures=instants.filter(instants["is_failure"])["seq"].to_pylist(),
-        peak_seq=track.peak_seq,
-        knows_segments=log.knows_segments,
-    )
+    events = int(instants["events"][0].as_py()) if seqs else 0
+    failures = instants.filter(instants["is_failure"])["seq"].to_pylist()
+    return reading.answer(found, exact=len(seqs) >= events, events=events, failures=failures, **facts)
 
 
 def _of(track: Track) -> dict[str, Any]:

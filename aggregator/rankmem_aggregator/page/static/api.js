@@ -119,11 +119,11 @@ export async function request(address, options = {}) {
   throw new Refusal({ message: `the server answered ${response.status}`, ...told }, response.status);
 }
 
-// Shows the one-time code of the link, which the server exchanges for a cookie.
-export async function showCode(code) {
+// Shows the one-time code of the link, or a token ({code} or {token}), which the server exchanges for a cookie.
+export async function letIn(shown) {
   await request("code", {
     method: "POST",
     headers: { "content-type": "application/json" },
-    body: JSON.stringify({ code }),
+    body: JSON.stringify(shown),
   });
 }

@@ -44,10 +44,11 @@ export class Bars {
   }
 
   // Shows rows of {name, parts: [{name, value, colour}], note, mark, low, high}; values may be negative where a row has
-  // one part. `limit` is a line {value, text} across all rows; `only`, the names of the parts that are
-  // not faded (a set).
+  // one part. `limit` is a line {value, text} across all rows; `only`, the names (a set) of the parts
+  // that are not faded, where some row has one.
   set({ rows, limit = null, only = null }) {
-    Object.assign(this, { rows, limit, only, current: -1 });
+    const has = only !== null && rows.some((row) => row.parts.some((part) => only.has(part.name)));
+    Object.assign(this, { rows, limit, only: has ? only : null, current: -1 });
     this.surface.setHeight(Math.max(1, rows.length) * ROW + (limit ? HEAD : 0));
   }
 

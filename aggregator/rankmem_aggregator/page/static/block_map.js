@@ -232,7 +232,7 @@ export function between(places, values, at) {
 }
 
 function drawEventAxis(g, box, from, to) {
-  const { ticks } = timeTicks(from, to, Math.max(2, box.width / 130));
+  const { ticks } = timeTicks(from, to, Math.max(2, box.width / 80));
   g.fillStyle = ink("faint");
   g.strokeStyle = ink("line");
   g.textAlign = "center";

@@ -8,6 +8,8 @@ import { ink } from "./theme.js";
 import * as units from "./units.js";
 
 const ROOM_ABOVE = 1.04;
+const TICK_PX = 6;
+const EVENT_LEAST_PX = 4;
 
 export class CurvePlot {
   // range(), limits(): ns; hover(time, x, y), leave(), pick(time, x, y). Where what is below is no time, `isTimed` is false:
@@ -40,9 +42,9 @@ export class CurvePlot {
 
   // Shows lines: [{name, colour, times, values, lows, dashed}], lows null or what each row fell to; areas:
   // {times, layers: [{name, colour, values}]} or null. Times ascend, in ns; null is where nothing is known. `ends` is
-  // when the process ended, or null.
-  set({ lines, areas = null, from, to, ends = null }) {
-    Object.assign(this, { lines, areas: areas && stacked(areas), from, to, ends });
+  // when the process ended, or null; `events` {times, actions}, which are ticked where there is room, or null.
+  set({ lines, areas = null, from, to, ends = null, events = null }) {
+    Object.assign(this, { lines, areas: areas && stacked(areas), from, to, ends, events });
     this.highest = Math.max(1, ...lines.map((line) => highestOf(line.values)), areas ? highestOf(this.areas.top) : 0);
     this.surface.draw();
   }
@@ -82,6 +84,7 @@ export class CurvePlot {
     g.lineWidth = 1;
     for (const line of this.lines) paintLine(g, line, x, y, end);
     g.setLineDash([]);
+    if (this.events && this.events.times.length * EVENT_LEAST_PX <= box.width) paintTicks(g, this.events, x, y(0));
     this.paintMarks(g, box, x);
     if (this.isTimed) marks.draw(g, box, this.from, this.to);
     g.restore();
@@ -180,6 +183,22 @@ function paintLine(g, { times, values, lows, colour, dashed }, x, y, end) {
     g.lineTo(i + 1 < times.length ? x(times[i + 1]) : Math.max(end, at), top);
   }
   g.stroke();
+}
+
+// A tick for each event at the bottom, light within dark, so that it is seen on any area.
+function paintTicks(g, { times, actions }, x, bottom) {
+  for (const [colour, width] of [[ink("card"), 3], [ink("ink"), 1]]) {
+    g.strokeStyle = colour;
+    g.lineWidth = width;
+    g.beginPath();
+    for (let i = 0; i < times.length; i += 1) {
+      if (actions[i] === null) continue;
+      g.moveTo(x(times[i]), bottom);
+      g.lineTo(x(times[i]), bottom - TICK_PX);
+    }
+    g.stroke();
+  }
+  g.lineWidth = 1;
 }
 
 function highestOf(values) {

@@ -2,6 +2,7 @@
 
 import * as api from "./api.js";
 import { announce, button, el } from "./dom.js";
+import * as editor from "./editor.js";
 import * as kept from "./kept.js";
 import * as head from "./head.js";
 import * as keys from "./keys.js";
@@ -19,6 +20,7 @@ import { FIRST, VIEWS } from "./views/index.js";
 const root = document.getElementById("view");
 let unmount = null;
 let loading = null;
+let refused = null; // why the code of the link was not taken
 
 function viewOfState() {
   return VIEWS.find((view) => view.name === (state.get("view") ?? FIRST)) ?? null;
@@ -53,7 +55,8 @@ async function show() {
   }
 }
 
-function fail(error) {
+function fail(failed) {
+  const error = failed.status === 401 && refused ? refused : failed;
   root.replaceChildren(
     el(
       "section",
@@ -63,11 +66,28 @@ function fail(error) {
         { class: "message failed" },
         el("p", {}, error.message),
         error.hint ? el("p", { class: "hint" }, `Try: ${error.hint}`) : "",
-        button("again", show),
+        failed.status === 401 || failed.status === 403 ? tokenForm() : button("again", show),
       ),
     ),
   );
   announce(error.message);
+}
+
+// Who was given no link shows a token of the page's file instead.
+function tokenForm() {
+  const token = el("input", { type: "password", name: "token", autocomplete: "off", "aria-label": "token" });
+  const enter = async (event) => {
+    event.preventDefault();
+    try {
+      await api.letIn({ token: token.value.trim() });
+    } catch (error) {
+      fail(error);
+      return;
+    }
+    refused = null;
+    await show();
+  };
+  return el("form", { class: "tools", onsubmit: enter }, el("label", {}, "or enter a token: ", token), el("button", { type: "submit" }, "enter"));
 }
 
 function titleOf(view) {
@@ -88,7 +108,6 @@ function drawHead() {
     live.badge,
     el("nav", { "aria-label": "Views" }, ...links),
     el("span", { class: "grow" }),
-    kept.isFile() ? el("span", { class: "note", title: kept.file().missing.join("\n") }, fileText(kept.file())) : "",
     button("marks", marks.show, { title: "ranges and instants that you name (M)" }),
     button("copy link", copyLink, { title: "this very state, as a link" }),
     button(`theme: ${theme.theme()}`, (event) => (event.target.textContent = `theme: ${theme.nextTheme()}`)),
@@ -107,8 +126,9 @@ async function copyLink() {
   announce("copied the link");
 }
 
-function fileText({ written, holds, missing }) {
-  return `one file of ${written.slice(0, 10)}: ${holds}${missing.length ? `; not exact: ${missing[0]}` : ""}`;
+function fileText({ written, holds, missing, rankmem }) {
+  const lacks = missing.length ? ` Not exact: ${missing.join("; ")}.` : "";
+  return `A page in one file, written ${written.slice(0, 10)} by rankmem ${rankmem}. It holds ${holds}.${lacks}`;
 }
 
 // The view is built anew for another view, session or style; its panels follow all else by themselves.
@@ -122,19 +142,19 @@ keys.bind("M", "marks: name the range that is shown", () => session.job() && mar
 
 async function begin() {
   theme.apply();
+  if (kept.isFile()) document.getElementById("foot").textContent = fileText(kept.file());
   if (kept.isFile() && location.hash.length < 2) history.replaceState(null, "", `#${new URLSearchParams(kept.file().state)}`);
   const given = new URLSearchParams(location.hash.slice(1));
   const code = given.get("code");
+  const wanted = given.get("editor");
   if (code) {
     given.delete("code");
+    given.delete("editor");
     history.replaceState(null, "", `#${given}`);
-    try {
-      await api.showCode(code);
-    } catch (error) {
-      fail(error);
-      document.body.dataset.ready = "true";
-      return;
-    }
+    // A browser that has its cookie already may open a link that was used.
+    await api.letIn({ code }).catch((error) => (refused = error));
+    // Only a link that lets in, which the user's own command printed, says which editor it is.
+    if (!refused && wanted) editor.keep(wanted);
   }
   state.read();
   setStyle(state.get("style"));

@@ -168,8 +168,11 @@ export class Panel {
 
   refreshTable() {
     if (!this.tableElement) return;
-    const { columns, rows } = this.table();
+    // Nothing is drawn where a text stands in its place.
+    const { columns, rows: all } = this.drawn === null ? { columns: [], rows: [] } : this.table();
+    const rows = all.slice(0, TABLE_ROWS_MAX);
     this.tableElement.replaceChildren(
+      all.length > rows.length ? el("p", { class: "note" }, `the first ${units.count(rows.length)} of ${units.count(all.length)} rows`) : "",
       el(
         "table",
         {},

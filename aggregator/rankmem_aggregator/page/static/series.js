@@ -77,6 +77,7 @@ export function ofAnswer(answer) {
 }
 
 function noteOf(facts, isStacked) {
+  if (facts.coarse) return "the line is the highest of each pixel; the areas are from summaries of each 1,024 events";
   const drawn = isStacked && facts.drawn !== "events" ? "each pixel as it stood highest" : facts.note;
   const differs = facts.difference_bytes ? `; the groups differ from the total by up to ${units.bytes(facts.difference_bytes)}` : "";
   return `${drawn}${differs}${facts.why ? `; ${facts.why}` : ""}`;
@@ -107,7 +108,7 @@ export function ofMindStudio(answer) {
     ends: null,
     seqs: null,
     events: null,
-    note: "every record is drawn",
+    note: answer.facts.note,
     heading: peaks.length ? `Peak Memory Usage: ${peaks.join(" | ")}` : "no records in this range",
     legend: lines,
   };

@@ -1,23 +1,15 @@
--- Question: How many events does a device of a rank have in a range, what did it hold when the range began, and when did its process live?
+-- Question: How many events does a device of a rank have in a range, and what did it hold when the range began?
 -- Parameters:
 --   session (text): session id
 --   attempt, rank, device: which device
+--   offset_ns (ns): added to its host's times
 --   from_ns, until_ns (ns, common clock): the range
 -- Columns:
---   started_ns, ended_ns (ns, common clock): life of the process; ended_ns NULL while it runs
 --   events: in the buckets that touch the range, which may begin earlier and end later
---   first_ns (ns, common clock): of the first of those events; NULL where there is none
 --   entry_seq: the last event before the range; NULL where there is none
 --   requested, allocated, active, reserved (bytes): what it left, each as last known
 --   process (bytes): held by the whole process, by the last sample before the range
-WITH span AS MATERIALIZED (
-    SELECT offset_ns, started_ns, ended_ns
-    FROM rank_span
-    WHERE session_id = $session AND attempt = $attempt AND rank = $rank
-),
-clock AS MATERIALIZED (
-    SELECT coalesce((SELECT offset_ns FROM span), 0) AS offset_ns
-),
+WITH
 -- Of host memory the buckets repeat the requested bytes as the other figures; events have none.
 bucket AS MATERIALIZED (
     SELECT
@@ -27,10 +19,9 @@ bucket AS MATERIALIZED (
         if(b.device IN ('cpu', 'pinned'), NULL, b.allocated_last_bytes) AS allocated_last_bytes,
         if(b.device IN ('cpu', 'pinned'), NULL, b.active_last_bytes) AS active_last_bytes,
         if(b.device IN ('cpu', 'pinned'), NULL, b.reserved_last_bytes) AS reserved_last_bytes,
-        b.first_ns + c.offset_ns AS begin_ns,
-        b.last_ns + c.offset_ns AS end_ns
+        b.first_ns + $offset_ns AS begin_ns,
+        b.last_ns + $offset_ns AS end_ns
     FROM memory_bucket AS b
-    CROSS JOIN clock AS c
     WHERE b.session_id = $session AND b.attempt = $attempt AND b.rank = $rank AND b.device = $device
 ),
 before AS (
@@ -43,22 +34,20 @@ before AS (
     -- A bucket lasts a second at most, so one that begins before the range has its events within the second before.
     SELECT e.seq, e.requested_bytes, e.allocated_bytes, e.active_bytes, e.reserved_bytes
     FROM memory_event AS e
-    CROSS JOIN clock AS c
     WHERE e.session_id = $session
         AND e.attempt = $attempt
         AND e.rank = $rank
         AND e.device = $device
-        AND e.time_ns >= $from_ns - 1000000000 - c.offset_ns
-        AND e.time_ns < $from_ns - c.offset_ns
+        AND e.time_ns >= $from_ns - 1000000000 - $offset_ns
+        AND e.time_ns < $from_ns - $offset_ns
     UNION ALL
     SELECT h.seq, h.requested_bytes, NULL, NULL, NULL
     FROM held_before AS h
-    CROSS JOIN clock AS c
     WHERE h.session_id = $session
         AND h.attempt = $attempt
         AND h.rank = $rank
         AND h.device = $device
-        AND h.time_ns + c.offset_ns < $from_ns
+        AND h.time_ns + $offset_ns < $from_ns
 ),
 entry AS (
     SELECT
@@ -72,23 +61,19 @@ entry AS (
 sample AS (
     SELECT arg_max(p.app_reserved_bytes, p.seq) AS process
     FROM process_sample AS p
-    CROSS JOIN clock AS c
     WHERE p.session_id = $session
         AND p.attempt = $attempt
         AND p.rank = $rank
         AND p.device = $device
-        AND p.time_ns + c.offset_ns < $from_ns
+        AND p.time_ns + $offset_ns < $from_ns
 ),
 inside AS (
-    SELECT coalesce(sum(events), 0)::BIGINT AS events, min(begin_ns) AS first_ns
+    SELECT coalesce(sum(events), 0)::BIGINT AS events
     FROM bucket
     WHERE end_ns >= $from_ns AND begin_ns <= $until_ns
 )
 SELECT
-    (SELECT started_ns FROM span) AS started_ns,
-    (SELECT ended_ns FROM span) AS ended_ns,
     i.events,
-    i.first_ns,
     e.entry_seq,
     e.requested,
     e.allocated,
@@ -98,5 +83,4 @@ SELECT
 FROM inside AS i
 CROSS JOIN entry AS e
 CROSS JOIN sample AS s
-CROSS JOIN unstreamed
 ORDER BY i.events;

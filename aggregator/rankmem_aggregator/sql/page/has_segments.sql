@@ -1,13 +1,12 @@
--- Question: Are segments of a device of a rank known by an event?
+-- Question: Are segments of a device of a rank known?
 -- Parameters:
 --   session (text), attempt, rank, device (text): the device
---   seq: the event
 -- Columns:
---   known: true if one came by then, or was there when the recording began
+--   known: true if one came, or was there when the recording began
 SELECT
     EXISTS (
         FROM older_segment
-        WHERE session_id = $session AND attempt = $attempt AND rank = $rank AND device = $device AND seq <= $seq
+        WHERE session_id = $session AND attempt = $attempt AND rank = $rank AND device = $device
     )
     OR EXISTS (
         FROM memory_event
@@ -15,7 +14,6 @@ SELECT
             AND attempt = $attempt
             AND rank = $rank
             AND device = $device
-            AND seq <= $seq
             AND action IN ('segment_alloc', 'segment_map')
     ) AS known
 ORDER BY known;

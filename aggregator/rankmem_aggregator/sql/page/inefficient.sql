@@ -9,6 +9,7 @@
 --   end_ns (ns, common clock): the last event of the device: the end of what was not freed
 --   least_ns (ns): that long at least
 --   least_steps (count): for outlives, that many ends of steps later at least
+--   has_steps: true where ends of steps are recorded
 --   pick (JSON text): groups that are picked, as in is_picked; NULL for all
 --   at_most (count): rows, those of the largest size times time first
 -- Columns:
@@ -19,9 +20,6 @@
 --   wasted_gib_s: its size times that time, in GiB seconds
 --   all_blocks, all_bytes, all_gib_s: of all that fit, also of those not in the rows
 WITH
-line AS MATERIALIZED (
-    SELECT stack_id, line FROM stack
-),
 backward AS MATERIALIZED (
     SELECT c.forward_call_id AS call_id, min(c.started_ns) AS first_ns, max(c.ended_ns) AS last_ns
     FROM operator_call AS c
@@ -80,14 +78,17 @@ held AS (
         AND l.held_until_ns >= $from_ns
         AND l.held_from_ns <= $until_ns
 ),
-counted AS MATERIALIZED (
-    SELECT h.*, coalesce(t.number, 0) - coalesce(f.number, 0) AS held_steps
+fitting AS (
+    SELECT
+        h.*,
+        coalesce(t.number, 0) - coalesce(f.number, 0) AS held_steps,
+        count(*) OVER () AS all_blocks,
+        sum(h.size_bytes) OVER ()::BIGINT AS all_bytes,
+        sum(h.wasted_gib_s) OVER () AS all_gib_s
     FROM held AS h
     ASOF LEFT JOIN numbered AS t ON h.held_until_ns >= t.ended_ns
     ASOF LEFT JOIN numbered AS f ON h.held_from_ns >= f.ended_ns
-),
-fitting AS MATERIALIZED (
-    SELECT * FROM counted WHERE $kind <> 'outlives' OR held_steps >= $least_steps
+    WHERE $kind <> 'outlives' OR coalesce(t.number, 0) - coalesce(f.number, 0) >= $least_steps
 )
 SELECT
     h.size_bytes,
@@ -104,13 +105,13 @@ SELECT
     h.held_from_ns,
     h.held_until_ns,
     h.held_ns,
-    CASE WHEN EXISTS (SELECT 1 FROM numbered) THEN h.held_steps END AS held_steps,
+    CASE WHEN $has_steps THEN h.held_steps END AS held_steps,
     h.wasted_gib_s,
-    (SELECT count(*) FROM fitting) AS all_blocks,
-    (SELECT sum(size_bytes)::BIGINT FROM fitting) AS all_bytes,
-    (SELECT sum(wasted_gib_s) FROM fitting) AS all_gib_s
+    h.all_blocks,
+    h.all_bytes,
+    h.all_gib_s
 FROM fitting AS h
-LEFT JOIN line AS s ON s.stack_id = h.stack_id
+LEFT JOIN stack AS s ON s.stack_id = h.stack_id
 CROSS JOIN unstreamed
 ORDER BY h.wasted_gib_s DESC, h.allocation_id
 LIMIT $at_most;

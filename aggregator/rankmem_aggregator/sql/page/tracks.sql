@@ -11,19 +11,36 @@
 --   peak_seq: the event after which it stood so high
 --   peak_ns (ns, common clock): when
 --   host_name: its host
+--   started_ns, ended_ns (ns, common clock): life of the process; ended_ns NULL while it runs
+-- As peak_by_rank has it, of this rank's buckets alone.
+WITH top AS (
+    SELECT
+        attempt,
+        rank,
+        device,
+        max(requested_peak_bytes) AS peak_bytes,
+        arg_max(requested_peak_seq, (requested_peak_bytes, -requested_peak_seq)) AS peak_seq,
+        arg_max(requested_peak_ns, (requested_peak_bytes, -requested_peak_seq)) AS peak_ns
+    FROM memory_bucket
+    WHERE session_id = $session
+        AND rank = $rank
+        AND ($attempt::INTEGER IS NULL OR attempt = $attempt)
+        AND ($device::VARCHAR IS NULL OR device = $device)
+    GROUP BY attempt, rank, device
+)
 SELECT
-    p.attempt,
-    p.rank,
-    p.device,
+    t.attempt,
+    t.rank,
+    t.device,
     coalesce(s.offset_ns, 0) AS offset_ns,
-    p.peak_requested_bytes AS peak_bytes,
-    p.peak_seq,
-    p.peak_time_ns AS peak_ns,
-    coalesce(p.host_name, p.host_uid, 'unknown') AS host_name
-FROM peak_by_rank AS p
-LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
-WHERE p.session_id = $session
-    AND p.rank = $rank
-    AND ($attempt::INTEGER IS NULL OR p.attempt = $attempt)
-    AND ($device::VARCHAR IS NULL OR p.device = $device)
-ORDER BY p.device LIKE 'cpu%', p.peak_requested_bytes DESC, p.attempt DESC, p.device;
+    t.peak_bytes,
+    t.peak_seq,
+    t.peak_ns + coalesce(s.offset_ns, 0) AS peak_ns,
+    coalesce(h.host_name, r.host_uid, 'unknown') AS host_name,
+    s.started_ns,
+    s.ended_ns
+FROM top AS t
+LEFT JOIN rank_info AS r ON r.session_id = $session AND r.attempt = t.attempt AND r.rank = t.rank
+LEFT JOIN host_info AS h ON h.host_uid = r.host_uid
+LEFT JOIN rank_span AS s ON s.session_id = $session AND s.attempt = t.attempt AND s.rank = t.rank
+ORDER BY t.device LIKE 'cpu%', t.peak_bytes DESC, t.attempt DESC, t.device;

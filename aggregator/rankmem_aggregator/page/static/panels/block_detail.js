@@ -2,7 +2,7 @@
 
 import * as api from "../api.js";
 import { button, el } from "../dom.js";
-import { opener } from "../editor.js";
+import { opener, template } from "../editor.js";
 import { addPick } from "../selection.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
@@ -40,11 +40,12 @@ export async function showBlock(place, row, close) {
       const frames = (await api.ask(session.of("stack"), { stack_id: id })).rows();
       texts = [...texts, ...frames.map(textOf)];
       if (title) list.append(el("li", { class: "note" }, title));
-      for (const frame of frames) list.append(el("li", { class: frame.origin }, textOf(frame), " ", opener(textOf(frame), () => showBlock(place, row, close)) ?? ""));
+      for (const frame of frames) list.append(el("li", { class: frame.origin }, textOf(frame), " ", template() ? (opener(textOf(frame)) ?? "") : ""));
     } catch (error) {
       list.append(el("li", { class: "note" }, error.message));
     }
   }
+  if (texts.length && !template()) events.prepend(opener(texts[0], () => showBlock(place, row, close)) ?? "");
   place.dataset.frames = String(texts.length);
 }
 

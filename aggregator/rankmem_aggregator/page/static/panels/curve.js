@@ -72,7 +72,7 @@ class RankCurve {
     const within = { ...chosen, from, to, px: this.px };
     const spans = [session.of("spans"), within];
     const by = series.grouping();
-    if (units.isMindStudio()) return [[session.of("mindstudio_curve"), { rank: chosen.rank, from, to, by }], spans];
+    if (units.isMindStudio()) return [[session.of("mindstudio_curve"), { rank: chosen.rank, from, to, by, px: this.px }], spans];
     return [by === series.NO_GROUPS ? [session.of("curve"), within] : [session.of("groups"), { ...within, by }], spans];
   }
 

@@ -3,7 +3,7 @@
 
 import { announce, button, chooser, el } from "../dom.js";
 import { opener } from "../editor.js";
-import { FlameGraph } from "../flame.js";
+import { FlameGraph, shortName } from "../flame.js";
 import { outermost, pathOf, sandwich } from "../flame_trees.js";
 import { Panel } from "../panel.js";
 import { addPick, chips, picks, picksBut, removeKind } from "../selection.js";
@@ -96,7 +96,7 @@ export function flamePanel(root, { of = "rank" } = {}) {
     const steps = [];
     for (let i = node; i > 0; i = graph.tree.parent[i]) steps.unshift(i);
     path.replaceChildren(
-      ...(names.length ? [button("all", () => pick(0), { class: "quiet" }), ...steps.map((step, i) => el("span", {}, " › ", button(shortOf(names[i]), () => pick(step), { class: "quiet", title: names[i] })))] : []),
+      ...(names.length ? [button("all", () => pick(0), { class: "quiet" }), ...steps.map((step, i) => el("span", {}, " › ", button(shortOf(shortName(graph.tree.kind[step], names[i])), () => pick(step), { class: "quiet", title: names[i] })))] : []),
     );
     drawFrameBar(node);
     drawn(panel.answers[0].facts);

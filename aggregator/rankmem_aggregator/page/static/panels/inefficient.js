@@ -3,7 +3,7 @@
 import { chooser, el } from "../dom.js";
 import { Panel } from "../panel.js";
 import * as quantities from "../quantities.js";
-import { isPicked, picksBut, togglePick } from "../selection.js";
+import { chips, isPicked, picksBut, togglePick } from "../selection.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
 import { Table } from "../table.js";
@@ -77,6 +77,7 @@ export function inefficientPanel(root) {
   });
   const kinds = chooser("in which way", KINDS, kind(), (value) => state.change({ vain: value === "late" ? null : value }));
   panel.element.insertBefore(el("div", { class: "bar" }, kinds, el("label", { class: "note" }, "at least ", least)), panel.message);
+  const endChips = chips(panel, "block");
   const said = el("p", { class: "message", hidden: true });
   panel.body.append(said);
   const table = new Table(panel.body, {
@@ -98,6 +99,7 @@ export function inefficientPanel(root) {
     refresh: () => panel.refresh(),
     destroy: () => {
       end();
+      endChips();
       panel.destroy();
     },
   };

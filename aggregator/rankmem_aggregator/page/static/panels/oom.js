@@ -12,7 +12,7 @@ export const NOTHING_FAILED = "No allocation failed in this session.";
 const GROUPS = ["category", "operator", "line", "module", "phase", "step", "annotation", "stream", "component"];
 const ENOUGH = {
   limit: (bytes) => `The device had ${bytes} free, which was enough: a limit on the process stopped it (set_per_process_memory_fraction, ulimit, a container's limit).`,
-  elsewhere: (bytes) => `A piece of ${bytes} lay unused in reserved memory, which was enough, but belonged to another stream or pool.`,
+  elsewhere: (bytes) => `A piece of ${bytes} lay unused in reserved memory, which was enough: it belonged to another stream or pool, or could not be split (max_split_size_mb).`,
   whole: (bytes) => `Unused and free memory together, ${bytes}, would have been enough in one piece: try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or torch.cuda.empty_cache() before it.`,
   more: (bytes) => `A device with ${bytes} more, all else equal.`,
   less: (bytes) => `Or ${bytes} freed before, together with what was unused and free in one piece.`,
@@ -195,17 +195,17 @@ function tiles(failure) {
     tile("asked for", units.bytes(failure.size_bytes), onHost ? null : "rounded up by the allocator"),
     tile(onHost ? "free on the host" : "free on the device", units.bytes(failure.device_free_bytes)),
     tile("alive", units.bytes(failure.requested_bytes)),
-    tile("reserved by PyTorch", units.bytes(failure.reserved_bytes)),
+    tile("reserved", units.bytes(failure.reserved_bytes)),
     tile("unused of that", units.bytes(failure.unused_bytes)),
     tile("largest hole", units.bytes(failure.largest_free_bytes)),
     tile("fragmentation", units.share(failure.fragmentation)),
-    tile("process beyond PyTorch", units.bytes(failure.app_bytes)),
+    tile("beyond PyTorch", units.bytes(failure.app_bytes), "what the process holds beyond the allocator"),
     tile("of the device", units.bytes(failure.device_total_bytes), "its memory"),
   ];
 }
 
 function inWords(failure) {
-  const who = failure.operator ?? "a call outside of any operator";
+  const who = failure.operator ?? "A call outside of any operator";
   const where = `rank ${failure.rank}, ${failure.device}${failure.host_name ? ` of ${failure.host_name}` : ""}, at ${units.time(failure.time_ns)}`;
   const lines = [el("p", {}, el("b", {}, `${who} asked for ${units.bytes(failure.size_bytes)}`), ` on ${where}`, failure.line ? `, at ${failure.line}` : "", ".")];
   const enough = [...(failure.enough ?? [])].map((each) => each.split(":"));
