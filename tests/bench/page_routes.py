@@ -18,8 +18,8 @@ import pyarrow as pa
 from harness import Figure, say
 from synthetic_database import SESSION
 
+from rankmem_aggregator.page.answering import arrow_bytes
 from rankmem_aggregator.page.answers import ROUTES
-from rankmem_aggregator.page.app import arrow_bytes
 from rankmem_aggregator.page.parameters import Declared, declared, read_parameters
 from rankmem_aggregator.page.reading import PageSession, Reading
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
