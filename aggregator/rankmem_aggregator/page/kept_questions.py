@@ -61,6 +61,10 @@ PLANS: Final[Mapping[str, Plan]] = {
     "/step_heat": Plan(names=(), changes=({"figure": "growth"}, {"figure": "end"})),
     "/step_kept": Plan(names=(), changes=({"by": "line", "keep": 4},)),
     "/steps": Plan(names=(), changes=({"limit": 500},)),
+    "/modules": Plan(names=()),
+    "/mindstudio/curve": Plan(names=("rank",), changes=({"points": 4000},)),
+    "/mindstudio/operators": Plan(names=("rank",)),
+    "/diff": Plan(names=("a", "b", "device_type"), changes=({}, {"by": "line"}, {"by": "operator"})),
     "/oom_held": Plan(names=INSTANT),
     "/oom_ranks": Plan(names=INSTANT),
     "/oom_events": Plan(names=INSTANT),
@@ -74,6 +78,8 @@ class Chosen:
 
     tracks: tuple[Mapping[str, Any], ...]
     """A row of ``/job`` for each kept device of a rank, the one that is shown first at the beginning."""
+    rows: tuple[Mapping[str, Any], ...]
+    """The rows of ``/job`` with a device."""
     device_types: tuple[str, ...]
     first_ns: int
     last_ns: int
@@ -114,6 +120,7 @@ class Chosen:
         types = sorted({row["device_type"] for row in rows}, key=lambda each: (each == "cpu", each))
         return cls(
             tracks=tuple(_tracks(rows, ranks)),
+            rows=tuple(rows),
             device_types=tuple(types),
             first_ns=begin,
             last_ns=end,
@@ -164,7 +171,13 @@ def questions_of(
         plan = PLANS.get(route.path, Plan())
         names = {each.name: each.required for each in declared(route.parameters)}
         of_ooms: tuple[Mapping[str, Any], ...] = () if oom is None else (oom,)
-        tracks = of_ooms if route.path.startswith("/oom_") else chosen.tracks if "rank" in names else ({},)
+        tracks = (
+            of_ooms
+            if route.path.startswith("/oom_")
+            else chosen.tracks
+            if {"rank", "a"} & set(names)
+            else ({},)
+        )
         for track, change in product(tracks, plan.changes):
             known = _known(chosen, track)
             wanted = [name for name in known if name != "seq"] if plan.names is None else plan.names
@@ -183,4 +196,18 @@ def _known(chosen: Chosen, track: Mapping[str, Any]) -> dict[str, Any]:
         "device": track.get("device"),
         "seq": track.get("peak_seq", track.get("seq")),
         "device_type": chosen.device_types[0] if chosen.device_types else None,
+        **_sides(chosen, track),
     }
+
+
+def _sides(chosen: Chosen, track: Mapping[str, Any]) -> dict[str, str]:
+    """What the page compares at first: the rank against the highest other one; see ``static/sides.js``."""
+    if "device_type" not in track:
+        return {}
+    others = [
+        row
+        for row in chosen.rows
+        if row["rank"] != track["rank"] and row["device_type"] == track["device_type"]
+    ]
+    other = max(others, key=lambda row: row["peak_bytes"], default=track)
+    return {"a": f"/{other['rank']}/peak", "b": f"/{track['rank']}/peak"}
