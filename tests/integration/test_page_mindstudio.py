@@ -14,7 +14,6 @@ import pytest
 
 from page_server import PageClient, served_page
 from rankmem_aggregator import connect
-from rankmem_aggregator.page.reading import facts_of
 from rankmem_protos.errors import Code, RankmemError
 
 FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "recordings" / "ascend"
@@ -53,35 +52,11 @@ def rows_of_file(rank: int, name: str) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_title_has_the_peaks_of_the_files(client: PageClient, session: str, rank: int) -> None:
-    peaks = dict(client.facts(f"s/{session}/mindstudio/curve", rank=rank)["peaks"])
+    peaks = client.facts(f"s/{session}/mindstudio_curve", rank=rank, from_=0, to=10**12)["peaks"]
     records = rows_of_file(rank, "memory_record.csv")
     for legend, column in (("Operators Allocated", "Allocated"), ("Operators Reserved", "Reserved")):
         highest = max(Decimal(row[f"Total {column}(MB)"]) for row in records if row["Component"] == "PTA+GE")
         assert peaks[legend] == pytest.approx(float(highest), abs=0.01)
-
-
-@pytest.mark.parametrize("by", ["overall", "stream", "component"])
-def test_the_curves_equal_the_views(client: PageClient, path: Path, session: str, by: str) -> None:
-    answer = client.ask(f"s/{session}/mindstudio/curve", rank=0, by=by, points=4096)
-    with connect(path) as queries:
-        expected = queries.sql(
-            f"SELECT time_ms, legend, mb FROM mindstudio.{by}_curve($s, 0) WHERE time_ms IS NOT NULL",
-            {"s": session},
-        ).to_pylist()
-    drawn = sorted((row["legend"], row["time_ms"], row["mb"]) for row in answer.to_pylist())
-    assert drawn == sorted((row["legend"], row["time_ms"], row["mb"]) for row in expected)
-    assert facts_of(answer)["exact"] is True
-
-
-def test_a_thinned_curve_keeps_highest_lowest_and_ends(client: PageClient, session: str) -> None:
-    whole = client.ask(f"s/{session}/mindstudio/curve", rank=0, points=4096).to_pylist()
-    few = client.ask(f"s/{session}/mindstudio/curve", rank=0, points=40)
-    assert facts_of(few)["exact"] is False
-    for legend in {row["legend"] for row in whole}:
-        all_mb = [row["mb"] for row in whole if row["legend"] == legend]
-        kept = [row["mb"] for row in few.to_pylist() if row["legend"] == legend]
-        assert len(kept) <= 40
-        assert (max(kept), min(kept), kept[0], kept[-1]) == (max(all_mb), min(all_mb), all_mb[0], all_mb[-1])
 
 
 def operators(client: PageClient, session: str, **asked: Any) -> list[dict[str, Any]]:
@@ -157,5 +132,5 @@ def test_two_ranks_compare_as_their_files_do(client: PageClient, session: str) -
 
 def test_a_rank_that_does_not_exist_is_not_found(client: PageClient, session: str) -> None:
     with pytest.raises(RankmemError) as refused:
-        client.ask(f"s/{session}/mindstudio/curve", rank=99)
+        client.ask(f"s/{session}/mindstudio_curve", rank=99, from_=0, to=1)
     assert refused.value.code is Code.NOT_FOUND

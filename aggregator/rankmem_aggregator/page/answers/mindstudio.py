@@ -1,15 +1,13 @@
-"""MindStudio Insight's Memory page: its curves, its tables, its static graphs, by its own names and units.
+"""MindStudio Insight's Memory page: its tables and static graphs, by its own names and units.
 
-Stage: page, in the thread of a request. Answers of the schema ``mindstudio``; only the curves are thinned.
+Stage: page, in the thread of a request. Its curves are ``mindstudio_curve``'s.
 """
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from rankmem_aggregator.page.parameters import (
@@ -26,8 +24,6 @@ from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import SessionRoute
 from rankmem_protos.bounds import SIZE_BYTES_MAX
 
-POINTS_MAX: Final = 4096
-"""Of a curve: the widest screen has no more columns."""
 ROWS_MAX: Final = 1000
 """Rows of a page, as MindStudio has them at most."""
 SKIPPED_MAX: Final = 10_000_000
@@ -41,15 +37,6 @@ SORTS: Final = (
 """Columns that its table sorts by."""
 _KB: Final = real(0, SIZE_BYTES_MAX / 1024)
 _GRAPH: Final = text(512)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurveAsked:
-    """Parameters of ``/mindstudio/curve``."""
-
-    rank: int = parameter(RANK, "global rank")
-    by: str = parameter(choice(("overall", "stream", "component")), "Group By", default="overall")
-    points: int = parameter(integer(2, POINTS_MAX), "of a curve, at most", default=2000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,35 +71,6 @@ class GraphAsked:
 
     rank: int = parameter(RANK, "global rank")
     graph: str = parameter(_GRAPH, "Graph ID")
-
-
-def curve(reading: Reading, asked: CurveAsked) -> pa.Table:
-    """The curves of MindStudio's memory page: time_ms, legend, mb; curve after curve.
-
-    Of a curve with more than ``points`` the highest and the lowest of equal parts are kept. Facts: ``title``,
-    its peaks as MindStudio writes them; ``peaks``, a list of [legend, MB], exact.
-    """
-    reading.track(asked.rank)  # NOT_FOUND where there is no such rank
-    rows = reading.show(f"mindstudio_{asked.by}", rank=asked.rank)
-    legend = rows["legend"].combine_chunks().dictionary_encode()
-    names: list[str] = legend.dictionary.to_pylist()
-    codes = legend.indices.to_numpy(zero_copy_only=False)
-    mb = rows["mb"].to_numpy()
-    peaks, kept = [], []
-    for name in sorted(names, key=_order):
-        code = names.index(name)
-        at = np.flatnonzero(codes == code)
-        peaks.append([name, float(mb[at].max())])
-        kept.append(at[_thinned(mb[at], asked.points)])
-    shown = np.concatenate(kept) if kept else np.zeros(0, np.int64)
-    title = " | ".join(f"{name}: {peak:.2f}MB" for name, peak in peaks)
-    return reading.answer(
-        rows.take(pa.array(shown)),
-        exact=len(shown) == len(mb),
-        source=f"mindstudio.{asked.by}_curve",
-        title=f"Peak Memory Usage: {title}" if title else "",
-        peaks=peaks,
-    )
 
 
 def operators(reading: Reading, asked: OperatorsAsked) -> pa.Table:
@@ -159,27 +117,7 @@ def static_operators(reading: Reading, asked: GraphAsked) -> pa.Table:
     return reading.answer(rows, exact=rows.num_rows < ROWS_MAX, source="static_block")
 
 
-def _order(legend: str) -> tuple[int, str]:
-    """MindStudio's order of curves: allocated, activated, reserved, then the process and the workspace."""
-    words = ("Allocated", "Activated", "Reserved")
-    place = next((i for i, word in enumerate(words) if word in legend), len(words))
-    return place + 10 * legend.startswith(("App", "Workspace")), legend
-
-
-def _thinned(values: np.ndarray[Any, Any], points: int) -> np.ndarray[Any, Any]:
-    """The places to keep: all, or the first, the lowest, the highest and the last of equal parts."""
-    if len(values) <= points:
-        return np.arange(len(values))
-    edges = np.linspace(0, len(values), max(1, points // 4) + 1).astype(np.int64)
-    kept = {0, len(values) - 1}
-    for begin, end in itertools.pairwise(edges):
-        part = values[begin:end]
-        kept |= {int(begin), int(begin + part.argmin()), int(begin + part.argmax()), int(end - 1)}
-    return np.array(sorted(kept), np.int64)
-
-
 ROUTES: Final = (
-    SessionRoute(path="/mindstudio/curve", parameters=CurveAsked, answer=curve),
     SessionRoute(path="/mindstudio/operators", parameters=OperatorsAsked, answer=operators),
     SessionRoute(
         path="/mindstudio/components",

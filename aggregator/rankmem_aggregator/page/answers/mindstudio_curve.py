@@ -43,6 +43,7 @@ def mindstudio_curve(reading: Reading, asked: MindStudioAsked) -> pa.Table:
     ended. Facts: ``peaks``, the highest of each curve by its legend, in MB.
     """
     check_range(asked.from_ns, asked.until_ns)
+    reading.track(asked.rank)  # NOT_FOUND where the session has no such rank
     events = reading.ask("rank_events", rank=asked.rank)["events"][0].as_py()
     if events > EVENTS_MAX:
         raise RankmemError(
@@ -62,7 +63,7 @@ def mindstudio_curve(reading: Reading, asked: MindStudioAsked) -> pa.Table:
     is_whole = drawn.num_rows == rows.num_rows
     return reading.answer(
         drawn,
-        exact=True,
+        exact=is_whole,
         note="every record is drawn" if is_whole else "highest and lowest of each pixel are drawn",
         source=f"mindstudio.{asked.by}_curve",
         by=asked.by,

@@ -2,7 +2,7 @@
 // allocations and of components; static graphs.
 
 import { chooser, el } from "../dom.js";
-import { mindstudioCurvePanel } from "../panels/mindstudio_curve.js";
+import { curvePanel } from "../panels/curve.js";
 import { mindstudioComponentsPanel, mindstudioOperatorsPanel } from "../panels/mindstudio_tables.js";
 import { staticGraphPanel } from "../panels/static_graph.js";
 import * as session from "../session.js";
@@ -16,7 +16,7 @@ export default {
   mount(root) {
     units.setStyle("mindstudio");
     root.append(choosers());
-    const parts = [mindstudioCurvePanel, mindstudioOperatorsPanel, mindstudioComponentsPanel, staticGraphPanel].map((make) => make(root));
+    const parts = [curvePanel, mindstudioOperatorsPanel, mindstudioComponentsPanel, staticGraphPanel].map((make) => make(root));
     for (const part of parts) part.refresh();
     return () => {
       for (const part of parts) part.destroy();
@@ -47,8 +47,6 @@ function choosers() {
       chooser("Host Name", hosts, host, (name) => open(firstOf(name))),
       "Rank ID ",
       chooser("Rank ID", ofHost, String(chosen?.rank ?? ""), (rank) => open(rank)),
-      "Group By ",
-      chooser("Group By", [["overall", "Overall"], ["stream", "Stream"], ["component", "Component"]], state.get("by") ?? "overall", (by) => state.change({ by })),
       others.length ? "Compare with " : "",
       others.length
         ? chooser("Compare with", [["", "no rank"], ...others.map((rank) => [rank, `rank ${rank}`])], "", (rank) =>
