@@ -62,6 +62,7 @@ function mixed(stops, at) {
 export function ramp(kind) {
   const none = isDark() ? [23, 27, 33] : [255, 255, 255];
   const middle = isDark() ? [52, 58, 66] : [238, 240, 242];
-  const stops = kind === "difference" ? [...LESS, middle, ...MORE] : AMOUNT;
+  const [less, more] = isDark() ? [LESS.toReversed(), MORE.toReversed()] : [LESS, MORE]; // the extremes stand out from the card
+  const stops = kind === "difference" ? [...less, middle, ...more] : AMOUNT;
   return Array.from({ length: 256 }, (_, i) => (i === 0 ? none : mixed(stops, (i - 1) / 254)));
 }
