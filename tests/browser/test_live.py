@@ -36,7 +36,7 @@ while not Path(sys.argv[1]).exists():
     optimizer.step()
     optimizer.zero_grad()
     kept.append(torch.zeros(4096))
-    time.sleep(0.02)
+    time.sleep(0.1)
 """
 """Trains until a file is there."""
 
@@ -116,6 +116,11 @@ def events_shown(page: OpenPage) -> int:
     return found or 0
 
 
+def events_of(page: OpenPage) -> int:
+    found: int = page.tab.evaluate("() => window.rankmem.job().facts.session.events")
+    return found
+
+
 def shown_until(page: OpenPage) -> int:
     return int(page.state("to") or 0)
 
@@ -177,25 +182,25 @@ def test_a_training_is_followed_to_its_last_event_though_both_servers_are_killed
     wait(page, "it is recorded", lambda: status(page)["kind"] == "recorded")
     with connect(served.aggregator) as queries:
         row = queries.sql(
-            """SELECT b.rank, max(b.last_ns) - (SELECT started_ns FROM session_overview) AS last_ns,
-                arg_max(b.requested_last_bytes, b.seq_last) AS last_bytes
-            FROM (SELECT rank, last_ns + coalesce(offset_ns, 0) AS last_ns, seq_last, requested_last_bytes
-                FROM memory_bucket LEFT JOIN rank_span USING (session_id, attempt, rank)) AS b
-            WHERE b.rank = (SELECT highest_rank FROM session_overview)
-            GROUP BY b.rank"""
+            """SELECT e.rank, max(e.seq) AS seq, arg_max(e.requested_bytes, e.seq) AS requested_bytes,
+                max(e.time_ns + coalesce(s.offset_ns, 0)) - (SELECT started_ns FROM session_overview)
+                    AS time_ns
+            FROM memory_event AS e LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
+            WHERE e.rank = (SELECT highest_rank FROM session_overview)
+            GROUP BY e.rank"""
         ).to_pylist()[0]
         events = queries.sessions()["events"][0].as_py()
-
-    def is_whole() -> bool:
-        page.settle()
-        line = page.drawn("curve")[0]
-        return bool(
-            line["times"][-1] == row["last_ns"]
-            and line["values"][-1] == row["last_bytes"]
-            and page.tab.evaluate("() => window.rankmem.job().facts.session.events") == events
-        )
-
-    wait(page, "the last event is on the screen", is_whole, 30)
+    wait(page, "the whole is on the screen", lambda: events_of(page) == events)
+    last_ns = row["time_ns"]
+    page.change(rank=row["rank"], by="overall", **{"from": last_ns - 20_000_000, "to": last_ns + 1})
+    shown = page.drawn("curve")
+    requested = next(line for line in shown["lines"] if line["name"] == "requested")
+    is_event = [at <= last_ns for at in requested["times"]]
+    last = len(is_event) - is_event[::-1].index(True) - 1
+    actions = zip(shown["events"]["seqs"], shown["events"]["actions"], strict=True)
+    assert [seq for seq, action in actions if action][-1] == row["seq"]
+    assert requested["times"][last] == last_ns
+    assert requested["values"][last] == row["requested_bytes"]
     assert page.tab.inner_text(".live") == "recorded"
     page.check()
     context.close()

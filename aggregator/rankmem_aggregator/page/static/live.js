@@ -12,7 +12,8 @@ import * as state from "./state.js";
 import * as units from "./units.js";
 
 const AGAIN_MS = 2000; // after the browser gave up a stream: the server refused it
-const SHARE = 3; // of the time, at most one third is spent on asking again
+const SHARE = 3; // asking again takes at most a quarter of the time,
+const WAIT_MS = 10000; // but nothing waits for longer
 const QUIET_NS = 30e9; // a running session without a newer event for so long is not called live
 const TICK_MS = 500;
 
@@ -97,7 +98,7 @@ async function follow() {
   clearTimeout(timer);
   if (!following || refreshing || trouble || !told || !session.job() || session.job().id !== of) return;
   if (told.progress.watermark === session.job().facts.watermark) return;
-  const wait = notBefore - performance.now();
+  const wait = told.progress.ended ? 0 : notBefore - performance.now();
   if (wait > 0) {
     timer = setTimeout(follow, wait);
     return;
@@ -115,7 +116,7 @@ async function follow() {
   } finally {
     refreshing = false;
     delete document.body.dataset.following;
-    notBefore = performance.now() + SHARE * (performance.now() - began);
+    notBefore = performance.now() + Math.min(WAIT_MS, SHARE * (performance.now() - began));
   }
   follow();
 }

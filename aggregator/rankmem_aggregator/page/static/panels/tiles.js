@@ -7,28 +7,40 @@ import * as session from "../session.js";
 import * as state from "../state.js";
 import * as units from "../units.js";
 
+const HEADROOM = 3; // its place in the line
+
 export function tiles(root) {
-  const { highest, facts, ranks } = session.job();
   const waiting = new AbortController();
+  const line = el("div", { class: "tiles" });
+  root.append(line);
+  fill(line, waiting.signal);
+  const stop = session.listen(() => fill(line, waiting.signal)); // a running session's figures grow
+  const destroy = () => {
+    stop();
+    waiting.abort();
+  };
+  return { refresh: () => {}, destroy };
+}
+
+function fill(line, signal) {
+  const { highest, facts, ranks } = session.job();
+  const focused = [...line.children].indexOf(document.activeElement);
   const gone = { from: null, to: null };
   const at = highest && { rank: highest.rank, device: highest.device, attempt: highest.attempt, seq: highest.peak_seq, ...gone };
-  const headroom = tile("least headroom", "…", { mode: "headroom" });
+  const before = line.children[HEADROOM]?.lastChild.textContent ?? "…";
+  const headroom = tile("least headroom", before, { mode: "headroom" });
   const { complete, events, num_hosts: hosts } = facts.session;
-  root.append(
-    el(
-      "div",
-      { class: "tiles" },
-      tile("highest rank", highest ? `${highest.rank}: ${units.bytes(highest.peak_bytes)}` : units.NOTHING, at),
-      tile("at", highest ? units.time(highest.peak_ns) : units.NOTHING, at),
-      tile("sum of peaks", units.bytes(sumOfPeaks(ranks)), { view: "peak" }),
-      headroom,
-      tile(`ranks on ${units.counted(hosts, "host")}`, units.count(new Set(ranks.map((row) => row.rank)).size), { order: "host" }),
-      tile("events", units.count(events), gone),
-      tile("complete", complete ? "yes" : complete === false ? "no" : "not known", { view: "trust" }),
-    ),
+  line.replaceChildren(
+    tile("highest rank", highest ? `${highest.rank}: ${units.bytes(highest.peak_bytes)}` : units.NOTHING, at),
+    tile("at", highest ? units.time(highest.peak_ns) : units.NOTHING, at),
+    tile("sum of peaks", units.bytes(sumOfPeaks(ranks)), { view: "peak" }),
+    headroom,
+    tile(`ranks on ${units.counted(hosts, "host")}`, units.count(new Set(ranks.map((row) => row.rank)).size), { order: "host" }),
+    tile("events", units.count(events), gone),
+    tile("complete", complete ? "yes" : complete === false ? "no" : "not known", { view: "trust" }),
   );
-  fillHeadroom(headroom, waiting.signal);
-  return { refresh: () => {}, destroy: () => waiting.abort() };
+  line.children[focused]?.focus({ preventScroll: true });
+  fillHeadroom(headroom, signal);
 }
 
 function tile(name, text, changes) {
