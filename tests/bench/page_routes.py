@@ -161,7 +161,9 @@ def _pairs(
     begin = random_of.uniform(0, scale.span_ns - width)
     seq = random_of.randrange(max(1, scale.rank_events))
     rank = random_of.randrange(scale.ranks)
-    values: dict[str, Any] = {"rank": rank, "device_type": "cuda", "px": 1400, "bins": 512, "ranks": rank}
+    values: dict[str, Any] = {"rank": rank, "device_type": "cuda", "px": 1400, "bins": 512}
+    if "rank" not in names:
+        values["ranks"] = rank
     if {"from", "to"} <= names:
         values |= {"from": int(begin), "to": int(begin + max(width, 1e6))}
     elif "seq" in names and "at" not in names:

@@ -6,6 +6,8 @@ answer, and asks until its standard input is closed; then it prints how many ans
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import sys
 import threading
@@ -24,17 +26,20 @@ PATHS: Final = ("job", "heat?from=0&to=60000000000&device_type=cpu")
 def main() -> None:
     address, viewers, session = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     say(f"{viewers} viewers of {address}")
-    counts = [0] * viewers
+    tried, counts = [0] * viewers, [0] * viewers
     begun = threading.Semaphore(0)
     over = threading.Event()
     with served_page(address) as first:
 
         def view(number: int) -> None:
             client = PageClient(first.server, first.cookie)
-            while not over.wait(EVERY_S if counts[number] else number / viewers):
+            while not over.wait(EVERY_S if tried[number] else number / viewers):
+                tried[number] += 1
                 for path in PATHS:
-                    client.request("GET", f"/api/v1/s/{session}/{path}")
-                counts[number] += 1
+                    # A page with too much to do refuses or cuts; the viewer comes back a second later.
+                    with contextlib.suppress(OSError, http.client.HTTPException):
+                        client.request("GET", f"/api/v1/s/{session}/{path}")
+                        counts[number] += 1
                 begun.release()
 
         threads = [threading.Thread(target=view, args=(number,), daemon=True) for number in range(viewers)]
@@ -47,7 +52,7 @@ def main() -> None:
         over.set()
         for thread in threads:
             thread.join(10)
-    print(json.dumps({"answers": sum(counts) * len(PATHS)}), flush=True)
+    print(json.dumps({"answers": sum(counts)}), flush=True)
 
 
 if __name__ == "__main__":
