@@ -183,3 +183,37 @@ def test_a_side_says_how_many_ranks_it_has(client: PageClient) -> None:
         "blocks": 0,
         "num_ranks": 0,
     }
+
+
+def flame(client: PageClient, a: str, b: str, by: str = "operator") -> dict[tuple[str, ...], tuple[int, int]]:
+    rows = client.ask(
+        f"s/{SESSION}/diff_flame", a=a, b=b, by=by, device_type="cpu", min_share=0.0005
+    ).to_pylist()
+    paths: list[tuple[str, ...]] = []
+    for row in rows:
+        paths.append((*paths[row["parent"]], row["name"]) if row["parent"] >= 0 else ())
+    return {path: (row["a_bytes"], row["b_bytes"]) for path, row in zip(paths, rows, strict=True)}
+
+
+def test_the_flame_graph_of_both_sides_adds_up_to_the_bars(client: PageClient) -> None:
+    for a, b in itertools.pairwise(SIDES):
+        nodes = flame(client, a, b)
+        bars = rows_of(client, a, b, "operator")
+        assert nodes[()] == tuple(sum(bar[i] for bar in bars.values()) for i in (0, 1)), (a, b)
+        for name, pair in bars.items():
+            if name.startswith("aten"):
+                assert nodes[(name,)] == pair, (a, b, name)
+
+
+def test_the_flame_graph_turned_round_has_the_sides_exchanged(client: PageClient) -> None:
+    for a, b in itertools.pairwise(SIDES):
+        there, back = flame(client, a, b), flame(client, b, a)
+        assert {path: (y, x) for path, (x, y) in there.items()} == back
+    for a, b in flame(client, "/all/peak", "/all/peak").values():
+        assert a == b
+
+
+def test_sides_without_such_ranks_are_not_found_in_the_flame_graph_either(client: PageClient) -> None:
+    with pytest.raises(RankmemError) as refused:
+        client.ask(f"s/{SESSION}/diff_flame", a="/99/peak", b="/all/peak")
+    assert refused.value.code is Code.NOT_FOUND

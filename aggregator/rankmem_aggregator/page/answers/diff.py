@@ -116,7 +116,7 @@ class _Asked:
             for row in found.to_pylist()
         ]
         if not self.rows:
-            _check_ranks(reading, of, state.session_id)
+            check_ranks(reading, of, state.session_id)
         text = as_sql(page_text(name), {"session": state.session_id, **given})
         self.statement = f"SELECT * REPLACE (coalesce(group_name, 'none') AS group_name) FROM (\n{text}\n)"
         self.facts = {
@@ -127,7 +127,7 @@ class _Asked:
         }
 
 
-def _check_ranks(reading: Reading, of: Side, session_id: str) -> None:
+def check_ranks(reading: Reading, of: Side, session_id: str) -> None:
     """Raises NOT_FOUND where the session has no such ranks: they hold nothing for another reason."""
     if reading.ask("side_ranks", session=session_id, **of.parameters)["num_ranks"][0].as_py() == 0:
         what = f"no rank {of.value}" if of.kind == "rank" else f"no rank that reported {of.kind}={of.value}"
@@ -137,10 +137,11 @@ def _check_ranks(reading: Reading, of: Side, session_id: str) -> None:
         )
 
 
-def _others(asked: DiffAsked) -> tuple[str, ...]:
+def others_of(asked: Any) -> tuple[str, ...]:
+    """The sessions that the sides of a request name."""
     return tuple(each.session for each in (asked.a, asked.b) if each.session)
 
 
 ROUTES: Final = (
-    SessionRoute(path="/diff", parameters=DiffAsked, answer=diff, limit_s=DIFF_S, others=_others),
+    SessionRoute(path="/diff", parameters=DiffAsked, answer=diff, limit_s=DIFF_S, others=others_of),
 )

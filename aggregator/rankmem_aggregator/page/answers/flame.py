@@ -92,7 +92,15 @@ def flame(reading: Reading, asked: FlameAsked) -> pa.Table:
         with_category=asked.category == "1",
         pick=picked(reading, asked.pick),
     )
-    root = tree_of(_paths(rows, asked))
+    root = tree_of(
+        paths_of(
+            rows,
+            asked.by,
+            inverted=asked.inverted == "1",
+            recursion=asked.recursion,
+            with_category=asked.category == "1",
+        )
+    )
     nodes = bounded(root, asked.min_share)
     found = pa.table(
         {
@@ -193,21 +201,31 @@ def _point(lives: Lives) -> dict[str, Any]:
     }
 
 
-def _paths(rows: pa.Table, asked: FlameAsked) -> Iterator[tuple[Sequence[Step], int, int]]:
-    """A path of each row, the outermost level first unless it is inverted."""
-    kind = _WORDS[asked.by]
+def paths_of(
+    rows: pa.Table, by: str, *, inverted: bool = False, recursion: str = "keep", with_category: bool = False
+) -> Iterator[tuple[Sequence[Step], int, int]]:
+    """The path, bytes and blocks of each row of ``sql/page/flame.sql``, the outermost level first.
+
+    Args:
+        rows: asked for by the same grouping.
+        by: line, module or operator.
+        inverted: the innermost level first.
+        recursion: see :func:`merged`.
+        with_category: the category is the last level.
+    """
+    kind = _WORDS[by]
     steps: dict[str, Step] = {}  # frames come again and again
     for row in rows.to_pylist():
         names = row["frames"][::-1] if row["frames"] else []
         if row["group_name"] is not None:
-            names = row["group_name"].split(".") if asked.by == "module" else [row["group_name"]]
+            names = row["group_name"].split(".") if by == "module" else [row["group_name"]]
         path = [steps.get(name) or steps.setdefault(name, Step(kind, name)) for name in names]
         if not path:
-            path = [Step("none", OLDER if row["preexisting"] else WITHOUT[asked.by])]
-        if asked.inverted == "1":
+            path = [Step("none", OLDER if row["preexisting"] else WITHOUT[by])]
+        if inverted:
             path.reverse()
-        shown = list(merged(path, asked.recursion))
-        if asked.category == "1":
+        shown = list(merged(path, recursion))
+        if with_category:
             shown.append(Step("category", row["category"]))
         yield shown, row["bytes"], row["blocks"]
 

@@ -13,9 +13,10 @@ const SHADES = 24;
 const colours = new Map();
 
 export class FlameGraph {
-  // upward: the root is at the bottom; hover(node, x, y), leave(), pick(node, event), menu(node, event): of a box.
-  constructor(parent, { label, upward = false, hover, leave, pick, menu }) {
-    Object.assign(this, { upward, focus: 0, hits: null, painted: [], tree: laidOut({ parent: [], kind: [], name: [], bytes: [], blocks: [] }) });
+  // upward: the root is at the bottom; hover(node, x, y), leave(), pick(node, event), menu(node, event): of a box;
+  // colours(node): [fill, text] of a box, where they are not those of its name.
+  constructor(parent, { label, upward = false, hover, leave, pick, menu, colours: given = null }) {
+    Object.assign(this, { given, upward, focus: 0, hits: null, painted: [], tree: laidOut({ parent: [], kind: [], name: [], bytes: [], blocks: [] }) });
     this.surface = new Surface(parent, { height: ROW, label, paint: (g, width, height) => this.paint(g, width, height) });
     const { canvas } = this.surface;
     const at = (event) => this.nodeAt(event.offsetX, event.offsetY);
@@ -91,7 +92,7 @@ export class FlameGraph {
   box(g, i, x, y, wide) {
     const { tree } = this;
     const faded = this.hits !== null && !this.hits[i];
-    const [fill, text] = faded ? [ink("hover"), ink("faint")] : coloursOf(tree.kind[i], tree.name[i]);
+    const [fill, text] = faded ? [ink("hover"), ink("faint")] : (this.given?.(i) ?? coloursOf(tree.kind[i], tree.name[i]));
     g.fillStyle = this.hits?.[i] ? ink("accent") : fill;
     g.fillRect(x, y, Math.max(wide - 1, LEAST_PX), ROW - 1);
     if (i === this.cursor && i !== this.focus) {

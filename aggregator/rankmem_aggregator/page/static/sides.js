@@ -2,6 +2,7 @@
 
 import { chooser, el } from "./dom.js";
 import * as session from "./session.js";
+import * as state from "./state.js";
 import * as units from "./units.js";
 
 const MOMENTS = [
@@ -27,7 +28,7 @@ export function write({ session: id, ranks, moment, value }) {
 }
 
 // The two sides that a view begins with: the chosen rank against the one next below it, else against the same rank.
-export function first() {
+function first() {
   const job = session.job();
   const chosen = session.chosen();
   const others = job.ranks
@@ -35,6 +36,12 @@ export function first() {
     .sort((a, b) => b.peak_bytes - a.peak_bytes);
   const a = chosen ? `/${chosen.rank}/peak` : "/all/peak";
   return [others.length ? `/${others[0].rank}/peak` : a, a];
+}
+
+// The two sides of the state, or those that a view begins with.
+export function both() {
+  const [a, b] = first();
+  return [state.get("a") ?? a, state.get("b") ?? b];
 }
 
 // A side in words.

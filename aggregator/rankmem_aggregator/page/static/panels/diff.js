@@ -29,10 +29,7 @@ const COLUMNS = [
 export function diffPanel(root) {
   let rows = [];
   let sessions = [];
-  const both = () => {
-    const [a, b] = sides.first();
-    return [state.get("a") ?? a, state.get("b") ?? b];
-  };
+  const { both } = sides;
   const panel = new Panel(root, {
     id: "diff",
     title: "Difference",

@@ -1,14 +1,17 @@
 // What is different between A and B?
 
 import { diffPanel } from "../panels/diff.js";
+import { diffFlamePanel } from "../panels/diff_flame.js";
 
 export default {
   name: "diff",
   title: "Diff",
   needsJob: true,
   mount(root) {
-    const part = diffPanel(root);
-    part.refresh();
-    return () => part.destroy();
+    const parts = [diffPanel(root), diffFlamePanel(root)];
+    for (const part of parts) part.refresh();
+    return () => {
+      for (const part of parts) part.destroy();
+    };
   },
 };
