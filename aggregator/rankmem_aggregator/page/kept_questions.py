@@ -34,6 +34,8 @@ class Plan:
     """Of the parameters that every panel fills in; None: all that the route has, but for ``seq``."""
     changes: tuple[Mapping[str, Any], ...] = ({},)
     """What it asks besides, a question each."""
+    follows_range: bool = False
+    """It also gives the range, where that is a part of the session's."""
 
 
 PLANS: Final[Mapping[str, Plan]] = {
@@ -47,7 +49,7 @@ PLANS: Final[Mapping[str, Plan]] = {
     "/blocks/total": Plan(names=RANK),
     "/events": Plan(names=INSTANT),
     "/fragmentation": Plan(names=RANK),
-    "/map": Plan(names=RANK, changes=({}, {"kind": "address"})),
+    "/map": Plan(names=RANK, changes=({}, {"kind": "address"}), follows_range=True),
     "/segments": Plan(names=RANK),
     "/fit": Plan(names=()),
     "/peak": Plan(names=()),
@@ -180,7 +182,8 @@ def questions_of(
         )
         for track, change in product(tracks, plan.changes):
             known = _known(chosen, track)
-            wanted = [name for name in known if name != "seq"] if plan.names is None else plan.names
+            wanted = [name for name in known if name != "seq"] if plan.names is None else [*plan.names]
+            wanted += RANGE if plan.follows_range and chosen.is_range else ()
             given = {name: known[name] for name in wanted if name in names and known[name] is not None}
             if all(not required or name in given or name in change for name, required in names.items()):
                 yield route.path, {**given, **change}
