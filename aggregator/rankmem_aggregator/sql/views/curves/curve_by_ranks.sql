@@ -133,13 +133,14 @@ change AS (
         group_name,
         attempt,
         rank,
+        device,
         seq,
         time_ns,
         bytes - lag(bytes, 1, 0) OVER (PARTITION BY attempt, rank, device ORDER BY seq) AS change_bytes
     FROM known
     UNION ALL
     -- Last among what happens at that instant, as in group_peak.
-    SELECT any_value(group_name), attempt, rank, 9223372036854775807, any_value(closed_ns), -arg_max(bytes, seq)
+    SELECT any_value(group_name), attempt, rank, device, 9223372036854775807, any_value(closed_ns), -arg_max(bytes, seq)
     FROM known
     WHERE closed_ns IS NOT NULL
     GROUP BY attempt, rank, device
@@ -152,7 +153,7 @@ course AS (
         (sum(change_bytes) OVER life)::BIGINT AS bytes
     FROM change
     WINDOW life AS (
-        PARTITION BY group_name ORDER BY time_ns, attempt, rank, seq ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+        PARTITION BY group_name ORDER BY time_ns, attempt, rank, seq, device ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
     )
 )
 SELECT group_name, row_number() OVER (PARTITION BY group_name ORDER BY place) AS place, time_ns, bytes
