@@ -3,12 +3,10 @@
 Stage: page, in uvicorn's event loop. However many streams a session has, it is asked once a second. Messages:
 
 - ``progress``, once a second: watermark, until_ns (ns since the session's start; the newest stored event),
-events,
-  ranks, running, ended, ooms, lag_ns (how old the newest event is). Its id is the watermark: a page asks
-  again for what it shows when that has moved, so a stream that was lost loses nothing.
-- ``rank``: a rank came or ended: attempt, rank, state. ``oom``: an allocation failed: attempt, rank,
-device, seq,
-  time_ns, size_bytes; after a lost stream also those since its last message.
+  events, ranks, running, ended, ooms, lag_ns (how old the newest event is). Its id is the watermark: a page
+  asks again for what it shows when that has moved, so a stream that was lost loses nothing.
+- ``rank``: a rank came or ended: attempt, rank, state. ``oom``: an allocation failed: attempt, rank, device,
+  seq, time_ns, size_bytes; after a lost stream also those since its last message.
 - ``end``: every rank has ended. The stream stays, more slowly: the job may be started again.
 - ``lost``: the database or its aggregator does not answer now: code, message, hint.
 """
