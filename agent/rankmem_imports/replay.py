@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from rankmem_agent.spool.layout import RECORD_BYTES, UNKNOWN, Action, Kind
 from rankmem_agent.spool.meta import SpoolMeta
-from rankmem_agent.spool.python_writer import RECORD_STRUCT
+from rankmem_agent.spool.records import RECORD_STRUCT, packed
 from rankmem_imports.recording import Identity, Part
 from rankmem_ship.pairing.columns import constant_name, null_column
 from rankmem_ship.pairing.pairing import Pairing
@@ -131,26 +131,9 @@ class Replay:
         """Whether it is time for :meth:`part`."""
         return self.next_seq - self._first_seq >= PART_RECORDS
 
-    def record(
-        self,
-        kind: Kind,
-        *,
-        time_ns: int,
-        action: int = 0,
-        device_type: int = 0,
-        device_index: int = 0,
-        a: int = 0,
-        b: int = 0,
-        c: int = 0,
-        d: int = 0,
-        call_id: int = 0,
-        thread: int = 0,
-        e: int = 0,
-    ) -> int:
-        """Append a record; its position. Fields as in :class:`~rankmem_agent.spool.layout.Kind`."""
-        self._pending += RECORD_STRUCT.pack(
-            time_ns, a, b, c, d, call_id, thread, e, kind, action, device_type, device_index, 0
-        )
+    def record(self, kind: Kind, /, *, time_ns: int, **fields: int) -> int:
+        """Append a record; its position. ``fields``: as in ``spool.records.RecordWriter``."""
+        self._pending += packed(kind, time_ns=time_ns, **fields)
         self.next_seq += 1
         return self.next_seq - 1
 
@@ -170,20 +153,13 @@ class Replay:
         stack: int = 0,
     ) -> int:
         """Append an event of an allocator; ``stack``: its own, where it is in no call."""
-        return self.record(
-            Kind.EVENT,
-            time_ns=time_ns,
-            action=action,
-            device_type=device_type,
-            device_index=device_index,
-            a=address,
-            b=size_bytes,
-            c=stream,
-            d=pool,
-            call_id=call_id,
-            thread=thread,
-            e=stack,
-        )
+        # As record() would: for each of a million events it is made without a dictionary.
+        self._pending += RECORD_STRUCT.pack(
+            time_ns, address, size_bytes, stream, pool, call_id, thread, stack,
+            Kind.EVENT, action, device_type, device_index, 0,
+        )  # fmt: skip
+        self.next_seq += 1
+        return self.next_seq - 1
 
     def figures(
         self,
@@ -204,10 +180,10 @@ class Replay:
             time_ns=time_ns,
             device_type=device_type,
             device_index=device_index,
-            a=allocated,
-            b=active,
-            c=UNKNOWN,
-            d=requested,
+            allocated_bytes=allocated,
+            active_bytes=active,
+            reserved_bytes=UNKNOWN,
+            requested_bytes=requested,
         )
 
     def reserve(self, change_bytes: int, *, time_ns: int, device_type: int, device_index: int) -> int:
@@ -218,7 +194,7 @@ class Replay:
             action=Action.SEGMENT_ALLOC if change_bytes >= 0 else Action.SEGMENT_FREE,
             device_type=device_type,
             device_index=device_index,
-            b=abs(change_bytes),
+            size_bytes=abs(change_bytes),
         )
 
     def records(self, records: Array) -> None:

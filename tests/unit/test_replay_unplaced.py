@@ -38,15 +38,18 @@ def filled() -> Replay:
         action=Action.ALLOC,
         device_type=DeviceType.HIP,
         device_index=1,
-        a=UNKNOWN,
-        b=100,
+        address=UNKNOWN,
+        size_bytes=100,
     )
     name = replay.strings.intern("aten::mm")
-    replay.record(Kind.CALL_BEGIN, time_ns=S + 1, a=S + 1, call_id=7, action=NO_PHASE, e=name)
+    replay.record(
+        Kind.CALL_BEGIN, time_ns=S + 1, started_ns=S + 1, call_id=7, phase=NO_PHASE, operator_name=name
+    )
     event(replay, Action.ALLOC, 10, call_id=7)
     event(replay, Action.ALLOC, 50, address=4096, call_id=7)
     event(replay, Action.FREE_COMPLETED, 10, call_id=7)
-    replay.record(Kind.CALL_END, time_ns=S + 5, a=S + 1, call_id=7, b=NO_SEQUENCE, c=NO_SEQUENCE)
+    ends = {"sequence_first": NO_SEQUENCE, "sequence_last": NO_SEQUENCE}
+    replay.record(Kind.CALL_END, time_ns=S + 5, started_ns=S + 1, call_id=7, **ends)
     event(replay, Action.FREE_COMPLETED, 50, address=4096)
     event(replay, Action.ALLOC, 4)
     return replay

@@ -83,8 +83,8 @@ class MemoryLog:
                 time_ns=max((first_ns or 0) - 1, 0),
                 device_type=device_type,
                 device_index=device_index,
-                a=use.address,
-                b=use.size_bytes,
+                address=use.address,
+                size_bytes=use.size_bytes,
             )
         self.num_older = len(older)
 

@@ -162,7 +162,7 @@ def _declare_devices(replay: Replay, trace: Trace) -> None:
             time_ns=int(found["time"].min()) + trace.base_ns - 1,  # before the older blocks
             device_type=kind,
             device_index=max(index, 0),
-            e=replay.strings.intern(json.dumps(facts)),
+            facts=replay.strings.intern(json.dumps(facts)),
         )
 
 

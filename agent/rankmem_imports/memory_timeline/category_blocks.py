@@ -139,7 +139,7 @@ class CategoryBlocks:
             time_ns=time_ns,
             action=action,
             device_type=_TYPE,
-            a=block,
-            b=abs(checked_bytes(size_bytes)),
-            c=since,
+            address=block,
+            size_bytes=abs(checked_bytes(size_bytes)),
+            **({"since_allocation": since} if kind is Kind.TAG else {}),
         )

@@ -94,9 +94,9 @@ class MemScopeLog:
                 action=Action.ALLOC,
                 device_type=block.device[0],
                 device_index=block.device[1],
-                a=block.address,
-                b=block.size,
-                d=self._parts.number(block.component),
+                address=block.address,
+                size_bytes=block.size,
+                pool=self._parts.number(block.component),
             )
 
     def _row(self, row: Row) -> None:
@@ -201,10 +201,10 @@ class MemScopeLog:
                     time_ns=row.time_ns,
                     call_id=call_id,
                     thread=self._thread(row.thread),
-                    a=started_ns,
-                    b=NO_SEQUENCE,
-                    c=NO_SEQUENCE,
-                    e=frames,
+                    started_ns=started_ns,
+                    sequence_first=NO_SEQUENCE,
+                    sequence_last=NO_SEQUENCE,
+                    stack_id=frames,
                 )
 
     def _begun(self, call: list[int], row: Row) -> int:
@@ -215,12 +215,12 @@ class MemScopeLog:
             self._replay.record(
                 Kind.CALL_BEGIN,
                 time_ns=row.time_ns,
-                action=NO_PHASE,
+                phase=NO_PHASE,
                 call_id=call[2],
                 thread=self._thread(row.thread),
-                a=call[1],
-                c=UNKNOWN,
-                e=call[0],
+                started_ns=call[1],
+                step=UNKNOWN,
+                operator_name=call[0],
             )
         return call[2]
 
@@ -235,9 +235,9 @@ class MemScopeLog:
         self._replay.record(
             Kind.MARKER_BEGIN,
             time_ns=row.time_ns,
-            action=MarkerKind.NVTX,
-            a=self._num_ranges,
-            e=name,
+            marker_kind=MarkerKind.NVTX,
+            marker_id=self._num_ranges,
+            name=name,
             thread=self._thread(row.thread),
         )
         if row.kind == "Range_start":
@@ -246,7 +246,9 @@ class MemScopeLog:
             self._close(row, self._num_ranges)
 
     def _close(self, row: Row, number: int) -> None:
-        self._replay.record(Kind.MARKER_END, time_ns=row.time_ns, a=number, thread=self._thread(row.thread))
+        self._replay.record(
+            Kind.MARKER_END, time_ns=row.time_ns, marker_id=number, thread=self._thread(row.thread)
+        )
 
     def _snapshot(self, row: Row) -> None:
         attributes = attributes_of(row.attributes)
@@ -259,10 +261,10 @@ class MemScopeLog:
             time_ns=row.time_ns,
             device_type=device[0],
             device_index=device[1],
-            a=UNKNOWN,
-            b=total - free if UNKNOWN not in (total, free) else UNKNOWN,
-            c=free,
-            d=total,
+            app_reserved_bytes=UNKNOWN,
+            device_used_bytes=total - free if UNKNOWN not in (total, free) else UNKNOWN,
+            device_free_bytes=free,
+            device_total_bytes=total,
         )
 
     def _known_device(self, row: Row, device: _Device) -> None:
@@ -270,7 +272,7 @@ class MemScopeLog:
             self._devices.add(device)
             facts = self._replay.strings.intern(json.dumps({"source": self._source}))
             self._replay.record(
-                Kind.DEVICE, time_ns=row.time_ns, device_type=device[0], device_index=device[1], e=facts
+                Kind.DEVICE, time_ns=row.time_ns, device_type=device[0], device_index=device[1], facts=facts
             )
 
     def _thread(self, system_id: int) -> int:

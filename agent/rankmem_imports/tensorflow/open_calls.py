@@ -44,13 +44,13 @@ class OpenCalls:
         self._replay.record(
             Kind.CALL_BEGIN,
             time_ns=time_ns,
-            action=call.phase,
+            phase=call.phase,
             call_id=call.number,
             thread=call.thread,
-            a=call.started_ns,
-            b=strings.intern(call.module) if call.module else 0,
-            c=UNKNOWN,
-            e=strings.intern(call.operator),
+            started_ns=call.started_ns,
+            module=strings.intern(call.module) if call.module else 0,
+            step=UNKNOWN,
+            operator_name=strings.intern(call.operator),
         )
 
     def end(self, before_ns: int | None) -> None:
@@ -63,7 +63,7 @@ class OpenCalls:
                 time_ns=ended_ns,
                 call_id=number,
                 thread=call.thread,
-                a=call.started_ns,
-                b=NO_SEQUENCE,
-                c=NO_SEQUENCE,
+                started_ns=call.started_ns,
+                sequence_first=NO_SEQUENCE,
+                sequence_last=NO_SEQUENCE,
             )

@@ -167,7 +167,7 @@ class _TensorLog:
                 time_ns=time_ns,
                 device_type=_STAND_IN,
                 device_index=number,
-                e=self._replay.strings.intern(json.dumps(facts)),
+                facts=self._replay.strings.intern(json.dumps(facts)),
             )
 
     def _named(self, part: Part) -> Part:

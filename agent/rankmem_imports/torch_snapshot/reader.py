@@ -183,7 +183,7 @@ class _Device:
             time_ns=start_ns,
             device_type=kind,
             device_index=index,
-            e=replay.strings.intern(facts),
+            facts=replay.strings.intern(facts),
         )
         segments, self.segment_misfits = segments_before(self.end, self.trace)
         self.num_older_segments = len(segments)
@@ -241,11 +241,11 @@ def _record_older(
         action=action,
         device_type=code >> 8,
         device_index=code & 255,
-        a=what.address,
-        b=size_bytes,
-        c=what.stream,
-        d=what.pool,
-        e=stack,
+        address=what.address,
+        size_bytes=size_bytes,
+        stream=what.stream,
+        pool=what.pool,
+        stack_id=stack,
     )
 
 
