@@ -144,9 +144,7 @@ class Connection(H11Protocol):
         """Answers what is no HTTP request, and closes."""
         hint = getattr(sys.exc_info()[1], "error_status_hint", 400)
         status = hint if hint in (400, 405, 414, 431, 501, 505) else 400
-        error = Refusal(
-            status, Code.INVALID, "this is no HTTP request that the page takes", "see docs/page.md"
-        )
+        error = Refusal(status, Code.INVALID, "the page does not understand this request", "see docs/page.md")
         if status == 431:
             error = Refusal(
                 431,

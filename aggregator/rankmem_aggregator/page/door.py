@@ -85,8 +85,7 @@ class Door:
 
         Raises:
             RankmemError: DENIED for a wrong code; EXHAUSTED for one after too many of this client. A right
-            one
-                is taken even then: another user of this host has the same address, and 128 bits are not
+                one is taken even then: another user of this host has the same address, and 128 bits are not
                 guessed.
         """
         now_s = time.monotonic()

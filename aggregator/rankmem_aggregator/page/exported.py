@@ -105,7 +105,7 @@ def speedscope_of(answer: pa.Table) -> dict[str, Any]:
         stacks.append([*(stacks[parent] if parent >= 0 else []), frames[names[place]]])
     samples = [place for place, size in enumerate(own) if size > 0]
     facts = facts_of(answer)
-    title = f"memory of rank {facts['rank']}" if "rank" in facts else "memory"
+    title = f"memory of rank {facts['rank']}" if facts.get("rank") is not None else "memory"
     return {
         "$schema": SPEEDSCOPE,
         "name": title,

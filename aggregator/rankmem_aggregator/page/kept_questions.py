@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from rankmem_aggregator.page.parameters import declared
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
+from rankmem_protos.devices import HOST_MEMORY
 from rankmem_protos.errors import Code, RankmemError
 
 RANKS_MAX: Final = 16
@@ -119,7 +120,7 @@ class Chosen:
                 Code.NOT_FOUND, "the session has no events in this range", "rankmem sessions says when it ran"
             )
         rows = [row for row in job.to_pylist() if row["device"] is not None]
-        types = sorted({row["device_type"] for row in rows}, key=lambda each: (each == "cpu", each))
+        types = sorted({row["device_type"] for row in rows}, key=lambda each: (each in HOST_MEMORY, each))
         return cls(
             tracks=tuple(_tracks(rows, ranks)),
             rows=tuple(rows),
@@ -150,7 +151,7 @@ class Chosen:
 
 def _tracks(rows: list[dict[str, Any]], ranks: Sequence[int] | None) -> Iterator[dict[str, Any]]:
     """As the page chooses: of each rank the device that stood highest, an accelerator if there is one."""
-    among = [row for row in rows if row["device_type"] != "cpu"] or rows
+    among = [row for row in rows if row["device_type"] not in HOST_MEMORY] or rows
     if ranks is None:
         yield from sorted(among, key=lambda row: -row["peak_bytes"])[:1]
         return

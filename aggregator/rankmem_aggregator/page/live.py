@@ -229,9 +229,7 @@ class _Look:
     def _greet(self, unread: _Unread) -> None:
         """What a stream missed since its last message, and how things are."""
         missed = self._row["num_ooms"] - _ooms_in(self._streams[unread], self._row["num_ooms"])
-        messages: list[Message] = (
-            [("oom", row) for row in self._ooms[len(self._ooms) - missed :]] if missed > 0 else []
-        )
+        messages: list[Message] = [("oom", row) for row in self._ooms[-missed:]] if missed > 0 else []
         assert self._progress is not None
         messages.append(self._progress)
         if self._ended:

@@ -19,6 +19,8 @@ from rankmem_protos.errors import Code, RankmemError
 
 READERS: Final = 4
 """At once: DuckDB uses all cores for each question."""
+LONG_MAX: Final = 2
+"""Questions at a time that may take longer than :data:`QUESTION_S`: files, SQL, searches of all events."""
 WAITING_MAX: Final = 16
 """Requests that have or wait for a reader; more are refused at once."""
 WAIT_S: Final = 10.0
@@ -77,6 +79,7 @@ class Pool:
         self._open = open_queries
         self._free: queue.LifoQueue[Queries | None] = queue.LifoQueue()
         self._places = threading.BoundedSemaphore(WAITING_MAX)
+        self._long = threading.BoundedSemaphore(LONG_MAX)
         self._used: set[Queries] = set()
         self._lock = threading.Lock()
         self._closed = False
@@ -96,7 +99,7 @@ class Pool:
         if not self._places.acquire(blocking=False):
             raise busy()
         try:
-            with self._taken(ticket) as reader, _limited(ticket, limit_s):
+            with self._in_turn(limit_s), self._taken(ticket) as reader, _limited(ticket, limit_s):
                 ticket.hold(reader)
                 try:
                     if ticket.cancelled:
@@ -110,6 +113,19 @@ class Pool:
                     ticket.hold(None)
         finally:
             self._places.release()
+
+    @contextmanager
+    def _in_turn(self, limit_s: float) -> Iterator[None]:
+        """Long questions leave readers to the others."""
+        if limit_s <= QUESTION_S:
+            yield
+            return
+        if not self._long.acquire(timeout=WAIT_S):
+            raise busy()
+        try:
+            yield
+        finally:
+            self._long.release()
 
     def close(self) -> None:
         """Ends all questions; closes the readers, those in use by who uses them. Idempotent."""
@@ -178,9 +194,7 @@ def _limited(ticket: Ticket, limit_s: float) -> Iterator[None]:
 
 def busy() -> RankmemError:
     """The refusal of who would wait for too long."""
-    return RankmemError(
-        Code.EXHAUSTED, "the page answers as many questions as it can", "ask again in a moment"
-    )
+    return RankmemError(Code.EXHAUSTED, "the page is busy", "ask again in a moment")
 
 
 def _given_up(ticket: Ticket) -> RankmemError:

@@ -60,11 +60,7 @@ def _serve(config: AggregatorConfig, supervisor: Supervisor, page: PageKeeper | 
     if supervisor.metrics_address:
         _print_note(f"rankmem: metrics at http://{supervisor.metrics_address}/metrics")
     if page is not None:
-        page.start(supervisor.address)
-        _print_note(f"rankmem: the page is at {page.link}")
-        _print_note(
-            "rankmem: the link lets one browser in, within ten minutes; others come with a query token"
-        )
+        _start_page(page, supervisor.address)
     while not supervisor.wait(SIGNALS_SEEN_S):
         pass
     if not supervisor.close():
@@ -73,6 +69,17 @@ def _serve(config: AggregatorConfig, supervisor: Supervisor, page: PageKeeper | 
             "not everything received could be stored in time",
             "the shippers keep the rest and send it again when an aggregator is back",
         )
+
+
+def _start_page(page: PageKeeper, address: str) -> None:
+    """Starts the page; recording goes on where that fails."""
+    try:
+        page.start(address)
+    except (RankmemError, OSError) as exc:
+        _print_note(f"rankmem: there is no page: {exc}; rankmem page --aggregator {address} serves one")
+        return
+    _print_note(f"rankmem: the page is at {page.link}")
+    _print_note("rankmem: the link lets one browser in, within ten minutes; others come with a query token")
 
 
 def _page(config: AggregatorConfig) -> PageKeeper | None:

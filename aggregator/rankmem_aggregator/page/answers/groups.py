@@ -36,6 +36,8 @@ GROUPINGS: Final = (
 )  # fmt: skip
 GROUPS_MAX: Final = 12
 """Colours that can be told apart; what is left is "others"."""
+CELLS_MAX: Final = 16_000_000
+"""Groups times instants in memory: 128 MiB, twice."""
 GROUP_EVENTS_MAX: Final = 2_000_000
 """Events of a range whose blocks are read: about 100 ms of CPU."""
 NONE: Final = "none"
@@ -126,6 +128,12 @@ def _held_by_group(reading: Reading, track: Track, by: str, seqs: Integers) -> t
     end = _place_of(ends, places)
     # A span counts at the places from its begin on to before its end: added at one, taken away at the other.
     width = len(places) + 1
+    if len(names) * width > CELLS_MAX:
+        raise RankmemError(
+            Code.EXHAUSTED,
+            f"{len(names):,} groups at {width:,} instants are too many to add up",
+            "choose a shorter range, or group by category",
+        )
     changes = np.zeros(len(names) * width, np.int64)
     np.add.at(changes, code * width + begin, size)
     np.subtract.at(changes, code * width + end, size)
@@ -150,8 +158,8 @@ def _as_lines(reading: Reading, stacks: list[str], code: Integers) -> tuple[list
     """Stacks' ids as the lines of the project nearest to the operator; stacks of one line are one group."""
     line_of = lines_of(reading, (name for name in stacks if _is_number(name)))
     lines = [line_of.get(name) or (NONE if _is_number(name) else name) for name in stacks]
-    names = list(dict.fromkeys(lines))
-    return names, np.array([names.index(line) for line in lines], np.int64)[code]
+    place = {line: place for place, line in enumerate(dict.fromkeys(lines))}
+    return list(place), np.array([place[line] for line in lines], np.int64)[code]
 
 
 def _is_number(text: str) -> bool:

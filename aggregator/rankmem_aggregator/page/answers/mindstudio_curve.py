@@ -49,7 +49,7 @@ def mindstudio_curve(reading: Reading, asked: MindStudioAsked) -> pa.Table:
         raise RankmemError(
             Code.EXHAUSTED,
             f"rank {asked.rank} has {events:,} events; MindStudio's curves are made for up to {EVENTS_MAX:,}",
-            "choose the style rankmem, which shows any number",
+            "switch to the rankmem style, which has no such limit",
         )
     rows = reading.show(
         "mindstudio_curve",

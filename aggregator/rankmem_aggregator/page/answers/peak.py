@@ -21,6 +21,7 @@ from rankmem_aggregator.page.shared_rows import SharedRows
 from rankmem_aggregator.query.queries import SHARE_COLUMNS
 from rankmem_aggregator.query.types import BlockBy, Value
 from rankmem_aggregator.sql import page_text
+from rankmem_protos.devices import by_weight
 from rankmem_protos.errors import Code, RankmemError
 
 PEAK_S: Final = 60.0
@@ -119,7 +120,7 @@ def _instant(reading: Reading, wanted: str | None) -> tuple[pa.Table, list[str],
     key = (reading.queries.target, session.session_id, session.watermark)
     shares = _kept.get(key, lambda: reading.queries.job_peak(session.session_id))
     tops = shares.group_by("device_type").aggregate([("job_peak_bytes", "max")]).to_pylist()
-    tops.sort(key=lambda row: (row["device_type"] == "cpu", -row["job_peak_bytes_max"], row["device_type"]))
+    tops.sort(key=lambda row: by_weight(row["device_type"], row["job_peak_bytes_max"]))
     types = [str(row["device_type"]) for row in tops]
     return shares, types, chosen_type(types, wanted)
 

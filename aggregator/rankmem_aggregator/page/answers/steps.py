@@ -21,6 +21,7 @@ from rankmem_aggregator.page.routes import SessionRoute
 from rankmem_aggregator.query.types import BlockBy
 from rankmem_aggregator.sql import query_text
 from rankmem_protos.bounds import NUMBER_MAX
+from rankmem_protos.devices import HOST_MEMORY
 from rankmem_protos.errors import Code, RankmemError
 
 BINS_MAX: Final = 512
@@ -240,7 +241,9 @@ def _highest(reading: Reading) -> tuple[int, int, str]:
     known = [row for row in reading.ask("ranks").to_pylist() if row["device"] is not None]
     if not known:
         raise RankmemError(Code.NOT_FOUND, "no rank has events", "rankmem status says what each rank sent")
-    best = max(known, key=lambda row: (row["device_type"] != "cpu", row["peak_bytes"], -row["rank"]))
+    best = max(
+        known, key=lambda row: (row["device_type"] not in HOST_MEMORY, row["peak_bytes"], -row["rank"])
+    )
     return best["rank"], best["attempt"], best["device"]
 
 

@@ -70,14 +70,16 @@ export function chosenParameters() {
   return row ? { rank: row.rank, attempt: row.attempt, device: row.device } : null;
 }
 
+const isHost = (type) => type === "cpu" || type === "pinned";
+
 // The device types of the session, accelerators first.
 function deviceTypesOf(ranks) {
   const types = [...new Set(ranks.map((row) => row.device_type).filter(Boolean))];
-  return types.sort((a, b) => (a === "cpu") - (b === "cpu") || (a < b ? -1 : 1));
+  return types.sort((a, b) => isHost(a) - isHost(b) || (a < b ? -1 : 1));
 }
 
 function highestOf(rows) {
-  const accelerators = rows.filter((row) => row.device !== null && row.device_type !== "cpu");
+  const accelerators = rows.filter((row) => row.device !== null && !isHost(row.device_type));
   const among = accelerators.length ? accelerators : rows.filter((row) => row.device !== null);
   return among.reduce((best, row) => (best === null || row.peak_bytes > best.peak_bytes ? row : best), null);
 }

@@ -7,4 +7,4 @@ SELECT split_part(device, ':', 1) AS device_type
 FROM memory_bucket
 WHERE session_id = $session
 GROUP BY device_type
-ORDER BY device_type = 'cpu', max(requested_peak_bytes) DESC, device_type;
+ORDER BY device_type IN ('cpu', 'pinned'), max(requested_peak_bytes) DESC, device_type;

@@ -1,10 +1,11 @@
--- Question: What did a rank hold after one of its events, on the device of that event?
+-- Question: What did a rank hold after one of its events?
 -- Parameters:
 --   session (text): session id
 --   by (text): a grouping of blocks
 --   device_type (text): cpu, cuda, ...
 --   kind, value (text): of all ranks (all), of one (rank), or of those with this value of host, dp, tp, pp, cp or ep
---   first: seq of the event; of the last attempt that has it
+--   first: seq of the event, in the attempt in which the device stood highest; what it held after the last of its own
+--     events until then
 -- Columns:
 --   group_name: the group; NULL for blocks that have none
 --   bytes (bytes): alive then
@@ -19,10 +20,11 @@ WITH held AS MATERIALIZED (
         (
             SELECT list({attempt: p.attempt, rank: p.rank, device: p.device, seq: p.seq})
             FROM (
-                SELECT attempt, rank, device, seq
-                FROM memory_event
-                WHERE session_id = $session AND seq = $first AND rank::VARCHAR = $value
-                QUALIFY attempt = max(attempt) OVER ()
+                SELECT e.attempt, e.rank, e.device, max(e.seq) AS seq
+                FROM memory_event AS e
+                INNER JOIN peak_by_rank AS h USING (session_id, attempt, rank, device)
+                WHERE e.session_id = $session AND e.seq <= $first AND e.rank::VARCHAR = $value AND h.is_rank_peak
+                GROUP BY e.attempt, e.rank, e.device
             ) AS p
             INNER JOIN rank_group($session, $kind) AS g USING (attempt, rank, device)
             WHERE split_part(p.device, ':', 1) = $device_type

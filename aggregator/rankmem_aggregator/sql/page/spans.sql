@@ -40,7 +40,7 @@ marker_span AS (
         coalesce(depth, 0) AS depth,
         started_ns + $offset_ns AS begin_ns,
         coalesce(ended_ns + $offset_ns, $until_ns) AS end_ns,
-        started_ns - coalesce(ended_ns, started_ns) AS place
+        started_ns - coalesce(ended_ns, $until_ns - $offset_ns) AS place
     FROM marker
     WHERE session_id = $session AND attempt = $attempt AND rank = $rank AND kind IN ('user_scope', 'annotate', 'nvtx')
 ),

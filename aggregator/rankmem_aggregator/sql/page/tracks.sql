@@ -43,4 +43,4 @@ FROM top AS t
 LEFT JOIN rank_info AS r ON r.session_id = $session AND r.attempt = t.attempt AND r.rank = t.rank
 LEFT JOIN host_info AS h ON h.host_uid = r.host_uid
 LEFT JOIN rank_span AS s ON s.session_id = $session AND s.attempt = t.attempt AND s.rank = t.rank
-ORDER BY t.device LIKE 'cpu%', t.peak_bytes DESC, t.attempt DESC, t.device;
+ORDER BY split_part(t.device, ':', 1) IN ('cpu', 'pinned'), t.peak_bytes DESC, t.attempt DESC, t.device;
