@@ -22,26 +22,28 @@ export class EventTip {
     if (events.actions[i]) {
       told.push(`event ${units.count(seq)}: ${events.actions[i]} ${units.bytes(events.sizes[i])} at ${events.addresses[i]}`);
     }
-    this.over = { surface, x, y, told, seq };
-    tip.showAt(surface, x, y, [...told, ...(this.known.get(seq) ?? [])]);
-    if (!events.actions[i] || this.known.has(seq)) return;
+    const key = keyOf(seq);
+    this.over = { surface, x, y, told, key };
+    tip.showAt(surface, x, y, [...told, ...(this.known.get(key) ?? [])]);
     clearTimeout(this.resting);
+    if (!events.actions[i] || this.known.has(key)) return;
     this.resting = setTimeout(() => this.ask(seq), REST_MS);
   }
 
   async ask(seq) {
     const whose = session.chosenParameters();
+    const key = keyOf(seq);
     try {
       const event = (await api.ask(session.of("events"), { ...whose, seq, count: 1 })).rows()[0];
       const frames = event?.stack_id ? (await api.ask(session.of("stack"), { stack_id: event.stack_id })).rows() : [];
       if (this.known.size > KNOWN_MAX) this.known.clear();
-      this.known.set(seq, event ? linesOf(event, frames) : []);
+      this.known.set(key, event ? linesOf(event, frames) : []);
     } catch (error) {
       return; // the tooltip goes without; the next hover asks again
     }
-    if (this.over?.seq === seq) {
+    if (this.over?.key === key) {
       const { surface, x, y, told } = this.over;
-      tip.showAt(surface, x, y, [...told, ...this.known.get(seq)]);
+      tip.showAt(surface, x, y, [...told, ...this.known.get(key)]);
     }
   }
 
@@ -49,6 +51,11 @@ export class EventTip {
     clearTimeout(this.resting);
     this.over = null;
   }
+}
+
+// An event of the chosen device: other ranks' events have the same numbers.
+function keyOf(seq) {
+  return JSON.stringify([session.job().id, session.chosenParameters(), seq]);
 }
 
 // A frame as text.

@@ -27,11 +27,11 @@ function make(job) {
   const index = indexOf(job.ranks);
   const hosts = [...new Set(index.map(({ row }) => row.host_name).filter(Boolean))];
   const select = (label, choose) => el("select", { "aria-label": label, title: label, onchange: (event) => choose(event.target.value) });
-  const sessions = select("session", (id) => state.change({ ...NO_RANK, s: id, from: null, to: null }));
+  const sessions = select("session", (id) => session.open(id));
   const host = select("host", (name) => chooseRank(highestOf(index.filter(({ row }) => row.host_name === name))));
   const rank = select("rank", (number) => state.change({ ...NO_RANK, rank: number }));
-  const device = select("device", (name) => state.change({ device: name, seq: null }));
-  const attempt = select("attempt", (number) => state.change({ attempt: number, device: null, seq: null }));
+  const device = select("device", (name) => state.change({ rank: session.chosen().rank, device: name, seq: null }));
+  const attempt = select("attempt", (number) => state.change({ rank: session.chosen().rank, attempt: number, device: null, seq: null }));
   const box = finder(index);
   listSessions(sessions, job);
   setOptions(host, hosts.map((name) => [name, name]), null);

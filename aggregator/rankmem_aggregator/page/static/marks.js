@@ -18,12 +18,21 @@ export function all() {
     .map((text) => /^(.+)@(-?\d+)(?:~(-?\d+))?$/.exec(text))
     .filter(Boolean)
     .slice(0, MARKS_MAX)
-    .map(([, name, from, to]) => ({ name: decodeURIComponent(name), from: Number(from), to: Number(to ?? from) }));
+    .map(([, name, from, to]) => ({ name: decoded(name), from: Number(from), to: Number(to ?? from) }));
+}
+
+// A link that was cut may end within an escape.
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 function keep(marks) {
   const text = marks.map(({ name, from, to }) => `${encodeURIComponent(name)}@${from}${to === from ? "" : `~${to}`}`);
-  state.change({ marks: text.join(";") });
+  return state.change({ marks: text.join(";") });
 }
 
 // Names the range that is shown, or the whole if there is none.
@@ -31,8 +40,8 @@ export function add(name) {
   const [from, to] = session.range().map(Math.round);
   const marks = all();
   if (marks.length >= MARKS_MAX) return announce(`${MARKS_MAX} marks are the most that a link holds`);
-  keep([...marks, { name: name.slice(0, NAME_MAX), from, to }]);
-  return announce(`marked ${name}`);
+  const kept = keep([...marks, { name: name.slice(0, NAME_MAX), from, to }]);
+  return announce(kept ? `marked ${name}` : "the link has no room for another mark: remove one");
 }
 
 export function remove(index) {

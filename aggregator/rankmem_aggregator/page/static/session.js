@@ -30,10 +30,18 @@ export async function load(signal = undefined) {
     state.change({ s: id }, { within: true });
   }
   const answer = await api.ask(`s/${encodeURIComponent(id)}/job`, {}, signal);
+  if ((state.get("s") ?? id) !== id) return loaded; // another session was chosen meanwhile
   const again = loaded?.id === id;
   loaded = jobOf(id, answer);
   if (again) for (const listener of [...listeners]) listener(loaded);
   return loaded;
+}
+
+// Opens another session: what was chosen in this one means nothing there.
+export function open(id, changes = {}) {
+  const kept = new Set(["v", "view", "style"]);
+  const gone = state.keys().filter((key) => !kept.has(key));
+  state.change({ ...Object.fromEntries(gone.map((key) => [key, null])), s: id, ...changes });
 }
 
 // The beginning of a route about the session.

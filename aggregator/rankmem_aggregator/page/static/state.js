@@ -4,7 +4,7 @@
 
 const ORDER = [
   "v", "s", "view", "from", "to", "rank", "attempt", "device", "figure", "by", "seq", "mode", "group", "order",
-  "limit", "which", "pick", "q", "sort", "a", "b", "sql", "marks", "type", "of", "steps", "keep", "show", "sum", "hide",
+  "limit", "rows", "which", "pick", "q", "sort", "a", "b", "sql", "marks", "type", "of", "steps", "keep", "show", "sum", "hide",
   "actions", "map", "mapx", "mapc", "failure", "level", "style",
 ];
 export const LINK_MAX = 2000;
@@ -17,22 +17,32 @@ export function get(key) {
   return known.get(key) ?? null;
 }
 
+// The keys that have a text.
+export function keys() {
+  return [...known.keys()];
+}
+
 // The whole number of a key, or null where there is none.
 export function num(key) {
   const text = known.get(key);
   return text !== undefined && /^-?\d{1,16}$/.test(text) ? Number(text) : null;
 }
 
-// Changes some keys; null or "" removes one. `within` a gesture, the entry of the history is replaced.
+// Changes some keys; null or "" removes one. `within` a gesture, the entry of the history is replaced. Where the link
+// would become too long, a statement in it is left out first; if it still is, nothing changes, and false is returned.
 export function change(changes, { within = false } = {}) {
+  const before = new Map(known);
   const changed = assign(known, changes);
-  if (!changed.size) return;
-  const fragment = fragmentOf(known);
-  if (fragment.length > LINK_MAX) {
-    for (const key of ["sql", "marks"]) if (changed.has(key)) known.delete(key);
+  if (!changed.size) return true;
+  if (fragmentOf(known).length > LINK_MAX && known.delete("sql")) changed.add("sql");
+  if (fragmentOf(known).length > LINK_MAX) {
+    known.clear();
+    for (const [key, text] of before) known.set(key, text);
+    return false;
   }
   history[within ? "replaceState" : "pushState"](null, "", fragmentOf(known));
   notify(changed);
+  return true;
 }
 
 // The link of this state with some changes, for an href.
@@ -82,5 +92,6 @@ function fragmentOf(map) {
 }
 
 function notify(changed) {
-  if (changed.size) for (const listener of [...listeners]) listener(changed);
+  // One that a listener before it has ended is not called any more.
+  if (changed.size) for (const listener of [...listeners]) if (listeners.has(listener)) listener(changed);
 }

@@ -51,8 +51,10 @@ export function time(ns, step = 1000) {
   const digits = Math.max(0, Math.min(9, Math.ceil(9 - Math.log10(Math.max(step, 1)))));
   const s = Math.abs(ns) / 1e9;
   if (s < 120) return `${sign}${s.toFixed(digits)} s`;
-  const minutes = Math.floor(s / 60);
-  const rest = (s - 60 * minutes).toFixed(Math.min(digits, 3)).padStart(digits ? 3 + Math.min(digits, 3) : 2, "0");
+  const unit = 10 ** (9 - digits);
+  const whole = Math.round(Math.abs(ns) / unit) * unit; // rounded before it is split: never 60 s
+  const minutes = Math.floor(whole / 60e9);
+  const rest = ((whole - 60e9 * minutes) / 1e9).toFixed(digits).padStart(digits ? 3 + digits : 2, "0");
   return minutes < 60
     ? `${sign}${minutes}:${rest}`
     : `${sign}${Math.floor(minutes / 60)}:${String(minutes % 60).padStart(2, "0")}:${rest}`;

@@ -16,7 +16,7 @@ const SIZES = ["10", "25", "50", "100", "250", "1000"];
 const SIZE = "50";
 const SORT = "-size";
 const TYPING_MS = 250;
-const READS = ["rank", "attempt", "device", "which", "q", "fit", "sort", "limit"];
+const READS = ["rank", "attempt", "device", "which", "q", "fit", "sort", "rows"];
 const WHICH = [
   ["alive", "alive", "after the chosen event, or at the rank's peak"],
   ["made", "made", "allocated within the range"],
@@ -66,7 +66,7 @@ export function blocksPanel(root) {
       const lives = livesParameters();
       if (!lives) return "No rank of this session has events. Record one: rankmem run --db FILE -- COMMAND";
       const fits = { ...lives, ...ranges(), q: state.get("q"), pick: picksBut("block") };
-      const page = { sort: state.get("sort") ?? SORT, limit: state.get("limit") ?? SIZE, after: starts.at(-1) };
+      const page = { sort: state.get("sort") ?? SORT, limit: state.get("rows") ?? SIZE, after: starts.at(-1) };
       return [[session.of("blocks"), { ...fits, ...page }], [session.of("blocks/total"), fits]];
     },
     empty: "No block fits. Take a filter away, or choose another instant or range.",
@@ -119,7 +119,7 @@ export function blocksPanel(root) {
   );
 
   function drawPager(count) {
-    const first = (starts.length - 1) * Number(state.get("limit") ?? SIZE) + 1;
+    const first = (starts.length - 1) * Number(state.get("rows") ?? SIZE) + 1;
     const turn = (text, to, title) => button(text, () => turnTo(to), { disabled: to === null, title, "aria-label": title });
     pager.replaceChildren(
       turn("first", starts.length > 1 ? [null] : null, "first page"),
@@ -127,7 +127,7 @@ export function blocksPanel(root) {
       turn("next", facts.after === null ? null : [...starts, facts.after], "next page"),
       el("span", { class: "note" }, `${units.count(first)} to ${units.count(first + count - 1)} of ${units.count(facts.num_blocks)}`),
       el("span", { class: "grow" }),
-      el("label", { class: "note" }, "rows ", chooser("rows of a page", SIZES, state.get("limit") ?? SIZE, (value) => state.change({ limit: value === SIZE ? null : value }))),
+      el("label", { class: "note" }, "rows ", chooser("rows of a page", SIZES, state.get("rows") ?? SIZE, (value) => state.change({ rows: value === SIZE ? null : value }))),
     );
   }
 

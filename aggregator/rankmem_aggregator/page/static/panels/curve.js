@@ -104,7 +104,7 @@ class RankCurve {
   // The strip of the whole session: asked once for a rank.
   async showWhole() {
     const whose = session.chosenParameters();
-    const key = JSON.stringify([session.job().id, whose, this.px]);
+    const key = JSON.stringify([session.job().id, session.job().facts.watermark, whose, this.px]);
     this.overview.surface.draw();
     if (this.wholeOf === key) return;
     this.wholeOf = key;

@@ -26,6 +26,8 @@ const COLUMNS = [
   { name: "b_blocks", title: "blocks of B", align: "right", text: (row) => units.count(row.b_blocks) },
 ];
 
+const grouping = () => (GROUPINGS.includes(state.get("by")) ? state.get("by") : "category");
+
 export function diffPanel(root) {
   let rows = [];
   let sessions = [];
@@ -37,7 +39,7 @@ export function diffPanel(root) {
     asks: () => {
       const [a, b] = both();
       drawChoosers(a, b);
-      return [[session.of("diff"), { a, b, by: state.get("by"), device_type: session.job().deviceTypes[0] }]];
+      return [[session.of("diff"), { a, b, by: grouping(), device_type: session.job().deviceTypes[0] }]];
     },
     empty: "Neither side holds anything then.",
     show: (answer) => {
@@ -65,7 +67,7 @@ export function diffPanel(root) {
     places.replaceChildren(
       sides.choosers("A", a, sessions, (text) => state.change({ a: text, b })),
       sides.choosers("B", b, sessions, (text) => state.change({ a, b: text })),
-      el("span", { class: "tools" }, "by ", chooser("group by", GROUPINGS, state.get("by") ?? "category", (by) => state.change({ by }))),
+      el("span", { class: "tools" }, "by ", chooser("group by", GROUPINGS, grouping(), (by) => state.change({ by }))),
     );
   }
 

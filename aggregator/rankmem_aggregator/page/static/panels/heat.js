@@ -37,6 +37,8 @@ export function heatPanel(root) {
     empty: "Nothing is known of any rank here: no rank has events of this kind in this range, or its device was not sampled. Choose another mode, or double click a diagram to see more of the time.",
     show: (answer) => {
       map = readAnswer(answer);
+      hover.forget();
+      hover.found = null;
       panel.drawn = map;
       panel.note(noteOf(map, answer.facts));
       scale.set(KIND[map.mode], answer.facts, map.cells.some((cell) => cell > 0));

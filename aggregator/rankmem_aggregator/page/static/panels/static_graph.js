@@ -18,10 +18,14 @@ export function staticGraphPanel(root) {
     title: "Static graph",
     reads: ["rank"],
     asks: () => [[session.of("static_graphs"), { rank: session.chosen()?.rank ?? 0 }]],
-    empty: "The recording of this rank has no static graph.",
     show: (answer) => {
       graphs.drawn = answer.rows();
-      detail.element.hidden = false;
+      detail.element.hidden = !answer.length;
+      if (!answer.length) {
+        graph = null;
+        graphs.say("The recording of this rank has no static graph.");
+        return;
+      }
       graph = graphs.drawn.some((row) => row.graph_id === graph) ? graph : graphs.drawn[0].graph_id;
       places.replaceChildren(
         "Graph ID ",

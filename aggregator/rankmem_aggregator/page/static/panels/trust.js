@@ -70,7 +70,7 @@ export function missingPanel(root) {
     id: "missing",
     title: "What is missing",
     columns: MISSING,
-    note: (rows) => `${units.count(rows.length)} findings; figures of bytes first`,
+    note: (rows) => `${units.counted(rows.length, "finding")}; figures of bytes first`,
     empty: "Nothing is known to be missing: every rank reported, and every record of its log is stored.",
     onPick: openRank,
   });
@@ -111,7 +111,7 @@ export function gapsPanel(root) {
       rows = answer.rows();
       lines = [...new Set(rows.map((row) => row.rank))];
       panel.drawn = rows;
-      panel.note(`${units.count(rows.length)} holes on ${units.count(lines.length)} ranks; each lies within its hatched range`);
+      panel.note(`${units.counted(rows.length, "hole")} on ${units.counted(lines.length, "rank")}; each lies within its hatched range`);
       surface.setHeight(Math.min(360, 26 + Math.max(16, 16 * lines.length)));
       surface.draw();
     },

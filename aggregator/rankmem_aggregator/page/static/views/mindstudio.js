@@ -15,10 +15,13 @@ export default {
   needsJob: true,
   mount(root) {
     units.setStyle("mindstudio");
-    root.append(choosers());
+    const place = el("section", { class: "card", id: "mindstudio-choosers", "aria-label": "MindStudio's choosers" }, choosers());
+    root.append(place);
+    const end = state.listen((changed) => changed.has("rank") && place.replaceChildren(choosers()));
     const parts = [curvePanel, mindstudioOperatorsPanel, mindstudioComponentsPanel, staticGraphPanel].map((make) => make(root));
     for (const part of parts) part.refresh();
     return () => {
+      end();
       for (const part of parts) part.destroy();
       units.setStyle(state.get("style"));
     };
@@ -34,25 +37,20 @@ function choosers() {
   const ofHost = [...new Set(ranks.filter((row) => (row.host_name ?? "unknown") === host).map((row) => String(row.rank)))];
   const firstOf = (name) => ranks.find((row) => (row.host_name ?? "unknown") === name)?.rank;
   const open = (rank) => state.change({ rank, attempt: null, device: null, seq: null });
-  const [from, to] = session.range();
-  const side = (rank) => `/${rank}/made=${Math.round(from)}:${Math.round(to)}`;
+  const side = (rank) => `/${rank}/made=${session.range().map(Math.round).join(":")}`;
   const others = [...new Set(ranks.map((row) => String(row.rank)))].filter((rank) => rank !== String(chosen?.rank));
   return el(
-    "section",
-    { class: "card", id: "mindstudio-choosers", "aria-label": "MindStudio's choosers" },
-    el(
-      "div",
-      { class: "tools" },
-      "Host Name ",
-      chooser("Host Name", hosts, host, (name) => open(firstOf(name))),
-      "Rank ID ",
-      chooser("Rank ID", ofHost, String(chosen?.rank ?? ""), (rank) => open(rank)),
-      others.length ? "Compare with " : "",
-      others.length
-        ? chooser("Compare with", [["", "no rank"], ...others.map((rank) => [rank, `rank ${rank}`])], "", (rank) =>
-            state.change({ view: "diff", by: "operator", a: side(chosen.rank), b: side(rank) }),
-          )
-        : "",
-    ),
+    "div",
+    { class: "tools" },
+    "Host Name ",
+    chooser("Host Name", hosts, host, (name) => open(firstOf(name))),
+    "Rank ID ",
+    chooser("Rank ID", ofHost, String(chosen?.rank ?? ""), (rank) => open(rank)),
+    others.length ? "Compare with " : "",
+    others.length
+      ? chooser("Compare with", [["", "no rank"], ...others.map((rank) => [rank, `rank ${rank}`])], "", (rank) =>
+          state.change({ view: "diff", by: "operator", a: side(chosen.rank), b: side(rank) }),
+        )
+      : "",
   );
 }

@@ -1,6 +1,7 @@
 // Which job? All sessions, the newest first.
 
 import { Panel } from "../panel.js";
+import * as session from "../session.js";
 import * as state from "../state.js";
 import { Table } from "../table.js";
 import * as units from "../units.js";
@@ -32,7 +33,7 @@ export default {
       empty: "There is no session yet. Record one: rankmem run --db FILE -- COMMAND",
       show: (answer) => {
         panel.drawn = answer.rows();
-        panel.note(`${units.count(answer.length)}, the newest first`);
+        panel.note(`${units.counted(answer.length, "session")}, the newest first`);
         table.set(panel.drawn);
         table.mark(state.get("s"));
       },
@@ -41,7 +42,7 @@ export default {
       columns: COLUMNS,
       key: (row) => row.session_id,
       label: "sessions",
-      onPick: (row) => state.change({ s: row.session_id, view: "job", from: null, to: null, rank: null, attempt: null, device: null, seq: null }),
+      onPick: (row) => session.open(row.session_id, { view: "job" }),
     });
     panel.refresh();
     return () => panel.destroy();
