@@ -16,7 +16,6 @@ from constructed import clear, empty_database, store_rows
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.ingest.batch import IncomingBatch, Spool
 from rankmem_aggregator.retention.delete import Pruner
-from rankmem_aggregator.sql import page_text
 from rankmem_aggregator.store import schema
 from rankmem_aggregator.store.copy import export_duckdb
 from rankmem_aggregator.store.schema import INGEST_PROGRESS
@@ -450,61 +449,3 @@ def test_a_database_from_before_gets_its_cells_in_the_background(tmp_path: Path)
         assert rows_of(reader, "FROM memory_bucket ORDER BY ALL") == before
         assert reader.sql("SELECT final FROM level_progress").fetchall() == [(True,)]
     opened.close()
-
-
-def test_the_heat_map_of_cells_is_that_of_memory_bucket_at_their_width(store: Store) -> None:
-    """Cells before the range are wide; in it they are as asked: neither loses nor counts a row twice."""
-    schedule = Summaries(store)
-    for rank in range(2):
-        rows = [
-            bucket(part, 0, rank=rank, requested_peak_bytes=1000 + (7919 * part + rank) % 997)
-            | {"reserved_peak_bytes": 5000 + part % 13, "reserved_last_bytes": 4000 + part % 11}
-            for part in range(1200)
-        ]
-        sent(store, schedule, rank, rows, 0, 1200 * 64 - 1, final=rank == 0)
-    while schedule.advance():
-        pass
-    check(store)
-    more = bucket(1200, 0, rank=1, requested_peak_bytes=9999)  # not in cells
-    sent(store, schedule, 1, [more], 1200 * 64, 1200 * 64 + 1)
-    begin_ns = BASE_NS + 204 * SECOND_NS
-    asked = {
-        "session": SESSION,
-        "device_type": "cuda",
-        "from_ns": begin_ns,
-        "until_ns": begin_ns + 200 * SECOND_NS - 1,
-        "host_until_ns": begin_ns + 200 * SECOND_NS,
-        "num_bins": 20,
-        "unit_ns": 1,
-        "with_begin": False,
-    }
-    with store.cursor() as reader:
-        for figure in ("requested", "reserved"):
-            found = {}
-            for width_s, history_s in ((1, 1), (1, 64), (4, 64)):
-                step_ns = history_s * SECOND_NS
-                place = {"width_s": width_s, "history_s": history_s, "edge_ns": begin_ns // step_ns * step_ns}
-                rows = reader.sql(page_text("heat"), params=asked | place | {"figure": figure})
-                found[width_s, history_s] = _by_bin(rows.to_arrow_table().to_pylist())
-            assert found[1, 64] == found[1, 1]
-            wide, narrow = found[4, 64], found[1, 1]
-            assert wide.keys() <= narrow.keys()
-            # What was before the range, and the highest and the last of all of it, are the same.
-            for rank in range(2):
-                assert wide[rank, -1] == narrow[rank, -1]
-                assert max(v for (r, _), v in wide.items() if r == rank) == max(
-                    v for (r, _), v in narrow.items() if r == rank
-                )
-
-
-def _by_bin(rows: list[Row]) -> dict[tuple[int, int], tuple[int, int]]:
-    """By rank and interval the highest in it, and of what was before the range the last."""
-    found: dict[tuple[int, int], tuple[int, int]] = {}
-    for row in rows:
-        key = (row["rank"], row["peak_bin"])
-        peak, last = found.get(key, (0, 0))
-        if row["peak_bin"] < 0:
-            found[key] = (0, row["last_bytes"])  # in order of the log
-        else:
-            found[key] = (max(peak, row["peak_bytes"]), last)
-    return found

@@ -131,10 +131,10 @@ export class HeatMap {
   paintGaps(g, box) {
     const high = box.height / this.rows.length;
     const x = (bin) => box.x + (bin / this.bins) * box.width;
-    g.fillStyle = hatch(g, ink("ink"), 5);
+    g.strokeStyle = ink("ink");
     this.rows.forEach(({ gaps = [] }, row) => {
       for (let i = 0; i < gaps.length; i += 2) {
-        g.fillRect(x(gaps[i]), box.y + row * high, Math.max(4, x(gaps[i + 1] + 1) - x(gaps[i])), Math.max(high, 3));
+        hatchBox(g, x(gaps[i]), box.y + row * high, Math.max(4, x(gaps[i + 1] + 1) - x(gaps[i])), Math.max(high, 3));
       }
     });
     g.fillStyle = ink("accent");
@@ -226,6 +226,21 @@ export class HeatMap {
   destroy() {
     this.surface.destroy();
   }
+}
+
+// Thin diagonal lines within a box, as lines: a picture of lines and texts has them too.
+function hatchBox(g, x, y, width, height) {
+  g.save();
+  g.beginPath();
+  g.rect(x, y, width, height);
+  g.clip();
+  g.beginPath();
+  for (let at = x - height; at < x + width; at += 5) {
+    g.moveTo(at, y + height);
+    g.lineTo(at + height, y);
+  }
+  g.stroke();
+  g.restore();
 }
 
 // A fill of thin diagonal lines, `apart` pixels from one another.

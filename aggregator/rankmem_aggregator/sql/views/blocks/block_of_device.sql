@@ -64,6 +64,7 @@ SELECT
 FROM allocation_record AS r
 LEFT JOIN ending AS e ON e.allocation_id = r.allocation_id
 LEFT JOIN meaning AS m ON m.allocation_id = r.allocation_id
+CROSS JOIN unstreamed
 WHERE r.session_id = of_session AND r.attempt = of_attempt AND r.rank = of_rank AND r.device = of_device;
 
 COMMENT ON MACRO TABLE block_of_device IS 'The blocks of one device of a rank, read for it alone, with what they meant at an instant.';
