@@ -41,6 +41,11 @@ class Side:
     last: int = 0
 
     @property
+    def is_range(self) -> bool:
+        """Whether it is what was allocated in a range, and not what was held at an instant."""
+        return self.moment in _RANGES
+
+    @property
     def parameters(self) -> dict[str, Value]:
         """The parameters that choose its ranks in a statement."""
         return {"kind": self.kind, "value": self.value}

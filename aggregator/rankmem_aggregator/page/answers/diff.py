@@ -5,6 +5,7 @@ Stage: page, in the thread of a request.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 
 from rankmem_aggregator.page.as_sql import as_sql
 from rankmem_aggregator.page.parameters import DEVICE, choice, parameter
-from rankmem_aggregator.page.reading import Reading
+from rankmem_aggregator.page.reading import PageSession, Reading
 from rankmem_aggregator.page.routes import SessionRoute
 from rankmem_aggregator.page.sides import Side, side
 from rankmem_aggregator.query.types import Value
@@ -102,22 +103,23 @@ class _Asked:
     """The rows of a side, its statement and its totals."""
 
     def __init__(self, reading: Reading, of: Side, asked: DiffAsked) -> None:
-        state = reading.other(of.session) if of.session else reading.session
-        origin_ns = state.origin_ns if of.moment in ("time", "made", "kept") else 0
-        given: dict[str, Value] = {"by": asked.by, "device_type": asked.device_type, **of.parameters}
-        if of.moment in ("time", "seq", "step", "made", "kept"):
-            given["first"] = of.first + origin_ns
-        if of.moment in ("made", "kept"):
-            given["last"] = of.last + origin_ns
-        name = f"side_{of.moment}"
-        found = reading.ask(name, session=state.session_id, **given)
+        state = session_of(reading, of)
+        given: dict[str, Value] = {"session": state.session_id, "by": asked.by}
+        if of.is_range:
+            name = "side_made"
+            given |= {"device_type": asked.device_type, "kept": of.moment == "kept", **of.parameters}
+            given |= {"first": of.first + state.origin_ns, "last": of.last + state.origin_ns}
+        else:
+            name = "side_held"
+            given["points"] = json.dumps(points_of(reading, of, asked.device_type))
+        found = reading.queries.sql(page_text(name), given)
         self.rows: list[dict[str, Any]] = [
             {**row, "group_name": "none" if row["group_name"] is None else row["group_name"]}
             for row in found.to_pylist()
         ]
         if not self.rows:
             check_ranks(reading, of, state.session_id)
-        text = as_sql(page_text(name), {"session": state.session_id, **given})
+        text = as_sql(page_text(name), given)
         self.statement = f"SELECT * REPLACE (coalesce(group_name, 'none') AS group_name) FROM (\n{text}\n)"
         self.facts = {
             "session": str(state.session_id),
@@ -125,6 +127,24 @@ class _Asked:
             "blocks": sum(row["blocks"] for row in self.rows),
             "num_ranks": max((row["num_ranks"] for row in self.rows), default=0),
         }
+
+
+def session_of(reading: Reading, of: Side) -> PageSession:
+    """The session of a side."""
+    return reading.other(of.session) if of.session else reading.session
+
+
+def points_of(reading: Reading, of: Side, device_type: str) -> list[dict[str, Any]]:
+    """The devices of a side, by rank, and the event after which each is looked at; none for a range.
+
+    Each row has attempt, rank, device, offset_ns and seq.
+    """
+    state = session_of(reading, of)
+    given: dict[str, Value] = {"device_type": device_type, **of.parameters}
+    if of.moment in ("time", "seq", "step"):
+        given["first"] = of.first + (state.origin_ns if of.moment == "time" else 0)
+    name = f"side_points_{'range' if of.is_range else of.moment}"
+    return list(reading.ask(name, session=state.session_id, **given).to_pylist())
 
 
 def check_ranks(reading: Reading, of: Side, session_id: str) -> None:

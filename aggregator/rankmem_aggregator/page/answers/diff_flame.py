@@ -14,17 +14,14 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from rankmem_aggregator.page.answers.diff import DIFF_S, check_ranks, others_of
+from rankmem_aggregator.page.answers.diff import DIFF_S, check_ranks, others_of, points_of, session_of
 from rankmem_aggregator.page.answers.flame import MIN_SHARE, paths_of
 from rankmem_aggregator.page.flame_tree import Step, bounded, tree_of
 from rankmem_aggregator.page.parameters import DEVICE, choice, parameter, real
 from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import SessionRoute
 from rankmem_aggregator.page.sides import Side, side
-from rankmem_aggregator.query.types import Value
 from rankmem_protos.bounds import NUMBER_MAX
-
-_OF_AN_INSTANT: Final = ("peak", "job", "time", "seq", "step")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +68,8 @@ def diff_flame(reading: Reading, asked: DiffFlameAsked) -> pa.Table:
 
 
 def _paths(reading: Reading, of: Side, asked: DiffFlameAsked) -> Iterator[tuple[Sequence[Step], int]]:
-    state = reading.other(of.session) if of.session else reading.session
-    at_instant = of.moment in _OF_AN_INSTANT
-    given: dict[str, Value] = {"device_type": asked.device_type, **of.parameters}
-    if of.moment in ("time", "seq", "step"):
-        given["first"] = of.first + (state.origin_ns if of.moment == "time" else 0)
-    name = f"side_points_{of.moment if at_instant else 'range'}"
-    points = reading.ask(name, session=state.session_id, **given).to_pylist()
+    state = session_of(reading, of)
+    points = points_of(reading, of, asked.device_type)
     if not points:
         check_ranks(reading, of, state.session_id)
         return iter(())
@@ -87,9 +79,9 @@ def _paths(reading: Reading, of: Side, asked: DiffFlameAsked) -> Iterator[tuple[
         points=json.dumps(points),
         rank_first=points[0]["rank"],
         rank_last=points[-1]["rank"],
-        which="alive" if at_instant else of.moment,
-        from_ns=-NUMBER_MAX if at_instant else of.first + state.origin_ns,
-        until_ns=NUMBER_MAX if at_instant else of.last + state.origin_ns,
+        which=of.moment if of.is_range else "alive",
+        from_ns=of.first + state.origin_ns if of.is_range else -NUMBER_MAX,
+        until_ns=of.last + state.origin_ns if of.is_range else NUMBER_MAX,
         by=asked.by,
         with_category=False,
         pick=None,

@@ -5,9 +5,10 @@
 --   device_type (text): cpu, cuda, ...
 --   kind, value (text): of all ranks (all), of one (rank), or of those with this value of host, dp, tp, pp, cp or ep
 --   first, last (ns, common clock): the range
+--   kept (boolean): only what was not freed by its end
 -- Columns:
 --   group_name: the group; NULL for blocks that have none
---   bytes (bytes): allocated then, whether or not freed
+--   bytes (bytes): allocated then
 --   blocks: how many
 --   largest_bytes (bytes): the largest of them
 --   num_ranks: ranks of the side that hold anything, in every row
@@ -21,6 +22,7 @@ WITH made AS MATERIALIZED (
         AND ($kind = 'all' OR CASE $kind WHEN 'rank' THEN a.rank::VARCHAR ELSE g.group_name END = $value)
         AND NOT a.preexisting
         AND a.allocated_ns BETWEEN $first AND $last
+        AND (NOT $kept::BOOLEAN OR a.freed_ns IS NULL OR a.freed_ns > $last)
 )
 SELECT
     group_of_block($by, b) AS group_name,
