@@ -116,4 +116,4 @@ def test_a_rank_with_too_many_events_is_refused_with_what_to_do(
     with page_reader(tmp_path / "x.duckdb") as page, pytest.raises(RankmemError, match="events") as caught:
         page.ask("/mindstudio_curve", rank=0, from_=0, to=10**9)
     assert caught.value.code is Code.EXHAUSTED
-    assert "style rankmem" in caught.value.hint
+    assert "rankmem style" in caught.value.hint

@@ -101,6 +101,9 @@ int run_program(void* of) {
     execve(start.arguments[0], const_cast<char* const*>(start.arguments), const_cast<char* const*>(start.environment));
   }
   start.failure = errno;
+  // The kernel wakes the trainer before it closes the descriptors of a process that ends; until then the lock would
+  // still be held by a shipper that does not exist.
+  ::close(start.kept);
   _exit(127);
 }
 

@@ -58,37 +58,9 @@ WHERE
     AND ($made_until_ns::BIGINT IS NULL OR (b.allocated_ns <= $made_until_ns AND NOT b.preexisting))
     AND ($freed_from_ns::BIGINT IS NULL OR b.freed_ns >= $freed_from_ns)
     AND ($freed_until_ns::BIGINT IS NULL OR b.freed_ns <= $freed_until_ns)
-    AND (
-        $word_1::VARCHAR IS NULL
-        OR contains(lower(b.operator), $word_1)
-        OR contains(lower(b.module), $word_1)
-        OR contains(lower(b.category), $word_1)
-        OR contains(lower(b.line), $word_1)
-        OR contains(lower(b.forward_line), $word_1)
-    )
-    AND (
-        $word_2::VARCHAR IS NULL
-        OR contains(lower(b.operator), $word_2)
-        OR contains(lower(b.module), $word_2)
-        OR contains(lower(b.category), $word_2)
-        OR contains(lower(b.line), $word_2)
-        OR contains(lower(b.forward_line), $word_2)
-    )
-    AND (
-        $word_3::VARCHAR IS NULL
-        OR contains(lower(b.operator), $word_3)
-        OR contains(lower(b.module), $word_3)
-        OR contains(lower(b.category), $word_3)
-        OR contains(lower(b.line), $word_3)
-        OR contains(lower(b.forward_line), $word_3)
-    )
-    AND (
-        $word_4::VARCHAR IS NULL
-        OR contains(lower(b.operator), $word_4)
-        OR contains(lower(b.module), $word_4)
-        OR contains(lower(b.category), $word_4)
-        OR contains(lower(b.line), $word_4)
-        OR contains(lower(b.forward_line), $word_4)
-    )
+    AND has_word($word_1::VARCHAR, b.operator, b.module, b.category, b.line, b.forward_line)
+    AND has_word($word_2::VARCHAR, b.operator, b.module, b.category, b.line, b.forward_line)
+    AND has_word($word_3::VARCHAR, b.operator, b.module, b.category, b.line, b.forward_line)
+    AND has_word($word_4::VARCHAR, b.operator, b.module, b.category, b.line, b.forward_line)
     AND is_picked($pick::VARCHAR, b)
 ORDER BY num_blocks;
