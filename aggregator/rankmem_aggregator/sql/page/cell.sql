@@ -45,16 +45,16 @@ bucket AS MATERIALIZED (
         AND list_contains(string_split($ranks, ',')::INTEGER[], b.rank)
         AND split_part(b.device, ':', 1) = $device_type
 ),
--- Whose events are read: those of the buckets at both ends of the interval, of the highest within it, of the last one
--- before it, and of a device's first.
+-- Whose events are read: those of the buckets at both ends of the interval, of the first of the highest within it, of
+-- the last one before it, and of a device's first.
 marked AS MATERIALIZED (
     SELECT
         *,
         seq_first = min(seq_first) OVER track AS is_first,
         last_ns < $from_ns AND seq_last = max(seq_last) FILTER (last_ns < $from_ns) OVER track AS is_before,
         first_ns <= $until_ns AND last_ns >= $from_ns AND (first_ns < $from_ns OR last_ns > $until_ns) AS is_at_end,
-        first_ns >= $from_ns AND last_ns <= $until_ns
-        AND peak_bytes = max(peak_bytes) FILTER (first_ns >= $from_ns AND last_ns <= $until_ns) OVER track AS is_highest
+        seq_first = arg_max(seq_first, (peak_bytes, -seq_first))
+            FILTER (peak_bytes IS NOT NULL AND first_ns >= $from_ns AND last_ns <= $until_ns) OVER track AS is_highest
     FROM bucket
     WINDOW track AS (PARTITION BY attempt, rank, device)
 ),
