@@ -55,3 +55,18 @@ def test_a_link_keeps_its_state_over_a_reload_and_back(page: OpenPage) -> None:
     page.settle()
     assert page.state("from") is None
     assert "Rank 1" in page.tab.inner_text("#curve-title")
+
+
+@pytest.mark.parametrize(
+    ("permissions", "said"),
+    [
+        (["clipboard-write"], "copied the link"),
+        ([], "not copied: the browser does not let this page use the clipboard"),
+    ],
+)
+def test_what_is_copied_is_said_and_what_is_not(page: OpenPage, permissions: list[str], said: str) -> None:
+    page.open()
+    page.tab.context.grant_permissions(permissions)
+    page.tab.get_by_role("button", name="copy link").click()
+    page.tab.wait_for_function("document.getElementById('announcer').textContent.includes('copied')")
+    assert page.tab.inner_text("#announcer") == said

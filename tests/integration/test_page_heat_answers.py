@@ -344,6 +344,17 @@ def test_a_gap_is_where_events_are_missing(story: tuple[Path, int, int]) -> None
     steps = facts_of(answer)["steps"]
     assert [step for step, _ in steps] == list(range(STEPS))
     assert facts_of(answer)["steps_of"] == 0
+    assert facts_of(answer)["gaps_cut"] is False
+
+
+def test_more_gaps_than_are_shown_are_said(
+    story: tuple[Path, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankmem_aggregator.page.answers.heat.GAPS_MAX", 0)
+    with served_page(story[0]) as client:
+        answer = client.ask(HEAT, from_=0, to=STEPS * SECOND_NS, bins=STEPS * 10, device_type="cuda")
+    assert not any(answer["gaps"].to_pylist())
+    assert facts_of(answer)["gaps_cut"] is True
 
 
 @pytest.mark.parametrize("by", ["job", "host", "pp", "rank"])

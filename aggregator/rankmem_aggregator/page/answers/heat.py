@@ -77,7 +77,8 @@ def heat(reading: Reading, asked: HeatAsked) -> pa.Table:
     highest of the row is over limit_bytes; NULL without one), restarts (list of intervals in which a later
     attempt begins), gaps (list: first and last interval of each gap). Facts: bins, mode, figure, low_bytes,
     high_bytes and root (how a cell is read, see :func:`quantised`), num_ranks, steps (list of [step,
-    time_ns]), steps_of.
+    time_ns]), steps_of, gaps_cut (there are more than GAPS_MAX gaps: here
+    are those of the lowest ranks).
     """
     check_range(asked.from_ns, asked.until_ns)
     places = Places.of(reading)
@@ -96,6 +97,7 @@ def heat(reading: Reading, asked: HeatAsked) -> pa.Table:
     cells, low, high = quantised(*pooled, asked.mode)
     steps, steps_of = _steps(reading, asked, bins)
     ranks = matrix.ranks[order]
+    gaps, gaps_cut = _gaps(reading, bins, ranks, begins)
     found = pa.table(
         {
             "ranks": _lists([part.tolist() for part in np.split(ranks, begins[1:])] if len(ranks) else []),
@@ -105,7 +107,7 @@ def heat(reading: Reading, asked: HeatAsked) -> pa.Table:
             "cells": _fixed(cells),
             "above": _above(matrix, order, begins, asked),
             "restarts": _lists(_restarts(places, bins, ranks, begins)),
-            "gaps": _lists(_gaps(reading, bins, ranks, begins)),
+            "gaps": _lists(gaps),
         }
     )
     return reading.answer(
@@ -121,6 +123,7 @@ def heat(reading: Reading, asked: HeatAsked) -> pa.Table:
         num_ranks=len(ranks),
         steps=steps,
         steps_of=steps_of,
+        gaps_cut=gaps_cut,
     )
 
 
@@ -254,18 +257,19 @@ def _restarts(places: Places, bins: Bins, ranks: Integers, begins: Integers) -> 
     return [sorted(each) for each in found]
 
 
-def _gaps(reading: Reading, bins: Bins, ranks: Integers, begins: Integers) -> list[list[int]]:
-    """By row the first and the last interval of each gap, one after the other."""
+def _gaps(reading: Reading, bins: Bins, ranks: Integers, begins: Integers) -> tuple[list[list[int]], bool]:
+    """By row the first and the last interval of each gap, one after the other; whether there are more."""
     found: list[list[int]] = [[] for _ in begins]
     row_of = _row_of(ranks, begins)
-    for gap in reading.ask("heat_gaps", at_most=GAPS_MAX).to_pylist():
+    gaps = reading.ask("heat_gaps", at_most=GAPS_MAX + 1).to_pylist()
+    for gap in gaps[:GAPS_MAX]:
         if gap["rank"] not in row_of or gap["from_ns"] is None:
             continue
         until_ns = bins.until_ns if gap["until_ns"] is None else max(gap["until_ns"], gap["from_ns"])
         begin, end = bins.place(np.array([gap["from_ns"], until_ns], np.int64)).tolist()
         if end >= 0 and begin < bins.count:
             found[row_of[gap["rank"]]] += [max(begin, 0), min(end, bins.count - 1)]
-    return found
+    return found, len(gaps) > GAPS_MAX
 
 
 def _steps(reading: Reading, asked: HeatAsked, bins: Bins) -> tuple[list[list[int]], int | None]:

@@ -54,3 +54,15 @@ export function announce(text) {
   const place = document.getElementById("announcer");
   place.textContent = text;
 }
+
+// Copies a text and says so, or that the browser did not allow it; returns whether it did.
+export async function copyText(text, what) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    announce("not copied: the browser does not let this page use the clipboard");
+    return false;
+  }
+  announce(`copied ${what}`);
+  return true;
+}

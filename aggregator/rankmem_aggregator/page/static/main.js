@@ -1,7 +1,7 @@
 // The page's frame: lets the browser in, loads the session, shows the view of the state.
 
 import * as api from "./api.js";
-import { announce, button, el } from "./dom.js";
+import { announce, button, copyText, el } from "./dom.js";
 import * as editor from "./editor.js";
 import * as kept from "./kept.js";
 import * as head from "./head.js";
@@ -122,8 +122,7 @@ function focusables(element) {
 
 // The address without a code: whoever opens it needs to be let in by a code or cookie of their own.
 async function copyLink() {
-  await navigator.clipboard?.writeText(location.href).catch(() => {});
-  announce("copied the link");
+  await copyText(location.href, "the link");
 }
 
 function fileText({ written, holds, missing, rankmem }) {

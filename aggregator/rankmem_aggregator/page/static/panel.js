@@ -2,7 +2,7 @@
 // what it still waits for is aborted and asked again. It fails alone, and says why and what to do.
 
 import * as api from "./api.js";
-import { announce, button, el } from "./dom.js";
+import { announce, button, copyText, el } from "./dom.js";
 import * as save from "./save.js";
 import * as sqlText from "./sql_text.js";
 import * as state from "./state.js";
@@ -149,9 +149,9 @@ export class Panel {
 
   async copySql() {
     const text = this.sql();
-    await navigator.clipboard?.writeText(text).catch(() => {});
-    announce(text ? "copied the SQL" : "this panel has no SQL yet");
     this.copied = text;
+    if (text) await copyText(text, "the SQL");
+    else announce("this panel has no SQL yet");
   }
 
   offerTable() {

@@ -3,11 +3,10 @@
 
 import * as api from "./api.js";
 import { announce, button, el } from "./dom.js";
+import { noFormula } from "./formulas.js";
 import * as session from "./session.js";
 import { surfaceOf } from "./surface.js";
 import { svgOf } from "./svg.js";
-
-const DANGEROUS = /^[\s\p{C}]*[=+\-@\uff1d\uff0b\uff0d\uff20]|^[\t\r]/u;
 
 // Opens the choice of what to save of a panel.
 export function choose(panel) {
@@ -113,6 +112,6 @@ function cell(value) {
   if (value === null || value === undefined) return "";
   if (typeof value === "number" || typeof value === "boolean") return String(value);
   const text = typeof value === "string" ? value : JSON.stringify(Array.from(value));
-  const safe = DANGEROUS.test(text) ? `'${text}` : text;
+  const safe = noFormula(text);
   return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }

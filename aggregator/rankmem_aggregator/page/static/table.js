@@ -1,8 +1,7 @@
 // A table of rows: columns to choose, sorting in three states, keyboard, copying.
 
-import { announce, button, el } from "./dom.js";
-
-const DANGEROUS = /^[=+\-@\t\r]/;
+import { button, copyText, el } from "./dom.js";
+import { noFormula } from "./formulas.js";
 
 export class Table {
   // columns: [{name, title, text(row), align: "right", hint}]; sort: {name, descending} or null and onSort(sort) where
@@ -49,10 +48,7 @@ export class Table {
 
   // The rows as tab-separated text that a spreadsheet takes as text and numbers, never as formulas.
   text() {
-    const safe = (value) => {
-      const text = String(value ?? "").replace(/[\t\r\n]+/g, " ");
-      return DANGEROUS.test(text) && !/^-?[\d.,]+$/.test(text) ? `'${text}` : text;
-    };
+    const safe = (value) => noFormula(String(value ?? "").replace(/[\t\r\n]+/g, " "));
     const lines = [this.shown.map((column) => safe(column.title))];
     for (const row of this.rows) lines.push(this.shown.map((column) => safe((column.copied ?? column.text)(row))));
     return lines.map((line) => line.join("\t")).join("\n");
@@ -60,8 +56,7 @@ export class Table {
 
   async copy() {
     this.copied = this.text();
-    await navigator.clipboard?.writeText(this.copied).catch(() => {});
-    announce(`copied ${this.rows.length} rows`);
+    await copyText(this.copied, `${this.rows.length} rows`);
   }
 
   // A button that opens the choice of columns.

@@ -21,7 +21,11 @@ WITH last_events AS MATERIALIZED (
 block AS MATERIALIZED (
     SELECT allocation_id, address, stream, operator, category, stack_id
     FROM allocation_record
-    WHERE session_id = $session AND attempt = $attempt AND rank = $rank AND device = $device AND allocation_id <= $seq
+    WHERE session_id = $session
+        AND attempt = $attempt
+        AND rank = $rank
+        AND device = $device
+        AND allocation_id IN (SELECT l.allocation_id FROM last_events AS l)
 )
 SELECT
     e.seq,

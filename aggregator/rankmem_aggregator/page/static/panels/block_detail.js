@@ -1,7 +1,7 @@
 // One block, below the table: its life, its groups to pick, and its Python stack.
 
 import * as api from "../api.js";
-import { button, el } from "../dom.js";
+import { button, copyText, el } from "../dom.js";
 import { opener, template } from "../editor.js";
 import { addPick } from "../selection.js";
 import * as session from "../session.js";
@@ -16,7 +16,7 @@ export async function showBlock(place, row, close) {
     "span",
     { class: "tools" },
     row.preexisting ? "" : button("when it was made", () => state.change({ seq: row.allocation_id }), { class: "quiet", title: `after event ${row.allocation_id}` }),
-    button("copy the stack", () => navigator.clipboard?.writeText(texts.join("\n")).catch(() => {}), { class: "quiet" }),
+    button("copy the stack", () => copyText(texts.join("\n"), "the stack"), { class: "quiet" }),
     button("close", close, { class: "quiet" }),
   );
   const groups = GROUPS.filter((kind) => row[kind] !== null && row[kind] !== undefined).map((kind) =>

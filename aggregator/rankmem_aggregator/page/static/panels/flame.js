@@ -1,7 +1,7 @@
 // What was held, as a flame graph: by line, module or operator, of the blocks that the table shows. A click zooms and
 // filters the other panels; the frame's bar below has what else can be done with it.
 
-import { announce, button, chooser, el } from "../dom.js";
+import { button, chooser, copyText, el } from "../dom.js";
 import { opener } from "../editor.js";
 import { FlameGraph, shortName } from "../flame.js";
 import { outermost, pathOf, sandwich } from "../flame_trees.js";
@@ -126,8 +126,7 @@ export function flamePanel(root, { of = "rank" } = {}) {
 
   async function copy(name, node) {
     panel.copiedFrame = name;
-    await navigator.clipboard?.writeText(name).catch(() => {});
-    announce(`copied ${name}`);
+    await copyText(name, name);
     if (node !== null) drawFrameBar(node);
   }
 

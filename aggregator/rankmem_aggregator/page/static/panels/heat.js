@@ -140,7 +140,8 @@ function noteOf(map, facts) {
     headroom: "headroom",
   }[map.mode];
   const how = facts.exact ? "" : "; from buckets of up to 64 events";
-  return `${many}, ${what}${pooled}${how}`;
+  const cut = facts.gaps_cut ? "; there are more gaps than can be hatched: Trust lists them" : "";
+  return `${many}, ${what}${pooled}${how}${cut}`;
 }
 
 // The tools of the panel; refresh() sets them to the state.
