@@ -49,11 +49,23 @@ def client(path: Path) -> Iterator[PageClient]:
 
 
 def test_a_hole_lies_between_the_events_on_either_side_of_it(client: PageClient) -> None:
-    hole, end = client.ask(f"s/{SESSION}/gaps").to_pylist()
+    answer = client.ask(f"s/{SESSION}/gaps")
+    assert facts_of(answer)["cut"] is False
+    hole, end = answer.to_pylist()
     assert (hole["rank"], hole["why"], hole["records"]) == (1, "spool_full", 100)
     assert (hole["from_ns"], hole["until_ns"]) == (5 * SECOND // 2 + 500, 5 * SECOND + 500)
     assert (end["why"], end["records"]) == ("agent_off", None)
     assert (end["from_ns"], end["until_ns"]) == (8 * SECOND + 500, 10 * SECOND + 500)
+
+
+def test_of_too_many_holes_the_first_are_shown_and_it_is_said(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankmem_aggregator.page.answers.trust.GAPS_MAX", 1)
+    with served_page(path) as served:
+        answer = served.ask(f"s/{SESSION}/gaps")
+    assert answer["why"].to_pylist() == ["spool_full"]
+    assert facts_of(answer)["cut"] is True
 
 
 def test_what_is_missing_equals_the_clients_answer(client: PageClient, path: Path) -> None:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankmem_aggregator.page import rank_matrix
+from rankmem_aggregator.page.answers.trust import GAPS_MAX
 from rankmem_aggregator.page.parameters import (
     BYTES,
     DEVICE_TYPE,
@@ -40,7 +41,6 @@ from rankmem_aggregator.page.routes import SessionRoute
 
 BINS_MAX: Final = 1024
 ROWS_MAX: Final = 2048
-GAPS_MAX: Final = 2000
 STEPS_MAX: Final = 200
 FIGURES: Final = ("requested", "allocated", "active", "reserved")
 MODES: Final = ("abs", "median", "headroom")
@@ -261,12 +261,13 @@ def _gaps(reading: Reading, bins: Bins, ranks: Integers, begins: Integers) -> tu
     """By row the first and the last interval of each gap, one after the other; whether there are more."""
     found: list[list[int]] = [[] for _ in begins]
     row_of = _row_of(ranks, begins)
-    gaps = reading.ask("heat_gaps", at_most=GAPS_MAX + 1).to_pylist()
+    gaps = reading.ask("gaps", at_most=GAPS_MAX + 1).to_pylist()
     for gap in gaps[:GAPS_MAX]:
-        if gap["rank"] not in row_of or gap["from_ns"] is None:
+        if gap["rank"] not in row_of or gap["why"] == "device_off":
             continue
-        until_ns = bins.until_ns if gap["until_ns"] is None else max(gap["until_ns"], gap["from_ns"])
-        begin, end = bins.place(np.array([gap["from_ns"], until_ns], np.int64)).tolist()
+        from_ns = bins.from_ns if gap["from_ns"] is None else gap["from_ns"]
+        until_ns = bins.until_ns if gap["until_ns"] is None else max(gap["until_ns"], from_ns)
+        begin, end = bins.place(np.array([from_ns, until_ns], np.int64)).tolist()
         if end >= 0 and begin < bins.count:
             found[row_of[gap["rank"]]] += [max(begin, 0), min(end, bins.count - 1)]
     return found, len(gaps) > GAPS_MAX

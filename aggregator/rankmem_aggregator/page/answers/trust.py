@@ -12,6 +12,9 @@ import pyarrow as pa
 from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import NoParameters, SessionRoute
 
+GAPS_MAX: Final = 2000
+"""Holes of an answer: more cannot be told apart on a screen."""
+
 
 def missing(reading: Reading, asked: NoParameters) -> pa.Table:
     """What is missing of each rank, figures of bytes first. Columns: those of ``sql/page/missing.sql``."""
@@ -20,9 +23,12 @@ def missing(reading: Reading, asked: NoParameters) -> pa.Table:
 
 
 def gaps(reading: Reading, asked: NoParameters) -> pa.Table:
-    """Where the holes of the logs lie in time. Columns: those of ``sql/page/gaps.sql``."""
-    rows = reading.relative(reading.show("gaps"), "from_ns", "until_ns")
-    return reading.answer(rows, exact=False, source="gap")
+    """Where the holes of the logs lie in time. Columns: those of ``sql/page/gaps.sql``.
+
+    Facts: cut, true where there are more than GAPS_MAX, of which these are those of the lowest ranks.
+    """
+    rows = reading.relative(reading.show("gaps", at_most=GAPS_MAX + 1), "from_ns", "until_ns")
+    return reading.answer(rows[:GAPS_MAX], exact=False, source="gap", cut=len(rows) > GAPS_MAX)
 
 
 def clocks(reading: Reading, asked: NoParameters) -> pa.Table:

@@ -140,7 +140,7 @@ function noteOf(map, facts) {
     headroom: "headroom",
   }[map.mode];
   const how = facts.exact ? "" : "; from buckets of up to 64 events";
-  const cut = facts.gaps_cut ? "; there are more gaps than can be hatched: Trust lists them" : "";
+  const cut = facts.gaps_cut ? "; there are more gaps than are hatched here" : "";
   return `${many}, ${what}${pooled}${how}${cut}`;
 }
 

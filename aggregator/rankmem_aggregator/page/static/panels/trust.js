@@ -111,7 +111,8 @@ export function gapsPanel(root) {
       rows = answer.rows();
       lines = [...new Set(rows.map((row) => row.rank))];
       panel.drawn = rows;
-      panel.note(`${units.counted(rows.length, "hole")} on ${units.counted(lines.length, "rank")}; each lies within its hatched range`);
+      const many = answer.facts.cut ? `the first ${units.counted(rows.length, "hole")}, there are more,` : units.counted(rows.length, "hole");
+      panel.note(`${many} on ${units.counted(lines.length, "rank")}; each lies within its hatched range`);
       surface.setHeight(Math.min(360, 26 + Math.max(16, 16 * lines.length)));
       surface.draw();
     },
