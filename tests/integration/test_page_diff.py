@@ -217,3 +217,48 @@ def test_sides_without_such_ranks_are_not_found_in_the_flame_graph_either(client
     with pytest.raises(RankmemError) as refused:
         client.ask(f"s/{SESSION}/diff_flame", a="/99/peak", b="/all/peak")
     assert refused.value.code is Code.NOT_FOUND
+
+
+def blocks_only_in_one(client: PageClient, a: str, b: str) -> dict[tuple[Any, ...], int]:
+    answer = client.ask(f"s/{SESSION}/diff_blocks", a=a, b=b, device_type="cpu", limit=1000)
+    rows = answer.to_pylist()
+    facts = facts_of(answer)
+    assert facts["num_kinds"] == len(rows)
+    assert facts["only_a_blocks"] == sum(row["only_a"] for row in rows)
+    assert facts["only_b_bytes"] - facts["only_a_bytes"] == sum(row["difference_bytes"] for row in rows)
+    assert all(bool(row["only_a"]) != bool(row["only_b"]) for row in rows)
+    return {
+        (row["operator"], row["category"], row["size_bytes"]): row["only_b"] - row["only_a"] for row in rows
+    }
+
+
+def test_blocks_only_in_one_are_those_without_a_like_on_the_other(client: PageClient) -> None:
+    assert blocks_only_in_one(client, "/3/peak", f"{OTHER}/3/peak") == {("aten::clone", "unknown", MIB): -3}
+    # Weights of 8, 9 and 10 MiB; the rest is alike.
+    assert blocks_only_in_one(client, f"/0/time={SECOND + 5000}", f"/2/time={SECOND + 5000}") == {
+        ("aten::empty", "parameter", 8 * MIB): -1,
+        ("aten::empty", "parameter", 10 * MIB): 1,
+    }
+    # Nothing of the steps is left at the end.
+    assert blocks_only_in_one(client, f"/0/time={2 * SECOND + 5000}", f"/0/time={39 * SECOND // 2}") == {
+        ("aten::mm", "activation", 4 * MIB): -1
+    }
+
+
+@pytest.mark.parametrize(("a", "b"), list(itertools.pairwise(SIDES)))
+def test_blocks_only_in_one_add_up_to_the_bars_and_turn_round(client: PageClient, a: str, b: str) -> None:
+    there, back = blocks_only_in_one(client, a, b), blocks_only_in_one(client, b, a)
+    assert there == {kind: -count for kind, count in back.items()}
+    assert not blocks_only_in_one(client, a, a)
+    bars = rows_of(client, a, b)
+    expected = sum(bar[1] - bar[0] for bar in bars.values())
+    assert sum(kind[2] * count for kind, count in there.items()) == expected
+
+
+def test_of_many_kinds_the_largest_come_first(client: PageClient) -> None:
+    answer = client.ask(f"s/{SESSION}/diff_blocks", a="/0/peak", b="/3/peak", device_type="cpu", limit=1)
+    assert facts_of(answer)["num_kinds"] == 3
+    assert answer["size_bytes"].to_pylist() == [11 * MIB]
+    with pytest.raises(RankmemError) as refused:
+        client.ask(f"s/{SESSION}/diff_blocks", a="/99/peak", b="/all/peak")
+    assert refused.value.code is Code.NOT_FOUND

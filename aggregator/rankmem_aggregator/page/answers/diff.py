@@ -18,6 +18,7 @@ from rankmem_aggregator.page.routes import SessionRoute
 from rankmem_aggregator.page.sides import Side, side
 from rankmem_aggregator.query.types import Value
 from rankmem_aggregator.sql import page_text
+from rankmem_protos.bounds import NUMBER_MAX
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.groupings import offered
 
@@ -145,6 +146,39 @@ def points_of(reading: Reading, of: Side, device_type: str) -> list[dict[str, An
         given["first"] = of.first + (state.origin_ns if of.moment == "time" else 0)
     name = f"side_points_{'range' if of.is_range else of.moment}"
     return list(reading.ask(name, session=state.session_id, **given).to_pylist())
+
+
+def stacks_of(
+    reading: Reading, of: Side, device_type: str, *, by: str, apart: bool = False
+) -> pa.Table | None:
+    """The blocks of a side by what made them: rows of ``sql/page/flame.sql``; None where it has no device.
+
+    Args:
+        by: line, module or operator.
+        apart: blocks of different categories, sizes or operators are rows of their own.
+
+    Raises:
+        RankmemError: NOT_FOUND where the session has no such ranks.
+    """
+    state = session_of(reading, of)
+    points = points_of(reading, of, device_type)
+    if not points:
+        check_ranks(reading, of, state.session_id)
+        return None
+    return reading.show(
+        "flame",
+        session=state.session_id,
+        points=json.dumps(points),
+        rank_first=points[0]["rank"],
+        rank_last=points[-1]["rank"],
+        which=of.moment if of.is_range else "alive",
+        from_ns=of.first + state.origin_ns if of.is_range else -NUMBER_MAX,
+        until_ns=of.last + state.origin_ns if of.is_range else NUMBER_MAX,
+        by=by,
+        with_category=apart,
+        with_size=apart,
+        pick=None,
+    )
 
 
 def check_ranks(reading: Reading, of: Side, session_id: str) -> None:

@@ -6,7 +6,6 @@ Stage: page, in the thread of a request.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,14 +13,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from rankmem_aggregator.page.answers.diff import DIFF_S, check_ranks, others_of, points_of, session_of
+from rankmem_aggregator.page.answers.diff import DIFF_S, others_of, stacks_of
 from rankmem_aggregator.page.answers.flame import MIN_SHARE, paths_of
 from rankmem_aggregator.page.flame_tree import Step, bounded, tree_of
 from rankmem_aggregator.page.parameters import DEVICE, choice, parameter, real
 from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import SessionRoute
 from rankmem_aggregator.page.sides import Side, side
-from rankmem_protos.bounds import NUMBER_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,25 +66,8 @@ def diff_flame(reading: Reading, asked: DiffFlameAsked) -> pa.Table:
 
 
 def _paths(reading: Reading, of: Side, asked: DiffFlameAsked) -> Iterator[tuple[Sequence[Step], int]]:
-    state = session_of(reading, of)
-    points = points_of(reading, of, asked.device_type)
-    if not points:
-        check_ranks(reading, of, state.session_id)
-        return iter(())
-    rows = reading.show(
-        "flame",
-        session=state.session_id,
-        points=json.dumps(points),
-        rank_first=points[0]["rank"],
-        rank_last=points[-1]["rank"],
-        which=of.moment if of.is_range else "alive",
-        from_ns=of.first + state.origin_ns if of.is_range else -NUMBER_MAX,
-        until_ns=of.last + state.origin_ns if of.is_range else NUMBER_MAX,
-        by=asked.by,
-        with_category=False,
-        pick=None,
-    )
-    return ((path, size) for path, size, _ in paths_of(rows, asked.by))
+    rows = stacks_of(reading, of, asked.device_type, by=asked.by)
+    return ((path, size) for path, size, _ in paths_of(rows, asked.by)) if rows is not None else iter(())
 
 
 ROUTES: Final = (

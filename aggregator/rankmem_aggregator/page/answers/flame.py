@@ -90,6 +90,7 @@ def flame(reading: Reading, asked: FlameAsked) -> pa.Table:
         until_ns=first.until_ns,
         by=asked.by,
         with_category=asked.category == "1",
+        with_size=False,
         pick=picked(reading, asked.pick),
     )
     root = tree_of(

@@ -8,13 +8,15 @@
 --   from_ns, until_ns (ns, common clock): the range, both ends included
 --   by (text): line, module or operator
 --   with_category: true to take blocks apart by category, too
+--   with_size: true to take blocks apart by size and operator, too
 --   pick (JSON text): groups that are picked, as in is_picked; NULL for all
 -- Columns:
 --   stack_id (text): by line the stack, of a block of backward that of its forward call; NULL without one
 --   frames: its frames as "file:line function", the one nearest to the operator first
---   group_name: by module or operator the block's own; NULL without one
+--   group_name: by module or operator the block's own, with_size the operator; NULL without one
 --   preexisting: true for blocks older than the recording
 --   category: what the bytes meant after the event, or at the end of the range; NULL where it is not asked for
+--   size_bytes (bytes): of each of them; NULL where it is not asked for
 --   bytes (bytes): together
 --   blocks: how many
 WITH
@@ -61,9 +63,10 @@ life AS (
 held AS MATERIALIZED (
     SELECT
         CASE WHEN $by = 'line' THEN coalesce(b.forward_stack_id, b.stack_id) END AS stack_id,
-        CASE $by WHEN 'module' THEN b.module WHEN 'operator' THEN b.operator END AS group_name,
+        CASE WHEN $by = 'module' THEN b.module WHEN $by = 'operator' OR $with_size THEN b.operator END AS group_name,
         b.preexisting,
         CASE WHEN $with_category THEN b.category END AS category,
+        CASE WHEN $with_size THEN b.size_bytes END AS size_bytes,
         sum(b.size_bytes)::BIGINT AS bytes,
         count(*) AS blocks
     FROM life AS b
@@ -91,8 +94,16 @@ frame AS MATERIALIZED (
     WHERE f.stack_id IN (SELECT h.stack_id FROM held AS h)
     GROUP BY f.stack_id
 )
-SELECT h.stack_id::VARCHAR AS stack_id, f.frames, h.group_name, h.preexisting, h.category, h.bytes, h.blocks
+SELECT
+    h.stack_id::VARCHAR AS stack_id,
+    f.frames,
+    h.group_name,
+    h.preexisting,
+    h.category,
+    h.size_bytes,
+    h.bytes,
+    h.blocks
 FROM held AS h
 LEFT JOIN frame AS f USING (stack_id)
 CROSS JOIN unstreamed
-ORDER BY h.bytes DESC, stack_id, h.group_name, h.category, h.preexisting;
+ORDER BY h.bytes DESC, stack_id, h.group_name, h.category, h.size_bytes, h.preexisting;

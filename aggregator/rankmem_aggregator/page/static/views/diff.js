@@ -1,6 +1,7 @@
 // What is different between A and B?
 
 import { diffPanel } from "../panels/diff.js";
+import { diffBlocksPanel } from "../panels/diff_blocks.js";
 import { diffFlamePanel } from "../panels/diff_flame.js";
 
 export default {
@@ -8,7 +9,7 @@ export default {
   title: "Diff",
   needsJob: true,
   mount(root) {
-    const parts = [diffPanel(root), diffFlamePanel(root)];
+    const parts = [diffPanel(root), diffFlamePanel(root), diffBlocksPanel(root)];
     for (const part of parts) part.refresh();
     return () => {
       for (const part of parts) part.destroy();
