@@ -68,6 +68,22 @@ def test_of_too_many_holes_the_first_are_shown_and_it_is_said(
     assert facts_of(answer)["cut"] is True
 
 
+def test_a_hole_at_the_beginning_of_a_later_attempt_is_not_hatched_before_it(tmp_path: Path) -> None:
+    found = tmp_path / "again.duckdb"
+    first = RankLog(rank=0, ended=4 * SECOND)
+    again = RankLog(rank=0, attempt=1, started=6 * SECOND, ended=10 * SECOND)
+    first.alloc("a", 1 << 20, at=SECOND)
+    again.skip(100)
+    again.alloc("b", 1 << 20, at=8 * SECOND)
+    gap = {"session_id": SESSION, "attempt": 1, "rank": 0, "sequence_first": 0, "sequence_last": 99}
+    with empty_database(str(found)) as connection:
+        store_logs(connection, [first, again])
+        store_rows(connection, "gap", [gap | {"records": 100, "why": "spool_full"}])
+    with served_page(found) as served:
+        heat = served.ask(f"s/{SESSION}/heat", from_=0, to=10 * SECOND - 1, bins=10, device_type="cpu")
+    assert heat["gaps"].to_pylist() == [[6, 8]]
+
+
 def test_what_is_missing_equals_the_clients_answer(client: PageClient, path: Path) -> None:
     told = client.ask(f"s/{SESSION}/missing")
     with connect(path) as queries:

@@ -77,8 +77,7 @@ def heat(reading: Reading, asked: HeatAsked) -> pa.Table:
     highest of the row is over limit_bytes; NULL without one), restarts (list of intervals in which a later
     attempt begins), gaps (list: first and last interval of each gap). Facts: bins, mode, figure, low_bytes,
     high_bytes and root (how a cell is read, see :func:`quantised`), num_ranks, steps (list of [step,
-    time_ns]), steps_of, gaps_cut (there are more than GAPS_MAX gaps: here
-    are those of the lowest ranks).
+    time_ns]), steps_of, gaps_cut (there are more than GAPS_MAX gaps: these are those of the lowest ranks).
     """
     check_range(asked.from_ns, asked.until_ns)
     places = Places.of(reading)
@@ -97,7 +96,7 @@ def heat(reading: Reading, asked: HeatAsked) -> pa.Table:
     cells, low, high = quantised(*pooled, asked.mode)
     steps, steps_of = _steps(reading, asked, bins)
     ranks = matrix.ranks[order]
-    gaps, gaps_cut = _gaps(reading, bins, ranks, begins)
+    gaps, gaps_cut = _gaps(reading, places, bins, ranks, begins)
     found = pa.table(
         {
             "ranks": _lists([part.tolist() for part in np.split(ranks, begins[1:])] if len(ranks) else []),
@@ -257,7 +256,9 @@ def _restarts(places: Places, bins: Bins, ranks: Integers, begins: Integers) -> 
     return [sorted(each) for each in found]
 
 
-def _gaps(reading: Reading, bins: Bins, ranks: Integers, begins: Integers) -> tuple[list[list[int]], bool]:
+def _gaps(
+    reading: Reading, places: Places, bins: Bins, ranks: Integers, begins: Integers
+) -> tuple[list[list[int]], bool]:
     """By row the first and the last interval of each gap, one after the other; whether there are more."""
     found: list[list[int]] = [[] for _ in begins]
     row_of = _row_of(ranks, begins)
@@ -265,7 +266,10 @@ def _gaps(reading: Reading, bins: Bins, ranks: Integers, begins: Integers) -> tu
     for gap in gaps[:GAPS_MAX]:
         if gap["rank"] not in row_of or gap["why"] == "device_off":
             continue
-        from_ns = bins.from_ns if gap["from_ns"] is None else gap["from_ns"]
+        from_ns = gap["from_ns"]
+        if from_ns is None:  # it lies at the beginning of the process
+            process = places.rows.get((gap["rank"], gap["attempt"]), {})
+            from_ns = process.get("started_ns") or bins.from_ns
         until_ns = bins.until_ns if gap["until_ns"] is None else max(gap["until_ns"], from_ns)
         begin, end = bins.place(np.array([from_ns, until_ns], np.int64)).tolist()
         if end >= 0 and begin < bins.count:

@@ -4,6 +4,7 @@
 import { boxOf, drawTimeAxis, line } from "./axes.js";
 import { ramp } from "./colours.js";
 import { timeGestures } from "./gestures.js";
+import { hatchBox } from "./hatching.js";
 import * as marks from "./marks.js";
 import { Surface } from "./surface.js";
 import { ink } from "./theme.js";
@@ -134,7 +135,8 @@ export class HeatMap {
     g.strokeStyle = ink("ink");
     this.rows.forEach(({ gaps = [] }, row) => {
       for (let i = 0; i < gaps.length; i += 2) {
-        hatchBox(g, x(gaps[i]), box.y + row * high, Math.max(4, x(gaps[i + 1] + 1) - x(gaps[i])), Math.max(high, 3));
+        const width = Math.max(4, x(gaps[i + 1] + 1) - x(gaps[i]));
+        hatchBox(g, { x: x(gaps[i]), y: box.y + row * high, width, height: Math.max(high, 3) }, 5);
       }
     });
     g.fillStyle = ink("accent");
@@ -226,21 +228,6 @@ export class HeatMap {
   destroy() {
     this.surface.destroy();
   }
-}
-
-// Thin diagonal lines within a box, as lines: a picture of lines and texts has them too.
-function hatchBox(g, x, y, width, height) {
-  g.save();
-  g.beginPath();
-  g.rect(x, y, width, height);
-  g.clip();
-  g.beginPath();
-  for (let at = x - height; at < x + width; at += 5) {
-    g.moveTo(at, y + height);
-    g.lineTo(at + height, y);
-  }
-  g.stroke();
-  g.restore();
 }
 
 // A fill of thin diagonal lines, `apart` pixels from one another.

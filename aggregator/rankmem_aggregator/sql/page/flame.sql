@@ -12,7 +12,7 @@
 --   pick (JSON text): groups that are picked, as in is_picked; NULL for all
 -- Columns:
 --   stack_id (text): by line the stack, of a block of backward that of its forward call; NULL without one
---   frames: its frames as "file:line function", the one nearest to the operator first
+--   frames: its frames as "file:line function", the one nearest to the operator first; NULL with_size
 --   group_name: by module or operator the block's own, with_size the operator; NULL without one
 --   preexisting: true for blocks older than the recording
 --   category: what the bytes meant after the event, or at the end of the range; NULL where it is not asked for
@@ -91,7 +91,7 @@ frame AS MATERIALIZED (
             ORDER BY f.ordering
         ) AS frames
     FROM stack_frame AS f
-    WHERE f.stack_id IN (SELECT h.stack_id FROM held AS h)
+    WHERE f.stack_id IN (SELECT h.stack_id FROM held AS h WHERE NOT $with_size)
     GROUP BY f.stack_id
 )
 SELECT

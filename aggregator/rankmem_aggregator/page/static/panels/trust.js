@@ -2,6 +2,7 @@
 
 import { boxOf, drawTimeAxis } from "../axes.js";
 import { timeGestures } from "../gestures.js";
+import { hatchBox } from "../hatching.js";
 import { Panel } from "../panel.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
@@ -111,8 +112,8 @@ export function gapsPanel(root) {
       rows = answer.rows();
       lines = [...new Set(rows.map((row) => row.rank))];
       panel.drawn = rows;
-      const many = answer.facts.cut ? `the first ${units.counted(rows.length, "hole")}, there are more,` : units.counted(rows.length, "hole");
-      panel.note(`${many} on ${units.counted(lines.length, "rank")}; each lies within its hatched range`);
+      const more = answer.facts.cut ? ", and there are more" : "";
+      panel.note(`${units.counted(rows.length, "hole")} on ${units.counted(lines.length, "rank")}${more}; each lies within its hatched range`);
       surface.setHeight(Math.min(360, 26 + Math.max(16, 16 * lines.length)));
       surface.draw();
     },
@@ -143,7 +144,12 @@ export function gapsPanel(root) {
       g.fillStyle = ink("faint");
       if (i % step === 0) g.fillText(`rank ${rank}`, inside.x - 6, inside.y + ((i + 0.5) * inside.height) / lines.length);
     });
-    for (const row of rows) hatch(g, place(row, inside));
+    g.strokeStyle = ink("warn");
+    for (const row of rows) {
+      const hole = place(row, inside);
+      hatchBox(g, hole, 6);
+      g.strokeRect(hole.x + 0.5, hole.y + 0.5, hole.width - 1, hole.height - 1);
+    }
   }
 
   function hover(x, y) {
@@ -167,21 +173,4 @@ export function gapsPanel(root) {
     surface.destroy();
   };
   return panel;
-}
-
-// Hatches a box, for what is not known.
-export function hatch(g, { x, y, width, height }) {
-  g.save();
-  g.beginPath();
-  g.rect(x, y, width, height);
-  g.clip();
-  g.strokeStyle = ink("warn");
-  g.strokeRect(x + 0.5, y + 0.5, width - 1, height - 1);
-  g.beginPath();
-  for (let at = x - height; at < x + width; at += 6) {
-    g.moveTo(at, y + height);
-    g.lineTo(at + height, y);
-  }
-  g.stroke();
-  g.restore();
 }
