@@ -30,6 +30,8 @@ from rankmem_protos.summary_tables import SUMMARY_TABLES
 
 FILE: Final = "stored"
 """Name of the file's own database within the instance."""
+TEXTS_KNOWN_MAX: Final = 256
+"""Statements that were looked through once and are let through when they come again, as the page's do."""
 _MINDSTUDIO: Final = "mindstudio"
 
 _READING: Final = frozenset(
@@ -81,6 +83,7 @@ class ReadingInstance:
             self._connection.close()
             raise
         self._missing = dict.fromkeys(_in_order())
+        self._let_through: set[str] = set()
 
     def _attach(self, path: Path) -> None:
         # An absolute path has no prefix that DuckDB takes for another kind of database.
@@ -103,10 +106,13 @@ class ReadingInstance:
 
     def cursor(self, text: str) -> duckdb.DuckDBPyConnection:
         """A new connection, with the views that the statement names, in a read-only transaction."""
-        asks_for_catalog = _CATALOG_WORDS.search(without_texts(text))
-        self._make(frozenset(_in_order()) if asks_for_catalog else _needed(text))
         cursor = self._connection.cursor()
-        _check_kinds(cursor, text)
+        if text not in self._let_through:
+            asks_for_catalog = _CATALOG_WORDS.search(without_texts(text))
+            self._make(frozenset(_in_order()) if asks_for_catalog else _needed(text))
+            _check_kinds(cursor, text)
+            if len(self._let_through) < TEXTS_KNOWN_MAX:
+                self._let_through.add(text)
         cursor.execute("BEGIN TRANSACTION READ ONLY")
         return cursor
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rankmem_aggregator.page.address_space import AddressSpace, address_space, address_text
+from rankmem_aggregator.page.address_space import AddressSpace, address_space, address_text, address_texts
 from rankmem_aggregator.page.parameters import (
     DEVICE,
     RANK,
@@ -34,8 +34,8 @@ from rankmem_protos.errors import Code, RankmemError
 
 Array = np.ndarray[Any, Any]
 
-EVENTS_MAX: Final = 200_000
-"""Positions of the log in a picture: the blocks of so many are read in 0.3 s."""
+EVENTS_MAX: Final = 50_000
+"""Positions of the log in a picture: their blocks are read in 0.1 s, and most can be drawn one by one."""
 RECTANGLES_MAX: Final = 20_000
 """In a picture: a canvas draws so many in 7 ms."""
 GROUPS_MAX: Final = 12
@@ -419,10 +419,7 @@ def _table(reading: Reading, lives: _Lives, picture: _Picture, group: Array) -> 
         "x_end": pa.array(lives.end[picture.chosen], pa.int64()),
         "y": pa.ListArray.from_arrays(first, pa.array(picture.y, pa.int64())),
         "group": pa.array(group[picture.chosen], pa.int16()),
-        "address": pa.array(
-            [None if each is None else address_text(each) for each in rows["address"].to_pylist()],
-            pa.string(),
-        ),
+        "address": pa.array(address_texts(rows["address"].to_pylist()), pa.string()),
     }
     for name in _SENT:
         column = rows[name]

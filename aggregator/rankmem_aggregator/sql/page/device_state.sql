@@ -44,7 +44,7 @@ WITH part AS (
         k.line,
         b.stack_id
     FROM block_of_device(
-        $session, $attempt::INTEGER, $rank::INTEGER, $device, 0, until_seq := $seq_last::BIGINT
+        $session, $attempt::INTEGER, $rank::INTEGER, $device, 0, until_seq := $seq_last::BIGINT, after_seq := $seq_first::BIGINT
     ) AS b
     LEFT JOIN stack AS k ON k.stack_id = coalesce(b.forward_stack_id, b.stack_id)
     WHERE b.allocation_id <= $seq_last AND (b.freed_seq IS NULL OR b.freed_seq > $seq_first)
