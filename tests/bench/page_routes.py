@@ -32,7 +32,7 @@ CPU_MS_MAX: Final = 100.0
 """Of an answer, p95 (page.md 3.6)."""
 PEAK_MS_MAX: Final = 2000.0
 """Of the job's peak above a hundred million events: asked once, kept."""
-ROUTE_S: Final = 25.0
+ROUTE_S: Final = 10.0
 """Measuring of one route at most, however many ranges that is."""
 TODAY_ROUNDS: Final = 3
 _ASKED_ONCE: Final = ("/peak", "/peak_held", "/ranks_curve")
