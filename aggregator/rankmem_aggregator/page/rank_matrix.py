@@ -27,7 +27,7 @@ UNKNOWN: Final = np.iinfo(np.int64).min
 """In a cell of which nothing is known."""
 CELLS_MAX: Final = 2_500_000
 """Cells of a matrix, so 250 intervals of 10,000 ranks: 20 MB, and as much for what was last known."""
-EVENTS_MAX: Final = 400_000
+EVENTS_MAX: Final = 250_000
 """Up to so many events in the range every one is read: about 50 ms of CPU."""
 ROWS_MAX: Final = 2_500_000
 """Cells of memory_level to be read for a matrix, about: 10,000 ranks over an hour take cells of 16 s."""
