@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,7 @@ from rankmem_aggregator.page.reading import Reading, Track
 from rankmem_aggregator.page.routes import SessionRoute
 from rankmem_aggregator.page.selection import PICK, picked
 from rankmem_aggregator.page.stacking import stacked
+from rankmem_aggregator.query.types import BlockBy
 from rankmem_protos.errors import Code, RankmemError
 
 Array = np.ndarray[Any, Any]
@@ -47,7 +48,7 @@ HEIGHT_MAX: Final = 1024
 CLOCK_POINTS: Final = 512
 """Events of a picture of which the time is sent: one in three pixels."""
 OTHERS: Final = "others"
-COLOURS: Final = ("category", "stream", "age", "line", "operator", "module", "phase", "step", "annotation")
+COLOURS: Final = (*get_args(BlockBy), "age")
 AUTO: Final = "auto"
 _AUTO: Final = ("category", "line", "operator", "stream")
 _NO_CATEGORY: Final = ("unknown", "before the recording")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import pyarrow as pa
 
@@ -16,13 +16,11 @@ from rankmem_aggregator.page.parameters import DEVICE, choice, parameter
 from rankmem_aggregator.page.reading import PageSession, Reading
 from rankmem_aggregator.page.routes import SessionRoute
 from rankmem_aggregator.page.sides import Side, side
-from rankmem_aggregator.query.types import Value
+from rankmem_aggregator.query.types import BlockBy, Value
 from rankmem_aggregator.sql import page_text
 from rankmem_protos.bounds import NUMBER_MAX
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_protos.groupings import offered
 
-BLOCK_GROUPINGS: Final = tuple(each.name for each in offered("ops") if each.of == "blocks")
 DIFF_S: Final = 30.0
 """Both sides may be at the job's peak, which takes seconds to find in 100 M events."""
 
@@ -58,7 +56,7 @@ class DiffAsked:
 
     a: Side = parameter(side, "one side: SESSION/RANKS/MOMENT")
     b: Side = parameter(side, "the other side")
-    by: str = parameter(choice(BLOCK_GROUPINGS), "grouping of blocks", default="category")
+    by: str = parameter(choice(get_args(BlockBy)), "grouping of blocks", default="category")
     device_type: str = parameter(DEVICE, "type of device", default="cpu")
 
 

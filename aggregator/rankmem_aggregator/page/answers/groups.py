@@ -8,7 +8,7 @@ so the groups of a row add up to the curve.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -29,11 +29,9 @@ from rankmem_aggregator.page.parameters import (
 from rankmem_aggregator.page.reading import Reading, Track
 from rankmem_aggregator.page.routes import SessionRoute
 from rankmem_aggregator.page.stacks import lines_of
+from rankmem_aggregator.query.types import BlockBy
 from rankmem_protos.errors import Code, RankmemError
 
-GROUPINGS: Final = (
-    "category", "phase", "module", "operator", "line", "step", "annotation", "stream", "component",
-)  # fmt: skip
 GROUPS_MAX: Final = 12
 """Colours that can be told apart; what is left is "others"."""
 CELLS_MAX: Final = 16_000_000
@@ -51,7 +49,7 @@ class GroupsAsked:
     rank: int = parameter(RANK, "global rank")
     from_ns: int = parameter(TIME, "begin, ns since the session's start", name="from")
     until_ns: int = parameter(TIME, "end", name="to")
-    by: str = parameter(choice(GROUPINGS), "what a group is", default="category")
+    by: str = parameter(choice(get_args(BlockBy)), "what a group is", default="category")
     px: int = parameter(integer(1, PX_MAX), "columns to draw at most", default=PX_DEFAULT)
     attempt: int | None = parameter(RANK, "which start of the workers", default=None)
     device: str | None = parameter(DEVICE, "device type and index", default=None)

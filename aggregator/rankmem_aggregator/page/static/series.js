@@ -1,23 +1,13 @@
 // Answers about a rank's memory as what a diagram draws: lines, a stack of areas, a legend.
 
 import { coloursOf } from "./colours.js";
+import { BLOCK_GROUPINGS } from "./facts.js";
 import { isDark } from "./theme.js";
 import * as state from "./state.js";
 import * as units from "./units.js";
 
 export const NO_GROUPS = "overall";
-const GROUPINGS = [
-  ["category", "category"],
-  ["phase", "phase"],
-  ["module", "module"],
-  ["operator", "operator"],
-  ["line", "source line"],
-  ["step", "step"],
-  ["annotation", "annotation"],
-  ["stream", "stream"],
-  ["component", "component"],
-  [NO_GROUPS, "no groups"],
-];
+const GROUPINGS = [...BLOCK_GROUPINGS, [NO_GROUPS, "no groups"]];
 const MINDSTUDIO_GROUPINGS = [["overall", "Overall"], ["stream", "Stream"], ["component", "Component"]];
 // Of each figure: dark on light, light on dark, and whether it is dashed.
 const FIGURES = {

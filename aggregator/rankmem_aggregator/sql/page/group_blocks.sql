@@ -19,33 +19,24 @@ WITH ending AS (
 block AS (
     SELECT
         r.allocation_id,
-        coalesce(
-            CASE $by
-                WHEN 'category' THEN meaning_of(r.category, r.preexisting)
-                WHEN 'phase' THEN r.phase
-                WHEN 'module' THEN r.module
-                WHEN 'operator' THEN r.operator
-                WHEN 'step' THEN r.step::VARCHAR
-                WHEN 'annotation' THEN r.annotation
-                WHEN 'stream' THEN r.stream::VARCHAR
-                WHEN 'component' THEN r.component
-                WHEN 'line' THEN coalesce(r.forward_stack_id, r.stack_id)::VARCHAR
-            END,
-            if(r.preexisting, 'before the recording', NULL)
-        ) AS group_name,
+        group_of_block($by, r) AS group_name,
         r.preexisting,
         greatest(r.allocation_id, -1) AS begin_seq,
         coalesce(r.freed_seq, e.freed_seq) AS end_seq,
         r.size_bytes
-    FROM allocation_record AS r
+    FROM (
+        SELECT
+            a.* REPLACE (coalesce(a.category, 'unknown') AS category),
+            coalesce(a.forward_stack_id, a.stack_id)::VARCHAR AS line
+        FROM allocation_record AS a
+        WHERE a.session_id = $session
+            AND a.attempt = $attempt
+            AND a.rank = $rank
+            AND a.device = $device
+            AND a.allocation_id <= $last_seq
+    ) AS r
     LEFT JOIN ending AS e USING (allocation_id)
-    WHERE r.session_id = $session
-        AND r.attempt = $attempt
-        AND r.rank = $rank
-        AND r.device = $device
-        AND r.allocation_id <= $last_seq
-        AND (r.freed_seq IS NULL OR r.freed_seq > $first_seq)
-        AND (e.freed_seq IS NULL OR e.freed_seq > $first_seq)
+    WHERE (r.freed_seq IS NULL OR r.freed_seq > $first_seq) AND (e.freed_seq IS NULL OR e.freed_seq > $first_seq)
 ),
 -- What a block came to mean while it lived; nothing for the other groupings.
 turn AS MATERIALIZED (

@@ -3,12 +3,11 @@
 import * as api from "../api.js";
 import { button, copyText, el } from "../dom.js";
 import { opener, template } from "../editor.js";
+import { BLOCK_GROUPINGS } from "../facts.js";
 import { addPick } from "../selection.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
 import * as units from "../units.js";
-
-const GROUPS = ["category", "operator", "module", "line", "phase", "step", "annotation"];
 
 // Fills `place` with a row of /blocks; its stack follows when it has come.
 export async function showBlock(place, row, close) {
@@ -19,7 +18,7 @@ export async function showBlock(place, row, close) {
     button("copy the stack", () => copyText(texts.join("\n"), "the stack"), { class: "quiet" }),
     button("close", close, { class: "quiet" }),
   );
-  const groups = GROUPS.filter((kind) => row[kind] !== null && row[kind] !== undefined).map((kind) =>
+  const groups = BLOCK_GROUPINGS.filter(([kind]) => (row[kind] ?? null) !== null).map(([kind]) =>
     button(`${kind}: ${row[kind]}`, () => addPick(kind, row[kind]), { class: "chip", title: `only blocks of this ${kind}` }),
   );
   const list = el("ol", { class: "stack" });

@@ -4,6 +4,7 @@
 import * as api from "../api.js";
 import { BlockMap } from "../block_map.js";
 import { announce, chooser, el, toggles } from "../dom.js";
+import { BLOCK_GROUPINGS } from "../facts.js";
 import { Panel } from "../panel.js";
 import { chips, isPicked, picksBut, togglePick } from "../selection.js";
 import { legendEntry, orderedShades, shadeOf } from "../shades.js";
@@ -20,7 +21,7 @@ const AXES = [
   ["event", "events", "the position in the rank's log"],
   ["time", "time", "time since the session's start"],
 ];
-const COLOURS = ["category", "stream", "age", "line", "operator", "module", "phase", "step", "annotation"];
+const COLOURS = [...BLOCK_GROUPINGS.map(([name]) => name), "age"];
 const FRAMES_SHOWN = 14;
 const STACK_WAIT_MS = 60;
 const WIDTH_STEP = 16;

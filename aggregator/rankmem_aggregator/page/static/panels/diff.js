@@ -3,6 +3,7 @@
 import * as api from "../api.js";
 import { line } from "../axes.js";
 import { chooser, el } from "../dom.js";
+import { BLOCK_GROUPINGS } from "../facts.js";
 import { Panel } from "../panel.js";
 import * as session from "../session.js";
 import * as sides from "../sides.js";
@@ -12,7 +13,7 @@ import { Table } from "../table.js";
 import { ink } from "../theme.js";
 import * as units from "../units.js";
 
-const GROUPINGS = ["category", "operator", "module", "line", "phase", "step", "annotation", "stream", "component"];
+const GROUPINGS = BLOCK_GROUPINGS.map(([name]) => name);
 const BARS_MAX = 24;
 const BAR_PX = 22;
 const NAME_PX = 300;

@@ -2,6 +2,7 @@
 
 import * as api from "../api.js";
 import { chooser, el, toggles } from "../dom.js";
+import { CELL_RANKS_MAX } from "../facts.js";
 import * as groups from "../groups.js";
 import { coloursOfCells, HeatMap } from "../heat.js";
 import { Panel } from "../panel.js";
@@ -12,7 +13,6 @@ import * as tip from "../tip.js";
 import * as units from "../units.js";
 
 const HOVER_MS = 80;
-const RANKS_MAX = 256;
 const HEIGHT = 300;
 const KIND = { abs: "amount", median: "difference", headroom: "headroom" };
 const MODES = [
@@ -231,7 +231,7 @@ class Hover {
     const map = this.map();
     const { ranks, top } = map.rows[row];
     const [from, to] = intervalOf(map, bin);
-    const asked = { ...common(), from, to, ranks: (ranks.length > RANKS_MAX ? [top] : ranks).join(",") };
+    const asked = { ...common(), from, to, ranks: (ranks.length > CELL_RANKS_MAX ? [top] : ranks).join(",") };
     const answer = await api.ask(session.of("cell"), asked, this.waiting.signal);
     this.found = { key, row: answer.length ? answer.rows()[0] : null };
     return this.found.row;

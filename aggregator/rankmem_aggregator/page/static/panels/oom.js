@@ -2,6 +2,7 @@
 // memory, what the other ranks held then, and the last events before it.
 
 import { chooser, el } from "../dom.js";
+import { BLOCK_GROUPINGS } from "../facts.js";
 import { Panel } from "../panel.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
@@ -9,7 +10,7 @@ import { Table } from "../table.js";
 import * as units from "../units.js";
 
 export const NOTHING_FAILED = "No allocation failed in this session.";
-const GROUPS = ["category", "operator", "line", "module", "phase", "step", "annotation", "stream", "component"];
+const GROUPS = BLOCK_GROUPINGS.map(([name]) => name);
 const ENOUGH = {
   limit: (bytes) => `The device had ${bytes} free, which was enough: a limit on the process stopped it (set_per_process_memory_fraction, ulimit, a container's limit).`,
   elsewhere: (bytes) => `A piece of ${bytes} lay unused in reserved memory, which was enough: it belonged to another stream or pool, or could not be split (max_split_size_mb).`,

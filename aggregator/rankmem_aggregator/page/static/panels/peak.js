@@ -3,6 +3,7 @@
 import { Bars } from "../bars.js";
 import { coloursOf } from "../colours.js";
 import { button, chooser, el, setOptions } from "../dom.js";
+import { BLOCK_GROUPINGS } from "../facts.js";
 import { Panel } from "../panel.js";
 import { picks, togglePick } from "../selection.js";
 import * as session from "../session.js";
@@ -10,7 +11,7 @@ import * as state from "../state.js";
 import * as tip from "../tip.js";
 import * as units from "../units.js";
 
-const BLOCKS_BY = ["category", "line", "module", "operator", "phase", "stream", "component", "step", "annotation"];
+const BLOCKS_BY = BLOCK_GROUPINGS.map(([name]) => name);
 const COORDINATES = ["pp", "tp", "dp", "cp", "ep"];
 const TOLD_APART = 11;
 const BARS_MOST = 40;

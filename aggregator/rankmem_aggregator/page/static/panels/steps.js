@@ -2,6 +2,7 @@
 
 import { Bars } from "../bars.js";
 import { chooser, el, toggles } from "../dom.js";
+import { BLOCK_GROUPINGS } from "../facts.js";
 import { HeatMap } from "../heat.js";
 import { Panel } from "../panel.js";
 import { togglePick } from "../selection.js";
@@ -19,7 +20,7 @@ const FIGURES = [
   ["end", "left behind", "bytes after the last event of each step"],
   ["peak", "peak", "highest bytes in each step"],
 ];
-const KEPT_BY = ["line", "operator", "module", "category", "phase", "annotation"];
+const KEPT_BY = ["line", ...BLOCK_GROUPINGS.map(([name]) => name).filter((name) => name !== "line")];
 const KEEP = 4;
 const RANKS_MOST = 12;
 const BARS_MOST = 30;
