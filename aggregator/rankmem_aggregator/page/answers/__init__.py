@@ -34,6 +34,7 @@ from rankmem_aggregator.page.answers import (
     spans,
     sql,
     steps,
+    steps_kept,
     trust,
 )
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
@@ -68,6 +69,7 @@ ROUTES: Final[tuple[SessionRoute | DatabaseRoute, ...]] = (
     *spans.ROUTES,
     *sql.ROUTES,
     *steps.ROUTES,
+    *steps_kept.ROUTES,
     *trust.ROUTES,
 )
 """All routes below ``/api/v1``."""
