@@ -18,6 +18,7 @@ from rankmem_aggregator.page.answers.peak import DEVICE_TYPE
 from rankmem_aggregator.page.answers.steps import BINS_MAX, cells_of, device_type_of, growing
 from rankmem_aggregator.page.growth import warm_up_end
 from rankmem_aggregator.page.parameters import DEVICE, RANK, choice, integer, integers, parameter
+from rankmem_aggregator.page.pool import QUESTION_S
 from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import SessionRoute
 from rankmem_aggregator.page.sides import ranks_of
@@ -139,4 +140,10 @@ def _no_steps(who: str, attempt: int | None) -> RankmemError:
     return RankmemError(Code.NOT_FOUND, f"{who} has no steps{when}", "/step_heat has the ranks with steps")
 
 
-ROUTES: Final = (SessionRoute(path="/step_kept", parameters=StepKeptAsked, answer=step_kept, limit_s=KEPT_S),)
+def _limit_s(asked: StepKeptAsked) -> float:
+    return KEPT_S if asked.ranks or asked.group is not None else QUESTION_S
+
+
+ROUTES: Final = (
+    SessionRoute(path="/step_kept", parameters=StepKeptAsked, answer=step_kept, limit_of=_limit_s),
+)
