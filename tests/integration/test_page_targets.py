@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import shutil
 import signal
@@ -367,6 +368,59 @@ def test_the_page_is_reached_by_ipv6(tmp_path: Path) -> None:
         with urllib.request.urlopen(server.address, timeout=20) as response:
             assert response.status == 200
         assert PageClient(server).netloc.startswith("[::1]:")
+    finally:
+        server.stop()
+        thread.join(20)
+
+
+def test_at_every_address_it_is_reached_by_ipv4_and_ipv6_under_their_own_names(
+    tmp_path: Path, certificates: Path
+) -> None:
+    """A caller by IPv4 comes to an IPv6 socket as ::ffff:127.0.0.1."""
+    path = stored(tmp_path / "a.duckdb")
+    config = PageConfig(
+        listen="[::]:0",
+        names=("Node-7.example", "[2001:DB8:0::7]"),
+        tls_cert=certificates / "aggregator.pem",
+        tls_key=certificates / "aggregator.key",
+        query_token_file=certificates / "query.token",
+    )
+    try:
+        server = PageServer(config, lambda: connect(path))
+    except RankmemError as exc:
+        pytest.skip(f"no IPv6 here: {exc}")
+    assert server.address == f"https://[::1]:{server.door.port}"
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    context = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
+    port = server.door.port
+
+    def status(reached: str, host: str) -> int:
+        connection = http.client.HTTPSConnection(reached, port, context=context, timeout=20)
+        try:
+            connection.request("GET", "/", headers={"Host": host})
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    try:
+        for reached in ("127.0.0.1", "::1"):
+            for host in (
+                "127.0.0.1",
+                "localhost",
+                "[::1]",
+                "[::ffff:127.0.0.1]",
+                "node-7.example",
+                "[2001:db8::7]",
+            ):
+                assert status(reached, host) == status(reached, f"{host}:{port}") == 200, (reached, host)
+            for host in ("10.1.2.3", "[::ffff:10.1.2.3]", "[2001:db8::8]", "evil.example"):
+                assert status(reached, host) == 421, (reached, host)
+        # As a caller by IPv4 from another host comes to it; by its own address, and by no other.
+        server.door.check_host({"host": f"10.1.2.3:{port}"}, "::ffff:10.1.2.3")
+        server.door.check_host({"host": "[fe80::7]"}, "fe80::7%eth0")
+        with pytest.raises(RankmemError, match=r"not reached by the name '10\.1\.2\.4'"):
+            server.door.check_host({"host": "10.1.2.4"}, "::ffff:10.1.2.3")
     finally:
         server.stop()
         thread.join(20)
