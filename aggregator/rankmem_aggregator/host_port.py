@@ -21,12 +21,26 @@ def split_address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def plain_address(host: str) -> str:
+    """An address in its one usual form, a name in lower case.
+
+    A socket for IPv6 and IPv4 shows a caller by IPv4 as ``::ffff:192.0.2.1``, one of its own link with the
+    interface's name: both are the address without that.
+    """
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host.lower()
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this host can reach it."""
     if host == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(plain_address(host)).is_loopback
     except ValueError:
         return False
 
@@ -34,6 +48,6 @@ def is_loopback(host: str) -> bool:
 def is_every_address(host: str) -> bool:
     """Whether binding it takes calls at any address of this host, ``127.0.0.1`` among them."""
     try:
-        return ipaddress.ip_address(host).is_unspecified
+        return ipaddress.ip_address(plain_address(host)).is_unspecified
     except ValueError:
         return False

@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 12
+SCHEMA_VERSION: Final = 13
 """Raised when a table or column is added; written to the database's ``rankmem_meta``."""
 
 NAME: Final = pa.dictionary(pa.int32(), pa.string())
@@ -295,6 +295,21 @@ ALLOCATION_END: Final = Table(
         _int("free_requested_seq", "seq of that event."),
         _time("freed_ns", "When the block was given back."),
         _int("freed_seq", "seq of that event."),
+    ),
+)
+
+ALLOCATION_USE: Final = Table(
+    name="allocation_use",
+    doc="When operators used a block, where the recording has its accesses (msMemScope's, imported alone): "
+    "one row for a block that was used, told after its free or at the end.",
+    columns=(
+        *_OF_DEVICE,
+        _int("allocation_id", "The block's life.", nullable=False),
+        _int("uses", "Its accesses, reads and writes.", nullable=False),
+        _time("first_used_ns", "The first one.", nullable=False),
+        _time("last_used_ns", "The last one.", nullable=False),
+        _time("idle_from_ns", "Begin of the longest time between two of them, the first such; NULL for one."),
+        _time("idle_until_ns", "Its end."),
     ),
 )
 
@@ -639,6 +654,7 @@ TABLES: Final[dict[str, Table]] = {
     table.name: table
     for table in (
         SESSION, HOST_INFO, RANK_INFO, DEVICE_INFO, MEMORY_EVENT, ALLOCATION_RECORD, ALLOCATION_END,
+        ALLOCATION_USE,
         OPERATOR_CALL, STACK_FRAME, MARKER, STEP, STEP_BUCKET, PROCESS_SAMPLE, OOM, GAP, SELF_COST,
         MEMORY_BUCKET, CLOCK_OFFSET, CATEGORY_CHANGE, WEIGHT, MODULE, KERNEL_LAUNCH,
         COMPONENT_SAMPLE, STATIC_BLOCK, OLDER_SEGMENT,

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from constructed import BASE_NS, SESSION, RankLog, empty_database, store_logs
 from page_server import PageClient, served_page
+from rankmem_aggregator.page.answers import flame as flame_answers
+from rankmem_aggregator.page.job_shares import PEAK_S
+from rankmem_aggregator.page.pool import QUESTION_S
 from rankmem_aggregator.page.reading import facts_of
+from rankmem_aggregator.query.local import LocalQueries
+from rankmem_aggregator.sql import page_text
 from rankmem_protos.errors import Code, RankmemError
 
 SECOND = 1_000_000_000
@@ -262,3 +269,41 @@ def test_of_many_kinds_the_largest_come_first(client: PageClient) -> None:
     with pytest.raises(RankmemError) as refused:
         client.ask(f"s/{SESSION}/diff_blocks", a="/99/peak", b="/all/peak")
     assert refused.value.code is Code.NOT_FOUND
+
+
+def test_what_several_diagrams_begin_with_is_looked_for_once(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The devices of a side for three diagrams; the job's peak for all that need it."""
+    copy = tmp_path / "copy.duckdb"
+    shutil.copyfile(path, copy)
+    asked: list[str] = []
+    run = LocalQueries.sql
+
+    def noted(self: LocalQueries, text: str, parameters: Any = None) -> pa.Table:
+        asked.append(text)
+        return run(self, text, parameters)
+
+    monkeypatch.setattr(LocalQueries, "sql", noted)
+    with served_page(copy) as client:
+        for route in ("diff", "diff_blocks", "diff_flame"):
+            rows = client.ask(f"s/{SESSION}/{route}", a="/0/peak", b="/3/peak")
+            assert rows.num_rows
+        assert asked.count(page_text("side_points_peak")) == 2
+        asked.clear()
+        sides = {"a": "/all/job", "b": f"{OTHER}/all/job"}
+        job = [
+            ("diff", sides), ("diff_blocks", sides), ("diff_flame", sides), ("flame", {"job": "cpu"}),
+            ("flame", {"job": "cpu", "by": "operator"}), ("peak", {}), ("peak_held", {}),
+        ]  # fmt: skip
+        for route, parameters in job:
+            client.ask(f"s/{SESSION}/{route}", **parameters)
+    searches = [text for text in asked if "job_peak($session)" in text and "shares" not in text]
+    assert len(searches) == 2, "one for each of the two sessions"
+    assert asked.count(page_text("side_points_job")) == 2
+
+
+def test_the_flame_graph_of_a_job_may_take_as_long_as_its_peak() -> None:
+    [route] = [each for each in flame_answers.ROUTES if each.path == "/flame"]
+    assert route.seconds(flame_answers.FlameAsked(job="cpu")) == PEAK_S
+    assert route.seconds(flame_answers.FlameAsked(rank=0)) == QUESTION_S < PEAK_S

@@ -14,15 +14,16 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from constructed import BASE_NS, SECOND_NS, SESSION
-from kept_answers import content_of
+from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, empty_database, store_logs, store_rows
+from kept_answers import answers_of, content_of
 from page_job import HOSTILE, hostile, store_job
 from page_questions import answered, questions
 from page_server import PageClient, served_page
 from rankmem_aggregator import connect
 from rankmem_aggregator.exports.exporting import export
+from rankmem_aggregator.page.answers.sessions import SESSIONS_MAX
 from rankmem_aggregator.page.exported import speedscope_of
-from rankmem_aggregator.page.reading import of_database
+from rankmem_aggregator.page.reading import facts_of, of_database
 from rankmem_protos.errors import Code, RankmemError
 
 
@@ -143,6 +144,34 @@ def test_the_page_saves_itself_as_one_file(client: PageClient, tmp_path: Path) -
     assert content["holds"].startswith("the job's peaks and heat map, and rank 0, 2")
     cookie = client.cookie.partition("=")[2].encode()
     assert cookie not in reply.body, "no secret is in it"
+
+
+def test_the_file_of_a_session_that_is_older_than_those_listed_has_it(tmp_path: Path) -> None:
+    """The list says how many there are; a file has its own session however old it is, and no other."""
+    path = tmp_path / "many.duckdb"
+    log = RankLog()
+    log.alloc("a", 8, at=1)
+    newer = [
+        {"session_id": f"1NEWER{number:04}", "source": "live", "started_at_ns": BASE_NS + number * SECOND_NS}
+        for number in range(SESSIONS_MAX + 2)
+    ]
+    with empty_database(str(path)) as connection:
+        store_logs(connection, [log])
+        store_rows(connection, "session", newer)
+    with served_page(path) as many:
+        listed = many.ask("sessions")
+        assert listed.num_rows == SESSIONS_MAX
+        assert facts_of(listed)["num_sessions"] == SESSIONS_MAX + 3
+        assert SESSION not in listed["session_id"].to_pylist()
+        assert facts_of(many.ask("sessions", limit=7))["num_sessions"] == SESSIONS_MAX + 3
+        reply = many.request("GET", f"/api/v1/s/{SESSION}/file/html")
+    assert reply.status == 200, reply.body
+    (tmp_path / "r.html").write_bytes(reply.body)
+    kept = answers_of(tmp_path / "r.html", "sessions")
+    assert len(kept) == 2, "of the list, and of who opens the file without naming a session"
+    for answer in kept:
+        assert answer["session_id"].to_pylist() == [SESSION]
+        assert facts_of(answer)["num_sessions"] == 1
 
 
 @pytest.mark.parametrize(

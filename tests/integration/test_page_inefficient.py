@@ -28,6 +28,21 @@ def _call(call_id: int, started: int, ended: int, forward: int | None = None) ->
     }
 
 
+def _use(allocation_id: int, uses: int, first: int, last: int, idle: tuple[int, int] | None = None) -> Row:
+    return {
+        "session_id": SESSION,
+        "attempt": 0,
+        "rank": 2,
+        "device": "npu:0",
+        "allocation_id": allocation_id,
+        "uses": uses,
+        "first_used_ns": BASE_NS + first,
+        "last_used_ns": BASE_NS + last,
+        "idle_from_ns": idle and BASE_NS + idle[0],
+        "idle_until_ns": idle and BASE_NS + idle[1],
+    }
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
     path = str(tmp_path_factory.mktemp("page") / "vain.duckdb")
@@ -43,11 +58,19 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
     log.step_ends(1, at=600)
     log.request_free("unlinked", at=700)
     log.free("unlinked", at=730)
+    ascend = RankLog(rank=2, ended=1000, offset_ns=OFFSET)
+    used = ascend.alloc("used", 70, at=100, device="npu:0", call_id=1)
+    once = ascend.alloc("once", 80, at=110, device="npu:0")
+    ascend.alloc("never", 90, at=120, device="npu:0")
+    ascend.free("used", at=600)
     other = RankLog(rank=1, ended=1000, offset_ns=OFFSET)
     other.alloc("a", 5, at=1)
     other.free("a", at=9)
     with empty_database(path) as connection:
-        store_logs(connection, [log, other])
+        store_logs(connection, [log, other, ascend])
+        store_rows(
+            connection, "allocation_use", [_use(used, 3, 150, 480, (170, 480)), _use(once, 1, 112, 112)]
+        )
         calls = [_call(1, 90, 110), _call(2, 165, 175), _call(7, 300, 310, 1), _call(8, 320, 330, 1)]
         store_rows(connection, "operator_call", calls)
     answers = Answers(path)
@@ -55,9 +78,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
     answers.close()
 
 
-def _held(page: Answers, kind: str, **asked: Any) -> list[tuple[int, int, int, int | None]]:
+def _held(page: Answers, kind: str, rank: int = 0, **asked: Any) -> list[tuple[int, int, int, int | None]]:
     """Sizes, from when to when they were held in vain since the session's start, and over how many steps."""
-    rows = page.ask("inefficient", rank=0, kind=kind, **asked).to_pylist()
+    rows = page.ask("inefficient", rank=rank, kind=kind, **asked).to_pylist()
     return [(r["size_bytes"], r["held_from_ns"], r["held_until_ns"], r["held_steps"]) for r in rows]
 
 
@@ -71,6 +94,23 @@ def test_late_is_from_the_last_backward_to_the_free(page: Answers) -> None:
     facts = page.facts("inefficient", rank=0, kind="late")
     assert (facts["num_blocks"], facts["bytes"]) == (1, 1 << 30)
     assert facts["gib_s"] == pytest.approx(170e-9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "held"),
+    [
+        ("early", [(70, 100, 150, None), (80, 110, 112, None)]),
+        ("idle", [(70, 170, 480, None)]),
+        ("late", [(80, 112, 600, None), (70, 480, 600, None)]),
+    ],
+)
+def test_recorded_uses_tell_what_was_made_early_was_idle_and_was_freed_late(
+    page: Answers, kind: str, held: list[tuple[int, int, int, int | None]]
+) -> None:
+    """What was not freed is held to the last event; of what was never used nothing is said."""
+    assert _held(page, kind, 2) == held
+    facts = page.facts("inefficient", rank=2, kind=kind)
+    assert (facts["recorded"], facts["num_blocks"]) == (True, len(held))
 
 
 def test_wait_is_from_the_request_of_a_free_to_the_free(page: Answers) -> None:
@@ -96,7 +136,7 @@ def test_a_threshold_and_a_range_leave_out_the_rest(page: Answers) -> None:
 @pytest.mark.parametrize(
     ("rank", "kind", "says"),
     [
-        (0, "early", "use is not recorded"),
+        (0, "early", "msmemscope --events=alloc,free,launch,access"),
         (1, "late", "use is not recorded"),
         (1, "idle", "use is not recorded"),
         (1, "wait", "does not report"),

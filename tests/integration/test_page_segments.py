@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from constructed import SESSION, RankLog, empty_database, store_logs, store_rows
 from page_server import PageClient, served_page
 from rankmem_aggregator import connect
+from rankmem_aggregator.page.answers import fragmentation
 from rankmem_aggregator.page.answers.oom import sufficient
 from rankmem_aggregator.page.answers.segments import BLOCK, HOLE, PENDING
 from rankmem_aggregator.page.reading import facts_of
@@ -168,6 +169,37 @@ def test_fragmentation_over_time_is_that_of_each_instant(client: PageClient) -> 
         assert {name: row[name] for name in FIGURES} == {name: facts[name] for name in FIGURES}
     part = client.ask(f"s/{SESSION}/fragmentation", rank=0, from_=2 * MS, to=4 * MS)
     assert part["seq"].to_pylist() == events[2:5]
+
+
+def test_what_is_too_much_to_read_is_cut_and_what_is_left_is_exact(
+    client: PageClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = {row["seq"]: row for row in client.ask(f"s/{SESSION}/fragmentation", rank=0).to_pylist()}
+    monkeypatch.setattr(fragmentation, "ROWS_MAX", 6)
+    # The older segment, one of three pieces and blocks a, b, c; then the second segment came.
+    cut = client.ask(f"s/{SESSION}/fragmentation", rank=0, from_=0)
+    facts = facts_of(cut)
+    kinds = log_of_segments().events
+    rows = [event["seq"] for event in kinds if event["action"] in ("alloc", "segment_alloc", "segment_map")]
+    assert facts["cut_seq"] == rows[5], "with the older segment, the sixth is the first beyond"
+    assert not facts["exact"]
+    assert facts["rows_max"] == 6
+    assert cut.to_pylist() == [row for seq, row in whole.items() if seq < rows[5]]
+
+
+def test_where_there_are_many_blocks_fewer_instants_are_looked_at(
+    client: PageClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ends, the peak and the failures are among them."""
+    whole = client.ask(f"s/{SESSION}/fragmentation", rank=0)
+    by_seq = {row["seq"]: row for row in whole.to_pylist()}
+    monkeypatch.setattr(fragmentation, "LOOKS_MAX", 70)
+    answer = client.ask(f"s/{SESSION}/fragmentation", rank=0, from_=0, to=2000 * MS)
+    facts, seqs = facts_of(answer), answer["seq"].to_pylist()
+    assert 2 < len(seqs) < whole.num_rows
+    assert {min(by_seq), max(by_seq), facts["peak_seq"], *facts["failures"]} <= set(seqs)
+    assert (facts["exact"], facts["cut_seq"], len(facts["failures"])) == (False, None, 2)
+    assert answer.to_pylist() == [by_seq[seq] for seq in seqs]
 
 
 def test_failures_are_those_of_rankmem_oom(client: PageClient, path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +170,45 @@ def test_what_stays_is_what_a_walk_over_all_blocks_finds(
     assert found, "nothing was compared"
 
 
+@pytest.mark.parametrize(
+    ("asked", "ranks"),
+    [({"ranks": "0,5,9"}, (0, 5, 9)), ({"group": "pp=1"}, (4, 5, 6, 7)), ({"group": "all"}, range(RANKS))],
+)
+def test_what_stays_on_several_ranks_is_the_sum_of_what_stays_on_each(
+    client: PageClient, asked: dict[str, str], ranks: Iterable[int]
+) -> None:
+    expected: dict[tuple[str, int], Counter[str]] = {}
+    names = ("alive_bytes", "alive_blocks", "kept_bytes", "kept_blocks")
+    for rank in ranks:
+        for line, figures in kept_oracle(rank, 2, 3).items():
+            expected.setdefault(line, Counter()).update(dict(zip(names, figures, strict=True)), num_ranks=1)
+    rows = ask(client, "step_kept", keep=2, since=3, **asked)
+    found = {row["group_name"]: {name: row[name] for name in (*names, "num_ranks")} for row in rows}
+    assert found == {
+        f"{path}:{line}": {name: count[name] for name in (*names, "num_ranks")}
+        for (path, line), count in expected.items()
+    }
+    told = facts(client, "step_kept", **asked)
+    assert (told["ranks"], told["rank"]) == (len(list(ranks)), None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ({"ranks": "0,5", "group": "pp=1"}, Code.INVALID),
+        ({"ranks": "0,99"}, Code.NOT_FOUND),
+        ({"group": "pp=9"}, Code.NOT_FOUND),
+        ({"group": "xx=9"}, Code.INVALID),
+        ({"group": "pp=1", "attempt": 4}, Code.NOT_FOUND),
+    ],
+)
+def test_ranks_that_are_not_there_are_refused(client: PageClient, asked: dict[str, str], code: Code) -> None:
+    with pytest.raises(RankmemError) as refused:
+        ask(client, "step_kept", **asked)
+    assert refused.value.code is code
+    assert refused.value.hint
+
+
 def test_the_leaking_line_of_the_leaking_rank_comes_first_without_being_asked_for(client: PageClient) -> None:
     for keep in (1, 2, 4):
         first = ask(client, "step_kept", keep=keep)[0]
@@ -241,6 +280,17 @@ def test_the_last_attempt_counts_unless_another_is_asked_for(tmp_path: Path) -> 
         assert [row["slope_bytes"] for row in ask(client, "step_heat", figure="end")] == [3]
         assert [row["slope_bytes"] for row in ask(client, "step_heat", figure="end", attempt=0)] == [7]
         assert facts(client, "step_kept")["attempt"] == 1
+        for attempt, size in ((0, 7), (1, 3)):
+            steps = ask(client, "steps", attempt=attempt)
+            assert {row["attempt"] for row in steps} == {attempt}
+            assert [row["end_bytes"] for row in steps] == [size * (step + 1) for step in range(12)]
+            for chosen in ({"rank": 0}, {"ranks": "0"}, {"group": "all"}):
+                (kept,) = ask(client, "step_kept", attempt=attempt, keep=1, since=0, by="category", **chosen)
+                assert kept["alive_bytes"] == 11 * size
+        assert len(ask(client, "steps", rank=0)) == 24
+        with connect(tmp_path / "two.duckdb") as queries:
+            shown = queries.sql(facts(client, "steps", rank=0, attempt=0)["sql"])
+        assert shown["step"].to_pylist() == list(range(12))
 
 
 def test_a_session_without_steps_says_so(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -27,6 +29,7 @@ from rankmem_aggregator.page.pool import Pool, Ticket
 from rankmem_aggregator.page.serving import PageConfig, PageServer
 from rankmem_aggregator.query.local import LocalQueries
 from rankmem_aggregator.query.remote import RemoteQueries
+from rankmem_aggregator.server.certs import make
 from rankmem_aggregator.supervision.supervisor import Supervisor
 from rankmem_protos.errors import Code, RankmemError
 from waiting import until
@@ -254,8 +257,6 @@ def test_a_request_that_takes_too_long_is_ended_and_its_reader_serves_on(tmp_pat
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from rankmem_aggregator.server.certs import make
-
     folder = tmp_path_factory.mktemp("certs")
     make(folder)
     return folder
@@ -297,6 +298,63 @@ def test_with_tls_the_cookie_is_bound_to_it(tmp_path: Path, certificates: Path) 
         thread.join(20)
 
 
+def _shown(server: PageServer, name: str | None) -> bytes:
+    """The certificate that a handshake shows, in DER."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        socket.create_connection(("127.0.0.1", server.door.port), timeout=20) as plain,
+        context.wrap_socket(plain, server_hostname=name) as secured,
+    ):
+        found = secured.getpeercert(binary_form=True)
+        assert found
+        return found
+
+
+def test_a_renewed_certificate_is_shown_without_a_restart(
+    tmp_path: Path, certificates: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether the client names the server or not; a file that cannot be used changes nothing."""
+    path, mine, other = stored(tmp_path / "a.duckdb"), tmp_path / "mine", tmp_path / "other"
+    shutil.copytree(certificates, mine)
+    make(other)
+    config = PageConfig(
+        listen="127.0.0.1:0",
+        tls_cert=mine / "aggregator.pem",
+        tls_key=mine / "aggregator.key",
+        query_token_file=mine / "query.token",
+    )
+    first, second = (_der(folder / "aggregator.pem") for folder in (certificates, other))
+    server = PageServer(config, lambda: connect(path))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        assert (_shown(server, "localhost"), _shown(server, None)) == (first, first)
+        (mine / "aggregator.pem").write_bytes((other / "aggregator.pem").read_bytes())
+        assert _shown(server, "localhost") == first, "the key is still the old one"
+        assert "the previous certificate stays in use" in caplog.text
+        (mine / "aggregator.key").write_bytes((other / "aggregator.key").read_bytes())
+        assert (_shown(server, None), _shown(server, "localhost")) == (second, second)
+        (mine / "aggregator.key").unlink()
+        assert _shown(server, "localhost") == second
+        context = ssl.create_default_context(cafile=str(other / "ca.pem"))
+        token = (certificates / "query.token").read_text().split("\n")[0]
+        shown = {"Authorization": f"Bearer {token}"}
+        asked = urllib.request.Request(server.address + SESSIONS, headers=shown)
+        with urllib.request.urlopen(asked, context=context, timeout=20) as response:
+            assert response.status == 200
+    finally:
+        server.stop()
+        thread.join(20)
+
+
+def _der(path: Path) -> bytes:
+    """The first certificate of a PEM file."""
+    text = path.read_text()
+    end = "-----END CERTIFICATE-----"
+    return ssl.PEM_cert_to_DER_cert(text[: text.index(end) + len(end)])
+
+
 def test_the_page_is_reached_by_ipv6(tmp_path: Path) -> None:
     path = stored(tmp_path / "a.duckdb")
     try:
@@ -310,6 +368,59 @@ def test_the_page_is_reached_by_ipv6(tmp_path: Path) -> None:
         with urllib.request.urlopen(server.address, timeout=20) as response:
             assert response.status == 200
         assert PageClient(server).netloc.startswith("[::1]:")
+    finally:
+        server.stop()
+        thread.join(20)
+
+
+def test_at_every_address_it_is_reached_by_ipv4_and_ipv6_under_their_own_names(
+    tmp_path: Path, certificates: Path
+) -> None:
+    """A caller by IPv4 comes to an IPv6 socket as ::ffff:127.0.0.1."""
+    path = stored(tmp_path / "a.duckdb")
+    config = PageConfig(
+        listen="[::]:0",
+        names=("Node-7.example", "[2001:DB8:0::7]"),
+        tls_cert=certificates / "aggregator.pem",
+        tls_key=certificates / "aggregator.key",
+        query_token_file=certificates / "query.token",
+    )
+    try:
+        server = PageServer(config, lambda: connect(path))
+    except RankmemError as exc:
+        pytest.skip(f"no IPv6 here: {exc}")
+    assert server.address == f"https://[::1]:{server.door.port}"
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    context = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
+    port = server.door.port
+
+    def status(reached: str, host: str) -> int:
+        connection = http.client.HTTPSConnection(reached, port, context=context, timeout=20)
+        try:
+            connection.request("GET", "/", headers={"Host": host})
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    try:
+        for reached in ("127.0.0.1", "::1"):
+            for host in (
+                "127.0.0.1",
+                "localhost",
+                "[::1]",
+                "[::ffff:127.0.0.1]",
+                "node-7.example",
+                "[2001:db8::7]",
+            ):
+                assert status(reached, host) == status(reached, f"{host}:{port}") == 200, (reached, host)
+            for host in ("10.1.2.3", "[::ffff:10.1.2.3]", "[2001:db8::8]", "evil.example"):
+                assert status(reached, host) == 421, (reached, host)
+        # As a caller by IPv4 from another host comes to it; by its own address, and by no other.
+        server.door.check_host({"host": f"10.1.2.3:{port}"}, "::ffff:10.1.2.3")
+        server.door.check_host({"host": "[fe80::7]"}, "fe80::7%eth0")
+        with pytest.raises(RankmemError, match=r"not reached by the name '10\.1\.2\.4'"):
+            server.door.check_host({"host": "10.1.2.4"}, "::ffff:10.1.2.3")
     finally:
         server.stop()
         thread.join(20)

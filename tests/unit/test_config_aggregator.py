@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rankmem_aggregator.config import GIB, AggregatorConfig, target_from_environment
-from rankmem_aggregator.host_port import split_address
+from rankmem_aggregator.host_port import is_every_address, is_loopback, plain_address, split_address
 from rankmem_aggregator.machine import limits
 from rankmem_aggregator.supervision.parent_pipe import WorkerOptions
 from rankmem_protos.errors import Code, RankmemError
@@ -146,3 +146,24 @@ def test_an_order_arrives_as_it_was_sent() -> None:
     )
     assert WorkerOptions.parse(options.line()) == options
     assert options.line().count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "plain", "loopback", "every"),
+    [
+        ("127.0.0.1", "127.0.0.1", True, False),
+        ("::ffff:127.0.0.1", "127.0.0.1", True, False),
+        ("::FFFF:7f00:1", "127.0.0.1", True, False),
+        ("::ffff:10.1.2.3", "10.1.2.3", False, False),
+        ("0:0:0:0:0:0:0:1", "::1", True, False),
+        ("fe80::1%eth0", "fe80::1", False, False),
+        ("::", "::", False, True),
+        ("::ffff:0.0.0.0", "0.0.0.0", False, True),
+        ("0.0.0.0", "0.0.0.0", False, True),
+        ("Node-1.Example", "node-1.example", False, False),
+        ("127.0.0.1.example", "127.0.0.1.example", False, False),
+        ("::ffff:127.0.0.1.example", "::ffff:127.0.0.1.example", False, False),
+    ],
+)
+def test_an_address_has_one_form(given: str, plain: str, loopback: bool, every: bool) -> None:
+    assert (plain_address(given), is_loopback(given), is_every_address(given)) == (plain, loopback, every)

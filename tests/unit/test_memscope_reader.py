@@ -482,3 +482,44 @@ def test_json_that_is_cut_is_refused_in_our_words(tmp_path: Path) -> None:
 def read_whole(path: Path) -> None:
     for recording in READER.open([path]):
         assert list(recording.parts(Identity(SESSION, 0, 0)))
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_accesses_tell_when_a_block_was_used(
+    tmp_path: Path, database: duckdb.DuckDBPyConnection, numbered: bool
+) -> None:
+    """By the dump's own number of the block, which hides a wrong address; else by an address within it."""
+
+    def used(address: int, number: int, kind: str = "PTA") -> None:
+        mine = f"allocation_id:{number}," if numbered else ""
+        shape = f"{{{mine}dtype:torch.float16,shape:torch.Size([1,5]),size:10,type:{kind}}}"
+        dump.add("ACCESS", "READ", name="aten.add", address=3 if numbered else address, attributes=shape)
+
+    def made(address: int, size: int, number: int) -> None:
+        dump.pool(address, size)
+        *begin, attributes, stack, end = dump.rows[-1]
+        mine = f"{{allocation_id:{number},"
+        dump.rows[-1] = (*begin, attributes.replace("{", mine) if numbered else attributes, stack, end)
+
+    dump = Dump()
+    made(4096, 512, 1)  # 0 us
+    made(8192, 512, 2)
+    used(4096, 1)  # 2
+    used(4096 + 500, 1)
+    used(4096 + 512, 9)  # of no block
+    dump.pool(12288, 512, kind="ATB")  # never used: 5
+    used(4096, 1)  # 6
+    used(4096, 1)
+    dump.pool(4096, -512)
+    made(4096, 512, 3)
+    used(4096, 3)  # 10, the block that is there now
+    [closing] = imported(database, as_csv(tmp_path / "d.csv", dump))
+    base = BASE_US * 1000
+    assert rows(
+        database,
+        f"SELECT (r.allocated_ns - {base}) // 1000, uses, (first_used_ns - {base}) // 1000, "
+        f"(last_used_ns - {base}) // 1000, (idle_from_ns - {base}) // 1000, (idle_until_ns - {base}) // 1000 "
+        "FROM allocation_use AS u JOIN allocation_record AS r USING (rank, device, allocation_id) ORDER BY 1",
+    ) == [(0, 4, 2, 7, 3, 6), (9, 1, 10, 10, None, None)]
+    assert "1 accesses of blocks that no row allocated" in closing.remarks
+    assert not any("ACCESS" in remark for remark in closing.remarks)

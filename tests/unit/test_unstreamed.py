@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import duckdb
 import pytest
 
 from constructed import SESSION, RankLog, empty_database, store_logs
-from rankmem_aggregator.sql import query_names, query_text, view_names, view_text
+from rankmem_aggregator.page.answers.inefficient import KINDS
+from rankmem_aggregator.sql import page_names, page_text, query_names, query_text, view_names, view_text
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +23,44 @@ TWO_READERS = (
     "WITH pair AS MATERIALIZED (FROM range(2)) "
     "SELECT count(*) FROM pair AS a INNER JOIN pair AS b USING (range)"
 )
-ARGUMENTS = {"of_session": SESSION, "of_group": "host", "of_rank": 0, "of_attempt": 0, "of_device": "cuda:0"}
+ARGUMENTS = {
+    "of_session": SESSION,
+    "of_group": "host",
+    "of_rank": 0,
+    "of_attempt": 0,
+    "of_device": "cuda:0",
+    "at_ns": 1,
+}
+
+
+POINT = [{"attempt": 0, "rank": 0, "device": "cpu", "offset_ns": 0, "seq": 3}]
+ASKED: dict[str, object] = {
+    "session": SESSION, "attempt": 0, "rank": 0, "device": "cpu", "device_type": "cpu", "offset_ns": 0,
+    "points": json.dumps(POINT), "instants": "[1, 3]", "ranks": "0", "value": "host-1", "step": 0,
+    "figure": "requested", "graph": "1", "stacks": "[1, 2]", "part": "", "of": "host", "sort": "size_bytes",
+    "pick": '{"operator": ["aten::mm"]}', "actions": "alloc,free", "after_text": "a", "until_ns": 2**62,
+    **{f"word_{number}": "aten" for number in range(1, 5)},
+}  # fmt: skip
+"""Parameters of the page's statements; others are a 1, one that may be absent also NULL."""
+CHOICES: dict[str, tuple[str, ...]] = {
+    "by": ("category", "line", "stream", "module", "operator"),
+    "which": ("alive", "made", "freed", "touching", "kept"),
+    "kind": ("all", "rank", "host", "pp"),
+}
+"""Where a value chooses what a statement does, DuckDB plans that part alone: each is tried."""
+
+
+def page_parameters(name: str) -> Iterator[dict[str, object]]:
+    """Values for a statement of the page."""
+    text = re.sub(r"--.*", "", page_text(name))
+    names = re.findall(r"\$(\w+)", text)
+    optional = set(re.findall(r"\$(\w+)(?:::\w+)? IS (?:NOT )?NULL", text))
+    choices = CHOICES | ({"kind": KINDS} if name == "inefficient" else {})
+    chosen = [[(each, value) for value in choices[each]] for each in choices if each in names]
+    for made in itertools.product(*chosen):
+        for absent in (True, False) if optional else (False,):
+            known = {each: None if absent and each in optional else ASKED.get(each, 1) for each in names}
+            yield {**known, **dict(made)}
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +80,28 @@ def plan(connection: duckdb.DuckDBPyConnection, sql: str, parameters: dict[str, 
     return str(text)
 
 
+def streamed(connection: duckdb.DuckDBPyConnection, sql: str, parameters: dict[str, object]) -> set[str]:
+    """The CTEs that are streamed and read: none of what the parameters leave out of the plan."""
+    ((_, text),) = connection.execute(f"EXPLAIN (FORMAT json) {sql}", parameters or None).fetchall()
+    found: set[str] = set()
+
+    def names(node: dict[str, Any]) -> set[str]:
+        below = set().union(*map(names, node["children"]))
+        facts = node["extra_info"]
+        if facts.get("Execution Mode") == STREAMED and "CTE_SCAN" in below:
+            found.add(facts["CTE Name"])
+        return below | {node["name"].strip()}
+
+    for node in json.loads(text):
+        names(node)
+    return found
+
+
 def test_a_cte_with_two_readers_is_streamed_without_the_row_that_forbids_it(
     database: duckdb.DuckDBPyConnection,
 ) -> None:
     assert STREAMED in plan(database, TWO_READERS, {})
+    assert streamed(database, TWO_READERS, {}) == {"pair"}
     assert STREAMED not in plan(database, f"{TWO_READERS} CROSS JOIN unstreamed", {})
 
 
@@ -52,6 +111,12 @@ def test_a_named_query_streams_no_cte(database: duckdb.DuckDBPyConnection, name:
     for by in ("category", "stream") if "by" in names else (None,):
         known: dict[str, object] = {"session": SESSION, "by": by}
         assert STREAMED not in plan(database, query_text(name), {p: known.get(p) for p in names}), by
+
+
+@pytest.mark.parametrize("name", page_names())
+def test_a_statement_of_the_page_streams_no_cte(database: duckdb.DuckDBPyConnection, name: str) -> None:
+    for given in page_parameters(name):
+        assert not streamed(database, page_text(name), given), given
 
 
 @pytest.mark.parametrize("name", ["ENUM_MODULE", "NPU_MODULE_MEM", "OP_MEMORY", "STEP_TIME"])

@@ -19,6 +19,7 @@ from rankmem_imports.memscope.before import MEMORY_EVENTS, Before
 from rankmem_imports.memscope.memory import APP, DRIVER, Memory, device_of, memory_of
 from rankmem_imports.memscope.parts import MemScopeParts
 from rankmem_imports.memscope.rows import Row, attributes_of, whole
+from rankmem_imports.memscope.uses import Uses
 from rankmem_imports.recording import Identity, Part
 from rankmem_imports.replay import Replay
 
@@ -40,7 +41,8 @@ class MemScopeLog:
 
     def __init__(self, identity: Identity, source: str, before: Before, *, has_pools: bool) -> None:
         self._replay = Replay(identity)
-        self._parts = MemScopeParts(identity, before)
+        self._uses = Uses()
+        self._parts = MemScopeParts(identity, before, self._uses)
         self._source = source
         self._before = before
         self._has_pools = has_pools
@@ -67,6 +69,11 @@ class MemScopeLog:
         """Replayed bytes minus the pools' own used bytes."""
         return self._replay.unexplained_bytes
 
+    @property
+    def num_uses_elsewhere(self) -> int:
+        """Accesses of no block that a row allocated."""
+        return self._uses.num_elsewhere
+
     def driver_remarks(self) -> list[str]:
         """A sentence on each part of the driver's memory that is not in events."""
         return [
@@ -82,7 +89,7 @@ class MemScopeLog:
             self._row(row)
             if self._replay.is_full:
                 yield self._parts.named(self._replay.part())
-        yield self._parts.named(self._replay.part(final=True))
+        yield self._parts.named(self._replay.part(final=True), final=True)
 
     def _older(self, first: Row) -> None:
         """Records the blocks that are older than the first row."""
@@ -104,6 +111,8 @@ class MemScopeLog:
             self._memory(row, memory_of(row))
         elif row.event == "OP_LAUNCH":
             self._operator(row)
+        elif row.event == "ACCESS":
+            self._uses.access(row)
         elif row.event == "MSTX":
             self._range(row)
         elif row.event == "SNAPSHOT":
@@ -118,7 +127,11 @@ class MemScopeLog:
         action = Action.ALLOC if memory.is_alloc else Action.FREE_COMPLETED
         if memory.used is not None:
             self._reserve(row, memory, memory.used)
-        self._event(row, memory.device, action, memory.address, memory.size, memory.component())
+        seq = self._event(row, memory.device, action, memory.address, memory.size, memory.component())
+        if memory.is_alloc:
+            self._uses.made(row, memory, seq)
+        else:
+            self._uses.freed(memory)
         if memory.used is not None:
             self._check(row, memory.device)
 
@@ -145,12 +158,14 @@ class MemScopeLog:
 
     def _event(
         self, row: Row, device: _Device, action: Action, address: int, size: int, component: str = "pytorch"
-    ) -> None:
+    ) -> int:
+        """Records an event; its position."""
         self._known_device(row, device)
         calls, stack = self._calls.get(row.thread), self._stack(row.stack)
         if calls:
             calls[0][3] = calls[0][3] or stack  # a call has one stack, that of its first block
-        self._replay.event(
+        self.num_events += 1
+        return self._replay.event(
             action,
             time_ns=row.time_ns,
             device_type=device[0],
@@ -162,7 +177,6 @@ class MemScopeLog:
             thread=self._thread(row.thread),
             stack=0 if calls else stack,
         )
-        self.num_events += 1
 
     def _reserve(self, row: Row, memory: Memory, used: int) -> None:
         """Records a pool's totals. They are from after the event but in its row, so they come before it."""

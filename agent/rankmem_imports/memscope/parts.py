@@ -2,7 +2,8 @@
 
 Stage: readers, after the replay; the process of ``rankmem import``. In: parts of a replay, in which a
 pool's number stands for a component; out: the same with components. What pools reserved is NULL on devices
-where no row shows it, and what the driver gave to libraries is added as rows of component_sample.
+where no row shows it; what the driver gave to libraries is added as rows of component_sample, and when
+blocks were used as rows of allocation_use.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 
 from rankmem_agent.spool.layout import DeviceType
 from rankmem_imports.memscope.before import Before
+from rankmem_imports.memscope.uses import Uses
 from rankmem_imports.recording import Identity, Part
 from rankmem_imports.replay import RESERVED, with_column
 from rankmem_ship.pairing.columns import coded_names, null_names, rows_of
@@ -24,6 +26,7 @@ from rankmem_ship.pairing.fact_rows import Rows
 
 PINNED_HOST: Final = "pinned_host"
 SAMPLES: Final = "component_sample"
+USES: Final = "allocation_use"
 _Device = tuple[int, int]
 _WITH_COMPONENT: Final = ("memory_event", "allocation_record")
 
@@ -31,9 +34,10 @@ _WITH_COMPONENT: Final = ("memory_event", "allocation_record")
 class MemScopeParts:
     """Completes the parts of one process."""
 
-    def __init__(self, identity: Identity, before: Before) -> None:
+    def __init__(self, identity: Identity, before: Before, uses: Uses) -> None:
         self._identity = identity
         self._before = before
+        self._uses = uses
         self._components = ["pytorch", PINNED_HOST]
         self._devices: set[_Device] = set()
         self._held: dict[tuple[_Device, str], int] = defaultdict(int)
@@ -61,10 +65,12 @@ class MemScopeParts:
             }
         )
 
-    def named(self, part: Part) -> Part:
+    def named(self, part: Part, *, final: bool = False) -> Part:
         """The part as it is stored. A pool's reserved bytes are not a segment with an address."""
         rows = [(table, self._named(table, batch)) for table, batch in part.rows if table != "older_segment"]
-        return part._replace(rows=self._with_samples(rows))
+        uses = [self._identity._asdict() | use for use in self._uses.rows(final=final)]
+        used = [(USES, rows_of(USES, uses))] if uses else []
+        return part._replace(rows=[*self._with_samples(rows), *used])
 
     def _with_samples(self, rows: list[Rows]) -> list[Rows]:
         if not self._samples:

@@ -136,6 +136,8 @@ class MemScopeRecording:
             )
         if unknown := self._log.num_unknown_frees + self._log.num_unknown_driver_frees:
             remarks.append(f"{unknown} frees of blocks that no row allocated")
+        if elsewhere := self._log.num_uses_elsewhere:
+            remarks.append(f"{elsewhere} accesses of blocks that no row allocated")
         return Closing(
             events=self._log.num_events,
             unexplained_bytes=self._log.unexplained_bytes,

@@ -17,6 +17,7 @@ POSITIONS: Final = {
     "memory_event": "seq",
     "allocation_record": "allocation_id",
     "allocation_end": "allocation_id",
+    "allocation_use": "allocation_id",
     "category_change": "allocation_id",
     "operator_call": "call_id",
     "marker": "marker_id",
@@ -35,8 +36,11 @@ _TIMES: Final = (
 """Begin and end of the time for which a row counts: the first pair that a table has."""
 
 _ALWAYS: Final = frozenset(
-    {"weight", "module", "gap", "device_info", "rank_info", "allocation_end", "step_bucket"}
-)
+    {
+        "weight", "module", "gap", "device_info", "rank_info", "allocation_end", "allocation_use",
+        "step_bucket",
+    }
+)  # fmt: skip
 """Facts of a rank as a whole; or needed by blocks from before the range: their end, whenever it was."""
 
 

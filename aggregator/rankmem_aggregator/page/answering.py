@@ -68,7 +68,7 @@ class Answering:
             return kept
 
         def compute(ticket: Ticket) -> Body:
-            with self.pool.reader(ticket, limit_s=route.limit_s) as queries:
+            with self.pool.reader(ticket, limit_s=route.seconds(asked)) as queries:
                 reading = Reading(queries=queries, session=state, others=others)
                 return Body.of(arrow_bytes(route.answer(reading, asked)))
 

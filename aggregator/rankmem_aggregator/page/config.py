@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rankmem_aggregator.host_port import is_every_address, is_loopback, split_address
+from rankmem_aggregator.host_port import is_every_address, is_loopback, plain_address, split_address
 from rankmem_protos.credentials import read_private, read_public
 from rankmem_protos.errors import Code, RankmemError
 
@@ -64,8 +64,8 @@ class PageConfig:
         return split_address(self.listen)[0]
 
     def known_names(self) -> frozenset[str]:
-        """The names, in lower case, by which browsers may reach it."""
-        names = {self.host.lower(), *(name.lower().strip("[]") for name in self.names)}
+        """The names, in their plain form, by which browsers may reach it."""
+        names = {plain_address(name.strip("[]")) for name in (self.host, *self.names)}
         if is_loopback(self.host) or is_every_address(self.host):
             names |= {"localhost", "127.0.0.1", "::1"}
         if is_every_address(self.host):
@@ -81,11 +81,14 @@ def bind(listen: str) -> socket.socket:
     """
     host, port = split_address(listen)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol by name: only then asyncio switches Nagle's algorithm off, which would hold back the body of
-    # each answer until the browser acknowledges its head, 40 ms later.
+    # With the protocol by name: only then asyncio switches Nagle's algorithm off, which would hold back the
+    # body of each answer until the browser acknowledges its head, 40 ms later.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and is_every_address(host):
+            # Whatever the host's own default: every address, IPv4 among them, as for the aggregator's port.
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         bound.bind((host, port))
         bound.listen(BACKLOG)
     except OSError as exc:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rankmem_aggregator.exports.snapshot_segments import Segment, Segments
 
@@ -100,14 +101,13 @@ class DeviceLog:
     """
 
     def __init__(self, rows: pa.Table, device: str) -> None:
-        kind = rows["kind"].to_numpy(zero_copy_only=False)
-        num_moves = int((kind == "segment").sum())
+        is_move = pc.equal(rows["kind"], "segment")
         self._moves = (
-            rows.slice(0, num_moves)
+            rows.filter(is_move)
             .select(["seq", "action", "address", "size_bytes", "stream", "pool"])
             .to_pylist()
         )
-        with_address = rows.slice(num_moves)
+        with_address = rows.filter(pc.invert(is_move))
         self.num_without_address = with_address["address"].null_count
         placed = with_address.filter(with_address["address"].is_valid())
         self.blocks = placed.take(np.argsort(_numbers(placed["address"]), kind="stable"))

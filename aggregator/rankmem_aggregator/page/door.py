@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import ipaddress
 import secrets
 import struct
 import threading
@@ -21,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from rankmem_aggregator.host_port import plain_address
 from rankmem_aggregator.page.refusal import Refusal
 from rankmem_aggregator.server.tokens import Right, Tokens
 from rankmem_protos.channel import SCHEME
@@ -136,7 +136,7 @@ class Door:
         name = _name_of(host)
         if name is not None and name in self.names:
             return
-        if name is not None and self.any_address and reached and name == _plain(reached):
+        if name is not None and self.any_address and reached and name == plain_address(reached):
             return
         raise Refusal(
             421,
@@ -239,14 +239,7 @@ def _name_of(host: str) -> str | None:
         name, _, port = host.partition(":")
     if port and not (port.isascii() and port.isdigit() and len(port) <= 5):
         return None
-    return _plain(name)
-
-
-def _plain(name: str) -> str:
-    try:
-        return str(ipaddress.ip_address(name))
-    except ValueError:
-        return name.lower()
+    return plain_address(name)
 
 
 def _foreign() -> RankmemError:

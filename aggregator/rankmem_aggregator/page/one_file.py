@@ -23,9 +23,9 @@ from importlib.resources.abc import Traversable
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rankmem_aggregator.page.answers import ROUTES
+from rankmem_aggregator.page.answers.sessions import session_alone
 from rankmem_aggregator.page.kept_questions import Chosen, questions_of
 from rankmem_aggregator.page.parameters import declared, read_parameters
 from rankmem_aggregator.page.reading import PageSession, Reading, facts_of
@@ -144,9 +144,7 @@ class _Kept:
     def add_sessions(self, queries: Queries, session_id: str) -> None:
         """The list of sessions, of this one alone: who gets the file learns of no other."""
         route = _route("/sessions")
-        assert isinstance(route, DatabaseRoute)
-        rows = route.answer(queries, read_parameters(route.parameters, []))
-        rows = rows.filter(pc.equal(rows["session_id"], session_id))
+        rows = session_alone(queries, session_id)
         for parameters in ({}, {"limit": 1}):
             self.answers[key_of(route.path, parameters, _defaults_of(route))] = _stream(rows)
 

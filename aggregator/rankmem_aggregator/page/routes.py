@@ -29,8 +29,14 @@ class SessionRoute:
     parameters: type[Any]
     answer: Callable[[Reading, Any], pa.Table]
     limit_s: float = QUESTION_S
+    limit_of: Callable[[Any], float] | None = None
+    """Its limit by what is asked, where not all of it may take long."""
     others: Callable[[Any], tuple[str, ...]] = lambda asked: ()
     """Ids of other sessions that the answer depends on."""
+
+    def seconds(self, asked: Any) -> float:
+        """How long the answer may take."""
+        return self.limit_s if self.limit_of is None else self.limit_of(asked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,9 +28,9 @@ from rankmem_aggregator.page.connections import HEAD_BYTES_MAX, IDLE_S, Connecti
 from rankmem_aggregator.page.door import KEY_BYTES, Door
 from rankmem_aggregator.page.pool import Pool
 from rankmem_aggregator.page.second_chance import SecondChances
+from rankmem_aggregator.page.tls import server_context
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.server.tokens import Right, Tokens
-from rankmem_protos.errors import Code, RankmemError
 
 __all__ = ["PageConfig", "PageServer"]
 
@@ -163,19 +163,4 @@ class _Server(uvicorn.Server):
 def _tls(config: PageConfig) -> ssl.SSLContext | None:
     if config.tls_cert is None or config.tls_key is None:
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(config.tls_cert, config.tls_key, password=_no_password)
-    except (ssl.SSLError, OSError, ValueError) as exc:
-        raise RankmemError(
-            Code.INVALID,
-            f"the certificate {config.tls_cert} and the key {config.tls_key} cannot be used: {exc}",
-            "give a certificate and its own key in PEM, without a password; rankmem certs DIR makes both",
-        ) from exc
-    return context
-
-
-def _no_password() -> str:
-    """Called for an encrypted key; without it OpenSSL would ask at the terminal."""
-    raise ValueError("the key has a password")
+    return server_context(config.tls_cert, config.tls_key)

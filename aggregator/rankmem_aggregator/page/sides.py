@@ -61,14 +61,21 @@ def side(text: str) -> Side:
     if len(parts) != 3 or "\0" in text or len(text) > 2 * VALUE_MAX:
         raise ValueError("SESSION/RANKS/MOMENT, such as /417/peak or /pp=3/time=5000000000")
     session, ranks, moment = parts
-    kind, value = _ranks(ranks)
+    kind, value = ranks_of(ranks)
     name, first, last = _moment(moment)
     if name == "seq" and kind != "rank":
         raise ValueError("seq=N for one rank only: each rank counts its own events")
     return Side(session=session, kind=kind, value=value, moment=name, first=first, last=last)
 
 
-def _ranks(text: str) -> tuple[str, str]:
+def ranks_of(text: str) -> tuple[str, str]:
+    """Reads RANKS of a side: its kind and value.
+
+    Raises:
+        ValueError: it is none; its text says what is.
+    """
+    if len(text) > VALUE_MAX or "\0" in text:
+        raise ValueError(f"ranks of at most {VALUE_MAX} characters, without NUL")
     if text == "all":
         return "all", ""
     kind, equals, value = text.partition("=")

@@ -181,6 +181,7 @@ _ALSO_COUNTED: Final = (
     ("marker", "markers"),
     ("kernel_launch", "kernels"),
     ("component_sample", "samples"),
+    ("allocation_use", "used blocks"),
     ("static_block", "static blocks"),
 )
 

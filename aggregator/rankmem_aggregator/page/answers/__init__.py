@@ -15,6 +15,7 @@ from rankmem_aggregator.page.answers import (
     events,
     fit,
     flame,
+    fragmentation,
     groups,
     headroom,
     heat,
@@ -34,6 +35,7 @@ from rankmem_aggregator.page.answers import (
     spans,
     sql,
     steps,
+    steps_kept,
     trust,
 )
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
@@ -49,6 +51,7 @@ ROUTES: Final[tuple[SessionRoute | DatabaseRoute, ...]] = (
     *events.ROUTES,
     *fit.ROUTES,
     *flame.ROUTES,
+    *fragmentation.ROUTES,
     *groups.ROUTES,
     *headroom.ROUTES,
     *heat.ROUTES,
@@ -68,6 +71,7 @@ ROUTES: Final[tuple[SessionRoute | DatabaseRoute, ...]] = (
     *spans.ROUTES,
     *sql.ROUTES,
     *steps.ROUTES,
+    *steps_kept.ROUTES,
     *trust.ROUTES,
 )
 """All routes below ``/api/v1``."""

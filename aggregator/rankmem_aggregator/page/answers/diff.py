@@ -12,18 +12,24 @@ from typing import Any, Final, get_args
 import pyarrow as pa
 
 from rankmem_aggregator.page.as_sql import as_sql
+from rankmem_aggregator.page.job_shares import PEAK_S, job_shares, shares_text
 from rankmem_aggregator.page.parameters import DEVICE, choice, parameter
 from rankmem_aggregator.page.reading import PageSession, Reading
 from rankmem_aggregator.page.routes import SessionRoute
+from rankmem_aggregator.page.shared_rows import SharedRows
 from rankmem_aggregator.page.sides import Side, side
 from rankmem_aggregator.query.types import BlockBy, Value
 from rankmem_aggregator.sql import page_text
 from rankmem_protos.bounds import NUMBER_MAX
 from rankmem_protos.errors import Code, RankmemError
 
-DIFF_S: Final = 30.0
-"""Both sides may be at the job's peak, which takes seconds to find in 100 M events."""
+DIFF_S: Final = PEAK_S
+"""Both sides may be at the job's peak."""
 
+SIDES_KEPT: Final = 32
+"""Sides whose devices stay in memory, at 100 bytes a rank."""
+
+_points = SharedRows(SIDES_KEPT)
 _SCHEMA: Final = pa.schema(
     [
         pa.field("group_name", pa.string()),
@@ -136,6 +142,8 @@ def session_of(reading: Reading, of: Side) -> PageSession:
 def points_of(reading: Reading, of: Side, device_type: str) -> list[dict[str, Any]]:
     """The devices of a side, by rank, and the event after which each is looked at; none for a range.
 
+    Found once for all diagrams of a comparison, while the session stays as it is.
+
     Each row has attempt, rank, device, offset_ns and seq.
     """
     state = session_of(reading, of)
@@ -143,7 +151,14 @@ def points_of(reading: Reading, of: Side, device_type: str) -> list[dict[str, An
     if of.moment in ("time", "seq", "step"):
         given["first"] = of.first + (state.origin_ns if of.moment == "time" else 0)
     name = f"side_points_{'range' if of.is_range else of.moment}"
-    return list(reading.ask(name, session=state.session_id, **given).to_pylist())
+    key = (reading.queries.target, state.session_id, state.watermark, name, json.dumps(given))
+
+    def find() -> pa.Table:
+        if of.moment == "job":
+            given["shares"] = shares_text(job_shares(reading, state))
+        return reading.ask(name, session=state.session_id, **given)
+
+    return list(_points.get(key, find).to_pylist())
 
 
 def stacks_of(

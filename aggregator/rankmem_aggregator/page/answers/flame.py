@@ -14,6 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from rankmem_aggregator.page.flame_tree import Step, bounded, merged, tree_of
+from rankmem_aggregator.page.job_shares import PEAK_S, job_shares
 from rankmem_aggregator.page.lives import WHICH, WHICH_DOC, Lives, lives_of
 from rankmem_aggregator.page.parameters import (
     DEVICE,
@@ -26,6 +27,7 @@ from rankmem_aggregator.page.parameters import (
     real,
     text,
 )
+from rankmem_aggregator.page.pool import QUESTION_S
 from rankmem_aggregator.page.reading import Reading, Track
 from rankmem_aggregator.page.routes import SessionRoute
 from rankmem_aggregator.page.selection import PICK, picked
@@ -157,7 +159,7 @@ def _at_job_peak(reading: Reading, asked: FlameAsked, device_type: str) -> Seque
             "the job is shown at the instant of its peak alone",
             "give no seq, and which=alive; or rank",
         )
-    peaks = reading.queries.job_peak(reading.session.session_id).to_pylist()
+    peaks = job_shares(reading, reading.session).to_pylist()
     shares = [row for row in peaks if row["device_type"] == device_type]
     if not shares:
         raise RankmemError(
@@ -231,4 +233,8 @@ def paths_of(
         yield shown, row["bytes"], row["blocks"]
 
 
-ROUTES: Final = (SessionRoute(path="/flame", parameters=FlameAsked, answer=flame),)
+def _limit_s(asked: FlameAsked) -> float:
+    return QUESTION_S if asked.job is None else PEAK_S
+
+
+ROUTES: Final = (SessionRoute(path="/flame", parameters=FlameAsked, answer=flame, limit_of=_limit_s),)

@@ -1,7 +1,8 @@
 """Blocks that were held longer than any use of them that is recorded.
 
-Stage: page, in the thread of a request. No recording says who reads a block. What is known of its uses: the
-call that made it, and the backward calls of that call, after which nothing of the graph needs what it made.
+Stage: page, in the thread of a request. Dumps of msMemScope have each access of a block. Any other recording
+knows the call that made it, and the backward calls of that call, after which nothing of the graph needs what
+it made.
 """
 
 from __future__ import annotations
@@ -24,14 +25,25 @@ ROWS_MAX: Final = 1000
 STEPS_MAX: Final = 1_000_000
 """No training has a block that outlives more."""
 KINDS: Final = ("early", "idle", "late", "wait", "outlives")
-"""``early``: made long before its first use, which nothing records; the others as in the statement."""
-NEEDS: Final = {"idle": "backward", "late": "backward", "wait": "requests", "outlives": "steps"}
+"""As in the statement."""
+NEEDS: Final = {
+    "early": ("uses",),
+    "idle": ("uses", "backward"),
+    "late": ("uses", "backward"),
+    "wait": ("requests",),
+    "outlives": ("steps",),
+}
+"""Columns of ``sql/page/use_recorded.sql``, of which one must hold."""
+_RECORD: Final = (
+    "on Ascend devices msmemscope --events=alloc,free,launch,access records each use: import its dump"
+)
+_NO_BACKWARD: Final = f"use is not recorded: no backward call here belongs to a known forward call; {_RECORD}"
 _UNKNOWN: Final = {
-    "early": "use is not recorded: rankmem knows who made a block, not who reads it first",
-    "idle": "use is not recorded: no backward call of this rank is known to belong to a forward call",
-    "late": "use is not recorded: no backward call of this rank is known to belong to a forward call",
-    "wait": "the allocator of this device does not report when a free was requested",
-    "outlives": "no step of this rank is recorded",
+    "early": f"use is not recorded: it is known who made a block, not who read it first; {_RECORD}",
+    "idle": _NO_BACKWARD,
+    "late": _NO_BACKWARD,
+    "wait": "the allocator of this device does not report when a free was requested (that of CUDA does)",
+    "outlives": "no step is recorded: no optimizer stepped, and rankmem_agent.step() was not called",
 }
 TIMES: Final = ("allocated_ns", "freed_ns", "held_from_ns", "held_until_ns")
 
@@ -45,7 +57,7 @@ class InefficientAsked:
     device: str | None = parameter(DEVICE, "device type and index", default=None)
     kind: str = parameter(
         choice(KINDS),
-        "held before the first use, between two, after the last; or until freed",
+        "held before the first use, between two, after the last; while its free waited; after its step",
         default="late",
     )
     from_ns: int | None = parameter(TIME, "begin, ns since the session's start", name="from", default=None)
@@ -67,7 +79,7 @@ def inefficient(reading: Reading, asked: InefficientAsked) -> pa.Table:
     end_ns = lives_of(reading, track, "touching", None, None, None).at_ns
     device: dict[str, Value] = {"attempt": track.attempt, "rank": track.rank, "device": track.device}
     known = reading.ask("use_recorded", **device).to_pylist()[0]
-    recorded = asked.kind in NEEDS and known[NEEDS[asked.kind]]
+    recorded = any(known[need] for need in NEEDS[asked.kind])
     rows = reading.show(
         "inefficient",
         **device,
@@ -86,9 +98,9 @@ def inefficient(reading: Reading, asked: InefficientAsked) -> pa.Table:
     return reading.answer(
         reading.relative(rows.drop_columns(["all_blocks", "all_bytes", "all_gib_s"]), *TIMES),
         exact=True,
-        source="allocation_record, operator_call, step",
+        source="allocation_record, allocation_use, operator_call, step",
         kind=asked.kind,
-        recorded=bool(recorded),
+        recorded=recorded,
         why=None if recorded else _UNKNOWN[asked.kind],
         num_blocks=first[0]["all_blocks"] if first else 0,
         bytes=first[0]["all_bytes"] if first else 0,

@@ -6,7 +6,6 @@ kept: of 100 M events it takes a second or two, and every diagram of the view be
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
@@ -14,26 +13,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmem_aggregator.page.as_sql import as_sql
+from rankmem_aggregator.page.job_shares import PEAK_S, job_shares, shares_text
 from rankmem_aggregator.page.parameters import choice, integer, parameter, text
 from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import SessionRoute
-from rankmem_aggregator.page.shared_rows import SharedRows
-from rankmem_aggregator.query.queries import SHARE_COLUMNS
 from rankmem_aggregator.query.types import BlockBy, Value
 from rankmem_aggregator.sql import page_text
 from rankmem_protos.devices import by_weight
 from rankmem_protos.errors import Code, RankmemError
 
-PEAK_S: Final = 60.0
-"""For the answers here: the job's peak of a billion events is looked for in all of them."""
 GROUPS_MAX: Final = 1000
 """Groups of blocks in an answer; what is beyond is added up."""
 RANKS_BY: Final = ("rank", "host", "dp", "tp", "pp", "cp", "ep", "job")
-SHARES_KEPT: Final = 16
-"""Sessions whose shares of the job's peak stay in memory, at 100 bytes a rank."""
 DEVICE_TYPE: Final = text(32)
-
-_kept = SharedRows(SHARES_KEPT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +108,7 @@ def chosen_type(types: list[str], wanted: str | None) -> str | None:
 
 def _instant(reading: Reading, wanted: str | None) -> tuple[pa.Table, list[str], str | None]:
     """The rows of job_peak, the device types in them, and the one that is meant."""
-    session = reading.session
-    key = (reading.queries.target, session.session_id, session.watermark)
-    shares = _kept.get(key, lambda: reading.queries.job_peak(session.session_id))
+    shares = job_shares(reading, reading.session)
     tops = shares.group_by("device_type").aggregate([("job_peak_bytes", "max")]).to_pylist()
     tops.sort(key=lambda row: by_weight(row["device_type"], row["job_peak_bytes_max"]))
     types = [str(row["device_type"]) for row in tops]
@@ -129,7 +119,7 @@ def _ask_with_shares(reading: Reading, name: str, shares: pa.Table, **parameters
     """The rows of a statement that is given the shares; shown is the one that looks for them."""
     given = {"session": reading.session.session_id, **parameters}
     reading.shown_as(as_sql(page_text(name), {**given, "shares": None}))
-    return reading.ask(name, **parameters, shares=_text_of(shares))
+    return reading.ask(name, **parameters, shares=shares_text(shares))
 
 
 def _bound(reading: Reading, shares: pa.Table, chosen: str | None) -> dict[str, Any] | None:
@@ -153,10 +143,6 @@ def _as_of(reading: Reading) -> dict[str, Any]:
         "running": not reading.session.ended,
         "as_of_ns": None if last_ns is None else last_ns - origin_ns,
     }
-
-
-def _text_of(shares: pa.Table) -> str:
-    return json.dumps(shares.select(SHARE_COLUMNS).to_pylist())
 
 
 ROUTES: Final = (

@@ -1,20 +1,22 @@
-"""A device's segments at an instant, with the blocks and holes in them; and its fragmentation over time.
+"""A device's segments at an instant, with the blocks and holes in them.
 
 Stage: page, in the thread of a request.
 """
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rankmem_aggregator.page.address_space import address_text, address_texts
 from rankmem_aggregator.page.device_state import DeviceLog, State
-from rankmem_aggregator.page.parameters import DEVICE, RANK, SEQ, TIME, check_range, parameter
+from rankmem_aggregator.page.parameters import DEVICE, RANK, SEQ, parameter
 from rankmem_aggregator.page.reading import Reading, Track
 from rankmem_aggregator.page.routes import SessionRoute
 
@@ -22,24 +24,8 @@ PARTS_MAX: Final = 20_000
 """Blocks and holes that are sent; the smallest are left out, and the answer says how many."""
 SEGMENTS_MAX: Final = 5_000
 """Segments that are sent, the largest first."""
-INSTANTS: Final = 96
-"""At which fragmentation is computed, and failures: each looks at all blocks."""
-FAILURES_MAX: Final = 32
-"""Of the range, the earliest: each is looked at like an instant."""
 BLOCK, PENDING, HOLE = 0, 1, 2
 """Kinds of parts."""
-
-_CURVE: Final = pa.schema(
-    [
-        ("seq", pa.int64()),
-        ("time_ns", pa.int64()),
-        ("reserved_bytes", pa.int64()),
-        ("used_bytes", pa.int64()),
-        ("unused_bytes", pa.int64()),
-        ("largest_free_bytes", pa.int64()),
-        ("fragmentation", pa.float64()),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,17 +40,6 @@ class SegmentsAsked:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FragmentationAsked:
-    """Parameters of ``/fragmentation``."""
-
-    rank: int = parameter(RANK, "global rank")
-    attempt: int | None = parameter(RANK, "which start of the workers", default=None)
-    device: str | None = parameter(DEVICE, "device type and index", default=None)
-    from_ns: int | None = parameter(TIME, "begin, ns since the session's start", name="from", default=None)
-    until_ns: int | None = parameter(TIME, "end", name="to", default=None)
-
-
 def segments(reading: Reading, asked: SegmentsAsked) -> pa.Table:
     """What is in the segments of a device right after an event: blocks and holes, by segment and address.
 
@@ -77,7 +52,7 @@ def segments(reading: Reading, asked: SegmentsAsked) -> pa.Table:
     """
     track = reading.track(asked.rank, asked.attempt, asked.device)
     seq = track.peak_seq if asked.seq is None else asked.seq
-    log = DeviceLog(reading.show("device_state", **_of(track), seq_first=seq, seq_last=seq), track.device)
+    log = DeviceLog(state_rows(reading, track, [seq], None), track.device)
     state = log.state_after(seq)
     parts, left_out = _parts(state, log)
     return reading.answer(
@@ -99,60 +74,19 @@ def segments(reading: Reading, asked: SegmentsAsked) -> pa.Table:
     )
 
 
-def fragmentation(reading: Reading, asked: FragmentationAsked) -> pa.Table:
-    """Fragmentation at instants spread evenly over a range of the log, at its peak and at its failures.
-
-    Columns: seq, time_ns (since the session's start), reserved_bytes, used_bytes (rounded up), unused_bytes,
-    largest_free_bytes, fragmentation (NULL where nothing is unused). Facts: failures (their seqs).
-    """
-    if asked.from_ns is not None or asked.until_ns is not None:
-        check_range(asked.from_ns, asked.until_ns)
-    track = reading.track(asked.rank, asked.attempt, asked.device)
-    known = bool(reading.ask("has_segments", **_of(track))["known"][0].as_py())
-    facts: dict[str, Any] = {
-        "source": "allocation_record, memory_event, older_segment",
-        "rank": track.rank,
-        "attempt": track.attempt,
-        "device": track.device,
-        "peak_seq": track.peak_seq,
-        "knows_segments": known,
-    }
-    if not known:  # events and blocks need not be read
-        reading.show("has_segments", **_of(track))
-        return reading.answer(_CURVE.empty_table(), exact=True, events=0, failures=[], **facts)
-    instants = reading.ask(
-        "instants",
-        **_of(track),
-        offset_ns=track.offset_ns,
-        from_ns=reading.absolute(asked.from_ns),
-        until_ns=reading.absolute(asked.until_ns),
-        num_instants=INSTANTS,
-        num_failures=FAILURES_MAX,
-        peak_seq=track.peak_seq,
+def state_rows(reading: Reading, track: Track, seqs: list[int], at_most: int | None) -> pa.Table:
+    """The rows of ``device_state.sql`` for these events, in order; None: all of them."""
+    return reading.show(
+        "device_state",
+        **device_of(track),
+        instants=json.dumps(seqs),
+        seq_last=seqs[-1] if seqs else -1,
+        at_most=at_most,
     )
-    seqs = instants["seq"].to_pylist()
-    first, last = (seqs[0], seqs[-1]) if seqs else (0, -1)
-    log = DeviceLog(reading.show("device_state", **_of(track), seq_first=first, seq_last=last), track.device)
-    states = [log.state_after(seq) for seq in seqs]
-    rows = reading.relative(instants.slice(0, len(states)), "time_ns")
-    found = pa.table(
-        [
-            rows["seq"],
-            rows["time_ns"],
-            [each.reserved_bytes for each in states],
-            [each.reserved_bytes - each.unused_bytes for each in states],
-            [each.unused_bytes for each in states],
-            [each.largest_hole_bytes for each in states],
-            [each.fragmentation for each in states],
-        ],
-        schema=_CURVE,
-    )
-    events = int(instants["events"][0].as_py()) if seqs else 0
-    failures = instants.filter(instants["is_failure"])["seq"].to_pylist()
-    return reading.answer(found, exact=len(seqs) >= events, events=events, failures=failures, **facts)
 
 
-def _of(track: Track) -> dict[str, Any]:
+def device_of(track: Track) -> dict[str, Any]:
+    """The parameters that name the device."""
     return {"attempt": track.attempt, "rank": track.rank, "device": track.device}
 
 
@@ -176,7 +110,7 @@ def _parts(state: State, log: DeviceLog) -> tuple[pa.Table, int]:
     order = order[np.lexsort((offset[order], segment[order]))]
     is_block = order < num_blocks
     place = pa.array(np.where(is_block, np.append(state.block, [0] * len(shown))[order], -1), pa.int64())
-    place = pa.compute.if_else(pa.array(is_block), place, pa.scalar(None, pa.int64()))
+    place = pc.if_else(pa.array(is_block), place, pa.scalar(None, pa.int64()))
     rows = log.blocks.combine_chunks().take(place)
     begins = np.array([each.address for each in state.segments], np.int64)[segment[order]]
     found = pa.table(
@@ -281,7 +215,4 @@ def _lines(state: State, log: DeviceLog) -> list[dict[str, Any]]:
     ]
 
 
-ROUTES: Final = (
-    SessionRoute(path="/segments", parameters=SegmentsAsked, answer=segments),
-    SessionRoute(path="/fragmentation", parameters=FragmentationAsked, answer=fragmentation),
-)
+ROUTES: Final = (SessionRoute(path="/segments", parameters=SegmentsAsked, answer=segments),)

@@ -15,6 +15,7 @@ from rankmem_aggregator.page.parameters import integer, parameter
 from rankmem_aggregator.page.reading import of_database
 from rankmem_aggregator.page.routes import DatabaseRoute
 from rankmem_aggregator.query.queries import Queries
+from rankmem_aggregator.query.types import Value
 from rankmem_aggregator.sql import page_text
 
 SESSIONS_MAX: Final = 500
@@ -29,10 +30,27 @@ class SessionsAsked:
 
 
 def sessions(queries: Queries, asked: SessionsAsked) -> pa.Table:
-    """All sessions, the newest first. Columns: those of ``sql/page/sessions.sql``."""
-    given = {"at_most": asked.limit}
+    """The newest sessions. Columns: those of ``sql/page/sessions.sql``. Fact: num_sessions, of all."""
+    return _answer(queries, None, asked.limit)
+
+
+def session_alone(queries: Queries, session_id: str) -> pa.Table:
+    """The same of one session, however old it is, as if there were no other."""
+    return _answer(queries, session_id, 1)
+
+
+def _answer(queries: Queries, session_id: str | None, at_most: int) -> pa.Table:
+    given: dict[str, Value] = {"session": session_id, "at_most": at_most}
     rows = queries.sql(page_text("sessions"), given)
-    return of_database(rows, source="session_overview", sql=as_sql(page_text("sessions"), given))
+    num_sessions = rows.num_rows
+    if session_id is None and num_sessions == at_most:
+        num_sessions = queries.sql(page_text("num_sessions"))["num_sessions"][0].as_py()
+    return of_database(
+        rows,
+        source="session_overview",
+        sql=as_sql(page_text("sessions"), given),
+        num_sessions=num_sessions,
+    )
 
 
 ROUTES: Final = (DatabaseRoute(path="/sessions", parameters=SessionsAsked, answer=sessions),)

@@ -1,4 +1,4 @@
-"""Does it leak? Steps of a rank, all ranks over the steps, and what stays from step to step.
+"""Does it leak? Steps of a rank, and all ranks over the steps.
 
 Stage: page, in the thread of a request.
 """
@@ -6,32 +6,34 @@ Stage: page, in the thread of a request.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rankmem_aggregator.page.answers.peak import DEVICE_TYPE, chosen_type
 from rankmem_aggregator.page.as_sql import as_sql
 from rankmem_aggregator.page.growth import METHOD, Growth, growth_of, warm_up_end
-from rankmem_aggregator.page.parameters import DEVICE, RANK, choice, integer, parameter
+from rankmem_aggregator.page.parameters import RANK, choice, integer, parameter
 from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import SessionRoute
-from rankmem_aggregator.query.types import BlockBy
 from rankmem_aggregator.sql import query_text
-from rankmem_protos.bounds import NUMBER_MAX
 from rankmem_protos.devices import HOST_MEMORY
 from rankmem_protos.errors import Code, RankmemError
 
 BINS_MAX: Final = 512
 STEPS_MAX: Final = 20_000
 """Rows of the table of steps: 2 MB."""
-KEEP_MAX: Final = 1_000_000
 VALUES_MAX: Final = 40_000
 """Cells whose bytes travel beside their colours: 320 kB."""
+_OF_ATTEMPT: Final = """SELECT * FROM (
+{steps}
+)
+WHERE attempt = {attempt}
+ORDER BY rank, device, attempt, step"""
 TIMES: Final = ("started_ns", "ended_ns", "peak_time_ns")
-NUMBER: Final = integer(0, NUMBER_MAX // 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,7 @@ class StepsAsked:
     """Parameters of ``/steps``."""
 
     rank: int | None = parameter(RANK, "global rank; none: the one that grows most", default=None)
+    attempt: int | None = parameter(RANK, "which start of the workers; none: all of the rank", default=None)
     device_type: str | None = parameter(DEVICE_TYPE, "type of device, where no rank is given", default=None)
     limit: int = parameter(integer(1, STEPS_MAX), "rows at most, the last ones", default=2000)
 
@@ -55,21 +58,6 @@ class StepHeatAsked:
     bins: int = parameter(integer(1, BINS_MAX), "bins of steps at most", default=BINS_MAX)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepKeptAsked:
-    """Parameters of ``/step_kept``."""
-
-    rank: int | None = parameter(RANK, "global rank; none: the one that grows most", default=None)
-    attempt: int | None = parameter(RANK, "which start of the workers", default=None)
-    device: str | None = parameter(DEVICE, "device type and index", default=None)
-    device_type: str | None = parameter(DEVICE_TYPE, "type of device, where no rank is given", default=None)
-    by: str = parameter(choice(get_args(BlockBy)), "grouping of blocks", default="line")
-    keep: int = parameter(integer(1, KEEP_MAX), "steps that a block stays, at least", default=4)
-    since: int | None = parameter(
-        NUMBER, "of blocks made in this step or later; none: after the warm-up", default=None
-    )
-
-
 def steps(reading: Reading, asked: StepsAsked) -> pa.Table:
     """The steps of a rank in order; columns: those of ``Queries.steps``.
 
@@ -78,9 +66,13 @@ def steps(reading: Reading, asked: StepsAsked) -> pa.Table:
     session = reading.session.session_id
     rank, grows_most = asked.rank, False
     if rank is None:
-        rank, _, _, grows_most = _growing(reading, asked.device_type, None)
+        rank, _, _, grows_most = growing(reading, asked.device_type, asked.attempt)
     rows = reading.queries.steps(session, rank=rank)
-    reading.shown_as(as_sql(query_text("steps"), {"session": session, "rank": rank}))
+    shown = as_sql(query_text("steps"), {"session": session, "rank": rank})
+    if asked.attempt is not None:
+        rows = rows.filter(pc.equal(rows["attempt"], asked.attempt))
+        shown = _OF_ATTEMPT.format(steps=shown, attempt=asked.attempt)
+    reading.shown_as(shown)
     last = rows.slice(max(0, rows.num_rows - asked.limit))
     return reading.answer(
         reading.relative(last, *TIMES),
@@ -148,7 +140,7 @@ def step_heat(reading: Reading, asked: StepHeatAsked) -> pa.Table:
     peak, or of what a step leaves behind. Facts: low_bytes and high_bytes of the scale, first_steps and
     last_steps of the bins, warm_up_end, the first step that counts for slopes, method.
     """
-    device_type = _device_type(reading, asked.device_type)
+    device_type = device_type_of(reading, asked.device_type)
     rows = reading.show("step_cells", device_type=device_type, attempt=asked.attempt, num_bins=asked.bins)
     cells = cells_of(rows)
     figure = cells.peaks if asked.figure == "peak" else cells.ends
@@ -179,52 +171,12 @@ def step_heat(reading: Reading, asked: StepHeatAsked) -> pa.Table:
     )
 
 
-def step_kept(reading: Reading, asked: StepKeptAsked) -> pa.Table:
-    """What stays from step to step on a rank; columns: those of ``sql/page/step_kept.sql``.
-
-    Facts: rank, attempt, device; grows_most, whether the rank surely grows and was chosen for that; keep,
-    since; last_step, None without steps.
-    """
-    rank, attempt, device, grows_most = asked.rank, asked.attempt, asked.device, False
-    if rank is None:
-        rank, attempt, device, grows_most = _growing(reading, asked.device_type, asked.attempt)
-    track = reading.track(rank, attempt, device)
-    known = reading.ask(
-        "step_cells", device_type=track.device.split(":")[0], attempt=track.attempt, num_bins=BINS_MAX
-    )
-    numbers = np.unique(known["first_step"].to_numpy())
-    has_steps = len(numbers) > 0
-    since = asked.since if asked.since is not None else warm_up_end(numbers) if has_steps else 0
-    rows = reading.show(
-        "step_kept",
-        attempt=track.attempt,
-        rank=track.rank,
-        device=track.device,
-        by=asked.by,
-        keep=asked.keep,
-        since=since,
-    )
-    return reading.answer(
-        rows,
-        exact=True,
-        source="allocation_record",
-        rank=track.rank,
-        attempt=track.attempt,
-        device=track.device,
-        host_name=track.host_name,
-        grows_most=grows_most,
-        keep=asked.keep,
-        since=since,
-        last_step=int(known["last_step"].to_numpy().max()) if has_steps else None,
-    )
-
-
-def _growing(reading: Reading, device_type: str | None, attempt: int | None) -> tuple[int, int, str, bool]:
+def growing(reading: Reading, device_type: str | None, attempt: int | None) -> tuple[int, int, str, bool]:
     """The device whose memory after steps grows fastest, and whether it surely does.
 
     Where there are too few steps for that it is the one left highest; without steps, the highest of all.
     """
-    chosen = _device_type(reading, device_type)
+    chosen = device_type_of(reading, device_type)
     cells = cells_of(reading.ask("step_cells", device_type=chosen, attempt=attempt, num_bins=BINS_MAX))
     if not cells.tracks:
         return *_highest(reading), False
@@ -247,7 +199,8 @@ def _highest(reading: Reading) -> tuple[int, int, str]:
     return best["rank"], best["attempt"], best["device"]
 
 
-def _device_type(reading: Reading, wanted: str | None) -> str | None:
+def device_type_of(reading: Reading, wanted: str | None) -> str | None:
+    """The type of device that is meant, of those with steps; None where there are no steps."""
     types = reading.ask("step_devices")["device_type"].to_pylist()
     return chosen_type(types, wanted) if types else None
 
@@ -296,5 +249,4 @@ def _ranks_table(
 ROUTES: Final = (
     SessionRoute(path="/steps", parameters=StepsAsked, answer=steps),
     SessionRoute(path="/step_heat", parameters=StepHeatAsked, answer=step_heat),
-    SessionRoute(path="/step_kept", parameters=StepKeptAsked, answer=step_kept),
 )

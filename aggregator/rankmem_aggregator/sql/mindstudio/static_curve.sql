@@ -29,6 +29,7 @@ SELECT
     sum(sum(change)) OVER (ORDER BY node ROWS UNBOUNDED PRECEDING) / 1048576 AS size_mb,
     (SELECT sum(size_bytes) FROM block WHERE operator = 'TOTAL') / 1048576 AS total_size_mb
 FROM placed
+CROSS JOIN unstreamed
 GROUP BY node
 ORDER BY node;
 

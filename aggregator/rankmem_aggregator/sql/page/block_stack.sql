@@ -15,4 +15,5 @@ SELECT
     CASE WHEN f.line_number = 0 THEN f.function ELSE f.file_path || ':' || f.line_number || ' ' || f.function END AS frame
 FROM found
 LEFT JOIN stack_frame AS f USING (stack_id)
+CROSS JOIN unstreamed
 ORDER BY f.ordering;

@@ -83,4 +83,5 @@ SELECT
 FROM inside AS i
 CROSS JOIN entry AS e
 CROSS JOIN sample AS s
+CROSS JOIN unstreamed
 ORDER BY i.events;

@@ -60,5 +60,6 @@ SELECT group_name, begin_seq, end_seq, size_bytes FROM block
 UNION ALL
 SELECT category, begin_seq, end_seq, size_bytes FROM turn
 UNION ALL
-SELECT category_before, begin_seq, end_seq, -size_bytes FROM turn;
+SELECT category_before, begin_seq, end_seq, -size_bytes FROM turn
+CROSS JOIN unstreamed;
 -- In no order: of a million rows that would cost as much as reading them, and they are only added up.

@@ -70,8 +70,9 @@ part AS MATERIALIZED (
             FROM memory_cell($session, $width_s)
             WHERE cell_ns BETWEEN $host_from_ns - $history_s::BIGINT * 2000000000 AND $host_until_ns
             UNION ALL
-            SELECT *
-            FROM memory_cell($session, $history_s)
+            SELECT c.*
+            FROM memory_cell($session, $history_s) AS c
+            CROSS JOIN unstreamed
             WHERE last_ns < $host_from_ns OR first_ns > $host_until_ns
         ) AS b
         LEFT JOIN life AS l USING (attempt, rank)

@@ -2,8 +2,9 @@
 -- Parameters:
 --   session, attempt, rank, device: which device
 --   offset_ns (ns): add to its host's times for the common clock
---   kind (text): idle: from the end of the call that made it to the backward of that call; late: from the end of that
---     backward to its free; wait: from the request of its free to the free; outlives: from the end of its step to its free;
+--   kind (text): early: from its allocation to its first use, where uses are recorded; idle: the longest time between two
+--     uses, else from the end of the call that made it to the backward of that call; late: from its last use, else from
+--     the end of that backward, to its free; wait: from the request of its free to the free; outlives: from the end of its step to its free;
 --     not of parameters, the optimizer's state and key-value caches
 --   from_ns, until_ns (ns, common clock): blocks whose such time touches this range, both ends included
 --   end_ns (ns, common clock): the last event of the device: the end of what was not freed
@@ -30,6 +31,15 @@ backward AS MATERIALIZED (
         AND c.forward_call_id IS NOT NULL
     GROUP BY c.forward_call_id
 ),
+used AS MATERIALIZED (
+    SELECT u.*
+    FROM allocation_use AS u
+    WHERE $kind IN ('early', 'idle', 'late')
+        AND u.session_id = $session
+        AND u.attempt = $attempt
+        AND u.rank = $rank
+        AND u.device = $device
+),
 maker AS MATERIALIZED (
     SELECT c.call_id, c.ended_ns
     FROM operator_call AS c
@@ -48,18 +58,22 @@ life AS (
     SELECT
         b.*,
         CASE $kind
-            WHEN 'idle' THEN m.ended_ns + $offset_ns
-            WHEN 'late' THEN u.last_ns + $offset_ns
+            WHEN 'early' THEN b.allocated_ns
+            WHEN 'idle' THEN CASE WHEN a.uses IS NULL THEN m.ended_ns ELSE a.idle_from_ns END + $offset_ns
+            WHEN 'late' THEN coalesce(a.last_used_ns, u.last_ns) + $offset_ns
             WHEN 'wait' THEN b.free_requested_ns
             WHEN 'outlives' THEN e.ended_ns
         END AS held_from_ns,
         CASE
+            WHEN $kind = 'early' THEN a.first_used_ns + $offset_ns
             WHEN $kind <> 'idle' THEN coalesce(b.freed_ns, $end_ns)
+            WHEN a.uses IS NOT NULL THEN a.idle_until_ns + $offset_ns
             -- What was freed before the backward was not kept for it.
             WHEN b.freed_ns IS NULL OR b.freed_ns >= u.first_ns + $offset_ns THEN u.first_ns + $offset_ns
         END AS held_until_ns
     FROM block_of_device($session, $attempt::INTEGER, $rank::INTEGER, $device, $offset_ns::BIGINT) AS b
     LEFT JOIN backward AS u ON u.call_id = b.call_id
+    LEFT JOIN used AS a ON a.allocation_id = b.allocation_id
     LEFT JOIN maker AS m ON m.call_id = b.call_id
     LEFT JOIN step_end AS e ON $kind = 'outlives' AND e.step = b.step
     WHERE NOT b.preexisting

@@ -28,6 +28,7 @@ WITH numbered AS MATERIALIZED (
 )
 SELECT seq, time_ns + $offset_ns::BIGINT AS time_ns, events, action = 'oom' AS is_failure
 FROM numbered
+CROSS JOIN unstreamed
 WHERE place = 0
     OR place = events - 1
     OR seq = $peak_seq

@@ -30,6 +30,12 @@ span AS (
     FROM step_end
 ),
 -- The step that the instant lies in: the first that ends after it.
+peak AS (
+    SELECT step, arg_max(peak_seq, (peak_bytes, -peak_seq)) AS seq
+    FROM step_bucket
+    WHERE session_id = $session AND attempt = $attempt AND rank = $rank AND device = $device
+    GROUP BY step
+),
 here AS (
     SELECT coalesce(min(nth) FILTER (end_ns > $at_ns), max(nth) + 1) AS nth FROM span
 )
@@ -37,16 +43,10 @@ SELECT
     s.step,
     s.begin_ns,
     s.end_ns,
-    (
-        SELECT arg_max(b.peak_seq, (b.peak_bytes, -b.peak_seq))
-        FROM step_bucket AS b
-        WHERE b.session_id = $session
-            AND b.attempt = $attempt
-            AND b.rank = $rank
-            AND b.device = $device
-            AND b.step = s.step
-    ) AS seq
+    p.seq
 FROM span AS s
+LEFT JOIN peak AS p USING (step)
 CROSS JOIN here AS h
+CROSS JOIN unstreamed
 WHERE CASE WHEN $step::BIGINT IS NULL THEN s.nth = h.nth + $by ELSE s.step = $step END
 ORDER BY s.step;

@@ -45,4 +45,5 @@ SELECT
 FROM last_events AS e
 LEFT JOIN block AS b USING (allocation_id)
 LEFT JOIN stack AS k ON k.stack_id = coalesce(e.stack_id, b.stack_id)
+CROSS JOIN unstreamed
 ORDER BY e.seq DESC;

@@ -14,12 +14,20 @@ WITH log AS (
 ),
 ranks AS (
     SELECT
-        count(*) AS num_ranks,
-        count(DISTINCT attempt) AS num_attempts,
-        count(end_reason) + count(ended_at_ns) AS num_ends,
+        coalesce(sum(num_ranks), 0) AS num_ranks,
+        count(*) AS num_attempts,
+        coalesce(sum(num_ends), 0) AS num_ends,
         sum(events)::BIGINT AS events
-    FROM rank_info
-    WHERE session_id = $session
+    FROM (
+        SELECT
+            attempt,
+            count(*) AS num_ranks,
+            count(end_reason) + count(ended_at_ns) AS num_ends,
+            sum(events) AS events
+        FROM rank_info
+        WHERE session_id = $session
+        GROUP BY attempt
+    )
 ),
 failed AS (
     SELECT count(*) AS num_ooms
@@ -54,5 +62,6 @@ CROSS JOIN ranks AS r
 CROSS JOIN failed AS o
 CROSS JOIN span AS p
 CROSS JOIN told AS t
+CROSS JOIN unstreamed
 WHERE s.session_id = $session
 ORDER BY s.session_id;

@@ -1,5 +1,6 @@
 -- Question: Which sessions are stored? The newest first.
 -- Parameters:
+--   session (text): this one alone; NULL: all
 --   at_most (count): rows
 -- Columns:
 --   session_id, name, source, state, command, world_size, num_ranks, num_attempts, num_hosts, events, events_lost, complete,
@@ -11,5 +12,6 @@ SELECT
     strftime(started_utc, '%Y-%m-%d %H:%M:%S') AS started,
     strftime(ended_utc, '%Y-%m-%d %H:%M:%S') AS ended
 FROM session_overview
+WHERE $session::VARCHAR IS NULL OR session_id = $session
 ORDER BY started_ns DESC, session_id DESC
 LIMIT $at_most;

@@ -31,5 +31,6 @@ SELECT
     max(b.size_bytes) AS largest_bytes,
     (SELECT count(DISTINCT rank) FROM made) AS num_ranks
 FROM made AS b
+CROSS JOIN unstreamed
 GROUP BY group_name
 ORDER BY bytes DESC, group_name;

@@ -5,6 +5,7 @@
 --   backward: some backward call is known to belong to a forward call: those are the uses that are known
 --   requests: of some block it is known when its free was requested
 --   steps: ends of steps are known
+--   uses: accesses of some block are known
 SELECT
     EXISTS (
         SELECT 1
@@ -22,5 +23,10 @@ SELECT
     ) AS requests,
     EXISTS (
         SELECT 1 FROM step AS s WHERE s.session_id = $session AND s.attempt = $attempt AND s.rank = $rank
-    ) AS steps
+    ) AS steps,
+    EXISTS (
+        SELECT 1
+        FROM allocation_use AS u
+        WHERE u.session_id = $session AND u.attempt = $attempt AND u.rank = $rank AND u.device = $device
+    ) AS uses
 ORDER BY backward;

@@ -11,15 +11,15 @@ import * as units from "../units.js";
 
 const KINDS = [
   ["late", "freed late"],
-  ["idle", "idle until backward"],
+  ["idle", "idle"],
   ["early", "made early"],
   ["wait", "waiting for a stream"],
   ["outlives", "outlived their step"],
 ];
 const MEANINGS = {
-  late: "after the backward of the call that made it, nothing of the graph needs a block: held from there to its free",
-  idle: "held from the end of the call that made it to the backward of that call: what recomputing or moving it away would save",
-  early: "made long before it was first used",
+  late: "held from its last recorded use to its free; where uses are not recorded, from the end of the backward of the call that made it",
+  idle: "the longest time between two recorded uses; where uses are not recorded, from the end of the call that made it to the backward of that call",
+  early: "held from its allocation to its first recorded use",
   wait: "its tensor was freed, and the allocator held it for another stream",
   outlives: "held after the end of the step it was made in; parameters, optimizer state and caches are left out",
 };

@@ -151,7 +151,8 @@ export function fragmentationPanel(root, { height = 220 } = {}) {
       panel.drawn = columns;
       const { facts } = answer;
       const all = facts.exact ? "after every event" : `at ${units.count(answer.length)} of ${units.count(facts.events)} events, its peak and failures among them; between them it is not known`;
-      panel.note(`${all}. Click to see an instant.`);
+      const cut = facts.cut_seq === null ? "" : `; left out from event ${units.count(facts.cut_seq)} on: the range has more than ${units.count(facts.rows_max)} blocks`;
+      panel.note(`${all}${cut}. Click to see an instant.`);
       plot.set(columns, ...rangeOf(columns.time_ns));
       mark(facts.peak_seq);
     },

@@ -1,5 +1,6 @@
 // Which job? All sessions, the newest first.
 
+import * as api from "../api.js";
 import { Panel } from "../panel.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
@@ -20,6 +21,13 @@ const COLUMNS = [
   { name: "source", title: "source", text: (row) => row.source ?? units.NOTHING },
 ];
 
+// Which of them are listed: a file has its own alone, a list of the database at most the newest 500.
+function noteOf(listed, all) {
+  if (!api.isServed()) return "this file holds one session; the database may have others";
+  const those = all > listed ? `the newest ${units.count(listed)} of ${units.counted(all, "session")}` : `${units.counted(listed, "session")}, the newest first`;
+  return all > listed ? `${those}; rankmem sessions lists all` : those;
+}
+
 export default {
   name: "sessions",
   title: "Sessions",
@@ -33,7 +41,7 @@ export default {
       empty: "There is no session yet. Record one: rankmem run --db FILE -- COMMAND",
       show: (answer) => {
         panel.drawn = answer.rows();
-        panel.note(`${units.counted(answer.length, "session")}, the newest first`);
+        panel.note(noteOf(answer.length, answer.facts.num_sessions));
         table.set(panel.drawn);
         table.mark(state.get("s"));
       },

@@ -62,6 +62,7 @@ SELECT
     t.last_ns + t.offset_ns AS time_ns
 FROM held AS t
 LEFT JOIN host_info AS h ON t.host_uid = h.host_uid
+CROSS JOIN unstreamed
 ORDER BY t.bytes DESC, t.attempt, t.rank, t.device;
 
 COMMENT ON MACRO TABLE held_at IS 'What every rank held at one instant of the common clock, exact by event.';
