@@ -46,17 +46,32 @@ bucket AS MATERIALIZED (
         AND split_part(b.device, ':', 1) = $device_type
 ),
 -- Whose events are read: those of the buckets at both ends of the interval, of the first of the highest within it, of
--- the last one before it, and of a device's first.
+-- the last one before it, and of a device's first where nothing is known before the interval but what was held then.
 marked AS MATERIALIZED (
     SELECT
         *,
-        seq_first = min(seq_first) OVER track AS is_first,
+        seq_first = min(seq_first) OVER track AND requested_peak_ns >= $from_ns AS is_first,
         last_ns < $from_ns AND seq_last = max(seq_last) FILTER (last_ns < $from_ns) OVER track AS is_before,
         first_ns <= $until_ns AND last_ns >= $from_ns AND (first_ns < $from_ns OR last_ns > $until_ns) AS is_at_end,
         seq_first = arg_max(seq_first, (peak_bytes, -seq_first))
             FILTER (peak_bytes IS NOT NULL AND first_ns >= $from_ns AND last_ns <= $until_ns) OVER track AS is_highest
     FROM bucket
     WINDOW track AS (PARTITION BY attempt, rank, device)
+),
+-- As a list, so that DuckDB takes it to be short and looks it up: else all events of the ranks go into a hash table.
+wanted AS MATERIALIZED (
+    SELECT list({
+        attempt: attempt,
+        rank: rank,
+        device: device,
+        is_first: is_first,
+        offset_ns: offset_ns,
+        started_ns: started_ns,
+        seq_first: seq_first,
+        seq_last: seq_last
+    }) AS buckets
+    FROM marked
+    WHERE is_first OR is_before OR is_at_end OR is_highest
 ),
 event AS MATERIALIZED (
     SELECT
@@ -74,12 +89,10 @@ event AS MATERIALIZED (
             ELSE e.reserved_bytes
         END AS bytes,
         CASE e.action WHEN 'alloc' THEN -1 WHEN 'free_completed' THEN 1 ELSE 0 END * coalesce(e.size_bytes, 0) AS undone_bytes
-    FROM marked AS m
+    FROM (SELECT unnest(buckets, recursive := true) FROM wanted) AS m
     INNER JOIN memory_event AS e
         ON e.attempt = m.attempt AND e.rank = m.rank AND e.device = m.device AND e.seq BETWEEN m.seq_first AND m.seq_last
-    WHERE e.session_id = $session
-        AND e.rank BETWEEN $first_rank AND $last_rank
-        AND (m.is_first OR m.is_before OR m.is_at_end OR m.is_highest)
+    WHERE e.session_id = $session AND e.rank BETWEEN $first_rank AND $last_rank
 ),
 point AS (
     SELECT attempt, rank, device, seq, time_ns, bytes FROM event WHERE bytes IS NOT NULL
