@@ -4,6 +4,7 @@
 import * as api from "../api.js";
 import { BlockMap } from "../block_map.js";
 import { announce, chooser, el, toggles } from "../dom.js";
+import { refill } from "../focus.js";
 import { Panel } from "../panel.js";
 import { chips, isPicked, picksBut, togglePick } from "../selection.js";
 import { legendEntry, orderedShades, shadeOf } from "../shades.js";
@@ -62,7 +63,7 @@ export function blockMapPanel(root, { height = 300 } = {}) {
       panel.note(noteOf(facts, answer.length));
       const named = facts.groups.map((name, i) => [name, shades[i]]);
       if (facts.raster && facts.kind === "stacked") named.push([facts.raster_groups[0], others[0]]);
-      legend.replaceChildren(...named.map(([name, colour_]) => legendEntry(name, colour_)));
+      refill(legend, ...named.map(([name, colour_]) => legendEntry(name, colour_)));
     },
     table: () => ({
       columns: ["size", "category", "operator", "line", "allocated", "freed", "address"],

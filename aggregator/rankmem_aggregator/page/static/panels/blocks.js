@@ -2,6 +2,7 @@
 // page by page on the server.
 
 import { button, chooser, el, toggles } from "../dom.js";
+import { keepFocus, refill } from "../focus.js";
 import { Panel } from "../panel.js";
 import { chips, isPicked, picksBut, removeKind, togglePick } from "../selection.js";
 import * as session from "../session.js";
@@ -121,7 +122,8 @@ export function blocksPanel(root) {
   function drawPager(count) {
     const first = (starts.length - 1) * Number(state.get("rows") ?? SIZE) + 1;
     const turn = (text, to, title) => button(text, () => turnTo(to), { disabled: to === null, title, "aria-label": title });
-    pager.replaceChildren(
+    refill(
+      pager,
       turn("first", starts.length > 1 ? [null] : null, "first page"),
       turn("before", starts.length > 1 ? starts.slice(0, -1) : null, "page before"),
       turn("next", facts.after === null ? null : [...starts, facts.after], "next page"),
@@ -129,6 +131,11 @@ export function blocksPanel(root) {
       el("span", { class: "grow" }),
       el("label", { class: "note" }, "rows ", chooser("rows of a page", SIZES, state.get("rows") ?? SIZE, (value) => state.change({ rows: value === SIZE ? null : value }))),
     );
+  }
+
+  function closeBlock(row) {
+    table.focus(row.allocation_id);
+    removeKind("block");
   }
 
   function turnTo(to) {
@@ -140,11 +147,11 @@ export function blocksPanel(root) {
   function follow() {
     kinds.set(which());
     if (document.activeElement !== search) search.value = state.get("q") ?? "";
-    fits.replaceChildren(...rangeTexts().map(([text, name]) => button(`${text} ✕`, () => removeRange(name), { class: "chip" })));
+    refill(fits, ...rangeTexts().map(([text, name]) => button(`${text} ✕`, () => removeRange(name), { class: "chip" })));
     const row = panel.drawn?.rows.find((each) => isPicked("block", each.allocation_id)) ?? null;
     table.mark(row?.allocation_id ?? null);
-    if (!row) detail.hidden = true;
-    else if (detail.dataset.block !== String(row.allocation_id) || detail.hidden) showBlock(detail, row, () => removeKind("block"));
+    if (!row) keepFocus(panel.body, () => (detail.hidden = true));
+    else if (detail.dataset.block !== String(row.allocation_id) || detail.hidden) showBlock(detail, row, () => closeBlock(row));
     detail.dataset.block = String(row?.allocation_id ?? "");
   }
   const endFollow = state.listen(follow);

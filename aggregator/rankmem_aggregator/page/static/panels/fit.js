@@ -2,6 +2,7 @@
 
 import { Bars } from "../bars.js";
 import { chooser, el, setOptions } from "../dom.js";
+import { refill } from "../focus.js";
 import { Panel } from "../panel.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
@@ -88,9 +89,9 @@ export function fitPanel(root) {
       panel.note(
         `${size() === null ? "on the devices of the ranks" : `on devices of ${size()} GiB`}; usable is less ${units.share(facts.margin_share)}, ${units.bytes(facts.margin_least_bytes)} at least, and what the process holds beyond the allocator`,
       );
-      tiles.replaceChildren(...tilesOf(rows));
-      unknown.replaceChildren(...facts.not_known.map((sentence) => el("p", { class: "note" }, sentence)));
-      legend.replaceChildren(...legendOf(rows));
+      refill(tiles, ...tilesOf(rows));
+      refill(unknown, ...facts.not_known.map((sentence) => el("p", { class: "note" }, sentence)));
+      refill(legend, ...legendOf(rows));
       const limit = commonLimit(rows);
       plot.set({ rows: rows.slice(0, BARS_MOST).map(barOf), limit: limit === null ? null : { value: limit, text: units.bytes(limit) } });
       more.textContent = rows.length > BARS_MOST ? `the ${BARS_MOST} most urgent of ${units.count(rows.length)} ranks` : "";

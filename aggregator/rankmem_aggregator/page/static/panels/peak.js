@@ -3,6 +3,7 @@
 import { Bars } from "../bars.js";
 import { coloursOf } from "../colours.js";
 import { button, chooser, el, setOptions } from "../dom.js";
+import { refill } from "../focus.js";
 import { Panel } from "../panel.js";
 import { picks, togglePick } from "../selection.js";
 import * as session from "../session.js";
@@ -54,7 +55,8 @@ export function peakSumPanel(root) {
       device.hidden = types.length < 2;
       panel.note(running ? `of ${type}, as of ${units.time(until)}: the job is running` : `of ${type}`);
       const tile = (name, text, hint) => el("div", { class: "tile", title: hint ?? null }, el("span", {}, name), el("b", {}, text));
-      tiles.replaceChildren(
+      refill(
+        tiles,
         tile("all ranks together", units.bytes(bound.job_peak_bytes)),
         tile("at", units.time(bound.job_peak_ns)),
         tile("ranks that held something", units.count(bound.num_ranks)),
@@ -121,7 +123,7 @@ export function peakRanksPanel(root) {
       );
       ranks.value = of;
       blocks.value = blocksBy();
-      legend.replaceChildren(...names.map((name) => entry(name, colour.get(name))));
+      refill(legend, ...names.map((name) => entry(name, colour.get(name))));
       plot.set({ rows: rows.slice(0, BARS_MOST), only: pickedNames() });
     },
     table: () => ({

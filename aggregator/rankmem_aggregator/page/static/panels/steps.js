@@ -2,6 +2,7 @@
 
 import { Bars } from "../bars.js";
 import { chooser, el, toggles } from "../dom.js";
+import { refill } from "../focus.js";
 import { HeatMap } from "../heat.js";
 import { Panel } from "../panel.js";
 import { togglePick } from "../selection.js";
@@ -181,7 +182,7 @@ export function stepsKeptPanel(root) {
           ? `Too few steps for that: the last one is step ${units.count(facts.last_step)}.`
           : "Nothing that was made after the warm-up was still there so many steps later.";
       legend.hidden = rows.length === 0;
-      legend.replaceChildren(swatch("accent", "alive at the end of the last step"), swatch("faint", "freed since"));
+      refill(legend, swatch("accent", "alive at the end of the last step"), swatch("faint", "freed since"));
       plot.surface.canvas.hidden = rows.length === 0;
       plot.set({ rows: rows.slice(0, BARS_MOST).map(keptBar), only: pickedNames(by()) });
     },
