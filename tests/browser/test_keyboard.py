@@ -1,4 +1,4 @@
-"""The keyboard keeps its place in a real browser: what is rebuilt while it has the focus has it afterwards."""
+"""The keyboard keeps its place in a real browser: what is rebuilt with the focus in it has it afterwards."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 // largest blocks come one by one, the others as a raster. Where a block is freed, those above it sink.
 
 import { boxOf, drawByteAxis, drawTimeAxis, lastAtOrBefore, line, timeTicks } from "./axes.js";
+import { paintLife } from "./curve.js";
 import { timeGestures } from "./gestures.js";
 import { Surface } from "./surface.js";
 import { ink } from "./theme.js";
@@ -15,6 +16,7 @@ export class BlockMap {
   constructor(parent, { height, label, range, limits, hover, leave, pick }) {
     this.rects = null;
     this.instant = null;
+    this.life = null;
     this.marked = new Set();
     this.hovered = -1;
     this.band = null;
@@ -61,6 +63,12 @@ export class BlockMap {
     this.surface.draw();
   }
 
+  // Marks the life of one block, as in CurvePlot.
+  setLife(life) {
+    this.life = life;
+    this.surface.draw();
+  }
+
   get box() {
     return boxOf(this.surface.width, this.surface.height, { left: this.facts?.kind === "address" ? 132 : 76 });
   }
@@ -76,6 +84,13 @@ export class BlockMap {
   xOfSeq(seq) {
     const { begin, length, axis, clock } = this.facts;
     const at = axis === "event" ? seq : between(clock.time_ns, clock.time_ns, between(clock.seq, clock.time_ns, seq));
+    return this.box.x + ((at - begin) / length) * this.box.width;
+  }
+
+  // The pixel of a time.
+  xOfTime(time) {
+    const { begin, length, axis, clock } = this.facts;
+    const at = axis === "time" ? time : between(clock.time_ns, clock.seq, time);
     return this.box.x + ((at - begin) / length) * this.box.width;
   }
 
@@ -120,6 +135,10 @@ export class BlockMap {
       g.drawImage(this.image, box.x, box.y, box.width, box.height);
     }
     this.paintBlocks(g, box);
+    if (this.life) {
+      const { from, to, text } = this.life;
+      paintLife(g, box, from === null ? box.x : this.xOfTime(from), to === null ? box.x + box.width : this.xOfTime(to), text);
+    }
     if (this.instant !== null && this.instant >= facts.seq_first && this.instant <= facts.seq_last) {
       g.strokeStyle = ink("accent");
       const x = this.xOfSeq(this.instant + (facts.axis === "event" ? 0.5 : 0));

@@ -6,6 +6,7 @@ import { BlockMap } from "../block_map.js";
 import { announce, chooser, el, toggles } from "../dom.js";
 import { refill } from "../focus.js";
 import { Panel } from "../panel.js";
+import { lifeOf, pickedRow } from "../picked_block.js";
 import { chips, isPicked, picksBut, togglePick } from "../selection.js";
 import { legendEntry, orderedShades, shadeOf } from "../shades.js";
 import * as session from "../session.js";
@@ -33,6 +34,7 @@ export function blockMapPanel(root, { height = 300 } = {}) {
   let facts = null;
   let stacks = new Map();
   let waiting = 0;
+  let marking = null;
 
   const panel = new Panel(root, {
     id: "block_map",
@@ -131,6 +133,16 @@ export function blockMapPanel(root, { height = 300 } = {}) {
 
   function markAll() {
     plot.mark(new Set(rows.flatMap((row, i) => (isPicked("block", row.block) ? [i] : []))), seqOf());
+    markLife();
+  }
+
+  // The life of the picked block, also where it is among those that are too small to be drawn.
+  async function markLife() {
+    const mine = (marking = {});
+    const life = lifeOf(await pickedRow());
+    if (marking !== mine || !panel.drawn) return;
+    panel.drawn.life = life;
+    plot.setLife(life);
   }
 
   function seqOf() {

@@ -4,6 +4,7 @@
 import { button, chooser, el, toggles } from "../dom.js";
 import { keepFocus, refill } from "../focus.js";
 import { Panel } from "../panel.js";
+import { pickedBlock, pickedRow } from "../picked_block.js";
 import { chips, isPicked, picksBut, removeKind, togglePick } from "../selection.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
@@ -150,6 +151,12 @@ export function blocksPanel(root) {
     refill(fits, ...rangeTexts().map(([text, name]) => button(`${text} ✕`, () => removeRange(name), { class: "chip" })));
     const row = panel.drawn?.rows.find((each) => isPicked("block", each.allocation_id)) ?? null;
     table.mark(row?.allocation_id ?? null);
+    const picked = pickedBlock();
+    if (row || picked === null) showDetail(row);
+    else pickedRow().then((other) => pickedBlock() === picked && showDetail(other)); // it is on another page, or alive at another time
+  }
+
+  function showDetail(row) {
     if (!row) keepFocus(panel.body, () => (detail.hidden = true));
     else if (detail.dataset.block !== String(row.allocation_id) || detail.hidden) showBlock(detail, row, () => closeBlock(row));
     detail.dataset.block = String(row?.allocation_id ?? "");
