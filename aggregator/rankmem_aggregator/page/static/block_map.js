@@ -1,6 +1,7 @@
 // The lives of blocks as rectangles: up is bytes, stacked by age or by address, to the right are events or time. The
 // largest blocks come one by one, the others as a raster. Where a block is freed, those above it sink.
 
+import { addressGestures, drawAddressAxis } from "./addresses.js";
 import { boxOf, drawByteAxis, drawTimeAxis, lastAtOrBefore, line, timeTicks } from "./axes.js";
 import { paintLife } from "./curve.js";
 import { timeGestures } from "./gestures.js";
@@ -20,9 +21,19 @@ export class BlockMap {
     this.marked = new Set();
     this.hovered = -1;
     this.band = null;
+    this.bandUp = null;
     this.surface = new Surface(parent, { height, label, paint: (g) => this.paint(g) });
+    const box = () => this.box;
+    addressGestures(this.surface, {
+      box,
+      facts: () => this.facts,
+      brush: (y0, y1) => {
+        this.bandUp = y0 === null ? null : [y0, y1];
+        this.surface.draw();
+      },
+    });
     timeGestures(this.surface, {
-      box: () => this.box,
+      box,
       range,
       limits,
       timeAt: (x) => this.timeAt(x),
@@ -144,10 +155,9 @@ export class BlockMap {
       const x = this.xOfSeq(this.instant + (facts.axis === "event" ? 0.5 : 0));
       line(g, x, box.y, x, box.y + box.height);
     }
-    if (this.band) {
-      g.fillStyle = `${ink("sel")}44`;
-      g.fillRect(Math.min(...this.band), box.y, Math.abs(this.band[1] - this.band[0]), box.height);
-    }
+    g.fillStyle = `${ink("sel")}44`;
+    if (this.band) g.fillRect(Math.min(...this.band), box.y, Math.abs(this.band[1] - this.band[0]), box.height);
+    if (this.bandUp) g.fillRect(box.x, Math.min(...this.bandUp), box.width, Math.abs(this.bandUp[1] - this.bandUp[0]));
     g.restore();
   }
 
@@ -262,22 +272,5 @@ function drawEventAxis(g, box, from, to) {
     const text = units.count(at);
     const half = g.measureText(text).width / 2;
     g.fillText(text, Math.min(Math.max(x, box.x + half), box.x + box.width - half), box.y + box.height + 5);
-  }
-}
-
-// The first address of each range that has room for it, and lines where a gap between addresses is left out.
-function drawAddressAxis(g, box, { ranges, height_bytes: total }) {
-  g.fillStyle = ink("faint");
-  g.strokeStyle = ink("line");
-  g.textAlign = "right";
-  g.textBaseline = "middle";
-  const few = ranges.length <= box.height / 6;
-  let last = Infinity;
-  for (const { address, offset } of ranges) {
-    const y = box.y + box.height - (offset / total) * box.height;
-    if (few) line(g, box.x, y, box.x + box.width, y);
-    if (last - y < 14) continue;
-    g.fillText(address, box.x - 6, Math.max(y - 6, box.y + 6));
-    last = y;
   }
 }
