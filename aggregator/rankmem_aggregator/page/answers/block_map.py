@@ -184,6 +184,7 @@ def block_map(reading: Reading, asked: MapAsked) -> pa.Table:
     lives = _lives(rows, asked, shown, reading)
     without = 0
     space, low, high = None, 0, 0
+    colour = _colour(lives.rows, asked.colour)
     if asked.kind == "address":
         placed = lives.rows["address"].is_valid().to_numpy()
         without = int((~placed).sum())
@@ -192,7 +193,6 @@ def block_map(reading: Reading, asked: MapAsked) -> pa.Table:
         low, high = _window(space, asked)
         y = _offsets(space, lives)
         lives = lives.only((y < high) & (y + lives.size_bytes > low))
-    colour = _colour(lives.rows, asked.colour)
     group, names = _groups(lives, asked.axis, colour)
     if space is None:
         picture = _stacked(lives, asked)

@@ -3,6 +3,7 @@
 
 import { button, chooser, el, toggles } from "../dom.js";
 import { keepFocus, refill } from "../focus.js";
+import { drawPager } from "../pager.js";
 import { Panel } from "../panel.js";
 import { pickedBlock, pickedRow } from "../picked_block.js";
 import { chips, isPicked, picksBut, removeKind, togglePick } from "../selection.js";
@@ -79,7 +80,7 @@ export function blocksPanel(root) {
       panel.drawn = { rows, total, facts };
       panel.note(noteOf(facts));
       table.set(rows, sortOf(answer.facts.sort));
-      drawPager(rows.length);
+      drawPages(rows.length);
       follow();
     },
   });
@@ -120,15 +121,19 @@ export function blocksPanel(root) {
     button("copy", () => table.copy(), { class: "quiet", title: "copy these rows for a spreadsheet" }),
   );
 
-  function drawPager(count) {
+  function drawPages(count) {
     const first = (starts.length - 1) * Number(state.get("rows") ?? SIZE) + 1;
-    const turn = (text, to, title) => button(text, () => turnTo(to), { disabled: to === null, title, "aria-label": title });
-    refill(
+    const turn = (to) => to && (() => turnTo(to));
+    drawPager(
       pager,
-      turn("first", starts.length > 1 ? [null] : null, "first page"),
-      turn("before", starts.length > 1 ? starts.slice(0, -1) : null, "page before"),
-      turn("next", facts.after === null ? null : [...starts, facts.after], "next page"),
-      el("span", { class: "note" }, `${units.count(first)} to ${units.count(first + count - 1)} of ${units.count(facts.num_blocks)}`),
+      {
+        first: turn(starts.length > 1 ? [null] : null),
+        before: turn(starts.length > 1 ? starts.slice(0, -1) : null),
+        next: turn(facts.after === null ? null : [...starts, facts.after]),
+        from: first,
+        to: first + count - 1,
+        total: facts.num_blocks,
+      },
       el("span", { class: "grow" }),
       el("label", { class: "note" }, "rows ", chooser("rows of a page", SIZES, state.get("rows") ?? SIZE, (value) => state.change({ rows: value === SIZE ? null : value }))),
     );
