@@ -68,5 +68,5 @@ def test_what_is_copied_is_said_and_what_is_not(page: OpenPage, permissions: lis
     page.open()
     page.tab.context.grant_permissions(permissions)
     page.tab.get_by_role("button", name="copy link").click()
-    page.tab.wait_for_function("document.getElementById('announcer').textContent.includes('copied')")
+    page.until("document.getElementById('announcer').textContent.includes('copied')")
     assert page.tab.inner_text("#announcer") == said

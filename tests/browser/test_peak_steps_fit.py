@@ -65,6 +65,33 @@ def test_a_bar_leads_to_its_rank_at_that_instant_also_by_keyboard(page: OpenPage
     assert page.state("seq") == str(first["seq"])
 
 
+def test_of_many_bars_all_can_be_turned_to(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("page") / "many.duckdb"
+    logs = [RankLog(rank=rank) for rank in range(45)]
+    for rank, log in enumerate(logs):
+        log.alloc("x", (1000 - rank) << 10, at=10)
+    with empty_database(str(path)) as connection:
+        store_logs(connection, logs)
+    with served_page(path) as client, opened_page(browser, client) as page:
+        page.open(view="peak", of="rank")
+        assert "45 ranks" in page.tab.inner_text("#peak-ranks .title")
+        assert page.tab.inner_text("#peak-ranks .pager .note") == "1 to 40 of 45 ranks"
+        page.tab.locator("#peak-ranks button[aria-label='next page']").focus()
+        page.tab.keyboard.press("Enter")
+        assert page.tab.inner_text("#peak-ranks .pager .note") == "41 to 45 of 45 ranks"
+        page.tab.locator("#peak-ranks canvas").focus()
+        page.tab.keyboard.press("ArrowUp")  # from the first of this page to the last of the one before
+        assert page.tab.inner_text("#peak-ranks .pager .note") == "1 to 40 of 45 ranks"
+        assert "rank 39:" in page.tab.inner_text("#announcer")
+        page.tab.keyboard.press("ArrowDown")
+        assert page.tab.inner_text("#peak-ranks .pager .note") == "41 to 45 of 45 ranks"
+        page.tab.locator("#peak-ranks canvas").click(position={"x": 4, "y": 3 * 22 + 11})
+        page.settle()
+        assert (page.state("view"), page.state("rank")) == ("job", "43")
+
+
 def test_the_leaking_line_is_on_the_screen_first(page: OpenPage) -> None:
     page.open(view="steps")
     drawn = page.drawn("steps-heat")

@@ -1,6 +1,7 @@
 // A legend: a button for each series, which hides and shows it. What is hidden stands in the state, so it is in the link.
 
 import { button, el } from "./dom.js";
+import { refill } from "./focus.js";
 import * as state from "./state.js";
 
 const KEY = "hide";
@@ -23,7 +24,8 @@ export class Legend {
   // Shows series: [{name, colour, title}].
   set(series) {
     const away = hidden();
-    this.element.replaceChildren(
+    refill(
+      this.element,
       ...series.map(({ name, colour, title }) => {
         const swatch = el("span", { class: "swatch" });
         swatch.style.background = colour;

@@ -5,6 +5,7 @@
 
 import * as api from "./api.js";
 import { announce, button, el } from "./dom.js";
+import { refill } from "./focus.js";
 import * as keys from "./keys.js";
 import * as panels from "./panel.js";
 import * as session from "./session.js";
@@ -35,7 +36,7 @@ const TITLES = {
 const dot = el("span", { class: "dot", "aria-hidden": "true" });
 const text = el("span", {});
 export const badge = button("", toggle, { class: "live", hidden: true });
-badge.replaceChildren(dot, text);
+refill(badge, dot, text);
 
 // Follows this session from now on; null: none.
 export function start(id) {

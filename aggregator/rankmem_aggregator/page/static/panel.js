@@ -3,6 +3,7 @@
 
 import * as api from "./api.js";
 import { announce, button, copyText, el } from "./dom.js";
+import { keepFocus, refill } from "./focus.js";
 import * as save from "./save.js";
 import * as sqlText from "./sql_text.js";
 import * as state from "./state.js";
@@ -97,9 +98,11 @@ export class Panel {
       if (this.empty && !answers[0].length) {
         this.say(this.empty);
       } else {
-        this.message.hidden = true;
-        this.body.hidden = false;
-        this.show(...answers);
+        keepFocus(this.element, () => {
+          this.message.hidden = true;
+          this.body.hidden = false;
+          this.show(...answers);
+        });
         if (!this.table && this.body.querySelector("canvas")) {
           this.table = () => rowsOf(this.answers[0]);
           this.offerTable();
@@ -119,18 +122,20 @@ export class Panel {
   // A text in place of the panel's body.
   say(text, hint = "", again = false) {
     this.drawn = null;
-    this.body.hidden = true;
-    this.message.hidden = !text;
-    this.message.className = again ? "message failed" : "message";
-    this.message.replaceChildren(
-      el("p", {}, text),
-      hint ? el("p", { class: "hint" }, `Try: ${hint}`) : "",
-      again ? button("again", () => this.refresh()) : "",
-    );
+    keepFocus(this.element, () => {
+      this.body.hidden = true;
+      this.message.hidden = !text;
+      this.message.className = again ? "message failed" : "message";
+      refill(
+        this.message,
+        el("p", {}, text),
+        hint ? el("p", { class: "hint" }, `Try: ${hint}`) : "",
+        again ? button("again", () => this.refresh()) : "",
+      );
+    });
   }
 
   fail(error) {
-    this.failed = error;
     this.say(error.message, error.hint ?? "", true);
     announce(`${this.heading.textContent}: ${error.message}`);
   }
@@ -171,7 +176,8 @@ export class Panel {
     // Nothing is drawn where a text stands in its place.
     const { columns, rows: all } = this.drawn === null ? { columns: [], rows: [] } : this.table();
     const rows = all.slice(0, TABLE_ROWS_MAX);
-    this.tableElement.replaceChildren(
+    refill(
+      this.tableElement,
       all.length > rows.length ? el("p", { class: "note" }, `the first ${units.count(rows.length)} of ${units.count(all.length)} rows`) : "",
       el(
         "table",

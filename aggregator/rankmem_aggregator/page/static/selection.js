@@ -2,6 +2,7 @@
 // kind:value;kind:value, each value percent-encoded. The server's page/selection.py reads the same.
 
 import { button, el } from "./dom.js";
+import { refill } from "./focus.js";
 import * as state from "./state.js";
 
 // Of these one alone is picked: another one takes its place.
@@ -52,7 +53,8 @@ export function chips(panel, ...hiddenKinds) {
   const draw = () => {
     const shown = picks().filter(({ kind }) => !hiddenKinds.includes(kind));
     bar.hidden = !shown.length;
-    bar.replaceChildren(
+    refill(
+      bar,
       ...shown.map(({ kind, value }) =>
         button(`${NAMES[kind] ?? kind}: ${shortened(value)} ✕`, () => removePick(kind, value), {
           class: "chip",

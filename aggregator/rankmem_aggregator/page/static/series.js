@@ -67,10 +67,12 @@ export function ofAnswer(answer) {
 }
 
 function noteOf(facts, isStacked) {
+  if (facts.too_many) return "the picked blocks are too many to add up in this range: zoom in for their areas";
   if (facts.coarse) return "the line is the highest of each pixel; the areas are from summaries of each 1,024 events";
   const drawn = isStacked && facts.drawn !== "events" ? "each pixel as it stood highest" : facts.note;
   const differs = facts.difference_bytes ? `; the groups differ from the total by up to ${units.bytes(facts.difference_bytes)}` : "";
-  return `${drawn}${differs}${facts.why ? `; ${facts.why}` : ""}`;
+  const whose = !facts.picked ? "" : isStacked ? "; the areas are of the picked blocks alone, the lines of all" : "; no picked block was alive here";
+  return `${drawn}${differs}${whose}${facts.why ? `; ${facts.why}` : ""}`;
 }
 
 function eventsOf(answer, times, seqs) {

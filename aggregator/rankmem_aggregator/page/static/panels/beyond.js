@@ -3,6 +3,7 @@
 import { coloursOf } from "../colours.js";
 import { CurvePlot } from "../curve.js";
 import { el } from "../dom.js";
+import { refill } from "../focus.js";
 import { Panel } from "../panel.js";
 import * as session from "../session.js";
 import * as tip from "../tip.js";
@@ -34,7 +35,7 @@ export function beyondPanel(root) {
         .filter((line) => line.times.length);
       panel.drawn = lines;
       panel.note("app is what the process holds that no allocator of it knows: the context, libraries, NCCL");
-      legend.replaceChildren(...lines.map(legendOf));
+      refill(legend, ...lines.map(legendOf));
       plot.set({ lines, from, to });
     },
     table: () => ({ columns: ["what", "samples", "highest", "last"], rows: lines.map((line) => [line.name, line.times.length, units.bytes(Math.max(...line.values)), units.bytes(line.values.at(-1))]) }),

@@ -4,6 +4,7 @@ import * as api from "../api.js";
 import { button, copyText, el } from "../dom.js";
 import { opener, template } from "../editor.js";
 import { BLOCK_GROUPINGS } from "../facts.js";
+import { refill } from "../focus.js";
 import { addPick } from "../selection.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
@@ -24,7 +25,8 @@ export async function showBlock(place, row, close) {
   const list = el("ol", { class: "stack" });
   let texts = [];
   place.hidden = false;
-  place.replaceChildren(
+  refill(
+    place,
     el("div", { class: "title" }, el("b", {}, `block ${row.allocation_id}: ${units.bytes(row.size_bytes)}`), el("span", { class: "note" }, lifeOf(row)), el("span", { class: "grow" }), events),
     el("div", { class: "chips" }, ...groups),
     list,

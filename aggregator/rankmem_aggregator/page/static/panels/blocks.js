@@ -2,7 +2,10 @@
 // page by page on the server.
 
 import { button, chooser, el, toggles } from "../dom.js";
+import { keepFocus, refill } from "../focus.js";
+import { drawPager } from "../pager.js";
 import { Panel } from "../panel.js";
+import { pickedBlock, pickedRow } from "../picked_block.js";
 import { chips, isPicked, picksBut, removeKind, togglePick } from "../selection.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
@@ -77,7 +80,7 @@ export function blocksPanel(root) {
       panel.drawn = { rows, total, facts };
       panel.note(noteOf(facts));
       table.set(rows, sortOf(answer.facts.sort));
-      drawPager(rows.length);
+      drawPages(rows.length);
       follow();
     },
   });
@@ -118,17 +121,27 @@ export function blocksPanel(root) {
     button("copy", () => table.copy(), { class: "quiet", title: "copy these rows for a spreadsheet" }),
   );
 
-  function drawPager(count) {
+  function drawPages(count) {
     const first = (starts.length - 1) * Number(state.get("rows") ?? SIZE) + 1;
-    const turn = (text, to, title) => button(text, () => turnTo(to), { disabled: to === null, title, "aria-label": title });
-    pager.replaceChildren(
-      turn("first", starts.length > 1 ? [null] : null, "first page"),
-      turn("before", starts.length > 1 ? starts.slice(0, -1) : null, "page before"),
-      turn("next", facts.after === null ? null : [...starts, facts.after], "next page"),
-      el("span", { class: "note" }, `${units.count(first)} to ${units.count(first + count - 1)} of ${units.count(facts.num_blocks)}`),
+    const turn = (to) => to && (() => turnTo(to));
+    drawPager(
+      pager,
+      {
+        first: turn(starts.length > 1 ? [null] : null),
+        before: turn(starts.length > 1 ? starts.slice(0, -1) : null),
+        next: turn(facts.after === null ? null : [...starts, facts.after]),
+        from: first,
+        to: first + count - 1,
+        total: facts.num_blocks,
+      },
       el("span", { class: "grow" }),
       el("label", { class: "note" }, "rows ", chooser("rows of a page", SIZES, state.get("rows") ?? SIZE, (value) => state.change({ rows: value === SIZE ? null : value }))),
     );
+  }
+
+  function closeBlock(row) {
+    table.focus(row.allocation_id);
+    removeKind("block");
   }
 
   function turnTo(to) {
@@ -140,11 +153,17 @@ export function blocksPanel(root) {
   function follow() {
     kinds.set(which());
     if (document.activeElement !== search) search.value = state.get("q") ?? "";
-    fits.replaceChildren(...rangeTexts().map(([text, name]) => button(`${text} ✕`, () => removeRange(name), { class: "chip" })));
+    refill(fits, ...rangeTexts().map(([text, name]) => button(`${text} ✕`, () => removeRange(name), { class: "chip" })));
     const row = panel.drawn?.rows.find((each) => isPicked("block", each.allocation_id)) ?? null;
     table.mark(row?.allocation_id ?? null);
-    if (!row) detail.hidden = true;
-    else if (detail.dataset.block !== String(row.allocation_id) || detail.hidden) showBlock(detail, row, () => removeKind("block"));
+    const picked = pickedBlock();
+    if (row || picked === null) showDetail(row);
+    else pickedRow().then((other) => pickedBlock() === picked && showDetail(other)); // it is on another page, or alive at another time
+  }
+
+  function showDetail(row) {
+    if (!row) keepFocus(panel.body, () => (detail.hidden = true));
+    else if (detail.dataset.block !== String(row.allocation_id) || detail.hidden) showBlock(detail, row, () => closeBlock(row));
     detail.dataset.block = String(row?.allocation_id ?? "");
   }
   const endFollow = state.listen(follow);

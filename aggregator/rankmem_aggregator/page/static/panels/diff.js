@@ -4,6 +4,7 @@ import * as api from "../api.js";
 import { line } from "../axes.js";
 import { chooser, el } from "../dom.js";
 import { BLOCK_GROUPINGS } from "../facts.js";
+import { refill } from "../focus.js";
 import { Panel } from "../panel.js";
 import * as session from "../session.js";
 import * as sides from "../sides.js";
@@ -65,7 +66,8 @@ export function diffPanel(root) {
   const table = new Table(panel.body, { columns: COLUMNS, key: (row) => row.group_name, label: "groups of both sides" });
 
   function drawChoosers(a, b) {
-    places.replaceChildren(
+    refill(
+      places,
       sides.choosers("A", a, sessions, (text) => state.change({ a: text, b })),
       sides.choosers("B", b, sessions, (text) => state.change({ a, b: text })),
       el("span", { class: "tools" }, "by ", chooser("group by", GROUPINGS, grouping(), (by) => state.change({ by }))),

@@ -2,6 +2,7 @@
 
 import { Bars } from "../bars.js";
 import { chooser, el, setOptions } from "../dom.js";
+import { refill } from "../focus.js";
 import { Panel } from "../panel.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
@@ -11,7 +12,6 @@ import * as tip from "../tip.js";
 import * as units from "../units.js";
 
 const GIB = 2 ** 30;
-const BARS_MOST = 40;
 const ROWS_MOST = 1000;
 const COLOURS = { requested: "#0072b2", reserved: "#56b4e9", beyond: "#cc79a7" };
 const VERDICTS = {
@@ -88,12 +88,11 @@ export function fitPanel(root) {
       panel.note(
         `${size() === null ? "on the devices of the ranks" : `on devices of ${size()} GiB`}; usable is less ${units.share(facts.margin_share)}, ${units.bytes(facts.margin_least_bytes)} at least, and what the process holds beyond the allocator`,
       );
-      tiles.replaceChildren(...tilesOf(rows));
-      unknown.replaceChildren(...facts.not_known.map((sentence) => el("p", { class: "note" }, sentence)));
-      legend.replaceChildren(...legendOf(rows));
+      refill(tiles, ...tilesOf(rows));
+      refill(unknown, ...facts.not_known.map((sentence) => el("p", { class: "note" }, sentence)));
+      refill(legend, ...legendOf(rows));
       const limit = commonLimit(rows);
-      plot.set({ rows: rows.slice(0, BARS_MOST).map(barOf), limit: limit === null ? null : { value: limit, text: units.bytes(limit) } });
-      more.textContent = rows.length > BARS_MOST ? `the ${BARS_MOST} most urgent of ${units.count(rows.length)} ranks` : "";
+      plot.set({ rows: rows.map(barOf), limit: limit === null ? null : { value: limit, text: units.bytes(limit) } });
     },
     table: () => ({ columns: COLUMNS.map((column) => column.title), rows: panel.drawn.rows.map((row) => COLUMNS.map((column) => column.text(row))) }),
   });
@@ -107,9 +106,9 @@ export function fitPanel(root) {
   const tiles = el("div", { class: "tiles" });
   const unknown = el("div");
   const legend = el("div", { class: "legend" });
-  const more = el("p", { class: "note" });
   panel.body.append(tiles, unknown, legend);
   const plot = new Bars(panel.body, {
+    of: "ranks, the most urgent first",
     label: "peak of each rank against the size of its device, the most urgent first; the button table shows it as text",
     hover: (row, part, x, y) =>
       tip.showAt(plot.surface, x, y, [
@@ -124,7 +123,6 @@ export function fitPanel(root) {
     leave: tip.hide,
     pick: (row) => open(row.row),
   });
-  panel.body.append(more);
   return partsOf(panel, plot);
 }
 

@@ -5,6 +5,7 @@ import { button, chooser, copyText, el } from "../dom.js";
 import { opener } from "../editor.js";
 import { FlameGraph, shortName } from "../flame.js";
 import { outermost, pathOf, sandwich } from "../flame_trees.js";
+import { keepFocus, refill } from "../focus.js";
 import { Panel } from "../panel.js";
 import { addPick, chips, picks, picksBut, removeKind } from "../selection.js";
 import * as session from "../session.js";
@@ -95,10 +96,13 @@ export function flamePanel(root, { of = "rank" } = {}) {
     const names = pathOf(graph.tree, node);
     const steps = [];
     for (let i = node; i > 0; i = graph.tree.parent[i]) steps.unshift(i);
-    path.replaceChildren(
-      ...(names.length ? [button("all", () => pick(0), { class: "quiet" }), ...steps.map((step, i) => el("span", {}, " › ", button(shortOf(shortName(graph.tree.kind[step], names[i])), () => pick(step), { class: "quiet", title: names[i] })))] : []),
-    );
-    drawFrameBar(node);
+    keepFocus(panel.body, () => {
+      refill(
+        path,
+        ...(names.length ? [button("all", () => pick(0), { class: "quiet" }), ...steps.map((step, i) => el("span", {}, " › ", button(shortOf(shortName(graph.tree.kind[step], names[i])), () => pick(step), { class: "quiet", title: names[i] })))] : []),
+      );
+      drawFrameBar(node);
+    });
     drawn(panel.answers[0].facts);
   }
 
@@ -108,7 +112,8 @@ export function flamePanel(root, { of = "rank" } = {}) {
     if (!node) return;
     const name = tree.name[node];
     const all = outermost(tree, (i) => tree.name[i] === name).reduce((sum, i) => sum + tree.bytes[i], 0);
-    frameBar.replaceChildren(
+    refill(
+      frameBar,
       el("b", {}, name),
       el("span", { class: "note" }, `${units.bytes(tree.bytes[node])} here, ${units.bytes(all)} in all`),
       el("span", { class: "grow" }),
@@ -186,15 +191,16 @@ function aroundPart(parent, { hover, copy }) {
   const place = el("div", { class: "around", hidden: true });
   parent.append(place);
   let graphs = [];
-  const hide = () => {
-    for (const graph of graphs) graph.destroy();
-    graphs = [];
-    place.hidden = true;
-  };
+  const hide = () =>
+    keepFocus(place, () => {
+      for (const graph of graphs) graph.destroy();
+      graphs = [];
+      place.hidden = true;
+    });
   const show = ({ callers, callees }, name) => {
     hide();
     place.hidden = false;
-    place.replaceChildren(el("div", { class: "title" }, el("b", {}, `around ${name}`), el("span", { class: "note" }, "what called it above, what it called below"), el("span", { class: "grow" }), button("close", hide, { class: "quiet" })));
+    refill(place, el("div", { class: "title" }, el("b", {}, `around ${name}`), el("span", { class: "note" }, "what called it above, what it called below"), el("span", { class: "grow" }), button("close", hide, { class: "quiet" })));
     graphs = [["callers", callers, true], ["callees", callees, false]].map(([label, nodes, upward]) => {
       const graph = new FlameGraph(el("div", { class: "flames" }), { label: `${label} of ${name}`, upward, hover: (node, x, y) => hover(graph, node, x, y), leave: tip.hide, pick: (node) => graph.zoom(node), menu: (node) => copy(graph.tree.name[node]) });
       place.append(graph.surface.canvas.parentElement);

@@ -3,6 +3,7 @@
 
 import { chooser, el } from "../dom.js";
 import { BLOCK_GROUPINGS } from "../facts.js";
+import { refill } from "../focus.js";
 import { Panel } from "../panel.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
@@ -40,8 +41,8 @@ export function failuresPanel(root, chosen) {
       table.set(rows);
       table.mark(keyOf(failure));
       table.element.hidden = rows.length === 1;
-      words.replaceChildren(...inWords(failure));
-      tilesElement.replaceChildren(...tiles(failure));
+      refill(words, ...inWords(failure));
+      refill(tilesElement, ...tiles(failure));
       chosen(failure);
     },
   });

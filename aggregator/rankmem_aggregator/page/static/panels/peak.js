@@ -4,6 +4,7 @@ import { Bars } from "../bars.js";
 import { coloursOf } from "../colours.js";
 import { button, chooser, el, setOptions } from "../dom.js";
 import { BLOCK_GROUPINGS } from "../facts.js";
+import { refill } from "../focus.js";
 import { Panel } from "../panel.js";
 import { picks, togglePick } from "../selection.js";
 import * as session from "../session.js";
@@ -14,7 +15,6 @@ import * as units from "../units.js";
 const BLOCKS_BY = BLOCK_GROUPINGS.map(([name]) => name);
 const COORDINATES = ["pp", "tp", "dp", "cp", "ep"];
 const TOLD_APART = 11;
-const BARS_MOST = 40;
 const NO_EVENTS = "No rank has events, so there is no highest instant. rankmem status says what each rank sent.";
 
 // What the blocks are grouped by: the state's, where it is a grouping of blocks.
@@ -55,7 +55,8 @@ export function peakSumPanel(root) {
       device.hidden = types.length < 2;
       panel.note(running ? `of ${type}, as of ${units.time(until)}: the job is running` : `of ${type}`);
       const tile = (name, text, hint) => el("div", { class: "tile", title: hint ?? null }, el("span", {}, name), el("b", {}, text));
-      tiles.replaceChildren(
+      refill(
+        tiles,
         tile("all ranks together", units.bytes(bound.job_peak_bytes)),
         tile("at", units.time(bound.job_peak_ns)),
         tile("ranks that held something", units.count(bound.num_ranks)),
@@ -117,13 +118,12 @@ export function peakRanksPanel(root) {
       const rows = barsOf(of, held.rows(), shares.rows(), colour);
       panel.drawn = { of, by: blocksBy(), rows };
       panel.title(of === "rank" ? "What each rank held then" : of === "job" ? "What all ranks held then" : `What each ${of} held then`);
-      panel.note(
-        `${rows.length > BARS_MOST ? `the ${BARS_MOST} highest of ${units.count(rows.length)}, ` : ""}by ${blocksBy()}; the tick: if its ranks had peaked at once`,
-      );
+      plot.of = of === "rank" || of === "host" ? `${of}s` : `${of} groups`;
+      panel.note(`${of === "job" ? "" : `${units.count(rows.length)} ${plot.of}, `}by ${blocksBy()}; the tick: if its ranks had peaked at once`);
       ranks.value = of;
       blocks.value = blocksBy();
-      legend.replaceChildren(...names.map((name) => entry(name, colour.get(name))));
-      plot.set({ rows: rows.slice(0, BARS_MOST), only: pickedNames() });
+      refill(legend, ...names.map((name) => entry(name, colour.get(name))));
+      plot.set({ rows, only: pickedNames() });
     },
     table: () => ({
       columns: [panel.drawn.of, "bytes", "own peaks", ...TABLE_PARTS],
@@ -173,8 +173,8 @@ export function peakHeldPanel(root) {
         return { name, note, parts: [part], row };
       });
       panel.drawn = { by: blocksBy(), rows: found };
-      panel.note(`by ${blocksBy()}${rows.length > BARS_MOST ? `, the ${BARS_MOST} largest of ${units.count(rows.length)}` : ""}`);
-      plot.set({ rows: rows.slice(0, BARS_MOST), only: pickedNames() });
+      panel.note(`${units.counted(rows.length, "group")}, by ${blocksBy()}`);
+      plot.set({ rows, only: pickedNames() });
     },
     table: () => ({
       columns: [panel.drawn.by, "bytes", "blocks", "largest", "ranks"],

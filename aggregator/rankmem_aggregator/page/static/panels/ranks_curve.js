@@ -4,6 +4,7 @@ import { lastAtOrBefore } from "../axes.js";
 import { coloursOf } from "../colours.js";
 import { CurvePlot } from "../curve.js";
 import { chooser, el } from "../dom.js";
+import { refill } from "../focus.js";
 import * as groups from "../groups.js";
 import { Panel } from "../panel.js";
 import * as session from "../session.js";
@@ -33,7 +34,7 @@ export function ranksCurvePanel(root) {
       lines = linesOf(answer, by());
       panel.drawn = lines;
       panel.note(noteOf(answer.facts, lines.length));
-      legend.replaceChildren(...lines.map(({ name, colour }) => el("span", {}, swatch(colour), name)));
+      refill(legend, ...lines.map(({ name, colour }) => el("span", {}, swatch(colour), name)));
       plot.set({ lines, from, to });
     },
     table: () => ({

@@ -3,6 +3,7 @@
 
 import * as api from "../api.js";
 import { chooser, el, toggles } from "../dom.js";
+import { refill } from "../focus.js";
 import { FragmentationPlot, instantLines, LINES } from "../fragmentation.js";
 import { Panel } from "../panel.js";
 import { HOLE, partLines, SegmentLines } from "../segments.js";
@@ -41,14 +42,14 @@ export function segmentsPanel(root, { height = 300 } = {}) {
       panel.drawn = { parts, facts };
       panel.title(`Rank ${facts.rank} · ${facts.device} · ${facts.is_peak ? "at its peak, " : ""}after event ${units.count(facts.seq)}`);
       panel.note(facts.parts_left_out ? `${units.count(facts.parts_left_out)} small parts are not drawn` : "");
-      figures.replaceChildren(...tiles(facts));
+      refill(figures, ...tiles(facts));
       unknown.hidden = facts.knows_segments;
       stacks = new Map();
       by = colourBy(parts);
       plot.set(parts, facts);
       markPicked();
       pools.set(facts.pools);
-      legend.replaceChildren(...legendOf(parts, by));
+      refill(legend, ...legendOf(parts, by));
     },
     table: () => ({
       columns: ["what", "size", "asked for", "category", "operator", "line", "address"],
@@ -117,7 +118,7 @@ export function segmentsPanel(root, { height = 300 } = {}) {
     if (changed.has("mapc") && panel.drawn) {
       colours.value = colour();
       by = colourBy(panel.drawn.parts);
-      legend.replaceChildren(...legendOf(panel.drawn.parts, by));
+      refill(legend, ...legendOf(panel.drawn.parts, by));
       plot.surface.draw();
     }
   });

@@ -3,6 +3,7 @@
 import { Bars } from "../bars.js";
 import { chooser, el, toggles } from "../dom.js";
 import { BLOCK_GROUPINGS } from "../facts.js";
+import { refill } from "../focus.js";
 import { HeatMap } from "../heat.js";
 import { Panel } from "../panel.js";
 import { togglePick } from "../selection.js";
@@ -22,8 +23,7 @@ const FIGURES = [
 ];
 const KEPT_BY = ["line", ...BLOCK_GROUPINGS.map(([name]) => name).filter((name) => name !== "line")];
 const KEEP = 4;
-const RANKS_MOST = 12;
-const BARS_MOST = 30;
+const RANKS_PAGE = 12;
 
 function figure() {
   return FIGURES.some(([name]) => name === state.get("steps")) ? state.get("steps") : FIGURES[0][0];
@@ -127,11 +127,11 @@ export function stepsGrowthPanel(root) {
       }
       const grow = known.filter((row) => row.slope_low > 0).length;
       panel.note(
-        `of ${figure() === "peak" ? "the peak" : "what a step leaves behind"}, from step ${warm} on; ${units.count(grow)} of ${units.count(known.length)} ranks grow${known.length > RANKS_MOST ? `, the ${RANKS_MOST} fastest are shown` : ""}`,
+        `of ${figure() === "peak" ? "the peak" : "what a step leaves behind"}, from step ${warm} on; ${units.count(grow)} of ${units.count(known.length)} ranks grow`,
       );
       panel.noteElement.title = method;
       plot.set({
-        rows: known.slice(0, RANKS_MOST).map((row) => ({
+        rows: known.map((row) => ({
           name: `rank ${row.rank}`,
           note: slopeText(row),
           warns: row.slope_low > 0,
@@ -148,6 +148,8 @@ export function stepsGrowthPanel(root) {
     }),
   });
   const plot = new Bars(panel.body, {
+    page: RANKS_PAGE,
+    of: "ranks, the fastest first",
     label: "growth of each rank in bytes a step, the fastest first; the button table shows it as text",
     hover: (row, _, x, y) => tip.showAt(plot.surface, x, y, [`${row.name} · ${row.row.device}`, row.note, rangeText(row.row), "click: its steps and what stays there"]),
     leave: tip.hide,
@@ -182,9 +184,9 @@ export function stepsKeptPanel(root) {
           ? `Too few steps for that: the last one is step ${units.count(facts.last_step)}.`
           : "Nothing that was made after the warm-up was still there so many steps later.";
       legend.hidden = rows.length === 0;
-      legend.replaceChildren(swatch("accent", "alive at the end of the last step"), swatch("faint", "freed since"));
+      refill(legend, swatch("accent", "alive at the end of the last step"), swatch("faint", "freed since"));
       plot.surface.canvas.hidden = rows.length === 0;
-      plot.set({ rows: rows.slice(0, BARS_MOST).map(keptBar), only: pickedNames(by()) });
+      plot.set({ rows: rows.map(keptBar), only: pickedNames(by()) });
     },
     table: () => ({
       columns: [by(), "function", "alive at the end", "blocks", "kept in all", "blocks", "steps", "first", "last", "largest"],

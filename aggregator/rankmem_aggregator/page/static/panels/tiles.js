@@ -2,6 +2,7 @@
 
 import * as api from "../api.js";
 import { el } from "../dom.js";
+import { refill } from "../focus.js";
 import * as groups from "../groups.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
@@ -24,13 +25,13 @@ export function tiles(root) {
 
 function fill(line, signal) {
   const { highest, facts, ranks } = session.job();
-  const focused = [...line.children].indexOf(document.activeElement);
   const gone = { from: null, to: null };
   const at = highest && { rank: highest.rank, device: highest.device, attempt: highest.attempt, seq: highest.peak_seq, ...gone };
   const before = line.children[HEADROOM]?.lastChild.textContent ?? "…";
   const headroom = tile("least headroom", before, { mode: "headroom" });
   const { complete, events, num_hosts: hosts } = facts.session;
-  line.replaceChildren(
+  refill(
+    line,
     tile("highest rank", highest ? `${highest.rank}: ${units.bytes(highest.peak_bytes)}` : units.NOTHING, at),
     tile("at", highest ? units.time(highest.peak_ns) : units.NOTHING, at),
     tile("sum of peaks", units.bytes(sumOfPeaks(ranks)), { view: "peak" }),
@@ -39,7 +40,6 @@ function fill(line, signal) {
     tile("events", units.count(events), gone),
     tile("complete", complete ? "yes" : complete === false ? "no" : "not known", { view: "trust" }),
   );
-  line.children[focused]?.focus({ preventScroll: true });
   fillHeadroom(headroom, signal);
 }
 
