@@ -29,6 +29,11 @@ CELLS_MAX: Final = 2_500_000
 """Cells of a matrix, so 250 intervals of 10,000 ranks: 20 MB, and as much for what was last known."""
 EVENTS_MAX: Final = 250_000
 """Up to so many events in the range every one is read: about 50 ms of CPU."""
+SIZE_PARTS: Final = 64
+"""The events of a range are counted by parts of it that are no wider than one of so many."""
+BUCKETS_MAX: Final = 700_000
+"""Rows of memory_bucket to be read for a matrix where each rank has one a second; beyond it an interval is
+at least as wide as a cell."""
 ROWS_MAX: Final = 2_500_000
 """Cells of memory_level to be read for a matrix, about: 10,000 ranks over an hour take cells of 16 s."""
 NS_PER_S: Final = 1_000_000_000
@@ -140,8 +145,11 @@ class RankMatrix:
 
 
 def bins_of(from_ns: int, until_ns: int, count: int, num_tracks: int) -> Bins:
-    """As many intervals as were asked for, or as few as keep the matrix within its bounds."""
-    return Bins(from_ns=from_ns, until_ns=until_ns, count=max(1, min(count, CELLS_MAX // max(1, num_tracks))))
+    """As many intervals as were asked for, or as few as keep the matrix and its source within bounds."""
+    span_s = (until_ns - from_ns) // NS_PER_S
+    most = span_s // LEVEL_S if span_s * num_tracks > BUCKETS_MAX else count
+    most = min(count, most, CELLS_MAX // max(1, num_tracks))
+    return Bins(from_ns=from_ns, until_ns=until_ns, count=max(1, most))
 
 
 def held(reading: Reading, places: Places, bins: Bins, device_type: str, figure: str) -> RankMatrix:
@@ -149,7 +157,8 @@ def held(reading: Reading, places: Places, bins: Bins, device_type: str, figure:
     low, high = places.offsets()
     host = {"host_from_ns": bins.from_ns - high, "host_until_ns": bins.until_ns - low}
     asked: dict[str, Any] = {"device_type": device_type, "figure": figure, **bins.parameters()}
-    (size,) = reading.ask("heat_size", device_type=device_type, **host).to_pylist()
+    size_s = (bins.until_ns - bins.from_ns) // NS_PER_S // SIZE_PARTS
+    (size,) = reading.ask("heat_size", device_type=device_type, width_s=size_s, **host).to_pylist()
     history_s = places.history_s(bins.until_ns)
     exact = size["events"] <= EVENTS_MAX
     if exact:
