@@ -117,7 +117,7 @@ def test_a_size_to_try_is_in_the_link_and_the_fullest_rank_is_first(page: OpenPa
     page.tab.fill("#fit input", "4")
     page.tab.press("#fit input", "Enter")
     page.settle()
-    assert page.state("limit") == "4"
+    assert page.state("size") == "4"
     first = page.drawn("fit")["rows"][0]
     assert (first["rank"], first["verdict"]) == (LEAKING_RANK, "short")
     assert "1 of 16" in page.tab.inner_text("#fit .tiles")

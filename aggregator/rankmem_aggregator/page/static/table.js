@@ -138,7 +138,7 @@ export class Table {
 }
 
 // A click on a heading: descending, ascending, as it was.
-export function nextSort(sort, name) {
+function nextSort(sort, name) {
   if (sort?.name !== name) return { name, descending: true };
   return sort.descending ? { name, descending: false } : null;
 }

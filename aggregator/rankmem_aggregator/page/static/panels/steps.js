@@ -4,9 +4,10 @@ import { Bars } from "../bars.js";
 import { chooser, el, toggles } from "../dom.js";
 import { refill } from "../focus.js";
 import { HeatMap } from "../heat.js";
-import { Panel } from "../panel.js";
+import { Panel, partsOf } from "../panel.js";
 import { togglePick } from "../selection.js";
 import * as session from "../session.js";
+import { legendEntry } from "../shades.js";
 import * as state from "../state.js";
 import { drawStepAxis, hoverAndPick } from "../step_axis.js";
 import { ink } from "../theme.js";
@@ -25,7 +26,7 @@ const KEEP = 4;
 const RANKS_PAGE = 12;
 
 function figure() {
-  return FIGURES.some(([name]) => name === state.get("steps")) ? state.get("steps") : FIGURES[0][0];
+  return state.choice("steps", FIGURES.map(([name]) => name));
 }
 
 function openRank(row) {
@@ -33,7 +34,7 @@ function openRank(row) {
 }
 
 // A figure of bytes a step, with its interval.
-export function slopeText(row) {
+function slopeText(row) {
   if (row.slope_bytes === null) return "too few steps";
   const sure = row.slope_low > 0 ? "grows" : row.slope_high < 0 ? "falls" : "steady";
   return `${units.signedBytes(Math.round(row.slope_bytes))} a step · ${sure}`;
@@ -158,7 +159,7 @@ export function stepsGrowthPanel(root) {
 }
 
 export function stepsKeptPanel(root) {
-  const by = () => (KEPT_BY.includes(state.get("by")) ? state.get("by") : KEPT_BY[0]);
+  const by = () => state.choice("by", KEPT_BY);
   const keep = () => Math.max(1, state.num("keep") ?? KEEP);
   const panel = new Panel(root, {
     id: "steps-kept",
@@ -183,7 +184,7 @@ export function stepsKeptPanel(root) {
           ? `Too few steps for that: the last one is step ${units.count(facts.last_step)}.`
           : "Nothing that was made after the warm-up was still there so many steps later.";
       legend.hidden = rows.length === 0;
-      refill(legend, swatch("accent", "alive at the end of the last step"), swatch("faint", "freed since"));
+      refill(legend, legendEntry("alive at the end of the last step", "var(--accent)"), legendEntry("freed since", "var(--faint)"));
       plot.surface.canvas.hidden = rows.length === 0;
       plot.set({ rows: rows.map(keptBar), only: pickedNames(by()) });
     },
@@ -233,24 +234,7 @@ export function stepsKeptPanel(root) {
   return partsOf(panel, plot);
 }
 
-// An entry of a legend, in a colour of the style sheet.
-function swatch(colour, text) {
-  const square = el("span", { class: "swatch" });
-  square.style.background = `var(--${colour})`;
-  return el("span", {}, square, text);
-}
-
 // The rank that the state names; none: the server takes the one that grows most.
 function ofRank() {
   return { rank: state.num("rank"), attempt: state.num("attempt"), device: state.num("rank") === null ? null : state.get("device") };
-}
-
-function partsOf(panel, plot) {
-  return {
-    refresh: () => panel.refresh(),
-    destroy: () => {
-      panel.destroy();
-      plot.destroy();
-    },
-  };
 }
