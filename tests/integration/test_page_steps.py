@@ -241,6 +241,9 @@ def test_the_last_attempt_counts_unless_another_is_asked_for(tmp_path: Path) -> 
         assert [row["slope_bytes"] for row in ask(client, "step_heat", figure="end")] == [3]
         assert [row["slope_bytes"] for row in ask(client, "step_heat", figure="end", attempt=0)] == [7]
         assert facts(client, "step_kept")["attempt"] == 1
+        assert {row["attempt"] for row in ask(client, "steps", rank=0)} == {0, 1}
+        first = ask(client, "steps", rank=0, attempt=0)
+        assert first == [row for row in ask(client, "steps", rank=0) if row["attempt"] == 0] != []
 
 
 def test_a_session_without_steps_says_so(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final, get_args
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rankmem_aggregator.page.answers.peak import DEVICE_TYPE, chosen_type
@@ -39,6 +40,7 @@ class StepsAsked:
     """Parameters of ``/steps``."""
 
     rank: int | None = parameter(RANK, "global rank; none: the one that grows most", default=None)
+    attempt: int | None = parameter(RANK, "which start of the workers; none: all", default=None)
     device_type: str | None = parameter(DEVICE_TYPE, "type of device, where no rank is given", default=None)
     limit: int = parameter(integer(1, STEPS_MAX), "rows at most, the last ones", default=2000)
 
@@ -73,13 +75,16 @@ class StepKeptAsked:
 def steps(reading: Reading, asked: StepsAsked) -> pa.Table:
     """The steps of a rank in order; columns: those of ``Queries.steps``.
 
-    Facts: rank; grows_most, whether it surely grows and was chosen for that; num_rows, of all.
+    Facts: rank; grows_most, whether it surely grows and was chosen for that; num_rows, of all. The
+    statement shown is of all attempts.
     """
     session = reading.session.session_id
     rank, grows_most = asked.rank, False
     if rank is None:
-        rank, _, _, grows_most = _growing(reading, asked.device_type, None)
+        rank, _, _, grows_most = _growing(reading, asked.device_type, asked.attempt)
     rows = reading.queries.steps(session, rank=rank)
+    if asked.attempt is not None:
+        rows = rows.filter(pc.equal(rows["attempt"], asked.attempt))
     reading.shown_as(as_sql(query_text("steps"), {"session": session, "rank": rank}))
     last = rows.slice(max(0, rows.num_rows - asked.limit))
     return reading.answer(

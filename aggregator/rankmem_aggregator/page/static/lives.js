@@ -11,6 +11,8 @@ export const WHICH = [
   ["touching", "touching", "alive at any time of the range"],
   ["kept", "kept", "made within the range and not freed by its end: leaks are among these"],
 ];
+// The same at the beginning of a heading.
+export const TITLES = { alive: "Held", made: "Made", freed: "Freed", touching: "Alive", kept: "Kept" };
 // What blocks are, behind their number.
 export const TEXTS = { alive: "alive", made: "made in the range", freed: "freed in the range", touching: "alive in the range", kept: "made in the range and kept" };
 

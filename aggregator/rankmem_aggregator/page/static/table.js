@@ -43,6 +43,12 @@ export class Table {
     this.mark(this.picked);
   }
 
+  // Shows or hides a column.
+  showColumn(name, on) {
+    for (const column of this.columns) if (column.name === name) column.hidden = !on;
+    this.shown = this.columns.filter((column) => !column.hidden);
+  }
+
   // Marks the row with this key.
   mark(key) {
     this.picked = key;

@@ -44,7 +44,7 @@ export function flamePanel(root, { asksWhich = false } = {}) {
     show: (answer) => {
       const nodes = Object.fromEntries(["parent", "kind", "name", "bytes", "blocks"].map((name) => [name, answer.column(name)]));
       panel.note(noteOf(answer.facts));
-      panel.title(`Held, by ${{ line: "stack", module: "module", operator: "operator" }[by()]}`);
+      panel.title(`${lives.TITLES[lives.which()]}, by ${{ line: "stack", module: "module", operator: "operator" }[by()]}`);
       empty.hidden = answer.facts.blocks > 0;
       graph.surface.canvas.parentElement.hidden = !empty.hidden;
       around.hide();

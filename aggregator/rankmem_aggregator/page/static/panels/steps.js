@@ -53,7 +53,7 @@ export function stepsHeatPanel(root) {
     id: "steps-heat",
     title: "Ranks over steps",
     reads: ["steps", "type", "attempt", "rank"],
-    asks: () => [[session.of("step_heat"), { figure: figure(), device_type: state.get("type") }]],
+    asks: () => [[session.of("step_heat"), { figure: figure(), device_type: state.get("type"), attempt: state.num("attempt") }]],
     empty: NO_STEPS,
     show: (answer) => {
       rows = answer.rows();
@@ -67,11 +67,11 @@ export function stepsHeatPanel(root) {
       rows.forEach((row, i) => cells.set(row.cells, i * bins));
       const kind = facts.figure === "growth" ? "difference" : "amount";
       panel.drawn = { ranks: rows.map((row) => row.rank), bins, cells: [...cells], low: facts.low_bytes, high: facts.high_bytes };
-      panel.note(
+      const scale =
         kind === "difference"
           ? `blue: less than the step before, orange: more, up to ${units.bytes(facts.high_bytes)}`
-          : `${units.bytes(facts.low_bytes)} (dark) to ${units.bytes(facts.high_bytes)} (bright)`,
-      );
+          : `${units.bytes(facts.low_bytes)} (dark) to ${units.bytes(facts.high_bytes)} (bright)`;
+      panel.note(session.attempts().length > 1 ? `attempt ${rows[0].attempt}; ${scale}` : scale);
       choice.set(figure());
       plot.surface.setHeight(Math.min(300, Math.max(90, 26 + rows.length * 14)));
       plot.set({ rows: rows.map((row) => String(row.rank)), bins, cells, kind, from: 0, to: bins });
@@ -113,7 +113,7 @@ export function stepsGrowthPanel(root) {
     id: "steps-growth",
     title: "Growth a step, by rank",
     reads: ["steps", "type", "attempt"],
-    asks: () => [[session.of("step_heat"), { figure: figure() === "peak" ? "peak" : "end", device_type: state.get("type") }]],
+    asks: () => [[session.of("step_heat"), { figure: figure() === "peak" ? "peak" : "end", device_type: state.get("type"), attempt: state.num("attempt") }]],
     empty: NO_STEPS,
     show: (answer) => {
       const { method, warm_up_end: warm } = answer.facts;
