@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Route
 
 from constructed import RankLog, empty_database, store_logs, store_rows
 from page_browser import OpenPage, opened_page
@@ -342,6 +342,43 @@ def test_a_range_without_blocks_says_so_and_keeps_its_filters(page: OpenPage) ->
     page.tab.click("#blocks .toggles button:has-text('made')")
     page.settle()
     assert _ids(page) == [1]
+
+
+def test_a_stack_can_be_copied_once_it_has_come(page: OpenPage) -> None:
+    held: list[Route] = []
+    page.tab.route("**/stack?*", lambda route: held.append(route))
+    try:
+        page.tab.click("#blocks tbody tr:first-child")
+        page.until("document.querySelector('#blocks .detail button')")
+        copy = page.tab.locator("#blocks .detail button:has-text('copy the stack')")
+        assert copy.is_disabled()
+        for _ in range(100):
+            if held:
+                break
+            page.tab.wait_for_timeout(30)
+        for route in held:
+            route.continue_()
+    finally:
+        page.tab.unroute("**/stack?*")
+    page.until("document.querySelector('#blocks .detail').dataset.frames === '3'")
+    page.tab.context.grant_permissions(["clipboard-write", "clipboard-read"])
+    copy.click()
+    page.until("document.getElementById('announcer').textContent === 'copied the stack'")
+    text = page.tab.evaluate("() => navigator.clipboard.readText()")
+    assert text.split("\n") == ["src/loss.py:9 loss", "src/model.py:30 call", "src/train.py:40 main"]
+
+
+def test_the_rank_view_says_and_chooses_which_blocks_its_flame_graph_is_of(page: OpenPage) -> None:
+    page.change(view="rank", which="freed")
+    freed = sum((i + 1) << 10 for i in range(0, BLOCKS, 4))
+    assert page.drawn("flame")["facts"]["bytes"] == freed
+    assert "freed in the range" in page.tab.inner_text("#flame .title")
+    page.tab.click("#flame .toggles button:has-text('alive')")
+    page.settle()
+    assert page.state("which") is None
+    assert "blocks alive after event" in page.tab.inner_text("#flame .title")
+    page.change(view="blocks")
+    assert page.tab.locator("#flame .toggles:visible").count() == 0, "the table has them there"
 
 
 def test_where_use_is_not_recorded_it_says_so(page: OpenPage) -> None:

@@ -112,12 +112,40 @@ def test_the_leaking_line_is_on_the_screen_first(page: OpenPage) -> None:
     assert page.drawn("steps-table")["rank"] == 0
 
 
+def test_the_steps_are_those_of_the_attempt_that_is_chosen(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("page") / "two.duckdb"
+    logs = []
+    for attempt, size in ((0, 7), (1, 3)):
+        log = RankLog(attempt=attempt, started=attempt * 10_000, ended=attempt * 10_000 + 5000)
+        for step in range(12 + attempt):
+            log.alloc(f"x{step}", size, at=log.started + 100 * step)
+            log.step_ends(step, at=log.started + 100 * step + 50)
+        logs.append(log)
+    with empty_database(str(path)) as connection:
+        store_logs(connection, logs)
+    with served_page(path) as client, opened_page(browser, client) as page:
+        page.open(view="steps", rank=0, attempt=0)
+        assert [row["slope_bytes"] for row in page.drawn("steps-growth")["rows"]] == [7]
+        assert page.drawn("steps-heat")["bins"] == 12
+        assert {row["attempt"] for row in page.drawn("steps-table")["rows"]} == {0}
+        assert "attempt 0" in page.tab.inner_text("#steps-table-title")
+        page.change(attempt=1)
+        assert [row["slope_bytes"] for row in page.drawn("steps-growth")["rows"]] == [3]
+        assert page.drawn("steps-heat")["bins"] == 13
+        assert "attempt 1" in page.tab.inner_text("#steps-heat .title")
+        page.change(attempt="")
+        assert {row["attempt"] for row in page.drawn("steps-table")["rows"]} == {0, 1}
+        assert page.tab.locator("#steps-table th:has-text('attempt')").count() == 1
+
+
 def test_a_size_to_try_is_in_the_link_and_the_fullest_rank_is_first(page: OpenPage) -> None:
     page.open(view="fit")
     page.tab.fill("#fit input", "4")
     page.tab.press("#fit input", "Enter")
     page.settle()
-    assert page.state("limit") == "4"
+    assert page.state("size") == "4"
     first = page.drawn("fit")["rows"][0]
     assert (first["rank"], first["verdict"]) == (LEAKING_RANK, "short")
     assert "1 of 16" in page.tab.inner_text("#fit .tiles")

@@ -108,3 +108,22 @@ def test_what_is_rebuilt_keeps_the_focus() -> None:
     texts = {module.name: without_comments(module.read_text("utf-8")) for module in MODULES}
     own = [name for name, text in texts.items() if "replaceChildren" in text]
     assert own == ["focus.js"], "refill(element, ...children) keeps the keyboard's place"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(STATIC)))
+def test_a_module_uses_what_it_imports(module: Path) -> None:
+    text = without_comments(module.read_text("utf-8"))
+    named = re.findall(r"^import \{ ([^}]+) \}", text, re.MULTILINE)
+    names = [name.split(" as ")[-1].strip() for names in named for name in names.split(",")]
+    names += re.findall(r"^import \* as (\w+)", text, re.MULTILINE)
+    unused = [name for name in names if len(re.findall(rf"\b{name}\b", text)) < 2]
+    assert not unused, f"{module.name} imports {unused} for nothing"
+
+
+def test_every_export_is_imported_somewhere() -> None:
+    texts = {module: without_comments(module.read_text("utf-8")) for module in MODULES}
+    for module, text in texts.items():
+        names = re.findall(r"^export (?:async )?(?:function|const|class|let) (\w+)", text, re.MULTILINE)
+        others = "\n".join(other for each, other in texts.items() if each != module)
+        own = [name for name in names if not re.search(rf"\b{name}\b", others)]
+        assert not own, f"{module.name} exports {own}, which nobody imports"

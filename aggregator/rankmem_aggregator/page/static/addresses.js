@@ -15,7 +15,7 @@ const DRAGS = ["pointermove", "pointerup"];
 
 // The part of the addresses that the state has, as parameters of /map.
 export function addressParameters() {
-  const found = /^(0x[0-9a-f]{1,16})-(0x[0-9a-f]{1,16})$/i.exec(state.get(KEY) ?? "");
+  const found = state.read(KEY, (text) => /^(0x[0-9a-f]{1,16})-(0x[0-9a-f]{1,16})$/i.exec(text), "all addresses are shown");
   return found ? { address_from: found[1], address_to: found[2] } : {};
 }
 

@@ -198,7 +198,7 @@ export class BlockMap {
 }
 
 // The rectangles of all blocks in flat arrays, with the place of the block each belongs to.
-export function rectanglesOf(answer) {
+function rectanglesOf(answer) {
   const xs = answer.table.getChild("x");
   const ys = answer.table.getChild("y");
   const ends = answer.column("x_end");

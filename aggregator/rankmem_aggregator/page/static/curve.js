@@ -5,7 +5,6 @@ import { hoverAlone, timeGestures } from "./gestures.js";
 import * as marks from "./marks.js";
 import { Surface } from "./surface.js";
 import { ink } from "./theme.js";
-import * as units from "./units.js";
 
 const ROOM_ABOVE = 1.04;
 const TICK_PX = 6;
@@ -78,7 +77,7 @@ export class CurvePlot {
   paint(g) {
     const box = this.box;
     const high = this.highest * ROOM_ABOVE;
-    drawByteAxis(g, box, 0, high, wholeBytes);
+    drawByteAxis(g, box, 0, high);
     drawTimeAxis(g, box, this.from, this.to);
     const x = (time) => box.x + ((time - this.from) / (this.to - this.from)) * box.width;
     const y = (value) => box.y + box.height - (value / high) * box.height;
@@ -124,11 +123,6 @@ export class CurvePlot {
   destroy() {
     this.surface.destroy();
   }
-}
-
-// A round amount, without digits that are always 0.
-function wholeBytes(value) {
-  return units.bytes(value).replace(".00 ", " ");
 }
 
 // The life of a block, of which the ends are pixels: a bar above what is drawn, with its name.

@@ -2,6 +2,7 @@
 
 import { button, el } from "./dom.js";
 import { refill } from "./focus.js";
+import { swatch } from "./shades.js";
 import * as state from "./state.js";
 
 const KEY = "hide";
@@ -27,14 +28,12 @@ export class Legend {
     refill(
       this.element,
       ...series.map(({ name, colour, title }) => {
-        const swatch = el("span", { class: "swatch" });
-        swatch.style.background = colour;
         const one = button("", () => toggle(name), {
           class: "quiet series",
           "aria-pressed": String(!away.has(name)),
           title: title ?? `${name}: hide or show`,
         });
-        one.append(swatch, name);
+        one.append(swatch(colour), name);
         return one;
       }),
     );

@@ -7,6 +7,7 @@ import { refill } from "./focus.js";
 import * as kept from "./kept.js";
 import * as head from "./head.js";
 import * as keys from "./keys.js";
+import { stateLink } from "./links.js";
 import * as marks from "./marks.js";
 import * as live from "./live.js";
 import * as panels from "./panel.js";
@@ -98,8 +99,8 @@ function titleOf(view) {
 }
 
 // The header's parts are made once, and set to each state: an element that stays keeps the focus, also behind a dialog.
-const logo = el("a", { class: "logo" }, "rankmem");
-const links = new Map(VIEWS.map((view) => [view, el("a", {}, view.title)]));
+const logo = stateLink({ view: null }, { class: "logo" }, "rankmem");
+const links = new Map(VIEWS.map((view) => [view, stateLink({ view: view.name }, {}, view.title)]));
 const nav = el("nav", { "aria-label": "Views" }, ...links.values());
 const themes = button("", () => drawTheme(theme.nextTheme()));
 const tools = [
@@ -112,9 +113,7 @@ const tools = [
 
 function drawHead() {
   const current = viewOfState();
-  logo.href = state.link({ view: null });
   for (const [view, link] of links) {
-    link.href = state.link({ view: view.name });
     if (view === current) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
@@ -161,7 +160,7 @@ async function begin() {
     // Only a link that lets in, which the user's own command printed, says which editor it is.
     if (!refused && wanted) editor.keep(wanted);
   }
-  state.read();
+  state.readLink();
   setStyle(state.get("style"));
   await show();
   state.listen(follow);

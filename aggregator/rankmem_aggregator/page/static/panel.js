@@ -39,10 +39,12 @@ export class Panel {
     this.tools = el("span", { class: "tools" });
     this.body = el("div", { class: "body" });
     this.message = el("div", { class: "message", hidden: true });
+    this.misread = el("p", { class: "note misread", role: "status", hidden: true });
     this.element = el(
       "section",
       { class: `card ${extra}`, id, "aria-labelledby": `${id}-title` },
       el("div", { class: "title" }, this.heading, this.noteElement, el("span", { class: "grow" }), this.tools),
+      this.misread,
       this.message,
       this.body,
     );
@@ -84,7 +86,9 @@ export class Panel {
     this.askedMs = performance.now();
     this.waiting?.abort();
     const waiting = (this.waiting = new AbortController());
-    const asked = (this.asked = this.asks());
+    const misread = new Map();
+    const asked = (this.asked = state.collecting(misread, () => this.asks()));
+    this.tellMisread(misread);
     if (asked === null || typeof asked === "string") {
       this.element.removeAttribute("aria-busy");
       this.say(asked ?? "");
@@ -101,8 +105,9 @@ export class Panel {
         keepFocus(this.element, () => {
           this.message.hidden = true;
           this.body.hidden = false;
-          this.show(...answers);
+          state.collecting(misread, () => this.show(...answers));
         });
+        this.tellMisread(misread);
         if (!this.table && this.body.querySelector("canvas")) {
           this.table = () => rowsOf(this.answers[0]);
           this.offerTable();
@@ -133,6 +138,12 @@ export class Panel {
         again ? button("again", () => this.refresh()) : "",
       );
     });
+  }
+
+  // Values of the link that were not understood, and what is shown instead.
+  tellMisread(sentences) {
+    this.misread.hidden = !sentences.size;
+    this.misread.textContent = [...sentences.values()].join(" ");
   }
 
   fail(error) {
@@ -195,6 +206,19 @@ export class Panel {
     panels.delete(this.id);
     this.element.remove();
   }
+}
+
+// What a view has of a panel with plots: what refreshes them, and takes them down.
+export function partsOf(panel, ...plots) {
+  return {
+    panel,
+    plot: plots[0],
+    refresh: () => panel.refresh(),
+    destroy: () => {
+      panel.destroy();
+      for (const plot of plots) plot.destroy();
+    },
+  };
 }
 
 // The first rows of an answer, for a panel that gives no table of its own.

@@ -27,11 +27,10 @@ export function groupings() {
 
 // The grouping of the state.
 export function grouping() {
-  const known = groupings().map(([name]) => name);
-  return known.includes(state.get("by")) ? state.get("by") : known[0];
+  return state.choice("by", groupings().map(([name]) => name));
 }
 
-export function colourOfFigure(name) {
+function colourOfFigure(name) {
   const [light, dark] = FIGURES[name];
   return isDark() ? dark : light;
 }

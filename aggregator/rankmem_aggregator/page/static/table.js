@@ -43,6 +43,12 @@ export class Table {
     this.mark(this.picked);
   }
 
+  // Shows or hides a column.
+  showColumn(name, on) {
+    for (const column of this.columns) if (column.name === name) column.hidden = !on;
+    this.shown = this.columns.filter((column) => !column.hidden);
+  }
+
   // Marks the row with this key.
   mark(key) {
     this.picked = key;
@@ -138,7 +144,7 @@ export class Table {
 }
 
 // A click on a heading: descending, ascending, as it was.
-export function nextSort(sort, name) {
+function nextSort(sort, name) {
   if (sort?.name !== name) return { name, descending: true };
   return sort.descending ? { name, descending: false } : null;
 }

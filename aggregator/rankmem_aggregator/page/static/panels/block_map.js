@@ -24,7 +24,7 @@ const AXES = [
   ["event", "events", "the position in the rank's log"],
   ["time", "time", "time since the session's start"],
 ];
-const COLOURS = [...BLOCK_GROUPINGS.map(([name]) => name), "age"];
+const COLOURS = ["auto", ...BLOCK_GROUPINGS.map(([name]) => name), "age"];
 const FRAMES_SHOWN = 14;
 const STACK_WAIT_MS = 60;
 const WIDTH_STEP = 16;
@@ -90,7 +90,7 @@ export function blockMapPanel(root, { height = 300 } = {}) {
 
   const kinds = toggles("arrangement of blocks", KINDS, "stacked", (value) => state.change({ map: value }));
   const axes = toggles("axis to the right", AXES, "event", (value) => state.change({ mapx: value }));
-  const colours = chooser("colour of blocks", ["auto", ...COLOURS].map((name) => [name, `colour: ${name}`]), colour(), (value) => state.change({ mapc: value }));
+  const colours = chooser("colour of blocks", COLOURS.map((name) => [name, `colour: ${name}`]), colour(), (value) => state.change({ mapc: value }));
   const whole = button("all addresses", allAddresses, { class: "quiet", title: "on the axis of addresses the wheel zooms and dragging marks a part" });
   panel.tools.prepend(kinds, whole, axes, colours);
   const legend = el("div", { class: "legend" });
@@ -177,15 +177,15 @@ export function blockMapPanel(root, { height = 300 } = {}) {
 }
 
 function kind() {
-  return state.get("map") === "address" ? "address" : "stacked";
+  return state.choice("map", KINDS.map(([name]) => name));
 }
 
 function axis() {
-  return state.get("mapx") === "time" ? "time" : "event";
+  return state.choice("mapx", AXES.map(([name]) => name));
 }
 
 function colour() {
-  return COLOURS.includes(state.get("mapc")) ? state.get("mapc") : "auto";
+  return state.choice("mapc", COLOURS);
 }
 
 function noteOf(facts, drawn) {

@@ -3,6 +3,7 @@
 
 import { button, chooser, el, toggles } from "../dom.js";
 import { keepFocus, refill } from "../focus.js";
+import * as lives from "../lives.js";
 import { drawPager } from "../pager.js";
 import { Panel } from "../panel.js";
 import { pickedBlock, pickedRow } from "../picked_block.js";
@@ -19,34 +20,7 @@ const SIZES = ["10", "25", "50", "100", "250", "1000"];
 const SIZE = "50";
 const SORT = "-size";
 const TYPING_MS = 250;
-const READS = ["rank", "attempt", "device", "which", "q", "fit", "sort", "rows"];
-const WHICH = [
-  ["alive", "alive", "after the chosen event, or at the rank's peak"],
-  ["made", "made", "allocated within the range"],
-  ["freed", "freed", "freed within the range"],
-  ["touching", "touching", "alive at any time of the range"],
-  ["kept", "kept", "made within the range and not freed by its end: leaks are among these"],
-];
-const TEXTS = { alive: "alive", made: "made in the range", freed: "freed in the range", touching: "alive in the range", kept: "made in the range and kept" };
-
-export function which() {
-  const chosen = state.get("which") ?? "alive";
-  return WHICH.some(([each]) => each === chosen) ? chosen : "alive";
-}
-
-// The parameters that say which blocks are meant, for the panels of blocks.
-export function livesParameters() {
-  const chosen = session.chosenParameters();
-  if (!chosen) return null;
-  if (which() === "alive") return { ...chosen, which: "alive", seq: state.num("seq") };
-  const [from, to] = session.range();
-  return { ...chosen, which: which(), from, to };
-}
-
-// The keys of the state that those depend on.
-export function livesReads() {
-  return which() === "alive" ? ["seq"] : ["from", "to"];
-}
+const READS = ["q", "fit", "sort", "rows"];
 
 // Adds the panel to `root`; returns what refreshes it and takes it down.
 export function blocksPanel(root) {
@@ -63,12 +37,12 @@ export function blocksPanel(root) {
   const panel = new Panel(root, {
     id: "blocks",
     title: "Blocks",
-    reads: [...READS, "seq", "from", "to"],
+    reads: [...READS, ...lives.reads()],
     asks: () => {
-      panel.reads = new Set(["s", ...READS, ...livesReads()]);
-      const lives = livesParameters();
-      if (!lives) return "No rank of this session has events. Record one: rankmem run --db FILE -- COMMAND";
-      const fits = { ...lives, ...ranges(), q: state.get("q"), pick: picksBut("block") };
+      panel.reads = new Set(["s", ...READS, ...lives.reads()]);
+      const meant = lives.parameters();
+      if (!meant) return "No rank of this session has events. Record one: rankmem run --db FILE -- COMMAND";
+      const fits = { ...meant, ...ranges(), q: state.get("q"), pick: picksBut("block") };
       const page = { sort: state.get("sort") ?? SORT, limit: state.get("rows") ?? SIZE, after: starts.at(-1) };
       return [[session.of("blocks"), { ...fits, ...page }], [session.of("blocks/total"), fits]];
     },
@@ -85,7 +59,7 @@ export function blocksPanel(root) {
     },
   });
 
-  const kinds = toggles("which blocks", WHICH, which(), (value) => state.change({ which: value === "alive" ? null : value }));
+  const kinds = toggles("which blocks", lives.WHICH, lives.which(), lives.choose);
   let typed = 0;
   const search = el("input", {
     type: "search",
@@ -151,7 +125,7 @@ export function blocksPanel(root) {
 
   // What follows the state without a new question: the marks of what is chosen.
   function follow() {
-    kinds.set(which());
+    kinds.set(lives.which());
     if (document.activeElement !== search) search.value = state.get("q") ?? "";
     refill(fits, ...rangeTexts().map(([text, name]) => button(`${text} ✕`, () => removeRange(name), { class: "chip" })));
     const row = panel.drawn?.rows.find((each) => isPicked("block", each.allocation_id)) ?? null;
@@ -187,5 +161,5 @@ function sortOf(text) {
 
 function noteOf({ which: kind, seq, at_ns: at, num_blocks: count, bytes, largest_bytes: largest, smallest_bytes: smallest }) {
   const when = kind === "alive" ? ` after event ${units.count(seq)} (${units.time(at)})` : "";
-  return `${units.count(count)} ${TEXTS[kind]}${when}, ${units.bytes(bytes)} together; the largest ${units.bytes(largest)}, the smallest ${units.bytes(smallest)}`;
+  return `${units.count(count)} ${lives.TEXTS[kind]}${when}, ${units.bytes(bytes)} together; the largest ${units.bytes(largest)}, the smallest ${units.bytes(smallest)}`;
 }

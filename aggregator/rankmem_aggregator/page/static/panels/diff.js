@@ -5,7 +5,7 @@ import { line } from "../axes.js";
 import { chooser, el } from "../dom.js";
 import { BLOCK_GROUPINGS } from "../facts.js";
 import { refill } from "../focus.js";
-import { Panel } from "../panel.js";
+import { Panel, partsOf } from "../panel.js";
 import * as session from "../session.js";
 import * as sides from "../sides.js";
 import * as state from "../state.js";
@@ -28,7 +28,7 @@ const COLUMNS = [
   { name: "b_blocks", title: "blocks of B", align: "right", text: (row) => units.count(row.b_blocks) },
 ];
 
-const grouping = () => (GROUPINGS.includes(state.get("by")) ? state.get("by") : "category");
+const grouping = () => state.choice("by", GROUPINGS);
 
 export function diffPanel(root) {
   let rows = [];
@@ -108,14 +108,7 @@ export function diffPanel(root) {
     })
     .catch(() => {});
 
-  return {
-    panel,
-    refresh: () => panel.refresh(),
-    destroy: () => {
-      panel.destroy();
-      surface.destroy();
-    },
-  };
+  return partsOf(panel, surface);
 }
 
 // A text that fits into a width, cut in its middle: names of one package begin alike.

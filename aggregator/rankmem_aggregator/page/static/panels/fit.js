@@ -3,11 +3,13 @@
 import { Bars } from "../bars.js";
 import { chooser, el, setOptions } from "../dom.js";
 import { refill } from "../focus.js";
-import { Panel } from "../panel.js";
+import { gibOf } from "../groups.js";
+import { tile } from "../links.js";
+import { Panel, partsOf } from "../panel.js";
 import * as session from "../session.js";
+import { legendEntry } from "../shades.js";
 import * as state from "../state.js";
 import { Table } from "../table.js";
-import { ink } from "../theme.js";
 import * as tip from "../tip.js";
 import * as units from "../units.js";
 
@@ -24,8 +26,7 @@ const NO_EVENTS = "No rank has events. rankmem status says what each rank sent."
 
 // The size to try, GiB; null: each rank's own device.
 function size() {
-  const given = Number(state.get("limit"));
-  return given > 0 ? given : null;
+  return gibOf("size", "each rank's own device is taken");
 }
 
 const asks = () => [[session.of("fit"), { device_type: state.get("type"), size_gib: size() }]];
@@ -75,7 +76,7 @@ export function fitPanel(root) {
   const panel = new Panel(root, {
     id: "fit",
     title: "Does it fit?",
-    reads: ["type", "limit"],
+    reads: ["type", "size"],
     asks,
     empty: NO_EVENTS,
     show: (answer) => {
@@ -100,7 +101,7 @@ export function fitPanel(root) {
   device.hidden = true;
   const input = el("input", {
     type: "number", min: 0.001, step: "any", class: "short", placeholder: "own", "aria-label": "device size to try, GiB",
-    title: "device size to try, GiB; empty: each rank's own device", onchange: () => state.change({ limit: Number(input.value) > 0 ? Number(input.value) : null }),
+    title: "device size to try, GiB; empty: each rank's own device", onchange: () => state.change({ size: Number(input.value) > 0 ? Number(input.value) : null }),
   });
   panel.tools.prepend(device, el("label", { class: "note" }, "on ", input, " GiB"));
   const tiles = el("div", { class: "tiles" });
@@ -127,7 +128,6 @@ export function fitPanel(root) {
 }
 
 function tilesOf(rows) {
-  const tile = (name, text, hint) => el("div", { class: "tile", title: hint ?? null }, el("span", {}, name), el("b", {}, text));
   const known = rows.filter((row) => row.left_bytes !== null);
   const short = known.filter((row) => row.left_bytes < 0);
   const reserved = rows.filter((row) => row.left_reserved_bytes !== null);
@@ -174,14 +174,9 @@ function commonLimit(rows) {
 }
 
 function legendOf(rows) {
-  const swatch = (colour, text) => {
-    const square = el("span", { class: "swatch" });
-    square.style.background = colour;
-    return el("span", {}, square, text);
-  };
-  const entries = [swatch(COLOURS.requested, "requested at the peak")];
-  if (rows.some((row) => row.reserved_peak_bytes !== null)) entries.push(swatch(COLOURS.reserved, "reserved beyond that"));
-  if (rows.some((row) => row.beyond_bytes)) entries.push(swatch(COLOURS.beyond, "the process beyond the allocator"));
+  const entries = [legendEntry("requested at the peak", COLOURS.requested)];
+  if (rows.some((row) => row.reserved_peak_bytes !== null)) entries.push(legendEntry("reserved beyond that", COLOURS.reserved));
+  if (rows.some((row) => row.beyond_bytes)) entries.push(legendEntry("the process beyond the allocator", COLOURS.beyond));
   if (rows.some((row) => row.usable_bytes !== null)) entries.push(el("span", {}, "tick: size less the margin"));
   return entries;
 }
@@ -212,7 +207,7 @@ export function fitTablePanel(root) {
   const panel = new Panel(root, {
     id: "fit-table",
     title: "All ranks",
-    reads: ["type", "limit"],
+    reads: ["type", "size"],
     asks,
     empty: NO_EVENTS,
     show: (answer) => {
@@ -244,14 +239,4 @@ export function fitTablePanel(root) {
 function compared(a, b) {
   if (a === null || b === null) return (a !== null) - (b !== null);
   return a < b ? -1 : Number(a > b);
-}
-
-function partsOf(panel, plot) {
-  return {
-    refresh: () => panel.refresh(),
-    destroy: () => {
-      panel.destroy();
-      plot.destroy();
-    },
-  };
 }

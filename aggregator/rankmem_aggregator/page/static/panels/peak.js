@@ -5,9 +5,11 @@ import { coloursOf } from "../colours.js";
 import { button, chooser, el, setOptions } from "../dom.js";
 import { BLOCK_GROUPINGS } from "../facts.js";
 import { refill } from "../focus.js";
-import { Panel } from "../panel.js";
+import { tile } from "../links.js";
+import { Panel, partsOf } from "../panel.js";
 import { picks, togglePick } from "../selection.js";
 import * as session from "../session.js";
+import { legendEntry, swatch } from "../shades.js";
 import * as state from "../state.js";
 import * as tip from "../tip.js";
 import * as units from "../units.js";
@@ -18,12 +20,12 @@ const TOLD_APART = 11;
 const NO_EVENTS = "No rank has events, so there is no highest instant. rankmem status says what each rank sent.";
 
 // What the blocks are grouped by: the state's, where it is a grouping of blocks.
-export function blocksBy() {
-  return BLOCKS_BY.includes(state.get("by")) ? state.get("by") : BLOCKS_BY[0];
+function blocksBy() {
+  return state.choice("by", BLOCKS_BY);
 }
 
 // The ways in which the session's ranks can be put together; the first tells the most at a glance.
-export function ranksBy() {
+function ranksBy() {
   const { ranks } = session.job();
   const differ = (of) => new Set(ranks.map(of)).size > 1;
   const known = COORDINATES.filter((name) => differ((row) => row[name]));
@@ -54,7 +56,6 @@ export function peakSumPanel(root) {
       setOptions(device, types, type);
       device.hidden = types.length < 2;
       panel.note(running ? `of ${type}, as of ${units.time(until)}: the job is running` : `of ${type}`);
-      const tile = (name, text, hint) => el("div", { class: "tile", title: hint ?? null }, el("span", {}, name), el("b", {}, text));
       refill(
         tiles,
         tile("all ranks together", units.bytes(bound.job_peak_bytes)),
@@ -80,7 +81,7 @@ export function peakSumPanel(root) {
 }
 
 // How sure the peak is, in a sentence.
-export function howSure(bound) {
+function howSure(bound) {
   const { clock_error_ns: error, lowest_bytes: low, highest_bytes: high, is_exact: exact, at_least_bytes: least } = bound;
   const missing =
     exact === false
@@ -95,7 +96,7 @@ export function howSure(bound) {
 }
 
 export function peakRanksPanel(root) {
-  const grouping = () => (ranksBy().includes(state.get("of")) ? state.get("of") : ranksBy()[0]);
+  const grouping = () => state.choice("of", ranksBy());
   const panel = new Panel(root, {
     id: "peak-ranks",
     title: "What each rank held then",
@@ -192,16 +193,6 @@ export function peakHeldPanel(root) {
 
 const TABLE_PARTS = ["group", "its bytes"];
 
-function partsOf(panel, plot) {
-  return {
-    refresh: () => panel.refresh(),
-    destroy: () => {
-      panel.destroy();
-      plot.destroy();
-    },
-  };
-}
-
 // The groups in an answer, those that hold the most first, the rest ("others") last; null: blocks without one.
 function groupsOf(rows) {
   const bytes = new Map();
@@ -251,12 +242,10 @@ function barsOf(of, held, shares, colour) {
 }
 
 function entry(name, colour) {
-  const swatch = el("span", { class: "swatch" });
-  swatch.style.background = colour;
   const text = name ?? `no ${blocksBy()}`;
-  if (name === "others") return el("span", {}, swatch, text);
+  if (name === "others") return legendEntry(text, colour);
   const choose = button("", () => pick(name), { class: "quiet", "aria-pressed": String(pickedNames()?.has(name) ?? false) });
-  choose.append(swatch, text);
+  choose.append(swatch(colour), text);
   return choose;
 }
 

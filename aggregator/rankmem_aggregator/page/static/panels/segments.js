@@ -5,6 +5,7 @@ import * as api from "../api.js";
 import { chooser, el, toggles } from "../dom.js";
 import { refill } from "../focus.js";
 import { FragmentationPlot, instantLines, LINES } from "../fragmentation.js";
+import { tile } from "../links.js";
 import { Panel } from "../panel.js";
 import { HOLE, partLines, SegmentLines } from "../segments.js";
 import { addPick, picks } from "../selection.js";
@@ -16,7 +17,7 @@ import * as tip from "../tip.js";
 import * as units from "../units.js";
 
 const DEVICE = ["rank", "attempt", "device"];
-const COLOURS = ["category", "operator", "line"];
+const COLOURS = ["auto", "category", "operator", "line"];
 const ZOOMS = [["1", "fit"], ["4", "×4"], ["16", "×16"]];
 const TABLE_ROWS = 200;
 const FRAMES_SHOWN = 14;
@@ -67,7 +68,7 @@ export function segmentsPanel(root, { height = 300 } = {}) {
         ]),
     }),
   });
-  const colours = chooser("colour of blocks", ["auto", ...COLOURS].map((name) => [name, `colour: ${name}`]), colour(), (name) => state.change({ mapc: name }));
+  const colours = chooser("colour of blocks", COLOURS.map((name) => [name, `colour: ${name}`]), colour(), (name) => state.change({ mapc: name }));
   const zooms = toggles("size of the picture", ZOOMS, "1", (zoom) => {
     zooms.set(zoom);
     plot.setZoom(Number(zoom));
@@ -228,7 +229,7 @@ const POOL_COLUMNS = [
 ];
 
 function colour() {
-  return COLOURS.includes(state.get("mapc")) ? state.get("mapc") : "auto";
+  return state.choice("mapc", COLOURS);
 }
 
 // What colours stand for: as chosen, or by itself the first of which anything is known.
@@ -240,7 +241,6 @@ function colourBy(parts) {
 }
 
 function tiles(facts) {
-  const tile = (name, text, hint) => el("div", { class: "tile", title: hint ?? null }, el("span", {}, name), el("b", {}, text));
   return [
     tile("reserved", units.bytes(facts.reserved_bytes), "of all segments"),
     tile("in blocks, asked for", units.bytes(facts.requested_bytes)),

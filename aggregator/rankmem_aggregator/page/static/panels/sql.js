@@ -6,6 +6,7 @@ import { announce, button, chooser, el, setOptions, toggles } from "../dom.js";
 import { refill } from "../focus.js";
 import { bind } from "../keys.js";
 import { Panel } from "../panel.js";
+import { legendEntry } from "../shades.js";
 import { SqlEditor } from "../sql_editor.js";
 import { cellsOf, linesOf, SqlPlot } from "../sql_plots.js";
 import * as sqlText from "../sql_text.js";
@@ -88,7 +89,7 @@ export function sqlPanel(root) {
     panel.note(`${units.count(answer.length)} ${answer.length === 1 ? "row" : "rows"}${facts.truncated ? ", the first of more: rankmem sql has no limit" : ""}`);
     plot.set(typeof shown === "string" ? null : shown);
     const colours = coloursOf((shown?.lines ?? []).map((line) => line.name));
-    refill(legend, ...(shown?.lines ?? []).map((line, i) => swatch(line.name, colours[i])));
+    refill(legend, ...(shown?.lines ?? []).map((line, i) => legendEntry(line.name, colours[i])));
     refill(tablePlace);
     if (form === "table") showTable(answer, columns);
   }
@@ -139,12 +140,6 @@ function firstRows(answer) {
   const columns = answer.names.map((_, i) => answer.table.getChildAt(i).toArray());
   const count = Math.min(answer.length, ROWS_SHOWN_MAX);
   return Array.from({ length: count }, (_, index) => ({ index, values: columns.map((column) => column[index]) }));
-}
-
-function swatch(name, colour) {
-  const square = el("span", { class: "swatch" });
-  square.style.background = colour;
-  return el("span", {}, square, name);
 }
 
 // The schema as a list that unfolds; a click on a name inserts it.

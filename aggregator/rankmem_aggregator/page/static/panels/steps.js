@@ -5,9 +5,10 @@ import { chooser, el, toggles } from "../dom.js";
 import { BLOCK_GROUPINGS } from "../facts.js";
 import { refill } from "../focus.js";
 import { HeatMap } from "../heat.js";
-import { Panel } from "../panel.js";
+import { Panel, partsOf } from "../panel.js";
 import { togglePick } from "../selection.js";
 import * as session from "../session.js";
+import { legendEntry } from "../shades.js";
 import * as state from "../state.js";
 import { drawStepAxis, hoverAndPick } from "../step_axis.js";
 import { ink } from "../theme.js";
@@ -26,7 +27,7 @@ const KEEP = 4;
 const RANKS_PAGE = 12;
 
 function figure() {
-  return FIGURES.some(([name]) => name === state.get("steps")) ? state.get("steps") : FIGURES[0][0];
+  return state.choice("steps", FIGURES.map(([name]) => name));
 }
 
 function openRank(row) {
@@ -34,7 +35,7 @@ function openRank(row) {
 }
 
 // A figure of bytes a step, with its interval.
-export function slopeText(row) {
+function slopeText(row) {
   if (row.slope_bytes === null) return "too few steps";
   const sure = row.slope_low > 0 ? "grows" : row.slope_high < 0 ? "falls" : "steady";
   return `${units.signedBytes(Math.round(row.slope_bytes))} a step · ${sure}`;
@@ -53,7 +54,7 @@ export function stepsHeatPanel(root) {
     id: "steps-heat",
     title: "Ranks over steps",
     reads: ["steps", "type", "attempt", "rank"],
-    asks: () => [[session.of("step_heat"), { figure: figure(), device_type: state.get("type") }]],
+    asks: () => [[session.of("step_heat"), { figure: figure(), device_type: state.get("type"), attempt: state.num("attempt") }]],
     empty: NO_STEPS,
     show: (answer) => {
       rows = answer.rows();
@@ -67,11 +68,11 @@ export function stepsHeatPanel(root) {
       rows.forEach((row, i) => cells.set(row.cells, i * bins));
       const kind = facts.figure === "growth" ? "difference" : "amount";
       panel.drawn = { ranks: rows.map((row) => row.rank), bins, cells: [...cells], low: facts.low_bytes, high: facts.high_bytes };
-      panel.note(
+      const scale =
         kind === "difference"
           ? `blue: less than the step before, orange: more, up to ${units.bytes(facts.high_bytes)}`
-          : `${units.bytes(facts.low_bytes)} (dark) to ${units.bytes(facts.high_bytes)} (bright)`,
-      );
+          : `${units.bytes(facts.low_bytes)} (dark) to ${units.bytes(facts.high_bytes)} (bright)`;
+      panel.note(session.attempts().length > 1 ? `attempt ${rows[0].attempt}; ${scale}` : scale);
       choice.set(figure());
       plot.surface.setHeight(Math.min(300, Math.max(90, 26 + rows.length * 14)));
       plot.set({ rows: rows.map((row) => String(row.rank)), bins, cells, kind, from: 0, to: bins });
@@ -113,7 +114,7 @@ export function stepsGrowthPanel(root) {
     id: "steps-growth",
     title: "Growth a step, by rank",
     reads: ["steps", "type", "attempt"],
-    asks: () => [[session.of("step_heat"), { figure: figure() === "peak" ? "peak" : "end", device_type: state.get("type") }]],
+    asks: () => [[session.of("step_heat"), { figure: figure() === "peak" ? "peak" : "end", device_type: state.get("type"), attempt: state.num("attempt") }]],
     empty: NO_STEPS,
     show: (answer) => {
       const { method, warm_up_end: warm } = answer.facts;
@@ -159,7 +160,7 @@ export function stepsGrowthPanel(root) {
 }
 
 export function stepsKeptPanel(root) {
-  const by = () => (KEPT_BY.includes(state.get("by")) ? state.get("by") : KEPT_BY[0]);
+  const by = () => state.choice("by", KEPT_BY);
   const keep = () => Math.max(1, state.num("keep") ?? KEEP);
   const panel = new Panel(root, {
     id: "steps-kept",
@@ -184,7 +185,7 @@ export function stepsKeptPanel(root) {
           ? `Too few steps for that: the last one is step ${units.count(facts.last_step)}.`
           : "Nothing that was made after the warm-up was still there so many steps later.";
       legend.hidden = rows.length === 0;
-      refill(legend, swatch("accent", "alive at the end of the last step"), swatch("faint", "freed since"));
+      refill(legend, legendEntry("alive at the end of the last step", "var(--accent)"), legendEntry("freed since", "var(--faint)"));
       plot.surface.canvas.hidden = rows.length === 0;
       plot.set({ rows: rows.map(keptBar), only: pickedNames(by()) });
     },
@@ -234,24 +235,7 @@ export function stepsKeptPanel(root) {
   return partsOf(panel, plot);
 }
 
-// An entry of a legend, in a colour of the style sheet.
-function swatch(colour, text) {
-  const square = el("span", { class: "swatch" });
-  square.style.background = `var(--${colour})`;
-  return el("span", {}, square, text);
-}
-
 // The rank that the state names; none: the server takes the one that grows most.
 function ofRank() {
   return { rank: state.num("rank"), attempt: state.num("attempt"), device: state.num("rank") === null ? null : state.get("device") };
-}
-
-function partsOf(panel, plot) {
-  return {
-    refresh: () => panel.refresh(),
-    destroy: () => {
-      panel.destroy();
-      plot.destroy();
-    },
-  };
 }
