@@ -20,7 +20,7 @@ from rankmem_aggregator.query.interrupts import Interrupts
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import Parameters
 from rankmem_aggregator.store.copy import export_duckdb
-from rankmem_aggregator.store.reading_instance import BareInstance, ReadingInstance
+from rankmem_aggregator.store.reading_instance import BareInstance, ConfinedInstance, ReadingInstance
 from rankmem_protos.errors import Code, RankmemError
 
 BATCH_ROWS: Final = 65_536
@@ -36,29 +36,17 @@ _READ_ONLY: Final = ("read-only mode", "Can only delete from base table", "Can o
 _EXHAUSTED: Final = (duckdb.OutOfMemoryException, duckdb.InterruptException)
 
 
-class LocalQueries(Queries):
-    """A database file, read in this process.
+class InstanceQueries(Queries):
+    """What an instance of DuckDB in this process answers.
 
     Args:
-        path: of a DuckDB file made by an aggregator, or claimed to be.
-        unsafe: DuckDB bare: the file's own views and macros, COPY, ATTACH, settings, extensions. For a file
-            that the caller made or trusts.
+        target: what it reads, for messages.
+        instance: open; closed with this.
     """
 
-    def __init__(self, path: Path, *, unsafe: bool = False) -> None:
-        self.target = str(path)
-        if not path.is_file():
-            raise RankmemError(
-                Code.NOT_FOUND,
-                f"no database {path}",
-                "give its path with --db, or record one: rankmem run --db FILE -- COMMAND",
-            )
-        try:
-            self._instance = BareInstance(path) if unsafe else ReadingInstance(path)
-        except duckdb.Error as exc:
-            raise _cannot_open(path, exc) from exc
-        except RankmemError as exc:
-            raise RankmemError(exc.code, f"cannot read {path}: {exc.message}", exc.hint) from exc
+    def __init__(self, target: str, instance: BareInstance | ConfinedInstance) -> None:
+        self.target = target
+        self._instance = instance
         self._interrupts = Interrupts()
 
     def sql(self, text: str, parameters: Parameters | None = None) -> pa.Table:
@@ -118,6 +106,30 @@ class LocalQueries(Queries):
 
         running.enter_context(self._interrupts.running(end))
         return cursor.sql(text, params=dict(parameters) if parameters else None)
+
+
+class LocalQueries(InstanceQueries):
+    """A database file, read in this process.
+
+    Args:
+        path: of a DuckDB file made by an aggregator, or claimed to be.
+        unsafe: DuckDB bare: the file's own views and macros, COPY, ATTACH, settings, extensions. For a file
+            that the caller made or trusts.
+    """
+
+    def __init__(self, path: Path, *, unsafe: bool = False) -> None:
+        if not path.is_file():
+            raise RankmemError(
+                Code.NOT_FOUND,
+                f"no database {path}",
+                "give its path with --db, or record one: rankmem run --db FILE -- COMMAND",
+            )
+        try:
+            super().__init__(str(path), BareInstance(path) if unsafe else ReadingInstance(path))
+        except duckdb.Error as exc:
+            raise _cannot_open(path, exc) from exc
+        except RankmemError as exc:
+            raise RankmemError(exc.code, f"cannot read {path}: {exc.message}", exc.hint) from exc
 
 
 @contextlib.contextmanager
