@@ -22,6 +22,8 @@ from rankmem_aggregator.lake.layout import TABLES
 from rankmem_protos.errors import Code, RankmemError
 from two_sessions import NEW, OLD, two_sessions
 
+pytestmark = pytest.mark.slow
+
 PART_ROWS = 60
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from rankmem_aggregator.lake.delta import refusals
 from rankmem_aggregator.lake.files import LakeFiles, deltalake
 from rankmem_aggregator.lake.layout import (
+    ALL_SESSIONS,
     LAKE_PROGRESS,
     DataFile,
     file_schema,
@@ -53,6 +54,12 @@ class Catalog:
     def of_session(self, session_id: str) -> list[DataFile]:
         """The files of a session, of all tables."""
         return [file for file in self.files if file.session_id == session_id]
+
+    def about(self, session_id: str) -> Catalog:
+        """What a question about a session needs: its files, and those that belong to no session."""
+        return Catalog(
+            self.version, tuple(f for f in self.files if f.session_id in (session_id, ALL_SESSIONS))
+        )
 
     def session_ids(self) -> list[str]:
         """The sessions, ordered by id."""

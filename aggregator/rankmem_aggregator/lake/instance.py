@@ -17,7 +17,7 @@ import duckdb
 
 from rankmem_aggregator.lake.catalog import Catalog
 from rankmem_aggregator.lake.files import LakeFiles
-from rankmem_aggregator.lake.layout import ALL_SESSIONS, LEFT_OUT, DataFile
+from rankmem_aggregator.lake.layout import LEFT_OUT, DataFile
 from rankmem_aggregator.store import schema
 from rankmem_aggregator.store.instance import ISOLATED, Settings
 from rankmem_aggregator.store.reading_instance import MINDSTUDIO, ConfinedInstance, needed_names
@@ -26,6 +26,8 @@ from rankmem_protos.tables import SCHEMA_VERSION, Table
 
 _HIVE: Final = "hive_types = {'session_id': VARCHAR, 'segment': BIGINT, 'hosts': INTEGER}"
 """Folders give the partition: a filter on session_id then opens no file of another session."""
+_EMPTY: Final = "without_rows"
+"""Schema of the tables that no file has rows of."""
 _REMOTE_SCHEME: Final = "rankmemlake"
 """Under it DuckDB opens the files of an object store, through deltalake's client."""
 
@@ -43,7 +45,7 @@ class LakeInstance(ConfinedInstance):
         settings: Settings = {"temp_directory": spill, **ISOLATED}
         super().__init__(duckdb.connect(":memory:", config=settings))
         self._files, self._catalog = files, catalog
-        self._checked: set[tuple[str, str | None]] = set()
+        self._checked: set[str] = set()
         try:
             if not files.is_local:
                 from rankmem_aggregator.lake.remote_files import RemoteFiles
@@ -54,30 +56,23 @@ class LakeInstance(ConfinedInstance):
             self._connection.execute(f"SET allowed_paths = [{paths}]")
             self._confine()
             self._connection.execute(f"CREATE SCHEMA {MINDSTUDIO}")
-            self._connection.execute("CREATE SCHEMA packed")
+            self._connection.execute(f"CREATE SCHEMA {_EMPTY}")
         except BaseException:
             self._connection.close()
             raise
 
-    def check_files(self, text: str, session: str | None) -> None:
-        """Compares the files that a statement reads with what they should be.
-
-        Args:
-            text: the statement.
-            session: the session that it is about; None: any.
+    def check_files(self, text: str) -> None:
+        """Compares the files that a statement reads with what they should be, once each.
 
         Raises:
             RankmemError: INVALID for one that is missing, torn or another's.
         """
         if not self._files.is_local:
             return  # DuckDB fails at one that is missing, and asks for each size itself
-        for name in needed_names(text):
-            if (name, None) in self._checked or (name, session) in self._checked:
-                continue
+        for name in needed_names(text) - self._checked:
             for file in self._catalog.of_table(name):
-                if session is None or file.session_id in (session, ALL_SESSIONS):
-                    self._check(file)
-            self._checked.add((name, session))
+                self._check(file)
+            self._checked.add(name)
 
     def _check(self, file: DataFile) -> None:
         size = self._files.size_of(file.path)
@@ -100,7 +95,14 @@ class LakeInstance(ConfinedInstance):
                 f"CREATE VIEW {name} AS SELECT {SCHEMA_VERSION}::INTEGER AS schema_version, "
                 "'lake' AS database_id, 0::BIGINT AS created_ns"
             ]
-        return [f"CREATE VIEW {name} AS {self.rows_of(table)}"]
+        if self._catalog.of_table(table.name):
+            return [f"CREATE VIEW {name} AS {self.rows_of(table)}"]
+        # A table without rows: DuckDB 2.0 fails at some views over columns that are constants.
+        columns = ", ".join(f"{schema.quoted(c)} {_type(table, c)}" for c in table.column_names())
+        return [
+            f"CREATE TABLE {_EMPTY}.{name} ({columns})",
+            f"CREATE VIEW {name} AS SELECT * FROM {_EMPTY}.{name}",
+        ]
 
     def rows_of(self, table: Table) -> str:
         """The statement that reads a table of the lake: its declared columns."""
