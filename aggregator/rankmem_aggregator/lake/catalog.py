@@ -6,6 +6,7 @@ come from a stranger, so no row may name a file outside of it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from rankmem_aggregator.lake.delta import refusals
+from rankmem_aggregator.lake.delta import commit_once, made_elsewhere
 from rankmem_aggregator.lake.files import LakeFiles, deltalake
 from rankmem_aggregator.lake.layout import (
     ALL_SESSIONS,
@@ -133,12 +134,15 @@ def replace_progress(
     place = files.place(LAKE_PROGRESS.name)
     rows = [{name: getattr(file, name) for name in _COLUMNS} for file in new]
     table = pa.Table.from_pylist(rows, schema=file_schema(LAKE_PROGRESS))
-    with refusals(place):
+
+    def attempt() -> None:
         opened = open_progress(files)
         if opened is None:
             opened = delta.DeltaTable.create(
                 place, file_schema(LAKE_PROGRESS), mode="ignore", name="lake_progress"
             )
+        if int(opened.transaction_version(app) or 0) >= sequence:
+            raise made_elsewhere(place)
         delta.write_deltalake(
             opened,
             table,
@@ -147,12 +151,16 @@ def replace_progress(
             commit_properties=CommitProperties(app_transactions=[Transaction(app, sequence)]),
         )
 
+    commit_once(place, attempt)
+
 
 def join_progress(files: LakeFiles) -> None:
     """Joins the files of lake_progress once they are many."""
+    from deltalake.exceptions import CommitFailedError
+
     opened = open_progress(files)
     if opened is not None and len(opened.file_uris()) > PROGRESS_FILES_MAX:
-        with refusals(files.place(LAKE_PROGRESS.name)):
+        with contextlib.suppress(CommitFailedError):  # the next import does it
             opened.optimize.compact()
 
 
