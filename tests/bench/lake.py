@@ -19,7 +19,7 @@ from synthetic_database import DRIFTING, SESSION, fill, fill_blocks, fill_progre
 
 from rankmem_aggregator import connect
 from rankmem_aggregator.config import GIB, AggregatorConfig
-from rankmem_aggregator.lake.catalog import read_catalog, replace_progress
+from rankmem_aggregator.lake.catalog import add_progress, read_catalog
 from rankmem_aggregator.lake.cutting import PART_ROWS
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.import_ import import_database
@@ -142,7 +142,7 @@ def _planned(lake: Path, num_files: int) -> list[Figure]:
         for session in (f"0OTHER{number:06d}" for number in range(num_files // FILES_OF_A_SESSION))
         for segment in range(FILES_OF_A_SESSION)
     ]
-    replace_progress(files, "0OTHERS", "bench", many, app="bench", sequence=1)
+    add_progress(files, many, app="bench", sequence=1)
 
     def run() -> float:
         began = time.perf_counter()

@@ -59,7 +59,7 @@ def replaced(lake: Path, session: str, change: Callable[[DataFile], DataFile]) -
     files = LakeFiles(str(lake))
     present = read_catalog(files).of_session(session)
     new = [change(file) for file in present]
-    replace_progress(files, session, present[0].writer, new, app="test", sequence=1)
+    replace_progress(files, session, present[0].writer, new, app=f"test/{session}", sequence=1)
 
 
 def test_a_missing_file_fails_the_question_and_is_named(lake: Path) -> None:

@@ -123,11 +123,21 @@ def open_progress(files: LakeFiles, *, version: int | None = None) -> Any:
 def replace_progress(
     files: LakeFiles, session_id: str, writer: str, new: Iterable[DataFile], *, app: str, sequence: int
 ) -> None:
-    """Makes these the files of a session (of :data:`ALL_SESSIONS`: those of the writer) that count.
+    """Makes these the files of a session (or of :data:`ALL_SESSIONS`) from this writer, and no others.
 
     Raises:
-        RankmemError: CONFLICT where another process did so.
+        RankmemError: CONFLICT where this or a later sequence of ``app`` was committed.
     """
+    condition = f"session_id = '{session_id}' AND writer = '{writer}'"
+    _commit(files, new, app, sequence, mode="overwrite", predicate=condition)
+
+
+def add_progress(files: LakeFiles, new: Iterable[DataFile], *, app: str, sequence: int) -> None:
+    """Makes these files count besides those that do. Raises as :func:`replace_progress`."""
+    _commit(files, new, app, sequence, mode="append")
+
+
+def _commit(files: LakeFiles, new: Iterable[DataFile], app: str, sequence: int, **mode: str) -> None:
     delta = deltalake()
     from deltalake.transaction import CommitProperties, Transaction
 
@@ -143,13 +153,8 @@ def replace_progress(
             )
         if int(opened.transaction_version(app) or 0) >= sequence:
             raise made_elsewhere(place)
-        delta.write_deltalake(
-            opened,
-            table,
-            mode="overwrite",
-            predicate=f"session_id = '{session_id}' AND writer = '{writer}'",
-            commit_properties=CommitProperties(app_transactions=[Transaction(app, sequence)]),
-        )
+        properties = CommitProperties(app_transactions=[Transaction(app, sequence)])
+        delta.write_deltalake(opened, table, commit_properties=properties, **mode)
 
     commit_once(place, attempt)
 

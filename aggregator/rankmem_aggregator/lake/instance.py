@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import duckdb
 
@@ -46,12 +46,14 @@ class LakeInstance(ConfinedInstance):
         super().__init__(duckdb.connect(":memory:", config=settings))
         self._files, self._catalog = files, catalog
         self._checked: set[str] = set()
+        self._remote: Any = None
         try:
             if not files.is_local:
-                from rankmem_aggregator.lake.remote_files import RemoteFiles
+                from rankmem_aggregator.lake.remote_files import RemoteFiles  # it needs fsspec
 
                 sizes = {file.path: file.size_bytes for file in catalog.files}
-                self._connection.register_filesystem(RemoteFiles(_REMOTE_SCHEME, files.filesystem(), sizes))
+                self._remote = RemoteFiles(_REMOTE_SCHEME, files.filesystem(), sizes)
+                self._connection.register_filesystem(self._remote)
             paths = ", ".join(schema.literal(self._place(file)) for file in catalog.files)
             self._connection.execute(f"SET allowed_paths = [{paths}]")
             self._confine()
@@ -68,23 +70,32 @@ class LakeInstance(ConfinedInstance):
             RankmemError: INVALID for one that is missing, torn or another's.
         """
         if not self._files.is_local:
-            return  # DuckDB fails at one that is missing, and asks for each size itself
+            return  # each is compared when DuckDB opens it
         for name in needed_names(text) - self._checked:
             for file in self._catalog.of_table(name):
                 self._check(file)
             self._checked.add(name)
 
+    def fault(self) -> RankmemError | None:
+        """The error of a file in an object store that DuckDB could not read as it should be."""
+        if self._remote is None or self._remote.fault is None:
+            return None
+        (path, size), self._remote.fault = self._remote.fault, None
+        (file,) = [file for file in self._catalog.files if file.path == path]
+        return self._unusable(file, size)
+
     def _check(self, file: DataFile) -> None:
         size = self._files.size_of(file.path)
-        if size == file.size_bytes:
-            return
+        if size != file.size_bytes:
+            raise self._unusable(file, size)
+
+    def _unusable(self, file: DataFile, size: int | None) -> RankmemError:
         place = self._files.place(file.path)
-        raise RankmemError(
+        what = f"has {size} bytes, not {file.size_bytes}: it is torn, or another"
+        return RankmemError(
             Code.INVALID,
-            f"the lake's file {place} is missing"
-            if size is None
-            else f"the lake's file {place} has {size} bytes, not {file.size_bytes}: it is torn, or another",
-            "rankmem lake check lists all such files; import the session again",
+            f"the lake's file {place} {'is missing' if size is None else what}",
+            "rankmem lake check lists all such files; restore them",
         )
 
     def _table_statements(self, table: Table) -> list[str]:

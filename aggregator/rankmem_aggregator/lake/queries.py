@@ -99,8 +99,13 @@ class LakeQueries(InstanceQueries):
         lake = self._instance_of(str(session) if is_known and text in _of_one_session() else None)
         lake.check_files(text)
         self._instance = lake
-        with super()._asking(text, parameters) as relation:
-            yield relation
+        try:
+            with super()._asking(text, parameters) as relation:
+                yield relation
+        except duckdb.Error as exc:
+            if (fault := lake.fault()) is None:
+                raise
+            raise fault from exc
 
 
 @cache
