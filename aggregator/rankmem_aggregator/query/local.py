@@ -22,7 +22,7 @@ from rankmem_aggregator.query.interrupts import Interrupts
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import Parameters, Value
 from rankmem_aggregator.store.copy import export_duckdb
-from rankmem_aggregator.store.reading_instance import BareInstance, ReadingInstance
+from rankmem_aggregator.store.reading_instance import BareInstance, ConfinedInstance, ReadingInstance
 from rankmem_protos.errors import Code, RankmemError
 
 BATCH_ROWS: Final = 65_536
@@ -36,33 +36,22 @@ _LOCKED: Final = "the configuration has been locked"
 _READ_ONLY: Final = ("read-only mode", "Can only delete from base table", "Can only update base table")
 """Parts of DuckDB's messages about statements that would write; our tables are views of the file's."""
 T = TypeVar("T")
-_Asked = Callable[[duckdb.DuckDBPyConnection, str, dict[str, Value] | None], T | None]
+Asked = Callable[[duckdb.DuckDBPyConnection, str, dict[str, Value] | None], T | None]
+"""Asks a statement with its parameters; None where the text holds none."""
 _EXHAUSTED: Final = (duckdb.OutOfMemoryException, duckdb.InterruptException)
 
 
-class LocalQueries(Queries):
-    """A database file, read in this process.
+class InstanceQueries(Queries):
+    """What an instance of DuckDB in this process answers.
 
     Args:
-        path: of a DuckDB file made by an aggregator, or claimed to be.
-        unsafe: DuckDB bare: the file's own views and macros, COPY, ATTACH, settings, extensions. For a file
-            that the caller made or trusts.
+        target: what it reads, for messages.
+        instance: open; closed with this.
     """
 
-    def __init__(self, path: Path, *, unsafe: bool = False) -> None:
-        self.target = str(path)
-        if not path.is_file():
-            raise RankmemError(
-                Code.NOT_FOUND,
-                f"no database {path}",
-                "give its path with --db, or record one: rankmem run --db FILE -- COMMAND",
-            )
-        try:
-            self._instance = BareInstance(path) if unsafe else ReadingInstance(path)
-        except duckdb.Error as exc:
-            raise _cannot_open(path, exc) from exc
-        except RankmemError as exc:
-            raise RankmemError(exc.code, f"cannot read {path}: {exc.message}", exc.hint) from exc
+    def __init__(self, target: str, instance: BareInstance | ConfinedInstance) -> None:
+        self.target = target
+        self._instance = instance
         self._interrupts = Interrupts()
 
     def sql(self, text: str, parameters: Parameters | None = None) -> pa.Table:
@@ -93,7 +82,7 @@ class LocalQueries(Queries):
         self._instance.close()
 
     @contextlib.contextmanager
-    def _asking(self, ask: _Asked[T], text: str, parameters: Parameters | None) -> Iterator[T]:
+    def _asking(self, ask: Asked[T], text: str, parameters: Parameters | None) -> Iterator[T]:
         """The answer of a statement, which can be interrupted until the caller has read it."""
         with contextlib.ExitStack() as running:
             try:
@@ -110,7 +99,7 @@ class LocalQueries(Queries):
             yield answer
 
     def _asked(
-        self, running: contextlib.ExitStack, ask: _Asked[T], text: str, parameters: Parameters | None
+        self, running: contextlib.ExitStack, ask: Asked[T], text: str, parameters: Parameters | None
     ) -> T | None:
         self._interrupts.check()
         # A cursor of its own: a stream that is read slowly does not end when the next question is asked.
@@ -139,6 +128,30 @@ def _related(
     cursor: duckdb.DuckDBPyConnection, text: str, given: dict[str, Value] | None
 ) -> duckdb.DuckDBPyRelation | None:
     return cursor.sql(text, params=given)
+
+
+class LocalQueries(InstanceQueries):
+    """A database file, read in this process.
+
+    Args:
+        path: of a DuckDB file made by an aggregator, or claimed to be.
+        unsafe: DuckDB bare: the file's own views and macros, COPY, ATTACH, settings, extensions. For a file
+            that the caller made or trusts.
+    """
+
+    def __init__(self, path: Path, *, unsafe: bool = False) -> None:
+        if not path.is_file():
+            raise RankmemError(
+                Code.NOT_FOUND,
+                f"no database {path}",
+                "give its path with --db, or record one: rankmem run --db FILE -- COMMAND",
+            )
+        try:
+            super().__init__(str(path), BareInstance(path) if unsafe else ReadingInstance(path))
+        except duckdb.Error as exc:
+            raise _cannot_open(path, exc) from exc
+        except RankmemError as exc:
+            raise RankmemError(exc.code, f"cannot read {path}: {exc.message}", exc.hint) from exc
 
 
 @contextlib.contextmanager
@@ -172,6 +185,8 @@ def _failed(exc: duckdb.Error) -> RankmemError:
         return RankmemError(Code.DENIED, message, _UNSAFE_HINT)
     if isinstance(exc, _EXHAUSTED):
         return RankmemError(Code.EXHAUSTED, message, "ask for less: filter by session_id and rank")
+    if isinstance(exc, duckdb.IOException):
+        return RankmemError(Code.INVALID, message, "of a lake: rankmem lake check lists what cannot be read")
     if isinstance(exc, duckdb.CatalogException):
         return RankmemError(Code.INVALID, message, "docs/schema.md lists the tables, docs/sql.md the views")
     if any(words in message for words in _READ_ONLY):
