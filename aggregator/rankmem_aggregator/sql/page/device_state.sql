@@ -3,7 +3,7 @@
 --   session (text), attempt, rank, device (text): the device
 --   instants (JSON text): the events, a list of seqs in order; of segments all that came until the last of them, of
 --     blocks those alive after one of them
---   seq_last: the last of them
+--   seq_first, seq_last: the first and the last of them
 --   at_most (count): rows at most, those that came first; NULL: all
 -- Columns:
 --   kind (text): segment, an action on one, or block, the life of one
@@ -50,7 +50,8 @@ part AS (
         k.line,
         b.stack_id
     FROM block_of_device(
-        $session, $attempt::INTEGER, $rank::INTEGER, $device, 0, until_seq := $seq_last::BIGINT, after_seq := $seq_first::BIGINT
+        $session, $attempt::INTEGER, $rank::INTEGER, $device, 0,
+        until_seq := $seq_last::BIGINT, after_seq := $seq_first::BIGINT
     ) AS b
     ASOF INNER JOIN instant AS i ON b.allocation_id <= i.seq
     LEFT JOIN stack AS k ON k.stack_id = coalesce(b.forward_stack_id, b.stack_id)
