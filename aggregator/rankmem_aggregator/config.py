@@ -344,7 +344,7 @@ class AggregatorConfig:
         if not is_loopback(host) and not self.metrics_open and not self.insecure:
             raise RankmemError(
                 Code.DENIED,
-                f"--metrics {self.metrics} is not loopback, and metrics ask for no token",
+                f"--metrics {self.metrics} is not loopback, and metrics require no token",
                 "listen on 127.0.0.1; or add --metrics-open: anybody who reaches the port can read them",
             )
 

@@ -204,7 +204,7 @@ MEMORY_EVENT: Final = Table(
         _name(
             "action",
             "alloc, free_requested, free_completed, segment_alloc, segment_free, segment_map, segment_unmap, "
-            "oom or snapshot; unknown where a recording tells totals alone.",
+            "oom or snapshot; unknown where a recording has totals alone.",
             nullable=False,
         ),
         _int("address", "Address of the block or segment on its device."),
@@ -273,7 +273,7 @@ ALLOCATION_RECORD: Final = Table(
             "When it was allocated. NULL for blocks older than the recording; where their component shows up "
             "only later, when it does: they are in the totals from there on.",
         ),
-        _time("free_requested_ns", "When its tensor was freed, where the allocator tells (CUDA)."),
+        _time("free_requested_ns", "When its tensor was freed, where the allocator reports it (CUDA)."),
         _int("free_requested_seq", "seq of that event."),
         _time("freed_ns", "When the block was given back; NULL if not known to be."),
         _int("freed_seq", "seq of that event."),
@@ -291,7 +291,7 @@ ALLOCATION_END: Final = Table(
     columns=(
         *_OF_DEVICE,
         _int("allocation_id", "The block's life.", nullable=False),
-        _time("free_requested_ns", "When its tensor was freed, where the allocator tells (CUDA)."),
+        _time("free_requested_ns", "When its tensor was freed, where the allocator reports it (CUDA)."),
         _int("free_requested_seq", "seq of that event."),
         _time("freed_ns", "When the block was given back."),
         _int("freed_seq", "seq of that event."),
@@ -362,13 +362,13 @@ MARKER: Final = Table(
 
 STEP: Final = Table(
     name="step",
-    doc="One training step, as seen through the optimizer's hooks or told by the user.",
+    doc="One training step, as seen through the optimizer's hooks or marked by the user.",
     columns=(
         *_OF_RANK,
         _int("step", "Number, from 0.", nullable=False),
         _time("ended_ns", "End of the optimizer's step; it starts where the one before ended."),
         _int("seq", "Position in the rank's log."),
-        _name("optimizer", "Class of the optimizer, or user where the user told."),
+        _name("optimizer", "Class of the optimizer, or user where the user marked it."),
     ),
 )
 
@@ -601,7 +601,9 @@ COMPONENT_SAMPLE: Final = Table(
             nullable=False,
         ),
         _bytes("reserved_bytes", "What it held from the device; pinned_host from the host."),
-        _bytes("active_bytes", "Of that in use, or waiting for another stream; NULL where it is not told."),
+        _bytes(
+            "active_bytes", "Of that in use, or waiting for another stream; NULL where it is not reported."
+        ),
         _int("seq", "Position in the rank's log; NULL in an imported recording."),
     ),
 )

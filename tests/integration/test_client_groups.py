@@ -127,7 +127,7 @@ def test_several_ranks_are_added_up_and_others_are_left_out(queries: Queries) ->
     assert max(held for _, held in curve(table, "rank 3")) == peaks[3]
     with pytest.raises(RankmemError, match="no events with times of rank 8, 9"):
         queries.timeline(by="rank", rank=[9, 1, 8])
-    with pytest.raises(RankmemError, match="overall is of one rank") as caught:
+    with pytest.raises(RankmemError, match="overall applies to one rank") as caught:
         queries.timeline(by="overall", rank=[1, 3])
     assert caught.value.code is Code.INVALID
 

@@ -71,7 +71,7 @@ def exit_of_status(status: int) -> Exit:
 
 
 def exit_of_zombie(pid: int, start_ticks: int) -> Exit | None:
-    """How a process ended that its parent has not asked about yet; None where there is nothing left of it."""
+    """How a process ended for which its parent has not waited yet; None where nothing is left of it."""
     fields = stat_of(pid)
     if not fields or fields[STATE] not in ENDED or int(fields[START_TICKS]) != start_ticks:
         return None

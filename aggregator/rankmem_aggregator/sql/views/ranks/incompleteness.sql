@@ -138,7 +138,7 @@ worded AS (
                 || ' names or stacks did not fit into the spool and are unknown; byte figures are exact'
             WHEN 'partial' THEN
                 CASE WHEN records_lost > 0 THEN format('{:,}', records_lost) || ' events are missing of its recording: '
-                    ELSE 'its recording does not tell whether it holds every event of the process: ' END
+                    ELSE 'its recording does not show whether it holds every event of the process: ' END
                 || 'the true peak may be higher than shown'
             WHEN 'no_clock' THEN
                 'the recording has no times: left out of sums and curves over several ranks'
