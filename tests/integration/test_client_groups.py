@@ -102,7 +102,7 @@ def test_a_timeline_of_no_rank_is_refused(queries: Queries) -> None:
     with pytest.raises(RankmemError, match="of rank 9") as caught:
         queries.timeline(rank=9)
     assert caught.value.code is Code.NOT_FOUND
-    with pytest.raises(RankmemError, match="no shape"):
+    with pytest.raises(RankmemError, match="too few to show a shape"):
         queries.timeline(points=2)
 
 
