@@ -93,7 +93,7 @@ def export(
 def _check_out(kind: ExportKind, out_path: Path, force: bool) -> None:
     if not out_path.parent.is_dir():
         raise RankmemError(
-            Code.NOT_FOUND, f"there is no folder {out_path.parent}", "make it, or name another"
+            Code.NOT_FOUND, f"there is no folder {out_path.parent}", "create it, or name another"
         )
     wanted = out_path.name.lower()
     if kind.ends and kind.is_folder(out_path) and wanted.endswith(FILE_ENDS) and not out_path.is_dir():
@@ -105,7 +105,7 @@ def _check_out(kind: ExportKind, out_path: Path, force: bool) -> None:
     if not os.path.lexists(out_path) or (out_path.is_dir() and not any(out_path.iterdir())):
         return
     if not force:
-        raise RankmemError(Code.CONFLICT, f"{out_path} is there already", "give another name, or --force")
+        raise RankmemError(Code.CONFLICT, f"{out_path} already exists", "give another name, or --force")
     if kind.is_folder(out_path) is not out_path.is_dir() or out_path.is_symlink():
         what = "a folder" if kind.is_folder(out_path) else "a file"
         raise RankmemError(
