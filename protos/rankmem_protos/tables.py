@@ -567,16 +567,18 @@ KERNEL_LAUNCH: Final = Table(
         _small("thread", "The same thread's number in marker and operator_call."),
         _int("call_id", "The operator call that launched it; see operator_call."),
         _name("operator", "The outermost operator around the launch, such as embedding or aten::mm."),
-        _name("operator_module", "Where that operator lives, such as torch.nn.functional; NULL if not said."),
+        _name(
+            "operator_module", "Where that operator lives, such as torch.nn.functional; NULL if not recorded."
+        ),
         _name("layer", "The innermost of layers."),
         _name("call_site", "The innermost of call_sites, such as train.py:106."),
         _name("direction", "forward or backward, by autograd's markers; NULL without markers."),
         _name("layers", "Names of the user's layer: ranges around the launch, outermost first; a list."),
         _name("call_sites", "The launching stack without library frames, outermost first; a list."),
         _name("operators", "Operators of the markers around the launch, outermost first; a list."),
-        _name("operator_modules", "Their modules, na where not said; a list."),
+        _name("operator_modules", "Their modules, na where not recorded; a list."),
         _name("markers", "The dictionaries of operator and arguments around the launch; a list."),
-        _name("representations", "What modules around the launch say of themselves; a list."),
+        _name("representations", "What modules around the launch state about themselves; a list."),
         _name("sequence_markers", "Autograd's markers around the launch, ordered by number; a list."),
         _name("sequence_ids", "The autograd sequence numbers it belongs to; a list."),
         _name("alternative_sequence_ids", "Other sequence numbers of its markers; a list."),
@@ -591,7 +593,7 @@ KERNEL_LAUNCH: Final = Table(
 COMPONENT_SAMPLE: Final = Table(
     name="component_sample",
     doc="What a component of the process held on a device, as it was sampled: pinned host memory about once "
-    "a second, by what torch's host allocator says; others by imported recordings.",
+    "a second, as torch's host allocator reports it; others by imported recordings.",
     columns=(
         *_OF_DEVICE,
         _time("time_ns", "When.", nullable=False),

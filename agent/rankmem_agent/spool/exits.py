@@ -78,7 +78,7 @@ def exit_of_zombie(pid: int, start_ticks: int) -> Exit | None:
     return exit_of_status(int(fields[WAIT_STATUS])) if len(fields) > WAIT_STATUS else None
 
 
-def say(spool_dir: Path, exited: Exit) -> None:
+def write_exit(spool_dir: Path, exited: Exit) -> None:
     """Writes it into the control page, unless one is there already: the kind last.
 
     Raises:

@@ -40,20 +40,20 @@ def export(
     from_ns: int | None = None,
     until_ns: int | None = None,
     force: bool = False,
-    say: Callable[[str], None] = silent,
+    progress: Callable[[str], None] = silent,
 ) -> ExportResult:
     """Writes a file or a folder.
 
     Args:
         queries: the source.
         kind_name: one of :data:`~rankmem_aggregator.exports.kinds.KINDS`.
-        out_path: its end may say whether it is one file or a folder.
+        out_path: its end may show whether it is one file or a folder.
         session: see :meth:`Queries.session_id`.
         ranks: global ranks; None for all, or for the highest where the file holds one.
         from_ns: start of the range, on the common clock.
         until_ns: its end.
         force: replace an existing file or folder.
-        say: called with what is being written.
+        progress: called with what is being written.
 
     Raises:
         RankmemError: INVALID for an unknown kind, a part that the kind cannot select, or an OUT named like a
@@ -83,7 +83,7 @@ def export(
         ranks=tuple(sorted(set(ranks))) if ranks else None,
         from_ns=from_ns,
         until_ns=until_ns,
-        progress=say,
+        progress=progress,
         missing=tuple(lines(queries.incompleteness(session_id).to_pylist())) if session_id else (),
     )
     _check_ranks(selection)

@@ -78,7 +78,7 @@ absent AS (
         END AS sentence
     FROM rank_missing
 ),
-untold AS (
+unreported AS (
     SELECT session_id, attempt, rank, max(strings_dropped) AS dropped
     FROM self_cost
     GROUP BY session_id, attempt, rank
@@ -114,7 +114,7 @@ of_ranks AS (
     LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
     LEFT JOIN rank_loss AS l USING (session_id, attempt, rank)
     LEFT JOIN session AS n USING (session_id)
-    LEFT JOIN untold AS u USING (session_id, attempt, rank)
+    LEFT JOIN unreported AS u USING (session_id, attempt, rank)
     LEFT JOIN (SELECT DISTINCT session_id, attempt, rank FROM device_info) AS d USING (session_id, attempt, rank)
 ),
 worded AS (
