@@ -111,7 +111,7 @@ class Privacy:
         return {"files": self.files, "path_map": [list(pair) for pair in self.path_map]}
 
     def path(self, path: str) -> str:
-        """The path with the longest beginning that is mapped replaced."""
+        """The path with its longest mapped prefix replaced."""
         for prefix, shown in self.path_map:
             if path == prefix or path.startswith(prefix + "/"):
                 rest = path[len(prefix) :]
@@ -141,7 +141,7 @@ class Privacy:
 
 
 def masked(arguments: Sequence[str]) -> list[str]:
-    """The arguments; masked are values of options that sound secret, userinfo of URLs, known tokens."""
+    """The arguments; values of options that suggest a secret, userinfo of URLs, known tokens are masked."""
     shown: list[str] = []
     option = ""  # whose value comes next
     for argument in arguments:
@@ -171,7 +171,7 @@ def _is_login(option: str) -> bool:
 
 
 def _is_password(argument: str) -> bool:
-    """Whether it is a password grown together with its option: ``-pSECRET``."""
+    """Whether it is a password joined to its option: ``-pSECRET``."""
     if not argument.startswith("-p") or len(argument) == 2:
         return False
     rest = argument[2:].removeprefix("=")
@@ -231,7 +231,7 @@ def _is_token(part: str) -> bool:
 
 
 def _masked_values(text: str) -> str:
-    """The text without the values of names within it that sound secret."""
+    """The text without the values of names that suggest a secret."""
     parts, begin, found = [], 0, _NAMED.search(text)
     while found is not None:
         end = found.end()

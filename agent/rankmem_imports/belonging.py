@@ -179,7 +179,7 @@ def _with_named_ranks(groups: Sequence[RecordingGroup]) -> list[RecordingGroup]:
 
 
 def _with_named_rank(group: RecordingGroup, *, is_of_several: bool) -> RecordingGroup:
-    if len(group.members) > 1 or group.members[0].says_rank:
+    if len(group.members) > 1 or group.members[0].states_rank:
         return group
     rank = named_rank(group.path)
     if rank is None and is_of_several:
@@ -197,7 +197,7 @@ def _by_world_size(groups: Sequence[RecordingGroup]) -> list[tuple[str, list[Rec
     for group in groups:
         if group.knows_ranks and len(group.jobs) == 1:
             found.setdefault(next(iter(group.jobs)), []).append(group)
-    return [(f"they say that they are from {job}", of) for job, of in found.items()]
+    return [(f"they state that they are from {job}", of) for job, of in found.items()]
 
 
 def _by_time(groups: Sequence[RecordingGroup]) -> list[tuple[str, list[RecordingGroup]]]:

@@ -71,14 +71,14 @@ def marks(member: Member) -> list[Hashable]:
     found: list[Hashable] = [(began, member.fingerprint)]
     if ended is not None and process is not None:
         found.append((began, ended, process))
-    elif ended is not None and ended > began and not member.says_rank:
+    elif ended is not None and ended > began and not member.states_rank:
         found.append((began, ended, _rank_of(member)))
     return found
 
 
 def _rank_of(member: Member) -> int | None:
     """Its own rank, or else the number in its path."""
-    if member.says_rank:
+    if member.states_rank:
         return member.rank
     rank = named_rank(member.found.path)
     return named_device(member.found.path) if rank is None else rank

@@ -30,6 +30,6 @@ class Member:
         return self.rank != NO_RANK
 
     @property
-    def says_rank(self) -> bool:
+    def states_rank(self) -> bool:
         """Whether the recording or the user gives it."""
         return self.has_rank and not self.rank_from

@@ -33,7 +33,7 @@ def probe(path: Path) -> Probe:
         RankmemError: NOT_FOUND if it cannot be read; UNSUPPORTED for a pipe or a device.
     """
     if path.exists() and not path.is_file():
-        raise RankmemError(Code.UNSUPPORTED, f"{path} is no regular file", "save it as a file first")
+        raise RankmemError(Code.UNSUPPORTED, f"{path} is not a regular file", "save it as a file first")
     try:
         with path.open("rb") as file:
             head = file.read(PROBE_BYTES)

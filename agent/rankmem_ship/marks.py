@@ -78,6 +78,6 @@ def check_not_reported(mark: Mark | None, database_id: str, last_sequence: int) 
     if mark is not None and last_sequence > mark.stored(database_id, last_sequence):
         raise RankmemError(
             Code.CONFLICT,
-            "the rest of the spool is recorded as missing in this database, which takes it no more",
+            "the rest of the spool is recorded as missing in this database, which no longer accepts it",
             "ship it into another one: rankmem ship --db FILE DIR",
         )

@@ -85,12 +85,12 @@ class AggregatorConfig:
     )
     ingest_token_file: Path | None = option(
         None,
-        "Tokens that may write events, one a line.",
+        "Tokens that may write events, one per line.",
         variable="RANKMEM_SERVE_INGEST_TOKEN_FILE",
         metavar="FILE",
     )
     query_token_file: Path | None = option(
-        None, "Tokens that may read, one a line.", variable="RANKMEM_SERVE_QUERY_TOKEN_FILE", metavar="FILE"
+        None, "Tokens that may read, one per line.", variable="RANKMEM_SERVE_QUERY_TOKEN_FILE", metavar="FILE"
     )
     """With one of both files, what the other would allow is closed."""
     insecure: bool = option(
@@ -98,7 +98,7 @@ class AggregatorConfig:
     )
     metrics: str = option(
         "",
-        "Prometheus metrics over HTTP; figures alone, no names, and no token asked.",
+        "Prometheus metrics over HTTP; figures only, no names, no token required.",
         variable="RANKMEM_METRICS",
         metavar="HOST:PORT",
         shown_default="none",
@@ -158,8 +158,8 @@ class AggregatorConfig:
     """1 GiB beside it is for commits alone. 0: the default."""
     memory_max_bytes: int = option(
         0,
-        "Hard bound on its memory, held by the kernel. A statement that would go beyond fails, or at worst "
-        "ends the process.",
+        "Hard bound on its memory, enforced by the kernel. A statement that would go beyond fails, or at "
+        "worst ends the process.",
         variable="RANKMEM_MEMORY_MAX_BYTES",
         metavar="BYTES",
         least=0,
@@ -214,7 +214,11 @@ class AggregatorConfig:
     """Less than half the shippers' flush interval. A commit costs some 15 ms of CPU however little is in it:
     with ten a second, 20,000 events/s took 9.5 CPU seconds a million."""
     max_streams: int = option(
-        1024, "Shippers connected at once, one a host.", variable="RANKMEM_MAX_STREAMS", metavar="N", least=1
+        1024,
+        "Shippers connected at once, one per host.",
+        variable="RANKMEM_MAX_STREAMS",
+        metavar="N",
+        least=1,
     )
     """Each holds two threads."""
     max_streams_per_peer: int = option(
@@ -344,7 +348,7 @@ class AggregatorConfig:
         if not is_loopback(host) and not self.metrics_open and not self.insecure:
             raise RankmemError(
                 Code.DENIED,
-                f"--metrics {self.metrics} is not loopback, and metrics ask for no token",
+                f"--metrics {self.metrics} is not loopback, and metrics require no token",
                 "listen on 127.0.0.1; or add --metrics-open: anybody who reaches the port can read them",
             )
 

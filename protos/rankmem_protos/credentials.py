@@ -159,7 +159,7 @@ def tokens_of(path: Path, option: str) -> tuple[str, ...]:
     try:
         text = read_private(path, option).decode("ascii")
     except UnicodeDecodeError as exc:
-        raise RankmemError(Code.INVALID, f"{option} {path} holds other characters than ASCII") from exc
+        raise RankmemError(Code.INVALID, f"{option} {path} contains characters outside of ASCII") from exc
     lines = (line.strip() for line in text.splitlines())
     tokens = tuple(line for line in lines if line and not line.startswith("#"))
     if not tokens:

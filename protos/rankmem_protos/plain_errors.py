@@ -37,4 +37,4 @@ def plain(error: Exception) -> str:
         return _OTHER_TYPE
     text = str(error)
     match = _NUMBER.fullmatch(text)
-    return f"{match['value'][:80]} is no whole number" if match else text[:SHOWN_CHARS_MAX]
+    return f"{match['value'][:80]} is not a whole number" if match else text[:SHOWN_CHARS_MAX]

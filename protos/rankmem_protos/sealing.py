@@ -54,4 +54,4 @@ def unseal(message: Message, *, must: bool) -> Message:
     try:
         return type(message).FromString(data)
     except DecodeError as exc:
-        raise RankmemError(Code.INVALID, f"the sealed bytes are no message: {exc}") from exc
+        raise RankmemError(Code.INVALID, f"the sealed bytes are not a message: {exc}") from exc

@@ -2,7 +2,7 @@
 
 Stage: the contract with writers of SQL; never on the wire. Each row is a function of the rows of
 ``rankmem_protos.tables`` up to a position of its rank's log. ``summary_progress`` has up to which position
-a rank is in them; a row of a later position (left over from a telling that was taken back) does not count.
+a rank is in them; a row of a later position (left over from a pass that was undone) does not count.
 Nothing depends on them but time: a view adds what they do not cover yet, and is exact at any moment.
 ``level_progress`` is the same for memory_level, which rests on memory_bucket alone: its rows never change
 once they are stored, so cells follow a running job closely, where groups wait until categories are known.

@@ -204,7 +204,7 @@ MEMORY_EVENT: Final = Table(
         _name(
             "action",
             "alloc, free_requested, free_completed, segment_alloc, segment_free, segment_map, segment_unmap, "
-            "oom or snapshot; unknown where a recording tells totals alone.",
+            "oom or snapshot; unknown where a recording has totals alone.",
             nullable=False,
         ),
         _int("address", "Address of the block or segment on its device."),
@@ -273,7 +273,7 @@ ALLOCATION_RECORD: Final = Table(
             "When it was allocated. NULL for blocks older than the recording; where their component shows up "
             "only later, when it does: they are in the totals from there on.",
         ),
-        _time("free_requested_ns", "When its tensor was freed, where the allocator tells (CUDA)."),
+        _time("free_requested_ns", "When its tensor was freed, where the allocator reports it (CUDA)."),
         _int("free_requested_seq", "seq of that event."),
         _time("freed_ns", "When the block was given back; NULL if not known to be."),
         _int("freed_seq", "seq of that event."),
@@ -291,7 +291,7 @@ ALLOCATION_END: Final = Table(
     columns=(
         *_OF_DEVICE,
         _int("allocation_id", "The block's life.", nullable=False),
-        _time("free_requested_ns", "When its tensor was freed, where the allocator tells (CUDA)."),
+        _time("free_requested_ns", "When its tensor was freed, where the allocator reports it (CUDA)."),
         _int("free_requested_seq", "seq of that event."),
         _time("freed_ns", "When the block was given back."),
         _int("freed_seq", "seq of that event."),
@@ -377,13 +377,13 @@ MARKER: Final = Table(
 
 STEP: Final = Table(
     name="step",
-    doc="One training step, as seen through the optimizer's hooks or told by the user.",
+    doc="One training step, as seen through the optimizer's hooks or marked by the user.",
     columns=(
         *_OF_RANK,
         _int("step", "Number, from 0.", nullable=False),
         _time("ended_ns", "End of the optimizer's step; it starts where the one before ended."),
         _int("seq", "Position in the rank's log."),
-        _name("optimizer", "Class of the optimizer, or user where the user told."),
+        _name("optimizer", "Class of the optimizer, or user where the user marked it."),
     ),
 )
 
@@ -582,16 +582,18 @@ KERNEL_LAUNCH: Final = Table(
         _small("thread", "The same thread's number in marker and operator_call."),
         _int("call_id", "The operator call that launched it; see operator_call."),
         _name("operator", "The outermost operator around the launch, such as embedding or aten::mm."),
-        _name("operator_module", "Where that operator lives, such as torch.nn.functional; NULL if not said."),
+        _name(
+            "operator_module", "Where that operator lives, such as torch.nn.functional; NULL if not recorded."
+        ),
         _name("layer", "The innermost of layers."),
         _name("call_site", "The innermost of call_sites, such as train.py:106."),
         _name("direction", "forward or backward, by autograd's markers; NULL without markers."),
         _name("layers", "Names of the user's layer: ranges around the launch, outermost first; a list."),
         _name("call_sites", "The launching stack without library frames, outermost first; a list."),
         _name("operators", "Operators of the markers around the launch, outermost first; a list."),
-        _name("operator_modules", "Their modules, na where not said; a list."),
+        _name("operator_modules", "Their modules, na where not recorded; a list."),
         _name("markers", "The dictionaries of operator and arguments around the launch; a list."),
-        _name("representations", "What modules around the launch say of themselves; a list."),
+        _name("representations", "What modules around the launch state about themselves; a list."),
         _name("sequence_markers", "Autograd's markers around the launch, ordered by number; a list."),
         _name("sequence_ids", "The autograd sequence numbers it belongs to; a list."),
         _name("alternative_sequence_ids", "Other sequence numbers of its markers; a list."),
@@ -606,7 +608,7 @@ KERNEL_LAUNCH: Final = Table(
 COMPONENT_SAMPLE: Final = Table(
     name="component_sample",
     doc="What a component of the process held on a device, as it was sampled: pinned host memory about once "
-    "a second, by what torch's host allocator says; others by imported recordings.",
+    "a second, as torch's host allocator reports it; others by imported recordings.",
     columns=(
         *_OF_DEVICE,
         _time("time_ns", "When.", nullable=False),
@@ -616,7 +618,9 @@ COMPONENT_SAMPLE: Final = Table(
             nullable=False,
         ),
         _bytes("reserved_bytes", "What it held from the device; pinned_host from the host."),
-        _bytes("active_bytes", "Of that in use, or waiting for another stream; NULL where it is not told."),
+        _bytes(
+            "active_bytes", "Of that in use, or waiting for another stream; NULL where it is not reported."
+        ),
         _int("seq", "Position in the rank's log; NULL in an imported recording."),
     ),
 )

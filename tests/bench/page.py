@@ -142,7 +142,7 @@ def _told(path: Path, job: Job) -> list[Figure]:
     grown = store.used_bytes() - before_bytes
     ((events,),) = _rows(store.read("SELECT sum(events)::BIGINT AS n FROM memory_bucket"))
     ((buckets,),), ((cells,),) = _rows(store.read(_BUCKETS)), _rows(store.read(_CELLS))
-    told = summaries.levels.num_tellings
+    told = summaries.levels.num_folds
     while summaries.advance():
         pass
     store.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rankmem_agent.preload import exits as preload_exits
-from rankmem_agent.spool.exits import Exit, end_of, exit_of_zombie, say
+from rankmem_agent.spool.exits import Exit, end_of, exit_of_zombie, write_exit
 from rankmem_agent.spool.layout import ExitKind
 from rankmem_agent.spool.process_stat import process_start_ticks
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
@@ -75,8 +75,8 @@ def test_a_process_that_nobody_has_asked_about_yet_tells_how_it_ended(ends: str,
 def test_the_first_word_on_an_exit_stands(tmp_path: Path) -> None:
     writer = PythonSpoolWriter(tmp_path / "s", 16 << 20)
     writer.close()
-    say(tmp_path / "s", Exit(kind=EXIT, code=3))
-    say(tmp_path / "s", Exit(kind=SIGNAL, code=9))
+    write_exit(tmp_path / "s", Exit(kind=EXIT, code=3))
+    write_exit(tmp_path / "s", Exit(kind=SIGNAL, code=9))
     _, control = open_control(tmp_path / "s" / "control")
     assert (int(control["exit_kind"][0]), int(control["exit_code"][0])) == (EXIT, 3)
 

@@ -187,4 +187,4 @@ def test_a_place_that_cannot_be_is_left_out_and_said_once(
     assert notes(recorded)[-1] == {"rank": {"tp": 1, "pp": 2}}
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
-    assert "dp=99999999999 is no place" in said[0]
+    assert "dp=99999999999 is not a place" in said[0]

@@ -181,7 +181,7 @@ def test_a_copy_answers_as_the_database_does(recorded: Recorded) -> None:
     assert ask(recorded.folder, "peak", "--db", "copy.duckdb") == rows(recorded.folder, "peak")
     done = call((*RANKMEM, "export", "duckdb", "copy.duckdb"), recorded.folder)
     assert done.returncode == 1
-    assert "copy.duckdb is there already" in done.stderr
+    assert "copy.duckdb already exists" in done.stderr
 
 
 def test_a_table_in_a_pipe_is_plain_text(recorded: Recorded) -> None:

@@ -102,7 +102,7 @@ def test_a_timeline_of_no_rank_is_refused(queries: Queries) -> None:
     with pytest.raises(RankmemError, match="of rank 9") as caught:
         queries.timeline(rank=9)
     assert caught.value.code is Code.NOT_FOUND
-    with pytest.raises(RankmemError, match="no shape"):
+    with pytest.raises(RankmemError, match="too few to show a shape"):
         queries.timeline(points=2)
 
 
@@ -127,7 +127,7 @@ def test_several_ranks_are_added_up_and_others_are_left_out(queries: Queries) ->
     assert max(held for _, held in curve(table, "rank 3")) == peaks[3]
     with pytest.raises(RankmemError, match="no events with times of rank 8, 9"):
         queries.timeline(by="rank", rank=[9, 1, 8])
-    with pytest.raises(RankmemError, match="overall is of one rank") as caught:
+    with pytest.raises(RankmemError, match="overall applies to one rank") as caught:
         queries.timeline(by="overall", rank=[1, 3])
     assert caught.value.code is Code.INVALID
 

@@ -19,7 +19,7 @@ import pytest
 
 from fake_collector import Cut, FakeCollector
 from rankmem_agent.spool import layout
-from rankmem_agent.spool.exits import Exit, say
+from rankmem_agent.spool.exits import Exit, write_exit
 from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, ExitKind, Kind
 from rankmem_protos.collector_pb2 import Batch, IngestRequest
 from rankmem_ship import pace as pace_module
@@ -328,7 +328,7 @@ def test_a_process_that_ended_in_order_was_not_killed_though_its_end_found_no_ro
     spool.lose_segment()
     spool.end(found_room=False)
     if left is not None:
-        say(spool.path, left)
+        write_exit(spool.path, left)
     ship_all(session)
     rank = collector.rows("rank_info")[-1]
     assert (rank["end_reason"], rank["exit_code"], rank["complete"]) == (reason, code, False)

@@ -95,7 +95,7 @@ def test_an_embedded_database_takes_a_quarter_of_the_processors_unless_told(
 
 def test_metrics_off_loopback_need_a_flag_that_says_so() -> None:
     for host in ("0.0.0.0:9477", "10.0.0.1:9477", "[::]:9477"):
-        with pytest.raises(RankmemError, match="metrics ask for no token") as refused:
+        with pytest.raises(RankmemError, match="metrics require no token") as refused:
             AggregatorConfig(metrics=host)
         assert "--metrics-open" in refused.value.hint
         assert AggregatorConfig(metrics=host, metrics_open=True).metrics == host

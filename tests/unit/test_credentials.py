@@ -53,7 +53,7 @@ def test_a_secret_of_another_user_is_refused(tmp_path: Path) -> None:
         ("short\n", "not 16 to 512"),
         ("two words in a single line of text\n", "without blanks"),
         ("x" * 513, "not 16 to 512"),
-        ("ein-tökèn-mit-umlauten-1234", "other characters than ASCII"),
+        ("ein-tökèn-mit-umlauten-1234", "characters outside of ASCII"),
     ],
 )
 def test_what_is_no_token_is_refused_without_saying_it(tmp_path: Path, text: str, what: str) -> None:

@@ -126,7 +126,7 @@ def test_files_that_say_the_same_of_their_job_are_one_session_whatever_their_nam
     found = planned(tmp_path)
     assert sorted(len(job.members) for job in found.sessions) == [1, 2]
     [together] = [job for job in found.sessions if len(job.members) == 2]
-    assert together.why == ("they say that they are from a job of 2 ranks",)
+    assert together.why == ("they state that they are from a job of 2 ranks",)
 
 
 def test_two_jobs_with_the_same_ranks_are_told_apart_by_their_folders(tmp_path: Path) -> None:

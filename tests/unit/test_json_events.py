@@ -95,7 +95,7 @@ def test_a_second_document_is_refused_and_a_byte_order_mark_is_none(tmp_path: Pa
     "text", ["", "nonsense", "{1: 2}", '{"a" 1}', '{"traceEvents": [{"a": }]}', '{"a": ' + "[" * 100_000]
 )
 def test_what_is_no_trace_is_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(RankmemError, match="no whole trace"):
+    with pytest.raises(RankmemError, match="not a complete trace"):
         read(written(tmp_path, text))
 
 

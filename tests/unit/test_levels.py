@@ -62,7 +62,7 @@ def empty(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small tellings, so that a short log has several; a store without rows."""
     monkeypatch.setattr(levels, "LEAST_POSITIONS", 1)
     monkeypatch.setattr(levels, "RANK_POSITIONS", 256)
-    monkeypatch.setattr(levels, "TELLING_POSITIONS", 400)
+    monkeypatch.setattr(levels, "FOLD_POSITIONS", 400)
     monkeypatch.setattr("rankmem_aggregator.summaries.schedule.DUE_POSITIONS", 0)
     _empty(store)
 

@@ -441,7 +441,7 @@ def test_a_dump_is_recognised_by_its_header_or_its_table(tmp_path: Path) -> None
     ("damage", "said"),
     [
         (lambda text: text[: text.index("aten::empty")], "row 5: .* cells|after row"),
-        (lambda text: text.replace("size:512,", "size:many,", 1), "row 3.*size is 'many', which is no whole"),
+        (lambda text: text.replace("size:512,", "size:many,", 1), "row 3.*size is 'many', not a whole"),
         (lambda text: text.replace(str(BASE_US + 1), "9" * 30, 1), r"row 2: Timestamp\(ns\) .* 30 digits"),
         (lambda text: text.replace(",100,", ",ten,", 1), "row 1: Process Id is 'ten'"),
         (lambda text: text.split("\n", 1)[0] + "\n", "no allocation"),

@@ -170,7 +170,7 @@ def test_an_imported_recording_that_may_be_incomplete_is_marked(database: duckdb
     database.execute("UPDATE session SET source = 'kineto'")
     (told,) = ask(database, "FROM incompleteness")
     assert (told["why"], told["is_bytes"]) == ("partial", None)
-    assert "does not tell whether it holds every event" in told["sentence"]
+    assert "does not show whether it holds every event" in told["sentence"]
     (told,) = ask(database, "FROM peak_bound")
     assert (told["is_exact"], told["at_least_bytes"], told["at_most_bytes"]) == (None, 90, None)
     (job,) = ask(database, f"FROM job_peak_bound('{SESSION}')")

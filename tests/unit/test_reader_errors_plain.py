@@ -87,7 +87,7 @@ def test_no_spoiled_event_of_a_trace_is_told_in_pythons_words(tmp_path: Path) ->
     told = {what: complaint(FORMATS["kineto"], written(tmp_path, events)) for what, events in spoiled()}
     assert {what: said for what, said in told.items() if INTERNAL.search(said)} == {}
     assert "'ts'" in told["5 ts"]
-    assert "'12a' is no whole number" in told["5 args Bytes '12a'"]
+    assert "'12a' is not a whole number" in told["5 args Bytes '12a'"]
 
 
 @pytest.mark.parametrize("value", ["NULL", "'text'", "x'00ff'", "9e300", str(2**63 - 1), str(-(2**63))])

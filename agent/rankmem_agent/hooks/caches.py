@@ -4,7 +4,7 @@ Stage: trainer, the threads that generate. Comes in: calls of the ``update`` of 
 ``transformers``, which :mod:`rankmem_agent.hooks.sharding` has wrapped here (4.36 to 5; where a name is
 missing, nothing is wrapped). Goes out: tensors, to the sharding hooks. It keeps none.
 
-A cache is known by its class alone. One that the script's own model keeps is not: use ``rankmem_agent.tag``.
+A cache is recognised by its class alone. For one of the script's own model, use ``rankmem_agent.tag``.
 """
 
 from __future__ import annotations

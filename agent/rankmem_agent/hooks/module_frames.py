@@ -5,7 +5,7 @@ forward hook sends every call of a module down torch's slow path: 1.5 us become 
 of a module runs the code of ``torch.nn.Module._wrapped_call_impl`` (2.1 to 2.13), so the nearest frame of
 it on the stack shows the module (``tap/modules.cpp``).
 
-**Nothing is believed unseen.** :func:`follow` calls two modules, one within the other, and asks the tap which
+**Verified, not assumed.** :func:`follow` calls two modules, one within the other, and asks the tap which
 it finds there. Where it finds anything else (a Python whose frames are not known, another ``__call__``), the
 hooks of ``hooks.modules`` do it.
 """

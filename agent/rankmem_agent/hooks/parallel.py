@@ -145,7 +145,7 @@ class Parallel:
         if name not in self._refused:
             self._refused.add(name)
             self._guard.report(
-                f"{name}={at} is no place in a dimension of at most {RANKS_MAX} ranks: left out"
+                f"{name}={at} is not a place in a dimension of at most {RANKS_MAX} ranks: left out"
             )
         return False
 

@@ -109,7 +109,7 @@ class Candidate:
         self.spool_dir = folder.create_candidate(session_dir)
 
     def describe(self, meta: Mapping[str, Any]) -> None:
-        """Keeps the facts for ``meta.json``, also for whatever settles the matter after a kill."""
+        """Keeps the facts for ``meta.json``, also for whatever settles this process's place after a kill."""
         self._facts = meta
         counts = not self._is_worker and not self._detected.is_child
         beats = self._recording.has_heartbeat

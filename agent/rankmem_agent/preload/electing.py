@@ -1,4 +1,4 @@
-"""The host's shipper, started from a trainer: its start is nothing that the training could notice.
+"""Starts the host's shipper from a trainer, without anything that the training could notice.
 
 Stage: trainer, once it is a rank, at steps, and at its end. Comes in: the folder of the session on this host.
 Goes out: :func:`rankmem_agent.spool.election.elect`, with the tap's way of starting a program, by which no

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rankmem_agent.spool.exits import Exit, say
+from rankmem_agent.spool.exits import Exit, write_exit
 from rankmem_agent.spool.layout import ExitKind, Kind
 from rankmem_agent.spool.records import RecordWriter
 
@@ -37,7 +37,7 @@ def record_exception(recorder: RecordWriter) -> None:
 def watch_for_exit_at_once(spool_dir: Callable[[], Path]) -> None:
     """Has ``os._exit`` leave its status in the control page of this process's spool.
 
-    A forked child passes through untold: multiprocessing ends its workers so.
+    A forked child passes through unreported: multiprocessing ends its workers so.
 
     Args:
         spool_dir: asked when it happens.
@@ -49,7 +49,7 @@ def watch_for_exit_at_once(spool_dir: Callable[[], Path]) -> None:
         try:
             if os.getpid() == pid:
                 status = args[0] if args else kwargs["status"]
-                say(spool_dir(), Exit(kind=ExitKind.AT_ONCE, code=int(status) & 0xFF))
+                write_exit(spool_dir(), Exit(kind=ExitKind.AT_ONCE, code=int(status) & 0xFF))
         except Exception:  # noqa: BLE001  the trainer's guard: whatever it was, genuine reports it
             pass
         return genuine(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""The kind of this process, as far as multiprocessing started it: and so when and whether to attach.
+"""How multiprocessing started this process, and so whether and when to attach.
 
 Stage: trainer, right after the import of torch, and in multiprocessing's children once their work is
 known. Comes in: the candidate's detected rank. Goes out: a call of

@@ -1,4 +1,4 @@
-"""Descriptors of ours, where no program has its input or output.
+"""Our own file descriptors, kept clear of standard input, output and error.
 
 Stage: trainer and shipper. A daemon's standard input, output and errors may be closed. The next file that is
 opened gets their numbers then, and what any library writes to stderr would go into it: into the strings of a

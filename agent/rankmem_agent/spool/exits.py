@@ -71,14 +71,14 @@ def exit_of_status(status: int) -> Exit:
 
 
 def exit_of_zombie(pid: int, start_ticks: int) -> Exit | None:
-    """How a process ended that its parent has not asked about yet; None where there is nothing left of it."""
+    """How a process ended for which its parent has not waited yet; None where nothing is left of it."""
     fields = stat_of(pid)
     if not fields or fields[STATE] not in ENDED or int(fields[START_TICKS]) != start_ticks:
         return None
     return exit_of_status(int(fields[WAIT_STATUS])) if len(fields) > WAIT_STATUS else None
 
 
-def say(spool_dir: Path, exited: Exit) -> None:
+def write_exit(spool_dir: Path, exited: Exit) -> None:
     """Writes it into the control page, unless one is there already: the kind last.
 
     Raises:

@@ -107,8 +107,7 @@ def session_dirs_here(session_id: str) -> list[Path]:
 
 
 def passed_over(config: AgentConfig, local_world_size: int) -> str | None:
-    """A line on why the spools are elsewhere than they would be: another user has that place. None: they
-    are not."""
+    """Why the spools are not in their usual place, as a line: another user has taken it. None: they are."""
     if config.spool_dir is not None:
         return None
     roots = _roots_with_room(config, local_world_size)

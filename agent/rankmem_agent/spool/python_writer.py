@@ -173,7 +173,7 @@ class PythonSpoolWriter:
             self._let_go()
 
     def abandon(self) -> None:
-        """Let go of the files without a word, as a killed process does. Forked children do it. Idempotent."""
+        """Let go of the files without an END, as a killed process does; forked children do so. Idempotent."""
         if not self._closed:
             self._let_go()
 

@@ -1,4 +1,4 @@
-"""A shipper that died is started again: what who lives longer than one does now and then.
+"""Restarts a shipper that died: done now and then by any process that outlives one.
 
 Stage: between trainer and shipper, like :mod:`rankmem_agent.spool.election`. Comes in: a look from the caller
 that passes by often enough (a rank at the end of a training step, ``rankmem run`` while it waits for its

@@ -215,7 +215,7 @@ class Tap:
         self._library.rkm_when_busy(self._busy, int(after_s * 1e9), records)
 
     def attach_cpu(self) -> None:
-        """Make all who hand out CPU memory in torch record, for good; they do so when enabled.
+        """Attach to every source of CPU memory in torch, for good; they record once enabled.
 
         What of them could not be reached: :meth:`cpu_sees`.
         """
@@ -409,7 +409,7 @@ def loaded() -> Tap | None:
 
 
 def _strings(texts: Iterable[str]) -> ctypes.Array[ctypes.c_char_p]:
-    """As C takes them: one after the other, and a null."""
+    """The strings as a null-terminated array for C."""
     encoded = [os.fsencode(text) for text in texts]
     return (ctypes.c_char_p * (len(encoded) + 1))(*encoded, None)
 

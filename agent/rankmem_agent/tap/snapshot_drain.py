@@ -393,7 +393,7 @@ def _without_segments(index: int) -> DeviceSnapshot:
 
 
 def _figures(device: DeviceSnapshot) -> dict[str, int]:
-    """The allocator's own, of the instant of the look."""
+    """The allocator's own figures at the instant of the look."""
     return {
         "allocated_bytes": device.allocated_bytes,
         "active_bytes": device.active_bytes,

@@ -127,7 +127,7 @@ def split(raw: Any) -> list[tuple[int, Sequence[dict[str, Any]], list[dict[str, 
         raise TypeError("no segments")
     traces = raw["device_traces"]
     if not isinstance(traces, list | tuple):
-        raise ValueError("device_traces is no list")
+        raise ValueError("device_traces is not a list")
     by_device: dict[int, list[dict[str, Any]]] = {}
     for segment in raw["segments"]:
         by_device.setdefault(int(segment["device"]), []).append(segment)

@@ -272,7 +272,7 @@ def _number(value: object) -> int:
         try:
             number = int(value)  # type: ignore[call-overload]
         except (ValueError, TypeError, OverflowError):
-            raise ValueError(f"holds {str(value)[:QUOTED_CHARS]!r}, which is no whole number") from None
+            raise ValueError(f"holds {str(value)[:QUOTED_CHARS]!r}, not a whole number") from None
     if not UNKNOWN <= number <= -UNKNOWN - 1:
         raise ValueError(f"holds a number of {len(str(abs(number)))} digits")
     return number

@@ -162,7 +162,7 @@ def device_of(text: object) -> str:
     if plain in ("", "-1"):
         return "npu"
     if not _DEVICE.fullmatch(plain):
-        raise ValueError(f"holds {plain[:QUOTED_CHARS]!r}, which is no device")
+        raise ValueError(f"holds {plain[:QUOTED_CHARS]!r}, not a device")
     kind, colon, index = plain.rpartition(":")
     if not colon:
         return plain.lower() if plain.isalpha() else f"npu:{plain}"

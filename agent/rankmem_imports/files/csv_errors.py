@@ -31,7 +31,7 @@ def in_words(error: Exception, header: Sequence[str], line: int) -> str:
         number = int(cell[1])
         name = header[number].strip() if number < len(header) else f"column {number + 1}"
         quoted = _QUOTED.search(cell[3])
-        what = f"is {quoted[1][:_QUOTED_CHARS]!r}, which is no number" if quoted else "is no such number"
+        what = f"is {quoted[1][:_QUOTED_CHARS]!r}, not a number" if quoted else "is no such number"
         if "Rescaling" in cell[3]:
             what = "has more than three decimals"
         return f"{_place(cell[2], line)}: {name} {what}"

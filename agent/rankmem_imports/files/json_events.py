@@ -155,7 +155,7 @@ class JsonEvents:
     def _broken(self, why: str) -> RankmemError:
         return RankmemError(
             Code.INVALID,
-            f"{self.path} is no whole trace: {why}, after character {self._before + self._at}",
+            f"{self.path} is not a complete trace: {why}, after character {self._before + self._at}",
             "copy it again, or export it again from the profiler",
         )
 

@@ -146,7 +146,7 @@ def whole(value: object, name: str) -> int:
     try:
         number = int(text, 16) if text.startswith("0x") else int(text)
     except ValueError:
-        raise ValueError(f"{name} is {text[:_QUOTED_CHARS]!r}, which is no whole number") from None
+        raise ValueError(f"{name} is {text[:_QUOTED_CHARS]!r}, not a whole number") from None
     if not -NUMBER_MAX <= number <= NUMBER_MAX:
         raise ValueError(f"{name} is a number of {len(text)} digits")
     return number

@@ -128,7 +128,9 @@ def _fields(message: memoryview, number: int) -> Iterator[memoryview]:
 
 def _broken(path: Path, place: int, why: str) -> RankmemError:
     return RankmemError(
-        Code.INVALID, f"{path} is no whole RunMetadata or StepStats ({place} bytes): {why}", "save it again"
+        Code.INVALID,
+        f"{path} is not a complete RunMetadata or StepStats ({place} bytes): {why}",
+        "save it again",
     )
 
 

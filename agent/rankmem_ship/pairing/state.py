@@ -232,7 +232,7 @@ class PairingState:
     modules: Array = field(default_factory=lambda: _empty(MODULE_DTYPE))
     """Modules, sorted by path."""
     weights: Array = field(default_factory=lambda: _empty(WEIGHT_DTYPE))
-    """Parameters, in order of their last telling."""
+    """Parameters, in the order of their last records."""
     categories: Array = field(default_factory=lambda: _empty(CATEGORY_DTYPE))
     """Categories of living blocks whose row went out, sorted by allocation_id."""
     lines: Array = field(default_factory=lambda: _empty(LINE_DTYPE))

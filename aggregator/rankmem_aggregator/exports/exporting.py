@@ -40,20 +40,20 @@ def export(
     from_ns: int | None = None,
     until_ns: int | None = None,
     force: bool = False,
-    say: Callable[[str], None] = silent,
+    progress: Callable[[str], None] = silent,
 ) -> ExportResult:
     """Writes a file or a folder.
 
     Args:
         queries: the source.
         kind_name: one of :data:`~rankmem_aggregator.exports.kinds.KINDS`.
-        out_path: its end may say whether it is one file or a folder.
+        out_path: its end may show whether it is one file or a folder.
         session: see :meth:`Queries.session_id`.
         ranks: global ranks; None for all, or for the highest where the file holds one.
         from_ns: start of the range, on the common clock.
         until_ns: its end.
         force: replace an existing file or folder.
-        say: called with what is being written.
+        progress: called with what is being written.
 
     Raises:
         RankmemError: INVALID for an unknown kind, a part that the kind cannot select, or an OUT named like a
@@ -83,7 +83,7 @@ def export(
         ranks=tuple(sorted(set(ranks))) if ranks else None,
         from_ns=from_ns,
         until_ns=until_ns,
-        progress=say,
+        progress=progress,
         missing=tuple(lines(queries.incompleteness(session_id).to_pylist())) if session_id else (),
     )
     _check_ranks(selection)
@@ -93,7 +93,7 @@ def export(
 def _check_out(kind: ExportKind, out_path: Path, force: bool) -> None:
     if not out_path.parent.is_dir():
         raise RankmemError(
-            Code.NOT_FOUND, f"there is no folder {out_path.parent}", "make it, or name another"
+            Code.NOT_FOUND, f"there is no folder {out_path.parent}", "create it, or name another"
         )
     wanted = out_path.name.lower()
     if kind.ends and kind.is_folder(out_path) and wanted.endswith(FILE_ENDS) and not out_path.is_dir():
@@ -105,7 +105,7 @@ def _check_out(kind: ExportKind, out_path: Path, force: bool) -> None:
     if not os.path.lexists(out_path) or (out_path.is_dir() and not any(out_path.iterdir())):
         return
     if not force:
-        raise RankmemError(Code.CONFLICT, f"{out_path} is there already", "give another name, or --force")
+        raise RankmemError(Code.CONFLICT, f"{out_path} already exists", "give another name, or --force")
     if kind.is_folder(out_path) is not out_path.is_dir() or out_path.is_symlink():
         what = "a folder" if kind.is_folder(out_path) else "a file"
         raise RankmemError(

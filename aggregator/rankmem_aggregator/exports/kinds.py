@@ -83,11 +83,11 @@ KINDS: Final[dict[str, ExportKind]] = {
         ),
         ExportKind(
             name="arrow",
-            doc="A file a table (Arrow IPC, also Feather): a folder.",
+            doc="A file per table (Arrow IPC, also Feather): a folder.",
             always="folder",
             module="tables",
         ),
-        ExportKind(name="csv", doc="A file a table: a folder.", always="folder", module="tables"),
+        ExportKind(name="csv", doc="A file per table: a folder.", always="folder", module="tables"),
         ExportKind(
             name="torch-snapshot",
             doc="PyTorch's memory snapshot: X.pickle of one rank, or a folder.",
@@ -105,7 +105,7 @@ KINDS: Final[dict[str, ExportKind]] = {
         ),
         ExportKind(
             name="mindstudio",
-            doc="A profiler folder a rank, for MindStudio Insight: a folder.",
+            doc="A profiler folder per rank, for MindStudio Insight: a folder.",
             always="folder",
         ),
         ExportKind(
@@ -126,5 +126,5 @@ def kind_of(name: str) -> ExportKind:
         RankmemError: INVALID for an unknown name.
     """
     if name not in KINDS:
-        raise RankmemError(Code.INVALID, f"there is no export {name!r}", f"one of {', '.join(KINDS)}")
+        raise RankmemError(Code.INVALID, f"unknown export {name!r}", f"one of {', '.join(KINDS)}")
     return KINDS[name]

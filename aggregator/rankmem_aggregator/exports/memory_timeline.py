@@ -113,7 +113,7 @@ def _write(selection: Selection, track: Track, path: Path, result: ExportResult)
     name = path.name.lower()
     if not name.endswith(_ENDS):
         raise RankmemError(
-            Code.INVALID, f"{path.name} does not name a format", f"a name that ends in {', '.join(_ENDS)}"
+            Code.INVALID, f"{path.name} does not name a format", f"use a name that ends in {', '.join(_ENDS)}"
         )
     running = RunningBytes()
     totals = _followed_totals(coalesced(changes(selection, track)), running)

@@ -74,7 +74,7 @@ class Opening:
         """The error for a batch that comes after a refusal."""
         return RankmemError(
             Code.CONFLICT,
-            f"a batch of spool {self.spool.spool_id} was refused, nothing after it is taken",
+            f"a batch of spool {self.spool.spool_id} was refused, nothing after it is accepted",
             "open the spool again; its state has the last position stored",
         )
 
@@ -197,6 +197,6 @@ def _stored_before(spool: Spool, tombstone: Progress | None) -> int:
         return tombstone.last_sequence
     raise RankmemError(
         Code.NOT_FOUND,
-        f"session {spool.session_id} was deleted here, nothing more of it is taken",
+        f"session {spool.session_id} was deleted here, nothing more of it is accepted",
         "ship it to another aggregator: rankmem ship --aggregator HOST:PORT DIR",
     )

@@ -30,7 +30,7 @@ class PageConfig:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     query_token_file: Path | None = None
-    """Tokens of programs, one a line."""
+    """Tokens of programs, one per line."""
 
     def check(self) -> None:
         """Raises INVALID for what would let others in without TLS, and for files that cannot be used."""

@@ -29,11 +29,13 @@ def check_out_path(out_path: Path) -> None:
     """
     if out_path.suffix.lower() not in _WRITERS:
         raise RankmemError(
-            Code.INVALID, f"{out_path} does not name a format", f"a name that ends in {', '.join(_WRITERS)}"
+            Code.INVALID,
+            f"{out_path} does not name a format",
+            f"use a name that ends in {', '.join(_WRITERS)}",
         )
     if not out_path.parent.is_dir():
         raise RankmemError(
-            Code.NOT_FOUND, f"there is no folder {out_path.parent}", "make it, or name another"
+            Code.NOT_FOUND, f"there is no folder {out_path.parent}", "create it, or name another"
         )
     if is_database(out_path):
         raise RankmemError(Code.CONFLICT, f"{out_path} is a database", "give another name")

@@ -110,9 +110,7 @@ class RemoteQueries(Queries):
 
     def copy_to(self, out_path: Path) -> None:
         if out_path.exists():
-            raise RankmemError(
-                Code.CONFLICT, f"{out_path} is there already", "give another name, or remove it"
-            )
+            raise RankmemError(Code.CONFLICT, f"{out_path} already exists", "give another name, or remove it")
         unfinished = out_path.with_name(f"{out_path.name}.{os.getpid()}.tmp")
         try:
             with open(os.open(unfinished, _NEW, PRIVATE_MODE), "wb") as file:

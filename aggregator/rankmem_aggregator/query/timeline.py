@@ -86,7 +86,7 @@ class TimelineRequest:
             raise RankmemError(
                 Code.INVALID,
                 f"by {self.by} only the requested bytes are known here, not {self.figure}",
-                "of ranks by job, rank or host, and of one rank by overall, stream or component they are",
+                "they are known by job, rank or host, and for one rank by overall, stream or component",
             )
         if sums_ranks and self.figure == "all":
             raise RankmemError(
@@ -95,11 +95,11 @@ class TimelineRequest:
         if sums_ranks and self.attempt is not None:
             raise RankmemError(
                 Code.INVALID,
-                f"attempt {self.attempt} does not go with {self.by}: sums over ranks are of all attempts",
+                f"attempt {self.attempt} does not go with {self.by}: sums over ranks cover all attempts",
                 "leave it out, or ask for one rank",
             )
         if self.by == "overall" and self.together:
-            raise RankmemError(Code.INVALID, "overall is of one rank, not of several", "by rank or job")
+            raise RankmemError(Code.INVALID, "overall applies to one rank, not to several", "by rank or job")
 
     def in_words(self) -> str:
         """The rank, attempt and device that were given."""
@@ -119,7 +119,9 @@ class TimelineReader:
     def __init__(self, ask: Ask, points: int) -> None:
         if points < thinning.POINTS_MIN:
             raise RankmemError(
-                Code.INVALID, f"{points} points show no shape", f"ask for {thinning.POINTS_MIN} or more"
+                Code.INVALID,
+                f"{points} points are too few to show a shape",
+                f"ask for {thinning.POINTS_MIN} or more",
             )
         self._ask = ask
         self._points = points

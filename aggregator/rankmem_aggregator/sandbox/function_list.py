@@ -18,7 +18,7 @@ _PATH: Final = Path(__file__).with_name("allowed_functions.txt")
 
 REFUSED: Final[dict[str, str]] = {
     **dict.fromkeys(("write_log", "nextval", "setval", "setseed"), "it has effects"),
-    **dict.fromkeys(("current_setting", "getenv", "getvariable"), "it tells of the server"),
+    **dict.fromkeys(("current_setting", "getenv", "getvariable"), "it reveals the server"),
     **dict.fromkeys(("sleep_ms", "pg_sleep"), "it holds a thread"),
     **dict.fromkeys(
         ("levenshtein", "editdist3", "damerau_levenshtein", "jaro_similarity", "jaro_winkler_similarity"),

@@ -1,7 +1,7 @@
 """Watches the process's memory while clients' statements run, and has them stopped above a limit.
 
 Stage: query. DuckDB's memory limit counts what its buffers hold, not what an expression builds in one vector
-(``functions`` says how much that can be). In: a limit; out: a call of ``over``. One thread
+(``functions`` shows how much that can be). In: a limit; out: a call of ``over``. One thread
 (``rankmem-memory``) that lives only while a statement does. Linux: resident pages of /proc/self/statm.
 """
 

@@ -142,11 +142,11 @@ def _check_node(node: dict[str, Any], catalog: Catalog) -> None:
     elif kind == "TYPE" and str(node.get("type_name")).upper() in TYPES_REFUSED:
         raise RankmemError(Code.DENIED, f"the type {node['type_name']} is not allowed", "cast to VARCHAR")
     elif kind in ("BASE_TABLE", "SHOW_REF") and str(node.get("table_name")).lower() in OBJECTS_REFUSED:
-        raise RankmemError(Code.DENIED, f"{node['table_name']} tells of the server, not of the data", _HINT)
+        raise RankmemError(Code.DENIED, f"{node['table_name']} reveals the server, not the data", _HINT)
     elif kind == "SHOW_REF" and node.get("show_type") == "SHOW":
         raise RankmemError(
             Code.DENIED,
-            "SHOW with a name is not allowed: it tells settings, too",
+            "SHOW with a name is not allowed: it reveals settings, too",
             f"DESCRIBE {node.get('table_name')} shows a table",
         )
     elif kind.endswith("_NODE") and kind not in _QUERY_NODES:

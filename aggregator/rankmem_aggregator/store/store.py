@@ -142,7 +142,7 @@ def open_store(config: AggregatorConfig) -> Store:
     path = config.database_path
     if not path.parent.is_dir():
         raise RankmemError(
-            Code.NOT_FOUND, f"no folder {path.parent} for the database", "make it, or give another --db"
+            Code.NOT_FOUND, f"no folder {path.parent} for the database", "create it, or give another --db"
         )
     served = read_address(path)
     if served is not None and is_of_this_process(served):

@@ -1,9 +1,9 @@
-"""When rows of memory_bucket become cells of memory_level, and when those count no more.
+"""When rows of memory_bucket are folded into cells of memory_level, and when those cells are invalidated.
 
 Stage: ingest, in the writer's thread, where ``schedule`` asks for it. In: stored rows of memory_bucket; out:
-``memory_level`` and ``level_progress``, a transaction a telling. Rows of memory_bucket do not change, so they
-are told as they are stored, up to the last whole range of 64 positions: none lies over its end. One that
-comes late all the same takes its rank's cells back, in the transaction that stores it.
+``memory_level`` and ``level_progress``, one transaction for each fold. Rows of memory_bucket do not change,
+so they are folded as soon as they are stored, up to the last whole range of 64 positions: none crosses its
+end. If one comes late all the same, the transaction that stores it invalidates its rank's cells.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from rankmem_protos.bounds import NUMBER_MAX
 from rankmem_protos.summary_tables import LEVEL_PROGRESS, MEMORY_LEVEL
 from rankmem_protos.tables import BUCKET_RECORDS, MEMORY_BUCKET, Table
 
-TELLING_POSITIONS: Final = 1 << 22
-"""Of all ranks in a telling: some 70,000 rows of memory_bucket, under a tenth of a second."""
+FOLD_POSITIONS: Final = 1 << 22
+"""Of all ranks in a fold: some 70,000 rows of memory_bucket, under a tenth of a second."""
 RANK_POSITIONS: Final = 1 << 16
-"""Of one rank in a telling: the ranks of a job go on together, as they lie in the file."""
+"""Of one rank in a fold: the ranks of a job go on together, as they lie in the file."""
 LEAST_POSITIONS: Final = 16_384
-"""Of a running rank: its cells at each width are cut where a telling ends."""
+"""Of a running rank: its cells at each width are cut where a fold ends."""
 
 
 class Levels:
     """The levels of a store; all of it in the writer's thread."""
 
     def __init__(self, store: Store) -> None:
-        self.num_tellings = 0
+        self.num_folds = 0
         self.num_invalidated = 0
         """Times that the cells of a rank were."""
         self._store = store
-        self._told: dict[Rank, int] = {}
+        self._folded: dict[Rank, int] = {}
         self._tried: dict[Rank, int] = {}
         """Positions of a rank that were too few rows for cells; likewise in this process."""
         self._invalidated: set[Rank] = set()
@@ -48,15 +48,15 @@ class Levels:
         self.read_progress()
 
     def read_progress(self) -> None:
-        """What is stored counts: where a telling is in doubt."""
+        """Reads the stored progress: where a fold is in doubt, what is stored counts."""
         rows = self._store.read("SELECT session_id, attempt, rank, seq, final FROM level_progress")
-        told = zip(rows["seq"].to_pylist(), rows["final"].to_pylist(), strict=True)
+        folded = zip(rows["seq"].to_pylist(), rows["final"].to_pylist(), strict=True)
         # Nothing comes after the end of a log: what does all the same is another log's.
-        self._told = {
+        self._folded = {
             rank: NUMBER_MAX if final else seq
-            for rank, (seq, final) in zip(ranks_of(rows), told, strict=True)
+            for rank, (seq, final) in zip(ranks_of(rows), folded, strict=True)
         }
-        self._are_some_invalid = NOTHING in self._told.values()
+        self._are_some_invalid = NOTHING in self._folded.values()
 
     def invalidate(self, batches: Sequence[RankBatch], *, in_doubt: bool) -> pa.Table:
         """The rows of level_progress to be stored with these batches: of ranks that lose their cells."""
@@ -64,15 +64,15 @@ class Levels:
             rows = batch.rows.get(MEMORY_BUCKET.name)
             if rows is None or not rows.num_rows:
                 continue
-            told = NUMBER_MAX if in_doubt else self._told.get(batch.rank_key, NOTHING)
-            if told > NOTHING and pc.min(rows["seq_first"]).as_py() <= told:
+            folded = NUMBER_MAX if in_doubt else self._folded.get(batch.rank_key, NOTHING)
+            if folded > NOTHING and pc.min(rows["seq_first"]).as_py() <= folded:
                 self._invalidated.add(batch.rank_key)
         return _progress([(rank, NOTHING, False) for rank in sorted(self._invalidated)])
 
     def commit(self) -> None:
         """The batches are stored, and with them what they invalidate."""
         for rank in self._invalidated:
-            self._told[rank] = NOTHING
+            self._folded[rank] = NOTHING
             self._tried.pop(rank, None)
         self.num_invalidated += len(self._invalidated)
         self._are_some_invalid = self._are_some_invalid or bool(self._invalidated)
@@ -84,12 +84,12 @@ class Levels:
 
     def forget(self, session_id: str) -> None:
         """The session is deleted, its cells with it."""
-        for kept in (self._told, self._tried):
+        for kept in (self._folded, self._tried):
             for rank in [rank for rank in kept if rank[0] == session_id]:
                 del kept[rank]
 
     def advance(self) -> bool:
-        """Takes the next telling; False if nothing is due.
+        """Folds the next ranks; False if nothing is due.
 
         Raises:
             duckdb.Error, pa.ArrowException, MemoryError: it is in doubt whether it is stored.
@@ -100,21 +100,21 @@ class Levels:
         with self._store.transaction() as connection:
             if self._are_some_invalid:
                 _delete_invalid(connection)
-            pays = _tell(connection, due) if due.num_rows else []
+            pays = _fold(connection, due) if due.num_rows else []
         self._are_some_invalid = False
-        self._told = {rank: seq for rank, seq in self._told.items() if seq > NOTHING}
+        self._folded = {rank: seq for rank, seq in self._folded.items() if seq > NOTHING}
         lengths = _columns(due, "seq_from", "seq_upto", "final")
-        for rank, is_told, (seq_from, seq_upto, final) in zip(ranks_of(due), pays, lengths, strict=True):
-            if is_told:
-                self._told[rank] = NUMBER_MAX if final else seq_upto
+        for rank, is_folded, (seq_from, seq_upto, final) in zip(ranks_of(due), pays, lengths, strict=True):
+            if is_folded:
+                self._folded[rank] = NUMBER_MAX if final else seq_upto
                 self._tried.pop(rank, None)
             else:
                 self._tried[rank] = seq_upto - max(seq_from, -1)
-        self.num_tellings += 1
+        self.num_folds += 1
         return bool(due.num_rows)
 
     def _due(self) -> pa.Table:
-        """The ranks of the next telling, numbered, as rows of :data:`DUE`."""
+        """The ranks of the next fold, numbered, as rows of :data:`DUE`."""
         found = self._store.read(statement_text("summaries", "level_due"), {"least": LEAST_POSITIONS})
         taken: list[tuple[Rank, int, int, bool]] = []
         length = 0
@@ -127,7 +127,7 @@ class Levels:
             most = begin + max(RANK_POSITIONS, 2 * tried) // BUCKET_RECORDS * BUCKET_RECORDS
             taken.append((rank, seq_from, min(seq_upto, most), final and seq_upto <= most))
             length += taken[-1][2] - begin
-            if length >= TELLING_POSITIONS:
+            if length >= FOLD_POSITIONS:
                 break
         rows = [
             {"number": number, "seq_from": seq_from, "seq_upto": seq_upto, "final": final}
@@ -146,8 +146,8 @@ def _delete_invalid(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("DELETE FROM level_progress WHERE seq = $nothing", {"nothing": NOTHING})
 
 
-def _tell(connection: duckdb.DuckDBPyConnection, due: pa.Table) -> list[bool]:
-    """Writes the cells and the progress; returns for each rank whether it has been told."""
+def _fold(connection: duckdb.DuckDBPyConnection, due: pa.Table) -> list[bool]:
+    """Writes the cells and the progress; returns for each rank whether it was folded."""
     connection.register(schema.INCOMING, due)
     connection.execute(f"CREATE OR REPLACE TEMP TABLE summary_due AS FROM {schema.INCOMING}")
     connection.unregister(schema.INCOMING)
@@ -155,8 +155,8 @@ def _tell(connection: duckdb.DuckDBPyConnection, due: pa.Table) -> list[bool]:
     connection.execute("DROP TABLE summary_due")
     rows, pays = cells_of(due, buckets)
     _store(connection, MEMORY_LEVEL, rows)
-    told = zip(ranks_of(due), pays, _columns(due, "seq_upto", "final"), strict=True)
-    progress = [(rank, upto, final) for rank, is_told, (upto, final) in told if is_told]
+    folded = zip(ranks_of(due), pays, _columns(due, "seq_upto", "final"), strict=True)
+    progress = [(rank, upto, final) for rank, is_folded, (upto, final) in folded if is_folded]
     _store(connection, LEVEL_PROGRESS, _progress(progress))
     return pays
 
@@ -168,9 +168,9 @@ def _store(connection: duckdb.DuckDBPyConnection, table: Table, rows: pa.Table) 
         connection.unregister(schema.INCOMING)
 
 
-def _progress(told: Sequence[tuple[Rank, int, bool]]) -> pa.Table:
+def _progress(folded: Sequence[tuple[Rank, int, bool]]) -> pa.Table:
     names = LEVEL_PROGRESS.column_names()
-    rows = [dict(zip(names, (*rank, seq, final), strict=True)) for rank, seq, final in told]
+    rows = [dict(zip(names, (*rank, seq, final), strict=True)) for rank, seq, final in folded]
     return pa.Table.from_pylist(rows, schema=LEVEL_PROGRESS.arrow_schema())
 
 

@@ -5,7 +5,7 @@ and the stored rows; out: passes over what has settled (see ``one_pass``). A row
 before the position up to which its rank is summarised (a tag with the category that a block had all along,
 the record of a block whose call took long) invalidates all summaries of the rank, in the transaction that
 stores the row; they are written again later. So at any moment the summaries and the rows after their
-position are together exactly what is stored. The cells of memory_level are told between the passes, with a
+position are together exactly what is stored. The cells of memory_level are folded between the passes, with a
 position of their own (see ``levels``).
 """
 
@@ -43,7 +43,7 @@ STEPS_BACK: Final = 2
 EVENTS_BACK: Final = 1 << 20
 """Or, without steps, so many positions later."""
 PASSES_BETWEEN_LEVELS: Final = 32
-"""Where passes are always due, cells of memory_level are told after so many: some four million positions."""
+"""Where passes are always due, cells of memory_level are folded after so many: some 4 M positions."""
 DELAY_FACTOR_MAX: Final = 32
 """Both are doubled when summaries are invalidated, at most to so many times."""
 
@@ -122,7 +122,7 @@ class Summaries:
         self.levels.rollback()
 
     def advance(self) -> bool:
-        """Takes the next pass, or tells cells; False if nothing is due.
+        """Takes the next pass, or folds cells; False if nothing is due.
 
         A failure of the database is logged once and ends the summaries of this process: what they do not
         cover is read event by event, so no answer depends on them.

@@ -18,7 +18,7 @@ from rankmem_agent.config import AgentConfig
 from rankmem_agent.preload.drain import is_alive
 from rankmem_agent.spool import folder as spool_folder
 from rankmem_agent.spool.election import elect, is_shipping
-from rankmem_agent.spool.exits import Exit, say
+from rankmem_agent.spool.exits import Exit, write_exit
 from rankmem_agent.spool.folder import candidates, spools
 from rankmem_agent.spool.launches import process
 from rankmem_agent.spool.life import process_of
@@ -138,7 +138,7 @@ def record_exit(session_id: str, config: AgentConfig, pid: int, exited: Exit) ->
             # By its unique name: a live rank in another container may have the same pid.
             if process_of(spool) == ended:
                 with contextlib.suppress(OSError):
-                    say(spool, exited)
+                    write_exit(spool, exited)
 
 
 def _progress_text(state: ShipperState, left_s: float) -> str:

@@ -80,7 +80,7 @@ def import_recordings(request: Request, place: Target) -> Report:
         RankmemError: there is no recording, the options contradict each other, or the place cannot be used.
     """
     report = Report()
-    with show_progress("looking") as say:
+    with show_progress("looking") as update:
         looked = search(request.paths)
         plans = plan(looked.found, name=request.name, session=request.session, rank_from=request.rank_from)
         report.failed += looked.failed + plans.failed
@@ -89,7 +89,7 @@ def import_recordings(request: Request, place: Target) -> Report:
             for line in lines_of(plans):
                 note(f"rankmem: {line}")
             with _sink(place) as sink:
-                _import_all(plans, sink, say, report)
+                _import_all(plans, sink, update, report)
     for path, error in report.failed:
         _note_file(path, str(error))
     report.skipped += [(path, "unrecognised format") for path in looked.unrecognised]
@@ -101,7 +101,7 @@ def import_recordings(request: Request, place: Target) -> Report:
         raise RankmemError(
             Code.NOT_FOUND,
             f"no recording in {' '.join(request.paths)}",
-            "docs/formats.md says what is read",
+            "docs/formats.md lists what is read",
         )
     return report
 
@@ -110,14 +110,14 @@ def _note_file(path: Path, text: str) -> None:
     note(f"rankmem: {text}" if str(path) in text else f"rankmem: {path}: {text}")
 
 
-def _import_all(plans: Plan, sink: Sink, say: Update, report: Report) -> None:
+def _import_all(plans: Plan, sink: Sink, update: Update, report: Report) -> None:
     files = [(session, members) for session in plans.sessions for members in _by_file(session)]
     for number, (session, members) in enumerate(files, 1):
         where = members[0].found.path
         text = f"{where.name} ({number} of {len(files)})"
-        say(text)
+        update(text)
         try:
-            _import_file(session, members, sink, report, partial(_say_rows, say, text))
+            _import_file(session, members, sink, report, partial(_show_rows, update, text))
         except RankmemError as exc:
             report.add(members[0].found, exc)
             if exc.code is Code.UNAVAILABLE:  # for the others as well
@@ -125,8 +125,8 @@ def _import_all(plans: Plan, sink: Sink, say: Update, report: Report) -> None:
                 return
 
 
-def _say_rows(say: Update, text: str, rows: int) -> None:
-    say(f"{text}: {count_text(rows)} rows")
+def _show_rows(update: Update, text: str, rows: int) -> None:
+    update(f"{text}: {count_text(rows)} rows")
 
 
 def _import_file(

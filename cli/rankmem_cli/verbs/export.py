@@ -77,7 +77,7 @@ def export(
             from_ns=instant(start, facts) if start is not None and facts else None,
             until_ns=instant(until, facts) if until is not None and facts else None,
             force=force,
-            say=update,
+            progress=update,
         )
         if "session" not in KINDS[kind].parts:  # of all of them
             note_incomplete_sessions(queries)

@@ -29,7 +29,7 @@ PageCert = Annotated[
 PageKey = Annotated[Path | None, typer.Option("--page-tls-key", metavar="FILE", help="Its private key.")]
 QueryTokens = Annotated[
     Path | None,
-    typer.Option("--query-token-file", metavar="FILE", help="Tokens of programs that may ask, one a line."),
+    typer.Option("--query-token-file", metavar="FILE", help="Tokens of programs that may ask, one per line."),
 ]
 EditorUrl = Annotated[
     str,

@@ -1,7 +1,7 @@
 -- Question: Which component does a module id stand for?
 -- Columns:
 --   id: of NPU_MODULE_MEM.moduleId; to 77 they are MindStudio's own, those from 1001 on are rankmem's components,
---     larger ones hashes of names that recordings tell beyond those
+--     larger ones hashes of names that recordings have beyond those
 --   name: the component
 CREATE OR REPLACE VIEW mindstudio.ENUM_MODULE AS
 WITH known AS (

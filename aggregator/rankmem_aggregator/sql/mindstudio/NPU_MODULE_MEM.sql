@@ -3,11 +3,11 @@
 --   sessionId, attempt, rankId: whose; MindStudio's own shape is * EXCLUDE (sessionId, attempt, rankId)
 --   moduleId: the component; see ENUM_MODULE. APP is what the process holds beyond the others
 --   timestampNs (ns, common clock): when
---   totalReserved (bytes): then, as a recording told; else from segments, and of host memory the highest
+--   totalReserved (bytes): then, as a recording states it; else from segments, and of host memory the highest
 --     requested bytes of each second
 --   deviceId: index of the device; -1 for host memory
 CREATE OR REPLACE VIEW mindstudio.NPU_MODULE_MEM AS
-WITH told AS (
+WITH stated AS (
     SELECT
         session_id,
         attempt,
@@ -41,7 +41,7 @@ SELECT
     t.time_ns + coalesce(s.offset_ns, 0) AS timestampNs,
     t.bytes AS totalReserved,
     mindstudio.device_id(t.device) AS deviceId
-FROM told AS t
+FROM stated AS t
 INNER JOIN mindstudio.ENUM_MODULE AS m ON m.name = upper(t.component)
 LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
 UNION ALL

@@ -10,7 +10,7 @@
 --   sum_stream: of the record, or of the last one of the other component
 --   sum_allocated_bytes, sum_reserved_bytes, sum_active_bytes (bytes): of the two together
 CREATE OR REPLACE VIEW mindstudio.component_total AS
-WITH told AS (
+WITH stated AS (
     SELECT
         e.session_id,
         e.attempt,
@@ -43,7 +43,7 @@ changed AS (
         active_bytes - lag(active_bytes, 1, 0) OVER log AS active_change,
         bool_or(component = 'MindSpore') OVER device AS has_mindspore,
         bool_or(component IN ('PTA', 'MindSpore')) OVER device AS has_framework
-    FROM told
+    FROM stated
     WHERE split_part(device, ':', 1) = 'npu'
     WINDOW
         device AS (PARTITION BY session_id, attempt, rank, device),
@@ -85,7 +85,7 @@ SELECT
     allocated_bytes,
     reserved_bytes,
     active_bytes
-FROM told
+FROM stated
 WHERE split_part(device, ':', 1) <> 'npu';
 
 COMMENT ON VIEW mindstudio.component_total IS 'The totals of MindStudios components after each record, alone and summed.';

@@ -85,8 +85,8 @@ FROM (
     WHERE (of_session IS NULL OR b.session_id = of_session)
         AND of_width_s >= 4
         AND b.seq_first > coalesce(p.seq, -4611686018427387904)
-        -- Again for all ranks together: most of the file is passed over, all of it once every rank is told to its log's end.
-        -- Where nothing is told (an older file, a recording that has just begun) every row is read, whosever it is.
+        -- Again for all ranks together: most of the file is passed over, all of it once every rank is folded to its log's end.
+        -- Where nothing is folded (an older file, a recording that has just begun) every row is read, whosever it is.
         AND b.seq_first > (
             SELECT
                 CASE

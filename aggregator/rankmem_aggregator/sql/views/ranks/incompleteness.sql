@@ -78,7 +78,7 @@ absent AS (
         END AS sentence
     FROM rank_missing
 ),
-untold AS (
+unreported AS (
     SELECT session_id, attempt, rank, max(strings_dropped) AS dropped
     FROM self_cost
     GROUP BY session_id, attempt, rank
@@ -114,7 +114,7 @@ of_ranks AS (
     LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
     LEFT JOIN rank_loss AS l USING (session_id, attempt, rank)
     LEFT JOIN session AS n USING (session_id)
-    LEFT JOIN untold AS u USING (session_id, attempt, rank)
+    LEFT JOIN unreported AS u USING (session_id, attempt, rank)
     LEFT JOIN (SELECT DISTINCT session_id, attempt, rank FROM device_info) AS d USING (session_id, attempt, rank)
 ),
 worded AS (
@@ -138,7 +138,7 @@ worded AS (
                 || ' names or stacks did not fit into the spool and are unknown; byte figures are exact'
             WHEN 'partial' THEN
                 CASE WHEN records_lost > 0 THEN format('{:,}', records_lost) || ' events are missing of its recording: '
-                    ELSE 'its recording does not tell whether it holds every event of the process: ' END
+                    ELSE 'its recording does not show whether it holds every event of the process: ' END
                 || 'the true peak may be higher than shown'
             WHEN 'no_clock' THEN
                 'the recording has no times: left out of sums and curves over several ranks'
