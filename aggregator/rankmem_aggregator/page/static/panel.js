@@ -3,7 +3,9 @@
 
 import * as api from "./api.js";
 import { announce, button, copyText, el } from "./dom.js";
+import { basis, lasts } from "./lasting.js";
 import * as save from "./save.js";
+import * as session from "./session.js";
 import * as sqlText from "./sql_text.js";
 import * as state from "./state.js";
 import * as units from "./units.js";
@@ -84,6 +86,7 @@ export class Panel {
     this.waiting?.abort();
     const waiting = (this.waiting = new AbortController());
     const asked = (this.asked = this.asks());
+    this.basis = basisNow();
     if (asked === null || typeof asked === "string") {
       this.element.removeAttribute("aria-busy");
       this.say(asked ?? "");
@@ -114,6 +117,13 @@ export class Panel {
     } finally {
       if (this.waiting === waiting && !this.later) this.element.removeAttribute("aria-busy");
     }
+  }
+
+  // Asks again for a running session, unless nothing that is new can be in what it shows: see lasting.js.
+  async follow(newNs) {
+    const isShown = this.drawn !== null && this.message.hidden;
+    if (isShown && lasts(this.asked, this.basis, this.asks(), basisNow(), newNs)) return;
+    await this.refresh();
   }
 
   // A text in place of the panel's body.
@@ -189,6 +199,10 @@ export class Panel {
     panels.delete(this.id);
     this.element.remove();
   }
+}
+
+function basisNow() {
+  return basis(session.job(), session.job() ? session.chosen() : null);
 }
 
 // The first rows of an answer, for a panel that gives no table of its own.
